@@ -24,7 +24,7 @@ from t2r_seq.replay.sampling import Batch, Sampling, make_dataset
 from t2r_seq.replay.sizing import flat_replay_specs
 from t2r_seq.replay.table import Items, Table
 from t2r_seq.replay.writers import MemoryWriter
-from t2r_seq.transitions.metadata import KEY, TransitionsMetadata
+from t2r_seq.transitions.loading import KEY, TransitionsMetadata
 
 _OPERATION = "ReplayBuffer"
 

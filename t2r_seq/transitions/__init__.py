@@ -1,4 +1,4 @@
-"""Transitions on disk, each observation once, and n-step returns made on reading."""
+"""Transitions on disk, with each observation once and n-step returns on reading."""
 
 from t2r_seq.transitions.cpprb import import_cpprb
 from t2r_seq.transitions.loading import Transitions, load_transitions

@@ -1,8 +1,7 @@
-"""Reads cpprb's files of transitions, running nothing that is pickled in them.
+"""Reads cpprb's files of transitions without running the code of their pickles.
 
-numpy writes an array of objects as a pickle, which is a program: unpickling one runs
-whatever it calls. Here what it may call are stand-ins of numpy's three names, which
-take an array's numbers; any other name is an error that says what it was.
+A pickle may call stand-ins of three names of numpy, which take an array's numbers; any
+other name is an error.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from t2r_seq import errors
 from t2r_seq.transitions.saving import save_transitions
 from t2r_seq.windows import NStep
 
-# An array takes about 40 operations. Each may nest once more, and a million tuples in
-# each other overflow the stack of C.
+# An array takes about 40 operations; a million nested tuples overflow the C stack.
 _MAX_OPERATIONS = 20_000
 _DTYPES = re.compile(r"[biufc]\d{1,2}|O8?")
 _BYTE_ORDERS = ("<", ">", "|", "=")
@@ -31,21 +29,16 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def read_pickled_arrays(file: IO[bytes]) -> Any:
-  """Reads an array or a plain value from a pickle, or a dict of these by name.
+  """Reads an array or a plain value, or a dict of these, from a seekable pickle.
 
-  Args:
-    file: open at the pickle, of protocol 3 to 5; it can be read twice.
-  Returns:
-    The value; arrays are read-only.
-  Raises:
-    ValueError: there is something else in it; the message says what.
+  Arrays are read-only. ValueError if there is anything else.
   """
   try:
     _check_sizes(file)
     value = _Unpickler(file).load()
   except (_RefusedError, OSError):
     raise
-  except Exception as error:  # Damaged ones raise whatever their bytes lead to.
+  except Exception as error:  # Damaged bytes raise anything.
     raise _RefusedError(f"damaged bytes ({error})") from error
   if isinstance(value, _Array):
     value = value.content()
@@ -58,11 +51,11 @@ def read_pickled_arrays(file: IO[bytes]) -> Any:
 
 
 class _RefusedError(ValueError):
-  """What is no data, as text."""
+  """Something that is no data."""
 
 
 def _check_sizes(file: IO[bytes]) -> None:
-  """Checks what `pickle` trusts: the memory that lengths and numbers ask for."""
+  """Limits the memory of the lengths and numbers, which `pickle` trusts."""
   start = file.tell()
   for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
     if count >= _MAX_OPERATIONS:
@@ -73,10 +66,10 @@ def _check_sizes(file: IO[bytes]) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-  """Follows a pickle that can make plain values, and the two below."""
+  """Unpickles plain values and the stand-ins below."""
 
   def find_class(self, module: str, name: str) -> Any:
-    """Returns what stands for a name of numpy's."""
+    """Returns the stand-in of a name."""
     try:
       return _STAND_INS[module.replace("_core", "core"), name]
     except KeyError:
@@ -84,7 +77,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Dtype:
-  """Stands for `numpy.dtype`, which believes any state that it is given."""
+  """Stands for `numpy.dtype`, which does not check its state."""
 
   __slots__ = ("dtype",)
 
@@ -100,7 +93,7 @@ class _Dtype:
 
 
 class _Array:
-  """Stands for `numpy.ndarray`, and for the function that makes an empty one."""
+  """Stands for `numpy.ndarray` and its constructor."""
 
   __slots__ = ("_objects", "numbers")
 
@@ -121,7 +114,7 @@ class _Array:
       self.numbers = flat.reshape(shape, order="F" if is_fortran else "C")
 
   def content(self) -> Any:
-    """Returns the one object that an array holds; itself, if it holds numbers."""
+    """Returns the only object of an array of objects, or itself."""
     return self._objects[0] if self._objects else self
 
 
@@ -133,7 +126,7 @@ _STAND_INS = {
 
 
 def _numbers(value: Any) -> Any:
-  """Returns numpy's array, or a plain value; nothing that could unfold to more."""
+  """Returns an array of numbers or a plain value."""
   if isinstance(value, _Array) and value.numbers is not None:
     return value.numbers
   if type(value) in _PLAIN:
@@ -164,30 +157,29 @@ def import_cpprb(
   metadata: Mapping[str, Any] | None = None,
   stacked: Mapping[str, int] | None = None,
 ) -> int:
-  """Saves the transitions of a file of cpprb as `save_transitions` does.
+  """Saves the transitions of a cpprb file by `save_transitions`.
 
-  cpprb is not needed. Its `buffer.save_transitions(file)` pickles the arrays: a file in
-  which there is anything but arrays is refused, and nothing in a file is ever run. A
-  file of `numpy.savez(file, **buffer.get_all_transitions())` is read, too.
+  Reads files of `buffer.save_transitions(file)`, whose pickled arrays are read without
+  running code, and of `numpy.savez(file, **buffer.get_all_transitions())`. cpprb is not
+  needed.
 
   Args:
     npz_path: of cpprb's file, written with safe=True, its default.
-    store_path: of the store; it must not be there, or be empty.
+    store_path: of the store; it must be missing or empty.
     rew: name of the reward in the buffer.
     done: name of the flag of terminals.
-    truncated: name of the flag of truncations; there may be none.
-    n_step: (n, gamma) of the buffer if it had `Nstep`: the file says only that it had.
-    metadata: JSON values of the user's own, for the store.
-    stacked: {'obs': -1} of a buffer with `stack_compress='obs'`; see
-      `save_transitions`. The file does not say that it had it.
+    truncated: name of the optional flag of truncations.
+    n_step: (n, gamma) of the buffer if it had `Nstep`.
+    metadata: further JSON values of the store.
+    stacked: {'obs': -1} for a buffer with `stack_compress='obs'`; see
+      `save_transitions`. The file has no record of it.
   Returns:
     The number of chains.
   Raises:
-    SpecError: no file of cpprb, a newer one, one of safe=False or with other things
-      than arrays; n-step transitions and no `n_step`, or the other way round; or the
-      transitions cannot be saved.
-    StoreError: there is something at `store_path` already.
-    OSError: the file cannot be read, or the folder not be written.
+    SpecError: no file of cpprb, a newer one, one of safe=False or with values other
+      than arrays; `n_step` does not match the file; or the transitions are invalid.
+    StoreError: `store_path` is in use.
+    OSError: the file can't be read, or the folder can't be written.
   """
   place = os.fspath(npz_path)
   declared = NStep.of(n_step)
@@ -196,7 +188,7 @@ def import_cpprb(
       transitions = _read(place, archive, declared)
   except (OSError, errors.SpecError):
     raise
-  except Exception as error:  # Damaged archives raise whatever their bytes lead to.
+  except Exception as error:  # Damaged bytes raise anything.
     raise errors.SpecError(
       f"{_OPERATION}: {place}: expected a .npz file of cpprb, got {error}."
     ) from error
@@ -259,7 +251,7 @@ def _read_flag(place: str, archive: zipfile.ZipFile, name: str) -> Any:
 
 
 def _read_member(place: str, archive: zipfile.ZipFile, name: str) -> Any:
-  """Reads an array; of an array of objects the arrays that are pickled in it."""
+  """Reads an array; or the pickled arrays of an array of objects."""
   try:
     with archive.open(f"{name}.npy") as file:
       _, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)

@@ -1,10 +1,11 @@
-"""`load_transitions`: a store of chains, read as flat transitions, n-step or not."""
+"""Transitions of a store of chains: their metadata, and how they are read."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 import numpy as np
@@ -12,28 +13,177 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, specs, windows
 from t2r_seq.data.loaders import NumpyBatches
+from t2r_seq.specs import SpecStructure
 from t2r_seq.store import EpisodeStore
 from t2r_seq.store.episode_store import StoreColumns
 from t2r_seq.store.mapped import HeldTensor
-from t2r_seq.transitions.metadata import TransitionsMetadata, describe_n_step
-from t2r_seq.windows import NStep
+from t2r_seq.windows import Cut, NStep, WindowReader
+from t2r_seq.windows.cut import TRANSITIONS_KEY as KEY
 from t2r_seq.windows.cut import Anchors
+from t2r_seq.windows.n_step import TransitionFields
+
+# Version 2 has stacks; a store without stacks has version 1.
+FORMAT_VERSION = 2
+
+
+class FrameStack(NamedTuple):
+  """A field of stacked frames, the oldest first; `axis` is that of the frames."""
+
+  num_frames: int
+  axis: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TransitionsMetadata:
+  """The part of a store's metadata that describes its transitions.
+
+  Attributes:
+    fields: the roles of the fields.
+    n_step: of the saved transitions.
+    num_transitions: the expected number.
+    stacks: of fields whose rows are frames.
+    padding: of the stacks before a chain's first row.
+    num_before: rows of each chain before its first transition: frames of its first
+      stacks.
+  """
+
+  fields: TransitionFields
+  n_step: NStep | None
+  num_transitions: int
+  stacks: Mapping[str, FrameStack] = dataclasses.field(default_factory=dict)
+  padding: str = "drop"
+  num_before: int = 0
+
+  def offsets(self, path: str) -> int | tuple[int, ...]:
+    """Returns the time offsets of a field, relative to its transition."""
+    own = self.fields.next_of.get(path, path)
+    later = int(path in self.fields.next_of)
+    stack = self.stacks.get(own)
+    if stack is None:
+      return later
+    return tuple(range(later - stack.num_frames + 1, later + 1))
+
+  @classmethod
+  def of_windows(
+    cls, element_spec: Any, spec_structure: SpecStructure, cut: Cut, lengths: list[int]
+  ) -> TransitionsMetadata | None:
+    """Describes episodes whose windows are one-step transitions, stacked or not.
+
+    Args:
+      element_spec: of the flat episodes, by path.
+      spec_structure: of the windows.
+      cut: of the windows; its `n_step` names the fields.
+      lengths: steps of the episodes; the last one has only the last observation.
+    Returns:
+      The description; None if the windows are no transitions.
+    """
+    joined = Cut(n_step=cut.n_step or NStep(1, 1.0), padding=cut.padding)
+    try:
+      reader = WindowReader(element_spec, spec_structure, joined)
+    except errors.SpecError:
+      return None
+    assert reader.joining is not None
+    fields = reader.joining.fields
+    if set(fields.stored) != set(element_spec):
+      return None
+    stacks = {}
+    for path, reading in reader.readings.items():
+      of = fields.next_of.get(path, path)
+      if reading.source != of:
+        return None
+      if path == of and reading.steps is not None and reading.steps.ndim:
+        stacks[path] = FrameStack(len(reading.steps), 0)
+    most = max((stack.num_frames for stack in stacks.values()), default=1)
+    num_before = 0 if cut.pads_front else most - 1
+    num = sum(max(0, length - 1 - num_before) for length in lengths)
+    about = cls(fields, None, num, stacks, cut.front, num_before)
+    for path, reading in reader.readings.items():
+      if reading.steps is not None and not np.array_equal(
+        reading.steps, about.offsets(path)
+      ):
+        return None
+    return about
+
+  def to_json_dict(self) -> dict[str, Any]:
+    stacks = {
+      "stacks": {path: list(stack) for path, stack in self.stacks.items()},
+      "padding": self.padding,
+      "num_before": self.num_before,
+    }
+    return {
+      "format_version": FORMAT_VERSION if self.stacks else 1,
+      "fields": list(self.fields.paths),
+      "rew": self.fields.rew,
+      "done": self.fields.done,
+      "truncated": self.fields.truncated,
+      "n_step": self.n_step and {"n": self.n_step.n, "gamma": self.n_step.gamma},
+      "num_transitions": self.num_transitions,
+      **(stacks if self.stacks else {}),
+    }
+
+  @classmethod
+  def from_metadata(
+    cls, place: str, metadata: Mapping[str, Any]
+  ) -> TransitionsMetadata:
+    """Reads it from the metadata of the store at `place`.
+
+    Raises:
+      StoreError: there is none, or a damaged or newer one.
+    """
+    values = metadata.get(KEY)
+    if not isinstance(values, Mapping):
+      raise errors.StoreError(
+        f"load_transitions: {place}: expected transitions, got an EpisodeStore of "
+        f"episodes. Read it with EpisodeStore(path); save_transitions makes a store of "
+        "transitions, and so does a replay's to_store where its specs are those of one."
+      )
+    version = values.get("format_version")
+    if version not in (1, FORMAT_VERSION) or isinstance(version, bool):
+      is_newer = isinstance(version, int) and version > FORMAT_VERSION
+      hint = "A newer t2r_seq wrote them: upgrade t2r_seq to read them."
+      raise errors.StoreError(
+        f"load_transitions: {place}: expected transitions of format version 1 or "
+        f"{FORMAT_VERSION}, got {version!r}. "
+        f"{hint if is_newer else 'The store is damaged.'}"
+      )
+    try:
+      return cls._from_values(place, values)
+    except (KeyError, TypeError, ValueError) as error:
+      raise errors.StoreError(
+        f"load_transitions: {place}: metadata: {error!r}. The store is damaged."
+      ) from error
+
+  @classmethod
+  def _from_values(cls, place: str, values: Mapping[str, Any]) -> TransitionsMetadata:
+    n_step = values["n_step"]
+    return cls(
+      TransitionFields.from_paths(
+        f"load_transitions: {place}",
+        map(str, values["fields"]),
+        str(values["rew"]),
+        str(values["done"]),
+        str(values["truncated"]),
+      ),
+      None if n_step is None else NStep(n_step["n"], n_step["gamma"]),
+      int(values["num_transitions"]),
+      {path: FrameStack(*map(int, of)) for path, of in values.get("stacks", {}).items()},
+      str(values.get("padding", "drop")),
+      int(values.get("num_before", 0)),
+    )
 
 
 class Transitions:
-  """The transitions of a store, as they were saved and in their order, n-step or not.
+  """The transitions of a store in order, n-step or not; columns are memory-mapped.
 
-  Columns are mapped: nothing is loaded before it is read.
-
-  A chain of T transitions has T + 1 rows, and before them what its first stacks show;
-  the next observation of a transition is in the row after its own.
+  A chain of T transitions has T + 1 rows after the frames of its first stacks; the next
+  observation of a transition is in the next row.
 
   Attributes:
     store: of chains.
     path: of the store.
-    fields: which field is what.
-    saved_n_step: how the transitions had been joined before they were saved, if at all.
-    joined: how they are joined as they are read, if at all.
+    fields: the roles of the fields.
+    saved_n_step: the n-step returns of the saved transitions, if any.
+    joined: the n-step returns that are computed while reading, if any.
     spec: specs of one transition, by path, in the order of the fields.
     max_bytes: memory of the largest transition.
   """
@@ -41,14 +191,14 @@ class Transitions:
   def __init__(
     self, store: EpisodeStore, about: TransitionsMetadata, joined: NStep | None = None
   ) -> None:
-    """Maps the columns; `load_transitions` does so.
+    """Maps the columns; use `load_transitions`.
 
     Args:
       store: of chains.
-      about: what it says about them.
-      joined: how they are joined as they are read.
+      about: its metadata.
+      joined: n-step returns to compute.
     Raises:
-      SpecError: fields have the names of those that joining adds.
+      SpecError: a field has a name that `joined` adds.
     """
     self.store = store
     self.path = store.path
@@ -57,7 +207,7 @@ class Transitions:
     self.joined = joined
     self._about = about
     self._columns = StoreColumns(store)
-    # A last observation is never made up.
+    # The last observation is never padded.
     cut = windows.Cut(padding=(about.padding, "drop"), n_step=joined)
     self._reader = windows.WindowReader(
       self._columns.element_spec, _window_specs(store, about), cut
@@ -79,7 +229,7 @@ class Transitions:
     ends = np.cumsum(counts)
     self._num_transitions = int(ends[-1])
     self._ends = HeldTensor.of(ends)
-    # Of each chain the rows before its own, and the transitions.
+    # The number of rows and of transitions before each chain.
     rows = np.cumsum(lengths) - lengths
     self._begins = HeldTensor.of(np.stack([rows + before, ends - counts], 1))
     self._num_before = before
@@ -89,7 +239,7 @@ class Transitions:
     return self._num_transitions
 
   def read(self, ids: tf.Tensor) -> specs.TensorSpecStruct:
-    """Gathers transitions, in TensorFlow's ops alone.
+    """Gathers transitions by TensorFlow ops.
 
     Args:
       ids: integers of any shape, in range(len(self)), in any order.
@@ -118,13 +268,8 @@ class Transitions:
     return specs.TensorSpecStruct(read)
 
   def n_step(self, n: int, gamma: float) -> Transitions:
-    """Returns the same transitions, read as n-step ones; nothing is stored.
+    """Returns the n-step transitions, computed while reading; see `windows.NStep`.
 
-    Args:
-      n: how many rewards are summed, at least 1.
-      gamma: discount of one step, from 0 to 1.
-    Returns:
-      The transitions; see `windows.NStep`.
     Raises:
       SpecError: they are n-step transitions already.
     """
@@ -139,7 +284,7 @@ class Transitions:
     return Transitions(self.store, self._about, joined)
 
   def __getitem__(self, index: int) -> specs.TensorSpecStruct:
-    """Returns one transition as numpy arrays; negative ones count from the end."""
+    """Returns one transition as numpy arrays; -1 is the last one."""
     if not -len(self) <= index < len(self):
       raise IndexError(
         f"transitions: {self.path}: expected a number below {len(self)}, got {index}."
@@ -148,16 +293,15 @@ class Transitions:
     return specs.TensorSpecStruct((path, one[path].numpy()) for path in self.spec)
 
   def to_numpy(self, start: int = 0, stop: int | None = None) -> specs.TensorSpecStruct:
-    """Reads transitions one after the other.
+    """Reads a range of transitions.
 
     Args:
       start: the first one.
-      stop: the one after the last; None reads all that there are.
+      stop: the one after the last; None: all.
     Returns:
-      Arrays [stop - start, ...] by path, in the order of the fields; as `Transitions`,
-      bit for bit what was saved. Byte strings are objects.
+      Arrays [stop - start, ...] by path, as saved. Byte strings are objects.
     Raises:
-      IndexError: there are not as many.
+      IndexError: the range is outside the transitions.
     """
     stop = len(self) if stop is None else stop
     if not 0 <= start <= stop <= len(self):
@@ -175,21 +319,18 @@ class Transitions:
     start_batch: int = 0,
     **fields: Any,
   ) -> tf.data.Dataset:
-    """Makes a dataset of batches of transitions.
-
-    The batches are a function of the arguments: the same on every machine and for any
-    number of threads. What to resume from is the number of the next batch.
+    """Makes a dataset of batches, which are a function of the arguments.
 
     Args:
       batch_size: B.
-      order: 'sequential', or 'global': every epoch another permutation of all
-        transitions, without a buffer.
-      start_batch: batches to leave out, over all epochs; costs nothing.
+      order: 'sequential', or 'global': another permutation of all transitions in every
+        epoch, without a buffer.
+      start_batch: number of batches to skip, over all epochs, to resume.
       **fields: of a `data.Plan`: seed=1, num_epochs=None, num_shards=2, ...
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, ...].
     Raises:
-      SpecError: an argument is wrong, or there are too few for one batch.
+      SpecError: an argument is invalid, or there are too few for one batch.
     """
     return self._loader(batch_size, order, fields).dataset(start_batch)
 
@@ -202,8 +343,7 @@ class Transitions:
   ) -> NumpyBatches:
     """Makes an iterator of the batches of `dataset`, as dicts of numpy arrays.
 
-    For JAX, and for loops in Python: many batches come from one read. It knows its
-    position. The arguments are those of `dataset`.
+    For JAX and loops in Python. The arguments are those of `dataset`.
     """
     return self._loader(batch_size, order, fields).numpy_batches(start_batch)
 
@@ -226,29 +366,29 @@ def load_transitions(
 
   Args:
     path: of the store.
-    n_step: (n, gamma), where the transitions had been made n-step ones before they
-      were saved; None expects that they had not.
+    n_step: (n, gamma) of saved n-step transitions; None: one-step transitions.
   Returns:
     The transitions; nothing is loaded yet.
   Raises:
-    StoreError: no store, one of something else, a damaged, unfinished or newer one.
-    SpecError: the transitions are not of the `n_step` that was expected.
+    StoreError: no store of transitions, or a damaged, unfinished or newer one.
+    SpecError: the transitions were saved with another `n_step`.
   """
   expected = NStep.of(n_step)
   store = EpisodeStore(path)
   about = TransitionsMetadata.from_metadata(store.path, store.metadata)
   if about.n_step != expected:
-    told = about.n_step and f"({about.n_step.n}, {about.n_step.gamma})"
+    saved = about.n_step and f"({about.n_step.n}, {about.n_step.gamma})"
+    one_step = "one-step transitions"
     raise errors.SpecError(
-      f"load_transitions: {store.path}: expected {describe_n_step(expected)}, got "
-      f"{describe_n_step(about.n_step)}. Load them with n_step={told}."
+      f"load_transitions: {store.path}: expected {expected or one_step}, got "
+      f"{about.n_step or one_step}. Load them with n_step={saved}."
     )
   _check_columns(store, about)
   return Transitions(store, about)
 
 
 def _check_columns(store: EpisodeStore, about: TransitionsMetadata) -> None:
-  """Checks that the store has what it says about itself."""
+  """Checks that the store matches its metadata."""
   want, got = set(about.fields.stored), set(store.spec)
   if want != got:
     raise errors.StoreError(

@@ -1,4 +1,4 @@
-"""`save_transitions`: chains of transitions as the episodes of a store."""
+"""Saves chains of transitions as the episodes of a store."""
 
 from __future__ import annotations
 
@@ -11,35 +11,26 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
-from t2r_seq.transitions.metadata import KEY, FrameStack, TransitionsMetadata
+from t2r_seq.transitions.loading import KEY, FrameStack, TransitionsMetadata
 from t2r_seq.windows import Cut, NStep
 from t2r_seq.windows.n_step import TransitionFields
 
+_OPERATION = "save_transitions"
+# Memory of the blocks in which arrays are read.
+_BLOCK_BYTES = 1 << 22
 
-def check_arrays(
-  operation: str,
+
+def _check_arrays(
   arrays: Mapping[str, np.ndarray],
   fields: TransitionFields,
-  stacks: Mapping[str, FrameStack] | None = None,
+  stacks: Mapping[str, FrameStack],
 ) -> specs.TensorSpecStruct:
-  """Checks that arrays are transitions that can be stored.
-
-  Args:
-    operation: for the error.
-    arrays: by path.
-    fields: which one is what.
-    stacks: of fields of stacked frames.
-  Returns:
-    The specs of the store's columns.
-  Raises:
-    SpecError: dtypes, lengths or values do not fit; all of a kind are named.
-  """
+  """Checks dtypes, lengths and values of arrays by path; returns the store's specs."""
   found = [problem for p in fields.paths if (problem := _dtype_problem(p, arrays[p]))]
   if not found:
     found = [*_length_problems(arrays, fields), *_partner_problems(arrays, fields)]
   if not found:
     found = [*_flag_problems(arrays, fields), *_reward_problems(arrays, fields)]
-  stacks = stacks or {}
   if not found:
     found = [
       problem
@@ -48,30 +39,23 @@ def check_arrays(
       for problem in _stack_problems(path, arrays[path], of, arrays[of], stacks[of])
     ]
   if found:
-    raise errors.mismatch_error(operation, found)
+    raise errors.mismatch_error(_OPERATION, found)
   return specs.TensorSpecStruct(
-    (path, _column_spec(newest_frames(arrays[path][:1], stacks.get(path))))
+    (path, _column_spec(_newest_frames(arrays[path][:1], stacks.get(path))))
     for path in fields.stored
   )
 
 
-def find_stacks(
+def _find_stacks(
   operation: str,
   stacked: Mapping[str, int],
   arrays: Mapping[str, np.ndarray],
   fields: TransitionFields,
 ) -> dict[str, FrameStack]:
-  """Finds what the user declares to be stacked frames.
+  """Returns the stacks by path of a field.
 
-  Args:
-    operation: for the error.
-    stacked: axis of the frames in an observation, by path of a field or of a branch.
-    arrays: by path.
-    fields: which one is what.
-  Returns:
-    The stacks by path of a field.
-  Raises:
-    SpecError: a path names no observation that has a next one, or it has no such axis.
+  `stacked` has the axis of the frames in an observation by field or branch; SpecError
+  if there is no such observation or axis.
   """
   stacks: dict[str, FrameStack] = {}
   found = []
@@ -93,8 +77,8 @@ def find_stacks(
   return stacks
 
 
-def newest_frames(array: np.ndarray, stack: FrameStack | None) -> np.ndarray:
-  """Returns the last frames of stacks [N, ...]; what is not stacked as it is."""
+def _newest_frames(array: np.ndarray, stack: FrameStack | None) -> np.ndarray:
+  """Returns the last frames of stacks [N, ...]; without a stack, the array."""
   return array if stack is None else np.take(array, -1, stack.axis + 1)
 
 
@@ -125,11 +109,7 @@ def _stack_problems(
 
 
 def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
-  """Returns the frames of an episode's stacks, each once.
-
-  For what comes stacked, such as the observations of Gymnasium's
-  `FrameStackObservation`: a store has the frames, and specs with time offsets, or the
-  exported policy, make the stacks again.
+  """Returns the frames of an episode's stacks, such as Gymnasium's, for a store.
 
   Args:
     stacks: [T, ...] of one episode, one stack a step, the oldest frame first.
@@ -137,20 +117,20 @@ def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
   Returns:
     [T, ...], the newest frame of each step.
   Raises:
-    SpecError: a stack is not the one before it and a frame more, or the first one has
-      other frames than repeated ones or zeros before its last.
+    SpecError: a stack does not continue the previous one by a frame, or the first one
+      is not padded by its last frame or zeros.
   """
   arrays = {"stacks": stacks[:-1], "next_stacks": stacks[1:]}
   fields = TransitionFields((), {"next_stacks": "stacks"}, (), "", "", None)
-  stack = find_stacks("frames_of_stacks", {"stacks": axis}, arrays, fields)["stacks"]
+  stack = _find_stacks("frames_of_stacks", {"stacks": axis}, arrays, fields)["stacks"]
   found = list(_stack_problems("stacks", stacks[1:], "the step before", stacks, stack))
-  first = front_padding({"stacks": stacks}, {"stacks": stack}, np.zeros(1, int))
+  first = _front_padding({"stacks": stacks}, {"stacks": stack}, np.zeros(1, int))
   if not found and first == "drop":
     want = "a first stack of its newest frame repeated, or of zeros before it"
     found = [errors.Mismatch("stacks", want, "others", "Does the episode begin there?")]
   if found:
     raise errors.mismatch_error("frames_of_stacks", found)
-  return newest_frames(stacks, stack)
+  return _newest_frames(stacks, stack)
 
 
 def _blocks(like: np.ndarray, num: int) -> Iterator[slice]:
@@ -160,17 +140,12 @@ def _blocks(like: np.ndarray, num: int) -> Iterator[slice]:
     yield slice(start, min(start + block, num))
 
 
-def front_padding(
+def _front_padding(
   arrays: Mapping[str, np.ndarray], stacks: Mapping[str, FrameStack], firsts: np.ndarray
 ) -> str:
-  """Tells what the first stacks of chains show before their own step.
+  """Returns the padding of the stacks of chains' first transitions.
 
-  Args:
-    arrays: by path.
-    stacks: of the fields that have any.
-    firsts: numbers of the chains' first transitions.
-  Returns:
-    'repeat' or 'zero', if that is all; 'drop' where there are frames of their own.
+  'repeat' or 'zero'; 'drop' if they have other frames.
   """
   kinds = {"repeat", "zero"}
   for path, stack in stacks.items():
@@ -257,22 +232,13 @@ def _reward_problems(
       yield errors.Mismatch(path, "a reward of real numbers", got)
 
 
-_BLOCK_BYTES = 1 << 22
-
-
 def chain_ends(
   transitions: Mapping[str, np.ndarray], fields: TransitionFields
 ) -> np.ndarray:
-  """Finds the chains: runs in which each next observation is the one that follows.
+  """Returns the end of each chain, int64 [chains]; the last is N.
 
-  A chain ends where `done` or `truncated` is set, and where the next observation is
-  another than the one of the following transition, in any bit of any path.
-
-  Args:
-    transitions: arrays [N, ...] by path, N >= 1.
-    fields: which one is what.
-  Returns:
-    The transition after each chain's last one, int64 [chains]; the last is N.
+  A chain ends at `done` or `truncated`, and if the next observation differs from the
+  observation of the following transition, in any bit of any path.
   """
   num = len(transitions[fields.done])
   is_last = np.zeros(num, bool)
@@ -288,14 +254,7 @@ def chain_ends(
 
 
 def same_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Compares two arrays row by row, bit for bit: a NaN is the same as itself.
-
-  Args:
-    left: [N, ...] of numbers or bytes objects.
-    right: of the same shape and dtype; their byte orders may differ.
-  Returns:
-    bool [N].
-  """
+  """Compares rows bit for bit, bool [N]; NaNs may be equal, byte orders may differ."""
   if not left.size:
     return np.ones(len(left), bool)
   if left.dtype == object:
@@ -304,16 +263,12 @@ def same_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _words(array: np.ndarray) -> np.ndarray:
-  """Views rows as unsigned integers, as wide as the rows allow."""
+  """Views rows as unsigned integers of the largest possible size."""
   native = array.astype(array.dtype.newbyteorder("="), copy=False)
   rows = np.ascontiguousarray(native).reshape(len(array), -1)
   row_bytes = rows.shape[1] * rows.dtype.itemsize
   width = next(width for width in (8, 4, 2, 1) if row_bytes % width == 0)
   return rows.view(f"u{width}")
-
-
-_BLOCK_BYTES_SAVING = 1 << 23
-_OPERATION = "save_transitions"
 
 
 def save_transitions(
@@ -328,51 +283,47 @@ def save_transitions(
 ) -> int:
   """Saves flat transitions as a store that has each observation once.
 
-  The transitions are cut into chains. A chain goes on while a transition is no
-  terminal and its next observation is the observation of the following one, bit for
-  bit. A chain of T transitions becomes an episode of T + 1 rows: the last row has the
-  last next observation, and zeros in the other fields. So there is no column of next
-  observations, and still every one comes back as it was given: the real one at a
-  truncation, too. Arrays may be memory maps of any size; they are read in blocks.
-
-  The store is whole or, after a crash, refused by `load_transitions`.
+  The transitions are cut into chains: runs in which each next observation is the
+  following observation, bit for bit, up to a terminal. A chain of T transitions becomes
+  an episode of T + 1 rows: the last row has the last next observation, and zeros in
+  the other fields. Every next observation is restored, also at a truncation. Arrays may
+  be memory maps; they are read in blocks. `load_transitions` refuses an incomplete
+  store.
 
   Args:
-    path: of the folder; it must not be there, or be empty.
+    path: of the folder; it must be missing or empty.
     transitions: arrays [N, ...] in one structure, in the order of time: obs, act, rew,
-      next_obs, done and any others. A field `next_x` is the next `x`; both may be
-      branches, as obs/image and obs/state. Byte strings come as arrays of objects.
+      next_obs, done and others. A field `next_x` is the next `x`; both may be branches,
+      such as obs/image and obs/state. Byte strings are arrays of objects.
     rew: path of the reward, or of a branch of several.
     done: path of the flag of terminals, [N] or [N, 1], 0 or 1 of any dtype.
-    truncated: path of a like flag of steps after which an episode was cut off; it is
-      kept, and ends a chain. There may be none.
-    n_step: (n, gamma), where the rewards are n-step returns and the next observations
-      n steps away already; what is declared here cannot be done again later.
-    metadata: JSON values of the user's own, for the store.
-    stacked: observations that are stacks of the last frames, the oldest first, and the
-      axis of the frames without the batch's: {'obs': 0} for Gymnasium's
+    truncated: path of an optional flag of truncations, which end a chain.
+    n_step: (n, gamma) if the rewards are n-step returns already, and the next
+      observations n steps away.
+    metadata: further JSON values of the store.
+    stacked: observations that are stacks of frames, the oldest first, and the axis of
+      the frames without the batch's: {'obs': 0} for Gymnasium's
       `FrameStackObservation`, {'obs': -1} for cpprb's `stack_compress`. Each frame is
-      stored once, and stacks are made again on reading, bit for bit. Where a chain does
-      not begin with frames that repeat the first one, or zeros, those that it begins
-      with are stored in rows before it.
+      stored once, and reading restores the stacks. The first frames of a chain are
+      stored before it unless they repeat its first frame or are zeros.
   Returns:
     The number of chains.
   Raises:
     SpecError: fields are missing, or their lengths, dtypes, values or stacks do not
-      fit; all are named, and nothing is written.
-    StoreError: there is something at the path already.
-    OSError: the folder cannot be written, or the disk is full.
+      match; nothing is written.
+    StoreError: the path is in use.
+    OSError: the folder can't be written, or the disk is full.
   """
   declared = NStep.of(n_step)
   arrays = _to_arrays(transitions)
   fields = TransitionFields.from_paths(_OPERATION, arrays, rew, done, truncated)
-  stacks = find_stacks(_OPERATION, stacked or {}, arrays, fields)
+  stacks = _find_stacks(_OPERATION, stacked or {}, arrays, fields)
   if stacks and declared is not None:
     raise errors.SpecError(
       f"{_OPERATION}: stacked: expected one-step transitions, got {declared}. Their "
       "stacks are several frames apart: save one-step ones, or leave `stacked` out."
     )
-  spec = check_arrays(_OPERATION, arrays, fields, stacks)
+  spec = _check_arrays(arrays, fields, stacks)
   num = len(arrays[fields.done])
   if KEY in (metadata or {}):
     raise errors.SpecError(
@@ -381,7 +332,7 @@ def save_transitions(
     )
   ends = chain_ends(arrays, fields)
   starts = np.concatenate([[0], ends[:-1]])
-  padding = front_padding(arrays, stacks, starts) if stacks else "drop"
+  padding = _front_padding(arrays, stacks, starts) if stacks else "drop"
   most = max((stack.num_frames for stack in stacks.values()), default=1)
   num_before = 0 if Cut(padding=padding).pads_front else most - 1
   saved = TransitionsMetadata(fields, declared, num, stacks, padding, num_before)
@@ -414,11 +365,11 @@ def _to_arrays(transitions: Any) -> dict[str, np.ndarray]:
 def _rows_before(
   arrays: Mapping[str, np.ndarray], about: TransitionsMetadata, start: int
 ) -> dict[str, np.ndarray]:
-  """Returns the frames that the first stacks of a chain show, and else nothing."""
+  """Returns the earlier frames of a chain's first stacks, and zeros elsewhere."""
   rows = {}
   for path in about.fields.stored:
     stack, first = about.stacks.get(path), arrays[path][start : start + 1]
-    frame = newest_frames(first, stack)
+    frame = _newest_frames(first, stack)
     rows[path] = np.full(
       (about.num_before, *frame.shape[1:]), _nothing(frame.dtype), frame.dtype
     )
@@ -430,14 +381,14 @@ def _rows_before(
 def _chain_rows(
   arrays: Mapping[str, np.ndarray], about: TransitionsMetadata, start: int, end: int
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields the rows of one chain in blocks; the last one has the row of its end."""
+  """Yields the rows of one chain in blocks; the last block has the final row."""
   fields = about.fields
 
   def take(path: str, first: int, last: int, of: str | None = None) -> np.ndarray:
-    return newest_frames(arrays[path][first:last], about.stacks.get(of or path))
+    return _newest_frames(arrays[path][first:last], about.stacks.get(of or path))
 
   row_bytes = max(1, sum(arrays[path][:1].nbytes for path in fields.stored))
-  block = max(1, _BLOCK_BYTES_SAVING // row_bytes)
+  block = max(1, _BLOCK_BYTES // row_bytes)
   last_block = start + (end - start - 1) // block * block
   for first in range(start, last_block, block):
     yield {path: take(path, first, first + block) for path in fields.stored}

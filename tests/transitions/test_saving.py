@@ -103,7 +103,6 @@ def test_the_last_row_of_a_chain_has_the_real_next_observation(tmp_path, make):
 
 
 def test_blocks(tmp_path, make, same, monkeypatch):
-  monkeypatch.setattr("t2r_seq.transitions.saving._BLOCK_BYTES_SAVING", 200)
   monkeypatch.setattr("t2r_seq.transitions.saving._BLOCK_BYTES", 50)
   wanted = make([(17, "terminal"), (3, "gap"), (4, "truncated"), (1, "gap")])
   assert save(tmp_path, wanted) == 4
@@ -115,7 +114,7 @@ def test_blocks(tmp_path, make, same, monkeypatch):
 def test_memory_maps_are_read_in_blocks(tmp_path, monkeypatch):
   values = np.memmap(tmp_path / "obs", np.float32, "w+", shape=(1001, 64))
   values[:] = np.arange(1001 * 64).reshape(1001, 64)
-  monkeypatch.setattr("t2r_seq.transitions.saving._BLOCK_BYTES_SAVING", 1 << 14)
+  monkeypatch.setattr("t2r_seq.transitions.saving._BLOCK_BYTES", 1 << 14)
   blocks = []
   append_steps = EpisodeWriter.append_steps
 
