@@ -1,4 +1,4 @@
-"""What data looks like: specs, spec structures, and checks. Knows no file."""
+"""Specs, spec structures, and their checks."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""The asset file beside every export: what the exported model takes and gives.
+"""The asset file of an export: the specs of its features and labels, as text.
 
-It is text, so that a person can read it, and Tensor2Robot's own files read too.
+It reads Tensor2Robot's files, too.
 """
 
 from __future__ import annotations
@@ -24,16 +24,12 @@ _Path = str | os.PathLike[str]
 def create_t2r_assets(
   feature_spec: Any, label_spec: Any = None, global_step: int | None = None
 ) -> t2r_pb2.T2RAssets:
-  """Collects what an export says about itself.
+  """Makes the asset proto; SpecError if a leaf is not a spec.
 
   Args:
     feature_spec: the spec structure of the features.
     label_spec: that of the labels, if there are any.
-    global_step: the step that the exported weights were trained to.
-  Returns:
-    The proto.
-  Raises:
-    SpecError: a leaf is not a spec.
+    global_step: the training step of the exported weights.
   """
   assets = t2r_pb2.T2RAssets(feature_spec=_to_proto(feature_spec))
   if label_spec is not None:
@@ -44,7 +40,7 @@ def create_t2r_assets(
 
 
 def write_t2r_assets_to_file(t2r_assets: t2r_pb2.T2RAssets, filename: _Path) -> None:
-  """Writes the assets as text; a reader never sees half a file."""
+  """Writes the assets as text, atomically."""
   if "://" not in str(filename):
     files.write_output(filename, text_format.MessageToString(t2r_assets).encode())
     return
@@ -60,14 +56,12 @@ def write_t2r_assets_to_file(t2r_assets: t2r_pb2.T2RAssets, filename: _Path) -> 
 
 
 def load_t2r_assets_to_file(filename: _Path) -> t2r_pb2.T2RAssets:
-  """Reads the assets of an export. (The odd name is Tensor2Robot's.)
+  """Reads the asset file of an export. (The name is Tensor2Robot's.)
 
-  Args:
-    filename: a file that `write_t2r_assets_to_file`, or Tensor2Robot, wrote.
-  Returns:
-    The proto; `TensorSpecStruct.from_proto(assets.feature_spec)` gives the specs.
+  `TensorSpecStruct.from_proto(assets.feature_spec)` returns the specs.
+
   Raises:
-    SpecError: there is no such file, or it holds something else.
+    SpecError: the file is missing or invalid.
   """
   try:
     with tf.io.gfile.GFile(str(filename), "r") as f:

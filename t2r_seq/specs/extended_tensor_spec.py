@@ -20,16 +20,7 @@ def dtype_of(array: np.ndarray | np.generic) -> tf.DType:
 
 
 def prepend_batch(shape: tf.TensorShape, batch_size: int) -> tf.TensorShape:
-  """Puts a batch axis in front of a shape.
-
-  Args:
-    shape: of one example.
-    batch_size: > 0 of that size, < 0 of unknown size.
-  Returns:
-    The shape of a batch.
-  Raises:
-    SpecError: the batch size is not an integer.
-  """
+  """Prepends a batch axis to a shape: > 0 of that size, < 0 of unknown size."""
   if isinstance(batch_size, bool) or not isinstance(batch_size, int):
     raise errors.SpecError(
       f"from_spec: expected an integer batch_size, got {batch_size!r}."
@@ -44,15 +35,10 @@ TimeOffsets = int | tuple[int, ...] | Literal["last"] | None
 def normalize(
   offsets: int | str | Iterable[int] | None, name: str | None
 ) -> TimeOffsets:
-  """Turns what a user may write into None, an int, a tuple of ints or 'last'.
+  """Returns time offsets as None, an int, a tuple of ints or 'last'.
 
-  Args:
-    offsets: None, an int, an iterable of ints such as `range(-3, 1)`, or 'last'.
-    name: the spec's name, for the error.
-  Returns:
-    The offsets in the form that specs keep.
   Raises:
-    SpecError: anything else, or no offsets at all.
+    SpecError: `offsets` is something else or empty; it has the spec's `name`.
   """
   if offsets is None:
     return None
@@ -89,22 +75,22 @@ def is_tensor(value: Any) -> bool:
 
 def is_keras_tensor(value: Any) -> bool:
   """Whether `value` is a symbolic Keras tensor, of Keras 2 or 3."""
-  # Asked by name: tf.keras.backend.is_keras_tensor loads Keras, which costs seconds.
+  # By name: tf.keras.backend.is_keras_tensor loads Keras, which takes seconds.
   return any(base.__name__ == "KerasTensor" for base in type(value).__mro__)
 
 
 def is_encoded_image_spec(tensor_spec: Any) -> bool:
-  """Whether the record holds an encoded image (or images) for this spec."""
+  """Whether this is a spec of encoded images."""
   return names.is_image_format(getattr(tensor_spec, "data_format", None))
 
 
 def is_video_spec(tensor_spec: Any) -> bool:
-  """Whether a store holds the frames of an episode as a video for this spec."""
+  """Whether this is a spec of a video column of a store."""
   return names.is_video_format(getattr(tensor_spec, "data_format", None))
 
 
 def frame_spec(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
-  """Describes plain frames in place of a video; other specs stay as they are."""
+  """Returns the spec of plain frames for a video; other specs are unchanged."""
   if not is_video_spec(spec):
     return spec
   return ExtendedTensorSpec(**{**spec.fields(), "data_format": None})
@@ -114,9 +100,6 @@ def is_leaf(value: Any) -> bool:
   """Whether `value` is a spec, tensor, array or numpy scalar."""
   return isinstance(value, (tf.TypeSpec, np.ndarray, np.generic)) or is_tensor(value)
 
-
-# Stands for "as in the given spec" where None is a value of its own.
-_KEEP: Any = object()
 
 _DEFAULTS = {
   "is_optional": False,
@@ -129,11 +112,13 @@ _DEFAULTS = {
   "is_concatenated": False,
   "stored_dtype": None,
 }
+# Fields of `from_spec` for which None is a value.
+_NULLABLE = ("time_offsets", "stored_dtype")
 FIELDS = ("shape", "dtype", "name", *_DEFAULTS)
 
 
 def can_cast(stored: tf.DType, dtype: tf.DType) -> bool:
-  """Whether numbers become those of another dtype: rounded at most, never cut off."""
+  """Whether numbers can be cast to another dtype; they may be rounded."""
   is_number = all(d.is_floating or d.is_integer or d.is_bool for d in (stored, dtype))
   if not is_number:
     return False
@@ -147,36 +132,29 @@ def can_cast(stored: tf.DType, dtype: tf.DType) -> bool:
   )
 
 
-def added_axes(given: tf.TensorShape, wanted: tf.TensorShape) -> int:
-  """Returns the axes to add so that one number, () or (1,), has the other shape.
+def added_axes(given: tf.TensorShape, expected: tf.TensorShape) -> int:
+  """Returns the axes to add to one number: 1 from () to (1,), -1 from (1,) to ().
 
-  Formats differ in which of the two they have: LeRobot's files have scalars for (1,).
-
-  Args:
-    given: shape of the values.
-    wanted: shape of the spec.
-  Returns:
-    1 from () to (1,), -1 from (1,) to (), 0 for all others.
+  0 for other shapes. Formats differ: LeRobot's files have scalars for (1,).
   """
-  ranks = given.rank, wanted.rank
-  if ranks in ((0, 1), (1, 0)) and given.num_elements() == wanted.num_elements() == 1:
+  ranks = given.rank, expected.rank
+  if ranks in ((0, 1), (1, 0)) and given.num_elements() == expected.num_elements() == 1:
     return 1 if ranks == (0, 1) else -1
   return 0
 
 
 def cast_hint(stored: Any, dtype: tf.DType) -> str:
-  """Says how a spec reads data of another dtype; '' where none does."""
+  """Returns the hint to declare a `stored_dtype`, or '' if a cast is impossible."""
   if not isinstance(stored, tf.DType) or stored == dtype or not can_cast(stored, dtype):
     return ""
   return f"To have it cast, say so in the spec: stored_dtype=tf.{stored.name}."
 
 
 class ExtendedTensorSpec(tf.TensorSpec):
-  """A `tf.TensorSpec` that also says how the tensor is stored and when it is read.
+  """A `tf.TensorSpec` with the encoding of stored data and the times of reading.
 
-  Equality compares shape and dtype only, and a plain `tf.TensorSpec` of the same
-  shape and dtype is equal, as Tensor2Robot has it; `is_identical_to` compares all.
-  Specs are immutable: derive with `from_spec`.
+  Equality compares shape and dtype only, also with a plain `tf.TensorSpec`;
+  `is_identical_to` compares all fields. Specs are immutable: use `from_spec`.
   """
 
   def __init__(
@@ -197,33 +175,32 @@ class ExtendedTensorSpec(tf.TensorSpec):
     """Creates the spec.
 
     Args:
-      shape: anything `tf.TensorShape` takes, without the batch axis and, for a
-        sequence, without its time axis. With a tuple of time offsets the stack axis
-        comes first: `shape[0] == len(time_offsets)`.
-      dtype: anything `tf.as_dtype` takes.
+      shape: without the batch axis and the time axis of a sequence. With a tuple of
+        time offsets the stack axis comes first: `shape[0] == len(time_offsets)`.
+      dtype: of the tensor.
       name: key of the feature in the record. Not the path in a structure.
       is_optional: the tensor may be absent.
-      is_sequence: one value per step of the record, `[T, *shape]`; together with
-        time offsets, a sequence of stacks `[L, K, ...]`.
-      is_extracted: the spec was taken from a tensor or array.
-      data_format: 'jpeg', 'png', 'bmp' or 'gif' for an encoded image, 'raw' for the
-        little-endian bytes of the tensor, 'zlib' for those compressed, 'tensor' for
-        what `tf.io.serialize_tensor` makes of it, 'mp4' or 'mkv' for a column of a
-        store that is video, None for a plain feature.
-      dataset_key: which of several zipped datasets holds the feature.
+      is_sequence: one value per step of the record, `[T, *shape]`; with time offsets,
+        a sequence of stacks `[L, K, ...]`.
+      is_extracted: the spec describes an existing tensor or array.
+      data_format: 'jpeg', 'png', 'bmp' or 'gif' for an encoded image; for a tensor,
+        'raw': its little-endian bytes, 'zlib': those compressed, 'tensor': the output
+        of `tf.io.serialize_tensor`; 'mp4' or 'mkv' for a video column of a store; None
+        for a plain feature.
+      dataset_key: of the dataset with the feature, if several are zipped.
       varlen_default_value: the feature has a variable length in the record, and is
         clipped, or padded with this value, to `shape[0]`.
-      time_offsets: which steps, relative to the anchor, the tensor shows. A tuple
-        stacks them, an int takes one step without a stack axis, None is not windowed.
-        'last' takes the last step of the episode, such as the image of a goal; a policy
-        takes that value at each step.
+      time_offsets: the steps of the tensor, relative to the anchor. A tuple stacks
+        them, an int is one step without a stack axis, None is not windowed. 'last' is
+        the last step of the episode, such as the image of a goal; a policy takes that
+        value at each step.
       is_concatenated: one list of the record has all steps; see `records.rlds_specs`.
-      stored_dtype: the dtype of the data, where that is another: numbers are cast as
-        they are read. To a floating dtype they may be rounded; to an integer one only
-        what it holds anyway is cast.
+      stored_dtype: the dtype of the data, if it differs: numbers are cast while
+        reading. A cast to a floating dtype may round; a cast to an integer dtype must
+        be exact.
     Raises:
       SpecError: the fields contradict each other.
-      TypeError: shape or dtype cannot be converted.
+      TypeError: shape or dtype are invalid.
     """
     super().__init__(shape=shape, dtype=dtype, name=name)
     self._is_optional = bool(is_optional)
@@ -288,39 +265,22 @@ class ExtendedTensorSpec(tf.TensorSpec):
     shape: Any = None,
     dtype: Any = None,
     name: str | None = None,
-    is_optional: bool | None = None,
-    is_sequence: bool | None = None,
-    is_extracted: bool | None = None,
-    data_format: str | None = None,
-    dataset_key: str | None = None,
     batch_size: int | None = None,
-    varlen_default_value: Any = None,
-    time_offsets: int | str | Iterable[int] | None = _KEEP,
-    is_concatenated: bool | None = None,
-    stored_dtype: Any = _KEEP,
+    **fields: Any,
   ) -> ExtendedTensorSpec:
-    """Copies a spec with some fields replaced; None means as it was.
+    """Copies a `tf.TensorSpec` or `ExtendedTensorSpec` with some fields replaced.
+
+    None keeps a field, except `time_offsets` and `stored_dtype`, for which it is a
+    value. A new dtype drops the `stored_dtype`.
 
     Args:
-      spec: a `tf.TensorSpec` or an `ExtendedTensorSpec`.
+      spec: the spec to copy.
       shape: replaces the shape.
       dtype: replaces the dtype.
       name: replaces the name.
-      is_optional: replaces the field.
-      is_sequence: replaces the field.
-      is_extracted: replaces the field.
-      data_format: replaces the field.
-      dataset_key: replaces the field.
-      batch_size: prepends a batch axis: > 0 of that size, < 0 of unknown size. Stacking
-        and padding come before batching, so stacked offsets and the varlen default,
-        which describe `shape[0]`, are dropped.
-      varlen_default_value: replaces the field.
-      time_offsets: replaces the field; here None means not windowed.
-      is_concatenated: replaces the field.
-      stored_dtype: replaces the field; here None means as the dtype says, and so does
-        another dtype.
-    Returns:
-      The new spec.
+      batch_size: prepends a batch axis: > 0 of that size, < 0 of unknown size. Drops
+        stacked offsets and the varlen default, which describe `shape[0]`.
+      **fields: other arguments of the constructor.
     Raises:
       SpecError: `spec` is not a spec, or `batch_size` not an integer.
     """
@@ -328,29 +288,14 @@ class ExtendedTensorSpec(tf.TensorSpec):
       raise errors.SpecError(
         f"from_spec: expected a TensorSpec, got {errors.describe(spec)}."
       )
-    given = {
-      "is_optional": is_optional,
-      "is_sequence": is_sequence,
-      "is_extracted": is_extracted,
-      "data_format": data_format,
-      "dataset_key": dataset_key,
-      "varlen_default_value": varlen_default_value,
-      "is_concatenated": is_concatenated,
-    }
-    fields: dict[str, Any] = {
-      field: getattr(spec, field, default) if given.get(field) is None else given[field]
-      for field, default in _DEFAULTS.items()
-    }
-    if time_offsets is not _KEEP:
-      fields["time_offsets"] = time_offsets
     if dtype is not None and tf.as_dtype(dtype) != spec.dtype:
-      fields["stored_dtype"] = None
-    if stored_dtype is not _KEEP:
-      fields["stored_dtype"] = stored_dtype
+      fields.setdefault("stored_dtype", None)
+    for field, default in _DEFAULTS.items():
+      if field not in fields or (fields[field] is None and field not in _NULLABLE):
+        fields[field] = getattr(spec, field, default)
     shape = tf.TensorShape(spec.shape if shape is None else shape)
     if batch_size:
       shape = prepend_batch(shape, batch_size)
-      # Stacking and padding come before batching: these fields have done their work.
       fields["varlen_default_value"] = None
       if isinstance(fields["time_offsets"], tuple):
         fields["time_offsets"] = None
@@ -358,15 +303,9 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @classmethod
   def from_tensor(cls, tensor: Any, name: str | None = None) -> ExtendedTensorSpec:
-    """Describes a tensor; `is_extracted` is set.
+    """Describes a `tf.Tensor`, variable or Keras tensor; sets `is_extracted`.
 
-    Args:
-      tensor: a `tf.Tensor`, variable or Keras tensor.
-      name: name of the spec; by default that of the graph op, if there is one.
-    Returns:
-      The spec.
-    Raises:
-      SpecError: not a tensor.
+    The default `name` is that of the graph op, if there is one.
     """
     if not is_tensor(tensor):
       raise errors.SpecError(
@@ -381,11 +320,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @classmethod
   def to_spec(cls, instance: Any) -> ExtendedTensorSpec:
-    """Describes a spec, tensor, array or numpy scalar.
-
-    Raises:
-      SpecError: none of these.
-    """
+    """Describes a spec, tensor, array or numpy scalar; else raises SpecError."""
     if isinstance(instance, cls):
       return instance
     if isinstance(instance, tf.TensorSpec):
@@ -410,7 +345,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @property
   def is_extracted(self) -> bool:
-    """Whether the spec was taken from a tensor or array."""
+    """Whether the spec describes an existing tensor or array."""
     return self._is_extracted
 
   @property
@@ -420,17 +355,17 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @property
   def dataset_key(self) -> str:
-    """Which of several zipped datasets holds the feature; '' for the only one."""
+    """The key of the zipped dataset with the feature; '' for the only one."""
     return self._dataset_key
 
   @property
   def varlen_default_value(self) -> Any:
-    """What pads a feature of variable length; None for a fixed length."""
+    """The padding of a feature of variable length; None for a fixed length."""
     return self._varlen_default_value
 
   @property
   def time_offsets(self) -> TimeOffsets:
-    """The steps shown, relative to the anchor: a tuple, one int, 'last' or None."""
+    """The steps, relative to the anchor: a tuple, an int, 'last' or None."""
     return self._time_offsets
 
   @property
@@ -440,11 +375,11 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @property
   def stored_dtype(self) -> tf.DType | None:
-    """The dtype of the data, where it is another than what is read; or None."""
+    """The dtype of the data if it differs from `dtype`; else None."""
     return self._stored_dtype
 
   def as_stored(self) -> ExtendedTensorSpec:
-    """Returns the spec of the data as it is stored."""
+    """Returns the spec of the stored data."""
     if self._stored_dtype is None:
       return self
     return type(self).from_spec(self, dtype=self._stored_dtype)
@@ -462,15 +397,9 @@ class ExtendedTensorSpec(tf.TensorSpec):
   def from_proto(
     cls, proto: t2r_pb2.ExtendedTensorSpec, path: str = ""
   ) -> ExtendedTensorSpec:
-    """Reads the `t2r.proto` message of a spec; Tensor2Robot's messages read too.
+    """Reads the `t2r.proto` message of a spec, also Tensor2Robot's.
 
-    Args:
-      proto: the message.
-      path: where the spec is, for the error.
-    Returns:
-      The spec, identical to the one that was written.
-    Raises:
-      SpecError: the message is not a spec.
+    `path` is for the SpecError of an invalid message.
     """
     with serialization.decoding("spec_from_proto", path):
       fields = serialization.fields_from_proto(proto, path)
@@ -484,12 +413,12 @@ class ExtendedTensorSpec(tf.TensorSpec):
     )
 
   def to_proto(self) -> t2r_pb2.ExtendedTensorSpec:
-    """Returns the `t2r.proto` message of the spec; it keeps every field."""
+    """Returns the `t2r.proto` message of the spec, with every field."""
     return serialization.fields_to_proto(self.fields())
 
   @classmethod
   def from_json(cls, text: str) -> ExtendedTensorSpec:
-    """Reads what `to_json` wrote."""
+    """Reads the output of `to_json`."""
     return cls.from_json_dict(serialization.load_json("spec_from_json", text))
 
   def to_json(self) -> str:
@@ -500,16 +429,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
   def from_json_dict(
     cls, values: Mapping[str, Any], path: str = ""
   ) -> ExtendedTensorSpec:
-    """Turns JSON values into the spec.
-
-    Args:
-      values: what `to_json_dict` gives, or a user wrote.
-      path: where the spec is, for the error.
-    Returns:
-      The spec.
-    Raises:
-      SpecError: an unknown or missing field, or a value that is none.
-    """
+    """Makes a spec of JSON values; SpecError names the `path` of an invalid one."""
     fields = serialization.fields_from_json(values, FIELDS, path)
     return serialization.build(cls, "spec_from_json", path, fields)
 
@@ -531,8 +451,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
       return NotImplemented
     return self.shape == other.shape and self.dtype == other.dtype
 
-  # Python drops an inherited hash where __eq__ is defined. TensorSpec hashes shape
-  # and dtype, which is just what is compared here.
+  # A class with __eq__ does not inherit the hash, which is of shape and dtype.
   __hash__ = tf.TensorSpec.__hash__
 
   def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Headers of encoded images: what an image is, without decoding it."""
+"""Reads the headers of encoded images."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 # Markers of JPEG frames (SOF0 to SOF15) without DHT, JPG and DAC, which lie between.
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Where a PNG's header says how many bits a channel has.
+# Offset of the bits per channel in a PNG.
 PNG_DEPTH = 24
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 1, 6: 4}
 
 
 class ImageHeader(NamedTuple):
-  """What an image's header says.
+  """The header of an image.
 
   Attributes:
     format: 'jpeg', 'png', 'bmp' or 'gif'.
@@ -32,13 +32,7 @@ class ImageHeader(NamedTuple):
 
 
 def read_image_header(data: bytes) -> ImageHeader | None:
-  """Reads the header of an encoded image.
-
-  Args:
-    data: the file's bytes.
-  Returns:
-    The header, or None if the data is of none of the four formats.
-  """
+  """Returns the header of an encoded image, or None for other bytes."""
   readers = (
     (PNG_SIGNATURE, _read_png),
     (b"\xff\xd8\xff", _read_jpeg),

@@ -1,4 +1,4 @@
-"""What names stand for, of modes and in specs: known without TensorFlow."""
+"""Names of modes and formats, and name lookup in data; without TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from t2r_seq import errors
 
 
 class ModeKeys:
-  """Names of the modes, as in Tensor2Robot's (and Estimator's) `ModeKeys`.
-
-  `PREDICT` is the old name of `INFER`; both have the same value.
-  """
+  """Names of the modes; `PREDICT` is `INFER`."""
 
   TRAIN: Final = "train"
   EVAL: Final = "eval"
@@ -23,7 +20,7 @@ class ModeKeys:
 
 
 def check_mode(operation: str, mode: str) -> None:
-  """Raises SpecError, in the name of the operation, unless `mode` is a mode."""
+  """Raises SpecError if `mode` is unknown."""
   if mode not in ModeKeys.ALL:
     raise errors.SpecError(
       f"{operation}: mode: expected one of {errors.listing(ModeKeys.ALL)}, got "
@@ -32,42 +29,43 @@ def check_mode(operation: str, mode: str) -> None:
 
 
 IMAGE_FORMATS = ("jpeg", "png", "bmp", "gif")
-# Of the frames of an episode together: lossy, and lossless.
+# Lossy and lossless.
 VIDEO_FORMATS = ("mp4", "mkv")
 RAW_FORMAT = "raw"
-# A whole tensor in one byte string: its bytes, those compressed, a serialized proto.
+# A tensor in one byte string: its bytes, compressed bytes, a serialized proto.
 PACKED_FORMATS = (RAW_FORMAT, "zlib", "tensor")
 
-# When the messages came that a step shows, by topic: 'clocks/camera/front'.
+# Branch of the time stamps of a step's messages, by topic: 'clocks/camera/front'.
 CLOCKS = "clocks"
 _TIME = re.compile(r"((.*_)?(time_?)?stamps?|times?)(_(s|sec|ms|us|ns))?")
 
 
 def is_image_format(data_format: str | None) -> bool:
-  """Whether a `data_format` is that of an encoded image."""
+  """Whether a `data_format` is one of images."""
   return data_format is not None and data_format.lower() in IMAGE_FORMATS
 
 
 def is_video_format(data_format: str | None) -> bool:
-  """Whether a `data_format` is that of the frames of an episode as a video."""
+  """Whether a `data_format` is one of videos."""
   return data_format is not None and data_format.lower() in VIDEO_FORMATS
 
 
 def is_time(path: str) -> bool:
-  """Whether a path, or the name of a feature, is called as time stamps are."""
+  """Whether a path, or the name of a feature, is one of time stamps."""
   is_clock = path.startswith(f"{CLOCKS}/")
   return is_clock or _TIME.fullmatch(path.rpartition("/")[2].lower()) is not None
 
 
 def source_path(path: str, spec: Any, given: Mapping[str, Any]) -> Any:
-  """Returns where data has what a spec reads: its path, its name, or the path so named.
+  """Returns the path of the data that a spec reads.
+
+  That is its path, its name, or the path of data with this name. If there is none, its
+  name, which may be None.
 
   Args:
     path: of the spec.
-    spec: has a name, which may be None.
-    given: what the data has by path, as specs; those may have names.
-  Returns:
-    A path of `given`; the spec's name, which may be None, if there is none.
+    spec: the spec.
+    given: specs of the data by path.
   """
   name = getattr(spec, "name", None)
   if path in given or name is None:
@@ -79,20 +77,17 @@ def source_path(path: str, spec: Any, given: Mapping[str, Any]) -> Any:
 
 
 def source_paths(flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns where data has what each spec of a structure reads, by path.
+  """Returns `source_path` of each spec of a structure, by path; names are features.
 
-  As `source_path`, but specs of one name are one feature:
-
-  - A spec that is named after another path of the structure, which keeps that name and
-    looks at other times, shows that one's data: `next_obs` with name='obs' and
-    time_offsets=1 is the step after `obs`, also where transitions are stored, each with
-    a `next_obs` of its own.
-  - If the data has nothing at a spec's path or name, the spec shows the data of another
-    one of that name: `next_state/obs` those of `state/obs`, both named 'obs'.
+  - A spec that is named after another path of the structure, with other time offsets,
+    reads its data: `next_obs` with name='obs' and time_offsets=1 is the step after
+    `obs`, even if the data has a `next_obs`.
+  - If the data has nothing at a spec's path or name, the spec reads the data of another
+    spec of that name: `next_state/obs` those of `state/obs`, both named 'obs'.
 
   Args:
     flat: specs by path.
-    given: what the data has by path, as specs.
+    given: specs of the data by path.
   """
   leaves, found = dict(flat.items()), {}
   of_name: dict[str, str] = {}

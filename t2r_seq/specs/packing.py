@@ -1,4 +1,4 @@
-"""Values that people give, as arrays: found by path, converted, images encoded."""
+"""Converts values of users to arrays, and encodes images."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec, is_encoded_im
 def leaves(
   structure: Any, paths: Container[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-  """Yields the path and value of each leaf of a structure, packed or flat.
+  """Yields (path, value) of each leaf of a structure, packed or flat, absent or not.
 
   Args:
     structure: of dicts, namedtuples and lists.
     paths: of the specs. A list at one of them, or not above any, is a value.
-    prefix: where the structure is.
-  Yields:
-    Paths, those that have no spec as well, and values; None for what is absent.
+    prefix: path of the structure.
   """
   if prefix in paths or structure is None:
     yield prefix, structure
@@ -46,15 +44,15 @@ def _is_branch(prefix: str, paths: Any) -> bool:
 
 
 def to_array(value: Any, spec: ExtendedTensorSpec) -> np.ndarray | str:
-  """Converts a value to an array of native byte order; its shape is not looked at.
+  """Converts a value of any shape to an array of native byte order.
 
   Args:
-    value: an array or tensor, which keeps its dtype; Python numbers and lists of them,
-      which take the spec's where it has their values; byte strings and text, which
-      become an array of objects, since numpy's own drop trailing zeros.
-    spec: of the value; that of an encoded image takes pixels as well as byte strings.
+    value: an array or tensor, which keeps its dtype; Python numbers or lists, which get
+      the dtype of the spec if they fit; byte strings and text, which become objects,
+      because numpy's strings drop trailing zeros.
+    spec: of the value; for encoded images, pixels or byte strings.
   Returns:
-    The array; or a text that says why it is none.
+    The array; or a description of an invalid value.
   """
   is_typed = isinstance(value, (np.ndarray, np.generic))
   if not is_typed and (imports.is_tensor(value) or isinstance(value, tf.Variable)):
@@ -100,7 +98,7 @@ def _to_objects(value: Any) -> np.ndarray | str:
 
 
 def _has_values_of(array: np.ndarray, dtype: tf.DType) -> bool:
-  """Whether Python numbers have values of this dtype: no fractions, no overflow."""
+  """Whether Python numbers are values of this dtype, without rounding or overflow."""
   if array.size == 0 or dtype.is_complex or (dtype.is_floating and array.dtype != bool):
     return array.dtype.kind in "iufcb" and (dtype.is_complex or array.dtype.kind != "c")
   if dtype.is_integer and array.dtype.kind in "iu":
@@ -109,7 +107,7 @@ def _has_values_of(array: np.ndarray, dtype: tf.DType) -> bool:
 
 
 def _find_overflow(array: np.ndarray, dtype: tf.DType) -> Any:
-  """Returns a finite number that would become an infinite one; None without one."""
+  """Returns a finite number that would become infinite, or None."""
   if not (dtype.is_floating or dtype.is_complex):
     return None
   with np.errstate(over="ignore"):
@@ -119,7 +117,7 @@ def _find_overflow(array: np.ndarray, dtype: tf.DType) -> Any:
 
 
 def describe_array(array: np.ndarray | str) -> str:
-  """Renders what `to_array` returned, for a message."""
+  """Describes the output of `to_array`, for a message."""
   if isinstance(array, str):
     return array
   return f"{array.shape} {'bytes' if array.dtype == object else array.dtype.name}"
@@ -147,14 +145,12 @@ def encode_pixels(
 
 
 def encode_image(image: np.ndarray, image_format: str, jpeg_quality: int = 95) -> bytes:
-  """Encodes one image.
+  """Encodes an image [h, w, c] of uint8, or uint16 for png.
 
   Args:
     image: [h, w, c] uint8, or uint16 for png.
     image_format: 'jpeg' or 'png', in any case.
     jpeg_quality: 1 to 100.
-  Returns:
-    The file's bytes.
   Raises:
     SpecError: the format can only be read (bmp, gif).
   """

@@ -1,4 +1,4 @@
-"""Arrays, tensors and placeholders that fit a spec structure."""
+"""Arrays, tensors and placeholders for a spec structure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t2r_seq.specs import extended_tensor_spec, structures, validation
 from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
 from t2r_seq.specs.structures import SpecStructure
 
-# Random integers stay below this, as in Tensor2Robot: they are images, mostly.
+# Maximum of random integers, which are mostly pixels.
 _MAX_RANDOM_INTEGER = 255
 _MAX_RANDOM_BYTES = 8
 
@@ -29,20 +29,17 @@ def make_random_numpy(
 ) -> SpecStructure:
   """Makes random arrays for a structure of specs.
 
-  Floats lie in [0, 1], integers in [0, 255] or as far as their dtype goes, strings are
-  up to 8 random bytes. What stands at a path depends on the seed and the path alone,
-  so that another spec in the structure changes nothing.
+  Floats are in [0, 1], integers in [0, 255] or the range of their dtype, strings are up
+  to 8 random bytes. The values depend on the seed and the path.
 
   Args:
     spec_structure: specs in any structure.
-    batch_size: > 0 prepends a batch axis; None and <= 0 don't. (In Tensor2Robot None
-      asked for an unknown size, which no array has.)
-    sequence_length: T of sequences, [batch, T, *shape]; None leaves the axis out. The
-      stack axis of a spec with time offsets is part of its shape and always there.
-    seed: two calls with one seed give the same arrays.
-    unknown_size: size of every unknown dimension; a shape of unknown rank is a scalar.
+    batch_size: > 0 prepends a batch axis; None and <= 0 don't.
+    sequence_length: T of sequences, [batch, T, *shape]; None leaves the axis out.
+    seed: of the random numbers.
+    unknown_size: size of unknown dimensions; a shape of unknown rank is a scalar.
   Returns:
-    The form of `spec_structure`, filled with arrays; None leaves stay None.
+    The form of `spec_structure` with arrays; None leaves are None.
   Raises:
     SpecError: a leaf is not a spec, or no array has its dtype.
   """
@@ -62,29 +59,20 @@ def make_constant_numpy(
   sequence_length: int | None = 3,
   unknown_size: int = 1,
 ) -> SpecStructure:
-  """Makes arrays full of one value for a structure of specs.
+  """Makes arrays of one value, cast to each dtype; see `make_random_numpy`.
 
-  The value is brought to every dtype: clipped to the range of integers, true where it
-  is not zero for bool, its text for string.
+  It is clipped to the range of integers.
 
-  Args:
-    spec_structure: specs in any structure.
-    constant_value: a number, bool, str or bytes.
-    batch_size: as in `make_random_numpy`.
-    sequence_length: as in `make_random_numpy`.
-    unknown_size: as in `make_random_numpy`.
-  Returns:
-    The form of `spec_structure`, filled with arrays; None leaves stay None.
   Raises:
     SpecError: a leaf is not a spec, no array has its dtype, or the constant is text
-      that a numeric spec should hold.
+      for a numeric spec.
   """
 
   def make(path: str, spec: ExtendedTensorSpec) -> np.ndarray:
     shape = _full_shape(spec, batch_size, sequence_length, unknown_size)
     try:
-      array = np.empty(shape, _numpy_dtype(spec))
-      # Not np.full: on its way through numpy's bytes type a string loses its last \0s.
+      array = np.empty(shape, spec.dtype.as_numpy_dtype)  # Strings: objects.
+      # np.full would convert to numpy's bytes, which lose trailing zeros.
       array.fill(_constant(constant_value, spec.dtype))
       return array
     except (TypeError, ValueError) as e:
@@ -101,44 +89,26 @@ def make_random_tensors(
   seed: int = 0,
   sequence_length: int | None = 3,
 ) -> SpecStructure:
-  """Makes constant tensors of the arrays of `make_random_numpy`; see there.
-
-  Args:
-    spec_structure: specs in any structure.
-    batch_size: > 0 prepends a batch axis; None and <= 0 don't.
-    seed: two calls with one seed give the same tensors.
-    sequence_length: T of sequences; None leaves the axis out.
-  Returns:
-    The form of `spec_structure`, filled with tensors; None leaves stay None.
-  Raises:
-    SpecError: a leaf is not a spec, or no array has its dtype.
-  """
+  """Makes constant tensors of the arrays of `make_random_numpy`."""
   arrays = make_random_numpy(spec_structure, batch_size, sequence_length, seed)
   return structures.map_leaves(tf.convert_to_tensor, arrays)
 
 
 def _fill(operation: str, make: Any, spec_structure: SpecStructure) -> SpecStructure:
   structures.assert_only_specs(operation, spec_structure)
-  _check_dtypes(operation, spec_structure)
+  found = [
+    errors.Mismatch(path, "a dtype that an array can have", errors.describe(leaf))
+    for path, leaf in structures.iterate_leaves(spec_structure)
+    if leaf is not None
+    and (leaf.dtype.is_quantized or leaf.dtype in (tf.resource, tf.variant))
+  ]
+  if found:
+    raise errors.mismatch_error(operation, found)
 
   def fill(path: str, leaf: tf.TensorSpec | None) -> np.ndarray | None:
     return None if leaf is None else make(path, ExtendedTensorSpec.to_spec(leaf))
 
   return structures.map_leaves_with_path(fill, spec_structure)
-
-
-def _check_dtypes(operation: str, spec_structure: SpecStructure) -> None:
-  found = [
-    errors.Mismatch(path, "a dtype that an array can have", errors.describe(leaf))
-    for path, leaf in structures.iterate_leaves(spec_structure)
-    if leaf is not None and (leaf.dtype.is_quantized or _is_handle(leaf.dtype))
-  ]
-  if found:
-    raise errors.mismatch_error(operation, found)
-
-
-def _is_handle(dtype: tf.DType) -> bool:
-  return dtype in (tf.resource, tf.variant)
 
 
 def _full_shape(
@@ -154,10 +124,6 @@ def _full_shape(
   if batch_size is not None and batch_size > 0:
     shape.insert(0, batch_size)
   return tuple(shape)
-
-
-def _numpy_dtype(spec: ExtendedTensorSpec) -> Any:
-  return np.dtype(object) if spec.dtype == tf.string else spec.dtype.as_numpy_dtype
 
 
 def _random(
@@ -198,21 +164,19 @@ _NOT_IN_OP_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 def make_placeholders(
   spec_structure: SpecStructure, batch_size: int | None = None
 ) -> SpecStructure:
-  """Creates an input for every spec.
+  """Creates a `tf.compat.v1.placeholder` in a `tf.Graph`, else a Keras input, per spec.
 
-  Inside a `tf.Graph` these are `tf.compat.v1` placeholders, outside they are
-  `tf.keras.Input`s. Both are named after the spec or, where it has no name, after its
-  path; Keras takes no '/' in names and wants every name once, so there 'state/image'
-  becomes 'state_image', and a name's second use gets '_1'.
+  They have the names of the specs, or the paths. Keras allows no '/' and no duplicates:
+  'state/image' becomes 'state_image', and the second use of a name gets '_1'.
 
   Args:
     spec_structure: specs in any structure.
-    batch_size: None gives inputs [None, *shape], > 0 a fixed batch axis and <= 0 none.
-      Sequences get a time axis of unknown length behind it.
+    batch_size: None: inputs [None, *shape]; > 0: a fixed batch axis; <= 0: none.
+      Sequences have a time axis of unknown length.
   Returns:
-    The form of `spec_structure`, filled with inputs; None leaves stay None.
+    The form of `spec_structure` with inputs; None leaves are None.
   Raises:
-    SpecError: a leaf is not a spec, or nothing can be fed to it.
+    SpecError: a leaf is not a spec, or its input is impossible.
   """
   structures.assert_only_specs("make_placeholders", spec_structure)
   taken: set[str] = set()
@@ -236,17 +200,15 @@ def map_feed_dict(
   feed_dict: dict[Any, Any] | None = None,
   ignore_batch: bool = False,
 ) -> dict[Any, Any]:
-  """Maps placeholders to arrays, for `Session.run`; shapes and dtypes are checked.
+  """Maps placeholders to arrays of the same paths, for `Session.run`.
 
   Args:
     spec_placeholders: placeholders in any structure.
     spec_numpy: arrays in a structure with the same paths.
     feed_dict: extended, if given.
-    ignore_batch: leaves the batch axes out of the comparison.
-  Returns:
-    {placeholder: array}.
+    ignore_batch: ignores the batch axes in the check.
   Raises:
-    SpecError: an array is missing, does not fit or has no placeholder, a placeholder
+    SpecError: an array is missing, does not match or has no placeholder, a placeholder
       is fed already, or the placeholders are Keras inputs.
   """
   placeholders = structures.flatten_spec_structure(spec_placeholders)
@@ -256,7 +218,15 @@ def map_feed_dict(
     validation.maybe_ignore_batch(arrays, ignore_batch),
   )
   _refuse_keras_inputs(placeholders)
-  _refuse_unknown(arrays, placeholders)
+  unknown = [
+    errors.Mismatch(
+      path, "nothing", errors.describe(array), errors.nearest(path, placeholders)
+    )
+    for path, array in arrays.items()
+    if path not in placeholders
+  ]
+  if unknown:
+    raise errors.mismatch_error("map_feed_dict", unknown)
   feed_dict = {} if feed_dict is None else feed_dict
   _refuse_fed("map_feed_dict", [p for p in arrays if placeholders[p] in feed_dict])
   feed_dict.update({placeholders[path]: array for path, array in arrays.items()})
@@ -269,40 +239,32 @@ def map_predict_fn_dict(
   feed_dict: dict[str, Any] | None = None,
   ignore_batch: bool = False,
 ) -> dict[str, Any]:
-  """Maps paths to arrays, for a predict function; shapes and dtypes are checked.
+  """Maps the paths of specs to arrays, for a predict function.
 
   Args:
     spec_structure: the specs of the inputs.
-    spec_numpy: arrays in a structure with the same paths; further ones are left out.
+    spec_numpy: arrays in a structure with the same paths; others are left out.
     feed_dict: extended, if given.
-    ignore_batch: strips the batch axis of the arrays for the comparison.
-  Returns:
-    {path: array}.
+    ignore_batch: strips the batch axis of the arrays in the check.
   Raises:
-    SpecError: an array is missing or does not fit, or a path is fed already.
+    SpecError: an array is missing or does not match, or a path is fed already.
   """
   specs = structures.flatten_spec_structure(spec_structure)
   arrays = structures.flatten_spec_structure(spec_numpy)
   validation.assert_required(specs, arrays, ignore_batch)
   feed_dict = {} if feed_dict is None else feed_dict
-  wanted = {path: array for path, array in arrays.items() if path in specs}
-  _refuse_fed("map_predict_fn_dict", [path for path in wanted if path in feed_dict])
-  feed_dict.update(wanted)
+  expected = {path: array for path, array in arrays.items() if path in specs}
+  _refuse_fed("map_predict_fn_dict", [path for path in expected if path in feed_dict])
+  feed_dict.update(expected)
   return feed_dict
 
 
 def map_feed_dict_unsafe(
   feature_placeholders_spec: SpecStructure, np_inputs_spec: SpecStructure
 ) -> dict[Any, Any]:
-  """Maps placeholders to arrays without a check. Use `map_feed_dict`.
+  """Maps placeholders to arrays, and only checks that none is missing.
 
-  Args:
-    feature_placeholders_spec: placeholders in any structure.
-    np_inputs_spec: arrays in a structure with the same paths.
-  Returns:
-    {placeholder: array}; arrays without a placeholder are logged and left out.
-  Raises:
-    SpecError: there is no array for a placeholder.
+  Arrays without a placeholder are logged and left out.
   """
   logging.warning("map_feed_dict_unsafe checks nothing; use map_feed_dict.")
   placeholders = structures.flatten_spec_structure(feature_placeholders_spec)
@@ -347,19 +309,14 @@ def _keras_input(path: str, dtype: tf.DType, shape: tf.TensorShape, name: str) -
     mismatch = errors.Mismatch(path, want, "a shape of unknown rank", hint)
     raise errors.mismatch_error("make_placeholders", [mismatch])
   try:
-    if shape.rank == 0:
-      return _keras_scalar(dtype, name)
+    # Keras 2 reads an empty batch_shape as missing; Keras 3 has no type_spec.
+    is_keras_3 = getattr(tf.keras, "__version__", "").startswith("3")
+    if shape.rank == 0 and not is_keras_3:
+      return tf.keras.Input(type_spec=tf.TensorSpec((), dtype), name=name)
     return tf.keras.Input(batch_shape=shape.as_list(), dtype=dtype.name, name=name)
   except (TypeError, ValueError) as e:
     mismatch = errors.Mismatch(path, "a Keras input", f"{shape} {dtype.name}", str(e))
     raise errors.mismatch_error("make_placeholders", [mismatch]) from e
-
-
-def _keras_scalar(dtype: tf.DType, name: str) -> Any:
-  # Keras 2 takes an empty batch_shape for a missing one; Keras 3 has no type_spec.
-  if hasattr(tf.keras, "__version__") and tf.keras.__version__.startswith("3"):
-    return tf.keras.Input(batch_shape=(), dtype=dtype.name, name=name)
-  return tf.keras.Input(type_spec=tf.TensorSpec((), dtype), name=name)
 
 
 def _refuse_keras_inputs(placeholders: SpecStructure) -> None:
@@ -375,23 +332,7 @@ def _refuse_keras_inputs(placeholders: SpecStructure) -> None:
     )
 
 
-def _refuse_unknown(arrays: SpecStructure, placeholders: SpecStructure) -> None:
-  found = [
-    errors.Mismatch(
-      path, "nothing", errors.describe(array), errors.nearest(path, placeholders)
-    )
-    for path, array in arrays.items()
-    if path not in placeholders
-  ]
-  if found:
-    raise errors.mismatch_error("map_feed_dict", found)
-
-
 def _refuse_fed(operation: str, paths: list[str]) -> None:
   if paths:
-    raise errors.mismatch_error(
-      operation,
-      [
-        errors.Mismatch(path, "a free placeholder", "one fed already") for path in paths
-      ],
-    )
+    found = [errors.Mismatch(p, "a free placeholder", "one fed already") for p in paths]
+    raise errors.mismatch_error(operation, found)

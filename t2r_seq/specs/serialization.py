@@ -1,8 +1,7 @@
-"""The fields of specs as protos and as JSON values, and back.
+"""Converts the fields of specs to protos and JSON values, and back.
 
-Both forms keep every field, and their text is stable: equal specs give equal text.
-Tensor2Robot's own protos read too; see t2r.proto. `ExtendedTensorSpec` and
-`TensorSpecStruct` have the methods for it.
+Both forms keep every field, and their text is stable. `ExtendedTensorSpec` and
+`TensorSpecStruct` have the methods. Reads Tensor2Robot's protos, too; see t2r.proto.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _Message = TypeVar("_Message", bound=proto_message.Message)
 
 
 def fields_to_proto(fields: Mapping[str, Any]) -> t2r_pb2.ExtendedTensorSpec:
-  """Turns the fields of a spec into its proto."""
+  """Returns the proto of the fields of a spec."""
   proto = t2r_pb2.ExtendedTensorSpec(
     shape=[-1 if dim is None else dim for dim in _dims(fields) or ()],
     dtype=fields["dtype"].as_datatype_enum,
@@ -61,15 +60,10 @@ def fields_to_proto(fields: Mapping[str, Any]) -> t2r_pb2.ExtendedTensorSpec:
 def fields_from_proto(
   proto: t2r_pb2.ExtendedTensorSpec, path: str = ""
 ) -> dict[str, Any]:
-  """Turns a proto, Tensor2Robot's own too, into the fields of the spec.
+  """Returns the fields of a proto, also Tensor2Robot's.
 
-  Args:
-    proto: the message.
-    path: where the spec is, for the error.
-  Returns:
-    The fields that the message has.
   Raises:
-    SpecError: a default value that is no JSON.
+    SpecError: a default value, at `path`, is no JSON.
   """
   fields: dict[str, Any] = {
     "shape": None
@@ -94,7 +88,7 @@ def fields_from_proto(
 def fields_to_json(
   fields: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Turns the fields of a spec into JSON values, without those at their default."""
+  """Returns the fields of a spec as JSON values, without defaults."""
   values = {**fields, "shape": _dims(fields), "dtype": fields["dtype"].name}
   if isinstance(fields["time_offsets"], tuple):
     values["time_offsets"] = list(fields["time_offsets"])
@@ -112,16 +106,14 @@ def fields_to_json(
 def fields_from_json(
   values: Mapping[str, Any], known: tuple[str, ...], path: str = ""
 ) -> dict[str, Any]:
-  """Turns JSON values into the fields of a spec.
+  """Returns the fields of a spec from JSON values.
 
   Args:
-    values: what `fields_to_json` gives, or a user wrote.
-    known: all fields that there are.
-    path: where the spec is, for the error.
-  Returns:
-    The fields.
+    values: the output of `fields_to_json`, or a user's.
+    known: the names of all fields.
+    path: of the spec, for the error.
   Raises:
-    SpecError: an unknown or missing field.
+    SpecError: an unknown, missing or invalid field.
   """
   operation = "spec_from_json"
   if not isinstance(values, Mapping):
@@ -153,7 +145,7 @@ def fields_from_json(
 def build(
   make: Callable[..., Any], operation: str, path: str, fields: Mapping[str, Any]
 ) -> Any:
-  """Makes a spec of fields that were read; a SpecError names the path."""
+  """Makes a spec of fields; a SpecError names the path."""
   try:
     return make(**{**fields, "dtype": tf.as_dtype(fields["dtype"])})
   except (AttributeError, OverflowError, TypeError, ValueError) as e:
@@ -163,7 +155,7 @@ def build(
 
 
 def parse_proto(message_cls: Callable[[], _Message], serialized: bytes) -> _Message:
-  """Reads a serialized proto; SpecError where it is none."""
+  """Reads a serialized proto; SpecError if it is invalid."""
   message = message_cls()
   try:
     message.ParseFromString(serialized)
@@ -175,7 +167,7 @@ def parse_proto(message_cls: Callable[[], _Message], serialized: bytes) -> _Mess
 
 @contextlib.contextmanager
 def decoding(operation: str, path: str = "") -> Iterator[None]:
-  """Raises SpecError where a string of a proto is no UTF-8, or a default invalid."""
+  """Raises SpecError for a string that is no UTF-8, or an invalid default."""
   try:
     yield
   except errors.SpecError:
@@ -185,7 +177,7 @@ def decoding(operation: str, path: str = "") -> Iterator[None]:
 
 
 def load_json(operation: str, text: str) -> Any:
-  """Reads JSON; SpecError where it is none."""
+  """Reads JSON; SpecError if it is invalid."""
   try:
     return json.loads(text)
   except (RecursionError, TypeError, ValueError) as e:
@@ -195,7 +187,7 @@ def load_json(operation: str, text: str) -> Any:
 def error(
   operation: str, path: str | None, expected: str, got: str, hint: str = ""
 ) -> errors.SpecError:
-  """Returns the error of something that was read and is no spec."""
+  """Returns the error of an invalid spec."""
   mismatch = errors.Mismatch(path or "(spec)", expected, got, hint)
   return errors.mismatch_error(operation, [mismatch])
 
@@ -205,7 +197,7 @@ def _dims(fields: Mapping[str, Any]) -> list[int | None] | None:
 
 
 def _scalar_to_json(value: Any) -> Any:
-  """Writes a default value so that its type comes back; JSON has no bytes, no NaN."""
+  """Returns a default value with its type; JSON has no bytes and no NaN."""
   if isinstance(value, np.generic):
     value = value.item()
   if isinstance(value, bytes):

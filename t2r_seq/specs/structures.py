@@ -32,15 +32,13 @@ _NOTHING = object()
 class TensorSpecStruct(MutableMapping):
   """Specs, tensors or arrays by path, with attribute access to the hierarchy.
 
-  There is one flat ordered dict of '/' paths. `struct.train` and `struct['train']`
-  are live views of the paths below 'train/': what is added or deleted through a view
-  changes the parent, and the other way round. `len`, `in`, `keys`, `items` and
-  iteration are flat. It is a mutable mapping, so `tf.nest`, `tf.data` and
-  `tf.function` treat it as a dict and give it back as a TensorSpecStruct. After
-  Tensor2Robot's class of that name.
+  It is one flat ordered dict of '/' paths. `struct.train` and `struct['train']` are
+  live views of the paths below 'train/': changes of a view change the parent, and the
+  other way round. `len`, `in`, `keys`, `items` and iteration are flat. `tf.nest`,
+  `tf.data` and `tf.function` treat it as a dict and return a TensorSpecStruct.
   """
 
-  # Class attributes, so that __setattr__ and __getattr__ never see these two.
+  # Slots, so that __getattr__ never sees these.
   __slots__ = ("__weakref__", "_data", "_prefix")
 
   def __init__(
@@ -51,9 +49,9 @@ class TensorSpecStruct(MutableMapping):
     Args:
       items: a mapping, or (path, value) pairs; nested mappings and namedtuples are
         flattened.
-      **kwargs: further top-level entries.
+      **kwargs: more top-level entries.
     Raises:
-      SpecError: an entry cannot be assigned; see `__setitem__`.
+      SpecError: an entry is invalid; see `__setitem__`.
     """
     object.__setattr__(self, "_data", {})
     object.__setattr__(self, "_prefix", "")
@@ -77,11 +75,11 @@ class TensorSpecStruct(MutableMapping):
     return found
 
   def get(self, key: str, default: Any = None) -> Any:
-    """Returns the leaf or the branch of a path; without one, a default."""
+    """Returns the leaf or the branch of a path, or a default."""
     try:
       return self._data[self._prefix + key]
     except (KeyError, TypeError):
-      pass  # A branch, or no path.
+      pass  # A branch, or not a path.
     below = f"{self._prefix}{key}{_SEPARATOR}"
     if any(other.startswith(below) for other in self._data):
       return TensorSpecStruct._view(self._data, below)
@@ -91,7 +89,7 @@ class TensorSpecStruct(MutableMapping):
     """Assigns a leaf, or merges a mapping or namedtuple below `key`.
 
     Raises:
-      SpecError: an empty structure, or a path that would be both a leaf and a branch.
+      SpecError: the structure is empty, or a path is both a leaf and a branch.
     """
     if not isinstance(value, (tuple, Mapping)):
       path = self._path(key)
@@ -160,13 +158,13 @@ class TensorSpecStruct(MutableMapping):
     return TensorSpecStruct(self.items())
 
   def _from_compatible_tensor_list(self, tensors: list[Any]) -> TensorSpecStruct:
-    """Makes an element of a dataset, whose `element_spec` this is, of its tensors.
+    """Makes an element of a dataset with this `element_spec` from its tensors.
 
-    Iterators of tf.data ask for this before they walk a structure in Python: a batch of
-    four tensors takes 100 us in place of 167 (140 as a plain dict).
+    Iterators of tf.data call it; else they walk the structure in Python, which is
+    slower.
     """
     if not all(type(spec) is tf.TensorSpec for spec in self.values()):
-      raise AttributeError("No tensors alone: tf.data is to walk the structure.")
+      raise AttributeError("Not only tensors: tf.data walks the structure.")
     by_path = dict(zip(sorted(self), tensors, strict=True))
     return TensorSpecStruct._view({path: by_path[path] for path in self}, "")
 
@@ -176,12 +174,8 @@ class TensorSpecStruct(MutableMapping):
     with serialization.decoding("struct_from_proto"):
       paths = [path for path in proto.key_order if path in proto.key_value]
       paths += sorted(set(proto.key_value) - set(paths))
-      return cls(
-        [
-          (path, ExtendedTensorSpec.from_proto(proto.key_value[path], path))
-          for path in paths
-        ]
-      )
+      read = ExtendedTensorSpec.from_proto
+      return cls([(path, read(proto.key_value[path], path)) for path in paths])
 
   @classmethod
   def from_serialized_proto(cls, serialized: bytes) -> TensorSpecStruct:
@@ -240,7 +234,7 @@ class TensorSpecStruct(MutableMapping):
     return value
 
   def copy(self) -> TensorSpecStruct:
-    """Returns a struct of its own (no view) with the same leaves."""
+    """Returns a new struct (no view) with the same leaves."""
     return self.__copy__()
 
   def _unknown(self, key: Any) -> errors.UnknownPathError:
@@ -278,8 +272,7 @@ class TensorSpecStruct(MutableMapping):
 
 @functools.lru_cache(maxsize=2**12)
 def _branches(path: str) -> tuple[str, ...] | None:
-  """Returns the branches above a path; None where it is no path."""
-  # Asked for every leaf of every batch that a dataset gives.
+  """Returns the branches above a path; None if it is invalid. Called for every leaf."""
   names = path.split(_SEPARATOR)
   if not all(names):
     return None
@@ -312,7 +305,7 @@ def _as_mapping(value: Any) -> Any:
 
 
 def _register_with_keras() -> None:
-  """Lets Keras 3 layers take a struct as they take a dict; Keras 2 asks `tf.nest`."""
+  """Makes Keras 3 treat a struct as a dict; Keras 2 uses `tf.nest`."""
   try:
     import optree
   except ImportError:  # It comes with Keras 3.
@@ -332,7 +325,7 @@ _register_with_keras()
 
 
 def is_flat_spec_or_tensors_structure(spec_or_tensors: Any) -> bool:
-  """Whether this is a mapping of paths to leaves; a list is not flat."""
+  """Whether this is a mapping of paths to leaves."""
   return isinstance(spec_or_tensors, Mapping) and all(
     value is None or extended_tensor_spec.is_leaf(value)
     for value in spec_or_tensors.values()
@@ -342,15 +335,13 @@ def is_flat_spec_or_tensors_structure(spec_or_tensors: Any) -> bool:
 def flatten_spec_structure(
   spec_structure: SpecStructure, filter_none: bool = True
 ) -> TensorSpecStruct:
-  """Flattens a structure to a `TensorSpecStruct` by '/' paths.
+  """Flattens a structure to a new `TensorSpecStruct` by '/' paths.
 
-  List and tuple elements get their index as a name. Flattening twice changes nothing.
+  List and tuple elements have their index as a name.
 
   Args:
     spec_structure: a structure of specs, tensors or arrays.
     filter_none: leaves out the None of absent optionals.
-  Returns:
-    A new struct, in the order of the structure; leaves are shared.
   Raises:
     SpecError: see `assert_valid_spec_structure`.
   """
@@ -368,13 +359,12 @@ def pack_flat_sequence_to_spec_structure(
   """Packs the leaves of a flat structure into the form of another.
 
   Args:
-    spec_structure: gives the form; a TensorSpecStruct packs with sorted keys.
-    flat_sequence_with_joined_string_paths: leaves by path; further ones are left out.
+    spec_structure: the form; keys of a TensorSpecStruct are sorted.
+    flat_sequence_with_joined_string_paths: leaves by path; others are left out.
   Returns:
     The form of `spec_structure` with the given leaves; absent optionals are None.
   Raises:
-    SpecError: required leaves are missing (all are named), or the second argument is
-      not flat.
+    SpecError: required leaves are missing, or the second argument is not flat.
   """
   flat = flat_sequence_with_joined_string_paths
   assert_valid_spec_structure(spec_structure)
@@ -397,20 +387,12 @@ def missing_leaves(
   flat: Mapping[str, Any],
   describe: Callable[[Any], str] = errors.describe,
 ) -> list[errors.Mismatch]:
-  """Lists the required specs of a structure that a flat mapping lacks.
-
-  Args:
-    spec_structure: what is asked for.
-    flat: leaves by path.
-    describe: renders a spec for the message.
-  Returns:
-    One mismatch per missing path, with the nearest of the paths that nobody asked for.
-  """
-  wanted = dict(iterate_leaves(spec_structure))
-  unused = [path for path in flat if path not in wanted]
+  """Lists the required specs that `flat` lacks, with the nearest unused paths."""
+  expected = dict(iterate_leaves(spec_structure))
+  unused = [path for path in flat if path not in expected]
   return [
     errors.Mismatch(path, describe(spec), "nothing", errors.nearest(path, unused))
-    for path, spec in wanted.items()
+    for path, spec in expected.items()
     if spec is not None
     and not getattr(spec, "is_optional", False)
     and flat.get(path) is None
@@ -418,20 +400,16 @@ def missing_leaves(
 
 
 def assert_valid_spec_structure(spec_structure: SpecStructure) -> None:
-  """Checks that a structure holds only leaves, and that names are used consistently.
+  """Checks that a structure has only leaves, and that names are used consistently.
 
-  Specs of one name and dataset read the same record feature, so any two of them must
-  agree in dtype and in the shape of one step; they may differ in their time offsets.
-  Specs of different datasets may share a name.
+  Specs of one name and dataset read the same record feature: their dtype and the shape
+  of one step must agree.
 
-  Args:
-    spec_structure: a structure of specs, tensors or arrays.
   Raises:
-    SpecError: a leaf of another kind, no structure at all, or two specs of one name
-      that disagree (both paths are named).
+    SpecError: another leaf, no structure, or two specs of one name that disagree.
   """
-  # Compatible is not transitive, (None,) goes with (2,) and with (3,): a spec is held
-  # against every frame shape that its name has had so far, of which there are few.
+  # Compatible is not transitive: (None,) matches (2,) and (3,). A spec is compared with
+  # every frame shape of its name.
   by_name: dict[tuple[str, str], list[tuple[str, ExtendedTensorSpec]]] = {}
   for path, leaf in iterate_leaves(spec_structure):
     if leaf is None or not isinstance(leaf, tf.TensorSpec) or leaf.name is None:
@@ -439,7 +417,8 @@ def assert_valid_spec_structure(spec_structure: SpecStructure) -> None:
     spec = ExtendedTensorSpec.to_spec(leaf)
     others = by_name.setdefault((spec.dataset_key, spec.name), [])
     for other_path, other in others:
-      if not _is_same_feature(spec, other):
+      is_same_shape = spec.frame_shape.is_compatible_with(other.frame_shape)
+      if spec.dtype != other.dtype or not is_same_shape:
         raise errors.SpecError(
           f"assert_valid_spec_structure: {path}: expected the shape and dtype of "
           f"{other_path}, {errors.describe(other)}, because both are named "
@@ -450,22 +429,13 @@ def assert_valid_spec_structure(spec_structure: SpecStructure) -> None:
       others.append((path, spec))
 
 
-def _is_same_feature(a: ExtendedTensorSpec, b: ExtendedTensorSpec) -> bool:
-  return a.dtype == b.dtype and a.frame_shape.is_compatible_with(b.frame_shape)
-
-
 def iterate_leaves(
   spec_structure: SpecStructure, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-  """Yields (path, leaf) in the structure's order; None leaves too.
+  """Yields (path, leaf) in the structure's order, None leaves too.
 
-  Args:
-    spec_structure: a structure of specs, tensors or arrays.
-    prefix: path of the structure itself.
-  Yields:
-    Pairs of path and leaf.
   Raises:
-    SpecError: a leaf that is no spec, tensor or array, or no structure at all.
+    SpecError: a leaf is no spec, tensor or array, or there is no structure.
   """
   if not isinstance(spec_structure, (Mapping, list, tuple)):
     raise errors.SpecError(
@@ -484,7 +454,7 @@ def iterate_leaves(
 def map_leaves_with_path(
   fn: Callable[[str, Any], Any], spec_structure: SpecStructure, prefix: str = ""
 ) -> SpecStructure:
-  """Builds a structure of the same form from `fn(path, leaf)`; None leaves too."""
+  """Builds a structure of the same form from `fn(path, leaf)`, None leaves too."""
 
   def convert(name: str, value: Any) -> Any:
     path = f"{prefix}/{name}" if prefix else name
@@ -527,14 +497,7 @@ def _children(spec_structure: SpecStructure) -> list[tuple[str, Any]]:
 
 
 def assert_only_specs(operation: str, spec_structure: SpecStructure) -> None:
-  """Checks that a structure is valid and holds specs, no tensors or arrays.
-
-  Args:
-    operation: who asks, for the error.
-    spec_structure: a structure of specs; None leaves are allowed.
-  Raises:
-    SpecError: another leaf (all are named), or an invalid structure.
-  """
+  """Raises SpecError if a structure is invalid or has leaves other than specs."""
   assert_valid_spec_structure(spec_structure)
   mismatches = [
     errors.Mismatch(path, "a spec", f"{type(leaf).__name__} {errors.describe(leaf)}")
@@ -546,10 +509,7 @@ def assert_only_specs(operation: str, spec_structure: SpecStructure) -> None:
 
 
 def signature_key(path: str) -> str:
-  """Returns the argument name of a path in an exported signature: 'state_image'.
-
-  Signature arguments are identifiers, so every other character becomes '_'.
-  """
+  """Returns the identifier of a path in an exported signature: 'state_image'."""
   key = re.sub(r"\W", "_", path)
   return f"_{key}" if key[0].isdigit() else key
 
@@ -563,10 +523,8 @@ def copy_tensorspec(
     spec_structure: a structure of specs.
     prefix: put before every name with a '/'; a missing name becomes 'prefix/'.
     batch_size: prepends a batch axis; see `ExtendedTensorSpec.from_spec`.
-  Returns:
-    The same form with new specs.
   Raises:
-    SpecError: the structure is not valid, or a leaf is not a spec.
+    SpecError: the structure is invalid, or a leaf is not a spec.
   """
   assert_only_specs("copy_tensorspec", spec_structure)
   start = f"{prefix}/" if prefix else ""
@@ -579,7 +537,7 @@ def copy_tensorspec(
 
 
 def stored_specs(spec_structure: SpecStructure) -> SpecStructure:
-  """Returns the specs of the data as it is stored: see `stored_dtype` of a spec."""
+  """Returns the specs of the stored data: see `stored_dtype` of a spec."""
   return map_leaves(
     lambda spec: spec.as_stored() if isinstance(spec, ExtendedTensorSpec) else spec,
     spec_structure,
@@ -589,11 +547,7 @@ def stored_specs(spec_structure: SpecStructure) -> SpecStructure:
 def filter_required_flat_tensor_spec(
   flat_tensor_spec: SpecStructure,
 ) -> TensorSpecStruct:
-  """Keeps the specs of a flat structure that are not optional.
-
-  Raises:
-    SpecError: the structure is not flat.
-  """
+  """Returns the required specs; SpecError if the structure is not flat."""
   if not is_flat_spec_or_tensors_structure(flat_tensor_spec):
     raise errors.SpecError(
       "filter_required_flat_tensor_spec: expected a flat mapping of paths to specs, "
@@ -609,15 +563,7 @@ def filter_required_flat_tensor_spec(
 def filter_spec_structure_by_dataset(
   spec_structure: SpecStructure, dataset_key: str, filter_none: bool = True
 ) -> TensorSpecStruct:
-  """Keeps the specs that one dataset holds, flattened.
-
-  Args:
-    spec_structure: a structure of specs.
-    dataset_key: '' keeps all.
-    filter_none: leaves out None.
-  Returns:
-    A flat struct.
-  """
+  """Returns the specs of one dataset, or all for '', flattened."""
   flat = flatten_spec_structure(spec_structure, filter_none)
   return TensorSpecStruct(
     (path, spec)
@@ -642,15 +588,7 @@ def add_sequence_length_specs(spec_structure: SpecStructure) -> TensorSpecStruct
 def replace_dtype(
   tensor_spec_struct: TensorSpecStruct, from_dtype: Any, to_dtype: Any
 ) -> TensorSpecStruct:
-  """Replaces one dtype by another, in place.
-
-  Args:
-    tensor_spec_struct: flat specs; changed.
-    from_dtype: the dtype to replace.
-    to_dtype: the new dtype.
-  Returns:
-    The same struct.
-  """
+  """Replaces a dtype of flat specs, in place; returns the same struct."""
   for path, spec in list(tensor_spec_struct.items()):
     if spec is not None and spec.dtype == from_dtype:
       tensor_spec_struct[path] = ExtendedTensorSpec.from_spec(spec, dtype=to_dtype)
@@ -660,31 +598,24 @@ def replace_dtype(
 def cast_float32_to_bfloat16(
   tensor_spec_struct: TensorSpecStruct, output_spec: SpecStructure
 ) -> TensorSpecStruct:
-  """Casts the tensors that `output_spec` wants in bfloat16, in place.
+  """Casts the tensors with a bfloat16 `output_spec`, in place; returns the struct.
 
-  Args:
-    tensor_spec_struct: tensors by path; changed.
-    output_spec: specs by path.
-  Returns:
-    The same struct.
   Raises:
-    SpecError: tensors to cast that are not float32; all are named.
+    SpecError: a tensor to cast is not float32.
   """
-  wanted = [
+  paths = [
     path
     for path, spec in flatten_spec_structure(output_spec).items()
     if spec.dtype == tf.bfloat16 and tensor_spec_struct.get(path) is not None
   ]
-  wrong = [path for path in wanted if tensor_spec_struct[path].dtype != tf.float32]
+  wrong = [
+    errors.Mismatch(path, "float32", errors.describe(tensor_spec_struct[path]))
+    for path in paths
+    if tensor_spec_struct[path].dtype != tf.float32
+  ]
   if wrong:
-    raise errors.mismatch_error(
-      "cast_float32_to_bfloat16",
-      [
-        errors.Mismatch(path, "float32", errors.describe(tensor_spec_struct[path]))
-        for path in wrong
-      ],
-    )
-  for path in wanted:
+    raise errors.mismatch_error("cast_float32_to_bfloat16", wrong)
+  for path in paths:
     tensor_spec_struct[path] = tf.cast(tensor_spec_struct[path], tf.bfloat16)
   return tensor_spec_struct
 
@@ -698,15 +629,7 @@ def cast_bfloat16_to_float32(tensor_spec_struct: TensorSpecStruct) -> TensorSpec
 
 
 def tensorspec_from_tensors(tensors: SpecStructure) -> SpecStructure:
-  """Describes a structure of tensors or arrays by specs with unique names.
-
-  Args:
-    tensors: a structure of tensors or arrays.
-  Returns:
-    The same form; every name is the tensor's name (or its path) and a running number.
-  Raises:
-    SpecError: the structure is not valid.
-  """
+  """Describes tensors or arrays by specs; names are '<name or path>/<number>'."""
   assert_valid_spec_structure(tensors)
   numbers = itertools.count()
 
@@ -723,15 +646,10 @@ def tensorspec_from_tensors(tensors: SpecStructure) -> SpecStructure:
 def pad_or_clip_tensor_to_spec_shape(
   tensor: tf.Tensor, tensor_spec: ExtendedTensorSpec
 ) -> tf.Tensor:
-  """Pads or clips a batch of lists to `tensor_spec.shape[0]` elements.
+  """Pads or clips lists, [batch, n, ...], to `tensor_spec.shape[0]` elements.
 
-  The parser does this by itself for varlen specs; this is for tensors from elsewhere.
+  The parser does this for varlen specs. The `varlen_default_value` pads.
 
-  Args:
-    tensor: [batch, n, ...].
-    tensor_spec: a spec with a `varlen_default_value`, which pads.
-  Returns:
-    [batch, *tensor_spec.shape], of the tensor's dtype.
   Raises:
     SpecError: the spec is not of variable length, or the tensor's rank or element
       shape differs from the spec's.
@@ -751,11 +669,8 @@ def pad_or_clip_tensor_to_spec_shape(
   clipped = tensor[:, :length]
   shape = tf.shape(clipped)
   missing = tf.concat([shape[:1], [length - shape[1]], shape[2:]], 0)
-  default = _cast(tensor_spec.varlen_default_value, tensor.dtype)
+  default: Any = tensor_spec.varlen_default_value
+  # Tensor2Robot's specs have 3.0 as the default of integers, too.
+  default = default if tensor.dtype == tf.string else tf.cast(default, tensor.dtype)
   padded = tf.concat([clipped, tf.fill(missing, default)], 1)
   return tf.ensure_shape(padded, tensor.shape[:1].concatenate(tensor_spec.shape))
-
-
-def _cast(value: object, dtype: tf.DType) -> tf.Tensor:
-  # Tensor2Robot's specs give 3.0 as the default of integers too.
-  return tf.constant(value) if dtype == tf.string else tf.cast(value, dtype)

@@ -1,4 +1,4 @@
-"""Do these tensors (or specs) fulfil that spec structure? All mismatches at once."""
+"""Checks of tensors or specs against a spec structure, with all mismatches at once."""
 
 from __future__ import annotations
 
@@ -13,22 +13,14 @@ from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
 from t2r_seq.specs.image_headers import ImageHeader, read_image_header
 from t2r_seq.specs.structures import SpecStructure, TensorSpecStruct
 
-# Models call these; AutoGraph warns of difflib, which looks for a hint.
-_as_it_is = tf.autograph.experimental.do_not_convert
-
 
 def maybe_ignore_batch(
   spec_or_tensors: SpecStructure, ignore_batch: bool = False
 ) -> SpecStructure:
-  """Strips the batch axis: returns specs without the first axis, on request.
+  """Returns specs of the leaves without the batch axis, if `ignore_batch`.
 
-  Args:
-    spec_or_tensors: a structure of specs, tensors or arrays.
-    ignore_batch: False returns the argument as it is.
-  Returns:
-    The structure, its leaves replaced by `ExtendedTensorSpec`s of `shape[1:]`.
   Raises:
-    SpecError: a leaf has no axis to strip.
+    SpecError: a leaf has no axis.
   """
   if not ignore_batch:
     return spec_or_tensors
@@ -53,16 +45,10 @@ def _without_first_axis(path: str, leaf: Any) -> ExtendedTensorSpec:
 def assert_equal_spec_or_tensor(
   expected_spec_or_tensor: Any, actual_spec_or_tensor: Any
 ) -> None:
-  """Checks one spec or tensor against another in shape and dtype.
+  """Raises SpecError if the shape or dtype of a spec or tensor differs.
 
-  An expected dimension of None fits every size. Where a sequence spec meets a tensor
-  or array, the latter's time axis is dropped.
-
-  Args:
-    expected_spec_or_tensor: what is asked for.
-    actual_spec_or_tensor: what there is.
-  Raises:
-    SpecError: shape or dtype differ.
+  An expected dimension of None matches every size. The time axis of a tensor or array
+  is ignored for a sequence spec.
   """
   mismatch = _compare("spec", expected_spec_or_tensor, actual_spec_or_tensor)
   if mismatch:
@@ -74,14 +60,9 @@ def assert_equal(
   actual_tensors_or_spec: SpecStructure,
   ignore_batch: bool = False,
 ) -> None:
-  """Checks that two structures have the same paths, shapes and dtypes.
+  """Raises SpecError if two structures differ in paths, shapes or dtypes.
 
-  Args:
-    expected_tensors_or_spec: what is asked for.
-    actual_tensors_or_spec: what there is.
-    ignore_batch: strips the batch axis from the actual side, and from that only.
-  Raises:
-    SpecError: with every mismatch.
+  `ignore_batch` strips the batch axis from the actual side.
   """
   expected = structures.flatten_spec_structure(expected_tensors_or_spec)
   actual = structures.flatten_spec_structure(actual_tensors_or_spec)
@@ -100,34 +81,29 @@ def assert_required(
   actual_tensors_or_spec: SpecStructure,
   ignore_batch: bool = False,
 ) -> None:
-  """Checks that every required spec is there and that optional ones fit if given.
+  """Raises SpecError if a required leaf is missing, or a leaf does not match its spec.
 
-  Args:
-    expected_spec: what is asked for; further actual leaves are allowed.
-    actual_tensors_or_spec: what there is.
-    ignore_batch: strips the batch axis from the actual side.
-  Raises:
-    SpecError: with every mismatch and missing path.
+  Other actual leaves are allowed. `ignore_batch` strips the batch axis from the actual
+  side.
   """
   _check_required(
     "assert_required", expected_spec, actual_tensors_or_spec, ignore_batch
   )
 
 
-@_as_it_is
+# Models call these two; AutoGraph warns of difflib, which finds hints.
+@tf.autograph.experimental.do_not_convert
 def validate_and_flatten(
   expected_spec: SpecStructure,
   actual_tensors_or_spec: SpecStructure,
   ignore_batch: bool = False,
 ) -> TensorSpecStruct:
-  """Checks like `assert_required`, then flattens what was given.
+  """Checks like `assert_required`, then returns all actual leaves by path.
 
   Args:
-    expected_spec: what is asked for.
-    actual_tensors_or_spec: what there is.
+    expected_spec: the expected specs.
+    actual_tensors_or_spec: tensors, arrays or specs, flat or packed.
     ignore_batch: strips the batch axis from the actual side for the comparison.
-  Returns:
-    All actual leaves by path, those that were not asked for too.
   Raises:
     SpecError: with every mismatch and missing path.
   """
@@ -136,21 +112,20 @@ def validate_and_flatten(
   )
 
 
-@_as_it_is
+@tf.autograph.experimental.do_not_convert
 def validate_and_pack(
   expected_spec: SpecStructure,
   actual_tensors_or_spec: SpecStructure,
   ignore_batch: bool = False,
 ) -> SpecStructure:
-  """Checks like `assert_required`, then packs into the form of the expected spec.
+  """Checks like `assert_required`, then packs leaves into the form of `expected_spec`.
 
   Args:
-    expected_spec: what is asked for; gives the form.
-    actual_tensors_or_spec: what there is, flat or packed.
+    expected_spec: the expected specs.
+    actual_tensors_or_spec: tensors, arrays or specs, flat or packed.
     ignore_batch: strips the batch axis from the actual side for the comparison.
   Returns:
-    The form of `expected_spec`; absent optionals are None, and leaves that were not
-    asked for are left out.
+    The form of `expected_spec`; absent optionals are None, other leaves are left out.
   Raises:
     SpecError: with every mismatch and missing path.
   """
@@ -169,15 +144,15 @@ def _check_required(
   """Raises one error for all mismatches; returns the flat actual leaves."""
   expected = structures.flatten_spec_structure(expected_spec)
   actual = structures.flatten_spec_structure(actual_tensors_or_spec)
-  asked = TensorSpecStruct((p, leaf) for p, leaf in actual.items() if p in expected)
+  known = TensorSpecStruct((p, leaf) for p, leaf in actual.items() if p in expected)
   axes = ["batch"] if ignore_batch else []
   found = structures.missing_leaves(
     expected,
     actual,
     lambda spec: _describe(ExtendedTensorSpec.to_spec(spec), axes),
   )
-  given = TensorSpecStruct((p, spec) for p, spec in expected.items() if p in asked)
-  found += _compare_flat(given, asked, ignore_batch)
+  given = TensorSpecStruct((p, spec) for p, spec in expected.items() if p in known)
+  found += _compare_flat(given, known, ignore_batch)
   if found:
     raise errors.mismatch_error(operation, found)
   return actual
@@ -211,7 +186,7 @@ def _compare(
 
 
 def _describe(want: ExtendedTensorSpec, axes: list[str]) -> str:
-  """Renders what is expected, with the axes that may be of any size by name."""
+  """Describes the expected leaf, with the names of the axes of any size."""
   if not axes or want.shape.rank is None:
     return errors.describe(want)
   dims = ", ".join([*axes, *map(str, want.shape.as_list())])
@@ -219,7 +194,7 @@ def _describe(want: ExtendedTensorSpec, axes: list[str]) -> str:
 
 
 def _fits(want: tf.TensorShape, got: tf.TensorShape, num_free: int) -> bool:
-  """Whether `got`, behind its first `num_free` axes, has the wanted dimensions."""
+  """Whether `got`, after its first `num_free` axes, has the expected dimensions."""
   if want.rank is None:
     return True
   if got.rank != want.rank + num_free:
@@ -236,18 +211,17 @@ def find_misfit(
   path: str,
   allow_empty: bool = False,
 ) -> tuple[int, errors.Mismatch] | None:
-  """Looks at the headers of encoded images; that costs about 1 us each, of any size.
+  """Finds the first encoded image with the wrong size or depth, by its header.
 
-  The format is whatever the header says, and the decoder converts gray and color.
+  The format and the number of channels may differ: the decoder converts them.
 
   Args:
     images: encoded images.
     spec: an image spec [..., h, w, c].
     path: of the spec.
-    allow_empty: empty byte strings, which are read as black, are no misfits.
+    allow_empty: accepts empty byte strings, which are decoded as black.
   Returns:
-    The number of the first image of another size or depth, or that is none, and what
-    is wrong; None where all fit.
+    Its number and the mismatch; or None.
   """
   shape = tuple(spec.shape.as_list()[-3:])
   want = (*shape[:2], 8 * spec.dtype.size)
@@ -268,7 +242,7 @@ def find_misfit(
 def _describe_image_checks(
   data: bytes, header: ImageHeader | None, bits: int
 ) -> tuple[str, str]:
-  """Renders what there is, and what to do about it."""
+  """Describes an image, and what to do."""
   if header is None and not data:
     return "an empty byte string", "Only an optional spec has images that are absent."
   if header is None:
