@@ -1,12 +1,16 @@
-"""Preprocessors: from the specs of the stored data to the specs of the model."""
+"""Preprocessors: convert stored batches to the model's batches."""
 
 from t2r_seq.preprocessors import distortion, image_transformations
 from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
   ComposedPreprocessor,
   NoOpPreprocessor,
+  SpecTransformationPreprocessor,
 )
-from t2r_seq.preprocessors.augmentation_preprocessor import AugmentationPreprocessor
+from t2r_seq.preprocessors.augmentation_preprocessor import (
+  AugmentationPreprocessor,
+  ImageToFloatPreprocessor,
+)
 from t2r_seq.preprocessors.augmentations import (
   CenterCrop,
   ColorJitter,
@@ -20,10 +24,6 @@ from t2r_seq.preprocessors.augmentations import (
   RandomFlip,
   RandomShift,
   Resize,
-)
-from t2r_seq.preprocessors.image_to_float_preprocessor import (
-  ImageToFloatPreprocessor,
-  SpecTransformationPreprocessor,
 )
 from t2r_seq.preprocessors.normalize import Normalize, unnormalize
 from t2r_seq.preprocessors.text_preprocessor import HashedTextPreprocessor

@@ -1,4 +1,4 @@
-"""The contract of preprocessors, the one that does nothing, and chains of them."""
+"""The base classes of preprocessors, and chains of preprocessors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,7 @@ SpecificationFn = Callable[[str], Any]
 def call_specification_fn(
   specification_fn: SpecificationFn | None, mode: str
 ) -> specs.TensorSpecStruct:
-  """Flattens what a specification function gives for a mode.
-
-  Args:
-    specification_fn: takes a mode and returns a spec structure; None, or a function
-      that returns None, stands for the empty structure.
-    mode: one of `specs.ModeKeys`.
-  Returns:
-    A struct of its own; changing it does not change the function's.
-  """
+  """Returns a flat copy of the specs for a mode; None is the empty structure."""
   structure = None if specification_fn is None else specification_fn(mode)
   if structure is None:
     return specs.TensorSpecStruct()
@@ -39,46 +31,62 @@ def call_specification_fn(
 
 
 def find_mismatches(
-  prefix: str, wanted_fn: SpecificationFn | None, given_fn: SpecificationFn
+  preprocessor: AbstractPreprocessor,
+  feature_fn: SpecificationFn | None,
+  label_fn: SpecificationFn | None,
 ) -> list[errors.Mismatch]:
-  """Finds what the later stage wants and the earlier one does not give.
+  """Finds where the out specs of a stage do not match what follows it.
 
   Args:
-    prefix: 'features' or 'labels'; starts the reported paths.
-    wanted_fn: the in (or model) specs of the later stage, by mode.
-    given_fn: the out specs of the earlier stage, by mode.
+    preprocessor: the stage.
+    feature_fn: the in feature specs of the next stage, or the model's, by mode.
+    label_fn: its label specs.
   Returns:
-    One mismatch for each path and kind, naming its modes; empty when they meet.
+    One mismatch for each path and kind, with its modes.
   """
   found: dict[tuple[str, str, str, str], list[str]] = {}
-  for mode in specs.ModeKeys.ALL:
-    given = call_specification_fn(given_fn, mode)
-    for path, wanted in call_specification_fn(wanted_fn, mode).items():
-      problem = _compare(path, wanted, given)
-      if problem is not None:
-        found.setdefault((path, *problem), []).append(mode)
+  for prefix, expected_fn, given_fn in (
+    ("features", feature_fn, preprocessor.get_out_feature_specification),
+    ("labels", label_fn, preprocessor.get_out_label_specification),
+  ):
+    for mode in specs.ModeKeys.ALL:
+      given = call_specification_fn(given_fn, mode)
+      for path, expected in call_specification_fn(expected_fn, mode).items():
+        problem = _compare(path, expected, given)
+        if problem is not None:
+          found.setdefault((f"{prefix}/{path}", *problem), []).append(mode)
   return [
-    errors.Mismatch(f"{prefix}/{path} (mode {', '.join(modes)})", expected, got, hint)
+    errors.Mismatch(f"{path} (mode {', '.join(modes)})", expected, got, hint)
     for (path, expected, got, hint), modes in found.items()
   ]
 
 
+def specs_of_all_modes(
+  specification_fn: SpecificationFn | None,
+) -> dict[str, Any]:
+  """Returns the specs of all modes by path."""
+  found: dict[str, Any] = {}
+  for mode in specs.ModeKeys.ALL:
+    found.update(call_specification_fn(specification_fn, mode).items())
+  return found
+
+
 def _compare(
-  path: str, wanted: Any, given_specs: specs.TensorSpecStruct
+  path: str, expected: Any, given_specs: specs.TensorSpecStruct
 ) -> tuple[str, str, str] | None:
   if path not in given_specs:
-    if getattr(wanted, "is_optional", False):
+    if getattr(expected, "is_optional", False):
       return None
-    return _describe(wanted), "nothing", errors.nearest(path, given_specs).strip()
+    return _describe(expected), "nothing", errors.nearest(path, given_specs).strip()
   given = given_specs[path]
   if (
-    wanted.dtype != given.dtype
-    or not wanted.shape.is_compatible_with(given.shape)
-    or _flag(wanted, "is_sequence") != _flag(given, "is_sequence")
+    expected.dtype != given.dtype
+    or not expected.shape.is_compatible_with(given.shape)
+    or _flag(expected, "is_sequence") != _flag(given, "is_sequence")
   ):
-    return _describe(wanted), _describe(given), ""
-  if _flag(given, "is_optional") and not _flag(wanted, "is_optional"):
-    return f"required {_describe(wanted)}", f"optional {_describe(given)}", ""
+    return _describe(expected), _describe(given), ""
+  if _flag(given, "is_optional") and not _flag(expected, "is_optional"):
+    return f"required {_describe(expected)}", f"optional {_describe(given)}", ""
   return None
 
 
@@ -99,10 +107,9 @@ _SPECIFICATIONS = (
 
 
 class _CheckedOnceBuilt(abc.ABCMeta):
-  """Checks an instance after the last `__init__` of its class has run.
+  """Checks an instance after the `__init__` of its subclass.
 
-  A check in the base's `__init__` would come too early: the specs of a subclass may
-  depend on what it stores after `super().__init__`.
+  The specs of a subclass may depend on what it stores after `super().__init__`.
   """
 
   def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -115,10 +122,7 @@ class _CheckedOnceBuilt(abc.ABCMeta):
 
 
 class _StageSpecification:
-  """The specification function of a stage, which gets other values than are stored.
-
-  The chain checks them, once all of its stages are built.
-  """
+  """The specification function of a stage, whose inputs the chain checks."""
 
   def __init__(self, specification_fn: SpecificationFn) -> None:
     self._specification_fn = specification_fn
@@ -130,19 +134,17 @@ class _StageSpecification:
 Representations = Mapping[str, str | None]
 """Which preprocessors changed the values, by 'features/<path>' and 'labels/<path>'.
 
-Names of classes, 'Relative > Clip'; '' (or no entry) for values as they are stored, and
-None where it is unknown.
+Names of classes, 'Relative > Clip'; '' or no entry for stored values; None: unknown.
 """
 
 
 class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
-  """Turns batches as they are stored into batches as the model takes them.
+  """Converts stored batches to the model's batches.
 
   Subclasses declare their in and out specs for every mode and implement
-  `_preprocess_fn`; `preprocess` validates before and after it. All specs are checked
-  at construction, and so is that the out specs hold whatever the model requires.
-  `preprocess` runs in `tf.data` and again inside the exported SavedModel, so use
-  TensorFlow ops only. After Tensor2Robot's class of that name.
+  `_preprocess_fn`; `preprocess` validates before and after it. Construction checks the
+  specs, and that the out specs have everything the model requires. `preprocess` runs
+  in `tf.data` and in the exported SavedModel: use TensorFlow ops only.
   """
 
   def __init__(
@@ -153,60 +155,57 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     """Creates the preprocessor.
 
     Args:
-      model_feature_specification_fn: takes a mode, returns the spec structure of the
-        features that the model takes. None: the model takes none, or it is not known.
-      model_label_specification_fn: the same for the labels.
+      model_feature_specification_fn: takes a mode, returns the model's feature specs.
+      model_label_specification_fn: takes a mode, returns the model's label specs.
     Raises:
-      SpecError: the specs of some mode are no valid structure, or the out specs lack
-        what the model requires; names modes and paths.
+      SpecError: the specs of a mode are invalid, or the out specs lack what the model
+        requires.
     """
     self._model_feature_specification_fn = model_feature_specification_fn
     self._model_label_specification_fn = model_label_specification_fn
 
   @abc.abstractmethod
   def get_in_feature_specification(self, mode: str) -> Any:
-    """Returns the spec structure of the features that `preprocess` takes."""
+    """Returns the specs of the features that `preprocess` takes."""
 
   @abc.abstractmethod
   def get_in_label_specification(self, mode: str) -> Any:
-    """Returns the spec structure of the labels that `preprocess` takes."""
+    """Returns the specs of the labels that `preprocess` takes."""
 
   @abc.abstractmethod
   def get_out_feature_specification(self, mode: str) -> Any:
-    """Returns the spec structure of the features that `preprocess` gives."""
+    """Returns the specs of the features that `preprocess` returns."""
 
   @abc.abstractmethod
   def get_out_label_specification(self, mode: str) -> Any:
-    """Returns the spec structure of the labels that `preprocess` gives."""
+    """Returns the specs of the labels that `preprocess` returns."""
 
   @abc.abstractmethod
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     """Transforms one batch.
 
     Args:
-      features: packed as the in specs, leaves [B, ...]; absent optionals are None. A
-        structure of its own: it may be changed and returned.
+      features: packed as the in specs, leaves [B, ...]; absent optionals are None. It
+        may be changed and returned.
       labels: the same, or None.
       mode: one of `specs.ModeKeys`.
     Returns:
-      Features and labels that hold at least what the out specs require.
+      Features and labels with at least the required out specs.
     """
 
   def preprocess(
     self, features: Any, labels: Any, mode: str
   ) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct | None]:
-    """Validates a batch, transforms it, and validates the outcome.
+    """Validates a batch, transforms it, and validates the result.
 
     Args:
-      features: a batch that fits the in feature specs, leaves [B, ...]; more paths
-        than the specs name are dropped.
-      labels: the same for the labels; None where there are none.
+      features: of the in feature specs, leaves [B, ...]; other paths are dropped.
+      labels: of the in label specs; or None.
       mode: one of `specs.ModeKeys`.
     Returns:
-      Features and labels by path: those of the out specs, and whatever the hook adds.
-      Labels are None if they were None.
+      Features and labels by path: the out specs', and what the hook adds.
     Raises:
-      SpecError: the batch does not fit the in specs, or the outcome the out specs.
+      SpecError: the batch does not match the in specs, or the result the out specs.
     """
     check_mode(type(self).__name__, mode)
     has_labels = labels is not None
@@ -219,25 +218,18 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     return self._flatten(features, labels, mode)
 
   def receive(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
-    """Undoes, on the device, what was done for the way to it; by default nothing.
+    """Converts, on the device, the output of `preprocess` to the model's input.
 
-    Args:
-      features: as `preprocess` gives them, leaves [B, ...].
-      labels: the same, or None.
-      mode: one of `specs.ModeKeys`.
-    Returns:
-      Features and labels as the model takes them.
+    By default it is unchanged.
     """
     del mode
     return features, labels
 
   def representations(self, before: Representations | None = None) -> Representations:
-    """Finds which paths this preprocessor changes.
-
-    That is what mode 'eval' computes: distortions of mode 'train' alone don't count.
+    """Finds which paths this preprocessor changes, in mode 'eval'.
 
     Args:
-      before: which stages have changed the input; None for values as they are stored.
+      before: which stages have changed the input; None for stored values.
     Returns:
       The same for the output.
     """
@@ -255,19 +247,19 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     return found
 
   def check_inputs(self, find: Callable[[], Representations]) -> None:
-    """Checks that the input is of the representation that this preprocessor expects.
+    """Checks that the input has the representation that this preprocessor expects.
 
     Called at construction; for a stage of a chain when all stages are built.
 
     Args:
-      find: returns which earlier stages changed the input; costs a trace of each.
+      find: returns which earlier stages changed the input, by tracing them.
     Raises:
-      SpecError: the input is of another representation.
+      SpecError: it has another representation.
     """
 
   @property
   def input_hint(self) -> str:
-    """What to do if an earlier stage does not meet the in specs, for errors."""
+    """What to do if an earlier stage does not match the in specs, for errors."""
     return ""
 
   def before_normalization(self) -> AbstractPreprocessor:
@@ -275,13 +267,10 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     return self
 
   def describe_stages(self) -> list[dict[str, Any]]:
-    """Returns what `preprocess` does, stage by stage, as JSON.
+    """Returns the stages of `preprocess` as JSON, with the class name as 'stage'.
 
-    For the record of an export, if the stages are not in it; see
+    An export records those that it does not contain; see
     `AbstractInputGenerator.source_preprocessing`.
-
-    Returns:
-      For each stage its class name as 'stage', and what else is known of it.
     """
     return [{"stage": type(self).__name__}]
 
@@ -307,23 +296,17 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     return features, labels
 
   def check_specifications(self) -> None:
-    """Checks the specs of all modes, and that they meet the model's.
-
-    Called at construction.
+    """Checks the specs of all modes, at construction.
 
     Raises:
-      SpecError: a structure is not valid, or required paths of the model are missing
-        or different; all of them are named.
+      SpecError: a structure is invalid, or required paths of the model are missing or
+        different.
     """
     for mode in specs.ModeKeys.ALL:
       for getter in _SPECIFICATIONS:
         self._check_structure(getter, mode)
     mismatches = find_mismatches(
-      "features",
-      self._model_feature_specification_fn,
-      self.get_out_feature_specification,
-    ) + find_mismatches(
-      "labels", self._model_label_specification_fn, self.get_out_label_specification
+      self, self._model_feature_specification_fn, self._model_label_specification_fn
     )
     if mismatches:
       raise errors.mismatch_error(
@@ -339,7 +322,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
 
 _BRANCHES = ("features", "labels")
 _UNKNOWN = "unknown"
-# These give the values of their first input.
+# Ops that return the values of their first input.
 _PASSING_OPS = (
   "EnsureShape",
   "ExpandDims",
@@ -355,19 +338,16 @@ def _trace_sources(preprocessor: AbstractPreprocessor) -> dict[str, str | None]:
   """Finds the path of the input whose values each path of the output has.
 
   Returns:
-    By 'features/<path>' and 'labels/<path>'; None for values that are computed, and
-    `_UNKNOWN` where the preprocessor can't be traced without data.
+    By 'features/<path>' and 'labels/<path>'; None for computed values, and `_UNKNOWN`
+    if the preprocessor can't be traced without data.
   """
   found: dict[str, str | None] = {}
-  out = {
-    mode: _joined_specs(
+  for mode in (specs.ModeKeys.EVAL, specs.ModeKeys.TRAIN):
+    expected = _joined_specs(
       preprocessor.get_out_feature_specification,
       preprocessor.get_out_label_specification,
       mode,
     )
-    for mode in (specs.ModeKeys.EVAL, specs.ModeKeys.TRAIN)
-  }
-  for mode, expected in out.items():
     missing = [key for key in expected if key not in found]
     if missing:
       try:
@@ -429,45 +409,74 @@ def _joined_specs(
   }
 
 
-@gin.configurable
-class NoOpPreprocessor(AbstractPreprocessor):
-  """Takes and gives just what the model takes.
+class SpecTransformationPreprocessor(AbstractPreprocessor):
+  """Derives the in specs from the model's by a hook; the out specs are the model's.
 
-  Use it when the records already hold the model's dtypes and shapes; the batches are
-  still validated.
+  Override `_transform_in_feature_specification` (or the labels'), call `update_spec`
+  in it for each path that differs, and undo the difference in `_preprocess_fn`.
   """
 
-  def __init__(
-    self,
-    model_feature_specification_fn: SpecificationFn | None = None,
-    model_label_specification_fn: SpecificationFn | None = None,
-  ) -> None:
-    """Creates the preprocessor.
-
-    Args:
-      model_feature_specification_fn: takes a mode, returns the model's feature specs.
-      model_label_specification_fn: takes a mode, returns the model's label specs.
-    """
-    super().__init__(model_feature_specification_fn, model_label_specification_fn)
-
   def get_in_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns the model's feature specs, by path."""
-    return call_specification_fn(self._model_feature_specification_fn, mode)
+    out = self.get_out_feature_specification(mode)
+    return self._transform_in_feature_specification(out)
 
   def get_in_label_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns the model's label specs, by path."""
-    return call_specification_fn(self._model_label_specification_fn, mode)
+    out = self.get_out_label_specification(mode)
+    return self._transform_in_label_specification(out)
 
   def get_out_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns the model's feature specs, by path."""
     return call_specification_fn(self._model_feature_specification_fn, mode)
 
   def get_out_label_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns the model's label specs, by path."""
     return call_specification_fn(self._model_label_specification_fn, mode)
 
+  def _transform_in_feature_specification(
+    self, tensor_spec_struct: specs.TensorSpecStruct
+  ) -> specs.TensorSpecStruct:
+    """Changes a copy of the model's feature specs to the in specs."""
+    return tensor_spec_struct
+
+  def _transform_in_label_specification(
+    self, tensor_spec_struct: specs.TensorSpecStruct
+  ) -> specs.TensorSpecStruct:
+    """Changes a copy of the model's label specs to the in specs."""
+    return tensor_spec_struct
+
+  def update_spec(
+    self, tensor_spec_struct: specs.TensorSpecStruct, key: str, **fields: Any
+  ) -> specs.TensorSpecStruct:
+    """Replaces fields of one spec of a structure, in place.
+
+    Args:
+      tensor_spec_struct: specs by path.
+      key: path of the spec.
+      **fields: of `ExtendedTensorSpec.from_spec`.
+    Returns:
+      The structure.
+    Raises:
+      SpecError: the path is missing.
+    """
+    if key not in tensor_spec_struct:
+      raise errors.SpecError(
+        f"{type(self).__name__}: {key}: expected one of "
+        f"{errors.listing(tensor_spec_struct)}, got an unknown path."
+        f"{errors.nearest(key, tensor_spec_struct)}"
+      )
+    tensor_spec_struct[key] = specs.ExtendedTensorSpec.from_spec(
+      tensor_spec_struct[key], **fields
+    )
+    return tensor_spec_struct
+
+
+@gin.configurable
+class NoOpPreprocessor(SpecTransformationPreprocessor):
+  """Validates batches and returns them unchanged.
+
+  For records with the model's dtypes and shapes.
+  """
+
   def describe_stages(self) -> list[dict[str, Any]]:
-    """See the base class; nothing, unless a subclass does something."""
+    """Returns nothing, unless a subclass has a `_preprocess_fn`."""
     is_own = type(self)._preprocess_fn is not NoOpPreprocessor._preprocess_fn
     return super().describe_stages() if is_own else []
 
@@ -486,12 +495,12 @@ def create_preprocessor(
 ) -> AbstractPreprocessor:
   """Creates a preprocessor from the specification functions of what follows it.
 
-  They are passed by keyword, as in Tensor2Robot: a class may take options of its own
-  first and pass the rest on, `__init__(self, crop_size=..., **kwargs)`. A function with
-  other argument names, such as a lambda of two, gets them by position.
+  They are passed by keyword, as in Tensor2Robot, so that a class may have options:
+  `__init__(self, crop_size=..., **kwargs)`. A function with other argument names, such
+  as a lambda of two, gets them by position.
 
   Raises:
-    SpecError: it is a preprocessor already.
+    SpecError: `factory` is an instance.
   """
   if isinstance(factory, AbstractPreprocessor):
     name = type(factory).__name__
@@ -513,11 +522,10 @@ def create_preprocessor(
 
 @gin.configurable
 class ComposedPreprocessor(AbstractPreprocessor):
-  """Runs preprocessors one after the other, in the order of the list.
+  """Runs preprocessors in order, from the stored data to the model.
 
-  The first of the list takes the data as stored, the last gives what the model
-  takes. Each is built with the in specs of its successor as its "model", the last one
-  with the model's own specs, so that what does not meet fails at construction.
+  Each is built with the in specs of its successor as its "model", the last one with
+  the model's specs, so that mismatches fail at construction.
   """
 
   def __init__(
@@ -533,8 +541,7 @@ class ComposedPreprocessor(AbstractPreprocessor):
       model_label_specification_fn: takes a mode, returns the model's label specs.
       preprocessor_classes: one or more, from the stored data to the model.
     Raises:
-      SpecError: the list is empty, or a stage does not give what its successor takes;
-        names the stage and every path.
+      SpecError: the list is empty, or a stage does not match its successor.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     if not preprocessor_classes:
@@ -555,7 +562,7 @@ class ComposedPreprocessor(AbstractPreprocessor):
 
   @classmethod
   def of_stages(cls, stages: Sequence[AbstractPreprocessor]) -> ComposedPreprocessor:
-    """Builds a chain of one or more stages that are built already."""
+    """Makes a chain of one or more built stages."""
     last = stages[-1]
     factories = [lambda stage=stage, **_: stage for stage in stages]
     return ComposedPreprocessor(
@@ -564,41 +571,36 @@ class ComposedPreprocessor(AbstractPreprocessor):
 
   @property
   def stages(self) -> tuple[AbstractPreprocessor, ...]:
-    """The preprocessors, in the order in which they run."""
+    """The preprocessors in order."""
     return self._stages
 
   def describe_stages(self) -> list[dict[str, Any]]:
-    """Returns those of all stages, in the order in which they run."""
     return [each for stage in self._stages for each in stage.describe_stages()]
 
   def get_in_feature_specification(self, mode: str) -> Any:
-    """Returns the in feature specs of the first stage."""
     return self._stages[0].get_in_feature_specification(mode)
 
   def get_in_label_specification(self, mode: str) -> Any:
-    """Returns the in label specs of the first stage."""
     return self._stages[0].get_in_label_specification(mode)
 
   def get_out_feature_specification(self, mode: str) -> Any:
-    """Returns the out feature specs of the last stage."""
     return self._stages[-1].get_out_feature_specification(mode)
 
   def get_out_label_specification(self, mode: str) -> Any:
-    """Returns the out label specs of the last stage."""
     return self._stages[-1].get_out_label_specification(mode)
 
   def representations(self, before: Representations | None = None) -> Representations:
-    """Follows the paths through the stages; see the base class."""
     found: Representations = before or {}
     for stage in self._stages:
       found = stage.representations(found)
     return found
 
   def check_inputs(self, find: Callable[[], Representations]) -> None:
-    """Checks the input of each stage; see the base class."""
     for stage in self._stages:
       stage.check_inputs(find)
-      find = functools.cache(functools.partial(_find_after, stage, find))
+      find = functools.cache(
+        lambda stage=stage, before=find: stage.representations(before())
+      )
 
   def before_normalization(self) -> AbstractPreprocessor:
     """Returns the stages before the last one that normalises."""
@@ -615,12 +617,6 @@ class ComposedPreprocessor(AbstractPreprocessor):
     return features, labels
 
 
-def _find_after(
-  stage: AbstractPreprocessor, find: Callable[[], Representations]
-) -> Representations:
-  return stage.representations(find())
-
-
 def _create_stage(
   preprocessor_classes: Sequence[PreprocessorFactory],
   index: int,
@@ -628,7 +624,7 @@ def _create_stage(
   label_fn: SpecificationFn | None,
   successor: AbstractPreprocessor | None,
 ) -> AbstractPreprocessor:
-  """Builds a stage; checks it even if it did not tell its base of its successor."""
+  """Builds a stage, and checks it against its successor."""
   hint = "" if successor is None else successor.input_hint
   factory = preprocessor_classes[index]
   where = f"ComposedPreprocessor: stage {index + 1} of {len(preprocessor_classes)}"
@@ -640,9 +636,7 @@ def _create_stage(
     )
   except errors.SpecError as e:
     raise errors.SpecError(f"{where}: {e}{hint}") from e
-  mismatches = find_mismatches(
-    "features", feature_fn, stage.get_out_feature_specification
-  ) + find_mismatches("labels", label_fn, stage.get_out_label_specification)
+  mismatches = find_mismatches(stage, feature_fn, label_fn)
   if mismatches:
     name = type(stage).__name__
     if type(stage).receive is not AbstractPreprocessor.receive:

@@ -1,4 +1,4 @@
-"""The preprocessor that augments images by a list of transforms."""
+"""Preprocessors of images: conversion to floats, and augmentation."""
 
 from __future__ import annotations
 
@@ -10,30 +10,115 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, randomness, specs
-from t2r_seq.preprocessors import abstract_preprocessor, augmentations
-from t2r_seq.preprocessors.image_to_float_preprocessor import (
+from t2r_seq.preprocessors import augmentations
+from t2r_seq.preprocessors.abstract_preprocessor import (
+  Representations,
+  SpecificationFn,
   SpecTransformationPreprocessor,
+  specs_of_all_modes,
 )
+from t2r_seq.specs.names import IMAGE_FORMATS
 
 Images = dict[str, tf.Tensor]
 
 
 @gin.configurable
-class AugmentationPreprocessor(SpecTransformationPreprocessor):
-  """Augments the images among the features, one after the other transform.
+class ImageToFloatPreprocessor(SpecTransformationPreprocessor):
+  """Converts the images among the features from integers to floats in [0, 1].
 
-  In mode 'train' only: evaluations and policies get each transform's counterpart
-  without chance. All frames of a sample get the same draw, those of labels of the same
-  name too: `next_image`, which looks at `image` one step later. What is drawn depends
-  on the seed and the sample's number in training: a resumed run, or another number of
-  workers, trains on the same pixels. Images come as integers and leave in the model's
-  dtype.
+  The model declares floating point images. Records, shuffle buffers and robots have
+  integers.
   """
 
   def __init__(
     self,
-    model_feature_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
-    model_label_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
+    model_feature_specification_fn: SpecificationFn | None = None,
+    model_label_specification_fn: SpecificationFn | None = None,
+    image_paths: Iterable[str] | None = None,
+    stored_dtype: Any = tf.uint8,
+  ) -> None:
+    """Creates the preprocessor.
+
+    Args:
+      model_feature_specification_fn: takes a mode, returns the model's feature specs.
+      model_label_specification_fn: takes a mode, returns the model's label specs.
+      image_paths: paths of the features to convert; None: all floating point features
+        with the data_format of an image.
+      stored_dtype: dtype of the stored images: uint8, or uint16 (png).
+    Raises:
+      SpecError: there is no such feature, or one of `image_paths` is missing or not
+        floating point.
+    """
+    super().__init__(model_feature_specification_fn, model_label_specification_fn)
+    self._image_paths = None if image_paths is None else tuple(image_paths)
+    self._stored_dtype = tf.as_dtype(stored_dtype)
+    if self._stored_dtype not in (tf.uint8, tf.uint16):
+      raise errors.SpecError(
+        "ImageToFloatPreprocessor: stored_dtype: expected uint8 or uint16, got "
+        f"{self._stored_dtype.name}."
+      )
+
+  def check_specifications(self) -> None:
+    """Checks also that there are images to convert, and that they are floats."""
+    features = specs_of_all_modes(self.get_out_feature_specification)
+    if self._image_paths is not None:
+      self._check_image_paths(features)
+    if not any(self._is_converted(path, spec) for path, spec in features.items()):
+      raise errors.SpecError(
+        "ImageToFloatPreprocessor: features: expected a floating point image with a "
+        f"data_format of {errors.listing(IMAGE_FORMATS)}, got "
+        f"{errors.listing(features)}. Name the image_paths, or use NoOpPreprocessor."
+      )
+    super().check_specifications()
+
+  def _check_image_paths(self, features: dict[str, Any]) -> None:
+    mismatches = []
+    for path in self._image_paths or ():
+      spec = features.get(path)
+      if spec is None:
+        hint = errors.nearest(path, features).strip()
+        mismatches.append(errors.Mismatch(path, "a feature", "nothing", hint))
+      elif not spec.dtype.is_floating:
+        got = errors.describe(spec)
+        mismatches.append(errors.Mismatch(path, "a floating point dtype", got))
+    if mismatches:
+      raise errors.mismatch_error("ImageToFloatPreprocessor: image_paths", mismatches)
+
+  def _is_converted(self, path: str, spec: Any) -> bool:
+    if self._image_paths is not None:
+      return path in self._image_paths
+    return spec.dtype.is_floating and specs.is_encoded_image_spec(spec)
+
+  def _transform_in_feature_specification(
+    self, tensor_spec_struct: specs.TensorSpecStruct
+  ) -> specs.TensorSpecStruct:
+    for path, spec in list(tensor_spec_struct.items()):
+      if self._is_converted(path, spec):
+        self.update_spec(tensor_spec_struct, path, dtype=self._stored_dtype)
+    return tensor_spec_struct
+
+  def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    for path, spec in self.get_out_feature_specification(mode).items():
+      if self._is_converted(path, spec) and features.get(path) is not None:
+        features[path] = tf.image.convert_image_dtype(features[path], spec.dtype)
+    return features, labels
+
+
+@gin.configurable
+class AugmentationPreprocessor(SpecTransformationPreprocessor):
+  """Augments the images among the features by a list of transforms.
+
+  Modes other than 'train' get the `standard` version of each transform. All frames of
+  a sample share their random numbers, including labels of the same name, such as
+  `next_image` of `image`. These depend on the seed and the number of the sample: a
+  resumed run, or another number of workers, trains on the same pixels. Images are
+  stored as integers and leave in the model's dtype.
+  """
+
+  def __init__(
+    self,
+    model_feature_specification_fn: SpecificationFn | None = None,
+    model_label_specification_fn: SpecificationFn | None = None,
     transforms: Sequence[augmentations.ImageTransform] = (),
     input_size: Sequence[int] | None = None,
     image_paths: Iterable[str] | None = None,
@@ -48,16 +133,16 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
       transforms: from the stored image to the model's.
-      input_size: height and width of the stored images, where they are not the model's.
-      image_paths: patterns of the paths of features ('state/*'); None takes those that
-        have the data_format of an image.
+      input_size: height and width of the stored images, if not the model's.
+      image_paths: patterns of the paths of features ('state/*'); None: those with the
+        data_format of an image.
       stored_dtype: of the stored images; None for the model's.
-      share_cameras: gives all images of a sample the same random numbers.
-      camera_dropout: probability that an image of a sample is black, all of its frames;
-        one of them is left at least.
+      share_cameras: uses the same random numbers for all images of a sample.
+      camera_dropout: probability that all frames of an image are black; at least one
+        image remains.
       seed: of the random numbers.
     Raises:
-      SpecError: the transforms do not give the model's images, or there are none.
+      SpecError: the transforms do not lead to the model's images, or there are none.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     self._transforms = tuple(transforms)
@@ -75,7 +160,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     self._seed = seed
 
   def check_specifications(self) -> None:
-    """Checks also that the transforms lead to the images that the model takes."""
+    """Checks also that the transforms lead to the model's images."""
     wrong = [
       t for t in self._transforms if not isinstance(t, augmentations.ImageTransform)
     ]
@@ -84,9 +169,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
         "AugmentationPreprocessor: transforms: expected ImageTransforms, got "
         f"{wrong[0]!r}. In gin, make them: @RandomCrop(), with the parentheses."
       )
-    features: dict[str, Any] = {}
-    for mode in specs.ModeKeys.ALL:
-      features.update(self.get_out_feature_specification(mode).items())
+    features = specs_of_all_modes(self.get_out_feature_specification)
     images = self._images(features)
     unused = [
       pattern
@@ -110,21 +193,21 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     super().check_specifications()
 
   def _check_image(self, path: str, spec: Any) -> errors.Mismatch | None:
-    """Follows one image through the transforms."""
+    """Returns how the transforms miss the model's image, or None."""
     if spec.shape.rank < 3 or not spec.shape[-3:].is_fully_defined():
       return errors.Mismatch(
         path, "[..., height, width, channels]", errors.describe(spec)
       )
-    wanted = tuple(spec.shape[-3:-1])
-    size: augmentations.Size = self._input_size or wanted
+    expected = tuple(spec.shape[-3:-1])
+    size: augmentations.Size = self._input_size or expected
     for transform in self._transforms:
       transform.check_channels(spec.shape[-1])
       size = transform.output_size(size)
-    if size == wanted:
+    if size == expected:
       return None
     hint = "Transforms are listed from the stored image to the model's."
     got = f"{size} of the transforms"
-    return errors.Mismatch(path, f"images of {wanted}, the model's", got, hint)
+    return errors.Mismatch(path, f"images of {expected}, the model's", got, hint)
 
   def _is_image(self, path: str, spec: Any) -> bool:
     if self._image_paths is None:
@@ -132,7 +215,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     return any(fnmatch.fnmatchcase(path, p) for p in self._image_paths)
 
   def get_in_label_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns the model's label specs; images of cameras of the features as stored."""
+    """Returns the model's label specs; images of feature cameras as stored."""
     labels = self.get_out_label_specification(mode)
     images = self._images(self.get_out_feature_specification(mode))
     for path in self._labels_by_name(labels, images):
@@ -159,16 +242,14 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
   def _labels_by_name(
     self, labels: Mapping[str, Any], images: Mapping[str, Any]
   ) -> dict[str, str]:
-    """Returns the labels that look at a camera of the features, and at which path."""
+    """Returns the labels with a camera of the features, and the feature's path."""
     by_name = {spec.name: path for path, spec in images.items() if spec.name}
     return {p: by_name[spec.name] for p, spec in labels.items() if spec.name in by_name}
 
-  def representations(
-    self, before: abstract_preprocessor.Representations | None = None
-  ) -> abstract_preprocessor.Representations:
-    """Finds the images that get another dtype, and so another range of values.
+  def representations(self, before: Representations | None = None) -> Representations:
+    """Marks images whose dtype, and so range of values, changes.
 
-    Where a pixel is, and chance, make no other representation.
+    Cropping and random augmentation keep the representation.
     """
     found, name = dict(before or {}), type(self).__name__
     changed: set[str] = set()
@@ -188,16 +269,16 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     return found
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
-    wanted = {
+    expected = {
       path: spec
       for path, spec in self._images(self.get_out_feature_specification(mode)).items()
       if features.get(path) is not None
     }
-    # One list of places a camera: its feature, and the labels that look at it. Their
-    # frames are joined, because all frames of a sample get the same draw.
-    places = {path: [(features, path)] for path in wanted}
+    # For each camera: its feature and its labels. Their frames are joined, because all
+    # frames of a sample share their random numbers.
+    places = {path: [(features, path)] for path in expected}
     label_spec = self.get_out_label_specification(mode) if labels is not None else {}
-    for path, camera in self._labels_by_name(label_spec, wanted).items():
+    for path, camera in self._labels_by_name(label_spec, expected).items():
       if labels.get(path) is not None:
         places[camera].append((labels, path))
     given = {
@@ -207,12 +288,12 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     frames = {path: [_by_frames(image) for image in given[path]] for path in given}
     images = {path: tf.concat(parts, axis=1) for path, parts in frames.items()}
     if mode == specs.ModeKeys.TRAIN and images:
-      done = self._augment_all(images, wanted)
+      done = self._augment_all(images, expected)
     else:
-      done = {path: self._standard(images[path], wanted[path]) for path in images}
+      done = {path: self._standard(images[path], expected[path]) for path in images}
     for camera, changed in done.items():
       counts = [tf.shape(part)[1] for part in frames[camera]]
-      tail = wanted[camera].shape[-3:]
+      tail = expected[camera].shape[-3:]
       parts = tf.split(changed, counts, axis=1)
       for (batch, path), image, part in zip(
         places[camera], given[camera], parts, strict=True
@@ -222,22 +303,22 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
         batch[path] = tf.ensure_shape(tf.reshape(part, shape), static)
     return features, labels
 
-  def _augment_all(self, images: Images, wanted: dict[str, Any]) -> Images:
+  def _augment_all(self, images: Images, expected: dict[str, Any]) -> Images:
     batch_size = tf.shape(next(iter(images.values())))[0]
     drawn = randomness.of_samples(batch_size, self._seed)
     if not randomness.is_on_host():
-      return self._augment(images, wanted, drawn)
+      return self._augment(images, expected, drawn)
 
-    # A processor's cache holds one sample, and not what a batch becomes on its way.
+    # One sample fits the CPU cache; the intermediate results of a batch do not.
     def augment_one(inputs: tuple[tf.Tensor, Images]) -> Images:
       number, frames = inputs
       batch = {path: image[tf.newaxis] for path, image in frames.items()}
       one = randomness.RandomNumbers(number[tf.newaxis], self._seed)
-      return {path: i[0] for path, i in self._augment(batch, wanted, one).items()}
+      return {path: i[0] for path, i in self._augment(batch, expected, one).items()}
 
     signature = {
       path: tf.TensorSpec(
-        [image.shape[1], *wanted[path].shape[-3:]], wanted[path].dtype
+        [image.shape[1], *expected[path].shape[-3:]], expected[path].dtype
       )
       for path, image in images.items()
     }
@@ -246,21 +327,21 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     )
 
   def _augment(
-    self, images: Images, wanted: dict[str, Any], drawn: randomness.RandomNumbers
+    self, images: Images, expected: dict[str, Any], drawn: randomness.RandomNumbers
   ) -> Images:
     done = {}
     for path, image in images.items():
       own = drawn if self._share_cameras else drawn.scoped(path)
       for index, transform in enumerate(self._transforms):
         image = transform.augment(image, own.scoped(str(index)))
-      done[path] = augmentations.convert(image, wanted[path].dtype)
+      done[path] = augmentations.convert(image, expected[path].dtype)
     return self._drop_cameras(done, drawn) if self._camera_dropout else done
 
   def _drop_cameras(self, images: Images, drawn: randomness.RandomNumbers) -> Images:
     chances = tf.stack(
       [drawn.uniform(f"{path}/camera_dropout") for path in images], axis=1
     )
-    # The luckiest of them is left.
+    # The image with the highest number always remains.
     is_kept = chances >= tf.minimum(
       self._camera_dropout, tf.reduce_max(chances, axis=1, keepdims=True)
     )

@@ -1,13 +1,10 @@
-"""Image transforms that a preprocessor composes, and their counterparts in evaluation.
+"""Image transforms for `AugmentationPreprocessor`: random in training, else not.
 
-Each is one object that says which size comes out, changes a batch of images in
-training, and does what is nearest to it, without chance, elsewhere. All are batched
-ops that XLA compiles; one draw serves all frames of a sample.
+All are batched ops that XLA compiles; all frames of a sample share random numbers.
 """
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Sequence
 
@@ -24,36 +21,30 @@ Size = tuple[int, int]
 _LUMINANCE = (0.299, 0.587, 0.114)
 
 
-class ImageTransform(abc.ABC):
-  """Changes images [B, F, H, W, C]: integers, or floats in [0, 1].
-
-  Subclass it for transforms of your own.
-  """
+class ImageTransform:
+  """Transforms images [B, F, H, W, C]: integers, or floats in [0, 1]."""
 
   def output_size(self, size: Size) -> Size:
-    """Returns the size of what comes out; by default that of what goes in.
-
-    Raises:
-      SpecError: images of that size cannot be transformed.
-    """
+    """Returns the output size; SpecError if images of `size` can't be transformed."""
     return size
 
-  def check_channels(self, channels: int) -> None:  # noqa: B027
-    """Raises SpecError if images of so many channels cannot be transformed."""
+  def check_channels(self, channels: int) -> None:
+    """Raises SpecError if images of so many channels can't be transformed."""
 
-  @abc.abstractmethod
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """Transforms images to train on.
+    """Transforms training images; by default as `standard`.
 
     Args:
       images: [B, F, H, W, C], F frames of each sample.
       random: of the B samples.
     Returns:
-      [B, F, *output_size, C], of that dtype or, in [0, 1], float32.
+      [B, F, *output_size, C], of that dtype or float32 in [0, 1].
     """
+    del random
+    return self.standard(images)
 
   def standard(self, images: tf.Tensor) -> tf.Tensor:
-    """Transforms images without chance; by default they stay as they are."""
+    """Transforms images without random numbers; by default unchanged."""
     return images
 
   def _error(self, what: str) -> errors.SpecError:
@@ -82,7 +73,7 @@ def convert(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 def _slice(images: tf.Tensor, y: tf.Tensor, x: tf.Tensor, size: Size) -> tf.Tensor:
   """Cuts a window of each sample; `y` and `x` are int32 [B]."""
   height, width = size
-  if images.shape[0] == 1:  # Whole rows are copied; gathered, pixels would be.
+  if images.shape[0] == 1:  # Copies whole rows; tf.gather copies pixels.
     begin = tf.stack([0, 0, y[0], x[0], 0])
     frames, channels = tf.shape(images)[1], images.shape[4]
     cut = tf.slice(images, begin, tf.stack([1, frames, height, width, channels]))
@@ -92,30 +83,24 @@ def _slice(images: tf.Tensor, y: tf.Tensor, x: tf.Tensor, size: Size) -> tf.Tens
   return tf.gather(images, columns, axis=3, batch_dims=1)
 
 
-def _centered(images: tf.Tensor, size: Size) -> tf.Tensor:
-  y, x = [(images.shape[2 + i] - size[i]) // 2 for i in range(2)]
+def _window(images: tf.Tensor, y: int, x: int, size: Size) -> tf.Tensor:
   return images[:, :, y : y + size[0], x : x + size[1]]
 
 
 def _by_sample(values: tf.Tensor) -> tf.Tensor:
-  """Lets [B] broadcast with [B, F, H, W, C]."""
+  """Reshapes [B] to broadcast with [B, F, H, W, C]."""
   return values[:, None, None, None, None]
 
 
 @gin.configurable
 class RandomCrop(ImageTransform):
-  """Cuts a window at a random place; elsewhere the one in the middle."""
+  """Crops a random window; in evaluation the center."""
 
   def __init__(self, size: Sequence[int]) -> None:
-    """Creates the transform.
-
-    Args:
-      size: height and width of the window.
-    """
+    """Creates the transform; `size` is the height and width of the window."""
     self._size = check_size(f"{type(self).__name__}: size", size)
 
   def output_size(self, size: Size) -> Size:
-    """Returns the window's size; see the base class."""
     if self._size[0] > size[0] or self._size[1] > size[1]:
       raise self._error(
         f"size: expected at most that of the images, {size}, got {self._size}."
@@ -123,30 +108,26 @@ class RandomCrop(ImageTransform):
     return self._size
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
     height, width = self._size
     y = random.integers("y", images.shape[2] - height + 1)
     x = random.integers("x", images.shape[3] - width + 1)
     return _slice(images, y, x, self._size)
 
   def standard(self, images: tf.Tensor) -> tf.Tensor:
-    """Cuts the window in the middle."""
-    return _centered(images, self._size)
+    y, x = [(images.shape[2 + i] - self._size[i]) // 2 for i in range(2)]
+    return _window(images, y, x, self._size)
 
 
 @gin.configurable
 class CenterCrop(RandomCrop):
-  """Cuts the window in the middle, in training, too."""
+  """Crops the center, in training, too."""
 
-  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
-    del random
-    return self.standard(images)
+  augment = ImageTransform.augment
 
 
 @gin.configurable
 class CustomCrop(ImageTransform):
-  """Cuts a fixed window; images that are encoded had better be cut while decoding."""
+  """Crops a fixed window. Cropping encoded images while decoding is cheaper."""
 
   def __init__(self, offset: Sequence[int], size: Sequence[int]) -> None:
     """Creates the transform.
@@ -159,7 +140,6 @@ class CustomCrop(ImageTransform):
     self._size = check_size("CustomCrop: size", size)
 
   def output_size(self, size: Size) -> Size:
-    """Returns the window's size; see the base class."""
     ends = [self._offset[i] + self._size[i] for i in range(2)]
     if ends[0] > size[0] or ends[1] > size[1]:
       raise self._error(
@@ -168,23 +148,15 @@ class CustomCrop(ImageTransform):
       )
     return self._size
 
-  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
-    del random
-    return self.standard(images)
-
   def standard(self, images: tf.Tensor) -> tf.Tensor:
-    """Cuts the window."""
-    (y, x), (height, width) = self._offset, self._size
-    return images[:, :, y : y + height, x : x + width]
+    return _window(images, *self._offset, self._size)
 
 
 @gin.configurable
 class Resize(ImageTransform):
   """Resizes images, in all modes.
 
-  Of images that differ in size no batch can be made: those are resized while they are
-  decoded, see `records.ImageDecoding.resized`.
+  Images of different sizes can't be batched: see `records.ImageDecoding.resized`.
   """
 
   def __init__(
@@ -193,25 +165,19 @@ class Resize(ImageTransform):
     """Creates the transform.
 
     Args:
-      size: height and width of what comes out.
+      size: height and width of the output.
       method: of `tf.image.resize`.
-      antialias: whether what gets smaller is smoothed before; XLA cannot compile it.
+      antialias: of `tf.image.resize`; XLA can't compile it.
     """
     self._size = check_size("Resize: size", size)
     self._method = method
     self._antialias = antialias
 
   def output_size(self, size: Size) -> Size:
-    """Returns the new size."""
     return self._size
 
-  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
-    del random
-    return self.standard(images)
-
   def standard(self, images: tf.Tensor) -> tf.Tensor:
-    """Resizes; 'nearest' keeps integers, all others give floats."""
+    """Resizes; 'nearest' keeps integers, other methods return floats."""
     if tuple(images.shape[2:4]) == self._size:
       return images
     flat = tf.reshape(images, [-1, *images.shape[2:]])
@@ -226,7 +192,7 @@ class Resize(ImageTransform):
 
 @gin.configurable
 class RandomFlip(ImageTransform):
-  """Mirrors images. A mirrored robot moves the other way: mind your actions."""
+  """Flips images. The actions are not flipped."""
 
   def __init__(
     self, left_right: bool = True, up_down: bool = False, probability: float = 0.5
@@ -234,15 +200,14 @@ class RandomFlip(ImageTransform):
     """Creates the transform.
 
     Args:
-      left_right: whether left and right may change places.
-      up_down: whether up and down may.
-      probability: of each.
+      left_right: whether to flip horizontally.
+      up_down: whether to flip vertically.
+      probability: of each flip.
     """
     self._axes = [axis for axis, on in ((3, left_right), (2, up_down)) if on]
     self._probability = check_number("RandomFlip: probability", probability)
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
     for axis in self._axes:
       flips = _by_sample(random.chance(f"axis {axis}", self._probability))
       images = tf.where(flips, tf.reverse(images, [axis]), images)
@@ -251,23 +216,15 @@ class RandomFlip(ImageTransform):
 
 @gin.configurable
 class RandomShift(ImageTransform):
-  """Moves images by a few pixels, and repeats their edges.
-
-  All that DrQ needs to learn from pixels (Kostrikov et al., 2020).
-  """
+  """Shifts images by a few pixels, and repeats their edges (DrQ, 2020)."""
 
   def __init__(self, pixels: int = 4) -> None:
-    """Creates the transform.
-
-    Args:
-      pixels: how far at most, in each direction.
-    """
+    """Creates the transform; `pixels` is the maximum in each direction."""
     if not isinstance(pixels, int) or isinstance(pixels, bool) or pixels < 1:
       raise self._error(f"pixels: expected an integer of at least 1, got {pixels!r}.")
     self._pixels = pixels
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
     size, pad = (images.shape[2], images.shape[3]), self._pixels
     y, x = [random.integers(name, 2 * pad + 1) for name in "yx"]
     for axis in (2, 3):
@@ -279,13 +236,12 @@ class RandomShift(ImageTransform):
 
 @gin.configurable
 class ColorJitter(ImageTransform):
-  """Changes brightness, saturation, hue and contrast: one linear map of the colours.
+  """Changes brightness, saturation, hue and contrast by one linear map of colors.
 
-  The four are composed to one 3x3 matrix and an offset for each sample, so that pixels
-  are read and written once (Haeberli, "Matrix Operations for Image Processing", 1993).
-  Values are clipped to [0, 1] at the end only. Saturation moves colours from and to
-  their luminance, hue turns them about the axis of grays, contrast moves them from and
-  to the mean of all frames of the sample.
+  It is a 3x3 matrix and an offset for each sample, so that pixels are read and written
+  once (Haeberli, "Matrix Operations for Image Processing", 1993), then clipped to
+  [0, 1]. Saturation scales the distance to the luminance, hue rotates about the gray
+  axis, contrast scales the distance to the mean of all frames of the sample.
   """
 
   def __init__(
@@ -298,10 +254,10 @@ class ColorJitter(ImageTransform):
     """Creates the transform.
 
     Args:
-      brightness: what is added, at most, in either direction; 0 for none.
-      saturation: least and greatest factor; (1, 1) for none.
-      hue: turns, at most, in either direction, of 1; 0 for none.
-      contrast: least and greatest factor; (1, 1) for none.
+      brightness: maximum that is added or subtracted.
+      saturation: minimum and maximum factor; (1, 1) for none.
+      hue: maximum turn in either direction; 1 is a full turn.
+      contrast: minimum and maximum factor; (1, 1) for none.
     """
     self._brightness = check_number("ColorJitter: brightness", brightness)
     self._hue = check_number("ColorJitter: hue", hue)
@@ -313,7 +269,6 @@ class ColorJitter(ImageTransform):
     return self._saturation != (1, 1) or self._hue > 0
 
   def check_channels(self, channels: int) -> None:
-    """See the base class."""
     if channels != 3 and (channels != 1 or self._changes_colors):
       raise self._error(
         f"images: expected 3 channels, got {channels}. Gray images take "
@@ -321,7 +276,6 @@ class ColorJitter(ImageTransform):
       )
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
     scale = 1.0 if images.dtype.is_floating else 1.0 / images.dtype.max
     dtype = images.dtype if images.dtype.is_floating else tf.float32
     values = tf.cast(images, tf.float32)
@@ -336,7 +290,7 @@ class ColorJitter(ImageTransform):
     return tf.cast(tf.clip_by_value(changed, 0.0, 1.0), dtype)
 
   def _color_matrix(self, random: RandomNumbers, channels: int) -> tf.Tensor:
-    """Returns what saturation and hue do to row vectors, [B, C, C]; keeps grays."""
+    """Returns the map of saturation and hue for row vectors, [B, C, C]."""
     eye = tf.eye(channels)[None]
     if not self._changes_colors:
       return tf.repeat(eye, tf.shape(random.numbers)[0], axis=0)
@@ -355,7 +309,7 @@ def _map_colors(values: tf.Tensor, matrix: tf.Tensor, offset: tf.Tensor) -> tf.T
   """Maps pixels [B, F, H, W, C] by [B, C, C] and [B, 1, C]."""
   channels = values.shape[4]
   pixels = values.shape[2] * values.shape[3]
-  # Many pixels in a row: a product of thin matrices is mostly overhead.
+  # Maps several pixels per row: a product of thin matrices is mostly overhead.
   count = next(n for n in (8, 4, 2, 1) if pixels % n == 0)
   width = channels * count
   blocks = tf.eye(count)[None, :, None, :, None] * matrix[:, None, :, None, :]
@@ -373,14 +327,13 @@ class GaussianNoise(ImageTransform):
     """Creates the transform.
 
     Args:
-      stddev: of the noise, of 1.
-      probability: that a sample gets any.
+      stddev: of the noise; the range is 1.
+      probability: that a sample is changed.
     """
     self._stddev = check_number("GaussianNoise: stddev", stddev)
     self._probability = check_number("GaussianNoise: probability", probability)
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
     noisy = as_float(images)
     noise = _noise(noisy, random, self._stddev, self._probability)
     return tf.clip_by_value(noisy + noise, 0.0, 1.0)
@@ -396,7 +349,7 @@ def _noise(
 
 @gin.configurable
 class DepthNoise(ImageTransform):
-  """Scales depths, adds noise to them, and clips them, as depth cameras err."""
+  """Scales depths, adds noise, and clips them."""
 
   def __init__(
     self,
@@ -410,10 +363,10 @@ class DepthNoise(ImageTransform):
 
     Args:
       stddev: of the noise, in the images' unit.
-      scale_stddev: of the factor, near 1, by which all depths of a sample are wrong.
-      probability: that a sample gets any of both.
-      min_depth: nearer values are set to it, in evaluation, too.
-      max_depth: farther values are set to it, in evaluation, too.
+      scale_stddev: of the factor, around 1, of all depths of a sample.
+      probability: that a sample is changed.
+      min_depth: clips nearer values, in evaluation, too.
+      max_depth: clips farther values, in evaluation, too.
     """
     self._stddev = check_number("DepthNoise: stddev", stddev)
     self._scale = check_number("DepthNoise: scale_stddev", scale_stddev)
@@ -421,12 +374,10 @@ class DepthNoise(ImageTransform):
     self._limits = check_range("DepthNoise: depths", (min_depth, max_depth))
 
   def check_channels(self, channels: int) -> None:
-    """See the base class."""
     if channels != 1:
       raise self._error(f"images: expected 1 channel, the depth, got {channels}.")
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
     images = as_float(images)
     scale = 1 + self._scale * random.normal("scale", [])
     scale = tf.where(random.chance("applies", self._probability), scale, 1.0)
@@ -434,7 +385,6 @@ class DepthNoise(ImageTransform):
     return self.standard(images * tf.cast(_by_sample(scale), images.dtype) + noise)
 
   def standard(self, images: tf.Tensor) -> tf.Tensor:
-    """Clips the depths."""
     return tf.clip_by_value(as_float(images), *self._limits)
 
 
@@ -451,17 +401,15 @@ class Cutout(ImageTransform):
     """Creates the transform.
 
     Args:
-      size: least and greatest side of the rectangle, as a part of the image's side. It
-        may stick out.
-      value: of what is hidden, of 1.
-      probability: that a sample is hidden from.
+      size: minimum and maximum side of the rectangle, relative to the image's side.
+      value: of the hidden pixels, in [0, 1].
+      probability: that a sample is changed.
     """
     self._size = check_range("Cutout: size", size)
     self._value = check_number("Cutout: value", value)
     self._probability = check_number("Cutout: probability", probability)
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
     applies = random.chance("applies", self._probability)[:, None]
     inside = [
       applies & self._is_inside(images.shape[2 + i], random.scoped("yx"[i]))
@@ -481,7 +429,7 @@ class Cutout(ImageTransform):
 
 @gin.configurable
 class GaussianBlur(ImageTransform):
-  """Blurs images, as a lens out of focus or a moving camera does."""
+  """Blurs images."""
 
   def __init__(
     self, sigma: Sequence[float] = (0.1, 1.5), probability: float = 0.5
@@ -489,14 +437,13 @@ class GaussianBlur(ImageTransform):
     """Creates the transform.
 
     Args:
-      sigma: least and greatest standard deviation of the filter, in pixels.
+      sigma: minimum and maximum standard deviation of the filter, in pixels.
       probability: that a sample is blurred.
     """
     self._sigma = check_range("GaussianBlur: sigma", sigma)
     self._probability = check_number("GaussianBlur: probability", probability)
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
-    """See the base class."""
     images = as_float(images)
     applies = random.chance("applies", self._probability)
     sigma = tf.where(applies, random.uniform("sigma", *self._sigma), 0.0)[:, None]
@@ -520,7 +467,7 @@ def _filter(images: tf.Tensor, weights: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def check_size(operation: str, size: Sequence[int], least: int = 1) -> Size:
-  """Returns a pair of integers; SpecError if it is none."""
+  """Returns a pair of integers; else raises SpecError."""
   is_pair = isinstance(size, Sequence) and len(size) == 2
   if not is_pair or not all(
     isinstance(n, int) and not isinstance(n, bool) and n >= least for n in size
@@ -533,7 +480,7 @@ def check_size(operation: str, size: Sequence[int], least: int = 1) -> Size:
 
 
 def check_number(operation: str, number: float) -> float:
-  """Returns a number in [0, 1]; SpecError if it is none."""
+  """Returns a number in [0, 1]; else raises SpecError."""
   if isinstance(number, bool) or not isinstance(number, (int, float)):
     raise errors.SpecError(f"{operation}: expected a number, got {number!r}.")
   if not 0 <= number <= 1:
@@ -542,7 +489,7 @@ def check_number(operation: str, number: float) -> float:
 
 
 def check_range(operation: str, limits: Sequence[float]) -> tuple[float, float]:
-  """Returns least and greatest of what is drawn; SpecError if they are none."""
+  """Returns a minimum and maximum; else raises SpecError."""
   is_pair = isinstance(limits, Sequence) and len(limits) == 2
   if (
     not is_pair

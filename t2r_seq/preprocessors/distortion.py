@@ -11,29 +11,14 @@ from t2r_seq.preprocessors import image_transformations
 
 
 def maybe_distort_image_batch(images: tf.Tensor, mode: str) -> tf.Tensor:
-  """Distorts the colours of a batch in mode 'train'.
-
-  Args:
-    images: [B, H, W, 3], or [B, T, H, W, 3], floats in [0, 1].
-    mode: one of `specs.ModeKeys`.
-  Returns:
-    The images, all distorted alike, as gin configures
-    `ApplyPhotometricImageDistortions`.
-  """
+  """Applies `ApplyPhotometricImageDistortions`, of gin, to a batch in mode 'train'."""
   if mode == specs.ModeKeys.TRAIN:
     return image_transformations.ApplyPhotometricImageDistortions([images])[0]
   return images
 
 
 def maybe_distort_and_flip_image_batch(images: tf.Tensor, mode: str) -> tf.Tensor:
-  """Distorts the colours of a batch, and flips it, in mode 'train'.
-
-  Args:
-    images: [B, H, W, 3], or [B, T, H, W, 3], floats in [0, 1].
-    mode: one of `specs.ModeKeys`.
-  Returns:
-    The images, all distorted and flipped alike.
-  """
+  """Applies `maybe_distort_image_batch` and `ApplyRandomFlips` in mode 'train'."""
   images = maybe_distort_image_batch(images, mode)
   if mode == specs.ModeKeys.TRAIN:
     images = image_transformations.ApplyRandomFlips(images)
@@ -49,16 +34,16 @@ def preprocess_image(
   crop_size: Sequence[int] | None = None,
   image_distortion_fn: Callable[..., tf.Tensor] = maybe_distort_image_batch,
 ) -> tf.Tensor:
-  """Crops, resizes and distorts a batch: by chance in mode 'train', centered elsewhere.
+  """Crops, resizes and distorts a batch: randomly in mode 'train', else the center.
 
   Args:
     image: [B, H, W, C], or [B, T, H, W, C]; integers, or floats in [0, 1].
     mode: one of `specs.ModeKeys`.
     is_sequence: whether there is an axis of time.
     input_size: (H, W).
-    target_size: (h, w) of what comes out.
-    crop_size: of the window that is resized to it; None for the target's.
-    image_distortion_fn: called as `image_distortion_fn(image, mode=mode)` at last.
+    target_size: (h, w) of the output.
+    crop_size: of the window that is resized to it; None: `target_size`.
+    image_distortion_fn: called as `image_distortion_fn(image, mode=mode)` at the end.
   Returns:
     float32 [B, h, w, C], or [B, T, h, w, C].
   """
@@ -81,22 +66,10 @@ def crop_image(
   input_size: Sequence[int] = (512, 640),
   target_size: Sequence[int] = (472, 472),
 ) -> tf.Tensor:
-  """Crops a batch: at a random place in mode 'train', in the middle elsewhere.
-
-  Args:
-    img: [B, H, W, C].
-    mode: one of `specs.ModeKeys`.
-    input_size: (H, W).
-    target_size: (h, w) of the window.
-  Returns:
-    [B, h, w, C], all images cropped alike.
-  """
+  """Crops a batch [B, H, W, C]: at random in mode 'train', else the center."""
   if tuple(input_size) == tuple(target_size):
     return img
-  is_train = mode == specs.ModeKeys.TRAIN
-  crop = (
-    image_transformations.RandomCropImages
-    if is_train
-    else image_transformations.CenterCropImages
-  )
+  crop = image_transformations.CenterCropImages
+  if mode == specs.ModeKeys.TRAIN:
+    crop = image_transformations.RandomCropImages
   return crop([img], (*input_size, img.shape[-1]), target_size)[0]

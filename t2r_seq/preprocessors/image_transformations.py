@@ -1,14 +1,15 @@
 """Tensor2Robot's functions that crop and distort batches of images.
 
-For preprocessors that were written with them. One draw serves a whole batch, as it did
-there; `AugmentationPreprocessor` draws for each sample. In an input generator what is
-drawn depends on the number of the batch's first sample; elsewhere `tf.random.set_seed`
-makes it repeatable. Lists of images are not changed: a list of its own is returned.
+All images of a batch share random numbers; `AugmentationPreprocessor` has some for each
+sample. In an input generator they depend on the number of the batch's first sample;
+elsewhere use `tf.random.set_seed`. Lists of images are copied.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -19,16 +20,10 @@ from t2r_seq import errors, randomness
 def RandomCropImages(
   images: Sequence[tf.Tensor], input_shape: Sequence[int], target_shape: Sequence[int]
 ) -> list[tf.Tensor]:
-  """Cuts the same window, at a random place, from all images.
+  """Crops the same random window (h, w) from all images [B, H, W, C].
 
-  Args:
-    images: tensors [B, H, W, C].
-    input_shape: (H, W, C) of the images.
-    target_shape: (h, w) of the window.
-  Returns:
-    Tensors [B, h, w, C].
   Raises:
-    SpecError: a shape is of another length.
+    SpecError: a shape has another length.
     tf.errors.InvalidArgumentError: the window is larger than the images.
   """
   _check_shapes("RandomCropImages", input_shape, target_shape)
@@ -46,16 +41,10 @@ def RandomCropImages(
 def CenterCropImages(
   images: Sequence[tf.Tensor], input_shape: Sequence[int], target_shape: Sequence[int]
 ) -> list[tf.Tensor]:
-  """Cuts the window in the middle of all images.
+  """Crops the center (h, w) of all images [B, H, W, C].
 
-  Args:
-    images: tensors [B, H, W, C].
-    input_shape: (H, W, C) of the images.
-    target_shape: (h, w) of the window.
-  Returns:
-    Tensors [B, h, w, C].
   Raises:
-    SpecError: a shape is of another length, or too large, or not the images'.
+    SpecError: a shape has another length, is too large, or is not the images'.
   """
   _check_shapes("CenterCropImages", input_shape, target_shape)
   _check_images("CenterCropImages", images, input_shape, target_shape)
@@ -69,18 +58,16 @@ def CustomCropImages(
   target_shape: Sequence[int],
   target_locations: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-  """Cuts windows around given places; at the edges they are moved inside.
+  """Crops windows (h, w) around given pixels; windows at the edges move inside.
 
   Args:
     images: tensors [B, H, W, C].
     input_shape: (H, W, C) of the images.
     target_shape: (h, w) of the windows.
-    target_locations: their centers (y, x) for each of `images`, [B, 2], in pixels.
-  Returns:
-    Tensors [B, h, w, C].
+    target_locations: centers (y, x) for each of `images`, [B, 2], in pixels.
   Raises:
-    SpecError: a shape is of another length, or too large, or not the images'; or there
-      are not as many locations as images.
+    SpecError: a shape has another length, is too large, or is not the images'; or the
+      numbers of locations and images differ.
   """
   _check_shapes("CustomCropImages", input_shape, target_shape)
   if len(images) != len(target_locations):
@@ -140,58 +127,86 @@ def _check_images(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Distortions:
+  """The options of photometric distortions.
+
+  Attributes:
+    random_brightness: whether to change brightness.
+    max_delta_brightness: maximum that is added or subtracted.
+    random_saturation: whether to change saturation, in HSV.
+    lower_saturation: minimum factor.
+    upper_saturation: maximum factor.
+    random_hue: whether to change hue, in HSV.
+    max_delta_hue: maximum turn in either direction.
+    random_contrast: whether to change contrast.
+    lower_contrast: minimum factor.
+    upper_contrast: maximum factor.
+    random_noise_level: standard deviation of added noise.
+    random_noise_apply_probability: of the noise of an image.
+  """
+
+  random_brightness: bool = False
+  max_delta_brightness: float = 0.125
+  random_saturation: bool = False
+  lower_saturation: float = 0.5
+  upper_saturation: float = 1.5
+  random_hue: bool = False
+  max_delta_hue: float = 0.2
+  random_contrast: bool = False
+  lower_contrast: float = 0.5
+  upper_contrast: float = 1.5
+  random_noise_level: float = 0.0
+  random_noise_apply_probability: float = 0.5
+
+  def brightness(self, drawn: randomness.RandomNumbers) -> tf.Tensor:
+    most = self.max_delta_brightness
+    return drawn.uniform("brightness", -most, most)
+
+  def saturation(self, drawn: randomness.RandomNumbers) -> tf.Tensor:
+    return drawn.uniform("saturation", self.lower_saturation, self.upper_saturation)
+
+  def hue(self, drawn: randomness.RandomNumbers) -> tf.Tensor:
+    return drawn.uniform("hue", -self.max_delta_hue, self.max_delta_hue)
+
+  def contrast(self, drawn: randomness.RandomNumbers) -> tf.Tensor:
+    return drawn.uniform("contrast", self.lower_contrast, self.upper_contrast)
+
+
 @gin.configurable
 def ApplyPhotometricImageDistortions(
-  images: Sequence[tf.Tensor],
-  random_brightness: bool = False,
-  max_delta_brightness: float = 0.125,
-  random_saturation: bool = False,
-  lower_saturation: float = 0.5,
-  upper_saturation: float = 1.5,
-  random_hue: bool = False,
-  max_delta_hue: float = 0.2,
-  random_contrast: bool = False,
-  lower_contrast: float = 0.5,
-  upper_contrast: float = 1.5,
-  random_noise_level: float = 0.0,
-  random_noise_apply_probability: float = 0.5,
+  images: Sequence[tf.Tensor], **options: Any
 ) -> list[tf.Tensor]:
-  """Distorts the colours of all images in the same way.
+  """Distorts the colors of all images in the same way.
 
   Args:
     images: tensors [..., H, W, 3] of floats in [0, 1].
-    random_brightness: whether brightness is changed.
-    max_delta_brightness: what is added at most, in either direction.
-    random_saturation: whether saturation is changed, in HSV.
-    lower_saturation: least factor.
-    upper_saturation: greatest factor.
-    random_hue: whether hue is turned, in HSV.
-    max_delta_hue: turns at most, in either direction.
-    random_contrast: whether contrast is changed.
-    lower_contrast: least factor.
-    upper_contrast: greatest factor.
-    random_noise_level: standard deviation of added noise; 0 adds none.
-    random_noise_apply_probability: that an image gets the noise.
+    **options: random_brightness=True, max_delta_brightness=0.125, and likewise
+      `lower_`, `upper_` and `random_saturation`, `random_hue`, `random_contrast`;
+      random_noise_level, random_noise_apply_probability.
   Returns:
     The images, clipped to [0, 1].
   """
-  drawn, done = randomness.of_batch(), list(images)
-  if random_brightness:
-    delta = drawn.uniform("brightness", -max_delta_brightness, max_delta_brightness)
-    done = [tf.image.adjust_brightness(image, delta[0]) for image in done]
-  if random_saturation:
-    factor = drawn.uniform("saturation", lower_saturation, upper_saturation)
-    done = [tf.image.adjust_saturation(image, factor[0]) for image in done]
-  if random_hue:
-    delta = drawn.uniform("hue", -max_delta_hue, max_delta_hue)
-    done = [tf.image.adjust_hue(image, delta[0]) for image in done]
-  if random_contrast:
-    factor = drawn.uniform("contrast", lower_contrast, upper_contrast)
-    done = [tf.image.adjust_contrast(image, factor[0]) for image in done]
-  if random_noise_level:
+  of, drawn, done = _Distortions(**options), randomness.of_batch(), list(images)
+  if of.random_brightness:
+    delta = of.brightness(drawn)[0]
+    done = [tf.image.adjust_brightness(image, delta) for image in done]
+  if of.random_saturation:
+    factor = of.saturation(drawn)[0]
+    done = [tf.image.adjust_saturation(image, factor) for image in done]
+  if of.random_hue:
+    delta = of.hue(drawn)[0]
+    done = [tf.image.adjust_hue(image, delta) for image in done]
+  if of.random_contrast:
+    factor = of.contrast(drawn)[0]
+    done = [tf.image.adjust_contrast(image, factor) for image in done]
+  if of.random_noise_level:
     done = [
       _with_noise(
-        image, drawn.scoped(str(i)), random_noise_level, random_noise_apply_probability
+        image,
+        drawn.scoped(str(i)),
+        of.random_noise_level,
+        of.random_noise_apply_probability,
       )
       for i, image in enumerate(done)
     ]
@@ -209,66 +224,41 @@ def _with_noise(
 @gin.configurable
 def ApplyPhotometricImageDistortionsParallel(
   images: tf.Tensor,
-  random_brightness: bool = False,
-  max_delta_brightness: float = 0.125,
-  random_saturation: bool = False,
-  lower_saturation: float = 0.5,
-  upper_saturation: float = 1.5,
-  random_hue: bool = False,
-  max_delta_hue: float = 0.2,
-  random_contrast: bool = False,
-  lower_contrast: float = 0.5,
-  upper_contrast: float = 1.5,
-  random_noise_level: float = 0.0,
-  random_noise_apply_probability: float = 0.5,
   custom_distortion_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
+  **options: Any,
 ) -> tf.Tensor:
-  """Distorts the colours of each image of a batch in a way of its own.
+  """Distorts the colors of each image of a batch separately.
 
   Args:
     images: [B, H, W, 3], floats in [0, 1].
-    random_brightness: see `ApplyPhotometricImageDistortions`, as for all that follow.
-    max_delta_brightness: see there.
-    random_saturation: see there.
-    lower_saturation: see there.
-    upper_saturation: see there.
-    random_hue: see there.
-    max_delta_hue: see there.
-    random_contrast: see there.
-    lower_contrast: see there.
-    upper_contrast: see there.
-    random_noise_level: see there.
-    random_noise_apply_probability: see there.
-    custom_distortion_fn: maps one image [H, W, 3] to another, at last.
+    custom_distortion_fn: maps one image [H, W, 3] at the end.
+    **options: see `ApplyPhotometricImageDistortions`.
   Returns:
     The images, clipped to [0, 1].
   """
-  images = tf.convert_to_tensor(images)
+  of, images = _Distortions(**options), tf.convert_to_tensor(images)
   first, places = randomness.of_batch(), tf.range(tf.shape(images)[0], dtype=tf.int64)
-  # A batch of images is numbered from its first sample on.
   drawn = randomness.RandomNumbers(first.numbers + places, first.seed, first.scope)
 
-  def draw(purpose: str, low: float, high: float) -> tf.Tensor:
-    values = drawn.uniform(purpose, low, high)[:, None, None, None]
-    return tf.cast(values, images.dtype)
+  def by_image(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values[:, None, None, None], images.dtype)
 
-  if random_brightness:
-    images += draw("brightness", -max_delta_brightness, max_delta_brightness)
-  if random_saturation or random_hue:
+  if of.random_brightness:
+    images += by_image(of.brightness(drawn))
+  if of.random_saturation or of.random_hue:
     hue, saturation, value = tf.split(tf.image.rgb_to_hsv(images), 3, axis=-1)
-    if random_saturation:
-      factor = draw("saturation", lower_saturation, upper_saturation)
+    if of.random_saturation:
+      factor = by_image(of.saturation(drawn))
       saturation = tf.clip_by_value(saturation * factor, 0.0, 1.0)
-    if random_hue:
-      hue = tf.math.floormod(hue + draw("hue", -max_delta_hue, max_delta_hue), 1.0)
+    if of.random_hue:
+      hue = tf.math.floormod(hue + by_image(of.hue(drawn)), 1.0)
     images = tf.image.hsv_to_rgb(tf.concat([hue, saturation, value], axis=-1))
-  if random_contrast:
+  if of.random_contrast:
     mean = tf.reduce_mean(images, axis=[1, 2], keepdims=True)
-    factor = draw("contrast", lower_contrast, upper_contrast)
-    images = (images - mean) * factor + mean
-  if random_noise_level:
-    applies = drawn.chance("noise applies", random_noise_apply_probability)
-    deviation = tf.where(applies, random_noise_level, 0.0)[:, None, None, None]
+    images = (images - mean) * by_image(of.contrast(drawn)) + mean
+  if of.random_noise_level:
+    applies = drawn.chance("noise applies", of.random_noise_apply_probability)
+    deviation = tf.where(applies, of.random_noise_level, 0.0)[:, None, None, None]
     noise = drawn.normal("noise", tf.shape(images)[1:]) * deviation
     images += tf.cast(noise, images.dtype)
   if custom_distortion_fn is not None:
@@ -278,11 +268,7 @@ def ApplyPhotometricImageDistortionsParallel(
 
 @gin.configurable
 def ApplyPhotometricImageDistortionsCheap(images: tf.Tensor) -> tf.Tensor:
-  """Raises each channel to a random power between 0.5 and 1.5: gamma correction.
-
-  Args:
-    images: [..., C], floats in [0, 1].
-  """
+  """Raises each channel to a random power in [0.5, 1.5); floats in [0, 1]."""
   drawn = randomness.of_batch()
   powers = [
     drawn.uniform(f"gamma {channel}", 0.5, 1.5)[0]
@@ -292,11 +278,7 @@ def ApplyPhotometricImageDistortionsCheap(images: tf.Tensor) -> tf.Tensor:
 
 
 def ApplyRandomFlips(images: tf.Tensor) -> tf.Tensor:
-  """Mirrors all images alike: left and right, up and down, each by an even chance.
-
-  Args:
-    images: [B, H, W, C], or [B, T, H, W, C].
-  """
+  """Flips all images [..., H, W, C] alike, horizontally and vertically, at random."""
   drawn = randomness.of_batch()
   for axis in (-2, -3):
     flips = drawn.chance(f"axis {axis}", 0.5)[0]
@@ -315,19 +297,17 @@ def ApplyDepthImageDistortions(
   min_depth_allowed: float = 0.25,
   max_depth_allowed: float = 2.5,
 ) -> list[tf.Tensor]:
-  """Adds noise to depths and scales them, and clips them.
+  """Scales depths, adds noise, and clips them.
 
   Args:
     depth_images: tensors [..., H, W, 1] of floats.
     random_noise_level: standard deviation of added noise; 0 distorts nothing.
-    random_noise_apply_probability: that an image is distorted.
-    scaling_noise: whether depths are scaled, too, by a factor of a gamma distribution.
+    random_noise_apply_probability: of the distortion of an image.
+    scaling_noise: whether to scale depths by a gamma distribution, too.
     gamma_shape: of that distribution.
     gamma_scale_inverse: of that distribution.
-    min_depth_allowed: nearer values are set to it.
-    max_depth_allowed: farther values are set to it.
-  Returns:
-    The images.
+    min_depth_allowed: clips nearer values.
+    max_depth_allowed: clips farther values.
   Raises:
     SpecError: an image has more than one channel.
   """

@@ -1,4 +1,4 @@
-"""Normalisation by stored statistics, frozen into the export, and its inverse."""
+"""Normalization by stored statistics, frozen into the export, and its inverse."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs, statistics
-from t2r_seq.preprocessors import abstract_preprocessor, image_to_float_preprocessor
 from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
   ComposedPreprocessor,
+  NoOpPreprocessor,
+  Representations,
+  SpecificationFn,
+  SpecTransformationPreprocessor,
+  specs_of_all_modes,
 )
 from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
 from t2r_seq.specs.extended_tensor_spec import added_axes
@@ -26,37 +30,36 @@ from t2r_seq.statistics.statistics import PathStatistics
 MEAN_STD, MIN_MAX, QUANTILE = "mean_std", "min_max", "quantile"
 MODES = (MEAN_STD, MIN_MAX, QUANTILE)
 _LOW, _HIGH = 0.01, 0.99
-# How much of the scale the rounding of the center may cost.
+# Maximum rounding error of the center, relative to the scale.
 _MAX_ROUNDING = 1e-6
-# A scale of a smaller share of an element's range is that of noise around one value.
+# A scale below this share of an element's range is noise around one value.
 _MIN_SHARE = 1e-6
-# Values that are normalised to more than this get a warning.
+# Larger normalized values get a warning.
 _FAR = 1000
 
 
 class Affine:
-  """Maps x to (x - center) / scale, by figures that are constants of the graph.
+  """Maps x to (x - center) / scale, which are constants of the graph.
 
-  An element that is constant in the data (`PathStatistics.constant`, in any mode) has
-  the scale 1, so that it becomes 0 and not noise. Back it has the scale 0: a network's
-  noise around 0 is no value that the data have. An element that moves, but so rarely
-  that its quantiles are equal but for noise (`_MIN_SHARE` of its range), or that its
-  standard deviation drowns in rounding, is normalised from minimum and maximum to -1
+  An element that is constant in the data (`PathStatistics.constant`) has the scale 1,
+  so that it becomes 0; the inverse has the scale 0, which ignores a network's noise. An
+  element that changes so rarely that its quantiles are equal but for noise, or that its
+  standard deviation is below rounding, is normalized from minimum and maximum to -1
   and 1.
 
   Attributes:
-    constant: which elements are constant, bool, the shape of the figures.
-    rare: which elements are normalised by minimum and maximum instead, bool.
-    far: which elements have values that are normalised to more than `_FAR`, bool.
+    constant: which elements are constant, bool, the shape of the center.
+    rare: which elements are normalized by minimum and maximum instead, bool.
+    far: which elements have normalized values beyond `_FAR`, bool.
   """
 
   def __init__(self, statistics: PathStatistics, mode: str, dtype: tf.DType) -> None:
-    """Takes the figures of a path.
+    """Creates the map.
 
     Args:
       statistics: of the stored values, at least one finite value for each element.
       mode: one of `MODES`.
-      dtype: of the normalised values.
+      dtype: of the normalized values.
     """
     stored_dtype = statistics.spec.dtype
     low, high = statistics.measure("min"), statistics.measure("max")
@@ -71,8 +74,8 @@ class Affine:
     self.far = (reach > _FAR * scale) & ~self.constant
     self._dtype = dtype
     is_wide = dtype == tf.float64 or (stored_dtype.is_integer and stored_dtype.size > 2)
-    # A center far off the spread has no place in a float32, and a second float for the
-    # rest does not help: Grappler adds up the constants of a graph.
+    # float32 rounds a center far from the spread. A second float for the remainder does
+    # not help: Grappler adds the constants of a graph.
     rounded = np.abs(center - center.astype(np.float32)) > _MAX_ROUNDING * scale
     self._inner = tf.float64 if is_wide or np.any(rounded) else tf.float32
     self._center = center.astype(self._inner.as_numpy_dtype)
@@ -84,12 +87,12 @@ class Affine:
     return {"center": self._center.tolist(), "scale": self._scale.tolist()}
 
   def normalize(self, values: Any) -> tf.Tensor:
-    """Maps stored values, [..., *shape], to normalised ones."""
+    """Maps stored values, [..., *shape], to normalized values."""
     values = (tf.cast(values, self._inner) - self._center) / self._scale
     return tf.cast(values, self._dtype)
 
   def unnormalize(self, values: Any) -> tf.Tensor:
-    """Maps normalised values, [..., *shape], back; the dtype stays."""
+    """Maps normalized values, [..., *shape], back; the dtype is unchanged."""
     values = tf.convert_to_tensor(values)
     scaled = tf.cast(values, self._inner) * self._scale_back
     return tf.cast(scaled + self._center, values.dtype)
@@ -107,25 +110,13 @@ def _center_and_scale(
   return low + (high - low) / 2, (high - low) / 2
 
 
-_ASK_FOR_IMAGES = "Compute the statistics with --images."
-
-
-def find_statistics(
+def _find_statistics(
   place: str, path: str, spec: tf.TensorSpec, found: Statistics
 ) -> PathStatistics | errors.Mismatch:
-  """Finds the figures of a path.
+  """Finds the statistics of a path, of one step; or returns what does not match.
 
-  The name in the record counts where both sides have one: models give paths of their
-  own to what is stored. The path counts otherwise.
-
-  Args:
-    place: of the spec, 'labels/<path>'; the figures' path where features and labels
-      share one.
-    path: of the spec.
-    spec: what the model takes, windowed or flat.
-    found: the statistics.
-  Returns:
-    The figures, of one step; or what does not fit.
+  If both sides have a name in the record, names are compared, else paths. `place` is
+  'labels/<path>', the path in the statistics if features and labels share one.
   """
   spec = specs.ExtendedTensorSpec.to_spec(spec)
   key = place if place in found.paths else _find_path(path, spec, found)
@@ -161,7 +152,8 @@ def _find_misfit(
     hint = "Only floats can be normalised: exclude the path with None."
     return errors.Mismatch(place, "a floating point dtype", errors.describe(spec), hint)
   if figures.count is None:
-    hint = _ASK_FOR_IMAGES if specs.is_encoded_image_spec(stored) else ""
+    is_image = specs.is_encoded_image_spec(stored)
+    hint = "Compute the statistics with --images." if is_image else ""
     return errors.Mismatch(place, want, f"no figures of the {figures.kind}", hint)
   is_one_number = added_axes(stored.shape, spec.frame_shape)
   if not (is_one_number or spec.frame_shape.is_compatible_with(stored.shape)):
@@ -194,36 +186,35 @@ _KINDS = (FEATURES, LABELS)
 
 
 @gin.configurable
-class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
-  """Normalises features and labels by the figures of a statistics file.
+class Normalize(SpecTransformationPreprocessor):
+  """Normalizes features and labels by a statistics file.
 
-  The figures are read once, at construction, and are constants of the graph from then
-  on: an export needs no file. Paths that are stored as integers come as such and leave
-  as floats. Constant elements become 0. `unnormalize` is the inverse, for what a policy
-  returns; it gives back a constant whatever the network says.
+  The statistics are read at construction and become constants of the graph: an export
+  needs no file. Stored integers become floats. Constant elements become 0.
+  `unnormalize` is the inverse, for the output of a policy.
   """
 
   def __init__(
     self,
-    model_feature_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
-    model_label_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
+    model_feature_specification_fn: SpecificationFn | None = None,
+    model_label_specification_fn: SpecificationFn | None = None,
     statistics_path: str | os.PathLike[str] | None = None,
     modes: Mapping[str, str | None] | None = None,
   ) -> None:
-    """Reads the statistics, and fits them to the model's specs.
+    """Reads the statistics, and matches them to the model's specs.
 
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
       statistics_path: JSON file of `t2r_seq stats` or `statistics.compute_statistics`.
-      modes: how to normalise the paths of features and labels that match a pattern
-        ('state', 'arm/*'; the first that matches counts): 'mean_std' to mean 0 and
-        standard deviation 1, 'min_max' from smallest and largest to -1 and 1,
-        'quantile' from the 1 % and 99 % quantiles to -1 and 1 (others lie outside), or
-        None for not at all. Paths that match no pattern stay as they are.
+      modes: the normalization of features and labels by pattern of their path
+        ('state', 'arm/*'; the first match counts): 'mean_std' to mean 0 and standard
+        deviation 1, 'min_max' from minimum and maximum to -1 and 1, 'quantile' from
+        the 1 % and 99 % quantiles to -1 and 1 (others lie outside), or None. Other
+        paths are unchanged.
     Raises:
-      SpecError: an unknown mode, a pattern that matches nothing, or specs that the
-        statistics do not fit; all paths are named.
+      SpecError: an unknown mode, a pattern without a match, or specs that do not match
+        the statistics.
       OSError: the file cannot be read.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
@@ -240,22 +231,22 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
     self._fit()
 
   def _fit(self) -> None:
-    """Makes the map of each path; everything that does not fit is in one error."""
+    """Makes the map of each path; raises one error for all mismatches."""
     problems: list[errors.Mismatch] = []
-    wanted = {
-      FEATURES: _all_modes(self._model_feature_specification_fn),
-      LABELS: _all_modes(self._model_label_specification_fn),
+    expected = {
+      FEATURES: specs_of_all_modes(self._model_feature_specification_fn),
+      LABELS: specs_of_all_modes(self._model_label_specification_fn),
     }
-    self._check_patterns([path for by_path in wanted.values() for path in by_path])
+    self._check_patterns([path for by_path in expected.values() for path in by_path])
     if all(mode is None for mode in self._modes.values()):
       return
     found = statistics.load_statistics(self._path)
-    for kind, by_path in wanted.items():
+    for kind, by_path in expected.items():
       for path, spec in by_path.items():
         mode = self._mode(path)
         if mode is None:
           continue
-        result = find_statistics(f"{kind}/{path}", path, spec, found)
+        result = _find_statistics(f"{kind}/{path}", path, spec, found)
         if isinstance(result, errors.Mismatch):
           problems.append(result)
           continue
@@ -266,16 +257,8 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
     if problems:
       raise errors.mismatch_error(f"Normalize: {self._path}", problems)
 
-  def check_inputs(
-    self, find: Callable[[], abstract_preprocessor.Representations]
-  ) -> None:
-    """Checks that the statistics are of what this preprocessor receives.
-
-    Args:
-      find: returns which earlier stages changed the input.
-    Raises:
-      SpecError: they are of another representation; all paths are named.
-    """
+  def check_inputs(self, find: Callable[[], Representations]) -> None:
+    """Checks that the statistics are of the input's representation."""
     if not self._transforms:
       return
     given = find()
@@ -297,7 +280,7 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
 
   @property
   def input_hint(self) -> str:
-    """Describes paths with statistics of integers, which no earlier stage may cast."""
+    """Names the paths with statistics of integers, which no stage may cast before."""
     found = {
       f"{kind}/{path}": dtype.name
       for kind, by_path in self._stored.items()
@@ -311,8 +294,8 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
     return f" The statistics are of {shown}. {hint}"
 
   def before_normalization(self) -> AbstractPreprocessor:
-    """Returns a preprocessor that changes nothing; see the base class."""
-    return abstract_preprocessor.NoOpPreprocessor(
+    """Returns a preprocessor that changes nothing."""
+    return NoOpPreprocessor(
       self.get_in_feature_specification, self.get_in_label_specification
     )
 
@@ -337,17 +320,7 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
       raise errors.mismatch_error("Normalize: modes", unused)
 
   def unnormalize(self, path: str, values: Any, kind: str = LABELS) -> tf.Tensor:
-    """Maps normalised values back to those of the data.
-
-    Args:
-      path: of the label (or feature) that they are of.
-      values: [..., *shape], such as a policy's actions.
-      kind: 'labels' or 'features'.
-    Returns:
-      The values in the units of the data; shape and dtype unchanged.
-    Raises:
-      SpecError: the path is not normalised.
-    """
+    """Maps normalized values back to the units of the data; see `unnormalize`."""
     if path not in self._maps.get(kind, {}):
       known = [f"{k}/{p}" for k, maps in self._maps.items() for p in maps]
       raise errors.SpecError(
@@ -357,7 +330,7 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
     return self._maps[kind][path].unnormalize(values)
 
   def figures(self) -> dict[str, dict[str, Any]]:
-    """Returns what values are normalised by, by kind and path, as JSON has it."""
+    """Returns mode, center and scale by 'features/<path>' or 'labels/<path>'."""
     return {
       f"{kind}/{path}": {"mode": self._mode(path), **affine.figures()}
       for kind, by_path in self._maps.items()
@@ -365,21 +338,18 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
     }
 
   def describe_stages(self) -> list[dict[str, Any]]:
-    """See the base class; with mode, center and scale of each path.
-
-    And which stages had changed the paths that the statistics are of, if any had.
-    """
+    """Returns the stage, its `figures`, and the stages that the statistics follow."""
     stage = {"stage": type(self).__name__, "normalization": self.figures()}
     earlier = {path: stages for path, stages in self._transforms.items() if stages}
     return [{**stage, "statistics_of": earlier} if earlier else stage]
 
   @property
   def statistics_path(self) -> str:
-    """The file that the figures are from."""
+    """The statistics file."""
     return self._path
 
   def is_normalized(self, path: str, kind: str = LABELS) -> bool:
-    """Whether a label (or feature) is normalised here."""
+    """Whether this stage normalizes a label (or feature)."""
     return path in self._maps.get(kind, {})
 
   def _transform_in_feature_specification(
@@ -442,22 +412,10 @@ def _check_modes(modes: Mapping[str, str | None] | None) -> dict[str, str | None
   return dict(modes)
 
 
-def _all_modes(
-  specification_fn: abstract_preprocessor.SpecificationFn | None,
-) -> dict[str, Any]:
-  """Returns the specs of all modes by path."""
-  found: dict[str, Any] = {}
-  for mode in specs.ModeKeys.ALL:
-    found |= dict(
-      abstract_preprocessor.call_specification_fn(specification_fn, mode).items()
-    )
-  return found
-
-
 def _warn_of_spread(
   path: str, mode: str, statistics: PathStatistics, affine: Affine
 ) -> None:
-  """Logs the elements that are not normalised by the spread of their mode."""
+  """Logs the elements that are not normalized by their mode."""
   moves = np.asarray(statistics.min != statistics.max)
   cases = [
     (affine.constant & ~moves, "constant in the data, and normalised to 0"),
@@ -486,25 +444,25 @@ def _warn_of_spread(
 def unnormalize(
   preprocessor: AbstractPreprocessor, path: str, values: Any, kind: str = LABELS
 ) -> tf.Tensor:
-  """Undoes the normalisation of a label, such as the action that a model predicts.
+  """Undoes the normalization of a label, such as the action that a model predicts.
 
-  Call it in a model's `create_export_outputs_fn`, so that the exported policy answers
-  in the units of the data.
+  Call it in a model's `create_export_outputs_fn`, so that the exported policy returns
+  the units of the data.
 
   Args:
-    preprocessor: a `Normalize`, or a chain with one in it: `model.preprocessor`.
+    preprocessor: a `Normalize`, or a chain with one: `model.preprocessor`.
     path: of the label (or feature).
-    values: normalised, [..., *shape].
+    values: normalized, [..., *shape].
     kind: 'labels' or 'features'.
   Returns:
     The values in the units of the data; shape and dtype unchanged.
   Raises:
-    SpecError: no stage normalises the path.
+    SpecError: no stage normalizes the path.
   """
   stages = list(normalizing_stages(preprocessor))
   found = [stage for stage in stages if stage.is_normalized(path, kind)]
   if stages and not found:
-    return stages[-1].unnormalize(path, values, kind)  # Says which paths there are.
+    return stages[-1].unnormalize(path, values, kind)  # Raises, with the paths.
   if not found:
     raise errors.SpecError(
       f"unnormalize: {kind}/{path}: expected a preprocessor that is or has a "
@@ -516,7 +474,7 @@ def unnormalize(
 
 
 def normalizing_stages(preprocessor: AbstractPreprocessor) -> Iterator[Normalize]:
-  """Yields the preprocessor, or the stages of it, that normalise."""
+  """Yields the stages of a preprocessor that normalize."""
   if isinstance(preprocessor, Normalize):
     yield preprocessor
   elif isinstance(preprocessor, TPUPreprocessorWrapper):

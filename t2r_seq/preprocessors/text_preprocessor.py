@@ -1,4 +1,4 @@
-"""The preprocessor that makes vectors of texts, such as instructions."""
+"""The preprocessor that embeds texts, such as instructions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.lite.texts import HashedWords
-from t2r_seq.preprocessors import abstract_preprocessor
-from t2r_seq.preprocessors.image_to_float_preprocessor import (
+from t2r_seq.preprocessors.abstract_preprocessor import (
+  SpecificationFn,
   SpecTransformationPreprocessor,
+  specs_of_all_modes,
 )
 
 _embedded: contextvars.ContextVar[dict[str, HashedWords] | None] = (
@@ -24,13 +25,12 @@ _embedded: contextvars.ContextVar[dict[str, HashedWords] | None] = (
 
 @contextlib.contextmanager
 def embedded_texts() -> Iterator[dict[str, HashedWords]]:
-  """Has preprocessors take vectors in place of texts: the caller embeds them.
+  """Makes preprocessors take vectors instead of texts, for runtimes without string ops.
 
-  Runtimes without string ops embed texts before they call the network.
+  A context variable, because specification functions of users pass no options on.
 
   Yields:
-    How to embed the texts of each path that a preprocessor takes as vectors; filled
-    when its specs are read.
+    How to embed the texts of each path; filled when the specs are read.
   """
   found: dict[str, HashedWords] = {}
   token = _embedded.set(found)
@@ -42,20 +42,18 @@ def embedded_texts() -> Iterator[dict[str, HashedWords]]:
 
 @gin.configurable
 class HashedTextPreprocessor(SpecTransformationPreprocessor):
-  """Embeds texts by a fixed random vector of each word; nothing is learned or shipped.
+  """Embeds texts by a fixed random vector for each word; nothing is learned.
 
-  The model declares vectors, float32 [..., D]; stored are texts, [...]. A word's hash
-  chooses its row of a table of normal numbers, and a text is the sum of its words' rows
-  over the root of their number, so that components are of about unit scale; without
-  words it is zeros. Upper case and punctuation don't count, nor does the order of
-  words, unless `ngrams` says so. The same text gives the same vector in training, in
-  the export and on every machine; the network itself never sees a string.
+  The model declares vectors, float32 [..., D], for texts, [...]. The hash of a word is
+  its row in a table of normal numbers. A text is the sum of its words' rows divided by
+  the root of their number; zeros without words. Case, punctuation and, with ngrams=1,
+  the order of words don't count. The vector is the same on every machine.
   """
 
   def __init__(
     self,
-    model_feature_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
-    model_label_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
+    model_feature_specification_fn: SpecificationFn | None = None,
+    model_label_specification_fn: SpecificationFn | None = None,
     text_paths: Sequence[str] = ("instruction",),
     num_buckets: int = 4096,
     ngrams: int = 1,
@@ -66,12 +64,12 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
-      text_paths: of the features that are texts where they are stored.
-      num_buckets: rows of the table; two words that share one are one word.
-      ngrams: up to so many neighbours count as a word of their own, too.
+      text_paths: of the features that are stored as texts.
+      num_buckets: rows of the table; words in one row are equal.
+      ngrams: up to so many adjacent words count as another word.
       seed: of the table.
     Raises:
-      SpecError: a count is below 1, or a path is no vector of floats of the model's.
+      SpecError: a count is below 1, or a path is no vector of floats.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     whose = type(self).__name__
@@ -85,10 +83,8 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
     self._seed = seed
 
   def check_specifications(self) -> None:
-    """Checks also that the texts become vectors of the model's."""
-    features: dict[str, Any] = {}
-    for mode in specs.ModeKeys.ALL:
-      features.update(self.get_out_feature_specification(mode).items())
+    """Checks also that the model declares vectors for the texts."""
+    features = specs_of_all_modes(self.get_out_feature_specification)
     mismatches = []
     for path in self._paths:
       spec = features.get(path)
@@ -120,10 +116,10 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     if _embedded.get() is not None:
       return features, labels
-    wanted = self.get_out_feature_specification(mode)
+    expected = self.get_out_feature_specification(mode)
     for path in self._paths:
-      if path in wanted and features.get(path) is not None:
-        features[path] = self._embed(features[path], wanted[path])
+      if path in expected and features.get(path) is not None:
+        features[path] = self._embed(features[path], expected[path])
     return features, labels
 
   def _hashed(self, size: int) -> HashedWords:

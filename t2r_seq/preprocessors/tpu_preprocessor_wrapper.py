@@ -26,13 +26,12 @@ from t2r_seq.specs.structures import (
 
 @gin.configurable
 class TPUPreprocessorWrapper(AbstractPreprocessor):
-  """Sends what another preprocessor returns as bfloat16, without optional tensors.
+  """Sends the output of another preprocessor as bfloat16, without optional tensors.
 
-  float32 features leave the host as bfloat16 and are float32 again where the model
-  receives them, rounded to 8 bits of precision. Specs of bfloat16 are parsed and
-  preprocessed as float32. Optional tensors are left out in every mode, so that training
-  and exports see the same. Exports, in mode 'infer', do not round float32. After
-  Tensor2Robot's class of that name.
+  float32 features leave the host as bfloat16, and `receive` casts them back: they are
+  rounded to 8 bits. Specs of bfloat16 are parsed and preprocessed as float32. Optional
+  tensors are left out in every mode, so that training and exports have the same.
+  Exports, in mode 'infer', do not round float32.
   """
 
   def __init__(
@@ -50,10 +49,10 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
       model_label_specification_fn: takes a mode, returns the model's label specs.
       preprocessor_cls: creates the wrapped preprocessor from the two functions.
       cast_labels: whether float32 labels are sent as bfloat16, too.
-      preprocessor: the wrapped preprocessor itself, in place of the first three.
+      preprocessor: the wrapped preprocessor, instead of the first three.
     Raises:
-      SpecError: the wrapped preprocessor does not give what the model takes, or a class
-        is given for an instance.
+      SpecError: the wrapped preprocessor does not match the model, or `preprocessor` is
+        a class.
     """
     if isinstance(preprocessor, type):
       raise errors.SpecError(
@@ -69,56 +68,48 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
 
   @property
   def preprocessor(self) -> AbstractPreprocessor:
-    """The preprocessor that is wrapped."""
+    """The wrapped preprocessor."""
     return self._preprocessor
 
   def get_in_feature_specification(self, mode: str) -> Any:
-    """Returns those of the wrapped preprocessor, with float32 for bfloat16."""
     return _parsed(self._preprocessor.get_in_feature_specification(mode))
 
   def get_in_label_specification(self, mode: str) -> Any:
-    """Returns those of the wrapped preprocessor, with float32 for bfloat16."""
     return _parsed(self._preprocessor.get_in_label_specification(mode))
 
   def get_out_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns the required ones of the wrapped preprocessor, bfloat16 for float32."""
     given = self._preprocessor.get_out_feature_specification(mode)
     return _sent(given, mode != specs.ModeKeys.INFER)
 
   def get_out_label_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns the required ones of the wrapped preprocessor, cast if `cast_labels`."""
     given = self._preprocessor.get_out_label_specification(mode)
     return _sent(given, self._cast_labels and mode != specs.ModeKeys.INFER)
 
   def receive(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
-    """Casts back what was cast; see the base class."""
-    wanted = self._preprocessor.get_out_feature_specification(mode)
-    features = _received(features, wanted)
+    """Casts bfloat16 back to float32."""
+    expected = self._preprocessor.get_out_feature_specification(mode)
+    features = _received(features, expected)
     if labels is not None:
-      wanted = self._preprocessor.get_out_label_specification(mode)
-      labels = _received(labels, wanted)
+      expected = self._preprocessor.get_out_label_specification(mode)
+      labels = _received(labels, expected)
     return self._preprocessor.receive(features, labels, mode)
 
   def representations(self, before: Representations | None = None) -> Representations:
-    """Returns those of the other preprocessor: what travels is cast back."""
     return self._preprocessor.representations(before)
 
   def check_inputs(self, find: Callable[[], Representations]) -> None:
-    """Checks those of the other preprocessor; see the base class."""
     self._preprocessor.check_inputs(find)
 
   def describe_stages(self) -> list[dict[str, Any]]:
-    """Returns those of the other preprocessor, and itself."""
     return [*self._preprocessor.describe_stages(), *super().describe_stages()]
 
   def before_normalization(self) -> AbstractPreprocessor:
-    """Returns that of the other preprocessor; see the base class."""
     before = self._preprocessor.before_normalization()
     return self if before is self._preprocessor else before
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
-    # Skips the wrapped preprocessor's checks: it computes in float32 where its specs
-    # declare bfloat16. The wrapper checks its input and its output.
+    # Skips the checks of the wrapped preprocessor, which computes bfloat16 as float32.
+    # The wrapper checks its input and its output.
     features, labels = self._preprocessor._preprocess_fn(features, labels, mode)
     features = _cast(features, self.get_out_feature_specification(mode))
     if labels is not None:
@@ -127,18 +118,20 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
 
 
 def _parsed(structure: Any) -> specs.TensorSpecStruct:
+  """Returns specs with float32 for bfloat16."""
   flat = specs.TensorSpecStruct(specs.flatten_spec_structure(structure).items())
   return replace_dtype(flat, tf.bfloat16, tf.float32)
 
 
 def _sent(structure: Any, is_cast: bool) -> specs.TensorSpecStruct:
+  """Returns the required specs, with bfloat16 for float32 if they are cast."""
   flat = filter_required_flat_tensor_spec(specs.flatten_spec_structure(structure))
   return replace_dtype(flat, tf.float32, tf.bfloat16) if is_cast else flat
 
 
 @tf.autograph.experimental.do_not_convert
 def _cast(batch: Any, out_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Returns the tensors of `out_spec`, cast to bfloat16 where it declares that."""
+  """Returns the tensors of `out_spec`, cast to bfloat16 if it declares that."""
   flat = specs.flatten_spec_structure(batch)
   sent = specs.TensorSpecStruct({path: flat[path] for path in out_spec if path in flat})
   return cast_float32_to_bfloat16(sent, out_spec)
@@ -146,10 +139,10 @@ def _cast(batch: Any, out_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruc
 
 @tf.autograph.experimental.do_not_convert
 def _received(batch: Any, structure: Any) -> specs.TensorSpecStruct:
-  wanted = specs.flatten_spec_structure(structure)
+  expected = specs.flatten_spec_structure(structure)
   received = specs.TensorSpecStruct()
   for path, tensor in specs.flatten_spec_structure(batch).items():
-    is_wide = path in wanted and wanted[path].dtype == tf.float32
+    is_wide = path in expected and expected[path].dtype == tf.float32
     if tensor is not None and is_wide and tensor.dtype == tf.bfloat16:
       tensor = tf.cast(tensor, tf.float32)
     received[path] = tensor
