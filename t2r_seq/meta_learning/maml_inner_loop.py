@@ -1,9 +1,12 @@
-"""The inner loop of MAML: gradient descent whose steps can be differentiated."""
+"""The inner loop of MAML: differentiable gradient descent on substituted weights."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -11,7 +14,6 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.layers.losses import local_means
-from t2r_seq.meta_learning.substitution import substituted
 from t2r_seq.specs import ModeKeys
 
 InferenceFn = Callable[..., Mapping[str, Any]]
@@ -20,10 +22,10 @@ LossFn = Callable[..., Any]
 
 @gin.configurable
 class MAMLInnerLoopGradientDescent(tf.Module):
-  """Adapts a network to a task by steps of gradient descent (Finn et al., 2017).
+  """Adapts a network to a task by gradient descent (Finn et al., 2017).
 
-  The steps are functions of the variables: the outer loss is differentiated through
-  them. The layers are not touched; see `substitution`.
+  The outer loss is differentiated through the steps. Layers need no change; see
+  `substituted`.
   """
 
   def __init__(
@@ -36,12 +38,12 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     """Creates the inner loop.
 
     Args:
-      learning_rate: of the steps; what learned ones begin with.
-      use_second_order: whether gradients of the outer loss flow through those of the
-        inner one. False is first-order MAML.
-      var_scope: how the names of variables begin that adapt; None adapts all.
-      learn_inner_lr: gives each variable a learning rate of its own, which the outer
-        loop trains (Meta-SGD), also where the inner gradients are of first order.
+      learning_rate: of the steps; the initial value of learned rates.
+      use_second_order: whether gradients of the outer loss flow through the inner
+        gradients. False is first-order MAML.
+      var_scope: prefix of the names of the variables that adapt; None adapts all.
+      learn_inner_lr: trains a learning rate for each variable in the outer loop
+        (Meta-SGD).
     """
     super().__init__(name="inner_loop")
     self._learning_rate = learning_rate
@@ -51,7 +53,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     self.inner_learning_rates: dict[str, tf.Variable] = {}
 
   def create_learning_rates(self, names: Sequence[str]) -> None:
-    """Creates the learning rates of variables by name, where they are learned."""
+    """Creates the learned rates of variables, if rates are learned."""
     if not self._learn_inner_lr:
       return
     for name in names:
@@ -61,9 +63,6 @@ class MAMLInnerLoopGradientDescent(tf.Module):
           self.inner_learning_rates[key] = tf.Variable(
             self._learning_rate, name=f"{key}_inner_lr", dtype=tf.float32
           )
-
-  def _adapts(self, name: str) -> bool:
-    return self._var_scope is None or name.startswith(self._var_scope)
 
   @tf.autograph.experimental.do_not_convert
   def _learning_rate_of(self, name: str) -> Any:
@@ -81,22 +80,22 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     params: Mapping[str, Any] | None = None,
     variables: Mapping[str, tf.Variable] | None = None,
   ) -> tuple[list[Any], list[Any], list[tf.Tensor]]:
-    """Takes a step of descent for each but the last input, and infers on that.
+    """Takes a gradient step on each input but the last, and infers on the last.
 
     Args:
       inputs_list: (features, labels) of the steps, then of the inference.
       inference_network_fn: called with `features`, `labels` and `mode`.
-      model_train_fn: called with these and `inference_outputs`; gives the loss, or
+      model_train_fn: called with these and `inference_outputs`; returns the loss, or
         (loss, anything).
-      mode: is handed to both; in mode 'infer' the steps run in mode 'eval'.
-      params: is handed to both, unless None.
+      mode: of both functions; in mode 'infer' the steps run in mode 'eval'.
+      params: of both functions, unless None.
       variables: what may adapt, by name; None: the trainable variables that
-        `inference_network_fn` is seen to read.
+        `inference_network_fn` reads.
     Returns:
-      ([outputs on the last input before any step, outputs after all of them], outputs
-      of the steps before each of them and after the last, the losses of those).
+      ([outputs on the last input before the steps, after them], outputs on the other
+      inputs before each step and after the last one, their losses).
     Raises:
-      SpecError: there are no two inputs, or nothing adapts.
+      SpecError: fewer than two inputs, or nothing adapts.
     """
     if tf.executing_eagerly():
 
@@ -120,7 +119,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     values, inner_outputs, inner_losses = self.descend(
       inputs_list[:-1], *functions, inner, adapting
     )
-    # What the steps came to, on the data of the last one; nothing is learned from it.
+    # The result of the last step on its own data; nothing is learned from it.
     features, labels = inputs_list[-2]
     adapted = list(adapting.values())
     with substituted(adapted, values), local_means():
@@ -128,19 +127,16 @@ class MAMLInnerLoopGradientDescent(tf.Module):
       inner_losses.append(_loss(model_train_fn, features, labels, outputs, inner))
       inner_outputs.append(outputs)
     features, labels = inputs_list[-1]
-    asked = {"features": features, "labels": labels, "mode": mode, **extra}
+    last = {"features": features, "labels": labels, "mode": mode, **extra}
     with substituted(adapted, values):
-      conditioned = inference_network_fn(**asked)
-    return [inference_network_fn(**asked), conditioned], inner_outputs, inner_losses
+      conditioned = inference_network_fn(**last)
+    return [inference_network_fn(**last), conditioned], inner_outputs, inner_losses
 
   @tf.autograph.experimental.do_not_convert
   def choose(self, variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
-    """Returns the variables that adapt, by name.
-
-    Raises:
-      SpecError: there is none.
-    """
-    adapting = {n: v for n, v in variables.items() if self._adapts(n)}
+    """Returns the variables that adapt; SpecError if there is none."""
+    scope = self._var_scope or ""
+    adapting = {n: v for n, v in variables.items() if n.startswith(scope)}
     if not adapting:
       raise errors.SpecError(
         f"{type(self).__name__}: var_scope: expected one that begins names of "
@@ -153,19 +149,19 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     inputs_list: Sequence[tuple[Any, Any]],
     inference_network_fn: InferenceFn,
     model_train_fn: LossFn,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     variables: Mapping[str, tf.Variable],
   ) -> tuple[list[tf.Tensor], list[Any], list[tf.Tensor]]:
-    """Takes a step of descent for each input.
+    """Takes a gradient step on each input.
 
     Args:
       inputs_list: (features, labels) of the steps.
       inference_network_fn: see `inner_loop`.
       model_train_fn: see `inner_loop`.
-      asked: further arguments of both.
+      options: further arguments of both.
       variables: what adapts, by name.
     Returns:
-      (the values that the variables came to; outputs, and losses, before each step).
+      (adapted values of the variables; outputs, and losses, before each step).
     """
     names, adapted = list(variables), list(variables.values())
     values = [tf.convert_to_tensor(variable) for variable in adapted]
@@ -174,8 +170,8 @@ class MAMLInnerLoopGradientDescent(tf.Module):
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(values)
         with substituted(adapted, values), local_means():
-          outputs = inference_network_fn(features=features, labels=labels, **asked)
-          loss = _loss(model_train_fn, features, labels, outputs, asked)
+          outputs = inference_network_fn(features=features, labels=labels, **options)
+          loss = _loss(model_train_fn, features, labels, outputs, options)
       values = self._descended(names, values, tape.gradient(loss, values))
       inner_outputs.append(outputs)
       inner_losses.append(loss)
@@ -188,7 +184,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     values: Sequence[tf.Tensor],
     gradients: Sequence[tf.Tensor | None],
   ) -> list[tf.Tensor]:
-    """Returns the values after a step; those without a gradient stay."""
+    """Returns the values after a step; values without a gradient are unchanged."""
     stepped = []
     for name, value, gradient in zip(names, values, gradients, strict=True):
       if gradient is not None:
@@ -205,10 +201,10 @@ def _loss(
   features: Any,
   labels: Any,
   outputs: Any,
-  asked: Mapping[str, Any],
+  options: Mapping[str, Any],
 ) -> tf.Tensor:
   result = model_train_fn(
-    features=features, labels=labels, inference_outputs=outputs, **asked
+    features=features, labels=labels, inference_outputs=outputs, **options
   )
   return result[0] if isinstance(result, tuple) else result
 
@@ -217,13 +213,94 @@ def _variables_of(
   inference_network_fn: InferenceFn,
   features: Any,
   labels: Any,
-  asked: Mapping[str, Any],
+  options: Mapping[str, Any],
 ) -> dict[str, tf.Variable]:
-  """Finds the trainable variables that a function reads, by their names."""
+  """Returns the trainable variables that a function reads, by name."""
   with tf.GradientTape() as tape:
-    inference_network_fn(features=features, labels=labels, **asked)
+    inference_network_fn(features=features, labels=labels, **options)
   found: dict[str, tf.Variable] = {}
   for variable in tape.watched_variables():
     name = variable.name.partition(":")[0]
     found[name if name not in found else f"{name}_{len(found)}"] = variable
   return found
+
+
+class _Active(threading.local):
+  """Substitutes of variables, by id, in this thread."""
+
+  def __init__(self) -> None:
+    self.values: dict[int, tf.Tensor] = {}
+
+
+_active = _Active()
+
+
+@functools.cache
+def _substitutable(cls: Any) -> Any:
+  """Derives the class of a variable that reads its substitute if it has one.
+
+  Keras 3 has a scope for this; Keras 2, tf.Module and the variables of replicas have
+  none, but all read a `tf.Variable`.
+  """
+
+  class Substitutable(cls):  # type: ignore[valid-type, misc]
+    is_substitutable = True
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+      value = _active.values.get(id(self))
+      return super()._read_variable_op(no_copy) if value is None else value
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+      value = _active.values.get(id(self))
+      if value is None:
+        return super().sparse_read(indices, name)
+      return tf.gather(value, indices, name=name)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+      value = _active.values.get(id(self))
+      if value is None:
+        return super().gather_nd(indices, name)
+      return tf.gather_nd(value, indices, name=name)
+
+  Substitutable.__name__, Substitutable.__qualname__ = cls.__name__, cls.__qualname__
+  Substitutable.__module__ = cls.__module__
+  return Substitutable
+
+
+def _parts(variable: Any) -> list[tf.Variable]:
+  """Returns the variables that reads go to: itself, or that of each replica."""
+  inner = getattr(variable, "_variable", variable)  # Keras 2, mixed precision.
+  return list(getattr(inner, "values", [inner]))
+
+
+@tf.autograph.experimental.do_not_convert
+@contextlib.contextmanager
+def substituted(
+  variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]
+) -> Iterator[None]:
+  """Makes reads of variables return tensors, in this thread and what it traces.
+
+  Gradients flow to the tensors. Assignments still change the variables. Layers read
+  their variables themselves, so that no argument can carry the values.
+
+  Args:
+    variables: of Keras layers or tf.Modules.
+    values: one for each, of its shape and dtype.
+  Raises:
+    RuntimeError: outside a `tf.function`, where ops read variables without Python.
+  """
+  if tf.executing_eagerly():
+    raise RuntimeError("substituted: expected to be inside a tf.function.")
+  found = {}
+  for variable, value in zip(variables, values, strict=True):
+    for part in _parts(variable):
+      if not getattr(part, "is_substitutable", False):
+        cls: Any = type(part)
+        part.__class__ = _substitutable(cls)
+      found[id(part)] = value
+  before = _active.values
+  _active.values = {**before, **found}
+  try:
+    yield
+  finally:
+    _active.values = before

@@ -11,43 +11,42 @@ from absl import logging
 
 from t2r_seq import models, specs
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
-from t2r_seq.meta_learning.maml_inner_loop import MAMLInnerLoopGradientDescent
-from t2r_seq.meta_learning.substitution import substituted
-from t2r_seq.meta_learning.task_model import CARRIED, TASK, TaskModel, branch_of, flat
+from t2r_seq.meta_learning.maml_inner_loop import (
+  MAMLInnerLoopGradientDescent,
+  substituted,
+)
+from t2r_seq.meta_learning.task_model import (
+  CARRIED,
+  TASK,
+  TaskModel,
+  base_state,
+  branch_of,
+  flat,
+  merge_samples,
+)
 from t2r_seq.policies.policy_model import note_network_inputs, noting_network_inputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
-_as_it_is = tf.autograph.experimental.do_not_convert
 _SELECTED = ("condition_output", "inference_output")
 
 
 def pfor_map_fn(fn: Callable[[Any], Any], elems: Any) -> Any:
-  """Maps a function over the first axis of tensors, all at once.
-
-  Args:
-    fn: takes the structure of `elems` without the first axis, and gives tensors. What
-      assigns to variables, such as batch normalisation in mode 'train', can't run so.
-    elems: tensors [tasks, ...].
-  Returns:
-    What `fn` gives, [tasks, ...].
-  """
+  """Vectorizes `fn` over the first axis of `elems`; it must not assign to variables."""
   return tf.vectorized_map(fn, elems)
 
 
 @gin.configurable
 class MAMLModel(TaskModel):
-  """Learns the weights from which a few steps of descent learn a task.
+  """Learns initial weights that adapt to a task in a few gradient steps.
 
   Finn, Abbeel and Levine, 'Model-Agnostic Meta-Learning for Fast Adaptation of Deep
-  Networks', 2017. The base model stays as it is: its features and labels become
-  `condition/features`, `condition/labels` and `inference/features`, with an axis of
-  tasks and one of samples. Its loss on the condition adapts the weights; its loss on
-  the inference, with those weights, is what is trained. Where the base model has an
-  `inner_loss_fn(features, labels, inference_outputs, mode)`, the weights adapt by that:
+  Networks', 2017. The base model is unchanged: its loss on the condition adapts the
+  weights, its loss on the inference with the adapted weights is trained. If it has an
+  `inner_loss_fn(features, labels, inference_outputs, mode)`, that adapts the weights:
   a learned loss, as in domain-adaptive meta-learning (Yu et al., 2018).
 
-  The exported policy has `adapt`: each environment of it can learn a task, and its
-  steps take the base model's observations; see `MAMLRegressionPolicy`.
+  The exported policy has `adapt` for each environment, and its steps take the base
+  model's observations; see `MAMLRegressionPolicy`.
   """
 
   def __init__(
@@ -66,21 +65,16 @@ class MAMLModel(TaskModel):
       base_model: any model, not built.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      num_inner_loop_steps: steps of descent on the condition; what is less than 1
-        counts as 1, with a warning.
-      var_scope: how the names of variables begin that the outer loop trains, such as
-        'base/head'; None trains all. The inner loop has a `var_scope` of its own.
-      use_parallel_for: adapts to all tasks at once, in place of one after the other;
-        see `pfor_map_fn` for what can't.
-      inner_loop: how the weights adapt; None: `MAMLInnerLoopGradientDescent()`, as gin
-        configures it.
-      **kwargs: of `T2RModel`; padding, execution, warm start and what is frozen are the
-        base model's, the optimizer is this one's.
+      num_inner_loop_steps: gradient steps on the condition; at least 1 is used.
+      var_scope: prefix of the names of the variables that the outer loop trains, such
+        as 'base/head'; None trains all. The inner loop has a separate `var_scope`.
+      use_parallel_for: adapts to all tasks at once by `pfor_map_fn`.
+      inner_loop: adapts the weights; None: `MAMLInnerLoopGradientDescent()`.
+      **kwargs: see `TaskModel`.
     """
     if num_inner_loop_steps < 1:
       logging.warning(
-        "%s: num_inner_loop_steps: expected at least 1, got %s: 1 is taken, as "
-        "Tensor2Robot does it.",
+        "%s: num_inner_loop_steps: expected at least 1, got %s: 1 is used.",
         type(self).__name__,
         num_inner_loop_steps,
       )
@@ -102,7 +96,7 @@ class MAMLModel(TaskModel):
   def inference_network_fn(  # type: ignore[override]
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> TensorSpecStruct:
-    """Adapts to each task, and infers with what it came to.
+    """Adapts to each task, and infers with the adapted weights.
 
     Args:
       features: of the condition and of the inference, [tasks, samples, ...].
@@ -110,10 +104,9 @@ class MAMLModel(TaskModel):
       mode: one of `ModeKeys`.
     Returns:
       Outputs of the base model, [tasks, samples, ...]: 'full_condition_output/...'
-      before any step, 'full_condition_outputs/output_<i>/...' after i of them,
+      before the steps, 'full_condition_outputs/output_<i>/...' after i steps,
       'full_inference_output_unconditioned/...' and 'full_inference_output/...', and
-      the two that `_select_inference_output` chooses; 'inner_losses',
-      [tasks, steps + 1].
+      those of `_select_inference_output`; 'inner_losses', [tasks, steps + 1].
     """
     elements = {
       "condition_features": flat(features["condition"]["features"]),
@@ -123,34 +116,26 @@ class MAMLModel(TaskModel):
     if labels is not None:
       elements["inference_labels"] = flat(labels)
 
-    def learn_task(element: Any) -> Any:
-      return self._learn_task(element, mode)
-
-    if self._use_parallel_for:
-      learned = pfor_map_fn(learn_task, elements)
-    else:
-      learned = _map_tasks(learn_task, elements)
+    map_tasks = pfor_map_fn if self._use_parallel_for else _map_tasks
+    learned = map_tasks(lambda element: self._learn_task(element, mode), elements)
     predictions = TensorSpecStruct(learned["outputs"])
     predictions["inner_losses"] = learned["inner_losses"]
     predictions = self._select_inference_output(predictions)
-    # In training a base model may leave out what only its loss is asked for.
+    # In training a base model may compute its loss without these outputs.
     for name in () if mode == ModeKeys.TRAIN else _SELECTED:
       self._check_outputs("_select_inference_output", predictions, name)
     return predictions
 
   def _select_inference_output(self, predictions: TensorSpecStruct) -> TensorSpecStruct:
-    """Chooses 'condition_output' and 'inference_output'; override it for other models.
+    """Adds 'condition_output' and 'inference_output'; override it for other models.
 
-    Args:
-      predictions: see `inference_network_fn`.
-    Returns:
-      The same with the two; by default the base model's 'inference_output's, or a
-      critic's 'q_predicted'.
+    By default they are the base model's 'inference_output', or a critic's
+    'q_predicted'.
     """
     for name in _SELECTED:
-      for said in ("inference_output", "q_predicted"):
-        if f"full_{name}/{said}" in predictions and name not in predictions:
-          predictions[name] = predictions[f"full_{name}/{said}"]
+      for key in ("inference_output", "q_predicted"):
+        if f"full_{name}/{key}" in predictions and name not in predictions:
+          predictions[name] = predictions[f"full_{name}/{key}"]
     return predictions
 
   def model_train_fn(
@@ -174,10 +159,9 @@ class MAMLModel(TaskModel):
     inference_outputs: Any,
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """Returns the base model's metrics on the inference.
+    """Returns the base model's metrics, and its loss before adapting.
 
-    And 'unconditioned/loss', that of the weights before they adapted: what adapting is
-    good for.
+    That is 'unconditioned/loss'.
     """
     metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
     x, y, _ = self._inferred(features, labels, inference_outputs, mode)
@@ -220,11 +204,7 @@ class MAMLModel(TaskModel):
     )
 
   def adapt(self, raw_features: SpecStructure) -> TensorSpecStruct:
-    """Returns the weights that descent on the condition comes to, of each task.
-
-    Args:
-      raw_features: as `get_adaptation_specification` says, [tasks, samples, ...].
-    """
+    """Returns the weights adapted to each condition; see the base class."""
     condition = self.preprocessor.preprocess_condition(raw_features, ModeKeys.INFER)
 
     def learn_task(element: Any) -> Any:
@@ -253,7 +233,7 @@ class MAMLModel(TaskModel):
     recurrent_state: SpecStructure,
     seeds: tf.Tensor | None,
   ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
-    """Takes a step of the base model in each environment, with its task's weights."""
+    """Steps the base model in each environment, with the weights of its task."""
     state = specs.flatten_spec_structure(recurrent_state)
     adapted = list(self._adapting().values())
     names = [f"{TASK}/{name}" for name in self._adapting()]
@@ -264,10 +244,7 @@ class MAMLModel(TaskModel):
     def step(element: Any) -> Any:
       values = [element["state"][name] for name in names]
       one = tf.nest.map_structure(lambda value: value[tf.newaxis], element)
-      carried = specs.pack_flat_sequence_to_spec_structure(
-        self._base_model.get_recurrent_state_specification(ModeKeys.INFER),
-        branch_of(one["state"], CARRIED),
-      )
+      carried = base_state(self._base_model, one["state"])
       with noting_network_inputs() as inputs, substituted(adapted, values):
         outputs, carried = self._base_model.export_step(
           TensorSpecStruct(one["features"]), carried, one.get("seeds")
@@ -283,7 +260,7 @@ class MAMLModel(TaskModel):
 
   @property
   def _inner_loss_fn(self) -> Callable[..., Any]:
-    """What the weights adapt by."""
+    """The loss of the inner loop."""
     base: Any = self._base_model
     return getattr(base, "inner_loss_fn", base.model_train_fn)
 
@@ -293,12 +270,10 @@ class MAMLModel(TaskModel):
   def _learn_task(self, element: Any, mode: str) -> dict[str, Any]:
     """Adapts to one task; tensors [samples, ...]."""
     base = self._base_model
-    # Mode 'infer' has no labels, and a loss needs what 'eval' computes.
-    inner_mode = ModeKeys.EVAL if mode == ModeKeys.INFER else mode
     condition = base.pack(
       TensorSpecStruct(element["condition_features"]),
       TensorSpecStruct(element["condition_labels"]),
-      inner_mode,
+      preprocessors.condition_mode(mode),
     )
     given = element.get("inference_labels")
     inference = base.pack(
@@ -319,47 +294,37 @@ class MAMLModel(TaskModel):
     branches["full_condition_output"] = inner[0]
     branches["full_inference_output_unconditioned"] = inferred[0]
     branches["full_inference_output"] = inferred[1]
-    for branch, said in branches.items():
-      for path, value in flat(said).items():
+    for branch, output in branches.items():
+      for path, value in flat(output).items():
         outputs[f"{branch}/{path}"] = value
     return {
       "outputs": outputs,
       "inner_losses": tf.stack([tf.cast(loss, tf.float32) for loss in losses]),
     }
 
-  @_as_it_is
+  @tf.autograph.experimental.do_not_convert
   def _inferred(
     self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
   ) -> tuple[Any, Any, Any]:
-    """Returns (features, labels, outputs) of the inference as one batch."""
-    merged = [
-      meta_tfdata.flatten_batch_examples(TensorSpecStruct(flat(part)))
-      for part in (
-        features["inference"]["features"],
-        labels,
-        branch_of(outputs, "full_inference_output"),
-      )
-    ]
-    packed = specs.pack_flat_sequence_to_spec_structure
-    base = self._base_model
+    base, inference = self._base_model, features["inference"]["features"]
     return (
-      packed(base.get_feature_specification(mode), merged[0]),
-      packed(base.get_label_specification(mode), merged[1]),
-      merged[2],
+      merge_samples(inference, base.get_feature_specification(mode)),
+      merge_samples(labels, base.get_label_specification(mode)),
+      meta_tfdata.flatten_batch_examples(branch_of(outputs, "full_inference_output")),
     )
 
-  @_as_it_is
+  @tf.autograph.experimental.do_not_convert
   def _inner_scalars(self, outputs: Any) -> dict[str, tf.Tensor]:
     losses = tf.reduce_mean(outputs["inner_losses"], axis=0)
     return {f"inner_loss_{i}": loss for i, loss in enumerate(tf.unstack(losses))}
 
 
 def _map_tasks(learn_task: Callable[[Any], Any], elements: Any) -> Any:
-  """Maps a function over tasks, one after the other."""
+  """Maps a function over tasks, one after another."""
   one = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), elements)
   traced = tf.function(learn_task, input_signature=[one])
-  given = tf.nest.map_structure(
+  output = tf.nest.map_structure(
     lambda x: tf.TensorSpec(x.shape, x.dtype),
     traced.get_concrete_function().structured_outputs,
   )
-  return tf.map_fn(traced, elements, fn_output_signature=given)
+  return tf.map_fn(traced, elements, fn_output_signature=output)

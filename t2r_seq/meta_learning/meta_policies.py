@@ -1,4 +1,4 @@
-"""Policies that learn a task from episodes, and act in it."""
+"""Policies that adapt to a task from its episodes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Episode = Sequence[Mapping[str, Any]]
 """Steps as `t2r_seq.actors` gives them: 'observation', 'action', 'reward', ..."""
 
 PackConditionFn = Callable[..., Any]
-"""Of episodes, specs, and `time_offsets` where the model looks at several steps."""
+"""Takes episodes and specs, and `time_offsets` if the model stacks steps."""
 
 
 class MetaLearningPolicy(policies.Policy):
-  """A policy that can learn a task."""
+  """A policy that adapts to a task."""
 
   def reset_task(self) -> None:
-    """Forgets the task before."""
+    """Forgets the previous task."""
 
   @abc.abstractmethod
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Learns a task from its episodes."""
+    """Adapts to the episodes of a task."""
 
 
 @gin.configurable
@@ -40,21 +40,20 @@ def pack_condition(
   num_episodes: int | None = None,
   time_offsets: Mapping[str, Sequence[int]] | None = None,
 ) -> specs.TensorSpecStruct:
-  """Packs the steps of episodes as what a task is learned from.
+  """Packs the steps of episodes as the condition of a task.
 
   Args:
     episode_data: of the task; the newest last.
-    spec: of `get_adaptation_specification`: paths below 'condition/features' are found
-      in observations, those below 'action', a critic's, also in the step's action;
-      those below 'condition/labels' are entries of a step, such as 'action', or else of
-      its info; what neither has is the action, if it is the only label or 'target'.
-    num_samples: the newest steps that are taken; None: as many as the specs say, or all
-      where they say nothing.
-    num_episodes: the newest episodes, of which samples are taken at even distances from
-      start to end, as `TaskStoreInputGenerator.num_condition_episodes` does it; None:
-      samples are the newest steps, of whichever episodes.
-    time_offsets: which steps around its own a sample shows, by path; beyond the ends of
-      an episode its edge steps again.
+    spec: of `get_adaptation_specification`. 'condition/features' are read from
+      observations, and from the action if they are below 'action'. 'condition/labels'
+      are read from the step or its info; the only label, or 'target', is the action
+      if neither has it.
+    num_samples: how many of the newest steps to use; None: as many as the specs have,
+      or all.
+    num_episodes: how many of the newest episodes to sample evenly from start to end,
+      as `TaskStoreInputGenerator.condition_episodes`; None: the newest steps.
+    time_offsets: which steps around its own a sample shows, by path; the first and the
+      last step are repeated beyond the ends of an episode.
   Returns:
     Arrays by path, [samples, ...].
   Raises:
@@ -89,7 +88,7 @@ def pack_condition(
 def _samples(
   episode_data: Sequence[Episode], num_samples: int | None, num_episodes: int | None
 ) -> list[tuple[Episode, int]]:
-  """Chooses the steps that a task is learned from: (episode, step) of each."""
+  """Returns (episode, step) of each sample of the condition."""
   shown = [steps for steps in episode_data if len(steps)]
   if not shown:
     raise errors.SpecError("adapt: episode_data: expected steps, got none.")
@@ -114,7 +113,7 @@ def _samples(
 
 
 def _to_frame(path: str, value: Any, frame: specs.ExtendedTensorSpec) -> np.ndarray:
-  """Converts a value; a scalar, such as a reward, where records keep it as (1,)."""
+  """Converts a value; a scalar, such as a reward, becomes (1,) if its spec is."""
   array = to_spec_dtype(path, value, frame)
   is_of_one = frame.shape.rank == 1 and frame.shape.is_compatible_with([1])
   return array.reshape(1) if array.ndim == 0 and is_of_one else array
@@ -139,7 +138,7 @@ def _find(step: Mapping[str, Any], path: str, is_action: bool) -> Any:
 def _pack(
   predictor: Any, pack_condition_fn: PackConditionFn, episode_data: Sequence[Episode]
 ) -> Any:
-  """Packs episodes as an export learns a task from them."""
+  """Packs episodes for `adapt` of an export."""
   record = predictor.get_policy_record()
   offsets = None if record is None else record.adaptation_offsets
   windows = {"time_offsets": offsets} if offsets else {}
@@ -158,7 +157,7 @@ def _pack(
 def _stacked(
   spec: specs.TensorSpecStruct, step_spec: specs.TensorSpecStruct
 ) -> specs.TensorSpecStruct | None:
-  """Joins specs of numbered samples, '<path>/0' and so on; None: they are joined."""
+  """Stacks the specs of samples '<path>/0', ...; None if they are stacked."""
   counts = collections.Counter(path.rpartition("/")[0] for path in spec)
   seen = {path.removeprefix("condition/features/") for path in spec}
   if seen & set(step_spec) or any(f"{path}/0" not in spec for path in counts):
@@ -170,20 +169,32 @@ def _stacked(
 
 
 class _AdaptingPolicy(MetaLearningPolicy):
-  """Adapts the model inside of the export."""
+  """Adapts the model inside the export."""
 
   _predictor: Any
-  _pack_condition_fn: PackConditionFn
+
+  def __init__(
+    self, *args: Any, pack_condition_fn: PackConditionFn = pack_condition, **kwargs: Any
+  ) -> None:
+    """Creates the policy; nothing is loaded yet.
+
+    Args:
+      *args: of the policy without tasks.
+      pack_condition_fn: maps (episodes, specs) to the condition of a task.
+      **kwargs: of the policy without tasks.
+    """
+    super().__init__(*args, **kwargs)
+    self._pack_condition_fn = pack_condition_fn
 
   def reset_task(self) -> None:
-    """Forgets the task: acts as before any."""
+    """Forgets the task."""
     self._predictor.reset()
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Has the model learn a task from its episodes; without any, it forgets the task.
+    """Adapts the model to the episodes of a task; without any, forgets the task.
 
     Raises:
-      SpecError: the model learns no tasks, or a step lacks what it learns from.
+      SpecError: the model does not adapt, or a step lacks a path of the condition.
     """
     if not episode_data:
       self.reset_task()
@@ -194,80 +205,40 @@ class _AdaptingPolicy(MetaLearningPolicy):
 
 @gin.configurable
 class MAMLRegressionPolicy(_AdaptingPolicy, policies.RegressionPolicy):
-  """Acts as a `MAMLModel` over a regression says, with the weights of its task.
+  """A `RegressionPolicy` of a `MAMLModel`, with the weights of the current task.
 
   `adapt` is called once a task: steps cost what the base model's do.
   """
-
-  def __init__(
-    self,
-    predictor: policies.AbstractPredictor = gin.REQUIRED,
-    action_key: str = "inference_output",
-    pack_condition_fn: PackConditionFn = pack_condition,
-  ) -> None:
-    """Creates the policy; nothing is loaded yet.
-
-    Args:
-      predictor: of an export of a `MAMLModel`.
-      action_key: the model's output that is the action.
-      pack_condition_fn: maps (episodes, specs) to what a task is learned from.
-    """
-    super().__init__(predictor, action_key)
-    self._pack_condition_fn = pack_condition_fn
 
 
 @gin.configurable
 class ScheduledExplorationMAMLRegressionPolicy(
   _AdaptingPolicy, policies.ScheduledExplorationRegressionPolicy
 ):
-  """A `MAMLRegressionPolicy` whose actions get noise, by a schedule."""
-
-  def __init__(
-    self, pack_condition_fn: PackConditionFn = pack_condition, **kwargs: Any
-  ) -> None:
-    """Creates the policy; nothing is loaded yet.
-
-    Args:
-      pack_condition_fn: maps (episodes, specs) to what a task is learned from.
-      **kwargs: of `ScheduledExplorationRegressionPolicy`.
-    """
-    super().__init__(**kwargs)
-    self._pack_condition_fn = pack_condition_fn
+  """A `MAMLRegressionPolicy` that adds scheduled noise to its actions."""
 
 
 @gin.configurable
 class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
-  """Looks for the action that a `MAMLModel` over a critic values most.
+  """Searches for the action with the highest value of a `MAMLModel` over a critic.
 
-  The critic is asked for many actions at once, with all that its task is learned from,
-  by `predict`.
+  Each `predict` evaluates many actions, given the condition of the task.
   """
 
-  def __init__(
-    self, pack_condition_fn: PackConditionFn = pack_condition, **kwargs: Any
-  ) -> None:
-    """Creates the policy; nothing is loaded yet.
-
-    Args:
-      pack_condition_fn: maps (episodes, specs) to what a task is learned from.
-      **kwargs: of `CEMPolicy`.
-    """
-    super().__init__(**kwargs)
-    self._pack_condition_fn = pack_condition_fn
-    self._condition: Any = None
+  _condition: Any = None
 
   def reset_task(self) -> None:
     """Forgets the task."""
     self._condition = None
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Keeps what the task is learned from."""
+    """Keeps the condition of the task."""
     self._condition = _pack(self._predictor, self._pack_condition_fn, episode_data)
 
   def _evaluate(
     self, state: Any, context: Any, timestep: int | None, samples: np.ndarray
   ) -> dict[str, np.ndarray]:
-    """Asks the critic about all samples; before any task all are worth nothing."""
+    """Returns the critic's values of the samples; zeros before the first task."""
     if self._condition is None:
       return {"q_predicted": np.zeros(len(samples), np.float32)}
     spec = self._predictor.get_feature_specification()
@@ -294,13 +265,13 @@ class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
     dtype = frames[action].dtype.as_numpy_dtype
     features[f"{prefix}{action}"] = samples.reshape(shape).astype(dtype)
     features.update({p: x[np.newaxis] for p, x in self._condition.items()})
-    said = self._predictor.predict(features)["q_predicted"]
-    return {"q_predicted": said.reshape(len(samples))}
+    values = self._predictor.predict(features)["q_predicted"]
+    return {"q_predicted": values.reshape(len(samples))}
 
 
 @gin.configurable
 class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
-  """Acts by models of whole episodes: the action of step t is their t-th output."""
+  """Acts by models of whole episodes: the action of step t is the t-th output."""
 
   def __init__(
     self,
@@ -312,10 +283,10 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
 
     Args:
       t2r_model: has `pack_features(state, prev_episode_data, current_episode_data,
-        timestep)`, which gives what the predictor takes: of one task and one episode,
-        the present one as far as it has come.
-      predictor: gives the actions, [1, 1, steps, action_size].
-      action_key: the model's output that they are.
+        timestep)`, which returns the predictor's input for one task and the current
+        episode so far.
+      predictor: returns the actions, [1, 1, steps, action_size].
+      action_key: the model's output with the actions.
     """
     super().__init__(predictor)
     self._sequences: Any = predictor
@@ -329,7 +300,7 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
     self._prev_episode_data: Any = None
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Keeps the episodes that the task is learned from, such as a demonstration."""
+    """Keeps the episodes of the condition, such as a demonstration."""
     self._prev_episode_data = episode_data
 
   def reset(self) -> None:
@@ -363,11 +334,11 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
 
 @gin.configurable
 class WatchTryLearnPolicy(MetaLearningPolicy):
-  """Acts by one policy after demonstrations, and by another once that one has tried.
+  """Acts by one policy after demonstrations, and by another after its trials.
 
-  Demonstrations may not tell all of a task; the reward of a trial does. Zhou et al.,
-  'Watch, Try, Learn', 2019, https://arxiv.org/abs/1906.03352. With an expert in place
-  of the second policy it collects what this is to learn from.
+  The reward of a trial resolves what demonstrations leave open. Zhou et al., 'Watch,
+  Try, Learn', 2019, https://arxiv.org/abs/1906.03352. With an expert as the second
+  policy it collects the data that trains this one.
   """
 
   def __init__(
@@ -379,10 +350,10 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
     """Creates the policy.
 
     Args:
-      trial_policy: learns from demonstrations, where it has `adapt`.
-      retrial_policy: learns from demonstrations and trials, where it has `adapt`.
-      num_demos: demonstrations of a task, as many as `actors.run_meta_env` shows; what
-        is learned from beyond them are trials.
+      trial_policy: adapts to demonstrations, if it has `adapt`.
+      retrial_policy: adapts to demonstrations and trials, if it has `adapt`.
+      num_demos: demonstrations of a task, as in `actors.run_meta_env`; further
+        episodes are trials.
     Raises:
       SpecError: the number is negative.
     """
@@ -396,14 +367,14 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
     self._acting = trial_policy
 
   def reset_task(self) -> None:
-    """Forgets the task: the first policy acts again."""
+    """Forgets the task; the first policy acts again."""
     self._acting = self._policies[0]
     for each in self._policies:
       if hasattr(each, "reset_task"):
         each.reset_task()
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Has the policy that is to act learn from all that a task has shown."""
+    """Chooses the policy and adapts it to all episodes of the task."""
     self._acting = self._policies[len(episode_data) > self._num_demos]
     if hasattr(self._acting, "adapt"):
       self._acting.adapt(episode_data)
@@ -413,37 +384,36 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
     self._acting.reset()
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes both policies repeatable from here on."""
+    """Seeds both policies."""
     which = (env,) if env else ()
     for each in self._policies:
       each.seed(seed, *which)
 
   def init_randomly(self) -> None:
-    """Gives both policies' models random weights."""
+    """Initializes both models randomly."""
     for each in self._policies:
       each.init_randomly()
 
   def restore(self) -> bool:
-    """Loads the newest models of both; returns whether both are the newest."""
-    restored = [each.restore() for each in self._policies]
-    return all(restored)
+    """Loads the newest models; returns whether both succeeded."""
+    return all([each.restore() for each in self._policies])
 
   @property
   def global_step(self) -> int:
-    """The training step of the policy that learns from trials."""
+    """The training step of the second policy."""
     return self._policies[1].global_step
 
   @property
   def model_path(self) -> str:
-    """The path of the model of the policy that learns from trials."""
+    """The model path of the second policy."""
     return self._policies[1].model_path
 
   def SelectAction(
     self, state: Any, context: Any = None, timestep: int | None = None
   ) -> Any:
-    """Selects the action of the policy that acts."""
+    """Returns the action of the current policy."""
     return self._acting.SelectAction(state, context, timestep)
 
   def sample_action(self, obs: Any, explore_prob: float = 0.0) -> tuple[Any, Any]:
-    """Selects the action of the policy that acts, with what it keeps beside it."""
+    """Returns the action of the current policy, and its extra output."""
     return self._acting.sample_action(obs, explore_prob)

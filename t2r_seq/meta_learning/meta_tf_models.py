@@ -1,4 +1,4 @@
-"""Models that see what a task is learned from, and what that is tried on, as pairs."""
+"""Models of (train, val) pairs, which learn a task within their network."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 def select_mode(
   val_mode: tf.Tensor, train: SpecStructure, val: SpecStructure
 ) -> TensorSpecStruct:
-  """Chooses for each example between two structures.
-
-  Args:
-    val_mode: bool [B, 1, ...], broadcast to the tensors; true chooses `val`.
-    train: tensors [B, ...].
-    val: the same structure.
-  Returns:
-    A flat struct.
-  """
+  """Returns `val` where `val_mode`, bool [B, 1, ...], is true, else `train`; flat."""
   train, val = specs.flatten_spec_structure(train), specs.flatten_spec_structure(val)
   chosen = TensorSpecStruct()
   for path, tensor in val.items():
@@ -39,10 +31,7 @@ def select_mode(
 def _create_meta_spec(
   tensor_spec: SpecStructure, kind: str, num_train: int, num_val: int
 ) -> TensorSpecStruct:
-  """Derives the specs of a pair: 'train/...', 'val/...' and 'val_mode', all required.
-
-  Those of 'train' keep their names in the records, below 'train/'.
-  """
+  """Derives the required specs of a pair: 'train/...', 'val/...' and 'val_mode'."""
   required = specs.map_leaves(
     lambda spec: ExtendedTensorSpec.from_spec(spec, is_optional=False),
     specs.flatten_spec_structure(tensor_spec),
@@ -67,8 +56,8 @@ class MetaPreprocessor(AbstractPreprocessor):
 
     Args:
       base_preprocessor: of the base model.
-      num_train_samples_per_task: samples that a task is learned from.
-      num_val_samples_per_task: samples that this is tried on.
+      num_train_samples_per_task: samples of the condition.
+      num_val_samples_per_task: samples of the inference.
     """
     super().__init__()
     self._base_preprocessor = base_preprocessor
@@ -79,33 +68,19 @@ class MetaPreprocessor(AbstractPreprocessor):
     """The preprocessor of the base model."""
     return self._base_preprocessor
 
-  @property
-  def num_train_samples_per_task(self) -> int:
-    """Samples that a task is learned from."""
-    return self._counts[0]
-
-  @property
-  def num_val_samples_per_task(self) -> int:
-    """Samples that this is tried on."""
-    return self._counts[1]
-
   def get_in_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base's in feature specs, as pairs."""
     base = self._base_preprocessor.get_in_feature_specification(mode)
     return _create_meta_spec(base, "features", *self._counts)
 
   def get_in_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base's in label specs, as pairs."""
     base = self._base_preprocessor.get_in_label_specification(mode)
     return _create_meta_spec(base, "labels", *self._counts)
 
   def get_out_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base's out feature specs, as pairs."""
     base = self._base_preprocessor.get_out_feature_specification(mode)
     return _create_meta_spec(base, "features", *self._counts)
 
   def get_out_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base's out label specs, as pairs."""
     base = self._base_preprocessor.get_out_label_specification(mode)
     return _create_meta_spec(base, "labels", *self._counts)
 
@@ -128,8 +103,8 @@ class MetaPreprocessor(AbstractPreprocessor):
 class MetalearningModel(models.T2RModel):
   """A model that learns a task within its network, such as RL^2, SNAIL or TEC.
 
-  A subclass gives `create_network`, `inference_network_fn` and `model_train_fn`; its
-  features and labels are pairs: 'train/...' and 'val/...', [tasks, samples, ...], and
+  A subclass implements `create_network`, `inference_network_fn` and `model_train_fn`.
+  Features and labels are pairs: 'train/...' and 'val/...', [tasks, samples, ...], and
   'val_mode'.
   """
 
@@ -144,9 +119,9 @@ class MetalearningModel(models.T2RModel):
     """Creates the model.
 
     Args:
-      base_model: whose specs and preprocessor are those of a sample.
-      num_train_samples_per_task: samples that a task is learned from.
-      num_val_samples_per_task: samples that this is tried on.
+      base_model: the model of a sample.
+      num_train_samples_per_task: samples of the condition.
+      num_val_samples_per_task: samples of the inference.
       preprocessor_cls: called with the base model's preprocessor and the two numbers;
         by default `MetaPreprocessor`.
       **kwargs: of `T2RModel`.

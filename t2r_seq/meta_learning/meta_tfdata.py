@@ -1,7 +1,8 @@
-"""Batches of tasks: [tasks, samples, ...], and datasets of them."""
+"""Batches [tasks, samples, ...], and datasets of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from t2r_seq.specs import ModeKeys, TensorSpecStruct
 
 
 class TrainValPair(NamedTuple):
-  """What a task is learned from, and what that is tried on; or their specs.
+  """Support and query set of a task, or their specs.
 
   Attributes:
     train: [tasks, samples, ...].
@@ -39,46 +40,39 @@ def parallel_read(
   mode: str = ModeKeys.TRAIN,
   seed: int | None = None,
 ) -> tf.data.Dataset:
-  """Reads record files, each of one task, some samples of a task at a time.
+  """Reads record files of one task each, endlessly, a batch of samples at a time.
 
-  For ever; each element has `num_train + num_val` samples of one file, none of them
-  twice, and the tasks take turns. After Tensor2Robot's function of that name, which
-  tried tasks on the samples that they were learned from where a file was read again.
+  Each element has `num_train + num_val` different samples of one file; the tasks take
+  turns.
 
   Args:
     file_patterns: of TFRecord files, each of one task.
-    parse_fn: maps a dataset of serialized records, [samples], to a dataset of what
-      they hold, [samples, ...].
-    shuffle_filenames: whether the tasks come in another order in every epoch.
-    num_train_samples_per_task: to learn the task from.
-    num_val_samples_per_task: to try it on.
-    shuffle_buffer_size: records of a file among which is drawn, in mode 'train'.
-    filter_fn: says of a parsed sample whether it is kept.
+    parse_fn: maps a dataset of serialized records, [samples], to one of parsed
+      records, [samples, ...].
+    shuffle_filenames: whether the tasks are shuffled in every epoch.
+    num_train_samples_per_task: samples of the condition.
+    num_val_samples_per_task: samples of the inference.
+    shuffle_buffer_size: size of the shuffle buffer of a file, in mode 'train'.
+    filter_fn: whether to keep a parsed sample.
     interleave_cycle_length: tasks that are open at once; None: all.
     mode: records keep their order in 'eval'.
-    seed: of the orders; None: another in every run.
+    seed: of the orders; None: random.
   Returns:
-    Dataset of what `parse_fn` gives, leaves [num_train + num_val, ...].
+    Dataset of the output of `parse_fn`, leaves [num_train + num_val, ...].
   Raises:
     SpecError: no file matches.
-    InvalidArgumentError: as it is read, a file's records are too few.
+    InvalidArgumentError: while reading: a file has too few records.
   """
   _, filenames = records.get_data_format_and_filenames(file_patterns)
   num_samples = num_train_samples_per_task + num_val_samples_per_task
 
   def check(number: tf.Tensor, batch: tf.Tensor, filename: tf.Tensor) -> tf.Tensor:
     is_full = tf.equal(tf.size(batch), num_samples)
-    told = tf.debugging.Assert(
-      is_full | (number > 0),
-      [
-        "parallel_read:",
-        filename,
-        f": expected {num_samples} records of the task at",
-        "least, as many as samples, got",
-        tf.size(batch),
-      ],
+    text = f": expected {num_samples} records or more, the samples of a task, got"
+    checked = tf.debugging.Assert(
+      is_full | (number > 0), ["parallel_read:", filename, text, tf.size(batch)]
     )
-    with tf.control_dependencies([told]):
+    with tf.control_dependencies([checked]):
       return tf.identity(is_full)
 
   def read_task(filename: tf.Tensor) -> tf.data.Dataset:
@@ -105,13 +99,9 @@ def parallel_read(
 def split_train_val(
   dataset: tf.data.Dataset, num_train_samples_per_task: int
 ) -> tf.data.Dataset:
-  """Splits the samples of each task in two.
+  """Splits each (features, labels), [samples, ...], into two `TrainValPair`s.
 
-  Args:
-    dataset: of (features, labels), leaves [samples, ...].
-    num_train_samples_per_task: the first of them.
-  Returns:
-    Dataset of (`TrainValPair`, `TrainValPair`), of features and of labels.
+  The first `num_train_samples_per_task` samples become `train`.
   """
 
   def split(tensors: Any) -> TrainValPair:
@@ -127,15 +117,15 @@ def split_train_val(
 def tile_val_mode(pair: Any) -> None:
   """Repeats a pair's `val_mode` [tasks, 1] for each sample: [tasks * samples, 1].
 
-  In the order of `flatten_batch_examples`; Tensor2Robot's has that of samples, which is
-  another one where the tasks differ.
+  The order is that of `flatten_batch_examples`: by task, then by sample.
 
   Args:
-    pair: a struct with `train`, `val` and `val_mode`, changed in place.
+    pair: a struct with `train`, `val` and `val_mode`; `val_mode` is replaced.
   Raises:
     SpecError: `train` and `val` have different numbers of samples.
   """
-  counts = [num_samples_of(part) for part in (pair.train, pair.val)]
+  firsts = [specs.flatten_spec_structure(part) for part in (pair.train, pair.val)]
+  counts = [next(iter(first.values())).shape[1] for first in firsts]
   if counts[0] != counts[1]:
     raise errors.SpecError(
       "tile_val_mode: expected as many samples in train as in val, got "
@@ -144,20 +134,8 @@ def tile_val_mode(pair: Any) -> None:
   pair.val_mode = tf.repeat(pair.val_mode, counts[0], axis=0)
 
 
-def num_samples_of(tensors: specs.SpecStructure) -> int | None:
-  """Returns the static size of the second axis of a structure of tensors."""
-  first = next(iter(specs.flatten_spec_structure(tensors).values()))
-  return tf.TensorShape(first.shape)[1]
-
-
 def flatten_batch_examples(tensor_collection: Any) -> Any:
-  """Joins the axes of tasks and of samples.
-
-  Args:
-    tensor_collection: tensors [tasks, samples, ...]; those of one axis stay.
-  Returns:
-    The same structure, [tasks * samples, ...].
-  """
+  """Joins the axes of [tasks, samples, ...]; tensors of one axis stay."""
 
   def flatten(tensor: Any) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
@@ -169,14 +147,7 @@ def flatten_batch_examples(tensor_collection: Any) -> Any:
 def unflatten_batch_examples(
   tensor_collection: Any, num_samples_per_task: int
 ) -> TensorSpecStruct:
-  """Undoes `flatten_batch_examples`.
-
-  Args:
-    tensor_collection: tensors [tasks * samples, ...].
-    num_samples_per_task: samples.
-  Returns:
-    A flat struct, [tasks, samples, ...].
-  """
+  """Splits [tasks * samples, ...] into a flat struct of [tasks, samples, ...]."""
   flat = specs.flatten_spec_structure(tensor_collection)
   return TensorSpecStruct(
     (path, _expanded(tensor, [-1, num_samples_per_task]))
@@ -185,25 +156,25 @@ def unflatten_batch_examples(
 
 
 def merge_first_n_dims(structure: Any, n: int) -> Any:
-  """Joins the first n axes of each tensor of a structure; anything else stays."""
+  """Joins the first n axes of each tensor of a structure."""
   return tf.nest.map_structure(
     lambda value: _merged(value, n) if tf.is_tensor(value) else value, structure
   )
 
 
 def expand_batch_dims(structure: Any, batch_sizes: Any) -> Any:
-  """Splits the first axis of each tensor of a structure into some; else it stays.
-
-  Args:
-    structure: tensors [prod(batch_sizes), ...], and other things.
-    batch_sizes: int [n].
-  Returns:
-    The same structure, [*batch_sizes, ...].
-  """
+  """Splits the first axis of each tensor of a structure into `batch_sizes`."""
   return tf.nest.map_structure(
     lambda value: _expanded(value, batch_sizes) if tf.is_tensor(value) else value,
     structure,
   )
+
+
+def batch_sizes(structure: Any, n: int) -> Any:
+  """Returns the first n sizes of the tensors, static if they are known."""
+  first = next(v for v in tf.nest.flatten(structure) if tf.is_tensor(v))
+  known = first.shape[:n]
+  return known if known.is_fully_defined() else tf.shape(first)[:n]
 
 
 def multi_batch_apply(
@@ -212,22 +183,20 @@ def multi_batch_apply(
   """Calls a function of batches on tensors with several batch axes.
 
   Args:
-    f: takes tensors [B, ...], and gives such.
-    num_batch_dims: batch axes of each tensor among the arguments, the same of all.
-    *args: of `f`, [b1, b2, ..., ...]; what is no tensor is handed on.
-    **kwargs: likewise.
+    f: maps tensors [B, ...] to tensors [B, ...].
+    num_batch_dims: batch axes of each tensor among the arguments.
+    *args: of `f`, tensors [b1, b2, ..., ...] or other values.
+    **kwargs: of `f`.
   Returns:
-    What `f` gives, with all of the batch axes.
+    The output of `f`, with all batch axes.
   """
-  tensors = [v for v in tf.nest.flatten((args, kwargs)) if tf.is_tensor(v)]
-  known = tensors[0].shape[:num_batch_dims]
-  sizes = known if known.is_fully_defined() else tf.shape(tensors[0])[:num_batch_dims]
+  sizes = batch_sizes((args, kwargs), num_batch_dims)
   merged = merge_first_n_dims((args, kwargs), num_batch_dims)
   return expand_batch_dims(f(*merged[0], **merged[1]), sizes)
 
 
 def _merged(tensor: tf.Tensor, n: int) -> tf.Tensor:
-  """Joins the first n axes, and keeps what is known of the shape."""
+  """Joins the first n axes; keeps the static shape."""
   lead, rest = tensor.shape[:n], tensor.shape[n:]
   size = lead.num_elements() if lead.is_fully_defined() else None
   merged = tf.reshape(tensor, tf.concat([[-1], tf.shape(tensor)[n:]], axis=0))
@@ -235,36 +204,21 @@ def _merged(tensor: tf.Tensor, n: int) -> tf.Tensor:
 
 
 def _expanded(tensor: tf.Tensor, sizes: Any) -> tf.Tensor:
-  """Splits the first axis, and keeps what is known of the shape."""
-  rest = tensor.shape[1:]
+  """Splits the first axis; keeps the static shape."""
   sizes = tf.cast(tf.convert_to_tensor(sizes), tf.int32)
+  dims = tf.get_static_value(sizes)
+  dims = [-1] * sizes.shape[0] if dims is None else dims.tolist()
+  if dims.count(-1) == 1 and tensor.shape[0] is not None:
+    dims[dims.index(-1)] = tensor.shape[0] // -math.prod(dims)
+  static = [None if size < 0 else size for size in dims]
   shape = tf.concat([sizes, tf.shape(tensor)[1:]], axis=0)
-  return tf.ensure_shape(
-    tf.reshape(tensor, shape), _static_sizes(sizes, tensor.shape[0]).concatenate(rest)
-  )
-
-
-def _static_sizes(sizes: tf.Tensor, total: int | None) -> tf.TensorShape:
-  known = tf.get_static_value(sizes)
-  if known is None:
-    return tf.TensorShape([None] * sizes.shape[0])
-  dims = [None if size < 0 else int(size) for size in known]
-  if dims.count(None) == 1 and total is not None:
-    others = 1
-    for dim in dims:
-      others *= 1 if dim is None else dim
-    dims[dims.index(None)] = total // others
-  return tf.TensorShape(dims)
+  return tf.ensure_shape(tf.reshape(tensor, shape), [*static, *tensor.shape[1:]])
 
 
 def spread(sample: Any, num_samples: int, num_steps: Any) -> Any:
-  """Returns the step that a sample of an episode shows.
+  """Returns the step of the n-th of evenly spread samples of an episode.
 
-  Args:
-    sample: its number, from 0.
-    num_samples: of the episode; the first and the last are of its ends, the others at
-      even distances between; a single one is of the end.
-    num_steps: of the episode.
+  The first and the last sample are its ends; a single one is the last step.
   """
   if num_samples == 1:
     return num_steps - 1

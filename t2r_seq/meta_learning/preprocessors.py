@@ -1,14 +1,14 @@
-"""Specs of meta-examples, derived from a base model's, and their preprocessors.
+"""Meta-examples: their records, their specs, and their preprocessors.
 
-    condition/features, condition/labels    what a task is learned from
-    inference/features, and the labels      what that is tried on
+    condition/features, condition/labels    the support set of a task
+    inference/features, and the labels      its query set
 
 Every leaf has an axis of tasks and one of samples: [tasks, samples, ...].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -19,14 +19,70 @@ from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.preprocessors import AbstractPreprocessor
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
 
-# Of a task, for the numbers that augmentation draws by.
-_MOST_SAMPLES = 2**16
+# Samples of a task at most; numbers the samples for augmentation.
+_MAX_SAMPLES = 2**16
 
 MetaMapFn = Callable[[Any, Any], tuple[TensorSpecStruct, TensorSpecStruct]]
 
+Example = Any  # A tf.train.Example or a tf.train.SequenceExample.
+
+
+def make_meta_example(
+  condition_examples: Sequence[Example], inference_examples: Sequence[Example]
+) -> Example:
+  """Joins the records of a task's episodes into one.
+
+  Args:
+    condition_examples: the support set, at least one.
+    inference_examples: the query set; of the same kind of record.
+  Returns:
+    A record for `FixedLenMetaExamplePreprocessor`; its features are named
+    'condition_ep0/<name>', 'inference_ep0/<name>', and so on.
+  Raises:
+    SpecError: there is no record, or they are of two kinds.
+  """
+  examples = [*condition_examples, *inference_examples]
+  kinds = {type(example) for example in examples}
+  if len(kinds) != 1 or not condition_examples:
+    got = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
+    raise errors.SpecError(
+      "make_meta_example: condition_examples: expected records, all Examples or all "
+      f"SequenceExamples, got {len(condition_examples)} of {len(examples)}: {got}."
+    )
+  (kind,) = kinds
+  meta_example = kind()
+  append = append_example if kind is tf.train.Example else append_sequence_example
+  for branch, episodes in (
+    ("condition", condition_examples),
+    ("inference", inference_examples),
+  ):
+    for number, episode in enumerate(episodes):
+      append(meta_example, episode, f"{branch}_ep{number}")
+  return meta_example
+
+
+def append_example(
+  example: tf.train.Example, ep_example: tf.train.Example, prefix: str
+) -> None:
+  """Adds the features of `ep_example` as '<prefix>/<name>'."""
+  for key, feature in ep_example.features.feature.items():
+    example.features.feature[f"{prefix}/{key}"].CopyFrom(feature)
+
+
+def append_sequence_example(
+  meta_example: tf.train.SequenceExample,
+  ep_example: tf.train.SequenceExample,
+  prefix: str,
+) -> None:
+  """Adds the features and lists of `ep_example` as '<prefix>/<name>'."""
+  for key, feature in ep_example.context.feature.items():
+    meta_example.context.feature[f"{prefix}/{key}"].CopyFrom(feature)
+  for key, features in ep_example.feature_lists.feature_list.items():
+    meta_example.feature_lists.feature_list[f"{prefix}/{key}"].CopyFrom(features)
+
 
 def condition_mode(mode: str) -> str:
-  """Returns the mode of what a task is learned from: its loss is asked for in each."""
+  """Returns the mode of the condition, whose loss is needed in every mode."""
   return ModeKeys.EVAL if mode == ModeKeys.INFER else mode
 
 
@@ -40,39 +96,43 @@ def create_maml_feature_spec(
   Args:
     feature_spec: of the base model.
     label_spec: of the base model.
-    inference_spec: of the inference's features, where the base model sees others there,
-      such as the candidates of a search; None: the same.
+    inference_spec: of the inference's features if they differ, such as the candidates
+      of a search; None: `feature_spec`.
   Returns:
-    Specs below 'condition/features', 'condition/labels' and 'inference/features', with
-    an axis of samples, of any number, in front.
+    Specs below 'condition/features', 'condition/labels' and 'inference/features',
+    [samples, ...].
   """
   inferred = feature_spec if inference_spec is None else inference_spec
   return TensorSpecStruct(
     {
-      **_below("condition/features", with_samples(feature_spec, "condition_features")),
-      **_below("condition/labels", with_samples(label_spec, "condition_labels")),
-      **_below("inference/features", with_samples(inferred, "inference_features")),
+      **_below("condition/features", _with_samples(feature_spec, "condition_features")),
+      **_below("condition/labels", _with_samples(label_spec, "condition_labels")),
+      **_below("inference/features", _with_samples(inferred, "inference_features")),
     }
   )
 
 
-def create_maml_label_spec(label_spec: SpecStructure) -> TensorSpecStruct:
-  """Derives the label specs of a meta-example: those of the inference."""
-  return with_samples(label_spec, "meta_labels")
-
-
-def with_samples(
-  spec_structure: SpecStructure, prefix: str, num_samples: int | None = None
+def maml_feature_spec(
+  feature_fn: Callable[[str], SpecStructure],
+  label_fn: Callable[[str], SpecStructure],
+  mode: str,
 ) -> TensorSpecStruct:
-  """Gives specs an axis of samples in front, and their names a prefix.
+  """Returns `create_maml_feature_spec` of what two functions return for a mode."""
+  learned = condition_mode(mode)
+  return create_maml_feature_spec(
+    feature_fn(learned), label_fn(learned), feature_fn(mode)
+  )
 
-  Windows and sequences have been cut by then: what has time offsets keeps its stack
-  axis, and a sequence becomes an axis of any length.
 
-  Args:
-    spec_structure: of a base model.
-    prefix: put before every name with a '/'.
-    num_samples: None for any number.
+def create_maml_label_spec(label_spec: SpecStructure) -> TensorSpecStruct:
+  """Derives the label specs of a meta-example, of the inference."""
+  return _with_samples(label_spec, "meta_labels")
+
+
+def _with_samples(spec_structure: SpecStructure, prefix: str) -> TensorSpecStruct:
+  """Prepends an axis of samples to specs, and a prefix to their names.
+
+  The samples are windows: stacks keep their axis, a sequence has one of any length.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   return TensorSpecStruct(
@@ -80,7 +140,7 @@ def with_samples(
       path,
       ExtendedTensorSpec.from_spec(
         spec,
-        shape=[num_samples, *([None] if spec.is_sequence else []), *spec.shape],
+        shape=[None, *([None] if spec.is_sequence else []), *spec.shape],
         name=f"{prefix}/{spec.name or ''}",
         is_sequence=False,
         time_offsets=None,
@@ -109,30 +169,26 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     return self._base_preprocessor
 
   def get_in_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns those of `create_maml_feature_spec`, of the base's in specs."""
-    base, learned = self._base_preprocessor, condition_mode(mode)
-    return create_maml_feature_spec(
-      base.get_in_feature_specification(learned),
-      base.get_in_label_specification(learned),
-      base.get_in_feature_specification(mode),
+    """Returns `create_maml_feature_spec` of the base's in specs."""
+    base = self._base_preprocessor
+    return maml_feature_spec(
+      base.get_in_feature_specification, base.get_in_label_specification, mode
     )
 
   def get_in_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns those of `create_maml_label_spec`, of the base's in specs."""
+    """Returns `create_maml_label_spec` of the base's in specs."""
     base = self._base_preprocessor
     return create_maml_label_spec(base.get_in_label_specification(mode))
 
   def get_out_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns those of `create_maml_feature_spec`, of the base's out specs."""
-    base, learned = self._base_preprocessor, condition_mode(mode)
-    return create_maml_feature_spec(
-      base.get_out_feature_specification(learned),
-      base.get_out_label_specification(learned),
-      base.get_out_feature_specification(mode),
+    """Returns `create_maml_feature_spec` of the base's out specs."""
+    base = self._base_preprocessor
+    return maml_feature_spec(
+      base.get_out_feature_specification, base.get_out_label_specification, mode
     )
 
   def get_out_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns those of `create_maml_label_spec`, of the base's out specs."""
+    """Returns `create_maml_label_spec` of the base's out specs."""
     base = self._base_preprocessor
     return create_maml_label_spec(base.get_out_label_specification(mode))
 
@@ -141,15 +197,14 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     num_condition_samples_per_task: int,
     num_inference_samples_per_task: int,
   ) -> MetaMapFn:
-    """Creates the function that makes a task of a batch of its samples.
+    """Creates the function that splits a batch into condition and inference.
 
     Args:
       num_condition_samples_per_task: the first of the batch.
       num_inference_samples_per_task: the others.
     Returns:
-      A function for `Dataset.map`, of (features, labels) of the base's in specs, whose
-      batch axis is known; it gives (features, labels) of a meta-example, without the
-      axis of tasks.
+      A function for `Dataset.map`: from (features, labels) of the base's in specs,
+      [samples, ...], to those of a meta-example, without the axis of tasks.
     Raises:
       SpecError: a number is not positive; or, by the function, the batch has another
         size.
@@ -175,14 +230,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
       ]
       if found:
         raise errors.mismatch_error("meta map", found)
-      meta = TensorSpecStruct(
-        {
-          **_below("condition/features", {p: v[:first] for p, v in features.items()}),
-          **_below("condition/labels", {p: v[:first] for p, v in labels.items()}),
-          **_below("inference/features", {p: v[first:] for p, v in features.items()}),
-        }
-      )
-      return meta, TensorSpecStruct({p: v[first:] for p, v in labels.items()})
+      return split_samples(features, labels, lambda x: x[:first], lambda x: x[first:])
 
     return to_meta
 
@@ -190,21 +238,18 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
   def preprocess_condition(
     self, raw_features: SpecStructure, mode: str
   ) -> TensorSpecStruct:
-    """Preprocesses what a task is learned from, without what that is tried on.
+    """Preprocesses the condition alone.
 
     Args:
-      raw_features: those of the in feature specs below 'condition/'.
+      raw_features: of the in feature specs below 'condition/'.
       mode: one of `ModeKeys`.
     Returns:
       A struct of 'features' and 'labels', [tasks, samples, ...].
     Raises:
       SpecError: they do not fit the in specs.
     """
-    in_spec = specs.flatten_spec_structure(self.get_in_feature_specification(mode))
-    wanted = TensorSpecStruct(
-      (path, spec) for path, spec in in_spec.items() if path.startswith("condition/")
-    )
-    given = specs.validate_and_flatten(wanted, raw_features, ignore_batch=True)
+    in_spec = condition_of(self.get_in_feature_specification(mode))
+    given = specs.validate_and_flatten(in_spec, raw_features, ignore_batch=True)
     condition = self._stacked_condition(TensorSpecStruct(given).condition)
     features, labels = self._preprocess_samples(
       condition.features, condition.labels, condition_mode(mode), 0
@@ -214,7 +259,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     )
 
   def _stacked_condition(self, condition: Any) -> Any:
-    """Brings the condition of the in specs to [tasks, samples, ...]."""
+    """Returns the condition of the in specs as [tasks, samples, ...]."""
     return condition
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
@@ -223,7 +268,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
       condition.features, condition.labels, condition_mode(mode), 0
     )
     inference_features, labels = self._preprocess_samples(
-      inference.features, labels, mode, _MOST_SAMPLES
+      inference.features, labels, mode, _MAX_SAMPLES
     )
     features = TensorSpecStruct(
       {
@@ -239,47 +284,37 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
   ) -> tuple[TensorSpecStruct, TensorSpecStruct | None]:
     """Preprocesses tensors [tasks, samples, ...] as one batch.
 
-    Its samples count from `first_number` in each task, for what is drawn.
+    Random numbers count the samples of each task from `first_number`.
     """
-    first = next(iter(specs.flatten_spec_structure(features).values()))
-    known = first.shape[:2]
-    sizes = known if known.is_fully_defined() else tf.shape(first)[:2]
+    given = specs.flatten_spec_structure(features)
+    sizes = meta_tfdata.batch_sizes(given, 2)
     merged = [
-      None
-      if part is None
-      else TensorSpecStruct(
-        meta_tfdata.merge_first_n_dims(
-          dict(specs.flatten_spec_structure(part).items()), 2
-        )
-      )
-      for part in (features, labels)
+      None if part is None else meta_tfdata.flatten_batch_examples(part)
+      for part in (given, labels and specs.flatten_spec_structure(labels))
     ]
     numbers = randomness.sample_numbers()
     if numbers is not None:
       of_task = first_number + tf.range(sizes[1], dtype=tf.int64)
-      numbers = numbers[:, tf.newaxis] * (2 * _MOST_SAMPLES) + of_task
+      numbers = numbers[:, tf.newaxis] * (2 * _MAX_SAMPLES) + of_task
       numbers = tf.reshape(numbers, [-1])
     with randomness.numbered(numbers, randomness.is_on_host()):
       features, labels = self._base_preprocessor.preprocess(merged[0], merged[1], mode)
-    split: list[Any] = [
-      None
-      if part is None
-      else TensorSpecStruct(meta_tfdata.expand_batch_dims(dict(part.items()), sizes))
+    return tuple(
+      part and TensorSpecStruct(meta_tfdata.expand_batch_dims(part.to_dict(), sizes))
       for part in (features, labels)
-    ]
-    return split[0], split[1]
+    )
 
 
 def create_metaexample_spec(
   model_spec: SpecStructure, num_samples_per_task: int, prefix: str
 ) -> TensorSpecStruct:
-  """Derives the specs of a record that holds several episodes, by their numbers.
+  """Derives the specs of a record of several episodes.
 
   Args:
     model_spec: of one episode.
     num_samples_per_task: episodes.
-    prefix: of the names: a spec at 'state' of the name 's' gives those at 'state/0',
-      of the name '<prefix>_ep0/s', and so on.
+    prefix: of the names. A spec 's' at 'state' becomes '<prefix>_ep0/s' at 'state/0',
+      and so on.
   """
   return TensorSpecStruct(
     (
@@ -294,14 +329,7 @@ def create_metaexample_spec(
 def stack_intra_task_episodes(
   in_tensors: SpecStructure, num_samples_per_task: int
 ) -> TensorSpecStruct:
-  """Stacks what `create_metaexample_spec` lists: 'state/0', ... to 'state'.
-
-  Args:
-    in_tensors: tensors [tasks, ...].
-    num_samples_per_task: episodes.
-  Returns:
-    A flat struct, [tasks, samples, ...].
-  """
+  """Stacks 'state/0', ..., [tasks, ...], to 'state', [tasks, samples, ...]."""
   flat = specs.flatten_spec_structure(in_tensors)
   paths = dict.fromkeys(path.rpartition("/")[0] for path in flat)
   return TensorSpecStruct(
@@ -312,9 +340,9 @@ def stack_intra_task_episodes(
 
 @gin.configurable
 class FixedLenMetaExamplePreprocessor(MAMLPreprocessorV2):
-  """Takes records of `make_meta_example`: each is a task, with all of its episodes.
+  """Preprocesses records of `make_meta_example`: each has all episodes of a task.
 
-  Any record generator reads them: its specs are those of the records.
+  Any record generator reads them.
   """
 
   def __init__(
@@ -327,56 +355,29 @@ class FixedLenMetaExamplePreprocessor(MAMLPreprocessorV2):
 
     Args:
       base_preprocessor: of the base model.
-      num_condition_samples_per_task: episodes that a task is learned from.
-      num_inference_samples_per_task: episodes that this is tried on.
+      num_condition_samples_per_task: episodes of the condition.
+      num_inference_samples_per_task: episodes of the inference.
     """
     self._num_condition_samples_per_task = num_condition_samples_per_task
     self._num_inference_samples_per_task = num_inference_samples_per_task
     super().__init__(base_preprocessor)
 
-  @property
-  def num_condition_samples_per_task(self) -> int:
-    """Episodes that a task is learned from."""
-    return self._num_condition_samples_per_task
-
-  @property
-  def num_inference_samples_per_task(self) -> int:
-    """Episodes that this is tried on."""
-    return self._num_inference_samples_per_task
-
   def get_in_feature_specification(self, mode: str) -> TensorSpecStruct:
     """Returns the specs of the records, by 'condition/features/<path>/<number>'."""
     base, learned = self._base_preprocessor, condition_mode(mode)
-    features, labels, inferred = map(
-      specs.flatten_spec_structure,
-      (
-        base.get_in_feature_specification(learned),
-        base.get_in_label_specification(learned),
-        base.get_in_feature_specification(mode),
-      ),
-    )
-    condition = {**_below("features", features), **_below("labels", labels)}
+    condition = {
+      "features": base.get_in_feature_specification(learned),
+      "labels": base.get_in_label_specification(learned),
+    }
+    inference = {"features": base.get_in_feature_specification(mode)}
+    counts = self._num_condition_samples_per_task, self._num_inference_samples_per_task
     return TensorSpecStruct(
-      {
-        **_below(
-          "condition",
-          create_metaexample_spec(
-            condition, self._num_condition_samples_per_task, "condition"
-          ),
-        ),
-        **_below(
-          "inference",
-          create_metaexample_spec(
-            _below("features", inferred),
-            self._num_inference_samples_per_task,
-            "inference",
-          ),
-        ),
-      }
+      condition=create_metaexample_spec(condition, counts[0], "condition"),
+      inference=create_metaexample_spec(inference, counts[1], "inference"),
     )
 
   def get_in_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the specs of the inference's labels, by '<path>/<number>'."""
+    """Returns the label specs of the inference, by '<path>/<number>'."""
     return create_metaexample_spec(
       self._base_preprocessor.get_in_label_specification(mode),
       self._num_inference_samples_per_task,
@@ -388,14 +389,47 @@ class FixedLenMetaExamplePreprocessor(MAMLPreprocessorV2):
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     num_inference = self._num_inference_samples_per_task
-    condition = self._stacked_condition(features.condition)
-    inference = stack_intra_task_episodes(features.inference, num_inference)
     stacked = TensorSpecStruct(
-      {**_below("condition", condition), **_below("inference", inference)}
+      condition=self._stacked_condition(features.condition),
+      inference=stack_intra_task_episodes(features.inference, num_inference),
     )
     if labels is not None:
       labels = stack_intra_task_episodes(labels, num_inference)
     return super()._preprocess_fn(stacked, labels, mode)
+
+
+def split_samples(
+  features: Any, labels: Any, condition_fn: Callable, inference_fn: Callable
+) -> tuple[TensorSpecStruct, TensorSpecStruct]:
+  """Splits samples into (features, labels) of a meta-example.
+
+  Args:
+    features: by path.
+    labels: by path.
+    condition_fn: returns the samples of the condition of a tensor.
+    inference_fn: returns those of the inference.
+  """
+
+  def take(fn: Callable, given: Any) -> dict[str, Any]:
+    return {path: fn(value) for path, value in given.items()}
+
+  meta = TensorSpecStruct(
+    {
+      **_below("condition/features", take(condition_fn, features)),
+      **_below("condition/labels", take(condition_fn, labels)),
+      **_below("inference/features", take(inference_fn, features)),
+    }
+  )
+  return meta, TensorSpecStruct(take(inference_fn, labels))
+
+
+def condition_of(features: SpecStructure) -> TensorSpecStruct:
+  """Returns the features of a meta-example below 'condition/'."""
+  return TensorSpecStruct(
+    (path, leaf)
+    for path, leaf in specs.flatten_spec_structure(features).items()
+    if path.startswith("condition/")
+  )
 
 
 def _below(branch: str, leaves: Any) -> dict[str, Any]:

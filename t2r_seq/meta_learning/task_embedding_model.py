@@ -1,4 +1,4 @@
-"""Models that embed what a task is learned from, and act by that."""
+"""Models that embed the condition of a task and act by the embedding."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ import tensorflow as tf
 from t2r_seq import errors, layers, models, specs
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
-from t2r_seq.meta_learning.task_model import CARRIED, TASK, TaskModel, branch_of, flat
+from t2r_seq.meta_learning.task_model import (
+  CARRIED,
+  TASK,
+  TaskModel,
+  base_state,
+  flat,
+  merge_samples,
+)
 from t2r_seq.preprocessors import AbstractPreprocessor
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
 TASK_EMBEDDING = "task_embedding"
-"""The feature of a base model that is not read, but made from a task's condition."""
+"""The feature of a base model that is computed from a task's condition."""
 
 
 @configurable_layer
 class SampleEmbedding(CompositeLayer):
-  """Embeds samples of a task: images by a tower, all else by its numbers."""
+  """Embeds samples of a task: images by a tower, other features as vectors."""
 
   def __init__(
     self, embedding_size: int, fc_layers: Sequence[int] = (64, 64), **kwargs: Any
@@ -29,8 +36,8 @@ class SampleEmbedding(CompositeLayer):
     """Creates the layer.
 
     Args:
-      embedding_size: D, components of an embedding.
-      fc_layers: units of the dense layers before it.
+      embedding_size: D.
+      fc_layers: units of the hidden dense layers.
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
@@ -38,7 +45,7 @@ class SampleEmbedding(CompositeLayer):
     self._mlp = layers.MLP(tuple(fc_layers), embedding_size)
 
   def build(self, input_shape: Mapping[str, Any]) -> None:
-    """Creates the tower, where there are images."""
+    """Creates the tower if there are images."""
     if any(len(shape) >= 4 for shape in input_shape.values()):
       self._tower = layers.tec.ImageEmbedding()
     super().build(input_shape)
@@ -47,22 +54,21 @@ class SampleEmbedding(CompositeLayer):
     """Maps samples to embeddings.
 
     Args:
-      sample: features and labels by path, [N, ...]; four axes or more are images,
-        whose stacks are embedded one by one.
-      training: of batch normalisation.
+      sample: features and labels by path, [N, ...]; four axes or more are images, and
+        each image of a stack is embedded.
+      training: of batch normalization.
     Returns:
       [N, D].
     Raises:
-      SpecError: a sample has any number of steps.
+      SpecError: a sample has an unknown number of steps.
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     parts = []
     for path, value in sorted(sample.items()):
       if not value.shape[1:].is_fully_defined():
         raise errors.SpecError(
           f"SampleEmbedding: {path}: expected numbers of a known shape, got "
-          f"{errors.describe(value)}. Of sequences a create_embedding_fn of your own "
-          "makes embeddings."
+          f"{errors.describe(value)}. Write a create_embedding_fn for sequences."
         )
       value = tf.cast(value, tf.float32)
       if self._tower is not None and value.shape.rank >= 4:
@@ -77,10 +83,10 @@ class SampleEmbedding(CompositeLayer):
 
 @configurable_layer
 class SequenceEmbedding(CompositeLayer):
-  """Reads samples in their order, as SNAIL does: what a demonstration comes to.
+  """Embeds samples in their order, such as a demonstration, by SNAIL.
 
   Mishra et al., 'A Simple Neural Attentive Meta-Learner', 2018: causal convolutions
-  over the samples, and attention to those before.
+  and attention over the samples.
   """
 
   def __init__(
@@ -95,8 +101,8 @@ class SequenceEmbedding(CompositeLayer):
     """Creates the layer.
 
     Args:
-      embedding_size: D, components of an embedding.
-      sequence_length: samples that the convolutions reach over.
+      embedding_size: D.
+      sequence_length: samples that the convolutions cover.
       num_blocks: see `layers.SNAILEncoder`.
       tc_filters: see `layers.SNAILEncoder`.
       attention_size: see `layers.SNAILEncoder`.
@@ -115,13 +121,12 @@ class SequenceEmbedding(CompositeLayer):
 
 @gin.configurable
 class TaskEmbeddingModel(TaskModel):
-  """Embeds the condition of a task, and has a base model act by the embedding.
+  """Embeds the condition of a task as a feature of a base model.
 
   James, Bloesch and Davison, 'Task-Embedded Control Networks for Few-Shot Imitation
-  Learning', 2018. The base model is an ordinary one with one feature more,
-  `task_embedding` [D], that no data has: it is the mean of the embeddings of the
-  condition's samples, or what a layer makes of them in their order, of norm 1. Learning
-  a task is one call of a network, on the robot too: the exported policy has `adapt`.
+  Learning', 2018. The base model declares a feature `task_embedding` [D] that no data
+  has: the normalized mean, or another layer's output, of the embeddings of the
+  condition's samples. `adapt` of the exported policy is one call of that network.
   """
 
   def __init__(
@@ -140,13 +145,12 @@ class TaskEmbeddingModel(TaskModel):
       base_model: not built; its features have `task_embedding`.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      create_embedding_fn: called with D; gives the layer that maps a dictionary of
+      create_embedding_fn: called with D; returns the layer that maps a dictionary of
         'features/<path>' and 'labels/<path>', [N, ...], to [N, D].
-      create_sequence_fn: called with D; gives the layer that maps the embeddings of the
-        condition's samples in their order, [tasks, samples, D], to [tasks, D], such as
+      create_sequence_fn: called with D; returns the layer that maps the ordered
+        embeddings of the condition, [tasks, samples, D], to [tasks, D], such as
         `SequenceEmbedding`. None: their mean.
-      contrastive_weight: of a loss that pulls the embeddings of condition and inference
-        of a task together, and pushes those of other tasks away.
+      contrastive_weight: of the contrastive loss of condition and inference.
       contrastive_loss_mode: see `layers.compute_embedding_contrastive_loss`.
       **kwargs: of `T2RModel`; see `TaskModel`.
     Raises:
@@ -159,25 +163,20 @@ class TaskEmbeddingModel(TaskModel):
     self._contrastive_loss_mode = contrastive_loss_mode
     self._embedding_spec()
 
-  @property
-  def preprocessor(self) -> Any:
-    """The preprocessor, around that of the base model."""
-    if self._preprocessor is None:
-      create = self._preprocessor_cls or self.default_preprocessor_cls
-      self._preprocessor = create(_WithoutEmbedding(self._base_model.preprocessor))
-    return self._preprocessor
+  def _base_preprocessor(self) -> Any:
+    return _WithoutEmbedding(self._base_model.preprocessor)
 
   def get_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base model's specs but the embedding, of condition and inference."""
-    base, learned = self._base_model, preprocessors.condition_mode(mode)
-    return preprocessors.create_maml_feature_spec(
-      _without(base.get_feature_specification(learned)),
-      base.get_label_specification(learned),
-      _without(base.get_feature_specification(mode)),
+    """Returns the base model's specs without the embedding; see the base class."""
+    base = self._base_model
+    return preprocessors.maml_feature_spec(
+      lambda mode: _without(base.get_feature_specification(mode)),
+      base.get_label_specification,
+      mode,
     )
 
   def create_network(self) -> dict[str, Any]:
-    """Builds the base model, and the network of embeddings."""
+    """Builds the base model and the embedding network."""
     self._base_model.build()
     size = self._embedding_spec().shape[0]
     network = {
@@ -191,27 +190,26 @@ class TaskEmbeddingModel(TaskModel):
   def inference_network_fn(  # type: ignore[override]
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> TensorSpecStruct:
-    """Embeds each task, and infers by that.
+    """Embeds each task, and infers with the embedding.
 
     Args:
       features: of the condition and of the inference, [tasks, samples, ...].
       labels: of the inference, or None.
       mode: one of `ModeKeys`.
     Returns:
-      Outputs of the base model, [tasks, samples, ...], and 'task_embedding',
-      [tasks, D]; where there is a contrastive loss, 'inference_embedding' of the
-      inference's samples.
+      Outputs of the base model, [tasks, samples, ...], 'task_embedding', [tasks, D],
+      and 'inference_embedding' for the contrastive loss.
     """
     condition, inference = features["condition"], features["inference"]["features"]
     embedding = self._embed(condition["features"], condition["labels"], mode)
     packed, sizes = self._packed(inference, embedding, mode)
     targets = None if labels is None else self._targets(labels, mode)
     outputs = self._base_model.inference_network_fn(packed, targets, mode)
-    said = TensorSpecStruct(meta_tfdata.expand_batch_dims(flat(outputs), sizes))
-    said[TASK_EMBEDDING] = embedding
+    outputs = TensorSpecStruct(meta_tfdata.expand_batch_dims(flat(outputs), sizes))
+    outputs[TASK_EMBEDDING] = embedding
     if labels is not None and self._contrastive_weight:
-      said["inference_embedding"] = self._embed(inference, labels, mode)
-    return said
+      outputs["inference_embedding"] = self._embed(inference, labels, mode)
+    return outputs
 
   def model_train_fn(
     self,
@@ -220,7 +218,7 @@ class TaskEmbeddingModel(TaskModel):
     inference_outputs: Any,
     mode: str,
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Returns the base model's loss on the inference, and the contrastive one."""
+    """Returns the base model's loss on the inference, and the contrastive loss."""
     given = self._inferred(features, labels, inference_outputs, mode)
     loss, scalars, *_ = self._split_loss(self._base_model.model_train_fn(*given, mode))
     if self._contrastive_weight:
@@ -236,17 +234,17 @@ class TaskEmbeddingModel(TaskModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: Any, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Returns what the base model exports, and the embedding."""
+    """Returns the base model's exported outputs, and the embedding."""
     embedding = inference_outputs[TASK_EMBEDDING]
     packed, sizes = self._packed(features["inference"]["features"], embedding, mode)
-    said = self._base_model.create_export_outputs_fn(
+    outputs = self._base_model.create_export_outputs_fn(
       packed, self._merged_outputs(inference_outputs), mode
     )
-    expanded = meta_tfdata.expand_batch_dims(dict(said), sizes)
+    expanded = meta_tfdata.expand_batch_dims(dict(outputs), sizes)
     return {**expanded, TASK_EMBEDDING: embedding}
 
   def step_paths(self, raw_paths: list[str]) -> list[str]:
-    """Returns those of the base model but the embedding."""
+    """Returns the base model's paths without the embedding."""
     return [path for path in super().step_paths(raw_paths) if path != TASK_EMBEDDING]
 
   def task_specification(self) -> TensorSpecStruct:
@@ -257,16 +255,12 @@ class TaskEmbeddingModel(TaskModel):
     )
 
   def initial_task(self, batch_size: tf.Tensor) -> TensorSpecStruct:
-    """Returns zeros, which no task has."""
+    """Returns zeros, which are no task's embedding."""
     size = self._embedding_spec().shape[0]
     return TensorSpecStruct({TASK_EMBEDDING: tf.zeros([batch_size, size])})
 
   def adapt(self, raw_features: SpecStructure) -> TensorSpecStruct:
-    """Returns the embedding of each task.
-
-    Args:
-      raw_features: as `get_adaptation_specification` says, [tasks, samples, ...].
-    """
+    """Returns the embedding of each task; see the base class."""
     mode = ModeKeys.INFER
     condition = self.preprocessor.preprocess_condition(raw_features, mode)
     embedding = self._embed(condition["features"], condition["labels"], mode)
@@ -278,14 +272,11 @@ class TaskEmbeddingModel(TaskModel):
     recurrent_state: SpecStructure,
     seeds: tf.Tensor | None,
   ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
-    """Takes a step of the base model in each environment, with its task's embedding."""
+    """Steps the base model in each environment, with the embedding of its task."""
     state = specs.flatten_spec_structure(recurrent_state)
     given = TensorSpecStruct(flat(raw_features))
     given[TASK_EMBEDDING] = state[f"{TASK}/{TASK_EMBEDDING}"]
-    carried = specs.pack_flat_sequence_to_spec_structure(
-      self._base_model.get_recurrent_state_specification(ModeKeys.INFER),
-      branch_of(state, CARRIED),
-    )
+    carried = base_state(self._base_model, state)
     outputs, carried = self._base_model.export_step(given, carried, seeds)
     for path, value in flat(carried).items():
       state[f"{CARRIED}/{path}"] = value
@@ -312,11 +303,11 @@ class TaskEmbeddingModel(TaskModel):
       for branch, part in (("features", features), ("labels", labels))
       for path, value in flat(part).items()
     }
-    size = tf.shape(next(iter(sample.values())))[:2]
     merged = meta_tfdata.merge_first_n_dims(sample, 2)
     embedded = self.network["embedding"](merged, training=mode == ModeKeys.TRAIN)
+    sizes = meta_tfdata.batch_sizes(sample, 2)
+    embedded = meta_tfdata.expand_batch_dims(embedded, sizes)
     known = next(iter(sample.values())).shape[:2]
-    embedded = tf.reshape(embedded, tf.concat([size, embedded.shape[1:]], axis=0))
     embedded = tf.ensure_shape(embedded, [*known, embedded.shape[-1]])
     if self._create_sequence_fn is None:
       task = tf.reduce_mean(embedded, axis=1)
@@ -330,37 +321,32 @@ class TaskEmbeddingModel(TaskModel):
   ) -> tuple[SpecStructure, Any]:
     """Returns the base model's features, [tasks * samples, ...], and the two sizes."""
     given = flat(inference)
-    first = next(iter(given.values()))
-    known = first.shape[:2]
-    sizes = known if known.is_fully_defined() else tf.shape(first)[:2]
+    sizes = meta_tfdata.batch_sizes(given, 2)
     merged = TensorSpecStruct(meta_tfdata.merge_first_n_dims(given, 2))
-    merged[TASK_EMBEDDING] = tf.repeat(embedding, tf.shape(first)[1], axis=0)
+    merged[TASK_EMBEDDING] = tf.repeat(embedding, sizes[1], axis=0)
     spec = self._base_model.get_feature_specification(mode)
     return specs.pack_flat_sequence_to_spec_structure(spec, merged), sizes
 
   @tf.autograph.experimental.do_not_convert
   def _targets(self, labels: Any, mode: str) -> SpecStructure:
-    merged = TensorSpecStruct(meta_tfdata.merge_first_n_dims(flat(labels), 2))
-    spec = self._base_model.get_label_specification(mode)
-    return specs.pack_flat_sequence_to_spec_structure(spec, merged)
+    return merge_samples(labels, self._base_model.get_label_specification(mode))
 
   @tf.autograph.experimental.do_not_convert
   def _merged_outputs(self, outputs: Any) -> TensorSpecStruct:
     own = (TASK_EMBEDDING, "inference_embedding")
-    said = {path: value for path, value in flat(outputs).items() if path not in own}
-    return TensorSpecStruct(meta_tfdata.merge_first_n_dims(said, 2))
+    base = {path: value for path, value in flat(outputs).items() if path not in own}
+    return TensorSpecStruct(meta_tfdata.merge_first_n_dims(base, 2))
 
   def _inferred(
     self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
   ) -> tuple[Any, Any, Any]:
-    """Returns (features, labels, outputs) of the inference as one batch."""
     inference = features["inference"]["features"]
     packed, _ = self._packed(inference, outputs[TASK_EMBEDDING], mode)
     return packed, self._targets(labels, mode), self._merged_outputs(outputs)
 
 
 class _WithoutEmbedding(AbstractPreprocessor):
-  """A base model's preprocessor, of data that has no embeddings."""
+  """A base model's preprocessor, for data without embeddings."""
 
   def __init__(self, base_preprocessor: AbstractPreprocessor) -> None:
     super().__init__()

@@ -1,4 +1,4 @@
-"""Batches of tasks for models that learn them: of record files, a store, replays."""
+"""Input generators of tasks: from record files, a store, or replays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from t2r_seq.data import joint
 from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
 from t2r_seq.data.stores import DecodedColumns
-from t2r_seq.meta_learning import meta_tfdata
+from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.records.files import files_of_split
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.store.episode_store import StoreColumns
@@ -25,7 +25,7 @@ from t2r_seq.store.splits import Episodes
 
 
 class _TaskInputGenerator(data.AbstractInputGenerator):
-  """Knows the specs of a sample, and makes meta-examples of samples."""
+  """Makes meta-examples of samples of a base model."""
 
   def __init__(
     self,
@@ -51,7 +51,7 @@ class _TaskInputGenerator(data.AbstractInputGenerator):
     """Takes specs and preprocessing from a model of tasks, such as a `MAMLModel`.
 
     Raises:
-      SpecError: its preprocessor makes no meta-examples of a base model's samples.
+      SpecError: its preprocessor is no `MAMLPreprocessorV2`.
     """
     preprocessor = t2r_model.preprocessor
     if not hasattr(preprocessor, "create_meta_map_fn"):
@@ -79,7 +79,7 @@ class _TaskInputGenerator(data.AbstractInputGenerator):
 class TaskRecordInputGenerator(_TaskInputGenerator):
   """Reads tasks from record files: each file is a task, each record a sample.
 
-  For records without windows: specs without time offsets. The tasks take turns.
+  The specs have no time offsets. The tasks take turns.
   """
 
   def __init__(
@@ -97,11 +97,11 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
     Args:
       file_patterns: of TFRecord files, each of one task.
       batch_size: tasks in a batch.
-      num_condition_samples_per_task: samples that a task is learned from.
-      num_inference_samples_per_task: samples that this is tried on.
-      shuffle_buffer_size: records of a file among which is drawn.
-      seed: of the orders; None: another in every run.
-      split: of the files that are read, as their names tell it; None for all.
+      num_condition_samples_per_task: samples of the condition.
+      num_inference_samples_per_task: samples of the inference.
+      shuffle_buffer_size: size of the shuffle buffer of a file.
+      seed: of the orders; None: random.
+      split: of the files to read, by their names; None for all.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
@@ -134,23 +134,23 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _TaskOrder:
-  """The windows of every batch of tasks, computed and not drawn; a `WindowOrder`.
+  """The windows of every batch of tasks, as a function of its number; a `WindowOrder`.
 
-  A task comes up once an epoch; its samples are windows of different episodes, but for
-  a condition of whole episodes.
+  Each task is used once an epoch. Its samples are windows of different episodes, unless
+  the condition shows whole episodes.
 
   Attributes:
-    task_episodes: the episodes of each task; with several kinds of episodes those of
-      the first kind of all tasks, then those of the next.
+    task_episodes: the episodes of each task; with several kinds, all tasks' episodes
+      of the first kind, then those of the next.
     kinds: numbers of the kinds of the condition's episodes, and of the inference's.
     counts: windows of each episode, int64 [episodes].
     num_condition: samples of a task's condition.
     num_inference: samples of its inference.
     num_whole: episodes that the condition shows from start to end, or 0.
     num_tasks: in a batch.
-    is_shuffled: whether tasks, episodes and windows are drawn; else each task shows
-      the first windows of its first episodes, or what is spread over whole ones.
-    seed: of the draws.
+    is_shuffled: whether tasks, episodes and windows are random; else each task shows
+      the first windows of its first episodes, or windows spread over whole ones.
+    seed: of the random numbers.
   """
 
   task_episodes: tuple[np.ndarray, ...]
@@ -165,7 +165,6 @@ class _TaskOrder:
 
   @property
   def num_samples(self) -> int:
-    """Samples of a task."""
     return self.num_condition + self.num_inference
 
   @property
@@ -175,30 +174,25 @@ class _TaskOrder:
 
   @property
   def drop_remainder(self) -> bool:
-    """Whether an epoch's last batch is left out if it is not full."""
     return self.is_shuffled
 
   @property
   def batch_size(self) -> int:
-    """Windows of a batch."""
     return self.num_tasks * self.num_samples
 
   @property
   def batches_per_epoch(self) -> int:
-    """Batches of all tasks."""
-    tasks = self.all_tasks
-    return (
-      tasks // self.num_tasks if self.drop_remainder else -(-tasks // self.num_tasks)
-    )
+    missing = 0 if self.drop_remainder else self.num_tasks - 1
+    return (self.all_tasks + missing) // self.num_tasks
 
   def window_ids(self, batch: tf.Tensor, num_batches: int = 1) -> tf.Tensor:
-    """Returns the windows of a batch, or of several that follow each other.
+    """Returns the windows of consecutive batches.
 
     Args:
-      batch: its number, counted from 0 through all epochs, int64 scalar.
-      num_batches: how many at most; an epoch's last batch is the last one.
+      batch: number of the first, counted through all epochs, int64 scalar.
+      num_batches: the maximum; an epoch's last batch is the last one.
     Returns:
-      int64 [tasks * num_samples]; the windows of a task follow each other.
+      int64 [tasks * num_samples], ordered by task.
     """
     batch = tf.cast(batch, tf.int64)
     epoch, in_epoch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
@@ -229,8 +223,8 @@ class _TaskOrder:
       share = randomness.RandomNumbers(
         key * self.num_samples + sample, self.seed
       ).uniform("window")
-      drawn = tf.cast(tf.cast(share, tf.float64) * tf.cast(many, tf.float64), tf.int64)
-      window = tf.minimum(drawn, many - 1)
+      index = tf.cast(tf.cast(share, tf.float64) * tf.cast(many, tf.float64), tf.int64)
+      window = tf.minimum(index, many - 1)
     if self.num_whole:
       each = self.num_condition // self.num_whole
       tried = sample - self.num_condition
@@ -241,9 +235,9 @@ class _TaskOrder:
     return tf.gather(tf.constant(np.cumsum(counts) - counts), episodes) + window
 
   def _slots(self, sample: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns which episode of a task's condition samples show, and its kind.
+    """Returns the episode of the condition that samples show, and its kind.
 
-    That of the inference is the last.
+    The inference has the last number.
     """
     if not self.num_whole:
       return tf.zeros_like(sample), tf.zeros_like(sample)
@@ -252,7 +246,7 @@ class _TaskOrder:
     return slot, tf.gather(tf.constant(self.kinds, tf.int64), slot)
 
   def _places(self, sample: tf.Tensor, slot: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns which of a task's episodes, of their kind, its samples are of."""
+    """Returns the index of each sample's episode among those of its task and kind."""
     if not self.num_whole:
       return sample
     before = [self.kinds[:n].count(kind) for n, kind in enumerate(self.kinds)]
@@ -264,11 +258,11 @@ class _TaskOrder:
 
 @gin.configurable
 class TaskStoreInputGenerator(_TaskInputGenerator):
-  """Reads tasks from a store that says of each episode which task it is of.
+  """Reads tasks from a store with a column that names each episode's task.
 
-  Samples of a task are windows of different episodes; or else its condition is whole
-  episodes, such as demonstrations. A task comes up once an epoch; the order is a
-  function of the seed, and a resumed run goes on with the next batch.
+  Samples of a task are windows of different episodes, or the condition shows whole
+  episodes, such as demonstrations. Each task is used once an epoch. The order is a
+  function of the seed; a resumed run continues with the next batch.
   """
 
   def __init__(
@@ -278,12 +272,11 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     batch_size: int = 32,
     num_condition_samples_per_task: int = 1,
     num_inference_samples_per_task: int = 1,
-    num_condition_episodes: int | None = None,
+    condition_episodes: int | Sequence[str] | None = None,
     seed: int | None = None,
     split: str | None = None,
     episodes: Episodes | None = None,
     kind_key: str | None = None,
-    condition_kinds: Sequence[str] = (),
     inference_kind: str = "",
     sequence_length: int | None = None,
   ) -> None:
@@ -291,54 +284,47 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
 
     Args:
       store_path: the store's folder.
-      task_key: path of the column that has a number or a string for each episode; what
-        is equal is one task.
+      task_key: path of the column with a number or a string for each episode, its task.
       batch_size: tasks in a batch.
-      num_condition_samples_per_task: samples that a task is learned from.
-      num_inference_samples_per_task: samples that this is tried on.
-      num_condition_episodes: episodes that a task is learned from: the samples of the
-        condition show each of them from its first window to its last, at even
-        distances, and the inference is of others. None: each sample is a window of an
-        episode of its own.
-      seed: of the draws; None: others in every run.
-      split: of the store, the only one whose episodes are read; None for all. A task
-        that has no episode in it is left out.
-      episodes: numbers of the only episodes that are read, or a file that lists them;
-        None for all.
-      kind_key: path of a column that says of each episode what it is to its task, such
-        as 'demo' or 'trial'; None: all are equal.
-      condition_kinds: the kind of each episode that a task is learned from, in their
-        order; they are shown whole.
-      inference_kind: the kind of those that this is tried on.
-      sequence_length: steps of a sample, for specs with `is_sequence`, as recurrent
-        models have them.
+      num_condition_samples_per_task: samples of the condition.
+      num_inference_samples_per_task: samples of the inference.
+      condition_episodes: the number of whole episodes that the condition shows by
+        evenly spread windows, or the kind of each; the inference shows other episodes.
+        None: each sample is a window of a different episode.
+      seed: of the random numbers; None: random.
+      split: of the store; None for all. A task without episodes in it is left out.
+      episodes: numbers of the episodes to read, or a file with them; None for all.
+      kind_key: path of a column with the kind of each episode, such as 'demo' or
+        'trial'; None: all are of one kind.
+      inference_kind: the kind of the episodes of the inference.
+      sequence_length: steps of a sample, for specs with `is_sequence`.
     Raises:
-      SpecError: the samples of the condition can't be shared out among its episodes, or
-        these are not as many as their kinds.
+      SpecError: the samples of the condition can't be divided among its episodes, or
+        kinds are missing.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
     )
-    self._kind_key = kind_key
-    self._kinds = (*condition_kinds, inference_kind)
-    if kind_key is not None:
-      count = len(condition_kinds)
-      if not count or not inference_kind or num_condition_episodes not in (None, count):
-        raise errors.SpecError(
-          f"{type(self).__name__}: condition_kinds: expected the kinds of "
-          f"{num_condition_episodes or 'some'} episodes, and inference_kind, got "
-          f"{errors.listing(condition_kinds)} and {inference_kind!r}."
-        )
-      num_condition_episodes = count
-    if num_condition_episodes is not None:
-      where, samples = type(self).__name__, self._counts[0]
-      errors.check_count(where, "num_condition_episodes", num_condition_episodes)
-      if samples % num_condition_episodes:
-        raise errors.SpecError(
-          f"{where}: num_condition_samples_per_task: expected as many of each of the "
-          f"{num_condition_episodes} episodes, got {samples}."
-        )
-    self._num_whole = num_condition_episodes or 0
+    where, samples = type(self).__name__, self._counts[0]
+    is_kinds = isinstance(condition_episodes, (list, tuple))
+    kinds: Any = condition_episodes if is_kinds else ()
+    self._kind_key, self._kinds = kind_key, (*kinds, inference_kind)
+    if not bool(kind_key) == bool(kinds) == bool(inference_kind):
+      raise errors.SpecError(
+        f"{where}: expected kind_key, the kinds of condition_episodes and "
+        "inference_kind, or none of them, got "
+        f"{kind_key!r}, {condition_episodes!r} and {inference_kind!r}."
+      )
+    self._num_whole = len(kinds)
+    if not kinds and condition_episodes is not None:
+      self._num_whole = errors.check_count(
+        where, "condition_episodes", condition_episodes
+      )
+    if self._num_whole and samples % self._num_whole:
+      raise errors.SpecError(
+        f"{where}: num_condition_samples_per_task: expected as many of each of the "
+        f"{self._num_whole} episodes, got {samples}."
+      )
     self._store_path = store_path
     self._split, self._episodes = split, episodes
     self._task_key = task_key
@@ -346,7 +332,6 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
 
   @property
   def position_options(self) -> dict[str, Any]:
-    """The batch size, the seed and the samples of a task; see the base class."""
     if self._seed is None:
       return {}
     samples = list(self._counts)
@@ -390,7 +375,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     return batches.map(self._of_tasks)
 
   def _kind_numbers(self) -> tuple[int, ...]:
-    """Returns the kinds of the condition's episodes and of the inference's."""
+    """Returns the numbers of the kinds of the condition and the inference."""
     if self._kind_key is None:
       return (0,) * (self._num_whole + 1)
     names = list(dict.fromkeys(self._kinds))
@@ -412,15 +397,15 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       needed, what = self._num_samples, "for as many samples"
       if self._num_whole:
         needed, what = self._num_whole + 1, "those of the condition and another"
-      asked = [(usable, needed, what)]
+      groups = [(usable, needed, what)]
     else:
       kinds = _of_episodes(where, opened, self._kind_key)
-      asked = [
+      groups = [
         (usable[kinds[usable] == kind], self._kinds.count(kind), f"of kind '{kind}'")
         for kind in dict.fromkeys(self._kinds)
       ]
     tasks: list[np.ndarray] = []
-    for among, needed, what in asked:
+    for among, needed, what in groups:
       found = [among[values[among] == name] for name in names]
       small = [
         f"'{name}' has {len(episodes)}"
@@ -440,18 +425,13 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     split = meta_tfdata.unflatten_batch_examples(batch, self._num_samples)
     features, labels = joint.split(split)
     first = self._counts[0]
-    meta = TensorSpecStruct()
-    for path, value in features.items():
-      meta[f"condition/features/{path}"] = value[:, :first]
-    for path, value in labels.items():
-      meta[f"condition/labels/{path}"] = value[:, :first]
-    for path, value in features.items():
-      meta[f"inference/features/{path}"] = value[:, first:]
-    return meta, TensorSpecStruct((path, v[:, first:]) for path, v in labels.items())
+    return preprocessors.split_samples(
+      features, labels, lambda x: x[:, :first], lambda x: x[:, first:]
+    )
 
 
 def _of_episodes(where: str, opened: store.EpisodeStore, key: str) -> np.ndarray:
-  """Returns what a column says of each episode, as strings."""
+  """Returns a column of one value per episode, as strings."""
   spec = opened.spec
   if key not in spec or spec[key].is_sequence or spec[key].shape.num_elements() != 1:
     got, hint = "nothing", errors.nearest(key, spec)
@@ -469,9 +449,9 @@ def _of_episodes(where: str, opened: store.EpisodeStore, key: str) -> np.ndarray
 
 @gin.configurable
 class TaskReplayInputGenerator(_TaskInputGenerator):
-  """Reads tasks from replays that are written meanwhile: one replay holds one task.
+  """Reads tasks from live replays: each replay holds one task.
 
-  Each sample is an item that its replay draws; there is no end in any mode.
+  Each sample is a sampled item of its replay. The dataset is endless in every mode.
   """
 
   def __init__(
@@ -485,14 +465,13 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
     """Creates the generator.
 
     Args:
-      replays: one of each task, such as `ReplayBuffer`s; they are left open.
+      replays: one for each task, such as `ReplayBuffer`s; they are not closed.
       batch_size: tasks in a batch.
-      num_condition_samples_per_task: samples that a task is learned from.
-      num_inference_samples_per_task: samples that this is tried on.
-      seed: of which tasks come up; None: others in every run. What a replay draws has
-        the replay's own seed.
+      num_condition_samples_per_task: samples of the condition.
+      num_inference_samples_per_task: samples of the inference.
+      seed: of the order of tasks; None: random. Samples use the seeds of the replays.
     Raises:
-      SpecError: there is no replay, or something else among them.
+      SpecError: there is no replay, or one is something else.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
@@ -505,14 +484,14 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Turns what a replay raised inside of TensorFlow into what it was."""
+    """Raises the errors of replays instead of TensorFlow's."""
     with contextlib.ExitStack() as stack:
       for task in self._tasks:
         stack.enter_context(task.explain_failures())
       yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Begins to watch over a wait for a batch; see the replays'."""
+    """Starts the watches of the replays over a wait for a batch."""
     checks = [check for task in self._tasks if (check := task.watch()) is not None]
 
     def check_all() -> None:
@@ -530,7 +509,7 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
       task.set_padding(self.padding)
       sampled.append(task.create_dataset(mode, batch_size=self._num_samples))
     seed = self._drawing_seed()
-    # As in a store: each task comes up once before one comes up again.
+    # As in a store: every task is used once before the next epoch.
     turns = tf.data.Dataset.range(len(sampled)).shuffle(len(sampled), seed).repeat()
     tasks = tf.data.Dataset.choose_from_datasets(sampled, turns)
     return tasks.map(self._to_meta).batch(batch_size, drop_remainder=True)

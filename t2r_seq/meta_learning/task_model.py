@@ -1,4 +1,4 @@
-"""What models of tasks have in common: what they take over from a base model."""
+"""The base class of models that adapt a base model to tasks."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import models, policies, specs
-from t2r_seq.meta_learning import preprocessors
+from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 from t2r_seq.windows.cut import Padding
 
-# Branches of the policy's state.
+# Branches of the policy state.
 TASK, CARRIED = "task", "carried"
 
 
 class TaskModel(models.T2RModel):
-  """A model that learns a task from a condition, and does what a base model does.
+  """A model that adapts a base model to a task from its condition.
 
   The base model's features and labels become `condition/features`, `condition/labels`
-  and `inference/features`, with an axis of tasks and one of samples. A step of the
-  exported policy takes what the base model's would.
+  and `inference/features`, [tasks, samples, ...]. A step of the exported policy takes
+  the base model's observations.
   """
 
   def __init__(
@@ -35,11 +35,11 @@ class TaskModel(models.T2RModel):
     """Creates the model.
 
     Args:
-      base_model: any model, not built.
+      base_model: any model, not built. Its padding, execution, warm start and frozen
+        variables apply.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      **kwargs: of `T2RModel`; padding, execution, warm start and what is frozen are the
-        base model's, the optimizer is this one's.
+      **kwargs: of `T2RModel`; the optimizer is of this model.
     """
     super().__init__(preprocessor_cls=preprocessor_cls, **kwargs)
     self._base_model = base_model
@@ -51,7 +51,6 @@ class TaskModel(models.T2RModel):
 
   @property
   def default_preprocessor_cls(self) -> Any:
-    """The base model's preprocessor, of every sample."""
     return preprocessors.MAMLPreprocessorV2
 
   @property
@@ -59,31 +58,29 @@ class TaskModel(models.T2RModel):
     """The preprocessor, around that of the base model."""
     if self._preprocessor is None:
       preprocessor_cls = self._preprocessor_cls or self.default_preprocessor_cls
-      self._preprocessor = preprocessor_cls(self._base_model.preprocessor)
+      self._preprocessor = preprocessor_cls(self._base_preprocessor())
     return self._preprocessor
+
+  def _base_preprocessor(self) -> Any:
+    return self._base_model.preprocessor
 
   @property
   def step_preprocessor(self) -> Any:
-    """That of the base model: a step is one sample."""
     return self.preprocessor.base_preprocessor
 
   @property
   def padding(self) -> Padding:
-    """That of the base model."""
     return self._base_model.padding
 
   @property
   def execution(self) -> policies.ChunkExecution | None:
-    """That of the base model."""
     return self._base_model.execution
 
   def get_feature_specification(self, mode: str) -> TensorSpecStruct:
     """Returns the base model's specs, of condition and inference."""
-    base, learned = self._base_model, preprocessors.condition_mode(mode)
-    return preprocessors.create_maml_feature_spec(
-      base.get_feature_specification(learned),
-      base.get_label_specification(learned),
-      base.get_feature_specification(mode),
+    base = self._base_model
+    return preprocessors.maml_feature_spec(
+      base.get_feature_specification, base.get_label_specification, mode
     )
 
   def get_label_specification(self, mode: str) -> TensorSpecStruct:
@@ -94,23 +91,21 @@ class TaskModel(models.T2RModel):
 
   @property
   def trainable_variables(self) -> list[tf.Variable]:
-    """The variables that are trained; of the base model's those that it trains."""
+    """The trained variables, without those that the base model freezes."""
     kept = {id(variable) for variable in self._base_names().values()}
     frozen = {id(v) for v in self._base_model.variables} - kept
     return [v for v in super().trainable_variables if id(v) not in frozen]
 
   def follow_global_step(self, variable: tf.Variable) -> None:
-    """Has both models see the steps of a trainer."""
     super().follow_global_step(variable)
     self._base_model.follow_global_step(variable)
 
   def maybe_init_from_checkpoint(self) -> None:
-    """Initialises the variables as this model says, and then as the base model does."""
+    """Initializes variables of this model, then of the base model."""
     super().maybe_init_from_checkpoint()
     self._base_model.maybe_init_from_checkpoint()
 
   def after_train_step(self) -> None:
-    """Does what the base model does."""
     self._base_model.after_train_step()
 
   @abc.abstractmethod
@@ -137,43 +132,36 @@ class TaskModel(models.T2RModel):
     inference_outputs: Any,
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """Counts what the base model counts, on the inference."""
+    """Returns the base model's tallies on the inference."""
     given = self._inferred(features, labels, inference_outputs, mode)
     return self._base_model.eval_tallies_fn(*given, mode)
 
   def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
-    """Makes of them what the base model makes."""
     return self._base_model.eval_results_fn(tallies)
 
   @property
   def is_seeded(self) -> bool:  # type: ignore[override]
-    """Whether the base model draws random numbers."""
     return self._base_model.is_seeded
 
   @property
   def step_model(self) -> policies.PolicyModel:
-    """A step takes what the base model's would."""
     return self._base_model
 
   def step_paths(self, raw_paths: list[str]) -> list[str]:
-    """Returns those of the base model."""
     return self._base_model.step_paths(raw_paths)
 
   def keeps_state(self, path: str) -> bool:
-    """Whether it is of the task, which outlives its episodes."""
+    """Whether a state outlives its episode: that of the task."""
     return path.startswith(f"{TASK}/")
 
   def get_adaptation_specification(self) -> TensorSpecStruct:
     """Returns the raw features of the condition, in mode 'infer'."""
-    given = specs.flatten_spec_structure(
+    return preprocessors.condition_of(
       self.preprocessor.get_in_feature_specification(ModeKeys.INFER)
-    )
-    return TensorSpecStruct(
-      (path, spec) for path, spec in given.items() if path.startswith("condition/")
     )
 
   def adaptation_offsets(self) -> dict[str, list[int]]:
-    """Returns those of the base model's stacks, in mode 'infer'."""
+    """Returns the time offsets of the condition's stacks, in mode 'infer'."""
     base = self.preprocessor.base_preprocessor
     mode = preprocessors.condition_mode(ModeKeys.INFER)
     given = {
@@ -188,8 +176,11 @@ class TaskModel(models.T2RModel):
     }
 
   def _example_batch(self, mode: str) -> tuple[SpecStructure, SpecStructure]:
-    """Has as many steps in sequences as the base model needs."""
-    wanted = (self.get_feature_specification(mode), self.get_label_specification(mode))
+    """Repeats sequences to the length that the base model needs."""
+    expected = (
+      self.get_feature_specification(mode),
+      self.get_label_specification(mode),
+    )
     features, labels = (
       TensorSpecStruct(
         (path, tf.repeat(value, self._base_model._example_length, axis=2))
@@ -197,25 +188,33 @@ class TaskModel(models.T2RModel):
         else (path, value)
         for path, value in specs.flatten_spec_structure(given).items()
       )
-      for given, spec in zip(super()._example_batch(mode), wanted, strict=True)
+      for given, spec in zip(super()._example_batch(mode), expected, strict=True)
     )
     return features, labels
 
   @abc.abstractmethod
   def task_specification(self) -> TensorSpecStruct:
-    """Returns the specs of what is known of a task, of one environment."""
+    """Returns the specs of the task state of one environment."""
 
   @abc.abstractmethod
   def initial_task(self, batch_size: tf.Tensor) -> TensorSpecStruct:
-    """Returns what is known before any task, [batch_size, ...]."""
+    """Returns the task state before the first task, [batch_size, ...]."""
+
+  @abc.abstractmethod
+  def adapt(self, raw_features: SpecStructure) -> TensorSpecStruct:
+    """Returns the state after adapting to each task, below 'task/'.
+
+    Args:
+      raw_features: of `get_adaptation_specification`, [tasks, samples, ...].
+    """
 
   def get_recurrent_state_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the specs of what is known of the task, and the base model's state."""
+    """Returns the specs of the task state and the base model's state."""
     carried = self._base_model.get_recurrent_state_specification(mode)
     return _state(self.task_specification(), carried)
 
   def initial_recurrent_state(self, batch_size: tf.Tensor) -> TensorSpecStruct:
-    """Returns what is known before any task, and what the base model begins with."""
+    """Returns the initial task state and the base model's."""
     carried = self._base_model.initial_recurrent_state(batch_size)
     return _state(self.initial_task(batch_size), carried)
 
@@ -227,6 +226,18 @@ class TaskModel(models.T2RModel):
     return {name: v for name, v in named.items() if id(v) in trained}
 
 
+def base_state(model: Any, state: Any) -> SpecStructure:
+  """Packs the base model's part of a policy state."""
+  spec = model.get_recurrent_state_specification(ModeKeys.INFER)
+  return specs.pack_flat_sequence_to_spec_structure(spec, branch_of(state, CARRIED))
+
+
+def merge_samples(structure: Any, spec: SpecStructure) -> SpecStructure:
+  """Joins tasks and samples of tensors, and packs them as `spec`."""
+  merged = meta_tfdata.flatten_batch_examples(TensorSpecStruct(flat(structure)))
+  return specs.pack_flat_sequence_to_spec_structure(spec, merged)
+
+
 def _state(task: SpecStructure, carried: SpecStructure) -> TensorSpecStruct:
   return TensorSpecStruct(
     (f"{branch}/{path}", leaf)
@@ -236,11 +247,12 @@ def _state(task: SpecStructure, carried: SpecStructure) -> TensorSpecStruct:
 
 
 def flat(structure: Any) -> dict[str, tf.Tensor]:
-  """Returns the tensors of a structure by path; those that are absent are left out."""
+  """Returns the tensors of a structure by path, without absent ones."""
   return dict(specs.flatten_spec_structure(structure, filter_none=True).items())
 
 
 def branch_of(outputs: Any, name: str) -> TensorSpecStruct:
+  """Returns what is below a path."""
   return TensorSpecStruct(
     (path.removeprefix(f"{name}/"), value)
     for path, value in outputs.items()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, meta_learning
+from t2r_seq import errors
 from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.specs import TensorSpecStruct
 
@@ -15,9 +15,9 @@ VALUES = tf.reshape(tf.range(24), [2, 3, 4])
 
 def test_axes_are_joined_and_split_again():
   given = TensorSpecStruct({"a/b": VALUES, "mode": tf.constant([True, False])})
-  joined = meta_learning.flatten_batch_examples(given)
+  joined = meta_tfdata.flatten_batch_examples(given)
   assert joined["a/b"].shape == (6, 4) and joined["mode"].shape == (2,)
-  split = meta_learning.unflatten_batch_examples({"a": {"b": joined["a/b"]}}, 3)
+  split = meta_tfdata.unflatten_batch_examples({"a": {"b": joined["a/b"]}}, 3)
   np.testing.assert_array_equal(split["a/b"], VALUES)
   merged = meta_tfdata.merge_first_n_dims({"x": VALUES, "n": 7}, 3)
   assert merged["x"].shape == (24,) and merged["n"] == 7
@@ -35,7 +35,7 @@ def test_functions_of_batches_take_several_batch_axes(known):
 
   @tf.function(input_signature=[tf.TensorSpec(known, tf.int32)])
   def apply(x):
-    return meta_learning.multi_batch_apply(both, 2, x, 3, more=x)
+    return meta_tfdata.multi_batch_apply(both, 2, x, 3, more=x)
 
   done = apply(VALUES)
   assert shapes[-1] == [6 if known[0] else None, 4]
@@ -45,7 +45,7 @@ def test_functions_of_batches_take_several_batch_axes(known):
 
 def test_samples_are_split_into_pairs():
   dataset = tf.data.Dataset.from_tensors(({"x": tf.range(5)}, {"y": tf.range(5, 10)}))
-  (pair,) = meta_learning.split_train_val(dataset, 2).batch(3)
+  (pair,) = meta_tfdata.split_train_val(dataset, 2).batch(3)
   features, labels = pair
   np.testing.assert_array_equal(features.train["x"], [[0, 1]])
   np.testing.assert_array_equal(labels.val["y"], [[7, 8, 9]])

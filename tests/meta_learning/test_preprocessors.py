@@ -9,7 +9,10 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, meta_learning, preprocessors, records, specs
-from t2r_seq.meta_learning.preprocessors import stack_intra_task_episodes
+from t2r_seq.meta_learning.preprocessors import (
+  create_metaexample_spec,
+  stack_intra_task_episodes,
+)
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 
@@ -148,7 +151,7 @@ def test_records_of_whole_tasks(is_sequence):
 
 def test_samples_by_number_are_stacked_by_path():
   spec = TensorSpecStruct({"a/b": ExtendedTensorSpec((2,), tf.float32, "x")})
-  numbered = meta_learning.create_metaexample_spec(spec, 12, "condition")
+  numbered = create_metaexample_spec(spec, 12, "condition")
   assert numbered["a/b/11"].name == "condition_ep11/x"
   tensors = {path: np.full([3, 2], i) for i, path in enumerate(numbered)}
   stacked = stack_intra_task_episodes(TensorSpecStruct(tensors), 12)["a/b"]

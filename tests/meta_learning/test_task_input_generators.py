@@ -148,7 +148,7 @@ def test_a_condition_of_whole_episodes(task_store):
     "batch_size": 3,
     "num_condition_samples_per_task": 6,
     "num_inference_samples_per_task": 2,
-    "num_condition_episodes": 2,
+    "condition_episodes": 2,
   }
   generator = meta_learning.TaskStoreInputGenerator(task_store, seed=5, **options)
   found = tasks_of(batches_of(generator, count=60))
@@ -170,7 +170,7 @@ def test_a_condition_of_a_demonstration_and_a_trial(task_store):
     "num_condition_samples_per_task": 4,
     "num_inference_samples_per_task": 2,
     "kind_key": "kind",
-    "condition_kinds": ["demo", "trial"],
+    "condition_episodes": ["demo", "trial"],
     "inference_kind": "demo",
   }
   generator = meta_learning.TaskStoreInputGenerator(task_store, seed=5, **options)
@@ -245,26 +245,26 @@ def test_what_is_wrong_is_said(task_store):
       r"task: expected 4 episodes or more of each task, .*'a' has 3",
     ),
     "no other episode": (
-      {"num_condition_samples_per_task": 3, "num_condition_episodes": 3},
+      {"num_condition_samples_per_task": 3, "condition_episodes": 3},
       r"task: expected 4 episodes or more of each task, those of the condition and ano",
     ),
     "uneven": (
-      {"num_condition_samples_per_task": 3, "num_condition_episodes": 2},
+      {"num_condition_samples_per_task": 3, "condition_episodes": 2},
       r"num_condition_samples_per_task: expected as many of each of the 2 .*, got 3",
     ),
     "too few of a kind": (
       {
         "num_condition_samples_per_task": 2,
         "kind_key": "kind",
-        "condition_kinds": ["trial", "trial"],
+        "condition_episodes": ["trial", "trial"],
         "inference_kind": "demo",
       },
       r"task: expected 2 episodes or more of each task, of kind 'trial', .*'a' has 1",
     ),
     "no kind to try": (
-      {"kind_key": "kind", "condition_kinds": ["demo"]},
-      r"condition_kinds: expected the kinds of some episodes, and inference_kind, got "
-      r"\[demo\] and ''",
+      {"kind_key": "kind", "condition_episodes": ["demo"]},
+      r"expected kind_key, the kinds of condition_episodes and inference_kind, or none "
+      r"of them, got 'kind', \['demo'\] and ''",
     ),
     "a batch of more": ({"batch_size": 4}, r"expected at most the 3 tasks of .* got 4"),
     "no sample": (
