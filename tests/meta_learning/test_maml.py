@@ -113,7 +113,7 @@ def loss_by_hand(w, features, labels, steps, rate):
 
 @pytest.mark.parametrize("create", [None, Module], ids=["keras", "module"])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_the_gradient_is_that_of_the_loss_after_adapting(create, steps):
+def test_gradient_of_the_adapted_loss(create, steps):
   model, (features, labels) = maml(create, steps), make_tasks()
   model.build()
 
@@ -142,7 +142,7 @@ class DownhillModel(LineModel):
     return tf.reduce_mean(inference_outputs["inference_output"])
 
 
-def test_a_model_may_have_a_loss_of_its_own_to_adapt_by():
+def test_inner_loss_fn_adapts():
   model, (features, _) = meta_learning.MAMLModel(DownhillModel()), make_tasks()
   model.build()
   (variable,) = model.trainable_variables
@@ -157,7 +157,7 @@ def test_a_model_may_have_a_loss_of_its_own_to_adapt_by():
   )
 
 
-def test_first_order_leaves_out_the_second_derivatives():
+def test_first_order_ignores_second_derivatives():
   model, (features, labels) = maml(use_second_order=False), make_tasks(num_tasks=1)
   model.build()
   _, _, (gradient,) = model.compute_gradients(features, labels, lambda loss: loss)
@@ -169,7 +169,7 @@ def test_first_order_leaves_out_the_second_derivatives():
   np.testing.assert_allclose(gradient, want, rtol=1e-5)
 
 
-def test_learned_rates_begin_as_told_and_are_trained():
+def test_learned_rates_start_at_learning_rate_and_train():
   model, (features, labels) = maml(learn_inner_lr=True), make_tasks()
   trainer = training.Trainer(model, tf.distribute.get_strategy())
   (name,) = [n for n in model.named_variables if n.startswith("inner_loop/")]
@@ -179,7 +179,7 @@ def test_learned_rates_begin_as_told_and_are_trained():
   assert rate.numpy() != pytest.approx(0.1, abs=1e-6)
 
 
-def test_var_scope_chooses_what_adapts():
+def test_var_scope_selects_adapting_variables():
   model, (features, labels) = maml(tower, var_scope="dense_1"), make_tasks()
   model.build()
   state = model.get_recurrent_state_specification("infer")
@@ -189,7 +189,7 @@ def test_var_scope_chooses_what_adapts():
   del features, labels
 
 
-def test_what_the_base_model_freezes_stays_and_specs_may_differ_by_mode():
+def test_frozen_variables_and_specs_by_mode():
   class Differs(LineModel):
     def get_label_specification(self, mode):
       label = super().get_label_specification(mode)
@@ -220,7 +220,7 @@ def test_what_the_base_model_freezes_stays_and_specs_may_differ_by_mode():
   assert float(sums["extra"] / count) == pytest.approx(2.0)
 
 
-def test_two_replicas_learn_the_same():
+def test_two_replicas_match_one():
   script = pathlib.Path(__file__).with_name("maml_replicas.py")
   process = warm_python.start(str(script))
   stdout, stderr = process.communicate(timeout=300)
@@ -230,7 +230,7 @@ def test_two_replicas_learn_the_same():
   assert one[-1] < one[0]
 
 
-def test_batch_normalisation_trains_and_its_averages_move():
+def test_batch_normalization_trains():
   model, batch = maml(tower, steps=2), make_tasks()
   trainer = training.Trainer(model, tf.distribute.get_strategy())
   before = model.named_variables["base/batch_normalization/moving_mean"].numpy()
@@ -241,7 +241,7 @@ def test_batch_normalisation_trains_and_its_averages_move():
   )
 
 
-def test_all_tasks_at_once_or_compiled_have_the_same_gradients():
+def test_parallel_and_compiled_gradients_match():
   features, labels = make_tasks()
   found = {}
   for use_parallel_for in (False, True):
@@ -273,7 +273,7 @@ class FlowModel(LineModel):
 
 
 @pytest.mark.parametrize("use_parallel_for", [False, True])
-def test_what_gives_no_action_in_training_adapts(use_parallel_for, tmp_path):
+def test_model_without_training_action_adapts(use_parallel_for, tmp_path):
   model = meta_learning.MAMLModel(FlowModel(), use_parallel_for=use_parallel_for)
   trainer = training.Trainer(model, tf.distribute.get_strategy())
   features, labels = make_tasks(2, 4, 1)
@@ -312,7 +312,7 @@ class SearchedModel(models.CriticModel):
     return {"q_predicted": self.network(tf.concat([state.x, action.y], axis=-1))}
 
 
-def test_a_critic_that_searches_learns_a_task(tmp_path):
+def test_critic_with_search_adapts(tmp_path):
   search = policies.CrossEntropySearch(num_samples=16, num_elites=4)
   model = meta_learning.MAMLModel(SearchedModel(search=search))
   model.build()
@@ -362,7 +362,7 @@ class CountingModel(models.RecurrentRegressionModel):
     return {"inference_output": steps}, {"h": h}
 
 
-def test_a_recurrent_model_learns_tasks_of_a_store(tmp_path):
+def test_recurrent_model_adapts_to_tasks_of_a_store(tmp_path):
   column = ExtendedTensorSpec((2,), tf.float32, is_sequence=True)
   columns = {"x": column, "y": column, "task": ExtendedTensorSpec((), tf.int64)}
   with store.EpisodeStore.create(str(tmp_path / "store"), columns) as writer:
@@ -448,7 +448,7 @@ def trained(tmp_path_factory):
   return model, predictor
 
 
-def test_the_export_adapts_as_the_model_does(trained):
+def test_export_adapts_like_the_model(trained):
   model, predictor = trained
   features, _ = make_tasks(2, 4, 1, seed=99)
   want = model.export_outputs(features)["inference_output"].numpy()
@@ -510,7 +510,7 @@ def test_exports_of_meta_examples_parse_records(trained, tmp_path):
   np.testing.assert_allclose(got["inference_output"], want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_policy_learns_tasks_from_demonstrations(trained):
+def test_policy_adapts_to_demonstrations(trained):
   env, (_, predictor) = LineEnv(), trained
   written = []
   metrics = actors.run_meta_env(
@@ -547,7 +547,7 @@ class StepsSink(actors.EpisodeSink):
     pass
 
 
-def test_a_loop_of_collecting_learns_tasks(trained):
+def test_collect_loop_adapts(trained):
   env, sink = LineEnv(), StepsSink()
   collect = functools.partial(
     actors.run_meta_env, demo_policy=RightPolicy(env), num_tasks=2, num_demos=3
@@ -563,7 +563,7 @@ def test_a_loop_of_collecting_learns_tasks(trained):
   assert metrics["collect/step_1_improvement"] != 0
 
 
-def test_a_run_that_is_stopped_in_its_second_task_tells_of_the_first(trained):
+def test_stopped_run_reports_finished_tasks(trained):
   env, sink = LineEnv(), StepsSink()
   stop = type("Stop", (), {"is_set": lambda self: len(sink.steps) >= 4 * 7})()
   metrics = actors.run_meta_env(
@@ -580,7 +580,7 @@ def test_a_run_that_is_stopped_in_its_second_task_tells_of_the_first(trained):
 
 
 @pytest.mark.parametrize("is_numbered", [False, True])
-def test_a_policy_learns_alike_of_an_export_and_of_a_model(trained, is_numbered):
+def test_export_and_model_predictors_adapt_alike(trained, is_numbered):
   """Also where records hold a task each, its samples by their numbers."""
   model, export = trained
   env, demonstration = LineEnv(), []
@@ -615,7 +615,7 @@ def _pack_targets(episodes, spec):
   return meta_learning.pack_condition([steps], spec)
 
 
-def test_samples_of_a_condition_are_the_windows_that_the_model_sees():
+def test_pack_condition_stacks_windows():
   steps = [
     {"observation": {"x": np.float32([t])}, "action": np.float32([t]), "reward": -t}
     for t in range(3)
@@ -638,7 +638,7 @@ def test_samples_of_a_condition_are_the_windows_that_the_model_sees():
   )
 
 
-def test_samples_of_a_condition_are_spread_over_whole_episodes():
+def test_pack_condition_spreads_samples_over_episodes():
   episodes = [
     [{"observation": np.float32([10 * n + t])} for t in range(length)]
     for n, length in enumerate((3, 7, 2))
@@ -654,7 +654,7 @@ def test_samples_of_a_condition_are_spread_over_whole_episodes():
     pack(num_samples=4, num_episodes=4)
 
 
-def test_less_than_a_step_is_one_as_in_tensor2robot(caplog):
+def test_zero_inner_steps_count_as_one(caplog):
   model = maml(steps=0)
   assert "num_inner_loop_steps: expected at least 1, got 0" in caplog.text
   model.build()
@@ -662,7 +662,7 @@ def test_less_than_a_step_is_one_as_in_tensor2robot(caplog):
   assert outputs["inner_losses"].shape == (4, 2)
 
 
-def test_what_is_wrong_is_said(trained, tmp_path):
+def test_errors(trained, tmp_path):
   predictor = trained[1]
   condition = {"condition/features/x": np.zeros([3, 2], np.float32)}
   with pytest.raises(errors.SpecError, match=r"condition/labels/target.*nothing"):
@@ -681,7 +681,7 @@ def test_what_is_wrong_is_said(trained, tmp_path):
 
 
 @pytest.mark.parametrize("use_second_order", [True, False])
-def test_functions_of_ones_own_adapt_in_eager_mode_too(use_second_order):
+def test_inner_loop_adapts_functions_in_eager_mode(use_second_order):
   x = tf.Variable([2.0])
   inner = meta_learning.MAMLInnerLoopGradientDescent(0.1, use_second_order)
   data = ({"a": tf.constant([0.5])}, {"t": tf.constant([0.0])})

@@ -45,7 +45,7 @@ def predictor_of(base):
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_search_over_a_critic_follows_what_its_task_is_learned_from(is_named):
+def test_critic_search_depends_on_the_condition(is_named):
   policy = meta_learning.MAMLCEMPolicy(
     predictor=predictor_of(PeakCritic()), cem_iters=6, cem_samples=128, seed=0
   )
@@ -83,7 +83,7 @@ class PlaceModel(models.RegressionModel):
     return {"inference_output": self.network.peak + 0 * features.x}
 
 
-def test_what_explores_learns_tasks_too():
+def test_exploring_policy_adapts():
   policy = meta_learning.ScheduledExplorationMAMLRegressionPolicy(
     predictor=predictor_of(PlaceModel(action_size=2)), stddev_0=0.2, slope=0.0, seed=0
   )
@@ -119,7 +119,7 @@ class EpisodePredictor:
     return {"inference_output": np.array([[actions]])}
 
 
-def test_actions_of_a_whole_episode_are_taken_step_by_step():
+def test_sequence_policy_returns_the_action_of_each_step():
   predictor = EpisodePredictor()
   policy = meta_learning.FixedLengthSequentialRegressionPolicy(
     EpisodeModel(), predictor
@@ -161,7 +161,7 @@ class Always(policies.Policy):
     return self.action
 
 
-def test_what_has_tried_gives_way_to_what_learns_from_trials():
+def test_retrial_policy_acts_after_trials():
   first, second = Always(1), Always(2)
   policy = meta_learning.WatchTryLearnPolicy(first, second, num_demos=2)
   episode = [{"observation": 0, "action": 0, "reward": 0.0}]
@@ -181,7 +181,7 @@ def test_what_has_tried_gives_way_to_what_learns_from_trials():
   assert policy.SelectAction(0) == 1 and second.seen is None
 
 
-def test_the_one_that_learns_from_trials_tells_which_model_it_is():
+def test_model_path_is_that_of_the_retrial_policy():
   predictors = [predictor_of(PeakCritic()) for _ in range(2)]
   both = [meta_learning.MAMLCEMPolicy(predictor=each) for each in predictors]
   policy = meta_learning.WatchTryLearnPolicy(*both)

@@ -59,7 +59,7 @@ class NegatingPreprocessor(preprocessors.NoOpPreprocessor):
     return features, labels
 
 
-def test_a_pair_has_all_that_a_sample_may_have():
+def test_pair_specs_are_required():
   model = MeanModel(SumModel(action_size=1), 2, 3)
   for kind, want in {
     "feature": {"train/x", "train/hint", "val/x", "val/hint", "val_mode"},
@@ -97,7 +97,7 @@ def test_both_parts_are_preprocessed(has_labels):
   assert has_labels or done_labels is None
 
 
-def test_a_model_of_pairs_trains_and_is_exported(tmp_path):
+def test_model_of_pairs_trains_and_exports(tmp_path):
   model = MeanModel(SumModel(action_size=1), 2, 3)
   training.train_eval_model(
     model,
@@ -116,7 +116,7 @@ def test_a_model_of_pairs_trains_and_is_exported(tmp_path):
   np.testing.assert_allclose(said, want, rtol=1e-5)
 
 
-def test_the_mode_of_a_pair_chooses():
+def test_select_mode():
   train = {"a": tf.zeros([3, 2, 4])}
   is_val = tf.constant([[True], [False], [True]])
   chosen = meta_tf_models.select_mode(is_val, train, {"a": train["a"] + 1})

@@ -13,7 +13,7 @@ from t2r_seq.specs import TensorSpecStruct
 VALUES = tf.reshape(tf.range(24), [2, 3, 4])
 
 
-def test_axes_are_joined_and_split_again():
+def test_axes_round_trip():
   given = TensorSpecStruct({"a/b": VALUES, "mode": tf.constant([True, False])})
   joined = meta_tfdata.flatten_batch_examples(given)
   assert joined["a/b"].shape == (6, 4) and joined["mode"].shape == (2,)
@@ -26,7 +26,7 @@ def test_axes_are_joined_and_split_again():
 
 
 @pytest.mark.parametrize("known", [[2, 3, 4], [None, None, 4]])
-def test_functions_of_batches_take_several_batch_axes(known):
+def test_multi_batch_apply(known):
   shapes = []
 
   def both(x, scale, *, more):
@@ -43,7 +43,7 @@ def test_functions_of_batches_take_several_batch_axes(known):
   np.testing.assert_array_equal(done["scaled"], 3 * VALUES)
 
 
-def test_samples_are_split_into_pairs():
+def test_split_train_val():
   dataset = tf.data.Dataset.from_tensors(({"x": tf.range(5)}, {"y": tf.range(5, 10)}))
   (pair,) = meta_tfdata.split_train_val(dataset, 2).batch(3)
   features, labels = pair
@@ -52,7 +52,7 @@ def test_samples_are_split_into_pairs():
   assert features.val_mode.shape == (1, 1)
 
 
-def test_the_mode_of_a_pair_is_that_of_each_sample():
+def test_tile_val_mode():
   samples = {"x": VALUES}
   pair = TensorSpecStruct(train=samples, val=samples, val_mode=tf.constant([[1], [0]]))
   meta_tfdata.tile_val_mode(pair)

@@ -70,7 +70,7 @@ def assert_preprocessed(given, meta_features, meta_labels, task, first, last):
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (1, 2), (2, 1), (3, 2)])
-def test_batches_become_tasks_of_preprocessed_samples(counts):
+def test_meta_map_and_preprocess(counts):
   total = sum(counts)
   given = samples(2 * total)
   preprocessor = meta_learning.MAMLPreprocessorV2(BASE)
@@ -92,7 +92,7 @@ def test_batches_become_tasks_of_preprocessed_samples(counts):
 
 
 @pytest.mark.parametrize("counts", [(None, 1), (1, None), (0, 1), (1, -1)])
-def test_counts_that_are_no_counts_are_refused(counts):
+def test_meta_map_rejects_invalid_counts(counts):
   with pytest.raises(errors.SpecError, match="samples_per_task: expected"):
     meta_learning.MAMLPreprocessorV2(BASE).create_meta_map_fn(*counts)
 
@@ -100,7 +100,7 @@ def test_counts_that_are_no_counts_are_refused(counts):
 @pytest.mark.parametrize(
   ("size", "is_whole"), [(2, True), (4, True), (3, False)], ids=["few", "many", "any"]
 )
-def test_batches_of_other_sizes_are_refused(size, is_whole):
+def test_meta_map_rejects_other_batch_sizes(size, is_whole):
   dataset = tf.data.Dataset.from_tensor_slices(samples(8)).batch(size, is_whole)
   to_meta = meta_learning.MAMLPreprocessorV2(BASE).create_meta_map_fn(1, 2)
   with pytest.raises(errors.SpecError, match=r"meta map: .*\n.*expected 3 samples"):

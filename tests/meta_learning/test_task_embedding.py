@@ -77,13 +77,13 @@ def trained(tmp_path_factory):
   return losses, predictor
 
 
-def test_it_learns_tasks_that_no_single_answer_fits(trained):
+def test_task_embedding_learns_tasks(trained):
   losses, _ = trained
   assert np.mean(losses[:10]) > 0.7  # The variance of y is 1.
   assert np.mean(losses[-20:]) < 0.4
 
 
-def test_a_step_of_the_export_acts_by_the_task_that_it_was_shown(trained):
+def test_export_step_uses_the_adapted_task(trained):
   _, predictor = trained
   features, labels = make_tasks(np.random.default_rng(1), num_tasks=2)
   assert list(predictor.get_step_specification()) == ["x"]
@@ -106,7 +106,7 @@ def test_a_step_of_the_export_acts_by_the_task_that_it_was_shown(trained):
   assert np.abs(fresh["inference_output"] - said["inference_output"]).max() > 1e-2
 
 
-def test_the_order_of_a_demonstration_tells_where_there_is_a_layer_for_it():
+def test_sequence_embedding_depends_on_order():
   """The label is whether x rises or falls over the condition, which no mean tells."""
   rng = np.random.default_rng(0)
 
@@ -144,7 +144,7 @@ def test_images_are_embedded_by_a_tower():
   assert layer(sample).shape == (3, 5)
 
 
-def test_a_base_model_without_the_feature_is_refused():
+def test_base_model_requires_task_embedding():
   want = r"TaskEmbeddingModel: base_model: expected a feature 'task_embedding' float32"
   with pytest.raises(errors.SpecError, match=want):
     meta_learning.TaskEmbeddingModel(DirectionModel(size=0))

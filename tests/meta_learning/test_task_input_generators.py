@@ -118,7 +118,7 @@ def tasks_of(batches):
   )
 
 
-def test_samples_of_a_stores_task_are_of_different_episodes(task_store):
+def test_store_samples_are_of_different_episodes(task_store):
   def read(count, **params):
     generator = meta_learning.TaskStoreInputGenerator(
       task_store, batch_size=3, num_condition_samples_per_task=2, seed=5
@@ -136,7 +136,7 @@ def test_samples_of_a_stores_task_are_of_different_episodes(task_store):
   assert np.array_equal(read(count=5, start_step=7), found[21:36])
 
 
-def test_an_evaluation_of_a_store_is_one_fixed_pass(task_store):
+def test_store_evaluation_is_one_fixed_pass(task_store):
   generator = meta_learning.TaskStoreInputGenerator(task_store, batch_size=2)
   found = tasks_of(batches_of(generator, "eval"))
   assert found.tolist() == [[0, 30], [10, 40], [20, 50]]
@@ -229,7 +229,7 @@ def test_tasks_of_a_split(task_files, task_store, tmp_path):
   assert tasks_of(batches_of(files, "eval")).tolist() == [[10, 11]]
 
 
-def test_what_is_wrong_is_said(task_store):
+def test_errors(task_store):
   read = meta_learning.TaskStoreInputGenerator
   cases = {
     "task_key": (
@@ -278,7 +278,7 @@ def test_what_is_wrong_is_said(task_store):
       pytest.fail(name)
 
 
-def test_a_model_of_no_tasks_is_refused(task_store):
+def test_generator_rejects_a_model_without_tasks(task_store):
   generator = meta_learning.TaskStoreInputGenerator(task_store)
   with pytest.raises(errors.SpecError, match="expected one whose preprocessor is a"):
     generator.set_specification_from_model(
@@ -286,7 +286,7 @@ def test_a_model_of_no_tasks_is_refused(task_store):
     )
 
 
-def test_a_file_of_too_few_records_is_named(task_files):
+def test_error_names_a_file_with_too_few_records(task_files):
   generator = meta_learning.TaskRecordInputGenerator(
     task_files, 1, num_condition_samples_per_task=7
   )

@@ -72,7 +72,7 @@ def test_n_step_returns_are_those_of_cpprb_where_it_has_any(tmp_path):
   assert np.flatnonzero(ours.done != cpprb.done).tolist() == [2, 12]
 
 
-def test_n_step_files_say_not_of_how_many(tmp_path):
+def test_n_step_files_require_n_step(tmp_path):
   with pytest.raises(ValueError, match=r"expected n_step=\(n, gamma\), got None"):
     transitions.import_cpprb(DATA / "n_step.npz", tmp_path / "s")
   want = "expected 3-step transitions with gamma 0.9, got one-step transitions"
@@ -80,7 +80,7 @@ def test_n_step_files_say_not_of_how_many(tmp_path):
     transitions.import_cpprb(DATA / "plain.npz", tmp_path / "s", n_step=(3, 0.9))
 
 
-def test_unsafe_files_are_refused(tmp_path):
+def test_rejects_unsafe_files(tmp_path):
   want = "written with safe=False: .* could run any code. In cpprb, load it into a buf"
   with pytest.raises(errors.SpecError, match=want):
     transitions.import_cpprb(DATA / "unsafe.npz", tmp_path / "s")
@@ -99,7 +99,7 @@ class Harmful:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("place", ["data", "a field"])
-def test_nothing_in_a_file_is_run(protocol, place, tmp_path):
+def test_pickled_code_is_not_run(protocol, place, tmp_path):
   harm = Harmful(tmp_path / "harm")
   value = harm if place == "data" else {**episodes(), "obs": harm}
   write(tmp_path / "bad.npz", value, protocol)
@@ -204,7 +204,7 @@ def itself():
 
 
 @pytest.mark.parametrize("data", [{"obs": nested(14, 10)}, {"obs": itself()}])
-def test_what_would_unfold_to_more_than_is_there(data, tmp_path):
+def test_rejects_expanding_archives(data, tmp_path):
   path = tmp_path / "a.npz"
   boxed = np.empty((), object)
   boxed[()] = data
@@ -215,7 +215,7 @@ def test_what_would_unfold_to_more_than_is_there(data, tmp_path):
   assert not (tmp_path / "s").exists()
 
 
-def test_an_array_that_no_memory_has(tmp_path):
+def test_rejects_a_huge_array(tmp_path):
   path = tmp_path / "a.npz"
   header = {"descr": "<f8", "fortran_order": False, "shape": (2**45,)}
   with zipfile.ZipFile(path, "w") as archive, archive.open("obs.npy", "w") as file:

@@ -130,7 +130,7 @@ def test_no_store(tmp_path):
     transitions.load_transitions(tmp_path)
 
 
-def test_a_row_alone_is_no_transition(saved, same):
+def test_single_rows_are_no_transitions(saved, same):
   """A replay that lets go of steps may have the last one of an episode alone."""
   want = transitions.load_transitions(saved).to_numpy()
   with EpisodeStore.append(saved) as writer:

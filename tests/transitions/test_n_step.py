@@ -61,7 +61,7 @@ def test_terminals_stop_and_truncations_bootstrap(reading):
   assert got["next_obs/state"][:, 0].tolist() == first
 
 
-def test_one_step_is_what_was_saved(reading):
+def test_one_step_equals_saved_transitions(reading):
   one, plain = reading.n_step(1, 0.9).to_numpy(), reading.to_numpy()
   for path in plain:
     np.testing.assert_array_equal(one[path], plain[path])
@@ -69,7 +69,7 @@ def test_one_step_is_what_was_saved(reading):
   np.testing.assert_array_equal(one.discount, discounts)
 
 
-def test_it_is_a_reading(reading, tmp_path):
+def test_n_step_stores_nothing(reading, tmp_path):
   before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
   reading.n_step(3, 0.9).to_numpy()
   assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
@@ -79,7 +79,7 @@ def test_it_is_a_reading(reading, tmp_path):
   )
 
 
-def test_never_twice(reading):
+def test_n_step_twice_is_an_error(reading):
   message = (
     "n_step: .*/s: expected one-step transitions, got 3-step transitions with gamma 0.9"
   )
@@ -88,7 +88,7 @@ def test_never_twice(reading):
   assert isinstance(raised.value, ValueError)
 
 
-def test_never_on_what_was_n_step_when_it_was_saved(tmp_path, make):
+def test_n_step_of_saved_n_step_is_an_error(tmp_path, make):
   transitions.save_transitions(tmp_path / "s", make([(3, "gap")]), n_step=(5, 0.99))
   loaded = transitions.load_transitions(tmp_path / "s", n_step=(5, 0.99))
   with pytest.raises(ValueError, match=r"got 5-step transitions with gamma 0\.99"):
@@ -138,7 +138,7 @@ def test_dtypes_of_rewards(dtype, want, tmp_path):
   assert got.discount.tolist() == [0.25, 0, 0]
 
 
-def test_names_that_are_taken(tmp_path, make):
+def test_rejects_names_in_use(tmp_path, make):
   given = {**make([(2, "gap")]), "discount": np.zeros(2), "num_steps": np.zeros(2)}
   transitions.save_transitions(tmp_path / "s", given)
   loaded = transitions.load_transitions(tmp_path / "s")

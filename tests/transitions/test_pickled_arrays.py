@@ -84,7 +84,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_data(name):
+def test_rejects_other_values(name):
   value, want = BAD[name]
   with pytest.raises(ValueError, match=want):
     read({"a": value})
@@ -120,7 +120,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_what_would_unfold(name):
+def test_rejects_expanding_pickles(name):
   value, want = BOMBS[name]
   with pytest.raises(ValueError, match=want):
     read(value)

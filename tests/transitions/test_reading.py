@@ -32,7 +32,7 @@ def assert_equal(got, want):
     np.testing.assert_array_equal(got_path, want[path], err_msg=path)
 
 
-def test_by_number(reading):
+def test_getitem(reading):
   everything = reading.to_numpy()
   assert len(reading) == NUM
   for index in (0, 6, 7, 8, 20, -1):
@@ -41,7 +41,7 @@ def test_by_number(reading):
 
 
 @pytest.mark.parametrize("index", [NUM, -NUM - 1])
-def test_no_such_number(reading, index):
+def test_getitem_out_of_range(reading, index):
   with pytest.raises(IndexError, match=f"expected a number below 21, got {index}"):
     reading[index]
 
@@ -51,7 +51,7 @@ def test_iterating_ends(reading):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, NUM + 1)])
-def test_no_such_range(reading, start, stop):
+def test_to_numpy_out_of_range(reading, start, stop):
   with pytest.raises(IndexError, match="expected 0 <= start <= stop <= 21"):
     reading.to_numpy(start, stop)
 

@@ -283,24 +283,24 @@ def test_bad_transitions(name, tmp_path):
   assert not (tmp_path / "s").exists()
 
 
-def test_all_that_is_wrong_at_once(tmp_path):
+def test_error_names_all_mismatches(tmp_path):
   given = change("rew")() | {"obs": {"image": good()["obs"]["image"]}}
   with pytest.raises(errors.SpecError, match=r"2 mismatches:\n.*obs/state.*\n.*rew"):
     save(tmp_path, given)
 
 
-def test_a_store_is_not_written_over(tmp_path):
+def test_rejects_an_existing_store(tmp_path):
   save(tmp_path, good())
   with pytest.raises(errors.StoreError, match="expected nothing there"):
     save(tmp_path, good())
 
 
-def test_metadata_of_our_own(tmp_path):
+def test_reserved_metadata_key(tmp_path):
   with pytest.raises(errors.SpecError, match="expected keys other than 'transitions'"):
     save(tmp_path, good(), metadata={"transitions": 1})
 
 
-def test_what_was_not_saved_to_the_end_is_refused(tmp_path, make, monkeypatch):
+def test_rejects_an_incomplete_store(tmp_path, make, monkeypatch):
   writes = []
   append_steps = EpisodeWriter.append_steps
 

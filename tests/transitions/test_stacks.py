@@ -53,7 +53,7 @@ SAVED = {
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_frames_are_stored_once_and_stacks_come_back(name, tmp_path, same):
+def test_stacks_round_trip_with_frames_stored_once(name, tmp_path, same):
   options, axis, num_rows = SAVED[name]
   given = make(**options)
   transitions.save_transitions(tmp_path / "s", given, stacked={"obs/image": axis})
@@ -111,7 +111,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_stack_is_refused(name, tmp_path):
+def test_rejects_invalid_stacks(name, tmp_path):
   save, match = BAD[name]
   with pytest.raises(errors.SpecError, match=match):
     save(tmp_path / "s")
