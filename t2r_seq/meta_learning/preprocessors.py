@@ -299,10 +299,11 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
       numbers = tf.reshape(numbers, [-1])
     with randomness.numbered(numbers, randomness.is_on_host()):
       features, labels = self._base_preprocessor.preprocess(merged[0], merged[1], mode)
-    return tuple(
+    split: list[Any] = [
       part and TensorSpecStruct(meta_tfdata.expand_batch_dims(part.to_dict(), sizes))
       for part in (features, labels)
-    )
+    ]
+    return split[0], split[1]
 
 
 def create_metaexample_spec(

@@ -204,8 +204,8 @@ class TaskEmbeddingModel(TaskModel):
     embedding = self._embed(condition["features"], condition["labels"], mode)
     packed, sizes = self._packed(inference, embedding, mode)
     targets = None if labels is None else self._targets(labels, mode)
-    outputs = self._base_model.inference_network_fn(packed, targets, mode)
-    outputs = TensorSpecStruct(meta_tfdata.expand_batch_dims(flat(outputs), sizes))
+    base = flat(self._base_model.inference_network_fn(packed, targets, mode))
+    outputs = TensorSpecStruct(meta_tfdata.expand_batch_dims(base, sizes))
     outputs[TASK_EMBEDDING] = embedding
     if labels is not None and self._contrastive_weight:
       outputs["inference_embedding"] = self._embed(inference, labels, mode)
