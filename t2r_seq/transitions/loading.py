@@ -166,7 +166,9 @@ class TransitionsMetadata:
       ),
       None if n_step is None else NStep(n_step["n"], n_step["gamma"]),
       int(values["num_transitions"]),
-      {path: FrameStack(*map(int, of)) for path, of in values.get("stacks", {}).items()},
+      {
+        path: FrameStack(*map(int, of)) for path, of in values.get("stacks", {}).items()
+      },
       str(values.get("padding", "drop")),
       int(values.get("num_before", 0)),
     )
