@@ -351,8 +351,10 @@ def _parse_tensors(
   Twenty bytes may say that they are a tensor of any size, and TensorFlow would make
   room for it. So their shapes are looked at before.
   """
-  _, (found,) = tf.io.decode_proto(values, *_ALL_OF_FIELD_2, [tf.string])
-  shapes = tf.strings.reduce_join(found, -1)
+  # The op refuses an empty batch, which an episode without steps is.
+  flat = tf.concat([tf.reshape(values, [-1]), [b""]], 0)
+  _, (found,) = tf.io.decode_proto(flat, *_ALL_OF_FIELD_2, [tf.string])
+  shapes = tf.strings.reduce_join(found, -1)[:-1]
   fits = tf.equal(shapes, spec.shape.as_proto().SerializeToString())
   message = f"parse: {path}: expected serialized tensors of {tuple(spec.shape)}, got:"
   lengths = tf.strings.length(values)

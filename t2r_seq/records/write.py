@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,11 @@ class ExampleEncoder:
         f"{errors.listing(by_dataset)}. Write each to a file of its own, with "
         "filter_spec_structure_by_dataset(spec, key)."
       )
-    (self._features,) = by_dataset.values()
-    self._paths = {path for feature in self._features for path in feature.paths}
-    self._jpeg_quality = jpeg_quality
-    self._has_lists = any(
-      f.spec.is_sequence and not f.is_concatenated for f in self._features
-    )
+    (listed,) = by_dataset.values()
+    self._features = [_FeatureEncoder(feature, jpeg_quality) for feature in listed]
+    self._paths = {path for feature in listed for path in feature.paths}
+    self._sequences = [feature for feature in listed if feature.spec.is_sequence]
+    self._has_lists = any(encoder.is_list for encoder in self._features)
 
   def encode(self, structure: Any) -> bytes:
     """Validates and serializes one structure.
@@ -69,74 +68,148 @@ class ExampleEncoder:
     Returns:
       The serialized record.
     Raises:
-      SpecError: with every mismatch.
+      SpecError: with every mismatch; or the record would be larger than 2 GiB.
     """
     values = self._collect(structure)
-    context: dict[str, protos.Feature] = {}
-    steps: dict[str, protos.FeatureList] = {}
-    for feature in self._features:
-      if feature.name not in values:
-        continue
-      value = values[feature.name]
-      if feature.spec.is_sequence and not feature.is_concatenated:
-        # Slices, not items: an item of an object array would be the bare bytes.
-        encoded = [self._encode(feature, value[i : i + 1]) for i in range(len(value))]
-        steps[feature.name] = protos.FeatureList(feature=encoded)
-      else:
-        context[feature.name] = self._encode_joined(feature, value)
-    proto = protos.Example(features=protos.Features(feature=context))
+    context: Parts = []
+    steps: Parts = []
+    for encoder in self._features:
+      if encoder.name in values:
+        parts = steps if encoder.is_list else context
+        parts += encoder.encode(values[encoder.name])
+    record = _field((1,), context)
     if self._has_lists:
-      proto = protos.SequenceExample(
-        context=protos.Features(feature=context),
-        feature_lists=protos.FeatureLists(feature_list=steps),
+      record += _field((2,), steps)
+    size = _size(record)
+    if size > _MAX_BYTES:
+      raise errors.SpecError(
+        f"write: expected a record of at most {_MAX_BYTES:,} bytes, Protobuf's limit, "
+        f"got {size:,}. Divide the episode, or store images as JPEG."
       )
-    return proto.SerializeToString(deterministic=True)
+    return b"".join(record)
 
-  def _collect(self, structure: Any) -> dict[str, np.ndarray]:
+  def _collect(self, structure: Any) -> dict[str, Any]:
     """Returns the array of each given feature by name, or raises all mismatches."""
-    values: dict[str, np.ndarray] = {}
+    values: dict[str, Any] = {}
     found: list[errors.Mismatch] = []
-    given = dict(specs.packing.leaves(structure, self._paths))
-    there = [path for path, value in given.items() if value is not None]
-    for feature in self._features:
+    given = structure
+    if type(given) is not dict or not given.keys() >= self._paths:
+      given = dict(specs.packing.leaves(structure, self._paths))
+    for encoder in self._features:
+      feature = encoder.feature
       for path in feature.paths:
         value = given.get(path)
         if value is None:
           if not feature.is_optional:
+            there = [name for name, other in given.items() if other is not None]
             found.append(_missing(feature, path, there))
           continue
-        array = specs.packing.to_array(value, feature.spec)
-        misfit = _compare(feature, path, array)
-        if isinstance(array, np.ndarray) and misfit is None:
-          other = values.setdefault(feature.name, array)
-          misfit = _compare_shared(feature, path, array, other)
+        misfit = None
+        if not encoder.fits(value):
+          value = specs.packing.to_array(value, feature.spec)
+          misfit = _compare(feature, path, value)
+        if misfit is None:
+          other = values.setdefault(feature.name, value)
+          misfit = _compare_shared(feature, path, value, other)
         if misfit is not None:
           found.append(misfit)
-    found += _compare_lengths([f for f in self._features if f.name in values], values)
+    found += _compare_lengths([f for f in self._sequences if f.name in values], values)
     if found:
       raise errors.mismatch_error("write", found)
     return values
 
-  def _encode_joined(
-    self, feature: features.RecordFeature, value: np.ndarray
-  ) -> protos.Feature:
-    """Encodes what is one list in the record: a value, or those of all steps."""
-    if not (feature.is_concatenated and features.is_raw(feature.spec)):
-      return self._encode(feature, value)
-    joined = protos.Feature()
-    for step in value:  # The bytes of each step are an entry of their own.
-      joined.MergeFrom(self._encode(feature, step))
-    return joined
 
-  def _encode(
-    self, feature: features.RecordFeature, value: np.ndarray
-  ) -> protos.Feature:
-    spec = feature.spec
-    if feature.is_image:
+_MAX_BYTES = 2**31 - 1
+
+Parts = list["bytes | memoryview"]
+"""Consecutive bytes of a record. They are joined, and so copied, once."""
+
+
+def _size(parts: Parts) -> int:
+  return sum(map(len, parts))
+
+
+def _field(numbers: tuple[int, ...], parts: Parts) -> Parts:
+  return [protos.field_header(numbers, _size(parts)), *parts]
+
+
+class _FeatureEncoder:
+  """Serializes the values of one feature as an entry of the record's map.
+
+  Attributes:
+    feature: of the record.
+    name: of the feature.
+    is_list: each step has a list, in a SequenceExample; otherwise there is one.
+  """
+
+  def __init__(self, feature: features.RecordFeature, jpeg_quality: int) -> None:
+    spec, name = feature.spec, feature.name.encode()
+    self.feature = feature
+    self.name = feature.name
+    self.is_list = spec.is_sequence and not feature.is_concatenated
+    self._key = protos.field_header((1,), len(name)) + name
+    self._kind = feature.kind
+    self._number = protos.LIST_NUMBERS[feature.kind]
+    self._dtype = np.dtype(spec.dtype.as_numpy_dtype)
+    self._shape = tuple(spec.shape.as_list())
+    self._ndim = len(self._shape) + spec.is_sequence
+    self._has_fixed_shape = not feature.is_varlen and spec.dtype != tf.string
+    is_packed = features.packed_format(spec) in ("zlib", "tensor")
+    is_raw = features.is_raw(spec) and not is_packed and not feature.is_varlen
+    self._has_bytes = is_raw or feature.kind == "float"
+    self._jpeg_quality = jpeg_quality
+
+  def fits(self, value: Any) -> bool:
+    """Whether a value can be encoded without a conversion; others may be, after one."""
+    return self._has_fixed_shape and specs.packing.is_array(
+      value, self._dtype, self._shape, self._ndim
+    )
+
+  def encode(self, value: Any) -> Parts:
+    """Returns the entry of an array that was checked."""
+    if not self.is_list:
+      feature = _field((2, self._number), self._list(value))
+      return _field((1,), [self._key, *feature])
+    steps: Parts = []
+    if self._has_bytes and len(value):
+      steps = [self._steps_of_one_size(value)]
+    else:
+      for i in range(len(value)):  # Slices: an item of objects would be bare bytes.
+        steps += _field((1, self._number), self._list(value[i : i + 1]))
+    return _field((1,), [self._key, *_field((2,), steps)])
+
+  def _list(self, value: Any) -> Parts:
+    """Returns the content of a BytesList, FloatList or Int64List."""
+    spec = self.feature.spec
+    if self._kind == "float":
+      data = value.astype(np.float32).tobytes()
+      return [protos.field_header((1,), len(data)), data] if data else []
+    if self._kind == "int64":
+      numbers = features.to_record_values(value, spec)
+      return [protos.Int64List(value=numbers).SerializeToString()]
+    if self.feature.is_image:
       if value.dtype != object:
         value = specs.packing.encode_pixels(value, spec, self._jpeg_quality)
-      return features.to_feature(value.ravel().tolist(), feature.kind)
-    return features.to_feature(features.to_record_values(value, spec), feature.kind)
+      items = value.ravel().tolist()
+    elif self.feature.is_concatenated and features.is_raw(spec):
+      steps = (value[i : i + 1] for i in range(len(value)))
+      items = [features.pack_value(step, spec) for step in steps]
+    else:
+      items = features.to_record_values(value, spec)
+    headers = (protos.field_header((1,), len(item)) for item in items)
+    return [part for pair in zip(headers, items, strict=True) for part in pair]
+
+  def _steps_of_one_size(self, value: np.ndarray) -> memoryview:
+    """Returns the features of all steps: one header, before the bytes of each."""
+    dtype = np.float32 if self._kind == "float" else self._dtype
+    rows = np.ascontiguousarray(value, dtype).view(np.uint8).reshape(len(value), -1)
+    # An empty list of numbers has no field of numbers.
+    numbers = (1, self._number, 1) if rows.size else (1, self._number)
+    header = np.frombuffer(protos.field_header(numbers, rows.shape[1]), np.uint8)
+    encoded = np.empty((len(rows), len(header) + rows.shape[1]), np.uint8)
+    encoded[:, : len(header)] = header
+    encoded[:, len(header) :] = rows
+    return encoded.reshape(-1).data
 
 
 def _missing(
@@ -159,7 +232,7 @@ def _expected(feature: features.RecordFeature) -> str:
 def _compare(
   feature: features.RecordFeature, path: str, array: np.ndarray | str
 ) -> errors.Mismatch | None:
-  got, hint = specs.packing.describe_array(array), ""
+  hint = ""
   if isinstance(array, np.ndarray):
     spec = feature.spec
     shape = spec.shape.as_list()
@@ -174,6 +247,7 @@ def _compare(
       if has_dtype:
         return None
       hint = "Cast it."
+  got = specs.packing.describe_array(array)
   return errors.Mismatch(path, _expected(feature), got, hint)
 
 
@@ -194,10 +268,9 @@ def _compare_shared(
 
 
 def _compare_lengths(
-  given: Iterable[features.RecordFeature], values: Mapping[str, np.ndarray]
+  sequences: Sequence[features.RecordFeature], values: Mapping[str, np.ndarray]
 ) -> list[errors.Mismatch]:
   """Compares the steps of all sequences with those of the first."""
-  sequences = [feature for feature in given if feature.spec.is_sequence]
   if not sequences:
     return []
   first = sequences[0]

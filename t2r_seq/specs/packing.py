@@ -43,6 +43,25 @@ def _is_branch(prefix: str, paths: Any) -> bool:
   return not prefix or any(path.startswith(f"{prefix}/") for path in paths)
 
 
+def is_array(value: Any, dtype: np.dtype, shape: tuple[int, ...], ndim: int) -> bool:
+  """Whether a value needs no conversion; costs less than `to_array`.
+
+  Args:
+    value: any.
+    dtype: of native byte order.
+    shape: the last dimensions.
+    ndim: how many dimensions there are, those before `shape` included.
+  Returns:
+    Whether it is an array, or a numpy scalar, of this dtype and shape.
+  """
+  return (
+    isinstance(value, (np.ndarray, np.generic))
+    and value.dtype == dtype
+    and value.ndim == ndim
+    and value.shape[ndim - len(shape) :] == shape
+  )
+
+
 def to_array(value: Any, spec: ExtendedTensorSpec) -> np.ndarray | str:
   """Converts a value of any shape to an array of native byte order.
 

@@ -89,6 +89,46 @@ def test_what_is_stored(case: str) -> None:
   assert list(getattr(feature, kind).value) == want
 
 
+WIRE_DTYPES = ("bool", "int32", "uint64", "float16", "float32", "float64", "string")
+
+
+@pytest.mark.parametrize("layout", ["value", "steps", "concatenated"])
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_a_record_has_the_bytes_that_protobuf_writes(layout, num_steps) -> None:
+  is_step = {
+    "is_sequence": layout != "value",
+    "is_concatenated": layout == "concatenated",
+  }
+  by_format = {
+    None: WIRE_DTYPES,
+    "raw": ("uint8", "float32"),
+    "zlib": ("int16",),
+    "tensor": ("float32", "string"),
+  }
+  spec = {
+    f"{data_format}/{dtype}{shape}": Spec(
+      shape, dtype, f"ü{data_format}/{dtype}{shape}", data_format=data_format, **is_step
+    )
+    for data_format, dtypes in by_format.items()
+    for dtype in dtypes
+    for shape in ((), (40,), (2, 1))
+  }
+  spec["png"] = Spec((4, 6, 3), tf.uint8, "png", data_format="png", **is_step)
+  values = specs.make_random_numpy(spec, batch_size=None, sequence_length=num_steps)
+  record = records.encode_example(spec, values)
+  is_list = layout == "steps"
+  proto = (tf.train.SequenceExample if is_list else tf.train.Example).FromString(record)
+  assert proto.SerializeToString(deterministic=True) == record
+  lists = proto.feature_lists.feature_list if is_list else proto.features.feature
+  assert len(lists) == len(spec)
+  if not is_list:
+    assert all(feature.WhichOneof("kind") for feature in lists.values())
+  dataset = tf.data.Dataset.from_tensors(record)
+  (got,) = records.serialized_to_parsed(dataset, spec).as_numpy_iterator()
+  for path in set(spec) - {"png"}:
+    np.testing.assert_array_equal(got[path], values[path], err_msg=path)
+
+
 MISMATCHES = {
   "shape": (Spec((2,), F32, "n"), [1.0], r"x: expected \(2,\) float32, got \(1,\) flo"),
   "rank": (
