@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import zlib
+from concurrent import futures
 
 import numpy as np
 
@@ -20,15 +21,19 @@ class AppendFile:
   Nothing is promised to be on disk before `sync` has returned.
   """
 
-  def __init__(self, path: str, size: int) -> None:
+  def __init__(self, path: str, size: int, executor: futures.Executor) -> None:
     """Opens the file, or makes it, and cuts it to `size` bytes.
 
     Args:
       path: of the file.
       size: committed bytes; what lies past them is dropped.
+      executor: computes checksums while bytes are written.
     """
     self.path = path
+    self._executor = executor
     self._pending = bytearray()
+    # The checksum covers all but the pending bytes from `_num_summed` on.
+    self._crc32 = self._num_summed = 0
     self._is_dirty = False
     self._descriptor = files.open_own(path, os.O_RDWR | os.O_CREAT)
     self._written = size
@@ -41,24 +46,35 @@ class AppendFile:
     """Bytes so far, those that are still buffered too."""
     return self._written + len(self._pending)
 
-  def append(self, data: Any) -> None:
+  def append(self, data: bytes | np.ndarray) -> None:
     """Appends bytes.
 
     Args:
       data: bytes, or a contiguous uint8 array.
     """
-    view = memoryview(data)
-    if len(self._pending) + view.nbytes < _BUFFER_BYTES:
-      self._pending += view
+    if len(self._pending) + len(data) < _BUFFER_BYTES:
+      self._pending.extend(data)
       return
     self._spill()
-    if view.nbytes < _BUFFER_BYTES:
-      self._pending += view
+    if len(data) < _BUFFER_BYTES:
+      self._pending.extend(data)
     else:
-      self._write(view)
+      self._write(memoryview(data))
+
+  def checksum(self) -> int:
+    """Returns the CRC-32 of what was appended since the last `start_checksum`."""
+    if self._num_summed < len(self._pending):
+      with memoryview(self._pending) as view:
+        self._crc32 = zlib.crc32(view[self._num_summed :], self._crc32)
+      self._num_summed = len(self._pending)
+    return self._crc32
+
+  def start_checksum(self) -> None:
+    """Starts another checksum, of what is appended from now on."""
+    self._crc32, self._num_summed = 0, len(self._pending)
 
   def truncate(self, size: int) -> None:
-    """Drops what was appended past `size` bytes."""
+    """Drops what was appended past `size` bytes; `start_checksum` must follow."""
     if size >= self._written:
       del self._pending[size - self._written :]
       return
@@ -88,16 +104,24 @@ class AppendFile:
       except OSError:
         # What was not written stays, so that `size` and `truncate` stay right.
         self._pending = pending[len(pending) - self._unwritten :]
+        self._num_summed = len(self._pending)
         raise
 
   def _write(self, view: memoryview) -> None:
     self._is_dirty = True
     self._unwritten = view.nbytes
-    while self._unwritten:
-      rest = view[view.nbytes - self._unwritten :]
-      count = os.pwrite(self._descriptor, rest, self._written)
-      self._written += count
-      self._unwritten -= count
+    rest = view[self._num_summed :]
+    self._num_summed = 0
+    checksum = self._executor.submit(zlib.crc32, rest, self._crc32) if rest else None
+    try:
+      while self._unwritten:
+        rest = view[view.nbytes - self._unwritten :]
+        count = os.pwrite(self._descriptor, rest, self._written)
+        self._written += count
+        self._unwritten -= count
+    finally:
+      # Both release the GIL: one costs no time beside the other.
+      self._crc32 = checksum.result() if checksum else self._crc32
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -451,7 +451,6 @@ def _is_settled(seen: dict[str, Commit], commits: dict[str, Commit]) -> bool:
 
 
 _ZEROS = np.zeros(1 << 20, np.uint8)
-_PARALLEL_BYTES = 1 << 18
 _ZERO_OFFSET = b"\0" * 8
 
 
@@ -480,7 +479,7 @@ class SegmentWriter:
       names = [*layout.file_names(columns), *layout.INDEX_FILES]
       for name in names:
         path, size = os.path.join(folder, name), self.commit.sizes.get(name, 0)
-        self._files[name] = files.AppendFile(path, size)
+        self._files[name] = files.AppendFile(path, size, self._executor)
       self._resume()
       for name_folder in (folder, os.path.dirname(folder)):
         sync_folder(name_folder)
@@ -496,29 +495,32 @@ class SegmentWriter:
     """Whole episodes so far, those not yet committed too."""
     return self._episodes
 
-  @property
-  def has_rows(self) -> bool:
-    """Whether an episode has begun."""
-    return bool(self._counts)
-
   def append(self, path: str, rows: Rows) -> None:
     """Appends rows, or frames to be encoded, to the episode that is being written."""
     column = self._columns[path]
+    self._present.add(path)
     if column.is_video and rows.lengths is None:
       self._encode(column, rows.data)
-      self._counts[path] = self._counts.get(path, 0) + rows.count
       return
-    self._put(column.data_file, rows.data)
+    data = self._files[column.data_file]
     if rows.lengths is not None:
-      ends = np.cumsum(rows.lengths) + self._ends_of_bytes[path]
-      self._put(column.offsets_file, files.as_bytes(ends.astype(np.int64)))
-      if len(ends):
-        self._ends_of_bytes[path] = int(ends[-1])
-    self._counts[path] = self._counts.get(path, 0) + rows.count
+      ends = np.cumsum(rows.lengths) + data.size
+      self._files[column.offsets_file].append(files.as_bytes(ends.astype(np.int64)))
+    data.append(rows.data)
+
+  def append_row(self, row: Mapping[str, bytes]) -> None:
+    """Appends one row of some paths: the bytes of its numbers, or a byte string."""
+    for path, data in row.items():
+      column = self._columns[path]
+      file = self._files[column.data_file]
+      file.append(data)
+      if column.is_bytes:
+        self._files[column.offsets_file].append(file.size.to_bytes(8, "little"))
+    self._present.update(row)
 
   def checksum(self, name: str) -> int:
     """Returns the CRC-32 of what the episode in progress has put into a file."""
-    return self._crc32[name]
+    return self._files[name].checksum()
 
   def end_episode(self, num_steps: int) -> None:
     """Ends the episode; it counts when it is committed."""
@@ -527,14 +529,14 @@ class SegmentWriter:
       data = np.frombuffer(video.getbuffer(), np.uint8)
       self.append(path, Rows(1, data, np.array([len(data)])))
     for column in self._columns.values():
-      is_present = column.path in self._counts
+      is_present = column.path in self._present
       if column.is_optional:
-        self._put(column.present_file, np.full(1, is_present, np.uint8))
+        self._files[column.present_file].append(bytes([is_present]))
       if not is_present:
         self._append_absent(column, num_steps if column.is_per_step else 1)
     ends = np.asarray([self._steps + num_steps], "<i8")
     self._put_index(layout.ENDS, ends)
-    checksums = [self._crc32[name] for name in layout.file_names(self._columns)]
+    checksums = [self.checksum(name) for name in layout.file_names(self._columns)]
     self._put_index(layout.CHECKSUMS, np.asarray(checksums, "<u4"))
     self._episodes += 1
     self._steps += num_steps
@@ -589,18 +591,14 @@ class SegmentWriter:
     self._lock.release()
 
   def _begin(self) -> None:
-    """Notes where the next episode starts."""
-    self._counts: dict[str, int] = {}
+    """Records where the next episode starts."""
+    self._present: set[str] = set()
     # Of videos what is encoded so far: a file is whole when its last frame is there.
     self._encoders: dict[str, tuple[io.BytesIO, FrameWriter]] = {}
-    self._crc32 = dict.fromkeys(layout.file_names(self._columns), 0)
+    for file in self._files.values():
+      file.start_checksum()
     self._start_sizes = {name: file.size for name, file in self._files.items()}
     self._start_index_crc32: dict[str, int] = dict(self._index_crc32)
-    self._ends_of_bytes = {
-      path: self._files[column.data_file].size
-      for path, column in self._columns.items()
-      if column.is_bytes
-    }
 
   def _resume(self) -> None:
     """Goes on from the commit, to which the files have been cut."""
@@ -620,20 +618,6 @@ class SegmentWriter:
     for pixels in frames:
       self._encoders[column.path][1].write(pixels)
 
-  def _put(self, name: str, data: np.ndarray) -> None:
-    before = self._crc32[name]
-    if data.nbytes < _PARALLEL_BYTES:
-      self._files[name].append(data)
-      self._crc32[name] = zlib.crc32(data.data, before)
-      return
-    # Both let go of the GIL: the sum is made while the bytes are written, which
-    # brings appending from half the speed of ndarray.tofile to nearly all of it.
-    checksum = self._executor.submit(zlib.crc32, data.data, before)
-    try:
-      self._files[name].append(data)
-    finally:
-      self._crc32[name] = checksum.result()
-
   def _put_index(self, name: str, values: np.ndarray) -> None:
     data = files.as_bytes(values)
     self._files[name].append(data)
@@ -648,4 +632,4 @@ class SegmentWriter:
       return
     num_bytes = num_items * column.dtype.itemsize
     for start in range(0, num_bytes, len(_ZEROS)):
-      self._put(column.data_file, _ZEROS[: num_bytes - start])
+      self._files[column.data_file].append(_ZEROS[: num_bytes - start])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import cmath
 import dataclasses
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, specs
+from t2r_seq.specs.image_headers import read_image_header
 from t2r_seq.store import files, videos
 from t2r_seq.store.layout import Column, Columns
 
@@ -67,6 +69,91 @@ def collect(
   if found:
     raise errors.mismatch_error(operation, found)
   return rows
+
+
+class RowPacker:
+  """Packs rows whose values need no conversion, in a tenth of the time of `collect`."""
+
+  def __init__(self, columns: Columns, allow_nan: bool) -> None:
+    """Prepares the checks.
+
+    Args:
+      columns: that rows may fill.
+      allow_nan: accepts NaN and infinity.
+    """
+    self._paths = {*columns}
+    self._packers = [
+      (path, column.is_optional, _packer(column, allow_nan))
+      for path, column in columns.items()
+    ]
+
+  def pack(self, structure: Any) -> dict[str, bytes] | None:
+    """Returns the bytes of one row by path; None if `collect` has to look at it."""
+    given = structure
+    if type(given) is not dict or not given.keys() <= self._paths:
+      given = dict(specs.packing.leaves(structure, self._paths))
+    row = {}
+    for path, is_optional, pack in self._packers:
+      value = given.get(path)
+      if value is None:
+        if is_optional:
+          continue
+        return None
+      data = pack(value)
+      if data is None:
+        return None
+      row[path] = data
+    return row if len(row) == len(given) else None
+
+
+def _packer(column: Column, allow_nan: bool) -> Callable[[Any], bytes | None]:
+  """Returns what packs one row of a column."""
+  if column.is_bytes:
+    return _string_packer(column)
+  dtype, shape = column.dtype, column.row_shape
+  is_checked = dtype.kind in "fcV" and not allow_nan
+  is_finite = _are_finite if shape else cmath.isfinite
+  number, least, greatest = _python_numbers(dtype)
+
+  def pack(value: Any) -> bytes | None:
+    if isinstance(value, (np.ndarray, np.generic)):
+      if value.dtype != dtype or value.shape != shape:
+        return None
+      return None if is_checked and not is_finite(value) else value.tobytes()
+    if type(value) is number and not shape and least <= value <= greatest:
+      return dtype.type(value).tobytes()
+    return None
+
+  return pack
+
+
+def _string_packer(column: Column) -> Callable[[Any], bytes | None]:
+  if column.is_video or column.row_shape:
+    return lambda value: None
+  if column.image_format is None:
+    return lambda value: value if type(value) is bytes else None
+  size = (*column.shape[-3:-1], 8 * np.dtype(column.dtype_name).itemsize)
+
+  def pack(value: Any) -> bytes | None:
+    header = read_image_header(value) if type(value) is bytes else None
+    fits = header and (header.height, header.width, header.bits) == size
+    return value if fits else None
+
+  return pack
+
+
+def _python_numbers(dtype: np.dtype) -> tuple[type | None, Any, Any]:
+  """Returns which Python numbers have a value of a dtype: class, least and greatest."""
+  if dtype.kind == "f":
+    return float, float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+  if dtype.kind in "iu":
+    return int, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+  return (bool, False, True) if dtype.kind == "b" else (None, 0, 0)
+
+
+def _are_finite(values: np.ndarray) -> bool:
+  # For few values this takes a third of the time of `all`.
+  return 0 not in np.isfinite(values).tobytes()
 
 
 def _unknown(columns: Columns, given: Mapping[str, Any]) -> list[errors.Mismatch]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,9 @@ class EpisodeWriter(Closing):
     self._allow_nan = allow_nan
     self._folder = folder
     self._num_steps = self.num_left_out = 0
-    self._step_paths: frozenset[str] = frozenset()
+    self._packer = values.RowPacker(self._steps_columns, allow_nan)
+    self._step_paths: tuple[str, ...] = ()
+    self._episode_or_nothing = _EpisodeOrNothing(self)
     try:
       self._segment: SegmentWriter | None = SegmentWriter(folder, columns)
     except OSError as error:
@@ -110,7 +112,7 @@ class EpisodeWriter(Closing):
         self._folder,
       )
       return
-    with self._episode_or_nothing():
+    with self._episode_or_nothing:
       self._append_rows(rows)
       segment.end_episode(steps[0])
     self._commit_if_due()
@@ -128,7 +130,16 @@ class EpisodeWriter(Closing):
       SpecError: the step does not fit; it is not appended, the episode goes on.
       OSError: the disk is full or failed; the whole episode in progress is dropped.
     """
-    self._append_steps("append_step", structure, False)
+    row = self._packer.pack(structure)
+    if row is None:
+      self._append_steps("append_step", structure, False)
+      return
+    segment, paths = self._open_segment(), tuple(row)
+    self._check_same_paths("append_step", paths)
+    with self._episode_or_nothing:
+      segment.append_row(row)
+    self._step_paths = paths
+    self._num_steps += 1
 
   def append_steps(self, structure: Any) -> None:
     """Appends several steps to the episode in progress, as `append_step` does.
@@ -158,7 +169,7 @@ class EpisodeWriter(Closing):
     rows = values.collect(
       "end_episode", self._context_columns, context or {}, False, self._allow_nan
     )
-    with self._episode_or_nothing():
+    with self._episode_or_nothing:
       self._append_rows(rows)
       segment.end_episode(self._num_steps)
     self._num_steps = 0
@@ -227,10 +238,10 @@ class EpisodeWriter(Closing):
     if has_steps and (none := [path for path, row in rows.items() if not row.count]):
       found = [errors.Mismatch(none[0], "at least one step", "none")]
       raise errors.mismatch_error(operation, found)
-    self._check_same_paths(operation, frozenset(rows))
-    with self._episode_or_nothing():
+    self._check_same_paths(operation, tuple(rows))
+    with self._episode_or_nothing:
       self._append_rows(rows)
-    self._step_paths = frozenset(rows)
+    self._step_paths = tuple(rows)
     self._num_steps += next(iter(rows.values())).count if rows else 1
 
   def _append_rows(self, rows: Mapping[str, values.Rows]) -> None:
@@ -242,16 +253,11 @@ class EpisodeWriter(Closing):
     if self.num_episodes - self.num_committed >= self._commit_every:
       self.flush()
 
-  @contextlib.contextmanager
-  def _episode_or_nothing(self) -> Iterator[None]:
-    """Cuts the files back to the last whole episode where an append fails."""
-    try:
-      yield
-    except BaseException as error:
-      self.discard_episode()
-      if isinstance(error, OSError):
-        raise files.explain(error, self._folder, self._safe()) from error
-      raise
+  def drop_episode(self, error: BaseException) -> None:
+    """Cuts the files back to the last whole episode after an append that failed."""
+    self.discard_episode()
+    if isinstance(error, OSError):
+      raise files.explain(error, self._folder, self._safe()) from error
 
   def _safe(self) -> str:
     return (
@@ -268,7 +274,7 @@ class EpisodeWriter(Closing):
         "steps. Call end_episode() or discard_episode() first."
       )
 
-  def _check_same_paths(self, operation: str, paths: frozenset[str]) -> None:
+  def _check_same_paths(self, operation: str, paths: tuple[str, ...]) -> None:
     if not self._num_steps or paths == self._step_paths:
       return
     found = [
@@ -277,9 +283,23 @@ class EpisodeWriter(Closing):
         "in every step of an episode or in none",
         f"{'one' if path in paths else 'nothing'} at step {self._num_steps}",
       )
-      for path in paths ^ self._step_paths
+      for path in {*paths} ^ {*self._step_paths}
     ]
     raise errors.mismatch_error(operation, found)
+
+
+class _EpisodeOrNothing:
+  """Drops the episode in progress if an append fails."""
+
+  def __init__(self, writer: EpisodeWriter) -> None:
+    self._writer = writer
+
+  def __enter__(self) -> None:
+    pass
+
+  def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    if error is not None:
+      self._writer.drop_episode(error)
 
 
 _REMOVED = ".removed."

@@ -14,6 +14,7 @@ from benchmarks import (
   bench_records,
   bench_search,
   bench_windows,
+  bench_writing,
   episodes,
   measure,
 )
@@ -53,6 +54,11 @@ def test_a_quick_run_prints_a_row_for_every_candidate(name, capsys):
   ]
   assert len({line.count("|") for line in (header, rule, *rows)}) == 1
   assert rows[0].split(" | ")[4] == "1.00"
+
+
+def test_a_quick_run_of_writing_has_a_table_for_every_way():
+  text = bench_writing.main(["--quick"])
+  assert text.count("| ours | ours |") == text.count("| by hand | peer |") == 6
 
 
 @pytest.mark.parametrize("case", _PIPELINES, ids=" ".join)

@@ -333,6 +333,44 @@ def test_nan_is_refused_or_allowed(dtype, tmp_path):
   assert np.isnan(got["x"][1])
 
 
+BAD_STEPS = {
+  "NaN": ({"x": np.array([0, np.nan], np.float32)}, r"x: .*got NaN at \(1,\)"),
+  "infinity": ({"h": np.float16("inf")}, r"h: .*got inf at \(\)"),
+  "Python NaN": ({"h": float("nan")}, r"h: .*got NaN at \(\)"),
+  "overflow": ({"n": 2**31}, r"n: expected \(\) int32, got \(\) int64"),
+  "bool": ({"n": True}, r"n: expected \(\) int32, got \(\) bool"),
+  "image size": (
+    {"i": encode(8, 8)},
+    r"i: expected an image of \(20, 30, 3\), got 8x8",
+  ),
+  "unknown": ({"z": 1}, r"z: expected one of \[h, i, n, x\]"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_STEPS)
+@pytest.mark.filterwarnings("error")
+def test_steps_are_checked_one_by_one(name, tmp_path):
+  change, want = BAD_STEPS[name]
+  spec = {
+    "x": Spec((2,), F32, is_sequence=True),
+    "h": Spec((), tf.float16, is_sequence=True),
+    "n": Spec((), tf.int32, is_sequence=True),
+    "i": Spec((20, 30, 3), tf.uint8, is_sequence=True, data_format="png"),
+  }
+  largest = np.full(2, np.finfo(np.float32).max)
+  step = {"x": largest, "h": 65504.0, "n": 2**31 - 1, "i": encode(20, 30)}
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    writer.append_step(step)
+    with pytest.raises(errors.SpecError, match="append_step: " + want):
+      writer.append_step({**step, **change})
+    writer.append_step(step)
+    writer.end_episode()
+  (got,) = read(tmp_path / "s")
+  assert got["n"].tolist() == [2**31 - 1] * 2
+  np.testing.assert_array_equal(got["x"][-1], largest)
+  assert store.verify_store(tmp_path / "s").is_whole
+
+
 def test_bad_step_leaves_the_episode_as_it_was(tmp_path):
   with store.EpisodeStore.create(tmp_path / "s", SMALL) as writer:
     writer.append_step({"x": [1.0, 2.0], "n": 1})
