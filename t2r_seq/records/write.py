@@ -92,7 +92,7 @@ class ExampleEncoder:
     """Returns the array of each given feature by name, or raises all mismatches."""
     values: dict[str, Any] = {}
     found: list[errors.Mismatch] = []
-    given = structure
+    given: Any = structure
     if type(given) is not dict or not given.keys() >= self._paths:
       given = dict(specs.packing.leaves(structure, self._paths))
     for encoder in self._features:

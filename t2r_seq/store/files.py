@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class AppendFile:
     """Bytes so far, those that are still buffered too."""
     return self._written + len(self._pending)
 
-  def append(self, data: bytes | np.ndarray) -> None:
+  def append(self, data: Any) -> None:
     """Appends bytes.
 
     Args:
