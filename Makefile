@@ -42,9 +42,8 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/replay/checkpoints tests/replay/memory tests/replay/selectors \
   tests/replay/test_concurrency.py tests/replay/test_offline_and_online.py \
   tests/replay/test_rate_limiters.py tests/specs/test_assets.py \
-  tests/specs/test_error_messages.py tests/specs/test_image_headers.py \
-  tests/specs/test_json.py tests/specs/test_tensor_spec_struct.py \
-  tests/specs/test_tensor_spec_struct_errors.py tests/statistics/test_lengths.py \
+  tests/specs/test_error_messages.py tests/specs/test_tensor_spec_struct.py \
+  tests/statistics/test_lengths.py \
   tests/statistics/test_moments.py tests/statistics/test_resume.py \
   tests/statistics/test_sketch.py tests/store/test_bad_stores.py \
   tests/store/test_durability.py tests/store/test_file_columns.py \

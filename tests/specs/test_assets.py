@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, tensorspec_utils
-from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.specs import TensorSpecStruct
 
-STACK = ExtendedTensorSpec((2, 3), tf.float32, "s", time_offsets=(-1, 0))
-LABEL = ExtendedTensorSpec((2,), tf.float32, "l", is_optional=True)
+STACK = Spec((2, 3), tf.float32, "s", time_offsets=(-1, 0))
+LABEL = Spec((2,), tf.float32, "l", is_optional=True)
 
 
 def test_names():

@@ -9,27 +9,15 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, tensorspec_utils
-from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.specs import TensorSpecStruct
 
 Sample = collections.namedtuple("Sample", ["image", "action"])
 
 DTYPES = [
-  tf.bool,
-  tf.string,
-  tf.int8,
-  tf.int16,
-  tf.int32,
-  tf.int64,
-  tf.uint8,
-  tf.uint16,
-  tf.uint32,
-  tf.uint64,
-  tf.float16,
-  tf.bfloat16,
-  tf.float32,
-  tf.float64,
-  tf.complex64,
-  tf.complex128,
+  *(tf.bool, tf.string, tf.int8, tf.int16, tf.int32, tf.int64),
+  *(tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.float16, tf.bfloat16),
+  *(tf.float32, tf.float64, tf.complex64, tf.complex128),
 ]
 
 SHAPES = {
@@ -71,7 +59,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes(name, dtype):
   shape, fields, arguments, want = SHAPES[name]
-  structure = {"x": ExtendedTensorSpec(shape, dtype, **fields)}
+  structure = {"x": Spec(shape, dtype, **fields)}
   random = specs.make_random_numpy(structure, **arguments)["x"]
   constant = specs.make_constant_numpy(structure, 1, **arguments)["x"]
   for array in (random, constant):
@@ -82,7 +70,7 @@ def test_shapes(name, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_every_dtype(dtype):
-  structure = {"x": ExtendedTensorSpec((50,), dtype)}
+  structure = {"x": Spec((50,), dtype)}
   made = {
     "random": specs.make_random_numpy(structure),
     "constant": specs.make_constant_numpy(structure, 1),
@@ -99,7 +87,7 @@ def test_every_dtype(dtype):
 
 def test_random_ranges():
   def sample(dtype):
-    spec = ExtendedTensorSpec((2000,), dtype)
+    spec = Spec((2000,), dtype)
     return specs.make_random_numpy([spec], batch_size=None)[0]
 
   assert (sample(tf.uint8).min(), sample(tf.uint8).max()) == (0, 255)
@@ -116,7 +104,7 @@ def test_random_ranges():
 
 
 def test_random_is_seeded_by_path():
-  a = ExtendedTensorSpec((3,), tf.float32)
+  a = Spec((3,), tf.float32)
   structure = TensorSpecStruct({"t/a": a, "t/b": a})
   first = specs.make_random_numpy(structure, seed=1)
   second = specs.make_random_numpy(structure, seed=1)
@@ -133,8 +121,8 @@ def test_random_is_seeded_by_path():
 @pytest.mark.parametrize(
   "structure",
   [
-    {"b": ExtendedTensorSpec((2,), tf.int32), "a": {"n": None}},
-    [ExtendedTensorSpec((2,), tf.int32), (tf.TensorSpec((1,)),)],
+    {"b": Spec((2,), tf.int32), "a": {"n": None}},
+    [Spec((2,), tf.int32), (tf.TensorSpec((1,)),)],
     Sample(tf.TensorSpec((1,)), None),
     TensorSpecStruct({"z/y": tf.TensorSpec((1,)), "a": tf.TensorSpec((1,))}),
   ],
@@ -177,14 +165,14 @@ CONSTANTS = {
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_constants(name):
   value, dtype, want = CONSTANTS[name]
-  structure = {"x": ExtendedTensorSpec((2,), dtype)}
+  structure = {"x": Spec((2,), dtype)}
   array = specs.make_constant_numpy(structure, value, batch_size=None)["x"]
   assert array.tolist() == [want, want]
   assert tf.convert_to_tensor(array).dtype == dtype
 
 
 def test_text_is_no_number():
-  structure = {"t": {"x": ExtendedTensorSpec((2,), tf.float32)}}
+  structure = {"t": {"x": Spec((2,), tf.float32)}}
   match = r"make_constant_numpy: t/x: expected \(2,\) float32, got the constant '1'"
   with pytest.raises(errors.SpecError, match=match):
     specs.make_constant_numpy(structure, "1")
@@ -204,11 +192,11 @@ def test_refuses_what_is_no_spec(make):
 def test_refuses_dtypes_without_arrays(dtype):
   match = f"x: expected a dtype that an array can have, got .*{dtype.name}"
   with pytest.raises(errors.SpecError, match=match):
-    specs.make_random_numpy({"x": ExtendedTensorSpec((2,), dtype)})
+    specs.make_random_numpy({"x": Spec((2,), dtype)})
 
 
 def test_random_tensors_in_a_graph_and_with_lengths():
-  spec = ExtendedTensorSpec((2,), tf.float32, is_sequence=True)
+  spec = Spec((2,), tf.float32, is_sequence=True)
   with tf.Graph().as_default():
     made = tensorspec_utils.make_random_tensors([spec], batch_size=4, sequence_length=5)
     assert made[0].shape == (4, 5, 2)

@@ -1,4 +1,4 @@
-"""Proto and JSON keep every field, and Tensor2Robot's protos read."""
+"""Proto and JSON keep every field, say what is wrong; Tensor2Robot's protos read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from google.protobuf import text_format
 from hypothesis import strategies as st
 
 from t2r_seq import errors
-from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct, t2r_pb2
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.specs import TensorSpecStruct, t2r_pb2
 
 DTYPES = [tf.bool, tf.string, tf.uint8, tf.int64, tf.bfloat16, tf.float32, tf.complex64]
 
@@ -35,7 +36,7 @@ def specs_of_all_kinds(draw):
   if isinstance(offsets, tuple):
     dims = [len(offsets), *dims]
   is_unknown = varlen is None and not isinstance(offsets, tuple) and draw(st.booleans())
-  return ExtendedTensorSpec(
+  return Spec(
     None if is_unknown else dims,
     draw(st.sampled_from(DTYPES)),
     draw(st.none() | st.text(st.characters(codec="utf-8"))),
@@ -56,10 +57,10 @@ def test_every_field_survives(spec):
   text = text_format.MessageToString(proto)
   read = text_format.Parse(text, t2r_pb2.ExtendedTensorSpec())
   for copy in (
-    ExtendedTensorSpec.from_proto(proto),
-    ExtendedTensorSpec.from_proto(read),
-    ExtendedTensorSpec.from_serialized_proto(proto.SerializeToString()),
-    ExtendedTensorSpec.from_json(spec.to_json()),
+    Spec.from_proto(proto),
+    Spec.from_proto(read),
+    Spec.from_serialized_proto(proto.SerializeToString()),
+    Spec.from_json(spec.to_json()),
   ):
     assert copy.is_identical_to(spec), (copy, spec)
   assert json.loads(spec.to_json(), parse_constant=pytest.fail)
@@ -69,7 +70,7 @@ def test_every_field_survives(spec):
 def test_structs_survive_in_order(values):
   struct = TensorSpecStruct()
   for key, spec in values.items():
-    struct[f"{key}/x"] = ExtendedTensorSpec.from_spec(spec, name=key)
+    struct[f"{key}/x"] = Spec.from_spec(spec, name=key)
   serialized = struct.to_proto().SerializeToString()
   for copy in (
     TensorSpecStruct.from_proto(struct.to_proto()),
@@ -83,25 +84,22 @@ def test_structs_survive_in_order(values):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_defaults_that_json_lacks(value):
-  spec = ExtendedTensorSpec((3,), tf.float32, varlen_default_value=value)
+  spec = Spec((3,), tf.float32, varlen_default_value=value)
   assert json.loads(spec.to_json(), parse_constant=pytest.fail)
-  for copy in (
-    ExtendedTensorSpec.from_json(spec.to_json()),
-    ExtendedTensorSpec.from_proto(spec.to_proto()),
-  ):
+  for copy in (Spec.from_json(spec.to_json()), Spec.from_proto(spec.to_proto())):
     got = copy.varlen_default_value
     assert isinstance(got, float)
     assert got == value or (math.isnan(got) and math.isnan(value))
 
 
 def test_numpy_defaults_become_python_scalars():
-  spec = ExtendedTensorSpec((3,), tf.float32, varlen_default_value=np.float32(0.5))
-  copy = ExtendedTensorSpec.from_proto(spec.to_proto())
+  spec = Spec((3,), tf.float32, varlen_default_value=np.float32(0.5))
+  copy = Spec.from_proto(spec.to_proto())
   assert copy.varlen_default_value == 0.5
 
 
 def test_defaults_that_are_no_scalars():
-  spec = ExtendedTensorSpec((3,), tf.float32, "v", varlen_default_value=[1])
+  spec = Spec((3,), tf.float32, "v", varlen_default_value=[1])
   for write in (spec.to_proto, spec.to_json):
     with pytest.raises(errors.SpecError, match="varlen_default_value: expected a scal"):
       write()
@@ -119,7 +117,7 @@ PROTO_VARLEN = {
 @pytest.mark.parametrize("name", PROTO_VARLEN)
 def test_varlen_is_also_written_for_readers_of_the_old_field(name):
   value, want_float, want_json = PROTO_VARLEN[name]
-  spec = ExtendedTensorSpec((3,), tf.float32, varlen_default_value=value)
+  spec = Spec((3,), tf.float32, varlen_default_value=value)
   proto = spec.to_proto()
   assert proto.varlen_default_json == want_json
   assert proto.HasField("varlen_default_value") is (want_float is not None)
@@ -128,9 +126,7 @@ def test_varlen_is_also_written_for_readers_of_the_old_field(name):
 
 
 def test_the_proto_of_a_spec():
-  spec = ExtendedTensorSpec(
-    (2, None), tf.float32, "s", is_sequence=True, time_offsets=(-1, 0)
-  )
+  spec = Spec((2, None), tf.float32, "s", is_sequence=True, time_offsets=(-1, 0))
   assert text_format.MessageToString(spec.to_proto(), as_one_line=True) == (
     'shape: 2 shape: -1 dtype: 1 name: "s" is_optional: false is_extracted: false '
     'dataset_key: "" is_sequence: true '
@@ -140,7 +136,7 @@ def test_the_proto_of_a_spec():
 
 def test_plain_specs_are_converted():
   plain = tf.TensorSpec((2, None), tf.int8, "p")
-  want = ExtendedTensorSpec((2, None), tf.int8, "p")
+  want = Spec((2, None), tf.int8, "p")
   struct = TensorSpecStruct({"t/p": plain})
   assert TensorSpecStruct.from_proto(struct.to_proto()).t.p.is_identical_to(want)
   assert TensorSpecStruct.from_json(struct.to_json()).t.p.is_identical_to(want)
@@ -171,13 +167,9 @@ def test_reads_what_tensor2robot_wrote():
   proto = text_format.Parse(TENSOR2ROBOT_STRUCT, t2r_pb2.TensorSpecStruct())
   struct = TensorSpecStruct.from_proto(proto)
   want = {
-    "action": ExtendedTensorSpec(
-      (2,), tf.float32, is_optional=True, varlen_default_value=3.0
-    ),
-    "reward": ExtendedTensorSpec((), tf.float32, "r", dataset_key="d"),
-    "state/image": ExtendedTensorSpec(
-      (64, 64, 3), tf.uint8, "state/image", data_format="jpeg"
-    ),
+    "action": Spec((2,), tf.float32, is_optional=True, varlen_default_value=3.0),
+    "reward": Spec((), tf.float32, "r", dataset_key="d"),
+    "state/image": Spec((64, 64, 3), tf.uint8, "state/image", data_format="jpeg"),
   }
   assert list(struct) == list(want)
   assert all(struct[path].is_identical_to(spec) for path, spec in want.items())
@@ -210,9 +202,7 @@ def test_the_generated_code_is_that_of_the_proto_file():
 
 
 def test_an_edited_order_loses_no_path():
-  struct = TensorSpecStruct(
-    [(key, ExtendedTensorSpec((), tf.int8)) for key in ("c", "a", "b")]
-  )
+  struct = TensorSpecStruct([(key, Spec((), tf.int8)) for key in ("c", "a", "b")])
   proto = struct.to_proto()
   assert list(proto.key_order) == ["c", "a", "b"]
   proto.key_order[:] = ["b", "gone"]
@@ -220,7 +210,7 @@ def test_an_edited_order_loses_no_path():
 
 
 def test_absent_optionals_are_left_out():
-  struct = TensorSpecStruct(a=ExtendedTensorSpec((), tf.int8), n=None)
+  struct = TensorSpecStruct(a=Spec((), tf.int8), n=None)
   assert list(struct.to_proto().key_order) == ["a"]
   assert list(json.loads(struct.to_json())) == ["a"]
 
@@ -263,10 +253,76 @@ def test_bad_protos(name):
 
 def test_bad_bytes():
   with pytest.raises(errors.SpecError, match="a serialized ExtendedTensorSpec, got"):
-    ExtendedTensorSpec.from_serialized_proto(b"\xff\xff")
+    Spec.from_serialized_proto(b"\xff\xff")
   with pytest.raises(errors.SpecError, match="a serialized TensorSpecStruct, got"):
     TensorSpecStruct.from_serialized_proto(b"\xff\xff")
-  good = TensorSpecStruct(pose=ExtendedTensorSpec((2,), tf.float32, "pose"))
+  good = TensorSpecStruct(pose=Spec((2,), tf.float32, "pose"))
   data = good.to_proto().SerializeToString().replace(b"pose", b"po\xf3e")
   with pytest.raises(errors.SpecError, match=r"the proto of specs, got .*utf"):
     TensorSpecStruct.from_serialized_proto(data)
+
+
+def test_json_is_readable_and_stable():
+  struct = TensorSpecStruct()
+  struct["state/image"] = Spec(
+    (4, None, 64, 3), tf.uint8, "img", data_format="jpeg", time_offsets=range(-3, 1)
+  )
+  struct["next"] = Spec(None, tf.bfloat16, is_sequence=True, time_offsets=0)
+  want = (
+    "{\n"
+    '  "state/image": {"shape": [4, null, 64, 3], "dtype": "uint8", "name": "img", '
+    '"data_format": "jpeg", "time_offsets": [-3, -2, -1, 0]},\n'
+    '  "next": {"shape": null, "dtype": "bfloat16", "name": null, '
+    '"is_sequence": true, "time_offsets": 0}\n'
+    "}\n"
+  )
+  assert struct.to_json() == want
+  assert TensorSpecStruct.from_json(want).to_json() == want
+  assert json.loads(struct.next.to_json()) == json.loads(want)["next"]
+  assert TensorSpecStruct.from_json(TensorSpecStruct().to_json()) == {}
+
+
+BAD_JSON = {
+  "no json": ("{", "spec_from_json: .*expected JSON, got"),
+  "no object": ("[1]", r"expected an object of fields, got \[1\]"),
+  "unknown field": (
+    '{"shape": [], "dtype": "int8", "is_optionl": true}',
+    "got 'is_optionl'. Did you mean 'is_optional'?",
+  ),
+  "no shape": ('{"dtype": "int8"}', "expected shape and dtype, got no shape"),
+  "nothing": ("{}", "expected shape and dtype, got no dtype and no shape"),
+  "bad dtype": ('{"shape": [], "dtype": "int9", "name": "n"}', "n: .*int9"),
+  "a flag as text": (
+    '{"shape": [], "dtype": "int8", "is_sequence": "false"}',
+    "expected is_sequence to be true or false, got 'false'",
+  ),
+  "a name that is no text": (
+    '{"shape": [], "dtype": "int8", "name": {}}',
+    "expected name to be text, got {}",
+  ),
+  "a default that is no base64": (
+    '{"shape": [1], "dtype": "string", "varlen_default_value": {"base64": 1}}',
+    "expected a default value, got {'base64': 1}",
+  ),
+  "bad shape": ('{"shape": "x", "dtype": "int8"}', "expected the fields of a spec"),
+  "bad offsets": (
+    '{"shape": [3], "dtype": "int8", "time_offsets": [0, 1]}',
+    r"expected shape\[0\] = 2",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_JSON)
+def test_bad_json(name):
+  text, match = BAD_JSON[name]
+  with pytest.raises(errors.SpecError, match=match):
+    Spec.from_json(text)
+
+
+def test_bad_json_of_a_struct_names_the_path():
+  with pytest.raises(errors.SpecError, match=r"spec_from_json: t/x: .*got no shape"):
+    TensorSpecStruct.from_json('{"t/x": {"dtype": "int8"}}')
+  with pytest.raises(errors.SpecError, match=r"struct_from_json: .*expected JSON"):
+    TensorSpecStruct.from_json("]")
+  with pytest.raises(errors.SpecError, match="expected an object of specs by path"):
+    TensorSpecStruct.from_json("[]")

@@ -10,12 +10,13 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, tensorspec_utils
-from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.specs.structures import map_leaves_with_path
 
-A = ExtendedTensorSpec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
-B = ExtendedTensorSpec((2,), tf.float32, "action")
-C = ExtendedTensorSpec((2,), tf.float32, "debug", is_optional=True)
+A = Spec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
+B = Spec((2,), tf.float32, "action")
+C = Spec((2,), tf.float32, "debug", is_optional=True)
 
 Sample = collections.namedtuple("Sample", ["image", "action"])
 Split = collections.namedtuple("Split", ["train", "test"])
@@ -173,7 +174,7 @@ def test_invalid_structures(name):
 
 
 def spec(shape, dtype=tf.float32, name="x", **kwargs):
-  return ExtendedTensorSpec(shape, dtype, name, **kwargs)
+  return Spec(shape, dtype, name, **kwargs)
 
 
 SAME_NAME = {

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.specs import TensorSpecStruct
 
 
 def make():
@@ -139,8 +140,7 @@ def to_dense(leaf):
 
 def test_data_from_generator_with_specs_as_signature():
   signature = TensorSpecStruct(
-    pose=ExtendedTensorSpec((2,), tf.float32, "p", is_sequence=True),
-    text=ExtendedTensorSpec((), tf.string, "t"),
+    pose=Spec((2,), tf.float32, "p", is_sequence=True), text=Spec((), tf.string, "t")
   )
 
   def generate():
@@ -182,7 +182,7 @@ def test_function_takes_a_view_and_does_not_retrace():
 
 
 def test_function_input_signature_of_specs():
-  signature = TensorSpecStruct(a=ExtendedTensorSpec((None,), tf.float32, "n"))
+  signature = TensorSpecStruct(a=Spec((None,), tf.float32, "n"))
 
   @tf.function(input_signature=[signature])
   def double(struct):
@@ -208,7 +208,7 @@ def test_control_flow_in_functions():
 
 def test_saved_model_signature_of_specs(tmp_path):
   module = tf.Module()
-  signature = [ExtendedTensorSpec((2,), tf.float32, "a", time_offsets=1)]
+  signature = [Spec((2,), tf.float32, "a", time_offsets=1)]
   module.double = tf.function(lambda a: {"out": a * 2.0}, input_signature=signature)
   tf.saved_model.save(module, str(tmp_path), signatures=module.double)
   served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]

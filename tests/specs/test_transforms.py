@@ -1,4 +1,4 @@
-"""Copies, filters and casts of spec structures."""
+"""Copies, filters, casts and padding by spec structures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, tensorspec_utils
-from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.specs import TensorSpecStruct
 
-IMAGE = ExtendedTensorSpec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
-ACTION = ExtendedTensorSpec((2,), tf.float32, "action")
-DEBUG = ExtendedTensorSpec((2,), tf.float32, "debug", is_optional=True)
-STATE = ExtendedTensorSpec((3,), tf.float32, "state", is_sequence=True)
-NAMELESS = ExtendedTensorSpec((1,), tf.float32)
+IMAGE = Spec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
+ACTION = Spec((2,), tf.float32, "action")
+DEBUG = Spec((2,), tf.float32, "debug", is_optional=True)
+STATE = Spec((3,), tf.float32, "state", is_sequence=True)
+NAMELESS = Spec((1,), tf.float32)
 
 Sample = collections.namedtuple("Sample", ["image", "action"])
 
@@ -39,7 +40,7 @@ def test_copy_keeps_all_but_the_names(name):
   before = specs.flatten_spec_structure(structure)
   after = specs.flatten_spec_structure(copied)
   for path, spec in before.items():
-    want = ExtendedTensorSpec.from_spec(spec, name=f"pre/{spec.name}")
+    want = Spec.from_spec(spec, name=f"pre/{spec.name}")
     assert after[path].is_identical_to(want)
 
 
@@ -67,8 +68,8 @@ def test_copy_with_a_batch_axis(batch_size, want):
 
 
 def test_copy_keeps_time_offsets():
-  stack = ExtendedTensorSpec((2, 3), tf.float32, "s", time_offsets=(-1, 0))
-  after = ExtendedTensorSpec((3,), tf.float32, "s", time_offsets=1)
+  stack = Spec((2, 3), tf.float32, "s", time_offsets=(-1, 0))
+  after = Spec((3,), tf.float32, "s", time_offsets=1)
   copied = specs.copy_tensorspec([stack, after], prefix="p")
   assert [spec.time_offsets for spec in copied] == [(-1, 0), 1]
   batched = specs.copy_tensorspec([stack, after], batch_size=5)
@@ -99,8 +100,8 @@ def test_filter_required_wants_a_flat_structure(structure):
 
 
 def test_filter_by_dataset():
-  d1 = ExtendedTensorSpec((2,), tf.float32, "x", dataset_key="d1")
-  d2 = ExtendedTensorSpec((2,), tf.float32, "x", dataset_key="d2")
+  d1 = Spec((2,), tf.float32, "x", dataset_key="d1")
+  d2 = Spec((2,), tf.float32, "x", dataset_key="d2")
   structure = {"t": {"one": d1, "two": d2}, "three": d1}
 
   def paths(key):
@@ -113,27 +114,27 @@ def test_filter_by_dataset():
 
 
 def test_add_sequence_length_specs():
-  state = ExtendedTensorSpec((3,), tf.float32, "s", is_sequence=True, dataset_key="d")
+  state = Spec((3,), tf.float32, "s", is_sequence=True, dataset_key="d")
   structure = {"image": IMAGE, "t": {"state": state}}
   augmented = specs.add_sequence_length_specs(structure)
   assert list(augmented) == ["image", "t/state", "t/state_length"]
-  want = ExtendedTensorSpec((), tf.int64, "s_length", dataset_key="d")
+  want = Spec((), tf.int64, "s_length", dataset_key="d")
   assert augmented.t.state_length.is_identical_to(want)
   assert list(structure["t"]) == ["state"]
 
 
 def test_add_sequence_length_specs_of_nameless_and_plain_specs():
-  nameless = ExtendedTensorSpec((3,), tf.float32, is_sequence=True)
+  nameless = Spec((3,), tf.float32, is_sequence=True)
   augmented = specs.add_sequence_length_specs([nameless, tf.TensorSpec((2,))])
   assert list(augmented) == ["0", "1", "0_length"]
-  assert augmented["0_length"].is_identical_to(ExtendedTensorSpec((), tf.int64))
+  assert augmented["0_length"].is_identical_to(Spec((), tf.int64))
 
 
 def test_replace_dtype_in_place():
   struct = TensorSpecStruct({"image": IMAGE, "a/b": ACTION, "a/c": DEBUG, "n": None})
   result = tensorspec_utils.replace_dtype(struct, tf.float32, tf.bfloat16)
   assert result is struct
-  assert struct.a.b.is_identical_to(ExtendedTensorSpec((2,), tf.bfloat16, "action"))
+  assert struct.a.b.is_identical_to(Spec((2,), tf.bfloat16, "action"))
   assert struct.a.c.is_optional
   assert struct.a.c.dtype == tf.bfloat16
   assert struct.image is IMAGE
@@ -143,9 +144,9 @@ def test_replace_dtype_in_place():
 
 def test_bfloat16_casts_are_inverse():
   output_spec = TensorSpecStruct(
-    a=ExtendedTensorSpec((2,), tf.bfloat16),
-    b=ExtendedTensorSpec((2,), tf.float32),
-    absent=ExtendedTensorSpec((2,), tf.bfloat16, is_optional=True),
+    a=Spec((2,), tf.bfloat16),
+    b=Spec((2,), tf.float32),
+    absent=Spec((2,), tf.bfloat16, is_optional=True),
     n=None,
   )
   struct = TensorSpecStruct(a=tf.constant([0.5, 2.0]), b=tf.zeros(2), c=tf.ones(1))
@@ -161,7 +162,7 @@ def test_bfloat16_casts_are_inverse():
 
 
 def test_cast_to_bfloat16_names_every_tensor_of_another_dtype():
-  spec = ExtendedTensorSpec((2,), tf.bfloat16)
+  spec = Spec((2,), tf.bfloat16)
   struct = TensorSpecStruct(
     a=tf.zeros(2, tf.float64), b=tf.zeros(2), c=tf.zeros(2, tf.int32)
   )
@@ -198,3 +199,57 @@ def test_tensorspec_from_graph_tensors_takes_their_names():
   assert described["i"].name == "image/0"
   assert described["a"][0].name == "action/1"
   assert described["a"][1] is None
+
+
+LISTS = {
+  "pads": (tf.int64, 3.0, [[1, 3], [1, 2]], [[1, 3, 3], [1, 2, 3]]),
+  "clips": (tf.int64, 3, [[1, 2, 3, 4]], [[1, 2, 3]]),
+  "leaves as is": (tf.int64, 3, [[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]),
+  "empty lists": (tf.float32, -1, [[], []], [[-1, -1, -1], [-1, -1, -1]]),
+  "bool": (tf.bool, True, [[False]], [[False, True, True]]),
+  "bfloat16": (tf.bfloat16, 0.5, [[1]], [[1, 0.5, 0.5]]),
+  "string": (tf.string, b"-", [[b"a"]], [[b"a", b"-", b"-"]]),
+  "text": (tf.string, "-", [[b"a"]], [[b"a", b"-", b"-"]]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_values(name):
+  dtype, default, values, want = LISTS[name]
+  spec = Spec((3,), dtype, "v", varlen_default_value=default)
+  tensor = tf.constant(values, dtype)
+  padded = tensorspec_utils.pad_or_clip_tensor_to_spec_shape(tensor, spec)
+  assert padded.dtype == dtype
+  assert padded.numpy().tolist() == want
+
+
+def test_lists_of_images():
+  spec = Spec((3, 2, 2, 1), tf.uint8, "v", data_format="png", varlen_default_value=3.0)
+  images = np.arange(1, 3, dtype=np.uint8).reshape(1, 2, 1, 1, 1) * np.ones((2, 2, 1))
+  padded = tensorspec_utils.pad_or_clip_tensor_to_spec_shape(
+    tf.cast(images, tf.uint8), spec
+  )
+  assert padded.shape == (1, 3, 2, 2, 1)
+  np.testing.assert_array_equal(padded[0, :, 0, 0, 0], [1, 2, 3])
+
+
+def test_unknown_sizes():
+  spec = Spec((3,), tf.int32, "v", varlen_default_value=0)
+
+  @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
+  def pad(tensor):
+    padded = tensorspec_utils.pad_or_clip_tensor_to_spec_shape(tensor, spec)
+    assert padded.shape.as_list() == [None, 3]
+    return padded
+
+  assert pad(tf.ones((1, 5), tf.int32)).numpy().tolist() == [[1, 1, 1]]
+  assert pad(tf.ones((1, 1), tf.int32)).numpy().tolist() == [[1, 0, 0]]
+
+
+def test_errors():
+  fixed = Spec((3,), tf.int32, "v")
+  with pytest.raises(errors.SpecError, match="v: expected a spec with a varlen"):
+    tensorspec_utils.pad_or_clip_tensor_to_spec_shape(tf.ones((1, 3), tf.int32), fixed)
+  varlen = Spec((3,), tf.int32, "v", varlen_default_value=0)
+  with pytest.raises(errors.SpecError, match=r"v: expected shape \(None, None\), got"):
+    tensorspec_utils.pad_or_clip_tensor_to_spec_shape(tf.ones((3,), tf.int32), varlen)

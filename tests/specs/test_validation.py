@@ -9,12 +9,13 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, tensorspec_utils
-from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.specs import TensorSpecStruct
 
-IMAGE = ExtendedTensorSpec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
-ACTION = ExtendedTensorSpec((2,), tf.float32, "action")
-DEBUG = ExtendedTensorSpec((2,), tf.float32, "debug", is_optional=True)
-STATE = ExtendedTensorSpec((3,), tf.float32, "state", is_sequence=True)
+IMAGE = Spec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
+ACTION = Spec((2,), tf.float32, "action")
+DEBUG = Spec((2,), tf.float32, "debug", is_optional=True)
+STATE = Spec((3,), tf.float32, "state", is_sequence=True)
 
 Sample = collections.namedtuple("Sample", ["image", "action"])
 Split = collections.namedtuple("Split", ["train", "test"])
@@ -33,26 +34,20 @@ def batched(structure, batch_size=4):
 
 EQUAL = {
   "spec and itself": (ACTION, ACTION),
-  "spec and a nameless one": (ACTION, ExtendedTensorSpec((2,), tf.float32)),
+  "spec and a nameless one": (ACTION, Spec((2,), tf.float32)),
   "spec and a plain one": (ACTION, tf.TensorSpec((2,), tf.float32, "other")),
   "plain one and spec": (tf.TensorSpec((2,), tf.float32), ACTION),
   "spec and tensor": (ACTION, tf.zeros((2,))),
   "spec and array": (ACTION, np.zeros((2,), np.float32)),
   "tensor and array": (tf.zeros((2,)), np.zeros((2,), np.float32)),
-  "string spec and objects": (
-    ExtendedTensorSpec((1,), tf.string),
-    np.array([b"a"], dtype=object),
-  ),
-  "unknown size": (ExtendedTensorSpec((None, 2), tf.int32), np.zeros((7, 2), np.int32)),
-  "unknown rank": (ExtendedTensorSpec(None, tf.int32), np.zeros((7, 2), np.int32)),
+  "string spec and objects": (Spec((1,), tf.string), np.array([b"a"], dtype=object)),
+  "unknown size": (Spec((None, 2), tf.int32), np.zeros((7, 2), np.int32)),
+  "unknown rank": (Spec(None, tf.int32), np.zeros((7, 2), np.int32)),
   "sequence and tensor": (STATE, tf.zeros((5, 3))),
-  "sequence and sequence": (STATE, ExtendedTensorSpec((3,), tf.float32)),
-  "stack": (
-    ExtendedTensorSpec((4, 3), tf.float32, time_offsets=range(4)),
-    tf.zeros((4, 3)),
-  ),
+  "sequence and sequence": (STATE, Spec((3,), tf.float32)),
+  "stack": (Spec((4, 3), tf.float32, time_offsets=range(4)), tf.zeros((4, 3))),
   "sequence of stacks": (
-    ExtendedTensorSpec((4, 3), tf.float32, is_sequence=True, time_offsets=range(4)),
+    Spec((4, 3), tf.float32, is_sequence=True, time_offsets=range(4)),
     tf.zeros((9, 4, 3)),
   ),
 }
@@ -72,12 +67,12 @@ DIFFERENT = {
   "dtype": (ACTION, np.zeros((2,)), r"expected \(2,\) float32, got \(2,\) float64"),
   "actual size unknown": (
     ACTION,
-    ExtendedTensorSpec((None,), tf.float32),
+    Spec((None,), tf.float32),
     r"expected \(2,\) float32, got \(None,\) float32",
   ),
   "actual rank unknown": (
     ACTION,
-    ExtendedTensorSpec(None, tf.float32),
+    Spec(None, tf.float32),
     r"expected \(2,\) float32, got \(unknown shape\) float32",
   ),
   "no time axis": (
@@ -96,7 +91,7 @@ DIFFERENT = {
     r"expected \(time, 3\) float32, got \(5, 4\) float32",
   ),
   "sequence of scalars": (
-    ExtendedTensorSpec((), tf.int64, is_sequence=True),
+    Spec((), tf.int64, is_sequence=True),
     np.zeros((5, 1), np.int64),
     r"expected \(time\) int64, got \(5, 1\) int64",
   ),
@@ -274,14 +269,14 @@ def test_maybe_ignore_batch():
   assert stripped["a"] == tf.TensorSpec((2,), tf.float64)
   assert stripped["b"][0] == tf.TensorSpec((), tf.float32)
   assert stripped["b"][1] is None
-  assert stripped["c"].is_identical_to(ExtendedTensorSpec((), tf.float32, "action"))
-  unknown = {"a": ExtendedTensorSpec(None, tf.int8)}
+  assert stripped["c"].is_identical_to(Spec((), tf.float32, "action"))
+  unknown = {"a": Spec(None, tf.int8)}
   assert tensorspec_utils.maybe_ignore_batch(unknown, True)["a"].shape.rank is None
 
 
 def test_maybe_ignore_batch_of_stacks_and_varlen():
-  stack = ExtendedTensorSpec((2, 3), tf.float32, time_offsets=(-1, 0))
-  varlen = ExtendedTensorSpec((3,), tf.float32, varlen_default_value=0)
+  stack = Spec((2, 3), tf.float32, time_offsets=(-1, 0))
+  varlen = Spec((3,), tf.float32, varlen_default_value=0)
   stripped = tensorspec_utils.maybe_ignore_batch([stack, varlen], ignore_batch=True)
   assert [spec.shape.as_list() for spec in stripped] == [[3], []]
 
