@@ -37,19 +37,17 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/records/test_index.py tests/records/test_inspect.py \
   tests/records/test_lost_values.py tests/records/test_lying_lengths.py \
   tests/records/test_rlds.py tests/records/test_salvage_records.py \
-  tests/records/test_schemas.py tests/records/test_tfds_episodes.py \
-  tests/records/test_time_stamps.py tests/records/test_write.py \
-  tests/replay/checkpoints tests/replay/memory tests/replay/selectors \
-  tests/replay/test_concurrency.py tests/replay/test_offline_and_online.py \
-  tests/replay/test_rate_limiters.py tests/specs/test_assets.py \
-  tests/specs/test_error_messages.py tests/specs/test_tensor_spec_struct.py \
-  tests/statistics/test_lengths.py \
+  tests/records/test_write.py tests/replay/checkpoints tests/replay/memory \
+  tests/replay/selectors tests/replay/test_concurrency.py \
+  tests/replay/test_offline_and_online.py tests/replay/test_rate_limiters.py \
+  tests/specs/test_assets.py \
+  tests/specs/test_tensor_spec_struct.py tests/statistics/test_lengths.py \
   tests/statistics/test_moments.py tests/statistics/test_resume.py \
   tests/statistics/test_sketch.py tests/store/test_bad_stores.py \
   tests/store/test_durability.py tests/store/test_file_columns.py \
-  tests/store/test_mapped.py tests/store/test_mutations.py \
-  tests/store/test_processes.py tests/store/test_reading_during_merges.py \
-  tests/store/test_salvage.py tests/store/test_summary.py tests/store/test_writer.py \
+  tests/store/test_mapped.py tests/store/test_processes.py \
+  tests/store/test_reading_during_merges.py tests/store/test_salvage.py \
+  tests/store/test_summary.py tests/store/test_writer.py \
   tests/transitions/test_chains.py tests/transitions/test_cpprb.py \
   tests/transitions/test_pickled_arrays.py tests/transitions/test_reading.py \
   tests/transitions/test_saving.py tests/windows/test_cut.py \

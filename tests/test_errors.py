@@ -76,6 +76,8 @@ def test_listing():
   assert errors.listing(["b", "a"]) == "[a, b]"
   assert errors.listing(map(str, range(5)), limit=3) == "[0, 1, 2, ... 2 more]"
   assert errors.listing("abc", limit=3) == "[a, b, c]"
+  names = [f"n{i:02}" for i in range(25)]
+  assert errors.listing(names).endswith("n18, n19, ... 5 more]")
 
 
 # name: (value, want)
@@ -83,6 +85,7 @@ DESCRIBED = {
   "array": (np.zeros((4, 64), np.float32), "(4, 64) float32"),
   "numpy scalar": (np.int64(3), "() int64"),
   "tensor": (tf.zeros([2], tf.bfloat16), "(2,) bfloat16"),
+  "variable": (tf.Variable([1.0]), "(1,) float32"),
   "strings": (tf.constant(["a"]), "(1,) string"),
   "spec": (ExtendedTensorSpec((None, 3), tf.uint8, "x"), "(None, 3) uint8"),
   "scalar spec": (tf.TensorSpec((), tf.bool), "() bool"),

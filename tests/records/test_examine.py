@@ -9,7 +9,6 @@ import pathlib
 import re
 import struct
 import tempfile
-import zlib
 
 import numpy as np
 import pytest
@@ -77,10 +76,7 @@ def places(report):
   return [(problem.record, problem.offset, problem.kind) for problem in report.problems]
 
 
-WRONG = {
-  "state/pose": Spec((2,), F32, "pose"),
-  "count": Spec((), tf.int64, "count"),
-}
+WRONG = {"state/pose": Spec((2,), F32, "pose"), "count": Spec((), tf.int64, "count")}
 
 
 def other_example(path, value, spec=None):
@@ -259,47 +255,6 @@ def test_constant_features_of_episodes(tmp_path):
   assert constant == {"exact": (0, 1), "pose": (0, 1), "reward": (), "task": ()}
 
 
-DAMAGES = {
-  "data": (lambda s, n: s[3] + 20, [(3, "data with a fitting checksum")]),
-  "checksum of the data": (
-    lambda s, n: s[4] - 1,
-    [(3, "data with a fitting checksum")],
-  ),
-  "length": (lambda s, n: s[3], [(3, "a length with a fitting checksum")]),
-  "huge length": (lambda s, n: s[3] + 6, [(3, "a length with a fitting checksum")]),
-  "checksum of the length": (lambda s, n: s[3] + 9, [(3, "a length with a fitting")]),
-  "first length": (lambda s, n: 0, [(0, "a length with a fitting checksum")]),
-  "last data": (lambda s, n: s[n] - 8, [(19, "data with a fitting checksum")]),
-  "last length": (lambda s, n: s[n - 1] + 1, [(19, "a length with a fitting")]),
-}
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zz"])
-@pytest.mark.parametrize("name", DAMAGES)
-def test_frames(name, suffix, tmp_path):
-  serialized = [example(index) for index in range(20)]
-  path = tmp_path / f"a{suffix}"
-  starts = write(path, serialized)
-  position, want = DAMAGES[name]
-  flip(path, position(starts, 20))
-  compress = {"": bytes, ".gz": gzip.compress, ".zz": zlib.compress}[suffix]
-  path.write_bytes(compress(path.read_bytes()))
-  report = records.examine_records(str(path), EXAMPLE)
-  assert places(report) == [(index, starts[index], "frame") for index, _ in want]
-  assert f"frame: expected {want[0][1]}" in str(report.problems[0])
-  assert report.num_records == {str(path): 20}
-
-
-@pytest.mark.parametrize("by", [1, 3, 4, 20, "header"])
-def test_a_cut_file(by, tmp_path):
-  starts = write(tmp_path / "a", [example(index) for index in range(5)])
-  size = starts[4] + 5 if by == "header" else starts[5] - by
-  os.truncate(tmp_path / "a", size)
-  report = records.examine_records(str(tmp_path / "a"), EXAMPLE)
-  assert places(report) == [(4, starts[4], "frame")]
-  assert "then the end: the file is truncated" in str(report.problems[0])
-
-
 def test_a_cut_gzip_file(tmp_path):
   # Bytes that do not compress, so that half of the file is half of the records.
   rng = np.random.default_rng(0)
@@ -312,6 +267,7 @@ def test_a_cut_gzip_file(tmp_path):
   (problem,) = report.problems
   assert problem.kind == "frame" and 8 <= problem.record <= 10
   assert "expected GZIP data, got the compressed data ends too early" in str(problem)
+  assert str(problem) in str(records.find_bad_record(str(tmp_path / "a.gz"), spec))
 
 
 def test_a_gzip_file_that_unfolds_is_not_unpacked_to_disk(tmp_path, monkeypatch):
@@ -501,3 +457,55 @@ def test_headers_are_found_across_chunks(chunk, tmp_path, monkeypatch):
     (3, starts[4], starts[5], None),
     (4, starts[5], starts[6], example(5)),
   ]
+
+
+def examine_times(path, name, times, dtype=tf.float32, shape=(), **options):
+  spec = {"t": Spec(shape, dtype, name, is_sequence=True)}
+  rows = np.reshape(np.asarray(times, dtype.as_numpy_dtype), (len(times), *shape))
+  records.write_records(path, spec, [{"t": np.sort(rows, 0)}, {"t": rows}])
+  return records.examine_records(path, **options).problems
+
+
+BACKWARDS = [0, 1, 1, 3, 2]
+# name: (feature, times, options of the feature and the look, what is told; '' for good)
+TIMES = {
+  "timestamp": ("timestamp", BACKWARDS, {}, "got 2.0 at step 4, after 3.0"),
+  "time": ("time", BACKWARDS, {}, "got 2.0 at step 4, after 3.0"),
+  "below a branch": ("obs/robot_timestamp_ns", BACKWARDS, {}, "got 2.0 at step 4"),
+  "integers": ("time_ms", BACKWARDS, {"dtype": tf.int64}, "got 2 at step 4, after 3"),
+  "a column of one": ("timestamps", BACKWARDS, {"shape": (1,)}, "got 2.0 at step 4"),
+  "named": (
+    "clock",
+    BACKWARDS,
+    {"time_keys": ["clock"]},
+    "got 2.0 at step 4, after 3.0",
+  ),
+  "not named": ("clock", BACKWARDS, {}, ""),
+  "another word": ("reaction_time", BACKWARDS, {}, ""),
+  "as they should be": ("timestamp", [0, 1, 1, 2], {}, ""),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_time_stamps_that_run_backwards(name, tmp_path):
+  feature, times, options, want = TIMES[name]
+  found = examine_times(str(tmp_path / "r"), feature, times, **options)
+  assert [(p.record, p.kind) for p in found] == ([(1, "times")] if want else [])
+  for problem in found:
+    assert "expected time stamps that do not run backwards" in str(problem)
+    assert want in str(problem)
+
+
+def test_time_stamps_of_doubles(tmp_path):
+  """Doubles are bytes in a record, and need specs to be read."""
+  path = str(tmp_path / "r")
+  spec = {"time": Spec((), tf.float64, "time", is_sequence=True)}
+  records.write_records(path, spec, [{"time": np.asarray([1.0, 0.5])}])
+  (problem,) = records.examine_records(path, spec).problems
+  assert "got 0.5 at step 1, after 1.0" in str(problem)
+
+
+def test_time_keys_that_no_record_has(tmp_path):
+  want = "time_keys: expected features of the records, got \\[clok\\]. Did you mean"
+  with pytest.raises(errors.SpecError, match=want):
+    examine_times(str(tmp_path / "r"), "clock", BACKWARDS, time_keys=["clok"])

@@ -84,9 +84,7 @@ def test_sequences_of_different_lengths_in_a_batch(name, tmp_path):
 def write_bytes(path, values):
   with tf.io.TFRecordWriter(path) as writer:
     for value in values:
-      feature = {
-        "x": tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])),
-      }
+      feature = {"x": tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))}
       features = tf.train.Features(feature=feature)
       writer.write(tf.train.Example(features=features).SerializeToString())
 

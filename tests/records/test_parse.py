@@ -118,12 +118,6 @@ def test_features_and_labels_may_share_a_record_feature() -> None:
     np.testing.assert_array_equal(value, [1, 2])
 
 
-def test_bfloat16_is_parsed_from_floats() -> None:
-  got = parse({"x": Spec((2,), tf.bfloat16, "state")}, example(state=[1.5, -2.0]))["x"]
-  assert got.dtype == tf.bfloat16.as_numpy_dtype
-  np.testing.assert_array_equal(got.astype(float), [1.5, -2])
-
-
 def test_integers_out_of_range_fail_and_do_not_wrap() -> None:
   with pytest.raises(tf.errors.InvalidArgumentError, match="parse: x: expected values"):
     parse({"x": Spec((2,), tf.uint8, "n")}, example(n=[1, 300]))

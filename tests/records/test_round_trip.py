@@ -15,21 +15,9 @@ from t2r_seq import records, specs
 Spec = specs.ExtendedTensorSpec
 
 NUMERIC_DTYPES = (
-  tf.bool,
-  tf.int8,
-  tf.int16,
-  tf.int32,
-  tf.int64,
-  tf.uint8,
-  tf.uint16,
-  tf.uint32,
-  tf.uint64,
-  tf.float16,
-  tf.bfloat16,
-  tf.float32,
-  tf.float64,
-  tf.complex64,
-  tf.complex128,
+  *(tf.bool, tf.int8, tf.int16, tf.int32, tf.int64),
+  *(tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.float16, tf.bfloat16),
+  *(tf.float32, tf.float64, tf.complex64, tf.complex128),
 )
 DTYPES = (*NUMERIC_DTYPES, tf.string)
 LAYOUTS = ("plain", "raw", "varlen", "sequence", "sequence raw", "sequence varlen")
@@ -178,15 +166,8 @@ def _padding(spec: Spec, steps: np.ndarray) -> Any:
 @pytest.mark.parametrize(
   ("data_format", "channels", "dtype"),
   [
-    ("png", 1, tf.uint8),
-    ("png", 3, tf.uint8),
-    ("png", 4, tf.uint8),
-    ("png", 1, tf.uint16),
-    ("png", 3, tf.uint16),
-    ("png", 4, tf.uint16),
-    ("jpeg", 1, tf.uint8),
-    ("jpeg", 3, tf.uint8),
-    ("JPEG", 3, tf.uint8),
+    *(("png", n, dtype) for n in (1, 3, 4) for dtype in (tf.uint8, tf.uint16)),
+    *(("jpeg", 1, tf.uint8), ("jpeg", 3, tf.uint8), ("JPEG", 3, tf.uint8)),
   ],
 )
 @pytest.mark.parametrize("layout", ["one", "list", "varlen", "sequence", "lists"])

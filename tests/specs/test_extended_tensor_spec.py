@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 FULL = Spec(
@@ -377,3 +377,32 @@ def test_is_compatible_with_tensors(name):
   tensors = [tf.zeros(s, tf.int64) for s in ([2, 1], [2, 3], [4, 5, 6])]
   assert [bool(spec.is_compatible_with(tensor)) for tensor in tensors] == want
   assert not spec.is_compatible_with(tf.zeros([2, 3], tf.int32))
+
+
+IMAGE_FORMATS = {
+  "jpeg": True,
+  "JPEG": True,
+  "Png": True,
+  "bmp": True,
+  "gif": True,
+  "raw": False,
+  None: False,
+  "": False,
+}
+
+
+@pytest.mark.parametrize("data_format", IMAGE_FORMATS)
+def test_is_encoded_image_spec(data_format):
+  spec = Spec((8, 8, 3), tf.uint8, "image", data_format=data_format)
+  assert specs.is_encoded_image_spec(spec) is IMAGE_FORMATS[data_format]
+  assert not specs.is_encoded_image_spec(tf.TensorSpec((8, 8, 3), tf.uint8, "image"))
+
+
+def test_modes():
+  assert (specs.ModeKeys.TRAIN, specs.ModeKeys.EVAL, specs.ModeKeys.INFER) == (
+    "train",
+    "eval",
+    "infer",
+  )
+  assert specs.ModeKeys.PREDICT == specs.ModeKeys.INFER
+  assert specs.ModeKeys.ALL == ("train", "eval", "infer")

@@ -366,3 +366,16 @@ def test_unknown_names():
 def test_what_is_no_mapping_is_no_empty_struct(items):
   with pytest.raises(TypeError, match="not iterable"):
     TensorSpecStruct(items)
+
+
+@pytest.mark.parametrize("in_a_dataset", [False, True])
+def test_unknown_names_in_graphs(in_a_dataset):
+  def look_up(struct):
+    return struct.nope
+
+  struct = TensorSpecStruct(note=tf.zeros(3))
+  with pytest.raises(errors.UnknownPathError, match=r"nope: .* Did you mean 'note'"):
+    if in_a_dataset:
+      tf.data.Dataset.from_tensors(struct).map(look_up)
+    else:
+      tf.function(look_up)(struct)

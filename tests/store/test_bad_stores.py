@@ -11,10 +11,7 @@ import pytest
 
 from t2r_seq import errors, store
 from t2r_seq.store import files, layout, manifest
-
-
-def in_main(path, name):
-  return os.path.join(path, "segments", "main", name)
+from tests.store.damages import flip, in_main
 
 
 def truncate(name, by=1):
@@ -24,14 +21,6 @@ def truncate(name, by=1):
 def extend(name):
   with open(name, "ab") as file:
     file.write(b"more" * 10_000)
-
-
-def flip(name, position=0):
-  with open(name, "r+b") as file:
-    file.seek(position)
-    byte = file.read(1)
-    file.seek(position)
-    file.write(bytes([byte[0] ^ 1]))
 
 
 def edit(name, seal=True, **changes):
@@ -171,20 +160,13 @@ def sizes(path, name, size):
 
 
 @pytest.mark.parametrize("name", OPENED)
-def test_opening(name, path):
-  damage, want = OPENED[name]
-  damage(path)
-  with pytest.raises(errors.StoreError, match=f"(?s){want}"):
-    store.EpisodeStore(path)
-
-
-@pytest.mark.parametrize("name", OPENED)
-def test_appending_to_a_bad_store_changes_nothing(name, path):
+def test_opening_and_appending_to_a_bad_store_change_nothing(name, path):
   damage, want = OPENED[name]
   damage(path)
   before = {n: read(n) for n in all_files(path)}
-  with pytest.raises(errors.StoreError, match=f"(?s){want}"):
-    store.EpisodeStore.append(path)
+  for use in (store.EpisodeStore, store.EpisodeStore.append):
+    with pytest.raises(errors.StoreError, match=f"(?s){want}"):
+      use(path)
   assert {n: read(n) for n in all_files(path)} == before
 
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, store
+from tests.store.damages import flip
 
 Spec = specs.ExtendedTensorSpec
 
@@ -155,14 +156,6 @@ def test_merge_of_a_damaged_segment_changes_nothing(path, episode, same):
   assert store.verify_store(path).is_whole
   same(store.EpisodeStore(path).episode(3), episode(3))
   assert store.EpisodeStore.merge(path) == 4
-
-
-def flip(name, position):
-  with open(name, "r+b") as file:
-    file.seek(position)
-    byte = file.read(1)
-    file.seek(position)
-    file.write(bytes([byte[0] ^ 4]))
 
 
 def test_refresh(path, episode, same):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 
 from t2r_seq import errors, store
 from t2r_seq.store import EpisodeStore, files, layout, segments
+from tests.attacks.stores import damage
+from tests.store.damages import flip, in_main
 
 COLUMN_FILES = [
   *("obs%2Fimage.data", "obs%2Fjpeg.data", "obs%2Fjpeg.offsets", "obs%2Fhalf.data"),
@@ -19,18 +22,6 @@ COLUMN_FILES = [
   "rating.present",
 ]
 LENGTHS = (5, 1, 8)
-
-
-def in_main(path, name):
-  return os.path.join(path, "segments", "main", name)
-
-
-def flip(name, position):
-  with open(name, "r+b") as file:
-    file.seek(position)
-    byte = file.read(1)
-    file.seek(position)
-    file.write(bytes([byte[0] ^ 4]))
 
 
 def contents(path):
@@ -301,3 +292,30 @@ def test_a_full_disk_leaves_nothing(path, out, tmp_path, monkeypatch):
   ):
     store.salvage_store(path, out)
   assert os.listdir(tmp_path) == ["store"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_salvage_gives_what_was_written_or_nothing(
+  seed, path, tmp_path, spec, episode, same
+):
+  rng = random.Random(seed)
+  names = [
+    os.path.relpath(os.path.join(place, name), path)
+    for place, _, found in os.walk(path)
+    for name in sorted(found)
+    if name != "lock"
+  ]
+  for number in range(8):
+    damaged, out = tmp_path / f"damaged{number}", tmp_path / f"out{number}"
+    shutil.copytree(path, damaged)
+    for name in rng.sample(names, rng.choice([1, 1, 2, 3])):
+      damage(str(damaged / name), rng)
+    try:
+      report = store.salvage_store(damaged, out, rng.choice([None, spec]))
+    except errors.StoreError:
+      continue  # It says why.
+    opened = EpisodeStore(out)
+    for position, (_, index) in enumerate(report.kept):
+      same(opened.episode(position), episode(index, LENGTHS[index]))
+    assert len(opened) + len(report.left_out) <= len(LENGTHS)
+    assert len(opened) == len(LENGTHS) or not report.source.is_whole

@@ -66,10 +66,7 @@ WINDOWS = {
     168,
   ),
   "next and context": (
-    {
-      "reward": Spec((), tf.float32, time_offsets=1),
-      "goal": Spec((3,), tf.float64),
-    },
+    {"reward": Spec((), tf.float32, time_offsets=1), "goal": Spec((3,), tf.float64)},
     (0, 1),
     {"drop": (11, 1, 11 * 28), "repeat": (14, 0, 14 * 28), "zero": (14, 0, 14 * 28)},
     56 + 72,

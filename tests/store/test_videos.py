@@ -296,3 +296,20 @@ def test_options_that_are_none(tmp_path, monkeypatch):
   with pytest.raises(ImportError, match=r"\[video\]"):
     store.EpisodeStore.create(tmp_path, SPEC)
   assert not os.listdir(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies of Linux")
+def test_encoding_leaves_all_threads_as_they_were():
+  def policies():
+    threads = map(int, os.listdir("/proc/self/task"))
+    return {
+      (os.sched_getscheduler(t), os.sched_getparam(t).sched_priority) for t in threads
+    }
+
+  before = policies()
+  writer = videos.FrameWriter(io.BytesIO(), 10.0, videos.VideoEncoding("libsvtav1"))
+  for value in range(3):
+    writer.write(np.full((64, 64, 3), value, np.uint8))
+    assert policies() == before  # Also of the encoder's own threads.
+  writer.close()
+  assert policies() == before

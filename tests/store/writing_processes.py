@@ -22,10 +22,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs, store
 
 Spec = specs.ExtendedTensorSpec
-SPEC = {
-  "x": Spec((3,), tf.float32, is_sequence=True),
-  "note": Spec((), tf.string),
-}
+SPEC = {"x": Spec((3,), tf.float32, is_sequence=True), "note": Spec((), tf.string)}
 # Whatever changes files goes through these.
 CALLS = (
   *("mkdir", "open", "ftruncate", "pwrite", "write", "fsync"),
