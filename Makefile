@@ -40,9 +40,8 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/records/test_write.py tests/replay/checkpoints tests/replay/memory \
   tests/replay/selectors tests/replay/test_concurrency.py \
   tests/replay/test_offline_and_online.py tests/replay/test_rate_limiters.py \
-  tests/specs/test_assets.py \
-  tests/specs/test_tensor_spec_struct.py tests/statistics/test_lengths.py \
-  tests/statistics/test_moments.py tests/statistics/test_resume.py \
+  tests/specs/test_assets.py tests/specs/test_tensor_spec_struct.py \
+  tests/statistics/test_lengths.py tests/statistics/test_moments.py \
   tests/statistics/test_sketch.py tests/store/test_bad_stores.py \
   tests/store/test_durability.py tests/store/test_file_columns.py \
   tests/store/test_mapped.py tests/store/test_processes.py \

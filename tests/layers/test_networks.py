@@ -249,11 +249,7 @@ class _Reference:
 def test_resnet_with_film(version, size):
   images, embedding = _normal(2, 33, 33, 3), _normal(2, 5, seed=1)
   layer = layers.ResNet(
-    3,
-    size,
-    version,
-    num_filters=2,
-    film_generator_cls=layers.LinearFiLMGenerator,
+    3, size, version, num_filters=2, film_generator_cls=layers.LinearFiLMGenerator
   )
   layer(images, embedding)
   for i, variable in enumerate(layer.trainable_variables):

@@ -1,3 +1,5 @@
+"""Chains of preprocessors, and the one that changes nothing."""
+
 from __future__ import annotations
 
 import gin
@@ -125,3 +127,43 @@ def test_chain_is_configured_by_gin():
     gin.clear_config()
   assert composed.get_in_feature_specification("infer")["image"].dtype == tf.uint8
   assert len(composed.stages) == 2
+
+
+def windowed_spec(mode):
+  shape = (4, 2) if mode == "train" else (2,)
+  offsets = (-3, -2, -1, 0) if mode == "train" else 0
+  return {
+    "state": specs.ExtendedTensorSpec(shape, tf.float32, "s", time_offsets=offsets),
+    "extra": specs.ExtendedTensorSpec((), tf.int64, "extra", is_optional=True),
+  }
+
+
+def test_noop_keeps_the_specs_of_the_model():
+  preprocessor = preprocessors.NoOpPreprocessor(windowed_spec, windowed_spec)
+  for mode in specs.ModeKeys.ALL:
+    for got in (
+      preprocessor.get_in_feature_specification(mode),
+      preprocessor.get_out_feature_specification(mode),
+      preprocessor.get_in_label_specification(mode),
+      preprocessor.get_out_label_specification(mode),
+    ):
+      want = windowed_spec(mode)
+      assert set(got) == set(want)
+      assert all(got[path].is_identical_to(want[path]) for path in want)
+
+
+def test_noop_passes_batches_unchanged():
+  preprocessor = preprocessors.NoOpPreprocessor(windowed_spec)
+  state = np.arange(16, dtype=np.float32).reshape(2, 4, 2)
+  features, labels = preprocessor.preprocess({"state": state}, None, "train")
+  assert list(features) == ["state"]
+  np.testing.assert_array_equal(features.state, state)
+  assert labels is None
+
+
+def test_noop_without_label_specs_has_no_labels():
+  preprocessor = preprocessors.NoOpPreprocessor(windowed_spec, lambda mode: None)
+  assert len(preprocessor.get_in_label_specification("train")) == 0
+  state = np.zeros((2, 2), np.float32)
+  _, labels = preprocessor.preprocess({"state": state}, {}, "eval")
+  assert len(labels) == 0

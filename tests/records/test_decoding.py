@@ -16,7 +16,6 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.records import images
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec

@@ -14,8 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import gin
+import numpy as np
 import pytest
 import tensorflow as tf
+
+from t2r_seq import convert
 
 _NAME = "reach_model"
 
@@ -39,6 +42,26 @@ def reach() -> types.ModuleType:
 def record_path(reach, tmp_path_factory) -> str:
   """A record file of four episodes of 1 to 9 steps."""
   return reach.write_episodes(str(tmp_path_factory.mktemp("data") / "reach.tfrecord"))
+
+
+@pytest.fixture(scope="session")
+def store_path(reach, record_path, tmp_path_factory) -> str:
+  """The episodes of the record file in a store."""
+  path = str(tmp_path_factory.mktemp("stores") / "store")
+  convert.convert(record_path, path, spec=reach.episode_spec(reach.ReachModel()))
+  return path
+
+
+@pytest.fixture(scope="session")
+def saved_weights() -> Callable[[Any], dict[str, np.ndarray]]:
+  """Reads the model's weights from a checkpoint, or from a folder's newest one."""
+
+  def read(path):
+    reader = tf.train.load_checkpoint(str(path))
+    names = reader.get_variable_to_shape_map()
+    return {n: reader.get_tensor(n) for n in names if n.startswith("model/")}
+
+  return read
 
 
 @pytest.fixture(scope="session")

@@ -143,10 +143,7 @@ def train(
   if "input_generator_train" not in kwargs:
     kwargs["input_generator_train"] = _generator(path, seed=1)
   return training.train_eval_model(
-    max_train_steps=max_train_steps,
-    model_dir=model_dir,
-    seed=3,
-    **kwargs,
+    max_train_steps=max_train_steps, model_dir=model_dir, seed=3, **kwargs
   )
 
 

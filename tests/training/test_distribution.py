@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, data, errors, training
+from t2r_seq import data, errors, training
 from tests import warm_python
 
 _FOLDER = str(pathlib.Path(__file__).parent)
@@ -51,14 +51,6 @@ def _finish(*processes):
       process.kill()
 
 
-@pytest.fixture(name="store_path", scope="module")
-def fixture_store_path(record_path, reach, tmp_path_factory):
-  """The episodes in a store."""
-  path = str(tmp_path_factory.mktemp("stores") / "store")
-  convert.convert(record_path, path, spec=reach.episode_spec(reach.ReachModel()))
-  return path
-
-
 @pytest.fixture(name="train_alone", scope="module")
 def fixture_train_alone(record_path, reach, tmp_path_factory):
   """Trains in this process, on one replica; returns the folder."""
@@ -79,20 +71,20 @@ def fixture_one(train_alone):
   return train_alone()
 
 
-def _weights(model_dir):
-  reader = tf.train.load_checkpoint(str(model_dir))
-  names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
-  return {name: reader.get_tensor(name) for name in names}
+@pytest.fixture(name="assert_trained_alike")
+def fixture_assert_trained_alike(saved_weights):
+  """Compares the weights of two folders."""
+
+  def compare(one, other):
+    one, other = saved_weights(one), saved_weights(other)
+    assert one.keys() == other.keys() and one
+    for name in one:
+      np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
+
+  return compare
 
 
-def _assert_trained_alike(one, other):
-  one, other = _weights(one), _weights(other)
-  assert one.keys() == other.keys() and one
-  for name in one:
-    np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
-
-
-def test_two_replicas_train_like_one(one, record_path, tmp_path):
+def test_two_replicas_train_like_one(one, record_path, tmp_path, assert_trained_alike):
   setup = """
     cpu = tf.config.list_physical_devices("CPU")[0]
     half = tf.config.LogicalDeviceConfiguration()
@@ -100,12 +92,12 @@ def test_two_replicas_train_like_one(one, record_path, tmp_path):
   """
   body = 'train("two", tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"]))'
   _finish(_start(setup, body, record_path, tmp_path))
-  _assert_trained_alike(one, tmp_path / "two")
+  assert_trained_alike(one, tmp_path / "two")
   assert training.exports.export_versions(str(tmp_path / "two" / "export" / "latest"))
 
 
 def test_two_workers_train_like_one(
-  one, train_alone, store_path, record_path, tmp_path
+  one, train_alone, store_path, record_path, tmp_path, assert_trained_alike
 ):
   """Real processes: they share a folder, one writes, both resume."""
   with socket.socket() as a, socket.socket() as b:
@@ -149,9 +141,9 @@ def test_two_workers_train_like_one(
   written = tmp_path / "two from a store"
   assert tf.train.latest_checkpoint(str(written)) == str(written / "model.ckpt-5")
   _finish(*start(killed))
-  _assert_trained_alike(one, tmp_path / "two")
+  assert_trained_alike(one, tmp_path / "two")
   stored = train_alone(input_generator_train=data.StoreInputGenerator(**options))
-  _assert_trained_alike(stored, tmp_path / "two from a store")
+  assert_trained_alike(stored, tmp_path / "two from a store")
   for name in ("two", "averaged"):
     written = {p.name.split(".")[0] for p in (tmp_path / name).iterdir()}
     config = f"operative_config-{_NUM_STEPS}"

@@ -9,6 +9,8 @@ import pathlib
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -20,13 +22,6 @@ from t2r_seq import data, errors, files, replay, specs, training
 from tests import warm_python
 
 _SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
-
-
-def _weights(model_dir) -> dict[str, np.ndarray]:
-  latest = tf.train.latest_checkpoint(str(model_dir))
-  reader = tf.train.load_checkpoint(latest)
-  names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
-  return {name: reader.get_tensor(name) for name in names}
 
 
 def _saved_step(model_dir) -> int | None:
@@ -167,7 +162,9 @@ def _examples(num_good: int):
     yield features, specs.TensorSpecStruct(target=target)
 
 
-def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(reach, tmp_path):
+def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(
+  reach, tmp_path, saved_weights
+):
   with pytest.raises(
     training.NanLossError,
     match=r"step 15: expected a finite loss .*last good checkpoint: .*model.ckpt-10",
@@ -181,7 +178,7 @@ def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(reach, tmp_path):
       log_every_n_steps=10,
     )
   assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-10")
-  assert all(np.isfinite(value).all() for value in _weights(tmp_path).values())
+  assert all(np.isfinite(value).all() for value in saved_weights(tmp_path).values())
 
 
 def test_a_checkpoint_of_another_model_is_refused(reach, trained_dir):
@@ -357,8 +354,7 @@ def test_a_full_disk_is_one_error_and_older_checkpoints_stay(unsaved, model_dir)
   resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
   try:
     with pytest.raises(
-      OSError,
-      match=r"ckpt-30: expected to save a checkpoint, got: .*ckpt-30\. Make",
+      OSError, match=r"ckpt-30: expected to save a checkpoint, got: .*ckpt-30\. Make"
     ):
       unsaved.save()
   finally:
@@ -461,3 +457,20 @@ def test_a_burst_of_signals_loses_nothing(case, reach, tmp_path):
     result = reach.train(str(tmp_path), None, 20, **options)
     assert result["was_stopped"]
   assert _saved_step(tmp_path) in (5, 6)
+
+
+_EXITS = pathlib.Path(__file__).with_name("exits.py")
+
+
+def test_what_has_finished_or_was_stopped_ends_with_status_0():
+  run = subprocess.run(
+    [sys.executable, _EXITS, "--runs", "4", "--at_once", "4"],
+    cwd=_EXITS.parents[2],
+    env={**os.environ, "PYTHONPATH": str(_EXITS.parents[2])},
+    capture_output=True,
+    text=True,
+    timeout=280,
+    check=False,
+  )
+  assert run.returncode == 0, run.stdout
+  assert run.stdout.count("1 x ") == 4

@@ -216,11 +216,7 @@ _RATES = {
   "fast steps": (0.0, [], [1, 2, 3, 4, 5, 10, 15, 20]),
   "slow steps": (np.inf, [], list(range(1, 21))),
   "a callback that sees each": (0.0, [SeesEach()], list(range(1, 21))),
-  "one that sees every fourth": (
-    0.0,
-    [hooks.VariableNorms(4)],
-    [*range(1, 17), 20],
-  ),
+  "one that sees every fourth": (0.0, [hooks.VariableNorms(4)], [*range(1, 17), 20]),
 }
 
 

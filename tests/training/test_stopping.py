@@ -188,18 +188,6 @@ def test_items_come_in_order_and_none_ahead():
     assert next(iterator, None) is None
 
 
-@pytest.mark.parametrize("error_cls", [ValueError, KeyboardInterrupt])
-def test_what_the_iteration_raises_arrives(error_cls):
-  def items():
-    yield 1
-    raise error_cls("bad file")
-
-  with stopping.Interruptible(items()) as iterator:
-    assert next(iterator) == 1
-    with pytest.raises(error_cls, match="bad file"):
-      next(iterator)
-
-
 def test_a_wait_that_is_watched_ends(monkeypatch):
   monkeypatch.setattr(stopping, "_WATCH_SECONDS", 0.01)
   never, watched = threading.Event(), []

@@ -22,13 +22,6 @@ def _files(folder):
       yield path.relative_to(folder), path.read_bytes()
 
 
-def _weights(model_dir) -> dict[str, np.ndarray]:
-  """Returns the model's weights at step 10."""
-  reader = tf.train.load_checkpoint(str(model_dir / "model.ckpt-10"))
-  names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
-  return {name: reader.get_tensor(name) for name in names}
-
-
 def test_a_run_leaves_checkpoints_events_config_and_exports(trained_dir):
   names = {path.name.split(".")[0] for path in trained_dir.iterdir()}
   assert {"checkpoint", "model", "events", "eval", "export"} <= names
@@ -115,11 +108,7 @@ def test_training_lowers_the_loss_and_reports_it(reach, tmp_path, caplog):
   before = reach.train(str(tmp_path), None, 1, create_exporters_fn=list)
   with caplog.at_level(logging.INFO, logger="absl"):
     after = reach.train(
-      str(tmp_path),
-      None,
-      60,
-      eval_throttle_secs=3600,
-      create_exporters_fn=list,
+      str(tmp_path), None, 60, eval_throttle_secs=3600, create_exporters_fn=list
     )
   assert after["loss"] < 0.5 * before["loss"]
   assert after["global_step"] == 60
@@ -131,10 +120,10 @@ def test_training_lowers_the_loss_and_reports_it(reach, tmp_path, caplog):
 
 
 def test_the_same_seed_trains_the_same_weights(
-  reach, record_path, trained_dir, tmp_path
+  reach, record_path, trained_dir, tmp_path, saved_weights
 ):
   reach.train(str(tmp_path), record_path, 10, **_BARE)
-  a, b = _weights(tmp_path), _weights(trained_dir)
+  a, b = (saved_weights(d / "model.ckpt-10") for d in (tmp_path, trained_dir))
   assert a.keys() == b.keys() and a
   for name in a:
     np.testing.assert_array_equal(a[name], b[name])

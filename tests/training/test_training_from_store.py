@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, data, training
+from t2r_seq import data, training
 
 
 class Watched(data.StoreInputGenerator):
@@ -27,14 +27,7 @@ class Watched(data.StoreInputGenerator):
 
 
 @pytest.fixture(scope="module")
-def store_path(record_path, reach, tmp_path_factory):
-  path = str(tmp_path_factory.mktemp("stores") / "store")
-  convert.convert(record_path, path, spec=reach.episode_spec(reach.ReachModel()))
-  return path
-
-
-@pytest.fixture(scope="module")
-def train(reach, store_path):
+def train(reach, store_path, saved_weights):
   """Trains seven steps in a folder, with a checkpoint at the third; returns weights."""
 
   def run(model_dir, starts=None, max_train_steps=7, **options):
@@ -48,10 +41,7 @@ def train(reach, store_path):
       seed=3,
       create_exporters_fn=list,
     )
-    latest = tf.train.latest_checkpoint(str(model_dir))
-    reader = tf.train.load_checkpoint(latest)
-    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
-    return {name: reader.get_tensor(name) for name in names}
+    return saved_weights(model_dir)
 
   return run
 
