@@ -32,6 +32,7 @@ _LONG = (
   "attacks/test_attacks",
   "training/test_distribution",
   "data/test_data_service",
+  "training/test_faults",
   "training/test_train_eval",
   "data/test_stores",
   "data/test_streams",
