@@ -37,8 +37,11 @@ def test_round_trip(name: str) -> None:
   assert compressed.element_spec[0]["image"] == tf.TensorSpec(
     image.shape[:-3], tf.string
   )
-  ((restored, labels),) = compressed.map(records.create_decompress_fn(structure))
+  decompress_fn = records.create_decompress_fn(structure)
+  ((restored, labels),) = compressed.map(decompress_fn)
   assert labels is None
+  eager, _ = decompress_fn(records.create_compress_fn(structure, quality=100)(given)[0])
+  np.testing.assert_array_equal(eager["image"], restored["image"])
   assert restored["image"].dtype == spec.dtype
   tolerance = 0.01 if spec.dtype.is_floating else 1
   np.testing.assert_allclose(restored["image"], image, atol=tolerance)
