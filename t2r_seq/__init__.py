@@ -7,7 +7,6 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from types import ModuleType
 
 __version__ = "0.1.0"
 
@@ -15,7 +14,9 @@ __all__ = [
   "actors",
   "convert",
   "data",
+  "episodes",
   "errors",
+  "formats",
   "hooks",
   "layers",
   "lite",
@@ -64,7 +65,9 @@ if os.path.isfile(_CONFIGS) and os.path.isfile(os.path.join(_ROOT, "setup.py")):
   sys.meta_path.insert(0, _ConfigsFinder)
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> object:
+  if name == "open_episodes":
+    return importlib.import_module("t2r_seq.episodes").open_episodes
   # Loaded on first use: `import t2r_seq` alone costs no TensorFlow.
   if name in __all__:
     try:

@@ -27,8 +27,9 @@ from t2r_seq import (
   store,
   training,
 )
-from t2r_seq.convert.robomimic import METADATA_ATTRIBUTE, SPEC_ATTRIBUTE
-from t2r_seq.lite import lite_policy
+from t2r_seq import videos as videos_lib
+from t2r_seq.episodes import open_episodes
+from t2r_seq.formats.robomimic import METADATA_ATTRIBUTE, SPEC_ATTRIBUTE
 from t2r_seq.records import rlds
 from t2r_seq.store import videos as videos_lib
 from t2r_seq.training import continuous
@@ -228,7 +229,8 @@ def make_minari_episode(name="metadata.json"):
 
 
 def read_all(path, **options):
-  source = convert.open_episodes(path, options=convert.ConversionOptions(**options))
+  options |= {"split": options.pop("filter", None)}
+  source = open_episodes(path, **options)
   list(source)
   assert source.notes is not None
 

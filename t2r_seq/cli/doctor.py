@@ -402,7 +402,8 @@ def _check_options(args: argparse.Namespace, is_store: bool) -> None:
 
 def _check_store(args: argparse.Namespace) -> int:
   from t2r_seq import store, windows
-  from t2r_seq.store.splits import describe_overlaps, describe_splits, read_splits
+  from t2r_seq.episodes.splits import describe_overlaps, describe_splits
+  from t2r_seq.store.splits import read_splits
 
   if args.allow_nan:
     raise console.UsageError(
@@ -466,11 +467,12 @@ def _check_split(
   report: StoreReport, split: str, splits: Mapping[str, Sequence[int]]
 ) -> int:
   """Says which episodes of a split are damaged."""
-  from t2r_seq import store
 
   total = sum(report.num_episodes.values())
   where = f"doctor: {report.path}"
-  chosen = store.choose_episodes(where, total, None, split, splits)
+  from t2r_seq.episodes import choose_episodes
+
+  chosen = choose_episodes(where, total, None, split, splits)
   broken, first = set(), 0
   for segment, num_episodes in report.num_episodes.items():
     broken |= {first + number for number in report.broken_episodes(segment)}

@@ -35,7 +35,7 @@ def render_summary(summary: StoreSummary, source: str | None) -> str:
   Returns:
     Lines of at most 100 columns, joined.
   """
-  from t2r_seq.store import splits
+  from t2r_seq.episodes import splits
 
   num_steps = int(summary.lengths.sum())
   heading = ", ".join(
@@ -445,8 +445,8 @@ def _show_source(args: argparse.Namespace, source: Any) -> int:
   """Prints what a source of another format holds, and the windows of its episodes."""
   _check_options(args, f"convert this first: t2r_seq convert {args.files[0]} a_store")
   parts = sources.render(args.files[0], source)
-  if ends := source.episode_ends:
-    parts.append(_lengths(np.diff(ends, prepend=0)))
+  if source.lengths is not None and len(source.lengths):
+    parts.append(_lengths(source.lengths))
   if source.metadata:
     parts.append(_metadata(dict(source.metadata)))
   console.show("\n\n".join(parts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import shlex
@@ -16,7 +15,7 @@ from t2r_seq import files
 from t2r_seq.cli import console
 
 if TYPE_CHECKING:
-  from t2r_seq.convert.episodes import EpisodeSource
+  from t2r_seq.episodes.episodes import Episodes
 
 
 # As `convert.opening` has them, which would take TensorFlow along.
@@ -178,14 +177,13 @@ def open_source(
   options = convert.ConversionOptions(
     filter=split, layout=layout, episodes=episodes, **(frames or {})
   )
-  source = convert.open_episodes(paths[0], kind, options)
+  source = opening.open_source(kind, paths[0], options)
   if leaves_out_videos and source.videos:
-    options = dataclasses.replace(options, drop=tuple(source.videos))
-    source = convert.open_episodes(paths[0], kind, options)
+    source = source.drop(source.videos)
   return source
 
 
-def render(path: str, source: EpisodeSource) -> list[str]:
+def render(path: str, source: Episodes) -> list[str]:
   """Renders what is known of a source before its episodes are read.
 
   Args:
@@ -196,13 +194,13 @@ def render(path: str, source: EpisodeSource) -> list[str]:
   """
   from t2r_seq import specs
   from t2r_seq.convert import opening
-  from t2r_seq.store import splits
+  from t2r_seq.episodes import splits
 
   count = (
     "" if source.num_episodes is None else console.count(source.num_episodes, "episode")
   )
-  ends = source.episode_ends
-  steps = f", {console.count(ends[-1], 'step')}" if ends else ""
+  lengths = source.lengths
+  steps = "" if lengths is None else f", {console.count(int(lengths.sum()), 'step')}"
   rows = []
   for name, leaf in source.spec.items():
     dtype = leaf.dtype.name
@@ -312,7 +310,7 @@ def _count_nan(values: np.ndarray) -> str:
 
 
 def check(
-  source: EpisodeSource, time_keys: Sequence[str] = (), allow_nan: bool = False
+  source: Episodes, time_keys: Sequence[str] = (), allow_nan: bool = False
 ) -> Iterator[str]:
   """Reads every episode, and yields what is wrong; a sentence each.
 
@@ -333,7 +331,7 @@ def check(
   rising = rising_paths(source.metadata, timed)
   while number < total:
     try:
-      for episode in source.episodes(number):
+      for episode in source.iterate(number):
         for path in [path for path in timed if path in episode.values]:
           times = episode.values[path]
           ends = np.asarray([len(times)])

@@ -1,14 +1,13 @@
 """Conversions between stores and the other formats that robot data comes in."""
 
 from t2r_seq.convert.conversion import convert, verify_conversion
-from t2r_seq.convert.lerobot_folder import LeRobotFolder, delta_time_offsets
-from t2r_seq.convert.opening import ConversionOptions, open_episodes
+from t2r_seq.convert.opening import ConversionOptions
+from t2r_seq.formats.lerobot_folder import LeRobotFolder, delta_time_offsets
 
 __all__ = [
   "ConversionOptions",
   "LeRobotFolder",
   "convert",
   "delta_time_offsets",
-  "open_episodes",
   "verify_conversion",
 ]

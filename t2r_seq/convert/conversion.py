@@ -20,16 +20,12 @@ import gin
 import numpy as np
 
 from t2r_seq import errors, files, specs
-from t2r_seq.convert import episodes, opening
-from t2r_seq.convert.episodes import (
-  Dropped,
-  EpisodeSource,
-  EpisodeTarget,
-  SelectedSource,
-  SourceEpisode,
-  check_same_specs,
-)
+from t2r_seq.convert import opening
 from t2r_seq.convert.opening import ConversionOptions
+from t2r_seq.convert.selected import SelectedSource, check_same_specs
+from t2r_seq.episodes import episodes
+from t2r_seq.episodes.episodes import Episode, Episodes, EpisodeWriter
+from t2r_seq.episodes.views import Dropped
 from t2r_seq.progress import Progress
 from t2r_seq.store import EpisodeStore, layout, manifest
 
@@ -277,7 +273,7 @@ def _new_plan(
   destination_kind: str,
   spec: specs.SpecStructure | None,
   options: ConversionOptions,
-) -> tuple[Plan, EpisodeSource]:
+) -> tuple[Plan, Episodes]:
   """Plans a conversion that begins, and opens its source with the wanted paths."""
   dropped = Dropped(options.drop)
   wanted = None
@@ -287,9 +283,8 @@ def _new_plan(
   reader = opening.open_source(
     source_kind, source, options, wanted if is_parsed else None, dropped
   )
-  opening.keep_videos(reader, source_kind, destination_kind, options)
+  reader = opening.keep_videos(reader, source_kind, destination_kind, options)
   selected = dropped.filter(reader.spec)
-  dropped.check(f"convert: {source}")
   if wanted is not None and not is_parsed:
     selected = check_same_specs(f"convert: {source}", wanted, selected)
   kept = {p: how for p, how in reader.kept_videos.items() if p in selected}
@@ -315,7 +310,7 @@ def _reopen(
   plan: Plan,
   spec: specs.TensorSpecStruct,
   keeps_videos: bool = False,
-) -> EpisodeSource:
+) -> Episodes:
   """Opens the source of a conversion as it was opened when it began.
 
   To be compared it gives the frames of videos that are kept.
@@ -324,7 +319,8 @@ def _reopen(
   dropped = Dropped(options.drop)
   reader = opening.open_source(plan.source_kind, source, options, source_spec, dropped)
   if keeps_videos:
-    opening.keep_videos(reader, plan.source_kind, plan.destination_kind, options)
+    kinds = (plan.source_kind, plan.destination_kind)
+    reader = opening.keep_videos(reader, *kinds, options)
   missing = [path for path in spec if path not in reader.spec]
   if missing:
     raise errors.ConversionError(
@@ -376,7 +372,7 @@ def _check_same_plan(
 
 
 def _check_same_source(
-  folder: ConversionFolder, plan: Plan, source: str, reader: EpisodeSource
+  folder: ConversionFolder, plan: Plan, source: str, reader: Episodes
 ) -> None:
   if reader.fingerprint() == plan.fingerprint:
     return
@@ -395,11 +391,11 @@ def _check_same_source(
 
 
 def _full_name(source: str, kind: str) -> str:
-  return source if kind == opening.TFDS else os.path.abspath(source)
+  return os.path.abspath(source)
 
 
 def _copy(
-  name: str, reader: EpisodeSource, target: EpisodeTarget, progress: Progress | None
+  name: str, reader: Episodes, target: EpisodeWriter, progress: Progress | None
 ) -> int:
   """Appends the episodes that a target does not have; returns their bytes."""
   try:
@@ -416,13 +412,13 @@ def _copy(
 
 
 def _append_all(
-  name: str, reader: EpisodeSource, target: EpisodeTarget, progress: Progress | None
+  name: str, reader: Episodes, target: EpisodeWriter, progress: Progress | None
 ) -> int:
   start = index = target.num_committed
   uncommitted = size = num_bytes = 0
   if progress:
     progress.start("converting", start, reader.num_episodes)
-  for index, episode in enumerate(reader.episodes(start), start + 1):
+  for index, episode in enumerate(reader.iterate(start), start + 1):
     try:
       target.append(episode.values)
     except errors.SpecError as error:
@@ -446,8 +442,8 @@ def _append_all(
 
 def _compare(
   operation: str,
-  reader: EpisodeSource,
-  written: EpisodeSource,
+  reader: Episodes,
+  written: Episodes,
   lossy: frozenset[str],
   progress: Progress | None,
 ) -> int:
@@ -456,7 +452,7 @@ def _compare(
   found: list[errors.Mismatch] = []
   if progress:
     progress.start("checking", 0, written.num_episodes)
-  both = itertools.zip_longest(reader.episodes(), written.episodes())
+  both = itertools.zip_longest(reader, written)
   for index, (one, other) in enumerate(both):
     counts[0] += one is not None
     counts[1] += other is not None
@@ -482,9 +478,7 @@ def _compare(
   return num_bytes
 
 
-def _differing(
-  one: SourceEpisode, other: SourceEpisode, lossy: frozenset[str]
-) -> Iterator[str]:
+def _differing(one: Episode, other: Episode, lossy: frozenset[str]) -> Iterator[str]:
   """Yields the paths at which two episodes differ, in the bits of their values."""
   for path in sorted({*one.values, *other.values}):
     if (
@@ -506,7 +500,7 @@ def _is_same(one: np.ndarray, other: np.ndarray, is_lossy: bool) -> bool:
 
 def _report(
   plan: Plan,
-  reader: EpisodeSource,
+  reader: Episodes,
   destination: str,
   options: ConversionOptions,
   num_bytes: int,
@@ -516,7 +510,7 @@ def _report(
   kind = plan.destination_kind
   opening.check_there(kind, destination, options)
   # One of the two sides is a store, which knows.
-  ends = reader.episode_ends or []
+  ends = [] if reader.lengths is None else np.cumsum(reader.lengths).tolist()
   if kind == opening.STORE:
     ends = EpisodeStore(destination).episode_ends.tolist()
   return ConversionReport(

@@ -2,92 +2,52 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import glob
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gin
+import numpy as np
 
-from t2r_seq import errors, records, specs
-from t2r_seq.convert import (
+from t2r_seq import errors, specs
+from t2r_seq.episodes import open_episodes, registry
+from t2r_seq.episodes.episodes import Episodes, EpisodeWriter
+from t2r_seq.episodes.rates import check_rate, control_period
+from t2r_seq.episodes.splits import (
+  EpisodeNumbers,
+  make_splits,
+  parse_shares,
+  read_episodes,
+)
+from t2r_seq.episodes.views import Dropped
+from t2r_seq.formats import (
   hdf5,
   lerobot_folder,
-  lerobot_target,
-  mcap,
-  mcap_files,
+  lerobot_writer,
   robomimic,
-  zarr_group,
 )
-from t2r_seq.convert import records as records_lib
-from t2r_seq.convert.episodes import (
-  ChosenSource,
-  Dropped,
-  EpisodeSource,
-  EpisodeTarget,
-  check_rate,
-  control_period,
-)
-from t2r_seq.convert.lerobot import LeRobotSource
-from t2r_seq.convert.minari import MinariSource, find_arrow
-from t2r_seq.convert.records import (
-  EpisodeBounds,
-  RecordEpisodes,
-  RecordSteps,
-  TfdsSource,
-)
-from t2r_seq.convert.stores import StoreSource, StoreTarget
-from t2r_seq.convert.zarr_group import ZarrSource
-from t2r_seq.records import files as files_lib
-from t2r_seq.records.files import files_of_split, other_shards
-from t2r_seq.store import (
-  EpisodeStore,
-  choose_episodes,
-  layout,
-  make_splits,
-  splits,
-  videos,
-)
-from t2r_seq.store.splits import Episodes, parse_shares, read_episodes
+from t2r_seq.formats import records as records_lib
+from t2r_seq.formats import zarr as zarr_group
+from t2r_seq.formats.records import EpisodeBounds, RecordEpisodes
+from t2r_seq.formats.store import StoreWriter
+from t2r_seq.records.files import other_shards
+from t2r_seq.store import EpisodeStore, layout, videos
 
 STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
 LEROBOT = "lerobot"
-# RLDS episodes, straight from TFRecord files or by way of TFDS, can be read only.
-RLDS, TFDS = "rlds", "tfds"
+# RLDS episodes can be read only.
+RLDS = "rlds"
 MINARI = "minari"  # In Arrow files; those in HDF5 are of that kind.
 MCAP = "mcap"
 KINDS = (STORE, TFRECORD, ZARR, HDF5, LEROBOT)
-SOURCE_KINDS = (*KINDS, RLDS, TFDS, MINARI, MCAP)
-
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_ZARR_FILES = (".zgroup", "zarr.json", ".zmetadata")
 
 
 def source_kind(path: str, given: str | None = None) -> str:
-  """Returns the kind of a source, by what is there.
-
-  Args:
-    path: a folder, a file, or patterns of TFRecord files.
-    given: the kind, if the caller knows better.
-  Raises:
-    ConversionError: there is nothing, or a folder of another kind.
-  """
-  if given:
-    return _check_kind(given, SOURCE_KINDS)
-  if os.path.isdir(path):
-    return _folder_kind(path)
-  if os.path.isfile(path):
-    return _file_kind(path)
-  if any(glob.glob(part.strip()) for part in path.split(",")) or ":" in path:
-    return TFRECORD
-  near = errors.nearest(os.path.basename(path), _siblings(path))
-  raise errors.ConversionError(
-    f"open: {path}: expected {_READ}, got nothing there.{near} The current folder is "
-    f"{os.getcwd()}"
-  )
+  """Returns the format of a data set."""
+  found = registry.find_format(path) if given is None else registry.get_format(given)
+  return found.name
 
 
 def destination_kind(path: str, source: str, given: str | None = None) -> str:
@@ -138,99 +98,6 @@ def _check_kind(kind: str, known: tuple[str, ...] = KINDS) -> str:
       f"{errors.nearest(kind, known)}"
     )
   return kind
-
-
-_READ = (
-  f"a store (with a {layout.MANIFEST}), a dataset of LeRobot's (with "
-  f"{lerobot_folder.INFO}), a zarr group, HDF5 or MCAP files, a dataset of Minari's, "
-  "or TFRecord files"
-)
-# Entries of an unknown folder that are looked at.
-_MAX_ENTRIES, _MAX_SHOWN = 50, 5
-
-
-def _folder_kind(path: str) -> str:
-  kind = _known_folder(path)
-  if kind is not None:
-    return kind
-  names = sorted(os.listdir(path))
-  other = files_lib.other_format(names)
-  got = other[0] if other else f"a folder with {errors.listing(names, _MAX_SHOWN)}"
-  raise errors.ConversionError(
-    f"open: {path}: expected {_READ}, got {got}. {_way_out(path, names, other)}"
-  )
-
-
-def _way_out(path: str, names: list[str], other: tuple[str, str] | None) -> str:
-  """Returns what to do about a folder of no known kind."""
-  if layout.SEGMENTS in names:
-    return (
-      f"It looks like a store without its {layout.MANIFEST}: t2r_seq doctor {path} "
-      "--spec SPEC --salvage OUT"
-    )
-  if {"saved_model.pb", "policy.json", "export"} & {*names}:
-    return "It looks like a policy, or a training with exports: t2r_seq inspect EXPORT"
-  if _has_records(names):
-    return f"Name the files in it: '{os.path.join(path, '*.tfrecord*')}'"
-  within = [*itertools.islice(_datasets_in(path, depth=2), _MAX_ENTRIES)]
-  if within:
-    return f"There are datasets in it: name one of {errors.listing(within, _MAX_SHOWN)}"
-  place = os.path.abspath(path)
-  for above in (os.path.dirname(place), os.path.dirname(os.path.dirname(place))):
-    with contextlib.suppress(OSError, errors.ConversionError):
-      if _known_folder(above) in (STORE, LEROBOT):
-        return f"It is a part of a dataset: name {above}"
-  return other[1] if other else "Name the files of the dataset, or their folder."
-
-
-def _datasets_in(path: str, depth: int) -> Iterator[str]:
-  """Yields how to name the datasets below a folder, so many levels deep."""
-  for name in sorted(os.listdir(path))[:_MAX_ENTRIES]:
-    place = os.path.join(path, name)
-    with contextlib.suppress(OSError, errors.ConversionError):
-      if _known_folder(place) is not None:
-        yield place
-      elif _has_records(os.listdir(place)):
-        yield f"'{os.path.join(place, '*.tfrecord*')}'"
-      elif depth > 1:
-        yield from _datasets_in(place, depth - 1)
-
-
-def _has_records(names: Iterable[str]) -> bool:
-  return any(".tfrecord" in name or ".array_record" in name for name in names)
-
-
-def _known_folder(path: str) -> str | None:
-  """Returns the kind of a folder; None for an unknown one."""
-  names = set(os.listdir(path))
-  if layout.MANIFEST in names:
-    return STORE
-  if lerobot_folder.is_lerobot(path):
-    return LEROBOT
-  if names & set(_ZARR_FILES) or {"data", "meta"} <= names:
-    return ZARR
-  if hdf5.list_files(path):
-    return HDF5
-  if find_arrow(path):
-    return MINARI
-  if mcap.find_bags(path):
-    return MCAP
-  return None
-
-
-def _file_kind(path: str) -> str:
-  with open(path, "rb") as file:
-    start = file.read(len(_HDF5_SIGNATURE))
-  if start == _HDF5_SIGNATURE or path.lower().endswith(hdf5.SUFFIXES):
-    return HDF5
-  if start.startswith(mcap_files.SIGNATURE) or path.lower().endswith(mcap.SUFFIX):
-    return MCAP
-  return ZARR if path.lower().endswith(".zarr.zip") else TFRECORD
-
-
-def _siblings(path: str) -> list[str]:
-  folder = os.path.dirname(os.path.abspath(path))
-  return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 @gin.configurable
@@ -292,7 +159,7 @@ class ConversionOptions:
   split: str | None = None
   filter: str | None = None
   seed: int = 0
-  episodes: Episodes | None = None
+  episodes: EpisodeNumbers | None = None
   layout: str | None = None
   fps: float | None = None
   task: str | None = None
@@ -342,14 +209,14 @@ class ConversionOptions:
     )
 
   @property
-  def writing(self) -> lerobot_target.Writing:
+  def writing(self) -> lerobot_writer.Writing:
     """How a dataset of LeRobot's is written."""
     encoding = None
-    if self.video_codec != lerobot_target.PNG:
+    if self.video_codec != lerobot_writer.PNG:
       encoding = videos.VideoEncoding(
         self.video_codec, self.video_gop, self.video_quality
       )
-    return lerobot_target.Writing(encoding, self.fps, self.task)
+    return lerobot_writer.Writing(encoding, self.fps, self.task)
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the fields as JSON has them."""
@@ -379,47 +246,11 @@ def conversion_folder(destination: str) -> str:
 
 
 def foreign_kind(path: str) -> str | None:
-  """Returns the kind of a source that is neither a store nor TFRecord files.
-
-  Args:
-    path: a folder, or a file, which may be missing.
-  Returns:
-    'lerobot', 'zarr', 'hdf5', 'minari' or 'mcap'; None for a store or TFRecord files.
-  Raises:
-    ConversionError: a folder of another kind.
-  """
+  """Returns the format of a data set that is neither a store nor TFRecord files."""
   if not os.path.exists(path):
     return None
   kind = source_kind(path)
-  return kind if kind in (LEROBOT, ZARR, HDF5, MINARI, MCAP) else None
-
-
-def open_episodes(
-  path: str | os.PathLike[str],
-  kind: str | None = None,
-  options: ConversionOptions | None = None,
-  episodes: Episodes | None = None,
-) -> EpisodeSource:
-  """Opens the episodes of any format: their specs, and their values one by one.
-
-  Args:
-    path: a store, a folder of LeRobot's, a zarr group, an HDF5 file, or patterns of
-      TFRecord files.
-    kind: of it, where what is there doesn't tell; as in `convert`.
-    options: how it is read; None for `ConversionOptions()`.
-    episodes: numbers of those to read, or a file that lists them; None for all.
-  Returns:
-    The source: iterating gives a dict of arrays by path for each episode; `spec`,
-    `num_episodes`, `splits`, `metadata` and `notes` say what they are.
-  Raises:
-    ConversionError: nothing that can be read.
-    SpecError: there is no such split or episode.
-  """
-  options = options or ConversionOptions()
-  path = os.fspath(path)
-  kind = source_kind(path, kind)
-  dropped = Dropped(options.drop)
-  return open_source(kind, path, options, dropped=dropped, episodes=episodes)
+  return kind if kind not in (STORE, TFRECORD) else None
 
 
 def open_source(
@@ -428,103 +259,42 @@ def open_source(
   options: ConversionOptions,
   spec: specs.TensorSpecStruct | None = None,
   dropped: Dropped | None = None,
-  episodes: Episodes | None = None,
-) -> EpisodeSource:
-  """Opens a source, or the episodes of it that the options choose.
-
-  Args:
-    kind: of it.
-    path: of it.
-    options: of the conversion.
-    spec: what the source is read with, where that is known.
-    dropped: paths to leave out, before anything is made of them.
-    episodes: numbers of those to read; None for those of the options.
-  Raises:
-    SpecError: it cannot be read, or has no such split or episode.
-  """
-  episodes = options.episodes if episodes is None else episodes
+  episodes: EpisodeNumbers | None = None,
+) -> Episodes:
+  """Opens a source, or the episodes of it that the options choose."""
+  known = registry.get_format(kind)
+  bounds = ("episode_key", "first_key", "last_key", "episode_per_file")
+  names = {*known.options} & {"layout", "frames_by", "frame_tolerance", *bounds}
+  names |= {*known.options} & {"compression"}
+  given = {name: getattr(options, name) or None for name in names}
+  if "spec" in known.options:
+    given["spec"] = spec
+  chosen = options.episodes if episodes is None else episodes
   split = options.chosen_split
-  if kind in (TFRECORD, RLDS) and split is not None:
-    path = ",".join(files_of_split(f"convert: {path}", _files(path), split))
-    split = None
-  if kind == STORE:
-    source: EpisodeSource = StoreSource(path)
-  elif kind == ZARR:
-    source = ZarrSource(path, dropped)
-  elif kind == LEROBOT:
-    frame_options = (options.frames_by, options.frame_tolerance)
-    source = LeRobotSource(path, dropped, *frame_options)
-  elif kind == HDF5:
-    source = _open_hdf5(path, dropped or Dropped(), spec, options.layout)
-  elif kind == MINARI:
-    source = MinariSource(path, dropped)
-  elif kind == MCAP:
-    source = mcap.McapSource(path, options.layout, dropped)
-  elif kind == TFDS:
-    return TfdsSource(path, split, dropped.has if dropped else None)
-  else:
-    if kind == RLDS and spec is not None:
-      spec = records.rlds_specs(spec)
-    if options.bounds:
-      source = RecordSteps(path, options.bounds, spec, options.compression)
-    else:
-      source = RecordEpisodes(path, spec, options.compression, dropped)
-  if shared := splits.describe_overlaps(source.splits):
-    source.notes = [*source.notes, *shared]
-  if split is None and episodes is None:
-    return source
-  if source.num_episodes is None:
-    raise errors.ConversionError(
-      f"convert: {path}: episodes: expected a source that knows how many episodes it "
-      "has, got record files. Convert them to a store first."
-    )
-  chosen = choose_episodes(
-    f"convert: {path}", source.num_episodes, episodes, split, source.splits
+  return open_episodes(
+    path,
+    kind,
+    split=split,
+    episodes=chosen,
+    drop=dropped.names if dropped else (),
+    **given,
   )
-  return source if chosen is None else ChosenSource(source, chosen)
-
-
-def _open_hdf5(
-  path: str, dropped: Dropped, spec: specs.TensorSpecStruct | None, given: str | None
-) -> EpisodeSource:
-  """Opens an HDF5 file, or a folder of them, by the layout that it has, or is given."""
-  names = hdf5.list_files(path)
-  if not names:
-    raise errors.ConversionError(
-      f"convert: {path}: expected files of {errors.listing(hdf5.SUFFIXES)}, got none."
-    )
-  known = hdf5.Layout.read(given) if given else None
-  foreign = hdf5.find_foreign(names)
-  known = known or hdf5.find_layout(names[0])
-  if known is hdf5.ROBOMIMIC:
-    return robomimic.RobomimicSource(path, foreign, dropped, spec)
-  return hdf5.LayoutSource(path, foreign, known, dropped, spec)
 
 
 def keep_videos(
-  source: EpisodeSource, source_kind: str, kind: str, options: ConversionOptions
-) -> None:
-  """Takes videos over as they are, where both sides have such.
-
-  Args:
-    source: that was opened.
-    source_kind: of it.
-    kind: of the destination.
-    options: of the conversion.
-  """
+  source: Episodes, source_kind: str, kind: str, options: ConversionOptions
+) -> Episodes:
+  """Copies videos without re-encoding if both formats store them."""
   is_lossless = kind == LEROBOT and options.writing.encoding is None
   if {source_kind, kind} <= {STORE, LEROBOT} and not is_lossless:
     formats = specs.VIDEO_FORMATS if kind == STORE else ("mp4",)
     encoding = options.writing.encoding if options.keep_videos else None
-    source.keep_videos(() if options.decode_images else formats, encoding)
-
-
-def _files(patterns: str) -> list[str]:
-  return records.get_data_format_and_filenames(patterns)[1]
+    return source.with_videos(() if options.decode_images else formats, encoding)
+  return source
 
 
 def final_splits(
-  source: EpisodeSource, options: ConversionOptions, count: int
+  source: Episodes, options: ConversionOptions, count: int
 ) -> dict[str, list[int]]:
   """Returns the splits of what a conversion makes: dealt, or those of the source.
 
@@ -541,7 +311,7 @@ def final_splits(
 
 
 def write_splits(
-  kind: str, path: str, source: EpisodeSource, options: ConversionOptions
+  kind: str, path: str, source: Episodes, options: ConversionOptions
 ) -> None:
   """Keeps the splits in a store that is complete; others got them as they began."""
   if kind == STORE:
@@ -551,7 +321,7 @@ def write_splits(
 
 
 def check_target(
-  kind: str, path: str, source: EpisodeSource, options: ConversionOptions
+  kind: str, path: str, source: Episodes, options: ConversionOptions
 ) -> None:
   """Checks, before anything is written, that a target can hold a source's episodes.
 
@@ -574,7 +344,7 @@ def check_target(
     robomimic.check_spec(path, source.spec, options.compression)
   elif kind == LEROBOT:
     writing = _writing(source, options)
-    lerobot_target.check_spec(path, source.spec, source.metadata, writing)
+    lerobot_writer.check_spec(path, source.spec, source.metadata, writing)
   else:
     count = source.num_episodes or 0
     records_lib.check_spec(path, source.spec, count, options.num_shards)
@@ -584,9 +354,9 @@ def open_target(
   kind: str,
   path: str,
   work: str,
-  source: EpisodeSource,
+  source: Episodes,
   options: ConversionOptions,
-) -> EpisodeTarget:
+) -> EpisodeWriter:
   """Opens a target, new or as a killed conversion left it.
 
   Args:
@@ -601,28 +371,27 @@ def open_target(
   """
   spec, metadata = source.spec, source.metadata
   if kind == STORE:
-    return StoreTarget(path, spec, metadata, options.allow_nan, source.kept_videos)
+    return StoreWriter(path, spec, metadata, options.allow_nan, source.kept_videos)
   count = source.num_episodes or 0
   if splits := final_splits(source, options, count):
     metadata = {**metadata, "splits": splits}
   if kind == HDF5:
-    return robomimic.RobomimicTarget(
+    return robomimic.RobomimicWriter(
       path, work, spec, metadata, count, options.compression
     )
   if kind == TFRECORD:
     num_shards, compression = options.num_shards, options.compression
-    return records_lib.RecordTarget(path, spec, count, num_shards, compression)
+    return records_lib.RecordEpisodesWriter(path, spec, count, num_shards, compression)
   if kind == LEROBOT:
     writing = _writing(source, options)
-    return lerobot_target.LeRobotTarget(
+    return lerobot_writer.LeRobotWriter(
       path, work, spec, metadata, writing, source.kept_videos
     )
-  return zarr_group.ZarrTarget(path, work, spec, metadata, source.episode_ends or [])
+  ends = np.cumsum(source.lengths).tolist()
+  return zarr_group.ZarrWriter(path, work, spec, metadata, ends)
 
 
-def _writing(
-  source: EpisodeSource, options: ConversionOptions
-) -> lerobot_target.Writing:
+def _writing(source: Episodes, options: ConversionOptions) -> lerobot_writer.Writing:
   """Returns how a dataset of LeRobot's is written: at the rate of its videos."""
   rates = {how.fps for how in source.kept_videos.values()}
   is_known = options.fps or control_period(source.metadata)
@@ -646,12 +415,12 @@ def lossy_paths(
     return frozenset(path for path, leaf in spec.items() if specs.is_video_spec(leaf))
   if kind != LEROBOT:
     return frozenset()
-  return lerobot_target.lossy_paths(spec, options.writing)
+  return lerobot_writer.lossy_paths(spec, options.writing)
 
 
 def open_written(
   kind: str, path: str, spec: specs.TensorSpecStruct, options: ConversionOptions
-) -> EpisodeSource:
+) -> Episodes:
   """Opens what a conversion has written, to read it again.
 
   Args:

@@ -20,13 +20,13 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import arguments, pool, record_files
 from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan, plan_and_cut
+from t2r_seq.episodes import choose_episodes
+from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records.files import FilePatterns
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.records.index import RecordIndex
 from t2r_seq.records.index_file import FileIndex, index_path
-from t2r_seq.store import choose_episodes
 from t2r_seq.store.mapped import HeldTensor
-from t2r_seq.store.splits import Episodes
 from t2r_seq.windows.cut import too_short_error
 
 _as_it_is = tf.autograph.experimental.do_not_convert

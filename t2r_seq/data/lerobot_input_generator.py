@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.convert import LeRobotFolder
-from t2r_seq.convert.lerobot_folder import check_frame_options
+from t2r_seq.formats.lerobot_folder import check_frame_options
 from t2r_seq.data.episode_pools import EpisodePools, element_spec
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import WindowLoader, raised_as_read

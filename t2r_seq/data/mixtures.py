@@ -25,10 +25,10 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments, input_generator, joint
 from t2r_seq.data.input_generator import AbstractInputGenerator, InputReport, Stages
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
+from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records import files as patterns_lib
 from t2r_seq.records.files import FilePatterns, split_file_patterns
 from t2r_seq.specs import TensorSpecStruct
-from t2r_seq.store.splits import Episodes
 from t2r_seq.windows.cut import mask_path, mask_paths
 
 BY_SIZE = "by_size"

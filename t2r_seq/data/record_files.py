@@ -14,6 +14,8 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool, streams
 from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.plan import Plan, permuted
+from t2r_seq.episodes import choose_episodes
+from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records import framing
 from t2r_seq.records import parse as records_parse
 from t2r_seq.records.contents import (
@@ -25,8 +27,6 @@ from t2r_seq.records.contents import (
 from t2r_seq.records.features import IS_FIRST, collect_features, encoded_specs
 from t2r_seq.records.files import compression_type, file_split, files_of_split
 from t2r_seq.records.images import DecodeImages
-from t2r_seq.store import choose_episodes
-from t2r_seq.store.splits import Episodes
 from t2r_seq.windows.cut import too_short_error
 
 _as_it_is = tf.autograph.experimental.do_not_convert

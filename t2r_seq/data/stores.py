@@ -13,18 +13,19 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, randomness, records, specs, windows
-from t2r_seq.convert import episodes as convert_episodes
 from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.following import Follow
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
+from t2r_seq.episodes import choose_episodes
+from t2r_seq.episodes.rates import control_period
+from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records.images import DecodeImages, decode_to_list
-from t2r_seq.store import EpisodeStore, StoreWindows, choose_episodes
+from t2r_seq.store import EpisodeStore, StoreWindows
 from t2r_seq.store.episode_store import StoreColumns
 from t2r_seq.store.file_columns import FileColumns
-from t2r_seq.store.splits import Episodes
 from t2r_seq.windows.cut import too_short_error
 from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList
@@ -332,7 +333,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     """Seconds from a step to the next one, as the store's metadata tell."""
     if self._follow is not None:
       return None  # It need not be there yet.
-    return convert_episodes.control_period(EpisodeStore(self._store_path).metadata)
+    return control_period(EpisodeStore(self._store_path).metadata)
 
   def describe(self) -> str:
     """See the base class."""

@@ -18,10 +18,11 @@ from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
 from t2r_seq.data.stores import DecodedColumns
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
+from t2r_seq.episodes import choose_episodes
+from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records.files import files_of_split
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.store.episode_store import StoreColumns
-from t2r_seq.store.splits import Episodes
 
 
 class _TaskInputGenerator(data.AbstractInputGenerator):
@@ -387,7 +388,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     """Returns the episodes of each task: of the first kind, then of the next."""
     where = f"{type(self).__name__}: {opened.path}"
     values = _of_episodes(where, opened, self._task_key)
-    chosen = store.choose_episodes(
+    chosen = choose_episodes(
       where, len(opened), self._episodes, self._split, opened.splits
     )
     chosen = np.arange(len(opened)) if chosen is None else chosen

@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import convert, errors, records, specs, store, windows
+from t2r_seq import errors, records, specs, store, windows
 from t2r_seq.convert import opening
+from t2r_seq.episodes import open_episodes
 from t2r_seq.records import framing
 from t2r_seq.records.files import FilePatterns, check_file_types
 from t2r_seq.records.framing import iterate_records
@@ -621,7 +622,7 @@ def _may_be_absent(spec: specs.ExtendedTensorSpec) -> bool:
 _MAX_EPISODES = 4096
 
 
-class EpisodeSource(Source):
+class Episodes(Source):
   """Gives whole episodes, of whatever they are read from."""
 
   is_blocks = False
@@ -678,7 +679,7 @@ def is_store(source: Any) -> TypeGuard[str | os.PathLike[str]]:
   return os.path.isfile(os.path.join(os.fspath(source), layout.MANIFEST))
 
 
-class StoreSource(EpisodeSource):
+class StoreSource(Episodes):
   """Reads the committed episodes of all segments."""
 
   kind = "store"
@@ -695,8 +696,8 @@ class StoreSource(EpisodeSource):
     Args:
       path: of the folder.
       spec: flat specs of the paths to read; None for all.
-      images: as for `EpisodeSource`.
-      reads_bytes: as for `EpisodeSource`.
+      images: as for `Episodes`.
+      reads_bytes: as for `Episodes`.
     Raises:
       StoreError: a damaged or newer store.
       SpecError: with every difference between `spec` and the store's.
@@ -789,7 +790,7 @@ def _make_decoder(
   return to_pixels
 
 
-class IteratedSource(EpisodeSource):
+class IteratedSource(Episodes):
   """Reads what gives its episodes one after the other: of any format."""
 
   kind = "episodes"
@@ -804,11 +805,11 @@ class IteratedSource(EpisodeSource):
     """Wraps the episodes.
 
     Args:
-      episodes: as from `convert.open_episodes`: iterable, with specs and a fingerprint.
+      episodes: as from `open_episodes`.
       wanted: flat specs of the paths to read; None for all, without images those that
         are not decoded from videos.
-      images: as for `EpisodeSource`.
-      reads_bytes: as for `EpisodeSource`.
+      images: as for `Episodes`.
+      reads_bytes: as for `Episodes`.
     Raises:
       SpecError: a path that there is not.
     """
@@ -831,7 +832,8 @@ class IteratedSource(EpisodeSource):
     """See the base class."""
     size = 0
     group: list[Values] = []
-    for values in self._episodes:
+    for episode in self._episodes:
+      values = episode.values
       group.append(values)
       size += sum(value.nbytes for value in values.values())
       if size >= PART_BYTES or len(group) == _MAX_EPISODES:
@@ -848,7 +850,7 @@ class IteratedSource(EpisodeSource):
 
 
 _MAX_SHOWN = 10
-# Or what `convert.open_episodes` gives.
+# Or what `open_episodes` gives.
 SourceName = str | os.PathLike[str] | Iterable[Any]
 
 
@@ -859,12 +861,9 @@ def _open_foreign(source: SourceName, images: bool) -> SourceName:
   path = os.fspath(source)
   if opening.foreign_kind(path) is None:
     return source
-  episodes = convert.open_episodes(path)
-  if images or not episodes.videos:
-    return episodes
+  episodes = open_episodes(path)
   # Frames that nobody counts are not decoded.
-  options = convert.ConversionOptions(drop=tuple(episodes.videos))
-  return convert.open_episodes(path, options=options)
+  return episodes if images else episodes.drop(episodes.videos)
 
 
 def open_source(

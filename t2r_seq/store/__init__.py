@@ -4,7 +4,6 @@ from t2r_seq.store.check import verify_store
 from t2r_seq.store.episode_store import EpisodeStore, StoreWindows
 from t2r_seq.store.salvage import salvage_store
 from t2r_seq.store.segments import BytesColumn
-from t2r_seq.store.splits import choose_episodes, make_splits
 from t2r_seq.store.summary import (
   summarize_store,
 )
@@ -18,8 +17,6 @@ __all__ = [
   "EpisodeWriter",
   "StoreWindows",
   "VideoOptions",
-  "choose_episodes",
-  "make_splits",
   "salvage_store",
   "summarize_store",
   "verify_store",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs, windows
+from t2r_seq.episodes.splits import Splits, check_splits
 from t2r_seq.imports import tf
 from t2r_seq.specs.names import source_path
 from t2r_seq.store import manifest, segments, splits, writer
@@ -510,7 +511,7 @@ class EpisodeStore:
     return writer.merge(os.path.abspath(os.fspath(path)))
 
   @staticmethod
-  def write_splits(path: str | os.PathLike[str], splits_by_name: splits.Splits) -> None:
+  def write_splits(path: str | os.PathLike[str], splits_by_name: Splits) -> None:
     """Names lists of episodes, in place of those that there were.
 
     Args:
@@ -523,7 +524,7 @@ class EpisodeStore:
     """
     store = EpisodeStore(path)
     where = f"EpisodeStore: {store.path}"
-    checked = splits.check_splits(where, splits_by_name, len(store))
+    checked = check_splits(where, splits_by_name, len(store))
     splits.write_splits(store.path, checked, store._counts())
 
   @property

@@ -230,10 +230,25 @@ class Segment:
     return np.asarray(self._present[path], bool)
 
   def episode(
-    self, index: int, paths: Iterable[str] | None = None
+    self,
+    index: int,
+    paths: Iterable[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
   ) -> dict[str, np.ndarray]:
-    """Returns an episode's values by path: views, and copies of byte strings."""
-    start = int(self._ends[index - 1]) if index else 0
+    """Returns steps of an episode by path: views, and copies of byte strings.
+
+    Args:
+      index: of the episode in the segment.
+      paths: None for all columns.
+      start: the first step.
+      stop: the step after the last one; None for the end of the episode.
+      out: arrays by path that frames of videos are decoded into.
+    """
+    begin = int(self._ends[index - 1]) if index else 0
+    first, last, _ = slice(start, stop).indices(int(self._ends[index]) - begin)
+    steps = (begin + first, begin + max(first, last))
     episode = {}
     for path in self._columns if paths is None else paths:
       column = self._columns[path]
@@ -241,10 +256,10 @@ class Segment:
         continue
       is_per_step = self._by_path[path].is_per_step
       if self._by_path[path].is_video:
-        steps = np.arange(int(self._ends[index]) - start)
-        episode[path] = self.frames(path, index, steps)
+        shown, room = np.arange(first, max(first, last)), (out or {}).get(path)
+        episode[path] = self.frames(path, index, shown, room)
         continue
-      rows = (start, int(self._ends[index])) if is_per_step else (index, index + 1)
+      rows = steps if is_per_step else (index, index + 1)
       if isinstance(column, BytesColumn):
         values = column.rows(*rows)
       else:

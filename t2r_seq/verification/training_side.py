@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from t2r_seq import convert, data, errors, records, specs, windows
 from t2r_seq.convert import opening
-from t2r_seq.convert.episodes import EpisodeSource, control_period
+from t2r_seq.episodes.episodes import Episodes
+from t2r_seq.episodes.rates import control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
@@ -124,9 +125,7 @@ class Dataset:
       wanted = TensorSpecStruct(
         (p, self._as_stored(p, s)) for p, s in self._observed.items()
       )
-    self.source: EpisodeSource = opening.open_source(
-      self._kind, path, options, spec=wanted
-    )
+    self.source: Episodes = opening.open_source(self._kind, path, options, spec=wanted)
     # Training reads depth in the unit of a spec, and conversions in metres.
     self._depth: set[str] = set()
     if self._kind == opening.LEROBOT:
@@ -196,7 +195,8 @@ class Dataset:
       **{f"{_LABEL}{p}": s for p, s in self._label_spec.items()},
     }
     grid = windows.WindowGrid(windows.time_span(TensorSpecStruct(read)), self._cut)
-    for number, values in enumerate(itertools.islice(iter(self.source), limit)):
+    for number, read in enumerate(itertools.islice(self.source, limit)):
+      values = read.values
       observed, context = {}, set()
       for path, column in self._columns.items():
         if column not in values:

@@ -12,20 +12,13 @@ import tensorflow as tf
 
 from t2r_seq import convert, errors, records, specs
 from t2r_seq.convert import opening
-from t2r_seq.convert.episodes import (
-  ChosenSource,
-  Dropped,
-  EpisodeSource,
-  SourceEpisode,
-  Values,
-  control_period,
-  num_bytes,
-  num_steps,
-)
+from t2r_seq.episodes import choose_episodes
+from t2r_seq.episodes.episodes import Episode, Episodes, Values, num_bytes, num_steps
+from t2r_seq.episodes.rates import control_period
+from t2r_seq.episodes.splits import EpisodeNumbers
+from t2r_seq.episodes.views import Dropped
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
-from t2r_seq.store import choose_episodes
-from t2r_seq.store.splits import Episodes
 
 # Curves of more numbers a step tell nobody anything.
 MAX_ELEMENTS = 64
@@ -128,7 +121,7 @@ class EpisodeReader:
     kind: str | None = None,
     spec: specs.SpecStructure | None = None,
     options: convert.ConversionOptions | None = None,
-    episodes: Episodes | None = None,
+    episodes: EpisodeNumbers | None = None,
   ) -> None:
     """Opens the source.
 
@@ -167,7 +160,7 @@ class EpisodeReader:
         None if is_split_by_kind else split,
         source.splits,
       )
-    self._source: EpisodeSource = source
+    self._source: Episodes = source
     self._decoders: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {}
     self._own_notes: list[str] = []
     if is_split_by_kind and split is not None:
@@ -217,18 +210,18 @@ class EpisodeReader:
     if progress is not None:
       progress.stop()
 
-  def _read(self, numbers: np.ndarray | None) -> Iterator[tuple[int, SourceEpisode]]:
+  def _read(self, numbers: np.ndarray | None) -> Iterator[tuple[int, Episode]]:
     """Yields episodes with these numbers, rising; None for all."""
     if numbers is None:
-      yield from enumerate(self._source.episodes())
+      yield from enumerate(self._source.iterate())
     elif not len(numbers):
       return
     elif self._source.num_episodes is None:
       wanted = set(numbers.tolist())
-      found = itertools.islice(self._source.episodes(), max(wanted) + 1)
+      found = itertools.islice(self._source.iterate(), max(wanted) + 1)
       yield from (pair for pair in enumerate(found) if pair[0] in wanted)
     else:
-      some = ChosenSource(self._source, numbers).episodes()
+      some = self._source.select(numbers).iterate()
       yield from zip(numbers.tolist(), some, strict=False)
 
   def frames(self, values: Values, path: str, steps: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, policies, randomness, specs, windows
-from t2r_seq.convert.episodes import Values, num_steps
 from t2r_seq.data import joint
+from t2r_seq.episodes.episodes import Values, num_steps
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, files
-from t2r_seq.convert.episodes import Values, num_steps
+from t2r_seq.episodes.episodes import Values, num_steps
 from t2r_seq.progress import Progress
 from t2r_seq.viewing.episodes import (
   as_pixels,

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.convert.episodes import Values, num_steps
+from t2r_seq.episodes.episodes import Values, num_steps
 from t2r_seq.progress import Progress
 from t2r_seq.statistics import accumulators
 from t2r_seq.statistics.statistics import PathStatistics

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from t2r_seq.convert.episodes import Values
+from t2r_seq.episodes.episodes import Values
 from t2r_seq.viewing.episodes import Columns, same_frames, series_of
 
 # From so many robust deviations on a figure is a reason to look.

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2r_seq import convert, errors, files, policies, specs, windows
+from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
-from t2r_seq.store.splits import Episodes
 from t2r_seq.viewing import sheets
 from t2r_seq.viewing.episodes import EpisodeReader
 from t2r_seq.viewing.model_side import ExportSide, ModelSide

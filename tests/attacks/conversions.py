@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import convert, specs, store
-from t2r_seq.convert import lerobot_folder
+from t2r_seq.formats import lerobot_folder
 from tests.attacks import stores
 
 _SPEC = {

@@ -10,7 +10,8 @@ import shutil
 import numpy as np
 import pytest
 
-from t2r_seq import convert, statistics
+from t2r_seq import statistics
+from t2r_seq.episodes import open_episodes
 from tests.convert import lerobot_sets as sets
 
 
@@ -145,7 +146,7 @@ def test_doctor_names_what_is_wrong(own, run_main):
   assert f"episode 1: {sets.CAMERA}: expected a video file, got none." in words
   assert "and 2 more; --max_shown shows them 4 problems in 4 episodes" in words
   video.write_bytes(data)
-  stats = convert.open_episodes("copy").folder.path + "/meta/stats.json"
+  stats = open_episodes("copy").folder.path + "/meta/stats.json"
   kept = pathlib.Path(stats).read_text()
   sets.edit_json(stats, reward={"min": [0.0], "max": [1.25], "mean": [0.9], "std": [1]})
   status, out, _ = run_main("doctor", "copy")
@@ -175,8 +176,8 @@ def test_stats(own, run_main):
   # From Python, too, by the folder as by its episodes.
   checked = statistics.check_statistics("copy/statistics.json", "copy")
   assert checked.to_json() == found.to_json()
-  for source in ("copy", convert.open_episodes("copy")):
+  for source in ("copy", open_episodes("copy")):
     assert statistics.compute_statistics(source).to_json() == found.to_json()
-  for source in ("copy", convert.open_episodes("copy")):
+  for source in ("copy", open_episodes("copy")):
     decoded = statistics.compute_statistics(source, images=True)
     assert decoded.paths[sets.CAMERA].measure("mean").shape[-1] == 3

@@ -19,17 +19,20 @@ sys.path.append(os.path.join(os.path.dirname(__file__), os.pardir, "store"))
 import writing_processes as processes
 
 from t2r_seq import convert, records, specs, store
-from t2r_seq.convert import conversion, hdf5, robomimic, stores, zarr_group
-from t2r_seq.convert import records as records_lib
+from t2r_seq.convert import conversion
+from t2r_seq.formats import hdf5, robomimic
+from t2r_seq.formats import records as records_lib
+from t2r_seq.formats import store as stores
+from t2r_seq.formats import zarr as zarr_group
 
 Options = convert.ConversionOptions
 PATCHED = (
   (conversion.ConversionFolder, ("write",)),
-  (stores.StoreTarget, ("append", "commit", "finish")),
-  (records_lib.RecordTarget, ("append", "finish")),
-  (zarr_group.ZarrTarget, ("append", "commit", "finish")),
+  (stores.StoreWriter, ("append", "commit", "finish")),
+  (records_lib.RecordEpisodesWriter, ("append", "finish")),
+  (zarr_group.ZarrWriter, ("append", "commit", "finish")),
   (zarr_group._Column, ("_write",)),
-  (robomimic.RobomimicTarget, ("append", "commit", "finish", "_write_metadata")),
+  (robomimic.RobomimicWriter, ("append", "commit", "finish", "_write_metadata")),
 )
 
 
@@ -204,13 +207,13 @@ def steps_killed_from_outside(root):
 
 def tell_episodes(end):
   """Writes a byte to a pipe with each episode that is appended."""
-  original = stores.StoreTarget.append
+  original = stores.StoreWriter.append
 
   def append(self, values):
     original(self, values)
     os.write(end, b".")
 
-  stores.StoreTarget.append = append
+  stores.StoreWriter.append = append
 
 
 if __name__ == "__main__":

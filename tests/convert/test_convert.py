@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from t2r_seq import convert, store
-from t2r_seq.convert import conversion, opening, stores, zarr_group
+from t2r_seq.convert import conversion, opening
+from t2r_seq.formats import store as stores
+from t2r_seq.formats import zarr as zarr_group
 from t2r_seq.progress import Progress
 
 Options = convert.ConversionOptions
@@ -26,7 +28,7 @@ def fixture_source(data):
 
 def stop_at(monkeypatch, number):
   """Makes the conversion fail when it reaches an episode."""
-  original = stores.StoreSource.episodes
+  original = stores.StoreEpisodes.episodes
 
   def read(self, start=0):
     for index, episode in enumerate(original(self, start), start):
@@ -34,7 +36,7 @@ def stop_at(monkeypatch, number):
         raise KeyboardInterrupt
       yield episode
 
-  monkeypatch.setattr(stores.StoreSource, "episodes", read)
+  monkeypatch.setattr(stores.StoreEpisodes, "episodes", read)
 
 
 DESTINATIONS = {"x.tfrecord": 0, "x.zarr": 0, "x.hdf5": 3, "copy": 3}
@@ -118,7 +120,7 @@ def test_refuses_to_go_on(name, source, monkeypatch):
 
 def test_another_spec_when_it_goes_on(source, data, monkeypatch):
   convert.convert(source, "x.tfrecord")
-  original = stores.StoreTarget.append
+  original = stores.StoreWriter.append
 
   def append(self, values):
     if len(values["dones"]) == 4:
@@ -126,7 +128,7 @@ def test_another_spec_when_it_goes_on(source, data, monkeypatch):
     original(self, values)
 
   with monkeypatch.context() as patch:
-    patch.setattr(stores.StoreTarget, "append", append)
+    patch.setattr(stores.StoreWriter, "append", append)
     with pytest.raises(KeyboardInterrupt):
       convert.convert("x.tfrecord", "copy", data.NUMBERS)
   changed = {path: leaf for path, leaf in data.NUMBERS.items() if path != "goal"}
@@ -140,13 +142,13 @@ def test_another_spec_when_it_goes_on(source, data, monkeypatch):
 
 def test_a_source_that_changes_meanwhile(source, data, monkeypatch):
   convert.convert(source, "x.tfrecord")
-  original = stores.StoreTarget.append
+  original = stores.StoreWriter.append
 
   def append(self, values):
     os.utime("x.tfrecord", (1, 1))
     original(self, values)
 
-  monkeypatch.setattr(stores.StoreTarget, "append", append)
+  monkeypatch.setattr(stores.StoreWriter, "append", append)
   with pytest.raises(ValueError, match="the source changed"):
     convert.convert("x.tfrecord", "copy", data.NUMBERS)
 
@@ -243,7 +245,7 @@ def test_verify_finds_a_flipped_byte_in_hdf5(source):
 
 
 def test_verify_finds_what_was_written_wrongly(source, monkeypatch):
-  original = stores.StoreTarget.append
+  original = stores.StoreWriter.append
 
   def append(self, values):
     changed = (
@@ -251,7 +253,7 @@ def test_verify_finds_what_was_written_wrongly(source, monkeypatch):
     )
     original(self, changed)
 
-  monkeypatch.setattr(stores.StoreTarget, "append", append)
+  monkeypatch.setattr(stores.StoreWriter, "append", append)
   convert.convert(source, "copy", destination_kind="store")
   with pytest.raises(ValueError, match="episode 2: dones: expected the values of"):
     convert.verify_conversion(source, "copy")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import convert, errors, store
-from t2r_seq.convert import hdf5_probe
+from t2r_seq.formats import hdf5_probe
 
 DATA = pathlib.Path(__file__).parent / "data"
 Options = convert.ConversionOptions
@@ -119,7 +119,7 @@ def test_next_obs_that_are_not_the_next(data):
 
 def test_large_observations(data, monkeypatch):
   """next_obs is compared in pieces: a difference in any of them is found."""
-  from t2r_seq.convert import robomimic
+  from t2r_seq.formats import robomimic
 
   monkeypatch.setattr(robomimic, "_COMPARED_BYTES", 1)
   other = make_demo("demo_0")["next_obs/agentview_image"].copy()

@@ -15,9 +15,15 @@ import tensorflow as tf
 
 from t2r_seq import convert, errors, specs, store
 from t2r_seq.cli.main import main
+from t2r_seq.episodes import open_episodes
+from t2r_seq.episodes import splits as store_splits
 from t2r_seq.specs.packing import encode_image
-from t2r_seq.store import splits as store_splits
 from tests.convert.lerobot_sets import shared_data
+
+
+def values_of(episodes):
+  return [episode.values for episode in episodes]
+
 
 SHARED = shared_data()
 RNG = np.random.default_rng(0)
@@ -111,7 +117,7 @@ def test_d4rl_without_ends_is_noted(name):
   change, want = ENDS[name]
   with h5py.File(make_d4rl(), "r+") as file:
     change(file)
-  notes = convert.open_episodes("d4rl.hdf5").notes
+  notes = open_episodes("d4rl.hdf5").notes
   assert want in str(notes) if want else len(notes) == 2
 
 
@@ -132,7 +138,7 @@ def test_masks_that_overlap_are_noted(name):
       file[f"data/demo_{number}/actions"] = np.zeros((4, 2))
     for key, numbers in masks.items():
       file[f"mask/{key}"] = [f"demo_{number}".encode() for number in numbers]
-  notes = convert.open_episodes("x.hdf5").notes
+  notes = open_episodes("x.hdf5").notes
   assert any("share episodes, 1 in all" in note for note in notes) == is_noted
   convert.convert("x.hdf5", "s")
   assert (
@@ -282,12 +288,12 @@ def test_files_are_walked_through_in_one_process(monkeypatch):
     return run(*args, **options)
 
   monkeypatch.setattr(subprocess, "run", watched)
-  assert convert.open_episodes(path).num_episodes == 2
+  assert open_episodes(path).num_episodes == 2
   assert len(runs) == 1
   crashed = subprocess.CompletedProcess([], -signal.SIGSEGV, "[]\n", "")
   monkeypatch.setattr(subprocess, "run", lambda *_, **__: crashed)
   with pytest.raises(errors.ConversionError, match=r"episode_1.hdf5: .*crashes on"):
-    convert.open_episodes(path)
+    open_episodes(path)
 
 
 def test_an_unknown_layout_is_shown_and_told():
@@ -319,7 +325,7 @@ def test_an_unknown_layout_is_shown_and_told():
     ({"ends": ["done"]}, r"own.h5: expected the flags \[done\]"),
   ):
     with pytest.raises(errors.ConversionError, match=message):
-      convert.open_episodes("own.h5", options=layout(values))
+      open_episodes("own.h5", layout=layout(values).layout)
 
 
 def test_a_folder_of_robomimics_files_has_their_filter_keys():
@@ -352,7 +358,7 @@ def test_an_image_that_is_none_is_named_by_file_key_and_step():
   damage_image(f"{make_aloha()}/episode_1.hdf5")
   match = "episode_1.hdf5: observations/images/side: step 2: expected an image, jpeg"
   with pytest.raises(errors.ConversionError, match=match):
-    list(convert.open_episodes("aloha"))
+    values_of(open_episodes("aloha"))
 
 
 def test_what_is_no_data_is_left_out():
@@ -372,7 +378,7 @@ def test_a_link_to_an_episode_is_named():
   options = convert.ConversionOptions(layout="layout.json")
   want = "/runs/r2: expected data, got a link within the file to /runs/r0"
   with pytest.raises(errors.ConversionError, match=want):
-    convert.open_episodes("own.h5", options=options)
+    open_episodes("own.h5", layout=options.layout)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="Minari's files are not here")

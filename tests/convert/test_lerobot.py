@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, errors, specs, store
+from t2r_seq.episodes import open_episodes
 from t2r_seq.specs.packing import encode_image
 from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
@@ -125,7 +126,7 @@ def test_round_trip(own, data):
 
 def test_videos_that_are_kept(own, here, monkeypatch):
   """From LeRobot's files to a store, and back, and back: no frame is encoded anew."""
-  want = [dict(e.items()) for e in convert.open_episodes(own)]
+  want = [dict(e.items()) for e in open_episodes(own)]
   keep = Options(keep_videos=True, drop=("reward",))
   with monkeypatch.context() as patched:
     patched.setattr(videos.FrameWriter, "write", None)
@@ -266,10 +267,11 @@ def test_pixels_are_kept_exactly_as_png(own, data):
 
 def test_goes_on_after_a_failure(own, monkeypatch):
   """The dataset appears in the end, and is that of an uninterrupted conversion."""
-  from t2r_seq.convert import conversion, lerobot_target
+  from t2r_seq.convert import conversion
+  from t2r_seq.formats import lerobot_writer as lerobot_target
 
   monkeypatch.setattr(conversion, "_COMMIT_EPISODES", 1)
-  append = lerobot_target.LeRobotTarget.append
+  append = lerobot_target.LeRobotWriter.append
   count = 0
 
   def fail(self, values):
@@ -279,7 +281,7 @@ def test_goes_on_after_a_failure(own, monkeypatch):
     if count in (2, 4):
       raise OSError("the disk is full")
 
-  monkeypatch.setattr(lerobot_target.LeRobotTarget, "append", fail)
+  monkeypatch.setattr(lerobot_target.LeRobotWriter, "append", fail)
   options = Options(fps=10, video_codec="libx264", video_gop=4)
   for _ in range(2):
     with pytest.raises(OSError, match="disk is full"):
@@ -295,7 +297,7 @@ def test_goes_on_after_a_failure(own, monkeypatch):
 
 
 def test_several_files(own, monkeypatch):
-  from t2r_seq.convert import lerobot_target
+  from t2r_seq.formats import lerobot_writer as lerobot_target
 
   monkeypatch.setattr(lerobot_target, "_DATA_MB", 1e-5)
   monkeypatch.setattr(lerobot_target, "_VIDEO_MB", 1e-5)

@@ -17,13 +17,19 @@ import tensorflow as tf
 
 from t2r_seq import convert, data, errors, specs, store
 from t2r_seq.cli import main
-from t2r_seq.store import videos
+from t2r_seq.episodes import open_episodes
 from tests.convert import lerobot_sets as sets
 
 Options = convert.ConversionOptions
 Spec = specs.ExtendedTensorSpec
 CAMERA, LENGTHS, FPS = sets.CAMERA, sets.LENGTHS, sets.FPS
 NUM_STEPS, STARTS = sum(LENGTHS), np.cumsum([0, *LENGTHS])
+
+
+def values_of(episodes):
+  return [episode.values for episode in episodes]
+
+
 EPISODES = "own/meta/episodes/chunk-000/file-000.parquet"
 ROWS = "own/data/chunk-000/file-000.parquet"
 VIDEO = f"own/videos/{CAMERA}/chunk-000/file-000.mp4"
@@ -137,7 +143,7 @@ VALUES = {
 def test_depth_is_read_in_metres_and_millimetres(copy, name):
   options, codes, want = VALUES[name]
   add_depth(codes, **options)
-  found = [values[DEPTH] for values in convert.open_episodes("own")]
+  found = [values[DEPTH] for values in values_of(open_episodes("own"))]
   assert [(v.dtype, v.shape[1:]) for v in found] == [(np.float32, (48, 64, 1))] * 4
   pixels = np.concatenate(found)
   assert (pixels == pixels[:, :1, :1]).all()
@@ -155,13 +161,13 @@ def test_depth_is_read_in_metres_and_millimetres(copy, name):
 def test_depth_is_stored_and_written_again(copy):
   """As values, and as the video that it is, with its quantiser."""
   add_depth(CODES)
-  want = [values[DEPTH] for values in convert.open_episodes("own")]
+  want = [values[DEPTH] for values in values_of(open_episodes("own"))]
   convert.convert("own", "values")
   convert.convert("own", "kept", options=Options(keep_videos=True))
   kept = store.EpisodeStore("kept")
   how = kept.columns[DEPTH].video
   assert (how.depth, how.unit) == (videos.DepthQuantizer(**RANGE), "m")
-  notes = convert.open_episodes("own").notes
+  notes = open_episodes("own").notes
   assert f"[{DEPTH}]: depth is float32 in metres." in notes
   assert store.EpisodeStore("values").spec[DEPTH].data_format is None
   convert.convert("kept", "again.lerobot")
@@ -356,7 +362,7 @@ STAMPS = {
 def test_time_stamps_of_a_clock_are_kept(copy, name):
   stamps = STAMPS[name].astype(np.float32)
   change(ROWS, timestamp=stamps)
-  source = convert.open_episodes("own", options=Options(drop=(CAMERA,)))
+  source = open_episodes("own", drop=(CAMERA,))
   assert "timestamp is kept: its values are no multiples of 1 / fps" in source.notes[-1]
   assert "[episode_index, frame_index, index, task_index] are left" in source.notes[0]
   found = np.concatenate([values["timestamp"] for values in source])
@@ -364,18 +370,18 @@ def test_time_stamps_of_a_clock_are_kept(copy, name):
 
 
 def test_ordinary_time_stamps_are_left_out(copy):
-  source = convert.open_episodes("own")
+  source = open_episodes("own")
   assert "timestamp" not in source.spec and len(source.notes) == 1
 
 
 @pytest.mark.parametrize("name", STAMPS)
 def test_frames_are_found_by_index_whatever_the_clock(copy, name, capsys):
-  want = [values[CAMERA] for values in convert.open_episodes("own")]
+  want = [values[CAMERA] for values in values_of(open_episodes("own"))]
   change(ROWS, timestamp=STAMPS[name])
   with pytest.raises(
     errors.ConversionError, match=r"--frames_by index; or allow the ne"
   ):
-    list(convert.open_episodes("own"))
+    values_of(open_episodes("own"))
   status, out = doctor(capsys)
   assert status == 1 and "Find frame i at step i: frames_by='index'" in out
   assert doctor(capsys, "--frames_by", "index")[0] == 0
@@ -398,13 +404,13 @@ def test_videos_of_twice_the_rate_of_the_steps(copy, capsys):
   doubled[1::2] = 255 - doubled[1::2]
   videos.write_frames(VIDEO, doubled, 2 * FPS, videos.VideoEncoding("libx264", 1, 10))
   sets.edit_json("own/meta/info.json", fps=2 * FPS)
-  for number, values in enumerate(convert.open_episodes("own")):
+  for number, values in enumerate(values_of(open_episodes("own"))):
     assert np.abs(values[CAMERA].astype(int) - sets.frames(number)).mean() < 8
   assert doctor(capsys)[0] == 0
 
 
 def test_a_tolerance_shows_the_nearest_frame(copy):
-  want = [values[CAMERA] for values in convert.open_episodes("own")]
+  want = [values[CAMERA] for values in values_of(open_episodes("own"))]
   change(ROWS, timestamp=STAMPS["jitter"])
   folder = convert.LeRobotFolder("own", frame_tolerance=0.04)
   for number, frames in enumerate(want):
@@ -416,7 +422,7 @@ def test_a_tolerance_shows_the_nearest_frame(copy):
 
 def test_the_nearest_frame_is_none_of_a_neighbour(copy):
   """A last stamp that is late shows the last frame of its episode, not the next one."""
-  want = [values[CAMERA] for values in convert.open_episodes("own")]
+  want = [values[CAMERA] for values in values_of(open_episodes("own"))]
   late = GRID.copy()
   late[STARTS[1] - 1] += 0.08
   change(ROWS, timestamp=late)

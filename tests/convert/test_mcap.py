@@ -13,10 +13,16 @@ import tensorflow as tf
 
 from t2r_seq import convert, errors, store
 from t2r_seq.cli.main import main
+from t2r_seq.episodes import open_episodes
 from t2r_seq.specs.packing import encode_image
 
 writer = pytest.importorskip("mcap_ros2.writer")
 mcap_writer = pytest.importorskip("mcap.writer")
+
+
+def values_of(episodes):
+  return [episode.values for episode in episodes]
+
 
 HEADER = """std_msgs/Header header
 {fields}
@@ -139,7 +145,7 @@ def layout(**changes):
 
 
 def read(path="demo.mcap", **changes):
-  return list(convert.open_episodes(path, options=layout(**changes)))
+  return values_of(open_episodes(path, layout=layout(**changes).layout))
 
 
 def test_each_step_shows_the_last_messages_and_says_when_they_came():
@@ -203,7 +209,7 @@ def test_a_folder_of_recordings_and_one_in_parts():
   make_bag("bags/run_10/run_10_0.mcap", span=(0, 150))
   make_bag("bags/run_10/run_10_1.mcap", span=(150, 999))
   make_bag("bags/run_2.mcap")
-  source = convert.open_episodes("bags", options=layout())
+  source = open_episodes("bags", layout=layout().layout)
   assert source.metadata["mcap"]["bags"] == ["run_2.mcap", "run_10"]
   first, second = source
   assert sorted(first) == sorted(second)
@@ -223,7 +229,7 @@ def test_depth_as_compressed_png():
   make_bag(
     changes={"/camera": ("sensor_msgs/msg/CompressedImage", (100,), lambda _: made)}
   )
-  source = convert.open_episodes("demo.mcap", options=layout(paths={"d": "/camera"}))
+  source = open_episodes("demo.mcap", layout=layout(paths={"d": "/camera"}).layout)
   assert (source.spec["d"].dtype, source.spec["d"].data_format) == (tf.uint16, "png")
   (values,) = source
   assert values["d"].tolist() == [data]
@@ -255,7 +261,7 @@ def test_channels_of_compressed_images(name):
   scene, order, kind, encoding, want = CHANNELS[name]
   data = encode_image(scene if order is None else scene[..., order], encoding, 100)
   changed("/camera", lambda ms: compressed(data, ms, kind))
-  source = convert.open_episodes("demo.mcap", options=layout(paths={"i": "/camera"}))
+  source = open_episodes("demo.mcap", layout=layout(paths={"i": "/camera"}).layout)
   (values,) = source
   assert source.spec["i"].data_format == want
   pixels = tf.io.decode_image(values["i"][0], dtype=scene.dtype).numpy()
@@ -378,7 +384,7 @@ def test_damages(name):
   make()
   options = None if contract is None else layout(**contract)
   with pytest.raises(errors.ConversionError, match=match):
-    list(convert.open_episodes("demo.mcap", options=options))
+    values_of(open_episodes("demo.mcap", layout=options.layout))
 
 
 def test_messages_of_no_ros():
@@ -403,7 +409,7 @@ def test_a_recording_without_steps_is_left_out():
     bag.start()
     bag.register_channel("/camera", "cdr", 0)
     bag.finish()
-  source = convert.open_episodes("bags", options=layout())
+  source = open_episodes("bags", layout=layout().layout)
   assert source.num_episodes == 1
   assert source.notes == ["An episode without a step is left out: bags/1.mcap."]
 
@@ -485,7 +491,7 @@ EQUAL_TIMES = {
 def test_each_clock_message_is_one_step(name, resample):
   time, cam, arm, want_cam, want_arm = EQUAL_TIMES[name]
   make_timed([*timed(arm, "/arm", time), *timed(cam, "/cam", time)])
-  source = convert.open_episodes(
+  source = open_episodes(
     "demo.mcap", options=layout(**BOTH, time=time, resample={"/cam": resample})
   )
   (values,) = source
@@ -641,7 +647,7 @@ def test_bad_times_across_the_files_of_a_recording():
 def test_tolerance_note():
   make_bag()
   for tolerance, has_advice in (({}, True), ({"/goal": 1}, False), (1, False)):
-    source = convert.open_episodes("demo.mcap", options=layout(tolerance=tolerance))
+    source = open_episodes("demo.mcap", layout=layout(tolerance=tolerance).layout)
     list(source)
     note = source.notes[-1]
     assert "The message farthest from its step is 0.105 s away: /goal at step 1" in note

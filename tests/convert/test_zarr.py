@@ -17,6 +17,7 @@ import zarr
 
 from t2r_seq import convert, errors, specs, store
 from t2r_seq.cli.main import main
+from t2r_seq.episodes import open_episodes
 
 Options = convert.ConversionOptions
 IS_V3 = int(zarr.__version__.split(".")[0]) >= 3
@@ -129,7 +130,7 @@ def test_out_and_back(data):
 
 def test_chunks_of_many_episodes(data, monkeypatch):
   """Chunks that end within episodes, and episodes of many chunks."""
-  from t2r_seq.convert import zarr_group
+  from t2r_seq.formats import zarr as zarr_group
 
   monkeypatch.setattr(zarr_group, "_MAX_CHUNK_STEPS", 4)
   data.make_store("source", 9, data.NUMBERS, num_steps=11)
@@ -346,7 +347,7 @@ def test_missing_ends():
   with pytest.raises(
     errors.ConversionError, match="episode_ends: expected its chunk 0"
   ):
-    convert.open_episodes("x.zarr")
+    open_episodes("x.zarr")
 
 
 @pytest.mark.skipif(not IS_V3, reason="zarr format 3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t2r_seq.convert.zarr_group import ZarrRows
+from t2r_seq.formats.zarr import ZarrRows
 
 
 class CountingArray:

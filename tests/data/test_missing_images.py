@@ -7,9 +7,16 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, data, errors, records, specs, statistics, store, windows
+from t2r_seq.episodes import open_episodes
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
+
+
+def values_of(episodes):
+  return [episode.values for episode in episodes]
+
+
 IS_PRESENT = [True, False, True, True, False, True]
 IMAGES = [
   encode_image(np.full((4, 5, 3), 40 * (step + 1), np.uint8), "png") if there else b""
@@ -144,7 +151,7 @@ def test_statistics(kind, images, tmp_path):
     write_records(path, prefix="steps/" if kind == "RLDS" else "")
   source = path
   if kind == "episodes":
-    source = convert.open_episodes(path, kind="tfrecord")
+    source = open_episodes(path, kind="tfrecord")
   spec = records.rlds_specs(STEPS) if kind == "RLDS" else None
   found = statistics.compute_statistics(source, spec=spec, images=images)
   name = next(path for path in found.paths if path.endswith("image"))
@@ -193,4 +200,4 @@ def test_images_of_lerobot(tmp_path):
   index = table.column_names.index(key)
   pq.write_table(table.set_column(index, field, pa.array(rows, field.type)), name)
   with pytest.raises(errors.ConversionError, match="images that are not in the file"):
-    list(convert.open_episodes(folder))
+    values_of(open_episodes(folder))

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import convert, data, errors, preprocessors, records, specs, store
 from t2r_seq.cli.main import main
+from t2r_seq.episodes import choose_episodes
 
 Spec = specs.ExtendedTensorSpec
 FLAT = {"number": Spec((), tf.int64, "number", is_sequence=True)}
@@ -217,7 +218,7 @@ LISTED = {"a word": "1\nseven", "a range": "1\n2-5", "too long": "1\n" + "9" * 5
 def test_a_line_that_is_no_number_is_named(name, tmp_path):
   (tmp_path / "keep.txt").write_text(LISTED[name])
   with pytest.raises(errors.SpecError, match=r"line 2: expected the number of an epis"):
-    store.choose_episodes("read", 9, tmp_path / "keep.txt")
+    choose_episodes("read", 9, tmp_path / "keep.txt")
 
 
 def _splits(text):

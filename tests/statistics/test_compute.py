@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, preprocessors, records, specs, windows
+from t2r_seq import errors, preprocessors, records, specs, windows
 from t2r_seq.data import DefaultRecordInputGenerator, StoreInputGenerator
+from t2r_seq.episodes import open_episodes
 from t2r_seq.specs.packing import encode_image
 from t2r_seq.statistics import compute_statistics, load_statistics, sources
 from t2r_seq.store import EpisodeStore
@@ -163,7 +164,7 @@ def test_preprocessor(data, kind):
     lambda mode: {"done": Spec((), tf.int64, "done", time_offsets=0)},
     lambda mode: {"state": Spec((3, 3), tf.float32, "state", time_offsets=(0, 1, 2))},
   )
-  source = convert.open_episodes(data.store) if kind == "episodes" else None
+  source = open_episodes(data.store) if kind == "episodes" else None
   got = compute_statistics(source or getattr(data, kind), transform=chunk)
   want = [
     episode["state"][i : i + 3] - episode["state"][i]

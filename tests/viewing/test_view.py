@@ -27,10 +27,16 @@ from t2r_seq import (
   windows,
 )
 from t2r_seq.cli import main
+from t2r_seq.episodes import choose_episodes, open_episodes
 from t2r_seq.progress import Progress
 from t2r_seq.viewing.model_side import ModelSide
 from tests.records import rlds_data
 from tests.viewing import browser
+
+
+def values_of(episodes):
+  return [episode.values for episode in episodes]
+
 
 _SPEC = specs.ExtendedTensorSpec
 NUM_EPISODES, SIZE = 40, 16
@@ -230,7 +236,7 @@ def test_every_source(folder, tmp_path, name):
   arguments = ["view", str(path), "-o", str(tmp_path / "page.html")]
   if name == "out.tfrecord":
     spec = specs.TensorSpecStruct(STORED)
-    records.write_records(str(path), spec, list(convert.open_episodes(small)))
+    records.write_records(str(path), spec, values_of(open_episodes(small)))
     (tmp_path / "spec.json").write_text(spec.to_json())
     arguments += ["--spec", str(tmp_path / "spec.json")]
   else:
@@ -403,7 +409,7 @@ def test_page_in_a_browser(folder, model, tmp_path):
     })""")
     keep = tmp_path / "keep.txt"
     keep.write_text(saved)
-    kept = store.choose_episodes("test", 1003, keep)
+    kept = choose_episodes("test", 1003, keep)
     assert kept.tolist() == [0, *range(2, 1003)]
     shown.ask("document.querySelector('.tools button').click()")  # Unticks suspects.
     kept_now = shown.ask("document.querySelector('.save').textContent")

@@ -19,9 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, records, specs
-from t2r_seq.convert import lerobot_folder
-from t2r_seq.convert.episodes import EpisodeTarget, Values, control_period
-from t2r_seq.convert.lerobot_folder import (
+from t2r_seq.episodes.episodes import EpisodeWriter, Values
+from t2r_seq.episodes.rates import control_period
+from t2r_seq.formats import lerobot_folder
+from t2r_seq.formats.lerobot_folder import (
   DERIVED,
   EPISODE_INDEX,
   FRAME_INDEX,
@@ -245,7 +246,7 @@ def _rate(path: str, metadata: Mapping[str, Any], writing: Writing) -> float:
   return fps
 
 
-class LeRobotTarget(EpisodeTarget):
+class LeRobotWriter(EpisodeWriter):
   """Writes a v3 dataset."""
 
   def __init__(
@@ -481,7 +482,7 @@ class LeRobotTarget(EpisodeTarget):
 class _Joining:
   """Makes the files of a dataset from the parts of a target."""
 
-  def __init__(self, target: LeRobotTarget, folder: str) -> None:
+  def __init__(self, target: LeRobotWriter, folder: str) -> None:
     self._target = target
     self._folder = folder
     self._episodes = target._episodes

@@ -19,23 +19,23 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, imports, specs
-from t2r_seq.convert import episodes, hdf5_probe, minari
-from t2r_seq.convert.episodes import (
-  Dropped,
-  EpisodeSource,
-  SourceEpisode,
-  Values,
-)
+from t2r_seq import errors, specs
+from t2r_seq.episodes import reading
+from t2r_seq.episodes.episodes import Episodes, Values
+from t2r_seq.episodes.registry import register_format
+from t2r_seq.episodes.views import Dropped
+from t2r_seq.formats import hdf5_probe, minari
 from t2r_seq.specs.image_headers import read_image_header
 
 SUFFIXES = (".hdf5", ".h5")
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 FINAL = "final_"
 _MINARI = os.path.join("data", "main_data.hdf5")
 _ACTIONS = ("actions", "action")
@@ -184,7 +184,7 @@ class Layout:
       ConversionError: it is none.
     """
     where = f"convert: layout: {path}"
-    values = episodes.read_json_object(where, path)
+    values = reading.read_json_object(where, path)
     known = ("episodes", "ends", "paths")
     found = [
       errors.Mismatch(
@@ -223,8 +223,55 @@ def list_files(path: str) -> list[str]:
   if os.path.isfile(minari):
     return [minari]
   found = [n for n in os.listdir(path) if n.lower().endswith(SUFFIXES)]
-  found.sort(key=episodes.natural_order)
+  found.sort(key=reading.natural_order)
   return [os.path.join(path, name) for name in found]
+
+
+def _recognises(path: str) -> bool:
+  if os.path.isdir(path):
+    return bool(list_files(path))
+  with open(path, "rb") as file:
+    is_hdf5 = file.read(len(_SIGNATURE)) == _SIGNATURE
+  return is_hdf5 or path.lower().endswith(SUFFIXES)
+
+
+def open_hdf5(
+  path: str, dropped: Dropped | None = None, layout: str | None = None
+) -> Episodes:
+  """Opens an HDF5 file, or a folder of them, by its layout.
+
+  Args:
+    path: of the file or the folder.
+    dropped: paths to leave out.
+    layout: a JSON file with the layout; None recognises robomimic, Minari, ALOHA and
+      D4RL.
+  Raises:
+    ImportError: h5py is not installed.
+    ConversionError: no file of a known layout; names what there is.
+  """
+  from t2r_seq.formats import robomimic
+
+  dropped = dropped or Dropped()
+  names = list_files(path)
+  if not names:
+    raise errors.ConversionError(
+      f"convert: {path}: expected files of {errors.listing(SUFFIXES)}, got none."
+    )
+  known = Layout.read(layout) if layout else None
+  foreign = find_foreign(names)
+  known = known or find_layout(names[0])
+  if known is ROBOMIMIC:
+    return robomimic.RobomimicEpisodes(path, foreign, dropped)
+  return LayoutEpisodes(path, foreign, known, dropped)
+
+
+register_format(
+  "hdf5",
+  suffixes=SUFFIXES,
+  recognises=_recognises,
+  description="HDF5 files",
+  extra="hdf5",
+)(open_hdf5)
 
 
 def find_layout(path: str) -> Layout:
@@ -234,7 +281,7 @@ def find_layout(path: str) -> Layout:
     ImportError: h5py is not installed.
     ConversionError: it is none of those that are known, which is shown.
   """
-  with open_file(path) as file, episodes.reading(path, "an HDF5 file"):
+  with open_file(path) as file, reading.explained(path, "an HDF5 file"):
     return _detect(file, path)
 
 
@@ -270,7 +317,7 @@ def render_tree(file: Any) -> str:
   lines: list[str] = []
 
   def add(group: Any, depth: int) -> None:
-    names = sorted(group, key=episodes.natural_order)
+    names = sorted(group, key=reading.natural_order)
     shown = names if len(names) <= 12 else names[:3]
     for name in shown:
       item = own(group, name)
@@ -348,7 +395,7 @@ class PathOnDisk:
     per = "a step" if self.is_step else "an episode"
     what = f"{self.image_format} images of " if self.image_format else ""
     final = ", with one after the last step" if self.has_final else ""
-    return f"{what}{episodes.describe(self.dtype, self.shape)} {per}{final}"
+    return f"{what}{reading.describe(self.dtype, self.shape)} {per}{final}"
 
 
 class _Unwritten:
@@ -401,7 +448,7 @@ class _Unwritten:
     )
 
 
-class LayoutSource(EpisodeSource):
+class LayoutEpisodes(Episodes):
   """Reads the episodes of HDF5 files by a layout."""
 
   def __init__(
@@ -410,7 +457,6 @@ class LayoutSource(EpisodeSource):
     foreign: Mapping[str, Foreign],
     layout: Layout,
     dropped: Dropped,
-    spec: specs.TensorSpecStruct | None = None,
   ) -> None:
     """Looks at every file and episode; reads flags, and first rows of images.
 
@@ -419,15 +465,14 @@ class LayoutSource(EpisodeSource):
       foreign: the files, and what is not in them; see `find_foreign`.
       layout: of all of them.
       dropped: paths to leave out.
-      spec: what an earlier look has found; only these paths are read.
     Raises:
       ImportError: h5py is not installed.
       ConversionError: a file that is none or damaged, or episodes that differ; with
         every path.
     """
     names = [*foreign]
-    self._path, self._names, self._layout = path, names, layout
-    self._dropped, self._known = dropped, spec
+    self.path, self._names, self._layout = path, names, layout
+    self._dropped = dropped
     self._places: list[Place] = []
     self._paths: dict[str, PathOnDisk] = {}
     self._problems: list[errors.Mismatch] = []
@@ -437,34 +482,33 @@ class LayoutSource(EpisodeSource):
     self.notes: list[str] = []
     self.problems: list[str] = []
     self._open: tuple[str, Any] = ("", None)
+    self._lock = threading.Lock()  # The last file that was opened stays open.
     self._check_foreign(foreign)
     for name in names:
-      with episodes.reading(name, "an HDF5 file"):
+      with reading.explained(name, "an HDF5 file"):
         self._scan(name)
     if not self._places:
       raise errors.ConversionError(
         f"convert: {path}: expected episodes at '{layout.episodes}', got\n"
         f"{render_tree(self._file(names[0]))}"
       )
-    with episodes.reading(path, "an HDF5 file"):
+    with reading.explained(path, "an HDF5 file"):
       found = self._make_spec()
       self.metadata = self._read_metadata()
     if self._problems:
       raise errors.mismatch_error(
         f"convert: {path}", self._problems, errors.ConversionError
       )
-    paths = found if spec is None else spec
-    self.spec = specs.TensorSpecStruct((p, found[p]) for p in paths if p in found)
-    self.num_episodes = len(self._places)
+    self.spec = found
     lengths = [place.stop - place.start for place in self._places]
-    self.episode_ends = np.cumsum(lengths).tolist()
+    self.lengths = np.asarray(lengths, np.int64)
     self.notes.insert(0, f"Read in the layout of {layout.name}.")
     for path, each in self._unwritten.items():
       if path in self.spec and each.num_missing:
         is_problem = each.is_colour and each.num_missing < each.num_chunks
         (self.problems if is_problem else self.notes).append(f"{path}: {each}")
     if self._empty:
-      self.notes.append(episodes.left_out(len(self._empty), self._empty[0]))
+      self.notes.append(reading.left_out(len(self._empty), self._empty[0]))
     if self._left_out:
       self.notes.append(
         f"{errors.listing(self._left_out, 8)} have no row for each step, and are left "
@@ -485,13 +529,24 @@ class LayoutSource(EpisodeSource):
     is_minari = os.path.basename(self._names[0]) == os.path.basename(_MINARI)
     return {"minari": known} if known and is_minari else {}
 
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    for number in range(start, len(self._places)):
-      place = self._places[number]
-      with episodes.reading(str(place), "an episode"):
-        values = self._read(place)
-      yield SourceEpisode(values, f"episode {number}, {place}")
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads steps of an episode; see `Episodes.read`."""
+    place = self._places[episode]
+    steps = range(place.stop - place.start)[start:stop]
+    own = self.spec if paths is None else paths
+    with self._lock, reading.explained(str(place), "an episode"):
+      return self._read(place, own, steps.start, max(steps.start, steps.stop))
+
+  def place(self, episode: int) -> str:
+    """Returns the group or the rows, and the file, of an episode."""
+    return f"episode {episode}, {self._places[episode]}"
 
   def _file(self, name: str) -> Any:
     """Opens a file, and keeps the last one open."""
@@ -523,7 +578,7 @@ class LayoutSource(EpisodeSource):
         found.append(errors.Mismatch(path or place, expected, got, hint))
     if found:
       raise errors.mismatch_error(
-        f"convert: {self._path}", found, errors.ConversionError
+        f"convert: {self.path}", found, errors.ConversionError
       )
 
   def _path_at(self, place: str) -> str | None:
@@ -539,8 +594,6 @@ class LayoutSource(EpisodeSource):
     if self._layout.paths is not None:
       named = self._layout.paths.items()
       read = [name for own_path, name in named if not self._dropped.has(own_path)]
-    elif self._known is not None:
-      read = [*self._known, *(each.removeprefix(FINAL) for each in self._known)]
     else:
       read = [] if self._dropped.has(path) else [path]
     read += self._layout.ends
@@ -557,7 +610,7 @@ class LayoutSource(EpisodeSource):
       return
     depth = pattern.count("/") + 1
     groups = [g for g in _groups(file, depth) if fnmatch.fnmatch(g, pattern)]
-    for group in sorted(groups, key=episodes.natural_order):
+    for group in sorted(groups, key=reading.natural_order):
       self._scan_group(name, group, file[group])
 
   def _scan_flat(self, name: str, file: Any) -> None:
@@ -638,7 +691,7 @@ class LayoutSource(EpisodeSource):
       return (of_actions or sorted(rows.values()) or [0])[0]
     if int(given) < 0:
       raise errors.ConversionError(
-        f"convert: {self._path}: {group.name}: expected a number of steps, got "
+        f"convert: {self.path}: {group.name}: expected a number of steps, got "
         f"{int(given)}."
       )
     return int(given)
@@ -710,7 +763,7 @@ class LayoutSource(EpisodeSource):
           data_format=found.image_format,
         )
       else:
-        leaf = episodes.array_spec(path, found.dtype, found.shape, found.is_step)
+        leaf = reading.array_spec(path, found.dtype, found.shape, found.is_step)
       if isinstance(leaf, errors.Mismatch):
         self._problems.append(leaf)
         continue
@@ -724,13 +777,16 @@ class LayoutSource(EpisodeSource):
 
   # Reading.
 
-  def _read(self, place: Place) -> Values:
+  def _read(
+    self, place: Place, paths: Collection[str], start: int, stop: int
+  ) -> Values:
+    """Reads steps of an episode."""
     group = self._file(place.file)[place.group]
     attributes = read_attributes(group)
     values: Values = {}
     for path, found in self._paths.items():
       final = FINAL + path
-      if path not in self.spec and final not in self.spec:
+      if path not in paths and final not in paths:
         continue
       if not found.dataset:
         if path in attributes:
@@ -738,31 +794,38 @@ class LayoutSource(EpisodeSource):
         continue
       if found.dataset not in group:
         continue
-      dataset, extra = group[found.dataset], int(found.has_final)
+      dataset = group[found.dataset]
       if not found.is_step:
         values[path] = np.asarray(dataset[()])
         continue
-      rows, count = dataset[place.start : place.stop + extra], place.stop - place.start
-      if len(rows) != count + extra:
-        raise errors.ConversionError(
-          f"convert: {place}: {path}: expected {count + extra} rows, got {len(rows)}. "
-          "The file was changed."
-        )
-      rows = self._as_rows(place, path, found, rows)
-      if path in self.spec:
-        values[path] = rows[: len(rows) - extra]
-      if found.has_final and final in self.spec:
-        values[final] = _item(rows, -1)
+      if path in paths:
+        rows = self._rows(place, path, dataset, place.start + start, place.start + stop)
+        values[path] = rows
+      if found.has_final and final in paths:
+        row = self._rows(place, path, dataset, place.stop, place.stop + 1)
+        values[final] = _item(row, 0)
     return values
 
-  def _as_rows(
-    self, place: Place, path: str, found: PathOnDisk, rows: Any
+  def _rows(
+    self, place: Place, path: str, dataset: Any, start: int, stop: int
   ) -> np.ndarray:
-    """Makes byte strings of rows that are images or text."""
+    """Reads rows of a dataset."""
+    rows = dataset[start:stop]
+    if len(rows) != stop - start:
+      raise errors.ConversionError(
+        f"convert: {place}: {path}: expected {stop} rows, got {start + len(rows)}. The "
+        "file was changed."
+      )
+    return self._as_rows(place, path, self._paths[path], rows, start - place.start)
+
+  def _as_rows(
+    self, place: Place, path: str, found: PathOnDisk, rows: Any, first: int
+  ) -> np.ndarray:
+    """Makes byte strings of rows that are images or text, from a step on."""
     if not found.image_format and not found.is_text:
       return np.asarray(rows)
     result = np.empty(len(rows), object)
-    for step, row in enumerate(rows):
+    for step, row in enumerate(rows, first):
       data = _to_bytes(row)
       if found.image_format:
         data = data.rstrip(b"\0") if found.image_format in _PADDED else data
@@ -779,7 +842,7 @@ class LayoutSource(EpisodeSource):
             f"convert: {place}: {path}: step {step}: expected an image, "
             f"{found.image_format} {found.shape}, got {got}."
           )
-      result[step] = data
+      result[step - first] = data
     return result
 
 

@@ -1,4 +1,4 @@
-"""TFRecord files, RLDS and TFDS as sources; TFRecord files as targets."""
+"""TFRecord files, RLDS among them: a record is an episode, or a step."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ import dataclasses
 import glob
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.convert.episodes import (
-  Dropped,
-  EpisodeSource,
-  EpisodeTarget,
-  SourceEpisode,
-  Values,
-  left_out,
-)
+from t2r_seq.episodes import reading
+from t2r_seq.episodes.episodes import Episode, Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.registry import register_format
+from t2r_seq.episodes.views import Dropped
 from t2r_seq.records.check import data_errors
 from t2r_seq.records.contents import (
   EXAMPLE,
@@ -39,6 +35,7 @@ from t2r_seq.records.files import (
   FilePatterns,
   check_file_types,
   compression_type,
+  files_of_split,
   shard_paths,
 )
 from t2r_seq.records.framing import Record, iterate_records
@@ -177,7 +174,7 @@ def join(parts: Iterable[np.ndarray]) -> np.ndarray:
   return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-class _RecordSource(EpisodeSource):
+class _RecordSource(Episodes):
   """Reads record files."""
 
   def __init__(
@@ -188,8 +185,14 @@ class _RecordSource(EpisodeSource):
   ) -> None:
     self._files = RecordFiles(patterns, compression)
     self._compression = compression
-    self.num_episodes = num_episodes
+    self._num_episodes = num_episodes
+    self.path = patterns if isinstance(patterns, str) else " ".join(patterns)
     self.notes: list[str] = []
+
+  @property
+  def num_episodes(self) -> int | None:
+    """The number of episodes, if a caller named it."""
+    return self._num_episodes
 
   def _specs_of(self, spec: specs.TensorSpecStruct | None) -> specs.TensorSpecStruct:
     """Returns the specs to parse; None proposes some from a look at all records."""
@@ -212,15 +215,15 @@ class _RecordSource(EpisodeSource):
     """Returns the files' names, sizes and times."""
     return self._files.fingerprint()
 
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+  def iterate(self, start: int = 0) -> Iterator[Episode]:
     """Yields the episodes from a number on; those before it are read, too.
 
-    Nothing else would tell which they are. See `EpisodeSource.episodes`.
+    Nothing else tells which they are. See `Episodes.iterate`.
     """
     return itertools.islice(self._read(), start, None)
 
   @abc.abstractmethod
-  def _read(self) -> Iterator[SourceEpisode]:
+  def _read(self) -> Iterator[Episode]:
     """Yields all episodes."""
 
 
@@ -279,7 +282,7 @@ class RecordEpisodes(_RecordSource):
       return specs.TensorSpecStruct()
     return find_flags(found[1].data, _features_of(self.spec))
 
-  def _read(self) -> Iterator[SourceEpisode]:
+  def _read(self) -> Iterator[Episode]:
     unset: dict[str, str] = {}
     whole = ""
     empty: list[str] = []
@@ -311,9 +314,9 @@ class RecordEpisodes(_RecordSource):
         )
       for path in self._unread:
         values.pop(path, None)
-      yield SourceEpisode(values, record.place, self._files.done(file_index, record))
+      yield Episode(values, record.place, self._files.done(file_index, record))
     if empty:
-      self.notes.append(left_out(len(empty), empty[0]))
+      self.notes.append(reading.left_out(len(empty), empty[0]))
 
 
 def _features_of(spec: specs.TensorSpecStruct) -> list[RecordFeature]:
@@ -502,7 +505,7 @@ class RecordSteps(_RecordSource):
     self._parser = RecordParser(spec, is_step, compression)
     self._is_step = is_step
 
-  def _read(self) -> Iterator[SourceEpisode]:
+  def _read(self) -> Iterator[Episode]:
     labels: set[str] = set()
     open_parts: list[_Part] = []
     self._empty: list[str] = []
@@ -537,7 +540,7 @@ class RecordSteps(_RecordSource):
         )
       yield self._episode(open_parts, labels)
     if self._empty:
-      self.notes.append(left_out(len(self._empty), self._empty[0]))
+      self.notes.append(reading.left_out(len(self._empty), self._empty[0]))
 
   def _parts(self) -> Iterator[_Part]:
     """Reads groups of records and cuts them where episodes end."""
@@ -623,7 +626,7 @@ class RecordSteps(_RecordSource):
     if group:
       yield last_file, group, True
 
-  def _episode(self, parts: list[_Part], labels: set[str]) -> SourceEpisode:
+  def _episode(self, parts: list[_Part], labels: set[str]) -> Episode:
     """Joins the parts of an episode."""
     first, last = parts[0], parts[-1]
     count = sum(part.num_steps for part in parts)
@@ -643,7 +646,7 @@ class RecordSteps(_RecordSource):
         continue
       steps = join(part.values[path] for part in parts)
       values[path] = steps if leaf.is_sequence else _constant(path, steps, place)
-    return SourceEpisode(values, place, last.done)
+    return Episode(values, place, last.done)
 
   def _is_absent(self, parts: list[_Part], path: str, place: str) -> bool:
     """Whether no step has an optional path; that only some have it is an error."""
@@ -733,37 +736,82 @@ def _is_same(value: Any, other: Any) -> bool:
   return np.asarray(value).tobytes() == np.asarray(other).tobytes()
 
 
-class TfdsSource(EpisodeSource):
-  """Reads episodes by way of TFDS; images stay encoded."""
+def open_records(
+  path: FilePatterns,
+  dropped: Dropped | None = None,
+  spec: specs.SpecStructure | None = None,
+  compression: str | None = None,
+  split: str | None = None,
+  episode_key: str | None = None,
+  first_key: str | None = None,
+  last_key: str | None = None,
+  episode_per_file: bool = False,
+) -> Episodes:
+  """Opens TFRecord files; a record is an episode unless a key says how these end.
 
-  def __init__(
-    self,
-    source: Any,
-    split: str | None = None,
-    leave_out: Callable[[str], bool] | None = None,
-  ) -> None:
-    """Opens the dataset; see `records.TfdsEpisodes`."""
-    self._name = str(source)
-    self._episodes = records.TfdsEpisodes(source, split or "train", leave_out)
-    self.spec = self._episodes.spec
-    self.num_episodes = self._episodes.num_episodes
-    self.notes: list[str] = []
+  Args:
+    path: patterns; see `records.get_data_format_and_filenames`.
+    dropped: paths to leave out.
+    spec: flat specs of the records; None proposes them from a look at all records.
+    compression: 'GZIP', 'ZLIB' or '', if the suffixes of the files don't tell.
+    split: reads the files of a split only, by their names.
+    episode_key: records are steps; this feature's value changes from episode to
+      episode.
+    first_key: this feature is 1 in the first step of an episode, or 'name=value';
+      records are steps, or sequences that are cut and joined.
+    last_key: the same of the last step of an episode.
+    episode_per_file: records are steps, and each file is an episode.
+  Raises:
+    SpecError: no file, no such key, or a spec that cannot be parsed.
+  """
+  keys = {
+    "episode_key": episode_key,
+    "first_key": first_key,
+    "last_key": last_key,
+    "episode_per_file": episode_per_file,
+  }
+  given = [name for name, value in keys.items() if value]
+  if len(given) > 1:
+    raise errors.ConversionError(
+      f"convert: expected one of {errors.listing(keys)}, got {errors.listing(given)}."
+    )
+  if split is not None:
+    _, names = records.get_data_format_and_filenames(path)
+    path = ",".join(files_of_split(f"convert: {path}", names, split))
+  flat = None
+  if spec is not None:
+    flat = specs.TensorSpecStruct(specs.flatten_spec_structure(spec))
+    flat = dropped.filter(flat) if dropped else flat
+  bounds = EpisodeBounds(episode_key, first_key, last_key, episode_per_file)
+  if bounds:
+    return RecordSteps(path, bounds, flat, compression)
+  return RecordEpisodes(path, flat, compression, dropped)
 
-  def fingerprint(self) -> dict[str, Any]:
-    """Returns the data set's name, version and sizes."""
-    return self._episodes.fingerprint
 
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    total = self._episodes.num_episodes
-    dataset = self._episodes.dataset(decode_images=False).skip(start)
-    number = start - 1
-    for number, episode in enumerate(dataset, start):
-      values = {path: _to_array(value) for path, value in episode.items()}
-      place = f"episode {number} of {self._name}"
-      yield SourceEpisode(values, place, (number + 1) / total)
-    if empty := total - 1 - number:
-      self.notes.append(left_out(empty, f"somewhere in {self._name}"))
+register_format(
+  "tfrecord",
+  suffixes=(".tfrecord", ".tfrecord.gz", ".tfrecords"),
+  recognises=os.path.isfile,
+  description="TFRecord files",
+  splits_by_file=True,
+)(open_records)
+
+
+@register_format("rlds", recognises=lambda path: False, splits_by_file=True)
+def open_rlds(
+  path: FilePatterns,
+  dropped: Dropped | None = None,
+  spec: specs.SpecStructure | None = None,
+  compression: str | None = None,
+  split: str | None = None,
+) -> Episodes:
+  """Opens RLDS episodes with specs that do not name the features of RLDS.
+
+  Specs of RLDS that are proposed, or that name `steps/...`, need no such format.
+  """
+  if spec is not None:
+    spec = records.rlds_specs(spec)
+  return open_records(path, dropped, spec, compression, split)
 
 
 def shard_names(path: str, num_shards: int) -> list[str]:
@@ -792,7 +840,7 @@ def check_spec(
   ExampleEncoder(record_spec(spec))
 
 
-class RecordTarget(EpisodeTarget):
+class RecordEpisodesWriter(EpisodeWriter):
   """Writes shards, each of which appears when it is whole.
 
   Which episodes are in which shard follows from their numbers alone, so a conversion

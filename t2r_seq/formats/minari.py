@@ -8,20 +8,17 @@ in the observations: there it is what the last step led to, and becomes
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, imports, specs
-from t2r_seq.convert import episodes
-from t2r_seq.convert.episodes import (
-  Dropped,
-  EpisodeSource,
-  SourceEpisode,
-  Values,
-)
+from t2r_seq import errors, specs
+from t2r_seq.episodes import reading
+from t2r_seq.episodes.episodes import Episodes, Values
+from t2r_seq.episodes.registry import register_format
+from t2r_seq.episodes.views import Dropped
 from t2r_seq.specs.image_headers import read_image_header
 
 METADATA = "metadata.json"
@@ -39,7 +36,7 @@ def read_metadata(folder: str) -> dict[str, Any]:
   name = os.path.join(folder, METADATA)
   if not os.path.isfile(name):
     return {}
-  return episodes.read_json_object(f"convert: {name}", name)
+  return reading.read_json_object(f"convert: {name}", name)
 
 
 def find_arrow(path: str) -> str | None:
@@ -51,7 +48,13 @@ def find_arrow(path: str) -> str | None:
   return None
 
 
-class MinariSource(EpisodeSource):
+@register_format(
+  "minari",
+  recognises=lambda path: os.path.isdir(path) and find_arrow(path) is not None,
+  description="Minari data sets",
+  extra="lerobot",
+)
+class MinariEpisodes(Episodes):
   """Reads the episodes of a dataset in Arrow files."""
 
   def __init__(self, path: str, dropped: Dropped | None = None) -> None:
@@ -71,7 +74,7 @@ class MinariSource(EpisodeSource):
         f"convert: {path}: expected a dataset of Minari's in Arrow files, got no "
         f"{METADATA} that says so."
       )
-    self._folder = folder
+    self.path, self._folder = path, folder
     self._dropped = dropped or Dropped()
     known = read_metadata(folder)
     self.metadata = {"minari": known}
@@ -84,10 +87,9 @@ class MinariSource(EpisodeSource):
       )
     self._lengths = [self._length(number) for number in numbers]
     self._numbers = [number for number in numbers if self._lengths[number]]
-    self.num_episodes = len(self._numbers)
-    self.episode_ends = np.cumsum([n for n in self._lengths if n]).tolist()
+    self.lengths = np.asarray([n for n in self._lengths if n], np.int64)
     if empty := [self._place(n) for n in numbers if not self._lengths[n]]:
-      self.notes = [episodes.left_out(len(empty), empty[0])]
+      self.notes = [reading.left_out(len(empty), empty[0])]
     self._spec_of_all: specs.TensorSpecStruct | None = None
     self.spec = specs.TensorSpecStruct()
     for number in self._numbers[:1]:
@@ -96,12 +98,27 @@ class MinariSource(EpisodeSource):
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""
-    return episodes.folder_fingerprint(self._folder)
+    return reading.folder_fingerprint(self._folder)
 
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    for number in self._numbers[start:]:
-      yield SourceEpisode(self._read(number), self._place(number))
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads steps of an episode; see `Episodes.read`."""
+    values = self._read(self._numbers[episode])
+    return {
+      path: values[path][start:stop] if self.spec[path].is_sequence else values[path]
+      for path in (self.spec if paths is None else paths)
+      if path in values
+    }
+
+  def place(self, episode: int) -> str:
+    """Returns where an episode is stored; episodes without a step count, too."""
+    return self._place(self._numbers[episode])
 
   def _place(self, number: int) -> str:
     return f"episode {number} of {self._folder}"
@@ -126,10 +143,10 @@ class MinariSource(EpisodeSource):
     tables = []
     for name in names:
       name = os.path.join(folder, name)
-      with episodes.reading(name, "an Arrow file"), pyarrow.OSFile(name) as file:
+      with reading.explained(name, "an Arrow file"), pyarrow.OSFile(name) as file:
         tables.append(pyarrow.ipc.open_file(file).read_all())
         tables[-1].validate(full=True)
-    with episodes.reading(place, "Arrow files of the same columns"):
+    with reading.explained(place, "Arrow files of the same columns"):
       table = pyarrow.concat_tables(tables)
     length, values = self._lengths[number], {}
     if len(table) != length + 1:

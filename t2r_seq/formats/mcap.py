@@ -11,20 +11,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, imports, specs
-from t2r_seq.convert import episodes, mcap_files
-from t2r_seq.convert.episodes import (
-  Dropped,
-  EpisodeSource,
-  SourceEpisode,
-  Values,
-)
+from t2r_seq.episodes import reading
+from t2r_seq.episodes.episodes import Episodes, Values
+from t2r_seq.episodes.registry import register_format
+from t2r_seq.episodes.views import Dropped
+from t2r_seq.formats import mcap_files
 from t2r_seq.specs import names as spec_names
 from t2r_seq.specs.image_headers import read_image_header
 from t2r_seq.specs.packing import encode_image
@@ -95,7 +93,7 @@ class Contract:
       ConversionError: it is none; with every key.
     """
     where = f"convert: layout: {path}"
-    values = episodes.read_json_object(where, path)
+    values = reading.read_json_object(where, path)
     known = [field.name for field in dataclasses.fields(cls)]
     found = [
       errors.Mismatch(
@@ -147,7 +145,7 @@ def find_bags(path: str) -> list[tuple[str, list[str]]]:
   """
   if not os.path.isdir(path):
     return [(path, [path])]
-  names = sorted(os.listdir(path), key=episodes.natural_order)
+  names = sorted(os.listdir(path), key=reading.natural_order)
   own = [os.path.join(path, n) for n in names if n.lower().endswith(SUFFIX)]
   if own and _ROSBAG in names:
     return [(path, own)]
@@ -245,7 +243,7 @@ class _Form:
   def __str__(self) -> str:
     what = f"{self.data_format} images of " if self.data_format else ""
     return f"{what}{'text' if self.is_text else ''}" + (
-      f"{self.shape}" if self.is_text else episodes.describe(self.dtype, self.shape)
+      f"{self.shape}" if self.is_text else reading.describe(self.dtype, self.shape)
     )
 
   def spec(self, path: str) -> specs.ExtendedTensorSpec:
@@ -262,7 +260,31 @@ class _Form:
 _CLOCK = _Form(np.dtype(np.int64), ())
 
 
-class McapSource(EpisodeSource):
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+  """The messages that the steps of a recording show.
+
+  Attributes:
+    numbers: of the messages, int64 [T] by topic.
+    times: of these, ns, int64 [T] by topic.
+    num_steps: T.
+  """
+
+  numbers: dict[str, np.ndarray]
+  times: dict[str, np.ndarray]
+  num_steps: int
+
+
+def _recognises(path: str) -> bool:
+  if os.path.isdir(path):
+    return bool(find_bags(path))
+  with open(path, "rb") as file:
+    is_mcap = file.read(len(mcap_files.SIGNATURE)) == mcap_files.SIGNATURE
+  return is_mcap or path.lower().endswith(SUFFIX)
+
+
+@register_format("mcap", recognises=_recognises, description="MCAP files", extra="mcap")
+class McapEpisodes(Episodes):
   """Reads recordings by a contract, each as an episode."""
 
   def __init__(
@@ -280,7 +302,7 @@ class McapSource(EpisodeSource):
         one without the topics.
     """
     imports.load_extra("mcap.reader", "mcap")
-    self._path = path
+    self.path = path
     dropped = dropped or Dropped()
     bags = find_bags(path)
     if not bags:
@@ -319,7 +341,7 @@ class McapSource(EpisodeSource):
     self.spec = specs.TensorSpecStruct(
       (path, form.spec(path)) for path, form in sorted(forms.items())
     )
-    self.num_episodes = len(self._bags)
+    self._shown: dict[int, _Shown] = {}
     self.metadata = {
       "mcap": {
         "layout": dataclasses.asdict(self._contract),
@@ -327,14 +349,14 @@ class McapSource(EpisodeSource):
         "names": self._names,
       }
     }
-    self.notes: list[str] = []
+    self._opening_notes: list[str] = []
     if self._swapped:
-      self.notes.append(
+      self._opening_notes.append(
         f"Red and blue of {errors.listing(self._swapped)} are swapped back, to PNG: "
         "'compressed rgb8' says that the encoder took red for blue."
       )
     if empty:
-      self.notes.append(episodes.left_out(len(empty), empty[0][0]))
+      self._opening_notes.append(reading.left_out(len(empty), empty[0][0]))
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns sizes and times of the files, and the contract."""
@@ -344,34 +366,66 @@ class McapSource(EpisodeSource):
       "layout": dataclasses.asdict(self._contract),
     }
 
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    self._skipped, self._repeated, self._farthest = {}, {}, (0.0, "", "")
-    for number in range(start, len(self._bags)):
-      name, parts = self._bags[number]
-      with episodes.reading(name, "messages"):
-        values = self._read(name, parts)
-      yield SourceEpisode(values, f"episode {number}, {name}")
+  @property
+  def num_episodes(self) -> int:
+    """The number of recordings that have steps."""
+    return len(self._bags)
+
+  @property
+  def lengths(self) -> np.ndarray:  # type: ignore[override]
+    """Steps of each recording; reads the times of all messages at the first call."""
+    found = [self._show(number).num_steps for number in range(len(self._bags))]
+    return np.asarray(found, np.int64)
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Decodes the messages that some steps show; see `Episodes.read`."""
+    shown = self._show(episode)
+    own = self.spec if paths is None else paths
+    steps = slice(*slice(start, stop).indices(shown.num_steps))
+    values = {
+      path: shown.times[topic][steps]
+      for topic, path in self._clocks.items()
+      if path in own
+    }
+    with reading.explained(self._bags[episode][0], "messages"):
+      values |= self._gather(episode, [p for p in self._forms if p in own], steps)
+    return values
+
+  def place(self, episode: int) -> str:
+    """Returns the file or the folder of a recording."""
+    return f"episode {episode}, {self._bags[episode][0]}"
+
+  @property
+  def notes(self) -> list[str]:  # type: ignore[override]
+    """Notes of the layout, and of the recordings that were read so far."""
+    notes, clock = [*self._opening_notes], self._contract.clock
     if self._skipped:
-      self.notes.append(
-        f"{sum(self._skipped.values())} messages of {self._contract.clock} are no "
-        "steps: not all topics had one before them, first in "
-        f"{next(iter(self._skipped))}."
+      notes.append(
+        f"{sum(self._skipped.values())} messages of {clock} are no steps: not all "
+        f"topics had one before them, first in {next(iter(self._skipped))}."
       )
     if self._repeated:
-      self.notes.append(
-        f"{sum(self._repeated.values())} messages of {self._contract.clock} have the "
+      notes.append(
+        f"{sum(self._repeated.values())} messages of {clock} have the "
         f"{self._contract.time} time of the message before them: each is a step. First "
         f"in {next(iter(self._repeated))}."
       )
     seconds, topic, place = self._farthest
     if seconds:
       is_bounded = topic in self._contract.tolerance
-      self.notes.append(
+      notes.append(
         f"The message farthest from its step is {seconds:.3f} s away: {topic} at "
         f"{place}."
         + ("" if is_bounded else " A tolerance in the layout would refuse it.")
       )
+    return notes
 
   # What there is.
 
@@ -379,7 +433,7 @@ class McapSource(EpisodeSource):
     """Finds what the values of each path are, by the first message of its topic."""
     found = []
     for path, (topic, field) in self._fields.items():
-      with episodes.reading(name, "messages"):
+      with reading.explained(name, "messages"):
         _, _, message, first = next(self._iterate(parts, [topic]))
         place = f"{name}: {topic}"
         try:
@@ -440,8 +494,15 @@ class McapSource(EpisodeSource):
 
   # Reading.
 
-  def _read(self, name: str, parts: list[str]) -> Values:
-    """Reads an episode: when messages came, and then those that steps show."""
+  def _show(self, episode: int) -> _Shown:
+    """Finds which message of each topic a step shows; reads times only, once."""
+    if episode not in self._shown:
+      name, parts = self._bags[episode]
+      with reading.explained(name, "messages"):
+        self._shown[episode] = self._find_shown(name, parts)
+    return self._shown[episode]
+
+  def _find_shown(self, name: str, parts: list[str]) -> _Shown:
     came: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
     is_header = self._contract.time == HEADER
     for part, topic, known, message in self._iterate(parts, self._topics, is_header):
@@ -472,15 +533,11 @@ class McapSource(EpisodeSource):
     if first:
       self._skipped[name] = first
     ticks = ticks[first:]
-    values: Values = {}
+    shown = {topic: numbers[first:] for topic, numbers in shown.items()}
+    shown_times = {topic: times[topic][shown[topic]] for topic in self._topics}
     for topic in self._topics:
-      shown[topic] = shown[topic][first:]
-      clock_values = times[topic][shown[topic]]
-      self._check_distance(name, topic, clock_values - ticks)
-      if topic in self._clocks:
-        values[self._clocks[topic]] = clock_values
-    values.update(self._gather(name, parts, shown, len(ticks)))
-    return values
+      self._check_distance(name, topic, shown_times[topic] - ticks)
+    return _Shown(shown, shown_times, len(ticks))
 
   def _check_times(self, parts: list[str], topic: str, rows: np.ndarray) -> None:
     """Checks that the times of a topic's messages do not fall, and are set.
@@ -602,28 +659,28 @@ class McapSource(EpisodeSource):
       )
     self._farthest = max(self._farthest, (seconds, topic, f"step {step} of {name}"))
 
-  def _gather(
-    self, name: str, parts: list[str], shown: Mapping[str, np.ndarray], num_steps: int
-  ) -> Values:
-    """Decodes each message that is shown, once, into all steps that show it."""
-    values: Values = {
-      path: np.empty(
-        (num_steps, *(() if form.data_format else form.shape)),
-        object if form.is_text or form.data_format else form.dtype,
+  def _gather(self, episode: int, own: Sequence[str], steps: slice) -> Values:
+    """Decodes each message that the steps show, once, into all that show it."""
+    name, parts = self._bags[episode]
+    shown, num_steps = self._show(episode).numbers, steps.stop - steps.start
+    values: Values = {}
+    topics: dict[str, list[str]] = {}
+    for path in own:
+      form = self._forms[path]
+      is_object = form.is_text or form.data_format
+      shape = () if form.data_format else form.shape
+      values[path] = np.empty(
+        (max(num_steps, 0), *shape), object if is_object else form.dtype
       )
-      for path, form in self._forms.items()
-    }
-    spans = {topic: _spans(numbers) for topic, numbers in shown.items()}
-    paths: dict[str, list[str]] = {}
-    for path, (topic, _) in self._fields.items():
-      paths.setdefault(topic, []).append(path)
-    count = dict.fromkeys(paths, 0)
-    for _, topic, message, found in self._iterate(parts, paths):
+      topics.setdefault(self._fields[path][0], []).append(path)
+    spans = {topic: _spans(shown[topic][steps]) for topic in topics}
+    count = dict.fromkeys(topics, 0)
+    for _, topic, message, found in self._iterate(parts, topics):
       span, data = spans[topic].get(count[topic]), found.data
       count[topic] += 1
       if span is None:
         continue
-      place = f"{name}: {topic}: step {span[0]}"
+      place = f"{name}: {topic}: step {steps.start + span[0]}"
       try:
         decoded = message.decode(data)
       except Exception as error:
@@ -631,7 +688,7 @@ class McapSource(EpisodeSource):
           f"convert: {place}: expected a {message.type}, got {len(data)} bytes that "
           f"are none: {error}."
         ) from error
-      for path in paths[topic]:
+      for path in topics[topic]:
         value = self._value(place, path, message, decoded)
         for step in range(*span):
           values[path][step] = value

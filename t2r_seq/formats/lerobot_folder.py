@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, imports, specs
-from t2r_seq.convert import episodes
-from t2r_seq.convert.episodes import Values
+from t2r_seq import errors, specs
+from t2r_seq.episodes import reading
+from t2r_seq.episodes.episodes import Values, num_bytes
 from t2r_seq.store import videos
 
 # What this library knows of the episodes beside what the format has.
@@ -257,7 +257,7 @@ class LeRobotFolder:
         want = f"a range of the {len(self)} episodes, such as '0:{len(self)}'"
         raise self._error(INFO, f"splits: {name}", want, repr(text)) from error
       found[name] = range(first, end)
-    with episodes.reading(os.path.join(self.path, EXTRA), "splits"):
+    with reading.explained(os.path.join(self.path, EXTRA), "splits"):
       known = self.extra.get("splits") or {}
       return found | {name: list(map(int, numbers)) for name, numbers in known.items()}
 
@@ -339,7 +339,7 @@ class LeRobotFolder:
     for key in wanted:
       if is_video[key]:
         assert times is not None
-        room = None if out is None else out[key]
+        room = None if out is None else out.get(key)
         self._check_span(episode, key, times)
         values[key] = self._decode(episode, key, times[shown], start, room)
       elif key in self.features:
@@ -414,7 +414,7 @@ class LeRobotFolder:
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns JSON values that change when the files do."""
-    return episodes.folder_fingerprint(self.path)
+    return reading.folder_fingerprint(self.path)
 
   # Metadata.
 
@@ -929,10 +929,10 @@ class _ColumnCache:
   def put(self, key: Any, column: np.ndarray) -> None:
     """Keeps a column; drops those that were not asked for the longest."""
     self._found[key] = column
-    self._num_bytes += episodes.num_bytes({"": column})
+    self._num_bytes += num_bytes({"": column})
     while self._num_bytes > self._max_bytes and len(self._found) > 1:
       _, dropped = self._found.popitem(last=False)
-      self._num_bytes -= episodes.num_bytes({"": dropped})
+      self._num_bytes -= num_bytes({"": dropped})
 
 
 def to_numpy(column: Any, feature: Feature) -> np.ndarray:

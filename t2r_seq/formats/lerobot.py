@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.convert.episodes import (
-  Dropped,
-  EpisodeSource,
-  SourceEpisode,
-  left_out,
-  reading,
-)
-from t2r_seq.convert.lerobot_folder import (
+from t2r_seq.episodes import reading, splits
+from t2r_seq.episodes.episodes import Episodes, Values
+from t2r_seq.episodes.registry import register_format
+from t2r_seq.episodes.views import Dropped
+from t2r_seq.formats.lerobot_folder import (
   DERIVED,
   EXTRA,
+  INFO,
   STATS,
   TASK,
   TIMESTAMP,
   VIDEO,
   LeRobotFolder,
+  is_lerobot,
   read_json,
 )
-from t2r_seq.store import splits, videos
+from t2r_seq.store import videos
 from t2r_seq.store.videos import VideoEncoding, VideoOptions
 
 
-class LeRobotSource(EpisodeSource):
+@register_format(
+  "lerobot",
+  suffixes=(".lerobot",),
+  recognises=lambda path: os.path.isdir(path) and is_lerobot(path),
+  description=f"LeRobot folders (with {INFO})",
+  extra="lerobot",
+)
+class LeRobotEpisodes(Episodes):
   """Reads the episodes of a dataset, with the text of their task at each step.
 
   What says where a step is, such as its index, is left out: an episode tells.
@@ -56,8 +62,10 @@ class LeRobotSource(EpisodeSource):
       ImportError: the extra is not installed.
       ConversionError: no dataset that can be read.
     """
+    self.path = path
     self.folder = LeRobotFolder(path, frames_by, frame_tolerance)
     self._extra = self.folder.extra
+    self._millimetres: frozenset[str] = frozenset()
     self._keys = self._extra.get("keys", {})
     dropped = dropped or Dropped()
     # A clock's time stamps don't follow from the step.
@@ -79,16 +87,20 @@ class LeRobotSource(EpisodeSource):
       if (key := self._keys.get(path, path)) in features
       and features[key].dtype == VIDEO
     ]
-    with reading(os.path.join(self.folder.path, EXTRA), "the options of its videos"):
+    with reading.explained(
+      os.path.join(self.folder.path, EXTRA), "the options of its videos"
+    ):
       self._were_kept = {
         path: VideoOptions.from_json_dict(options)
         for path, options in self._extra.get("videos", {}).items()
         if path in self.videos
       }
+    self.derived_spec = {
+      key: leaf for key, leaf in self.folder.spec.items() if key not in self.spec
+    }
     lengths = self.folder.lengths
     self._episodes = np.flatnonzero(lengths).tolist()
-    self.num_episodes = len(self._episodes)
-    self.episode_ends = np.cumsum(lengths[self._episodes]).tolist()
+    self.lengths = lengths[self._episodes]
     self.metadata = self._read_metadata()
     self.splits = splits.renumber(self.folder.splits, np.asarray(self._episodes))
     if not self._extra:
@@ -107,7 +119,7 @@ class LeRobotSource(EpisodeSource):
       note = f"{errors.listing(depth)}: depth is float32 in metres."
       self.notes = [*self.notes, note]
     if empty := np.flatnonzero(lengths == 0).tolist():
-      note = left_out(len(empty), f"episode {empty[0]} of {path}")
+      note = reading.left_out(len(empty), f"episode {empty[0]} of {path}")
       self.notes = [*self.notes, note]
 
   def _known_spec(
@@ -117,7 +129,7 @@ class LeRobotSource(EpisodeSource):
     if not self._extra:
       return {}
     name = os.path.join(self.folder.path, EXTRA)
-    with reading(name, "the specs of a conversion"):
+    with reading.explained(name, "the specs of a conversion"):
       spec = specs.TensorSpecStruct.from_json(json.dumps(self._extra["spec"]))
       sizes = {key: leaf.shape.num_elements() for key, leaf in of_keys.items()}
       self._keys = {
@@ -159,13 +171,13 @@ class LeRobotSource(EpisodeSource):
     return found
 
   def check_files(self) -> Iterator[str]:
-    """Looks for frames that no step has; see `EpisodeSource.check_files`."""
+    """Looks for frames that no step has; see `Episodes.check_files`."""
     return self.folder.extra_frames()
 
-  def keep_videos(
+  def with_videos(
     self, formats: Collection[str], encoding: VideoEncoding | None = None
-  ) -> None:
-    """Gives videos as they are: cut out of their files; see `EpisodeSource`."""
+  ) -> Episodes:
+    """Returns whole videos, cut out of their files; see `Episodes.with_videos`."""
     kept = dict(self._were_kept)
     for path in self.videos if encoding is not None else ():
       if path not in kept:
@@ -173,14 +185,14 @@ class LeRobotSource(EpisodeSource):
         depth = self.folder.quantizer(self._keys.get(path, path))
         unit = None if depth is None else "m"
         kept[path] = VideoOptions(**made, fps=self.folder.fps, unit=unit, depth=depth)
-    self.kept_videos = {p: how for p, how in kept.items() if "mp4" in formats}
-    self.spec = specs.TensorSpecStruct(
+    kept = {path: options for path, options in kept.items() if "mp4" in formats}
+    spec = specs.TensorSpecStruct(
       (path, specs.ExtendedTensorSpec.from_spec(leaf, data_format="mp4"))
-      if path in self.kept_videos
+      if path in kept
       else (path, leaf)
       for path, leaf in self.spec.items()
     )
-    self.notes = [*self.notes]
+    return self.copy(kept_videos=kept, spec=spec, notes=[*self.notes])
 
   def _cut(self, episode: int, path: str) -> np.ndarray:
     """Returns the video of an episode."""
@@ -198,19 +210,51 @@ class LeRobotSource(EpisodeSource):
     """Returns the files' number, sizes and newest time."""
     return self.folder.fingerprint()
 
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    kept = self.kept_videos
-    keys = {p: self._keys.get(p, p) for p in self.spec if p not in kept}
-    for index in self._episodes[start:]:
-      found = self.folder.read(index, keys.values())
-      values = {path: self._restore(path, found[key]) for path, key in keys.items()}
-      values |= {path: self._cut(index, path) for path in kept if path in self.spec}
-      yield SourceEpisode(values, f"episode {index} of {self.folder.path}")
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads steps of an episode; decodes only the frames that they show."""
+    index = self._episodes[episode]
+    own = list(self.spec if paths is None else paths)
+    kept = [path for path in own if path in self.kept_videos]
+    keys = {path: self._keys.get(path, path) for path in own if path not in kept}
+    rooms = {keys[path]: room for path, room in (out or {}).items() if path in keys}
+    for path in own:
+      if path in self._millimetres and keys[path] not in rooms:
+        count = len(range(int(self.lengths[episode]))[start:stop])
+        rooms[keys[path]] = np.empty((count, *self.spec[path].shape), np.uint16)
+    found = self.folder.read(index, keys.values(), start, stop, rooms)
+    values = {path: self._restore(path, found[key]) for path, key in keys.items()}
+    return values | {path: self._cut(index, path) for path in kept}
+
+  def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
+    """Casts numbers; depth that becomes uint16 is read in millimetres, not metres."""
+    if not isinstance(casts, Mapping):
+      return super().cast(casts)
+    depth = {
+      path: specs.ExtendedTensorSpec.from_spec(self.spec[path], dtype=tf.uint16)
+      for path, dtype in casts.items()
+      if path in self.videos
+      and self.folder.quantizer(self._keys.get(path, path)) is not None
+      and tf.as_dtype(dtype) == tf.uint16
+    }
+    spec = specs.TensorSpecStruct({**self.spec, **depth})
+    changed: Episodes = self.copy(spec=spec, _millimetres=frozenset(depth))
+    left = {path: dtype for path, dtype in casts.items() if path not in depth}
+    return Episodes.cast(changed, left) if left else changed
+
+  def place(self, episode: int) -> str:
+    """Returns where an episode is stored; episodes without a step count, too."""
+    return f"episode {self._episodes[episode]} of {self.path}"
 
   def _restore(self, path: str, rows: np.ndarray) -> np.ndarray:
     """Gives the values of all steps the form of their spec."""
-    leaf = self.spec[path]
+    leaf = self.spec.get(path) or self.derived_spec[path]
     if not leaf.is_sequence:
       rows = rows[:1]
     if rows.dtype == object and leaf.dtype == tf.uint8 and not leaf.data_format:

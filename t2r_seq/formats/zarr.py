@@ -13,27 +13,25 @@ import math
 import os
 import shutil
 import stat
+import threading
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, files, imports, specs
-from t2r_seq.convert import episodes
-from t2r_seq.convert.episodes import (
-  Dropped,
-  EpisodeSource,
-  EpisodeTarget,
-  SourceEpisode,
-  Values,
-)
+from t2r_seq import errors, files, specs
+from t2r_seq.episodes import reading
+from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.registry import register_format
+from t2r_seq.episodes.views import Dropped
 
 ENDS = "episode_ends"
 # An attribute of the root: specs by key, so that a round trip gives the same ones.
 SPEC_ATTRIBUTE = "t2r_seq_spec"
 METADATA_ATTRIBUTE = "t2r_seq_metadata"
 _IMAGE_CODECS = "imagecodecs_"
+_ROOT_FILES = (".zgroup", "zarr.json", ".zmetadata")
 _METADATA_FILES, _ATTRIBUTES = (".zarray", "zarr.json"), ".zattrs"
 # The header of a chunk, which ends with the length of it.
 _BLOSC_BYTES = 16
@@ -311,6 +309,7 @@ class ZarrRows:
     self._chunk = max(int(array.chunks[0]), 1)
     self._start = 0
     self._kept: np.ndarray | None = None
+    self._lock = threading.Lock()
 
   def read(self, start: int, stop: int) -> np.ndarray:
     """Returns rows start to stop.
@@ -319,6 +318,10 @@ class ZarrRows:
       start: the first row.
       stop: the row after the last one; at most the number of rows.
     """
+    with self._lock:
+      return self._read(start, stop)
+
+  def _read(self, start: int, stop: int) -> np.ndarray:
     kept = self._kept
     if kept is None or not self._start <= start < self._start + len(kept):
       self._start = start // self._chunk * self._chunk
@@ -337,7 +340,21 @@ class ZarrRows:
     return found
 
 
-class ZarrSource(EpisodeSource):
+def _is_group(path: str) -> bool:
+  if os.path.isfile(path):
+    return path.lower().endswith(".zarr.zip")
+  names = set(os.listdir(path))
+  return bool(names & set(_ROOT_FILES)) or {"data", "meta"} <= names
+
+
+@register_format(
+  "zarr",
+  suffixes=(".zarr",),
+  recognises=_is_group,
+  description="zarr groups",
+  extra="zarr",
+)
+class ZarrEpisodes(Episodes):
   """Reads the episodes of a zarr group."""
 
   def __init__(self, path: str, dropped: Dropped | None = None) -> None:
@@ -350,23 +367,25 @@ class ZarrSource(EpisodeSource):
       ImportError: zarr is not installed.
       ConversionError: with every array that does not fit the layout.
     """
-    self._path = path
+    self.path = path
     check_own_files(path)
     self._arrays: dict[str, Any] = {}
+    self._columns: dict[str, ZarrRows] = {}
     self.notes: list[str] = []
     self.problems: list[str] = []
-    with episodes.reading(path, "a zarr group"):
+    with reading.explained(path, "a zarr group"):
       self._group = open_group(path)
       self._ends = self._read_ends()
       lengths = np.diff(self._ends, prepend=0)
       self._episodes = np.flatnonzero(lengths).tolist()
-      self.num_episodes = len(self._episodes)
+      self.lengths = lengths[self._episodes]
       if empty := np.flatnonzero(lengths == 0).tolist():
-        self.notes.append(episodes.left_out(len(empty), f"episode {empty[0]}"))
+        self.notes.append(reading.left_out(len(empty), f"episode {empty[0]}"))
       metadata = dict(self._read_metadata())
       self.splits = metadata.pop("splits", {})
       self.metadata = metadata
       self.spec = self._collect(self._known_spec(), dropped or Dropped())
+    self._columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """The group's attributes, or the metadata that a conversion left there."""
@@ -379,39 +398,49 @@ class ZarrSource(EpisodeSource):
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""
-    if os.path.isfile(self._path):
-      found = os.stat(self._path)
+    if os.path.isfile(self.path):
+      found = os.stat(self.path)
       return {"files": 1, "bytes": found.st_size, "newest": found.st_mtime_ns}
-    return episodes.folder_fingerprint(self._path)
+    return reading.folder_fingerprint(self.path)
 
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
-    for index in self._episodes[start:]:
-      first = self._ends[index - 1] if index else 0
-      place = f"episode {index} of {self._path}"
-      values: Values = {}
-      for path, column in columns.items():
-        is_sequence = self.spec[path].is_sequence
-        rows = (first, self._ends[index]) if is_sequence else (index, index + 1)
-        with episodes.reading(f"{place}: {path}", "chunks"):
-          found = column.read(*rows)
-        values[path] = found if is_sequence else found.reshape(found.shape[1:])
-      yield SourceEpisode(values, place)
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads steps of an episode; see `Episodes.read`."""
+    index = self._episodes[episode]
+    first = self._ends[index - 1] if index else 0
+    begin, end, _ = slice(start, stop).indices(self._ends[index] - first)
+    values: Values = {}
+    for path in self.spec if paths is None else paths:
+      is_sequence = self.spec[path].is_sequence
+      rows = (first + begin, first + end) if is_sequence else (index, index + 1)
+      with reading.explained(f"{self.place(episode)}: {path}", "chunks"):
+        found = self._columns[path].read(*rows)
+      values[path] = found if is_sequence else found.reshape(found.shape[1:])
+    return values
+
+  def place(self, episode: int) -> str:
+    """Returns where an episode is stored; episodes without a step count, too."""
+    return f"episode {self._episodes[episode]} of {self.path}"
 
   def _read_ends(self) -> list[int]:
     """Reads where episodes end; they must not fall."""
-    names = read_arrays(self._path, "meta")
+    names = read_arrays(self.path, "meta")
     if ENDS not in names:
       raise errors.ConversionError(
-        f"convert: {self._path}: expected an array meta/{ENDS}, as "
+        f"convert: {self.path}: expected an array meta/{ENDS}, as "
         f"diffusion_policy has it, got {errors.listing(names)} in meta."
       )
-    stored = list_files(self._path)
+    stored = list_files(self.path)
     for _, name in chunk_names(names[ENDS]):
       if f"meta/{ENDS}/{name}" not in stored:
         raise errors.ConversionError(
-          f"convert: {self._path}: meta/{ENDS}: expected its chunk {name}, got no "
+          f"convert: {self.path}: meta/{ENDS}: expected its chunk {name}, got no "
           "file: nothing else tells where episodes end."
         )
     array = self._group[f"meta/{ENDS}"]
@@ -419,7 +448,7 @@ class ZarrSource(EpisodeSource):
     is_rising = ends.ndim == 1 and ends.dtype.kind in "iu"
     if not is_rising or not (np.diff(ends.astype(np.int64), prepend=0) >= 0).all():
       raise errors.ConversionError(
-        f"convert: {self._path}: meta/{ENDS}: expected integers that rise "
+        f"convert: {self.path}: meta/{ENDS}: expected integers that rise "
         f"from 0, got {errors.describe(ends)} {ends.ravel()[:8].tolist()}."
       )
     return ends.tolist()
@@ -438,9 +467,9 @@ class ZarrSource(EpisodeSource):
   ) -> specs.TensorSpecStruct:
     found: list[errors.Mismatch] = []
     collected: dict[str, specs.ExtendedTensorSpec] = {}
-    names = list_files(self._path)
+    names = list_files(self.path)
     for folder, rows in (("data", self._ends[-1:]), ("meta", [len(self._ends)])):
-      for key, metadata in read_arrays(self._path, folder).items():
+      for key, metadata in read_arrays(self.path, folder).items():
         path, leaf = known.get(key, (key, None))
         if (folder == "meta" and key == ENDS) or dropped.has(path):
           continue
@@ -449,11 +478,11 @@ class ZarrSource(EpisodeSource):
           continue
         if list(array.shape[:1]) != rows:
           want = f"{rows[0] if rows else 0} rows, as meta/{ENDS} says"
-          got = episodes.describe(array.dtype, array.shape)
+          got = reading.describe(array.dtype, array.shape)
           hint = f"Leave it out: --drop {path}."
           found.append(errors.Mismatch(path, want, got, hint))
           continue
-        described = episodes.array_spec(
+        described = reading.array_spec(
           path, array.dtype, array.shape[1:], folder == "data"
         )
         if isinstance(described, errors.Mismatch):
@@ -467,7 +496,7 @@ class ZarrSource(EpisodeSource):
         )
         collected[path] = leaf if leaf is not None and is_same else described
     if found:
-      operation = f"convert: {self._path}"
+      operation = f"convert: {self.path}"
       raise errors.mismatch_error(operation, found, errors.ConversionError)
     return specs.TensorSpecStruct(sorted(collected.items()))
 
@@ -546,7 +575,7 @@ def check_spec(path: str, spec: specs.TensorSpecStruct) -> None:
     SpecError: with every path that plain arrays cannot hold, or whose name is taken.
   """
   load_zarr()
-  episodes.check_numbers(f"convert: {path}", spec)
+  reading.check_numbers(f"convert: {path}", spec)
   array_keys(spec)
   found = [
     errors.Mismatch(
@@ -562,7 +591,7 @@ def check_spec(path: str, spec: specs.TensorSpecStruct) -> None:
     raise errors.mismatch_error(f"convert: {path}", found)
 
 
-class ZarrTarget(EpisodeTarget):
+class ZarrWriter(EpisodeWriter):
   """Writes whole chunks only, into a folder that is renamed when all are there.
 
   A chunk is never written twice with other data, so one that a kill tore is never one

@@ -15,16 +15,18 @@ import glob
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, specs
-from t2r_seq.convert import episodes, hdf5
-from t2r_seq.convert.episodes import Dropped, EpisodeTarget, Values
-from t2r_seq.convert.hdf5 import DATA, NUM_SAMPLES
+from t2r_seq.episodes import reading
+from t2r_seq.episodes.episodes import EpisodeWriter, Values
+from t2r_seq.episodes.views import Dropped
+from t2r_seq.formats import hdf5
+from t2r_seq.formats.hdf5 import DATA, NUM_SAMPLES
 
 MASK, TOTAL = "mask", "total"
 OBS, NEXT_OBS, FINAL_OBS = "obs/", "next_obs/", "final_obs/"
@@ -67,7 +69,7 @@ def is_shifted(obs: Any, next_obs: Any) -> bool:
   return True
 
 
-class RobomimicSource(hdf5.LayoutSource):
+class RobomimicEpisodes(hdf5.LayoutEpisodes):
   """Reads the demos of a file, or of a folder of them, demo_2 before demo_10."""
 
   def __init__(
@@ -75,28 +77,22 @@ class RobomimicSource(hdf5.LayoutSource):
     path: str,
     foreign: Mapping[str, hdf5.Foreign],
     dropped: Dropped,
-    spec: specs.TensorSpecStruct | None = None,
   ) -> None:
-    """Looks at every demo; reads masks, and next_obs; see `hdf5.LayoutSource`."""
-    super().__init__(path, foreign, hdf5.ROBOMIMIC, dropped, spec)
+    """Looks at every demo; reads masks, and next_obs; see `hdf5.LayoutEpisodes`."""
+    super().__init__(path, foreign, hdf5.ROBOMIMIC, dropped)
     self._finals = final_paths(self.spec)
-    with episodes.reading(path, "masks"):
+    with reading.explained(path, "masks"):
       self.splits = self._read_splits()
 
   def _path_at(self, place: str) -> str | None:
     is_mask = place.strip("/").split("/")[0] == MASK
     return "" if is_mask else super()._path_at(place)
 
-  def _is_read(self, path: str) -> bool:
-    if path.startswith(NEXT_OBS) and self._known is not None:
-      return super()._is_read(FINAL_OBS + path.removeprefix(NEXT_OBS))
-    return super()._is_read(path)
-
   def _describe(self, path: str, dataset: Any, place: hdf5.Place) -> hdf5.PathOnDisk:
     """All datasets of a demo have a row for each step."""
     num_steps, shape = place.stop - place.start, dataset.shape
     if shape[:1] != (num_steps,):
-      got = episodes.describe(dataset.dtype, shape)
+      got = reading.describe(dataset.dtype, shape)
       self._problem(path, f"{num_steps} rows", got, str(place))
     return hdf5.PathOnDisk(path, dataset.dtype, shape[1:], True)
 
@@ -139,8 +135,6 @@ class RobomimicSource(hdf5.LayoutSource):
     """Whether the rows of a next_obs are the next ones of its obs, in all demos."""
     if next_obs.is_optional or obs is None or not _fits(obs, next_obs):
       return False
-    if self._known is not None:  # An earlier look has compared them.
-      return FINAL_OBS + key in self._known
     demos = (self._file(place.file)[place.group] for place in self._places)
     return all(is_shifted(demo[OBS + key], demo[NEXT_OBS + key]) for demo in demos)
 
@@ -166,17 +160,17 @@ class RobomimicSource(hdf5.LayoutSource):
     found = {name: _to_json(value) for name, value in attributes.items()}
     found.pop(TOTAL, None)
     found.pop(SPEC_ATTRIBUTE, None)
-    with episodes.reading(self._names[0], f"JSON in {METADATA_ATTRIBUTE}"):
+    with reading.explained(self._names[0], f"JSON in {METADATA_ATTRIBUTE}"):
       metadata = dict(json.loads(found.pop(METADATA_ATTRIBUTE, "{}")))
     return _with_names(metadata, {"attrs": found} if found else {}, self._demo_names())
 
-  def metadata_of(self, chosen: np.ndarray) -> Mapping[str, Any]:
+  def metadata_of(self, episodes: np.ndarray) -> Mapping[str, Any]:
     """See the base class: some of the demos have fewer names."""
     if len(self._names) > 1:
       return {}
     names = self._demo_names()
     robomimic = dict(self.metadata.get("robomimic", {}))
-    return _with_names(self.metadata, robomimic, [names[n] for n in chosen.tolist()])
+    return _with_names(self.metadata, robomimic, [names[n] for n in episodes.tolist()])
 
   def _read_splits(self) -> dict[str, list[int]]:
     """The filter keys of all files, as numbers of demos."""
@@ -200,17 +194,16 @@ class RobomimicSource(hdf5.LayoutSource):
         found.setdefault(key, []).extend(own)
     return found
 
-  def _read(self, place: hdf5.Place) -> Values:
-    values = super()._read(place)
+  def _read(
+    self, place: hdf5.Place, paths: Collection[str], start: int, stop: int
+  ) -> Values:
+    stored = [path for path in paths if path not in self._finals]
+    values = super()._read(place, stored, start, stop)
     demo = self._file(place.file)[place.group]
-    for path, source in self._finals.items():
-      next_path = NEXT_OBS + path.removeprefix(FINAL_OBS)
-      if not is_shifted(values[source], demo[next_path]):
-        raise errors.ConversionError(
-          f"convert: {place}: {next_path}: expected the next rows of obs, as the rest "
-          "of the file has them, got others. The file was changed: start anew."
-        )
-      values[path] = np.asarray(demo[next_path][len(values[source]) - 1])
+    for path in self._finals:
+      if path in paths:
+        next_path = NEXT_OBS + path.removeprefix(FINAL_OBS)
+        values[path] = np.asarray(demo[next_path][place.stop - 1])
     return values
 
 
@@ -277,13 +270,13 @@ def check_spec(
   is_text = {
     p: leaf.dtype == tf.string and not leaf.is_sequence for p, leaf in spec.items()
   }
-  episodes.check_numbers(
+  reading.check_numbers(
     f"convert: {path}",
     specs.TensorSpecStruct((p, leaf) for p, leaf in spec.items() if not is_text[p]),
   )
 
 
-class RobomimicTarget(EpisodeTarget):
+class RobomimicWriter(EpisodeWriter):
   """Writes parts, and in the end one file of them.
 
   An HDF5 file whose writer was killed may be unreadable as a whole. So each commit
@@ -333,7 +326,7 @@ class RobomimicTarget(EpisodeTarget):
     return self._committed
 
   def append(self, values: Values) -> None:
-    """Writes a demo to the part in progress; see `EpisodeTarget.append`."""
+    """Writes a demo to the part in progress; see `EpisodeWriter.append`."""
     if self._part is None:
       self._part = self._h5py.File(self._part_file(), "w")
     name = self._names[self._episodes]

@@ -1,20 +1,16 @@
-"""Stores as sources and targets."""
+"""EpisodeStore as a format of data sets."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import specs
-from t2r_seq.convert.episodes import (
-  EpisodeSource,
-  EpisodeTarget,
-  SourceEpisode,
-  Values,
-)
+from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.registry import register_format
 from t2r_seq.store import EpisodeStore, layout
 from t2r_seq.store.videos import VideoEncoding, VideoOptions
 
@@ -22,8 +18,13 @@ from t2r_seq.store.videos import VideoEncoding, VideoOptions
 _NEVER = 1 << 62
 
 
-class StoreSource(EpisodeSource):
-  """Reads the episodes of a store."""
+@register_format(
+  "store",
+  description="stores (with a store.json)",
+  recognises=lambda path: os.path.isfile(os.path.join(path, layout.MANIFEST)),
+)
+class StoreEpisodes(Episodes):
+  """Reads the episodes of an `EpisodeStore`."""
 
   def __init__(self, path: str) -> None:
     """Opens the store.
@@ -31,51 +32,62 @@ class StoreSource(EpisodeSource):
     Raises:
       StoreError: it cannot be opened.
     """
+    self.path = path
     self._store = EpisodeStore(path)
-    self._path = path
     self.spec = specs.map_leaves(specs.frame_spec, self._store.spec)
     self.videos = [p for p, c in self._store.columns.items() if c.is_video]
-    self.num_episodes = len(self._store)
+    self.lengths = np.diff(self._store.episode_ends, prepend=0)
     self.metadata = self._store.metadata
-    self.episode_ends = self._store.episode_ends.tolist()
     self.splits = self._store.splits
 
-  def keep_videos(
+  def rows(self) -> EpisodeStore:
+    """Returns the store, whose columns are tensors."""
+    return self._store
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads steps of an episode; see `Episodes.read`."""
+    own = list(self.spec if paths is None else paths)
+    decoded = [path for path in own if path not in self.kept_videos]
+    segment, place = self._store.find_episode(episode)
+    values = segment.episode(place, decoded, start, stop, out)
+    for path in self.kept_videos:
+      if path in own and segment.is_present(path)[place]:
+        values[path] = np.array(segment.bytes_column(path)[place], object)
+    return values
+
+  def with_videos(
     self, formats: Collection[str], encoding: VideoEncoding | None = None
-  ) -> None:
-    """Gives the videos of columns as they are; see `EpisodeSource.keep_videos`."""
-    self.kept_videos = {
+  ) -> Episodes:
+    """Returns the videos of columns as byte strings; see `Episodes.with_videos`."""
+    kept = {
       path: column.video
       for path, column in self._store.columns.items()
       if column.video is not None and column.spec.data_format in formats
     }
-    self.spec = specs.TensorSpecStruct(
-      (path, leaf if path in self.kept_videos else specs.frame_spec(leaf))
+    spec = specs.TensorSpecStruct(
+      (path, leaf if path in kept else specs.frame_spec(leaf))
       for path, leaf in self._store.spec.items()
     )
+    return self.copy(kept_videos=kept, spec=spec)
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the specs and the checksums of all segments."""
     # The index has the checksums of all data.
     segments = {
       segment.name: [segment.commit.episodes, dict(segment.commit.index_crc32)]
-      for segment in EpisodeStore(self._path).segments
+      for segment in EpisodeStore(self.path).segments
     }
     return {"spec": self.spec.to_json(), "segments": segments}
 
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    for index in range(start, len(self._store)):
-      segment, place = self._store.find_episode(index)
-      decoded = [path for path in self.spec if path not in self.kept_videos]
-      values = segment.episode(place, decoded)
-      for path in self.kept_videos:
-        if segment.is_present(path)[place]:
-          values[path] = np.array(segment.bytes_column(path)[place], object)
-      yield SourceEpisode(values, f"episode {index} of {self._path}")
 
-
-class StoreTarget(EpisodeTarget):
+class StoreWriter(EpisodeWriter):
   """Appends the episodes to a new store."""
 
   def __init__(
@@ -113,7 +125,7 @@ class StoreTarget(EpisodeTarget):
     return self._writer.num_committed
 
   def append(self, values: Values) -> None:
-    """Appends an episode; see `EpisodeTarget.append`."""
+    """Appends an episode; see `EpisodeWriter.append`."""
     self._writer.append_episode(values)
 
   def commit(self) -> None:

@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from t2r_seq import errors, imports
-from t2r_seq.convert import episodes
+from t2r_seq import errors
+from t2r_seq.episodes import reading
 
 SIGNATURE = b"\x89MCAP"
 _MAGIC = SIGNATURE + b"0\r\n"
@@ -69,7 +69,7 @@ def list_topics(name: str) -> dict[str, list[Any]]:
     ConversionError: the file cannot be read.
   """
   found: dict[str, list[Any]] = {}
-  with episodes.reading(name, "an MCAP file"):
+  with reading.explained(name, "an MCAP file"):
     with _open(name) as (_, summary):
       if summary is not None and summary.statistics is not None:
         counts = summary.statistics.channel_message_counts

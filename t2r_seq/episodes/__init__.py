@@ -1,0 +1,24 @@
+"""Data sets of episodes: opened once, whatever their format, and used by everything."""
+
+from t2r_seq.episodes.episodes import Episode, Episodes, EpisodeWriter
+from t2r_seq.episodes.registry import (
+  find_format,
+  formats,
+  open_episodes,
+  register_format,
+  write_episodes,
+)
+from t2r_seq.episodes.splits import choose_episodes, make_splits
+
+__all__ = [
+  "Episode",
+  "EpisodeWriter",
+  "Episodes",
+  "choose_episodes",
+  "find_format",
+  "formats",
+  "make_splits",
+  "open_episodes",
+  "register_format",
+  "write_episodes",
+]

@@ -1,0 +1,168 @@
+"""Casts of numbers to another dtype, which lose nothing without an error."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.specs import names as spec_names
+
+_NUMBERS = (
+  *("float16", "bfloat16", "float32", "float64", "bool"),
+  *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cast:
+  """A cast of the numbers of a path.
+
+  Attributes:
+    dtype: the new one.
+    is_of_path: the path itself was named, so that values may become equal.
+  """
+
+  dtype: tf.DType
+  is_of_path: bool
+
+
+def find_casts(
+  operation: str, casts: Iterable[str], spec: specs.TensorSpecStruct
+) -> dict[str, Cast]:
+  """Finds which paths become numbers of another dtype.
+
+  Args:
+    operation: for the error.
+    casts: 'float64=float32' for all paths of a dtype, or 'path=float32' for a path and
+      all below it, which counts more.
+    spec: of the episodes.
+  Returns:
+    The casts by path.
+  Raises:
+    SpecError: with every cast that is none.
+  """
+  by_dtype: dict[str, Cast] = {}
+  by_path: dict[str, Cast] = {}
+  found = []
+  for text in casts:
+    name, _, wanted = text.partition("=")
+    if wanted not in _NUMBERS:
+      want = f"a dtype of {errors.listing(_NUMBERS)} after a ="
+      near = errors.nearest(wanted, _NUMBERS)
+      found.append(errors.Mismatch(f"cast {text}", want, repr(wanted), near))
+      continue
+    below = [p for p in spec if p == name or p.startswith(f"{name}/")]
+    if name in _NUMBERS and not below:
+      by_dtype[name] = Cast(tf.as_dtype(wanted), False)
+    elif not below:
+      want = f"a dtype, or a path of {errors.listing(spec)}"
+      found.append(
+        errors.Mismatch(f"cast {text}", want, repr(name), errors.nearest(name, spec))
+      )
+    by_path |= {path: Cast(tf.as_dtype(wanted), path == name) for path in below}
+  result = {}
+  for path, leaf in spec.items():
+    is_image = specs.is_encoded_image_spec(leaf) or specs.is_video_spec(leaf)
+    is_number = leaf.dtype.name in _NUMBERS and not is_image
+    cast = by_path.get(path)
+    if is_number and cast is None:
+      cast = by_dtype.get(leaf.dtype.name)
+    if not is_number and cast is not None:
+      got = "encoded images" if leaf.data_format else leaf.dtype.name
+      found.append(errors.Mismatch(path, "numbers to cast", got))
+    elif cast is not None and cast.dtype != leaf.dtype:
+      result[path] = cast
+  if found:
+    raise errors.mismatch_error(operation, found)
+  return result
+
+
+def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndarray:
+  """Makes numbers of another dtype: floats are rounded, nothing else is lost.
+
+  Args:
+    path: for the error.
+    array: of numbers.
+    cast: to another dtype.
+    place: for the error.
+  Raises:
+    ConversionError: the new dtype lacks a number, or time stamps become equal.
+  """
+  dtype = cast.dtype
+  with np.errstate(over="ignore", invalid="ignore"):
+    result = array.astype(dtype.as_numpy_dtype)
+  both = (tf.as_dtype(array.dtype).is_floating, dtype.is_floating)
+  if both == (True, True):
+    lost = np.isfinite(array) & ~np.isfinite(result.astype(np.float64))
+  else:
+    lost = result.astype(array.dtype) != array
+  if both == (False, False) and not dtype.is_bool:
+    # Of another sign the way back may lead to the same bits.
+    lost = lost | ((result < 0) != (array < 0))
+  if lost.any():
+    raise errors.ConversionError(
+      f"convert: {place}: {path}: expected numbers that {dtype.name} has, got "
+      f"{array[lost].ravel()[0]} of {array.dtype.name}."
+    )
+  merged = None
+  if both == (True, True) and not cast.is_of_path:
+    merged = _find_merged(path, array.astype(np.float64), result.astype(np.float64))
+  if merged is not None:
+    raise errors.ConversionError(
+      f"convert: {place}: {path}: expected values that {dtype.name} tells apart, got "
+      f"{merged[0]!r} and {merged[1]!r}, which become equal. Keep them, --cast "
+      f"{path}={array.dtype.name}, or round them all the same, --cast "
+      f"{path}={dtype.name}."
+    )
+  return result
+
+
+# A column of numbers that rounding moves by more than the first number, and more than
+# the second one's share of its range, holds something else afterwards.
+_MOVED, _MOVED_SHARE = 0.1, 0.01
+_LOST_SHARE = 0.25  # The same of numbers that rise and fall.
+_MAX_COLUMNS = 256  # Of a step; more are an image.
+
+
+def _find_merged(
+  path: str, array: np.ndarray, rounded: np.ndarray
+) -> tuple[float, float] | None:
+  """Finds two steps of a column whose values differed, and whose difference mattered.
+
+  Rounding makes neighbours of almost any signal equal. It matters for time stamps, by
+  their name, and for numbers that rise through the episode, such as a time under
+  another name, or the position of a vehicle on a map, if rounding takes their rise. It
+  also matters for others, if a quarter of their range is lost.
+
+  Args:
+    path: of the numbers.
+    array: float64 [T, ...].
+    rounded: the same in the other dtype.
+  Returns:
+    The two values; None if there are none.
+  """
+  if array.ndim == 0 or len(array) < 2:
+    # A time stamp of an episode: those of other episodes become equal to it.
+    moved = np.abs(rounded - array).ravel()
+    if not spec_names.is_time(path) or not moved.size or moved.max() <= _MOVED:
+      return None
+    return float(array.ravel()[moved.argmax()]), float(rounded.ravel()[moved.argmax()])
+  if array.size > _MAX_COLUMNS * len(array):
+    return None
+  before, after = (v.reshape(len(v), -1) for v in (array, rounded))
+  with np.errstate(invalid="ignore"):
+    steps = np.diff(before, axis=0)
+    merged = (steps != 0) & (np.diff(after, axis=0) == 0)
+    if not spec_names.is_time(path):
+      moved = np.abs(after - before).max(axis=0)
+      is_rising = (steps >= 0).all(axis=0) & ((steps > 0).sum(axis=0) > 1)
+      share = np.where(is_rising, _MOVED_SHARE, _LOST_SHARE)
+      merged &= (moved > _MOVED) & (moved > share * np.ptp(before, axis=0))
+  if not merged.any():
+    return None
+  step, column = np.argwhere(merged)[0]
+  return float(before[step, column]), float(before[step + 1, column])

@@ -1,0 +1,311 @@
+"""A data set of episodes, whatever format it is stored in."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import dataclasses
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t2r_seq import errors, specs
+from t2r_seq.episodes.splits import Splits
+
+if TYPE_CHECKING:
+  from t2r_seq.episodes import splits
+
+Values = dict[str, np.ndarray]
+"""Arrays of an episode by path: `[T, ...]`, or a value of the episode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+  """One episode.
+
+  Attributes:
+    values: arrays by path, `[T, ...]`, and context features; byte strings as arrays of
+      bytes objects. Absent optional paths are left out.
+    place: where it is stored, for messages.
+    done: share of the data set that was read when this episode was, 0 to 1; None if
+      the number of episodes is known.
+  """
+
+  values: Values
+  place: str
+  done: float | None = None
+
+
+class Episodes(abc.ABC):
+  """A data set of episodes: specs, lengths, splits and metadata; reads values.
+
+  A format is a subclass (see `register_format`). One with random access sets `lengths`
+  and implements `read` and `place`; one that can only be read in order implements
+  `__iter__`. `select`, `drop`, `rename`, `cast`, `map` and `join` return views, which
+  read nothing until they are read.
+
+  Attributes:
+    path: the data set's file or folder; '' if it has none.
+    format: name of the format, such as 'lerobot'.
+    spec: flat specs by path.
+    derived_spec: specs of paths that follow from the position of a step, such as its
+      index. `read` returns them if they are named; conversions leave them out.
+    lengths: steps of each episode, int64 [episodes]; None if only reading the data set
+      tells.
+    splits: numbers of episodes by the name of the split.
+    metadata: JSON values: the control period or the clocks, the robot, the task texts.
+    notes: what a user should know of how the data set was read; sentences.
+    problems: what may be damaged though it can be read; sentences.
+    videos: paths whose frames are decoded from videos.
+    kept_videos: paths whose values are whole videos, byte strings of shape (), and how
+      these are encoded; see `with_videos`.
+  """
+
+  path: str = ""
+  format: str = ""
+  spec: specs.TensorSpecStruct
+  derived_spec: Mapping[str, specs.ExtendedTensorSpec] = types.MappingProxyType({})
+  lengths: np.ndarray | None = None
+  splits: Splits = types.MappingProxyType({})
+  metadata: Mapping[str, Any] = types.MappingProxyType({})
+  notes: Sequence[str] = ()
+  problems: Sequence[str] = ()
+  videos: Sequence[str] = ()
+  kept_videos: Mapping[str, Any] = types.MappingProxyType({})
+
+  @property
+  def num_episodes(self) -> int | None:
+    """The number of episodes; None if only reading the data set tells."""
+    return None if self.lengths is None else len(self.lengths)
+
+  def __iter__(self) -> Iterator[Episode]:
+    """Yields the episodes in order."""
+    return self.iterate()
+
+  def iterate(self, start: int = 0) -> Iterator[Episode]:
+    """Yields the episodes in order.
+
+    Args:
+      start: the number of the first one.
+    Raises:
+      SpecError: an episode cannot be read; names the place.
+    """
+    for number in range(start, self.num_episodes or 0):
+      yield Episode(self.read(number), self.place(number))
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads an episode, or some of its steps. Several threads may call it at a time.
+
+    Args:
+      episode: its number.
+      paths: of `spec` and `derived_spec`; None for all of `spec`.
+      start: the first step.
+      stop: the step after the last one; None for the end of the episode.
+      out: arrays `[stop - start, ...]` by path that a format may decode into. A path
+        whose returned array is another one was not written.
+    Returns:
+      Arrays by path, `[stop - start, ...]`, and context features whole.
+    Raises:
+      SpecError: the format has no random access, or the episode cannot be read.
+    """
+    del episode, paths, start, stop, out
+    raise errors.SpecError(
+      f"read: {self.path}: expected a data set with random access, got one that can be "
+      "read in order only. Convert it to a store: t2r_seq convert."
+    )
+
+  def place(self, episode: int) -> str:
+    """Returns where an episode is stored, for messages."""
+    return f"episode {episode} of {self.path}"
+
+  def rows(self) -> Any:
+    """Returns the `EpisodeStore` whose columns are tensors in the graph; else None."""
+    return None
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns JSON values that change if the data does; reads no episode."""
+    return {}
+
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+    """Returns the episodes with whole videos in place of frames, where stored so.
+
+    Args:
+      formats: of the videos, of `specs.VIDEO_FORMATS`.
+      encoding: a `store.videos.VideoEncoding` that encodes the frames again if no whole
+        video is stored; None keeps only videos that are, or were, columns of a store.
+    """
+    del formats, encoding
+    return self
+
+  def compare_statistics(
+    self, computed: Mapping[str, Mapping[str, np.ndarray]]
+  ) -> list[str]:
+    """Compares statistics that are stored with the episodes with computed ones.
+
+    Args:
+      computed: by path and name of the statistic, such as 'mean'.
+    Returns:
+      A sentence for each path that differs.
+    """
+    del computed
+    return []
+
+  def check_files(self) -> Iterator[str]:
+    """Yields a sentence for each problem that reading the episodes does not meet."""
+    return iter(())
+
+  def metadata_of(self, episodes: np.ndarray) -> Mapping[str, Any]:
+    """Returns the metadata of a selection of episodes, given rising numbers."""
+    del episodes
+    return self.metadata
+
+  # Views.
+
+  def select(
+    self, episodes: splits.EpisodeNumbers | None = None, split: str | None = None
+  ) -> Episodes:
+    """Selects episodes, by number or by the name of a split, or both.
+
+    Raises:
+      SpecError: no such split or episode, or the number of episodes is unknown.
+    """
+    from t2r_seq.episodes import views
+
+    return views.select(self, episodes, split)
+
+  def filter(self, paths: Iterable[str]) -> Episodes:
+    """Keeps only some paths.
+
+    Raises:
+      SpecError: a path is missing.
+    """
+    from t2r_seq.episodes import views
+
+    return views.Filtered(self, paths)
+
+  def drop(self, names: Iterable[str]) -> Episodes:
+    """Leaves out paths; a name leaves out all paths below it, too.
+
+    Raises:
+      SpecError: with every name that is no path.
+    """
+    from t2r_seq.episodes import views
+
+    dropped = views.Dropped(names)
+    kept = dropped.filter(self.spec)
+    dropped.check(f"drop: {self.path}")
+    return views.Filtered(self, kept)
+
+  def rename(self, names: Mapping[str, str]) -> Episodes:
+    """Renames paths, and all paths below them.
+
+    Args:
+      names: the new name by the old one.
+    Raises:
+      SpecError: an old name is missing, or two paths get the same name.
+    """
+    from t2r_seq.episodes import views
+
+    return views.Renamed(self, names)
+
+  def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
+    """Changes the dtype of numbers; floats are rounded, other losses are errors.
+
+    Args:
+      casts: the new dtype by path, or by dtype for all paths of it:
+        `{'float64': 'float32', 'state/position': 'float64'}`; or 'float64=float32', ...
+    Raises:
+      SpecError: with every cast that is invalid.
+    """
+    from t2r_seq.episodes import views
+
+    if isinstance(casts, Mapping):
+      casts = [f"{name}={views.dtype_name(dtype)}" for name, dtype in casts.items()]
+    return views.Casted(self, casts)
+
+  def map(
+    self, function: Callable[[Values], Mapping[str, Any]], spec: specs.SpecStructure
+  ) -> Episodes:
+    """Calls a function with the values of each whole episode.
+
+    Args:
+      function: maps arrays by path, `[T, ...]`, to arrays of the new episode. The
+        number of steps stays the same.
+      spec: flat specs of what it returns.
+    """
+    from t2r_seq.episodes import views
+
+    return views.Mapped(self, function, spec)
+
+  def join(self, *others: Episodes) -> Episodes:
+    """Appends the episodes of other data sets with the same specs.
+
+    Raises:
+      SpecError: with every path whose specs differ.
+    """
+    from t2r_seq.episodes import views
+
+    return views.Joined([self, *others])
+
+  def copy(self, **attributes: Any) -> Any:
+    """Returns a shallow copy with other attributes; for subclasses."""
+    result = copy.copy(self)
+    for name, value in attributes.items():
+      setattr(result, name, value)
+    return result
+
+
+class EpisodeWriter(abc.ABC):
+  """Writes the episodes of a new data set."""
+
+  @abc.abstractmethod
+  def append(self, values: Values) -> None:
+    """Appends an episode.
+
+    Args:
+      values: as those of an `Episode`.
+    Raises:
+      SpecError: the values do not fit the specs.
+      OSError: the disk is full or failed.
+    """
+
+  @abc.abstractmethod
+  def finish(self) -> None:
+    """Completes the data set, which appears at its path."""
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Closes files; what is committed stays."""
+
+  @property
+  def num_committed(self) -> int:
+    """Episodes that survive a kill; a conversion resumes after them."""
+    return 0
+
+  def commit(self) -> None:  # noqa: B027
+    """Makes what was appended survive a kill, as far as the format allows."""
+
+
+def num_bytes(values: Values) -> int:
+  """Counts the bytes of an episode's values."""
+  return sum(
+    sum(map(len, array.ravel().tolist())) if array.dtype == object else array.nbytes
+    for array in values.values()
+  )
+
+
+def num_steps(values: Values, spec: Mapping[str, specs.ExtendedTensorSpec]) -> int:
+  """Returns the steps of an episode: the rows of its first path with a time axis."""
+  for path, array in values.items():
+    if spec[path].is_sequence and array.ndim:
+      return len(array)
+  return 0

@@ -1,0 +1,101 @@
+"""The control period of a data set: from its metadata, or measured from time stamps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors, specs
+from t2r_seq.episodes.episodes import Episodes
+
+
+def control_period(metadata: Mapping[str, Any]) -> float | None:
+  """Returns seconds from a step to the next one, as far as metadata tell.
+
+  Args:
+    metadata: of a source, or of a store that was converted from it.
+  """
+  known = metadata.get("lerobot")
+  fps = known.get("fps") if isinstance(known, dict) else metadata.get("fps")
+  if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
+    return None
+  return 1.0 / fps
+
+
+# How far a rate that a user names may be from that of the data: 30 for 29.97, and what
+# clocks measure.
+_RATE_SLACK, _CLOCK_SLACK = 0.01, 0.1
+# Parts of a second that time stamps may be in, the likeliest first.
+_UNITS = (1.0, 1e3, 1e6, 1e9)
+_LEAST_RATE, _MOST_RATE = 0.5, 1000.0
+# Episodes that are read for it, as the first may have one step.
+_RATE_EPISODES = 3
+CLOCKS = "clocks/"
+
+
+def check_rate(operation: str, source: Episodes, fps: float) -> None:
+  """Checks that a rate is that of the data: nothing is resampled.
+
+  The data has it in its metadata, or as time stamps, as of `clocks/`. Where neither is
+  there, any rate is right.
+
+  Args:
+    operation: for the error.
+    source: of the data; an episode is read if it has time stamps.
+    fps: steps a second that a user names.
+  Raises:
+    ConversionError: the data has another rate.
+  """
+  period = control_period(source.metadata)
+  known = [] if period is None else [(1 / period, "its metadata have", _RATE_SLACK)]
+  known += [
+    (rate, f"the time stamps of {path} have", _CLOCK_SLACK)
+    for path, rates in _measured_rates(source).items()
+    for rate in rates
+  ]
+  if not known or any(abs(fps / rate - 1) <= slack for rate, _, slack in known):
+    return
+  rate, origin, _ = known[0]
+  raise errors.ConversionError(
+    f"{operation}: fps: expected {rate:.4g} steps a second, as {origin}, got {fps:g}: "
+    "fps names the rate of the data and does not resample them. Leave it out, or name "
+    f"the right one: --fps {rate:.4g}. To train at a lower rate, choose steps by "
+    "time_offsets and stride."
+  )
+
+
+def _measured_rates(source: Episodes) -> dict[str, list[float]]:
+  """Returns steps a second by path of time stamps, in each unit that they may have."""
+  timed = [
+    path
+    for path, leaf in source.spec.items()
+    if leaf.is_sequence
+    and (leaf.dtype.is_integer or leaf.dtype.is_floating)
+    and leaf.shape.num_elements() == 1
+    and (path.startswith(CLOCKS) or specs.names.is_time(path))
+  ]
+  if not timed:
+    return {}
+  periods = {}
+  for episode in itertools.islice(source, _RATE_EPISODES):
+    values = episode.values
+    for path in timed:
+      if path in values and path not in periods:
+        steps = np.diff(np.ravel(values[path]).astype(np.float64))
+        # A topic that is slower than the steps repeats its stamp.
+        if len(steps) and np.isfinite(steps).all() and np.median(steps) > 0:
+          periods[path] = float(np.median(steps))
+  clocks = {path: period for path, period in periods.items() if path.startswith(CLOCKS)}
+  if clocks:
+    # The fastest is that of the steps. Nanoseconds.
+    path = min(clocks, key=clocks.__getitem__)
+    return {path: [_UNITS[-1] / clocks[path]]}
+  return {
+    path: [
+      unit / period for unit in _UNITS if _LEAST_RATE <= unit / period <= _MOST_RATE
+    ]
+    for path, period in periods.items()
+  }

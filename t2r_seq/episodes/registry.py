@@ -1,0 +1,408 @@
+"""The formats of data sets: how each is recognised, opened and written.
+
+A format is a module of `t2r_seq.formats` and registers itself; nothing above asks which
+format a data set has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import importlib
+import inspect
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from t2r_seq import errors
+from t2r_seq.episodes import splits as splits_lib
+from t2r_seq.episodes import views
+from t2r_seq.episodes.episodes import Episodes, EpisodeWriter
+from t2r_seq.episodes.other_formats import other_format
+
+# The modules that register formats, in the order in which they are asked about a path:
+# a store may hold any file, and TFRecord files are whatever nothing else is.
+_MODULES = ("store", "lerobot", "zarr", "hdf5", "minari", "mcap", "records")
+_FALLBACK = "tfrecord"
+
+Recognise = Callable[[str], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+  """A format of data sets.
+
+  Attributes:
+    name: such as 'zarr'.
+    open: `open(path, dropped, **options)` returns the episodes.
+    description: of what is recognised, for errors: 'zarr groups'.
+    recognises: whether a path, which exists, is of this format.
+    suffixes: of the files or folders that are written in this format.
+    extra: what to install for it: `pip install 't2r_seq[zarr]'`; '' for nothing.
+    writer: makes an `EpisodeWriter`; None if the format is read only. See
+      `write_episodes`.
+    splits_by_file: a split is a set of files and is chosen when they are opened.
+  """
+
+  name: str
+  open: Callable[..., Episodes]
+  description: str = ""
+  recognises: Recognise | None = None
+  suffixes: tuple[str, ...] = ()
+  extra: str = ""
+  writer: Callable[..., EpisodeWriter] | None = None
+  splits_by_file: bool = False
+
+  @property
+  def options(self) -> frozenset[str]:
+    """Names of the options of `open_episodes` that this format takes."""
+    return _option_names(self.open) - {"dropped"}
+
+  @property
+  def writer_options(self) -> frozenset[str]:
+    """Names of the options of `write_episodes` that this format takes."""
+    return _option_names(self.writer) if self.writer else frozenset()
+
+
+def _option_names(function: Callable[..., Any]) -> frozenset[str]:
+  parameters = [*inspect.signature(function).parameters.values()][1:]
+  return frozenset(p.name for p in parameters if p.kind is not p.VAR_KEYWORD)
+
+
+_formats: dict[str, Format] = {}
+
+
+def register_format(
+  name: str,
+  *,
+  suffixes: Sequence[str] = (),
+  recognises: Recognise | None = None,
+  description: str = "",
+  extra: str = "",
+  writer: Callable[..., EpisodeWriter] | None = None,
+  splits_by_file: bool = False,
+) -> Callable[[Any], Any]:
+  """Registers a format, as a decorator of its class of `Episodes`.
+
+  The class, or a function that returns episodes, is called with the path, `dropped` (a
+  `views.Dropped`) and the options of `open_episodes` that its signature names.
+
+  Args:
+    name: of the format.
+    suffixes: of files or folders in this format.
+    recognises: whether a path, which exists, is of this format; None goes by suffixes.
+    description: of what is recognised, for errors.
+    extra: of setup.py, whose packages it needs.
+    writer: called with the path, the episodes to write (their specs, metadata and
+      splits) and the options of `write_episodes` that its signature names.
+    splits_by_file: a split is a set of files, chosen by an option `split` of the class.
+  Raises:
+    SpecError: another class is registered under this name.
+  """
+
+  def register(opener: Any) -> Any:
+    known = _formats.get(name)
+    if known is not None and known.open.__qualname__ != opener.__qualname__:
+      raise errors.SpecError(
+        f"register_format: {name}: expected a new name, got that of {known.open}."
+      )
+    _formats[name] = Format(
+      name,
+      opener,
+      description or f"{name} files",
+      recognises or (lambda path: path.lower().rstrip("/").endswith(tuple(suffixes))),
+      tuple(suffixes),
+      extra,
+      writer,
+      splits_by_file,
+    )
+    return opener
+
+  return register
+
+
+def formats() -> Mapping[str, Format]:
+  """Returns all formats by name, in the order in which they are asked about a path."""
+  for name in _MODULES:
+    importlib.import_module(f"t2r_seq.formats.{name}")
+  return dict(sorted(_formats.items(), key=lambda item: _rank(item[1])))
+
+
+def _rank(known: Format) -> int:
+  """Returns the place of a format: its module's, and users' before the fallback."""
+  if known.name == _FALLBACK:
+    return len(_MODULES)
+  module = known.open.__module__.removeprefix("t2r_seq.formats.")
+  return _MODULES.index(module) if module in _MODULES else len(_MODULES) - 1
+
+
+def get_format(name: str) -> Format:
+  """Returns a format by its name.
+
+  Raises:
+    ConversionError: there is none of this name.
+  """
+  known = formats()
+  if name not in known:
+    raise errors.ConversionError(
+      f"open: expected a format of {errors.listing(known)}, got '{name}'."
+      f"{errors.nearest(name, known)}"
+    )
+  return known[name]
+
+
+def find_format(path: str | os.PathLike[str]) -> Format:
+  """Recognises the format of a data set.
+
+  Args:
+    path: a folder, a file, or patterns of TFRecord files.
+  Raises:
+    ConversionError: nothing is there, or a folder of no known format.
+  """
+  path = os.fspath(path)
+  if os.path.exists(path):
+    found = _recognise(path)
+    if found is not None:
+      return found
+    if os.path.isdir(path):
+      raise _unknown_folder(path)
+    return get_format(_FALLBACK)
+  if any(glob.glob(part.strip()) for part in path.split(",")) or ":" in path:
+    return get_format(_FALLBACK)
+  folder = os.path.dirname(os.path.abspath(path))
+  siblings = os.listdir(folder) if os.path.isdir(folder) else []
+  raise errors.ConversionError(
+    f"open: {path}: expected {_readable()}, got nothing there."
+    f"{errors.nearest(os.path.basename(path), siblings)} The current folder is "
+    f"{os.getcwd()}"
+  )
+
+
+def _recognise(path: str) -> Format | None:
+  for known in formats().values():
+    if known.recognises is not None and known.recognises(path):
+      return known
+  return None
+
+
+def open_episodes(
+  path: str | os.PathLike[str],
+  format: str | None = None,
+  *,
+  split: str | None = None,
+  episodes: splits_lib.EpisodeNumbers | None = None,
+  drop: Iterable[str] = (),
+  **options: Any,
+) -> Episodes:
+  """Opens a data set of any format.
+
+  Args:
+    path: a store, a LeRobot folder, RLDS or other TFRecord files (patterns), HDF5, zarr
+      or MCAP files, or a Minari data set.
+    format: its name, if the path alone does not tell; see `formats`.
+    split: the only split to read; None for all.
+    episodes: numbers of the only episodes to read, or a file that lists them.
+    drop: paths to leave out, with all paths below them. They are not read at all.
+    **options: of the format: `spec`, `compression`, `episode_key`, `first_key`,
+      `last_key`, `episode_per_file` of TFRecord files, `layout` of HDF5 and MCAP files,
+      `frames_by` and `frame_tolerance` of LeRobot.
+  Returns:
+    The episodes.
+  Raises:
+    ConversionError: nothing that can be read.
+    SpecError: an option that the format does not have, or no such split, episode or
+      path.
+    ImportError: an extra is not installed; names it.
+  """
+  path = os.fspath(path)
+  chosen = find_format(path) if format is None else get_format(format)
+  given = {name: value for name, value in options.items() if value is not None}
+  _check_options(f"open: {path}", chosen.name, given, chosen.options)
+  if split is not None and chosen.splits_by_file:
+    given["split"], split = split, None
+  dropped = views.Dropped(drop)
+  if "dropped" in _option_names(chosen.open):
+    given["dropped"] = dropped
+  opened = chosen.open(path, **given)
+  opened.path, opened.format = opened.path or path, chosen.name
+  kept = dropped.filter(opened.spec)
+  dropped.check(f"open: {path}")
+  if shared := splits_lib.describe_overlaps(opened.splits):
+    opened.notes = [*opened.notes, *shared]
+  if len(kept) != len(opened.spec):
+    opened = views.Filtered(opened, kept)
+  return opened.select(episodes, split)
+
+
+def _check_options(
+  operation: str, name: str, given: Mapping[str, Any], known: Iterable[str]
+) -> None:
+  known = sorted(known)
+  found = [
+    errors.Mismatch(
+      option,
+      f"an option of {name}, of {errors.listing(known)}" if known else "no option",
+      f"'{option}'",
+      errors.nearest(option, known),
+    )
+    for option in given
+    if option not in known
+  ]
+  if found:
+    raise errors.mismatch_error(operation, found)
+
+
+def written_format(path: str | os.PathLike[str], format: str | None = None) -> Format:
+  """Returns the format in which a path is written, by its suffix.
+
+  Raises:
+    ConversionError: the name does not tell, or the format is read only.
+  """
+  path = os.fspath(path)
+  known = {name: each for name, each in formats().items() if each.writer is not None}
+  if format is not None:
+    if get_format(format).name not in known:
+      raise errors.ConversionError(
+        f"write: {path}: expected a format of {errors.listing(known)}, got '{format}', "
+        "which is read only."
+      )
+    return known[format]
+  name = os.path.basename(path.rstrip("/")).lower()
+  for each in known.values():
+    if any(name.endswith(suffix) for suffix in each.suffixes):
+      return each
+  if ".tfrecord" in name or name.endswith("tfrecords"):
+    return known[_FALLBACK]
+  suffixes = [suffix for each in known.values() for suffix in each.suffixes]
+  raise errors.ConversionError(
+    f"write: {path}: expected a name that ends in {errors.listing(suffixes)}, or the "
+    f"name of a format, of {errors.listing(known)}, got neither."
+  )
+
+
+def open_writer(
+  path: str | os.PathLike[str],
+  episodes: Episodes,
+  format: str | None = None,
+  **options: Any,
+) -> EpisodeWriter:
+  """Opens a writer of a new data set, and checks that it can hold the episodes.
+
+  Args:
+    path: of the data set.
+    episodes: what will be written; only specs, metadata, splits and lengths are read.
+    format: of it, if the suffix does not tell.
+    **options: of the format; see `write_episodes`.
+  Raises:
+    SpecError: with every path that the format cannot hold.
+  """
+  path = os.fspath(path)
+  chosen = written_format(path, format)
+  given = {name: value for name, value in options.items() if value is not None}
+  _check_options(
+    f"write: {path}", chosen.name, given, chosen.writer_options - {"episodes"}
+  )
+  assert chosen.writer is not None
+  return chosen.writer(path, episodes, **given)
+
+
+def write_episodes(
+  episodes: Episodes,
+  path: str | os.PathLike[str],
+  format: str | None = None,
+  **options: Any,
+) -> None:
+  """Writes a data set, which appears at its path when it is complete.
+
+  Args:
+    episodes: what to write; views select, rename, drop, cast and join.
+    path: of the new data set.
+    format: of it, if the suffix does not tell; see `formats`.
+    **options: of the format: `num_shards` and `compression` of TFRecord files; `fps`,
+      `task` and `encoding` of LeRobot; `allow_nan` of a store.
+  Raises:
+    SpecError: with every path that the format cannot hold, or every option that it does
+      not have.
+    ConversionError: something is at the path, or an episode cannot be written.
+  """
+  path = os.fspath(path)
+  errors.check_local("write", path)
+  if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+    raise errors.ConversionError(
+      f"write: {path}: expected nothing there, got a "
+      f"{'folder' if os.path.isdir(path) else 'file'}. Choose another path."
+    )
+  writer = open_writer(path, episodes, format, **options)
+  try:
+    for number, episode in enumerate(episodes):
+      try:
+        writer.append(episode.values)
+      except errors.SpecError as error:
+        raise errors.ConversionError(
+          f"write: episode {number} ({episode.place}): {error}"
+        ) from error
+    writer.finish()
+  finally:
+    writer.close()
+
+
+# Entries of an unknown folder that are looked at, and shown.
+_MAX_ENTRIES, _MAX_SHOWN = 50, 5
+
+
+def _readable() -> str:
+  known = [each.description for each in formats().values()]
+  return f"{', '.join(known[:-1])} or {known[-1]}"
+
+
+def _unknown_folder(path: str) -> errors.ConversionError:
+  names = sorted(os.listdir(path))
+  other = other_format(names)
+  got = other[0] if other else f"a folder with {errors.listing(names, _MAX_SHOWN)}"
+  return errors.ConversionError(
+    f"open: {path}: expected {_readable()}, got {got}. {_way_out(path, names, other)}"
+  )
+
+
+def _way_out(path: str, names: list[str], other: tuple[str, str] | None) -> str:
+  """Returns what to do about a folder of no known format."""
+  if "segments" in names:
+    return (
+      "It looks like a store without its store.json: t2r_seq doctor "
+      f"{path} --spec SPEC --salvage OUT"
+    )
+  if {"saved_model.pb", "policy.json", "export"} & {*names}:
+    return "It looks like a policy, or a training with exports: t2r_seq inspect EXPORT"
+  if _has_records(names):
+    return f"Name the files in it: '{os.path.join(path, '*.tfrecord*')}'"
+  within = [*itertools.islice(_datasets_in(path, depth=2), _MAX_ENTRIES)]
+  if within:
+    return f"There are datasets in it: name one of {errors.listing(within, _MAX_SHOWN)}"
+  place = os.path.abspath(path)
+  for above in (os.path.dirname(place), os.path.dirname(os.path.dirname(place))):
+    found = _recognise(above) if os.path.isdir(above) else None
+    if found is not None and found.name in ("store", "lerobot"):
+      return f"It is a part of a dataset: name {above}"
+  return other[1] if other else "Name the files of the dataset, or their folder."
+
+
+def _datasets_in(path: str, depth: int) -> Iterator[str]:
+  """Yields how to name the data sets below a folder, some levels deep."""
+  for name in sorted(os.listdir(path))[:_MAX_ENTRIES]:
+    place = os.path.join(path, name)
+    if not os.path.isdir(place):
+      continue
+    try:
+      if _recognise(place) is not None:
+        yield place
+      elif _has_records(os.listdir(place)):
+        yield f"'{os.path.join(place, '*.tfrecord*')}'"
+      elif depth > 1:
+        yield from _datasets_in(place, depth - 1)
+    except (OSError, errors.ConversionError):
+      continue
+
+
+def _has_records(names: Iterable[str]) -> bool:
+  return any(".tfrecord" in name or ".array_record" in name for name in names)

@@ -1,0 +1,236 @@
+"""Splits: named lists of episodes, and which episodes a reader is to see."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors
+
+EpisodeNumbers = Sequence[int] | np.ndarray | str | os.PathLike[str]
+"""Numbers of episodes; or a file that lists them, one a line, `#` for comments."""
+
+Splits = Mapping[str, Iterable[int]]
+"""Numbers of episodes by the name of the split."""
+
+
+def choose_episodes(
+  where: str,
+  num_episodes: int,
+  episodes: EpisodeNumbers | None = None,
+  split: str | None = None,
+  splits: Splits | None = None,
+) -> np.ndarray | None:
+  """Finds the episodes that are to be read.
+
+  Args:
+    where: who reads, for the error.
+    num_episodes: of the dataset.
+    episodes: their numbers, or a file of them; None for all.
+    split: its name; None for all. With both, those of the split that are in the list.
+    splits: numbers by name, as the dataset has them.
+  Returns:
+    int64, rising, each once; None where all are meant.
+  Raises:
+    SpecError: no such split, a number that is none of an episode, or none is left.
+  """
+  if episodes is None and split is None:
+    return None
+  chosen = np.arange(num_episodes)
+  if split is not None:
+    known = dict(splits or {})
+    if split not in known:
+      has = f"one of those of the dataset, {errors.listing(known)}"
+      raise errors.SpecError(
+        f"{where}: split: expected {has if known else 'none: the dataset has none'}, "
+        f"got '{split}'.{errors.nearest(split, known)}"
+      )
+    chosen = _check(f"{where}: split '{split}'", list(known[split]), num_episodes)
+  if episodes is not None:
+    name = f"{where}: episodes"
+    if isinstance(episodes, (str, os.PathLike)):
+      name, episodes = f"{name}: {os.fspath(episodes)}", _read_list(where, episodes)
+    chosen = np.intersect1d(chosen, _check(name, episodes, num_episodes))
+  if not len(chosen):
+    both = (
+      f" that are in split '{split}', too" if episodes is not None and split else ""
+    )
+    raise errors.SpecError(f"{where}: episodes: expected some{both}, got none.")
+  return chosen
+
+
+def read_episodes(where: str, episodes: EpisodeNumbers) -> list[int]:
+  """Returns numbers of episodes, of a file that lists them, too.
+
+  Raises:
+    SpecError: the file cannot be read, or a line is no number.
+  """
+  if isinstance(episodes, (str, os.PathLike)):
+    return _read_list(where, episodes)
+  return np.asarray(episodes, np.int64).tolist()
+
+
+def _check(where: str, numbers: Any, num_episodes: int) -> np.ndarray:
+  found = np.asarray(numbers)
+  if not found.size:
+    found = found.astype(np.int64)
+  if found.ndim != 1 or found.dtype.kind not in "iu":
+    raise errors.SpecError(
+      f"{where}: expected numbers of episodes, got {errors.describe(found)}."
+    )
+  outside = found[(found < 0) | (found >= num_episodes)]
+  if len(outside):
+    raise errors.SpecError(
+      f"{where}: expected numbers from 0 to {num_episodes - 1}, got {outside[0]}."
+    )
+  return np.unique(found.astype(np.int64))
+
+
+def _read_list(where: str, path: str | os.PathLike[str]) -> list[int]:
+  """Reads a file of numbers, one a line."""
+  found, number, text = [], 0, ""
+  try:
+    with open(path, encoding="utf-8") as file:
+      for line in file:
+        number, text = number + 1, line.partition("#")[0].strip()
+        if text:
+          found.append(int(text))
+  except OSError as error:
+    raise errors.SpecError(
+      f"{where}: episodes: {os.fspath(path)}: expected a file that lists episodes, got "
+      f"{error.strerror}."
+    ) from error
+  except ValueError as error:
+    raise errors.SpecError(
+      f"{where}: episodes: {os.fspath(path)}: line {number}: expected the number of an "
+      f"episode, got {text[:40]!r}."
+    ) from error
+  return found
+
+
+def parse_shares(where: str, text: str) -> dict[str, float]:
+  """Reads 'train=0.9,eval=0.1'.
+
+  Args:
+    where: who asks, for the error.
+    text: names and shares, of which none is 0 and the sum at most 1.
+  Returns:
+    Shares by name.
+  Raises:
+    SpecError: something else.
+  """
+  shares: dict[str, float] = {}
+  for part in text.split(","):
+    name, _, given = (piece.strip() for piece in part.partition("="))
+    try:
+      share = float(given)
+    except ValueError:
+      share = 0.0
+    if not name or name in shares or not 0 < share <= 1:
+      raise errors.SpecError(
+        f"{where}: expected names and shares, such as train=0.9,eval=0.1, got "
+        f"'{part.strip()}' in '{text}'."
+      )
+    shares[name] = share
+  if sum(shares.values()) > 1 + 1e-9:
+    raise errors.SpecError(
+      f"{where}: expected shares with a sum of 1 at most, got {sum(shares.values()):g} "
+      f"in '{text}'."
+    )
+  return shares
+
+
+def make_splits(
+  shares: Mapping[str, float], num_episodes: int, seed: int = 0
+) -> dict[str, list[int]]:
+  """Deals episodes to splits, by chance: each to one at most.
+
+  Args:
+    shares: of the episodes, by the name of the split; what they leave, no split has.
+    num_episodes: to deal.
+    seed: of the draw; the same seed gives the same splits.
+  Returns:
+    Numbers of episodes by name, rising; the sizes are those of the shares, rounded.
+  Raises:
+    SpecError: a split would have no episode.
+  """
+  order = np.random.default_rng(seed).permutation(num_episodes)
+  ends = np.rint(np.cumsum(list(shares.values())) * num_episodes).astype(np.int64)
+  parts = np.split(order, ends)[: len(shares)]
+  for name, part in zip(shares, parts, strict=True):
+    if not len(part):
+      raise errors.SpecError(
+        f"split: {name}: expected a share that gives it an episode of {num_episodes}, "
+        f"got {shares[name]:g}."
+      )
+  return {
+    name: np.sort(part).tolist() for name, part in zip(shares, parts, strict=True)
+  }
+
+
+def check_splits(where: str, splits: Splits, num_episodes: int) -> dict[str, list[int]]:
+  """Returns the splits as lists of rising numbers.
+
+  Raises:
+    SpecError: a number is none of an episode.
+  """
+  return {
+    str(name): _check(f"{where}: split '{name}'", list(found), num_episodes).tolist()
+    for name, found in splits.items()
+  }
+
+
+def renumber(splits: Splits, chosen: np.ndarray) -> dict[str, list[int]]:
+  """Returns the splits of a dataset of which only some episodes are left.
+
+  Args:
+    splits: of the whole dataset.
+    chosen: numbers of the episodes that are left, rising.
+  Returns:
+    The same by the new numbers; without splits of which nothing is left.
+  """
+  found = {
+    name: np.flatnonzero(np.isin(chosen, list(numbers))).tolist()
+    for name, numbers in splits.items()
+  }
+  return {name: numbers for name, numbers in found.items() if numbers}
+
+
+def describe_splits(splits: Splits) -> str:
+  """Renders the names of splits, and how many episodes each has."""
+  sizes = {name: len(list(found)) for name, found in splits.items()}
+  return "splits: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+
+
+# What the names of splits say: data of a training, and data that it must not see.
+_TRAINED = re.compile(r"(^|[^a-z])train(ing)?($|[^a-z])")
+_HELD_OUT = re.compile(r"(^|[^a-z])(val|valid(ation)?|eval(uation)?|test)($|[^a-z])")
+
+
+def describe_overlaps(splits: Splits) -> list[str]:
+  """Names the training splits that share episodes with those that are held out.
+
+  A filter key may be a part of another one, as `20_percent` of `train` is: only names
+  with the word train count, and those with valid, val, eval or test.
+
+  Args:
+    splits: numbers of episodes by name.
+  Returns:
+    A sentence for each pair.
+  """
+  found = []
+  sets = {name: set(numbers) for name, numbers in splits.items()}
+  for name, numbers in sets.items():
+    for other, held_out in sets.items():
+      is_trained = [bool(_TRAINED.search(each.lower())) for each in (name, other)]
+      is_pair = is_trained == [True, False] and _HELD_OUT.search(other.lower())
+      if is_pair and (shared := numbers & held_out):
+        found.append(
+          f"The splits {name} and {other} share episodes, {len(shared):,} in all, such "
+          f"as {min(shared)}: evaluation sees what training saw."
+        )
+  return found

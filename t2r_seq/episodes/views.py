@@ -1,0 +1,574 @@
+"""Views of data sets: immutable, lazy, composable; each changes one thing."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.episodes import splits as splits_lib
+from t2r_seq.episodes.casting import cast_values, find_casts
+from t2r_seq.episodes.episodes import Episode, Episodes, Values
+from t2r_seq.specs.extended_tensor_spec import added_axes
+
+
+class Dropped:
+  """The paths that a user leaves out; a name stands for all that is below it, too."""
+
+  def __init__(self, names: Iterable[str] = ()) -> None:
+    """Takes the names.
+
+    Args:
+      names: paths, or the beginnings of some: 'next_obs' drops 'next_obs/image'.
+    """
+    self.names = {name.strip("/") for name in names}
+    self._met: set[str] = set()
+    self._paths: set[str] = set()
+
+  def has(self, path: str) -> bool:
+    """Whether a path is left out."""
+    self._paths.add(path)
+    met = {n for n in self.names if path == n or path.startswith(f"{n}/")}
+    self._met |= met
+    return bool(met)
+
+  def filter(self, spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+    """Returns the specs that stay."""
+    return specs.TensorSpecStruct(
+      (path, leaf) for path, leaf in spec.items() if not self.has(path)
+    )
+
+  def check(self, operation: str) -> None:
+    """Checks that every name met a path.
+
+    Raises:
+      SpecError: with every name that met none.
+    """
+    found = [
+      errors.Mismatch(
+        name,
+        f"a path to drop, of {errors.listing(self._paths)}",
+        "no such path",
+        errors.nearest(name, self._paths),
+      )
+      for name in self.names - self._met
+    ]
+    if found:
+      raise errors.mismatch_error(operation, found)
+
+
+class _View(Episodes):
+  """Changes the values of an episode; the episodes themselves stay the same."""
+
+  def __init__(self, base: Episodes, spec: specs.SpecStructure) -> None:
+    """Wraps the data set.
+
+    Args:
+      base: the data set to read.
+      spec: flat specs of the view, by its own paths.
+    """
+    self._base = base
+    self.path, self.format = base.path, base.format
+    self.spec = specs.TensorSpecStruct(spec)
+    self.splits, self.metadata = base.splits, base.metadata
+    self.problems = base.problems
+
+  @property
+  def lengths(self) -> np.ndarray | None:  # type: ignore[override]
+    """Steps of each episode; None if only reading the data set tells."""
+    return self._base.lengths
+
+  @property
+  def num_episodes(self) -> int | None:
+    """The number of episodes; None if only reading the data set tells."""
+    return self._base.num_episodes
+
+  @property
+  def notes(self) -> Sequence[str]:  # type: ignore[override]
+    """The notes of the data set; reading may add some."""
+    return self._base.notes
+
+  def iterate(self, start: int = 0) -> Iterator[Episode]:
+    """Yields the changed episodes; see `Episodes.iterate`."""
+    for episode in self._base.iterate(start):
+      values = self._change(episode.values, episode.place)
+      yield Episode(values, episode.place, episode.done)
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads an episode, changed; see `Episodes.read`."""
+    own = list(self.spec if paths is None else paths)
+    sources = {self._source(path): path for path in own}
+    # An array in which the values are changed afterwards is no place to decode to.
+    rooms = {s: (out or {})[p] for s, p in sources.items() if p in (out or {})}
+    rooms = {s: room for s, room in rooms.items() if self._is_unchanged(s)}
+    values = self._base.read(episode, [*sources], start, stop, rooms or None)
+    return self._change(values, self._base.place(episode))
+
+  def place(self, episode: int) -> str:
+    """Returns where an episode is stored."""
+    return self._base.place(episode)
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns that of the data set."""
+    return self._base.fingerprint()
+
+  def check_files(self) -> Iterator[str]:
+    """Yields the problems of the data set's files."""
+    return self._base.check_files()
+
+  def _source(self, path: str) -> str:
+    """Returns the path of the data set that a path of the view reads."""
+    return path
+
+  def _is_unchanged(self, source: str) -> bool:
+    """Whether the values of a path of the data set are returned as they are."""
+    del source
+    return False
+
+  def _change(self, values: Values, place: str) -> Values:
+    """Returns the values of an episode as the view has them."""
+    raise NotImplementedError
+
+
+class Filtered(_View):
+  """Some paths of a data set."""
+
+  def __init__(self, base: Episodes, paths: Iterable[str]) -> None:
+    """Keeps paths.
+
+    Raises:
+      SpecError: with every path that is missing.
+    """
+    known = {**base.spec, **base.derived_spec}
+    paths = list(paths)
+    missing = [
+      errors.Mismatch(
+        path, f"a path of {errors.listing(known)}", "", errors.nearest(path, known)
+      )
+      for path in paths
+      if path not in known
+    ]
+    if missing:
+      raise errors.mismatch_error(f"filter: {base.path}", missing)
+    super().__init__(base, {path: known[path] for path in paths})
+    self.videos = [path for path in base.videos if path in self.spec]
+    kept = base.kept_videos
+    self.kept_videos = {path: kept[path] for path in kept if path in self.spec}
+
+  def iterate(self, start: int = 0) -> Iterator[Episode]:
+    """Yields the episodes with the kept paths."""
+    has_derived = any(path not in self._base.spec for path in self.spec)
+    if has_derived and self._base.lengths is not None:
+      return Episodes.iterate(self, start)
+    return super().iterate(start)
+
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+    """Returns the same paths with whole videos."""
+    return Filtered(self._base.with_videos(formats, encoding), self.spec)
+
+  def compare_statistics(
+    self, computed: Mapping[str, Mapping[str, np.ndarray]]
+  ) -> list[str]:
+    """Compares with those of the data set."""
+    return self._base.compare_statistics(computed)
+
+  def _is_unchanged(self, source: str) -> bool:
+    return True
+
+  def _change(self, values: Values, place: str) -> Values:
+    return {path: array for path, array in values.items() if path in self.spec}
+
+
+class Renamed(_View):
+  """Paths under other names."""
+
+  def __init__(self, base: Episodes, names: Mapping[str, str]) -> None:
+    """Renames paths; see `Episodes.rename`."""
+    found: list[errors.Mismatch] = []
+    new = {path: path for path in base.spec}
+    for old, name in names.items():
+      below = [p for p in base.spec if p == old or p.startswith(f"{old}/")]
+      if not below:
+        want = f"a path to rename, of {errors.listing(base.spec)}"
+        near = errors.nearest(old, base.spec)
+        found.append(errors.Mismatch(old, want, "no such path", near))
+      new |= {path: name + path[len(old) :] for path in below}
+    for path in {name for name in new.values() if [*new.values()].count(name) > 1}:
+      twice = [old for old, name in new.items() if name == path]
+      want, got = "one path of that name", f"{errors.listing(twice)} renamed to it"
+      found.append(errors.Mismatch(path, want, got))
+    if found:
+      raise errors.mismatch_error(f"rename: {base.path}", found)
+    self._new, self._old = new, {name: old for old, name in new.items()}
+    spec = {
+      # The name in a record goes along with the path that it was made from.
+      name: specs.ExtendedTensorSpec.from_spec(
+        base.spec[old], name=name if base.spec[old].name == old else base.spec[old].name
+      )
+      for old, name in new.items()
+    }
+    super().__init__(base, spec)
+    self.videos = [new[path] for path in base.videos if path in new]
+    kept = base.kept_videos
+    self.kept_videos = {new[path]: kept[path] for path in kept}
+
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+    """Returns the same names with whole videos."""
+    names = {old: name for old, name in self._new.items() if old != name}
+    return Renamed(self._base.with_videos(formats, encoding), names)
+
+  def _source(self, path: str) -> str:
+    return self._old[path]
+
+  def _is_unchanged(self, source: str) -> bool:
+    return True
+
+  def _change(self, values: Values, place: str) -> Values:
+    return {self._new[path]: array for path, array in values.items()}
+
+
+class Casted(_View):
+  """Numbers of another dtype."""
+
+  def __init__(self, base: Episodes, casts: Iterable[str]) -> None:
+    """Casts numbers; see `Episodes.cast`."""
+    self._texts = list(casts)
+    self._casts = find_casts("cast", self._texts, base.spec)
+    spec = {
+      path: specs.ExtendedTensorSpec.from_spec(
+        leaf, dtype=self._casts[path].dtype if path in self._casts else leaf.dtype
+      )
+      for path, leaf in base.spec.items()
+    }
+    super().__init__(base, spec)
+    self.videos, self.kept_videos = base.videos, base.kept_videos
+
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+    """Returns the same casts with whole videos."""
+    return Casted(self._base.with_videos(formats, encoding), self._texts)
+
+  def _is_unchanged(self, source: str) -> bool:
+    return source not in self._casts
+
+  def _change(self, values: Values, place: str) -> Values:
+    return {
+      path: cast_values(path, array, self._casts[path], place)
+      if path in self._casts
+      else array
+      for path, array in values.items()
+    }
+
+
+class Conformed(_View):
+  """The paths of other specs; one number may have the shape () or (1,) of either."""
+
+  def __init__(self, base: Episodes, spec: specs.TensorSpecStruct) -> None:
+    """Reads the data set with the specs of a user, whose paths it has."""
+    super().__init__(base, spec)
+    self._axes = {
+      path: added_axes(base.spec[path].shape, leaf.shape) for path, leaf in spec.items()
+    }
+    self.videos = [path for path in base.videos if path in spec]
+    kept = base.kept_videos
+    self.kept_videos = {path: kept[path] for path in kept if path in spec}
+
+  def _is_unchanged(self, source: str) -> bool:
+    return not self._axes.get(source)
+
+  def _change(self, values: Values, place: str) -> Values:
+    changed = {}
+    for path, array in values.items():
+      if path in self.spec:
+        axes = self._axes[path]
+        if axes:
+          array = array[..., np.newaxis] if axes > 0 else array[..., 0]
+        changed[path] = array
+    return changed
+
+
+class Mapped(_View):
+  """Episodes that a function has changed."""
+
+  def __init__(
+    self,
+    base: Episodes,
+    function: Callable[[Values], Mapping[str, Any]],
+    spec: specs.SpecStructure,
+  ) -> None:
+    """Maps whole episodes; see `Episodes.map`."""
+    flat = specs.flatten_spec_structure(spec)
+    super().__init__(base, flat)
+    self._function = function
+    kept = base.kept_videos
+    self.kept_videos = {path: kept[path] for path in kept if path in flat}
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Maps the whole episode, of which it returns the steps."""
+    values = self._base.read(episode)
+    changed = self._change(values, self._base.place(episode))
+    return {
+      path: array[start:stop] if self.spec[path].is_sequence else array
+      for path, array in changed.items()
+      if paths is None or path in paths
+    }
+
+  def _change(self, values: Values, place: str) -> Values:
+    num_steps = [len(v) for p, v in values.items() if self._base.spec[p].is_sequence]
+    result = {}
+    found: list[errors.Mismatch] = []
+    for path, value in self._function(dict(values)).items():
+      array = np.asarray(value)
+      leaf = self.spec.get(path)
+      if leaf is None:
+        near = errors.nearest(path, self.spec)
+        found.append(errors.Mismatch(path, "a path of the spec", "another", near))
+        continue
+      shape = [None, *leaf.shape] if leaf.is_sequence else [*leaf.shape]
+      if leaf.is_sequence and num_steps:
+        shape[0] = num_steps[0]
+      is_encoded = array.dtype == object
+      if not is_encoded and not tf.TensorShape(shape).is_compatible_with(array.shape):
+        want = f"{tuple(shape)} {leaf.dtype.name}"
+        found.append(errors.Mismatch(path, want, errors.describe(array)))
+      elif not is_encoded and tf.as_dtype(array.dtype) != leaf.dtype:
+        found.append(
+          errors.Mismatch(path, errors.describe(leaf), errors.describe(array))
+        )
+      result[path] = array
+    found += [
+      errors.Mismatch(path, errors.describe(leaf), "nothing")
+      for path, leaf in self.spec.items()
+      if path not in result and not leaf.is_optional
+    ]
+    if found:
+      raise errors.mismatch_error(f"map: {place}", found)
+    return result
+
+
+class Selected(_View):
+  """Some episodes of a data set, in its order."""
+
+  def __init__(self, base: Episodes, numbers: np.ndarray) -> None:
+    """Selects episodes.
+
+    Args:
+      base: a data set whose number of episodes is known.
+      numbers: of the selected episodes, rising.
+    """
+    super().__init__(base, base.spec)
+    self._numbers = numbers
+    self.derived_spec = base.derived_spec
+    self.videos, self.kept_videos = base.videos, base.kept_videos
+    self.splits = splits_lib.renumber(base.splits, numbers)
+    self.metadata = base.metadata_of(numbers)
+
+  @property
+  def lengths(self) -> np.ndarray | None:  # type: ignore[override]
+    """Steps of each selected episode."""
+    lengths = self._base.lengths
+    return None if lengths is None else lengths[self._numbers]
+
+  @property
+  def num_episodes(self) -> int:
+    """The number of selected episodes."""
+    return len(self._numbers)
+
+  def iterate(self, start: int = 0) -> Iterator[Episode]:
+    """Yields the selected episodes; runs of neighbours are read as one."""
+    left = self._numbers[start:]
+    for run in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
+      if len(run):
+        yield from itertools.islice(self._base.iterate(int(run[0])), len(run))
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads a selected episode; see `Episodes.read`."""
+    return self._base.read(int(self._numbers[episode]), paths, start, stop, out)
+
+  def place(self, episode: int) -> str:
+    """Returns where the episode is stored in the whole data set."""
+    return self._base.place(int(self._numbers[episode]))
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns that of the data set, and which episodes are selected."""
+    numbers = zlib.crc32(self._numbers.astype("<i8").tobytes())
+    return {**self._base.fingerprint(), "selected": numbers}
+
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+    """Returns the same episodes with whole videos."""
+    return Selected(self._base.with_videos(formats, encoding), self._numbers)
+
+
+def select(
+  episodes: Episodes,
+  numbers: splits_lib.EpisodeNumbers | None = None,
+  split: str | None = None,
+) -> Episodes:
+  """Selects episodes; see `Episodes.select`."""
+  if numbers is None and split is None:
+    return episodes
+  count = episodes.num_episodes
+  if count is None:
+    raise errors.SpecError(
+      f"select: {episodes.path}: expected a known number of episodes, got record "
+      "files, which only reading counts. Convert them to a store first: t2r_seq "
+      "convert."
+    )
+  where = f"select: {episodes.path}"
+  chosen = splits_lib.choose_episodes(where, count, numbers, split, episodes.splits)
+  return episodes if chosen is None else Selected(episodes, chosen)
+
+
+class Joined(Episodes):
+  """The episodes of several data sets, one data set after the other."""
+
+  def __init__(self, parts: Sequence[Episodes]) -> None:
+    """Joins data sets; see `Episodes.join`."""
+    self._parts = list(parts)
+    first = self._parts[0]
+    self.path = ", ".join(part.path for part in self._parts)
+    self.format = first.format
+    found = []
+    for part in self._parts[1:]:
+      for path in {**first.spec, **part.spec}:
+        one, other = first.spec.get(path), part.spec.get(path)
+        if one is None or other is None or _form(one) != _form(other):
+          got = f"{errors.describe(other)} in {part.path}"
+          hint = "Make them alike first: rename, cast or drop."
+          found.append(errors.Mismatch(path, errors.describe(one), got, hint))
+    if found:
+      raise errors.mismatch_error(f"join: {self.path}", found)
+    self.spec = specs.TensorSpecStruct(
+      (
+        path,
+        specs.ExtendedTensorSpec.from_spec(
+          leaf, is_optional=any(part.spec[path].is_optional for part in self._parts)
+        ),
+      )
+      for path, leaf in first.spec.items()
+    )
+    counts = [part.num_episodes for part in self._parts]
+    self._count = None if None in counts else sum(int(count or 0) for count in counts)
+    self._starts = np.cumsum([0, *(count or 0 for count in counts)])[:-1].tolist()
+    if self._count is not None:
+      joined: dict[str, list[int]] = {}
+      for start, part in zip(self._starts, self._parts, strict=True):
+        for name, numbers in part.splits.items():
+          joined.setdefault(name, []).extend(start + number for number in numbers)
+      self.splits = joined
+    self.metadata = {
+      name: value
+      for name, value in first.metadata.items()
+      if all(part.metadata.get(name) == value for part in self._parts)
+    }
+    self.videos = [p for p in first.videos if all(p in o.videos for o in self._parts)]
+    kept = [part.kept_videos for part in self._parts]
+    self.kept_videos = {
+      path: how
+      for path, how in kept[0].items()
+      if all(other.get(path) == how for other in kept)
+    }
+
+  @property
+  def lengths(self) -> np.ndarray | None:  # type: ignore[override]
+    """Steps of each episode; None if a data set does not know them."""
+    lengths = [part.lengths for part in self._parts]
+    if any(each is None for each in lengths):
+      return None
+    return np.concatenate([np.asarray(each) for each in lengths])
+
+  @property
+  def num_episodes(self) -> int | None:
+    """The number of episodes of all data sets."""
+    return self._count
+
+  @property
+  def notes(self) -> Sequence[str]:  # type: ignore[override]
+    """The notes of all data sets, each once."""
+    return [*dict.fromkeys(note for part in self._parts for note in part.notes)]
+
+  @property
+  def problems(self) -> Sequence[str]:  # type: ignore[override]
+    """The problems of all data sets."""
+    return [problem for part in self._parts for problem in part.problems]
+
+  def iterate(self, start: int = 0) -> Iterator[Episode]:
+    """Yields the episodes of all data sets; see `Episodes.iterate`."""
+    if self._count is None:
+      chained = itertools.chain.from_iterable(part.iterate() for part in self._parts)
+      yield from itertools.islice(chained, start, None)
+      return
+    for first, part in zip(self._starts, self._parts, strict=True):
+      if start < first + (part.num_episodes or 0):
+        yield from part.iterate(max(start - first, 0))
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads an episode of one of the data sets; see `Episodes.read`."""
+    part, number = self._find(episode)
+    return part.read(number, paths, start, stop, out)
+
+  def place(self, episode: int) -> str:
+    """Returns where an episode is stored."""
+    part, number = self._find(episode)
+    return part.place(number)
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns those of all data sets."""
+    return {"joined": [part.fingerprint() for part in self._parts]}
+
+  def check_files(self) -> Iterator[str]:
+    """Yields the problems of all data sets' files."""
+    return itertools.chain.from_iterable(part.check_files() for part in self._parts)
+
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+    """Returns the same with whole videos, if all data sets encode them alike."""
+    parts = [part.with_videos(formats, encoding) for part in self._parts]
+    is_alike = all(part.kept_videos == parts[0].kept_videos for part in parts)
+    return Joined(parts) if is_alike else self
+
+  def _find(self, episode: int) -> tuple[Episodes, int]:
+    index = bisect.bisect_right(self._starts, episode) - 1
+    return self._parts[index], episode - self._starts[index]
+
+
+def _form(spec: specs.ExtendedTensorSpec) -> tuple[Any, ...]:
+  """Returns what has to be the same in data sets that are joined."""
+  return (spec.shape.as_list(), spec.dtype, spec.is_sequence, spec.data_format)
+
+
+def dtype_name(dtype: Any) -> str:
+  """Returns the name of a dtype of TensorFlow, numpy or Python."""
+  return dtype if isinstance(dtype, str) else tf.as_dtype(dtype).name

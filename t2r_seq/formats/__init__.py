@@ -1,0 +1,1 @@
+"""The formats of data sets, a module each; `t2r_seq.episodes` opens them."""
