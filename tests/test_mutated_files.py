@@ -27,9 +27,9 @@ from t2r_seq import (
   store,
   training,
 )
-from t2r_seq import videos as videos_lib
 from t2r_seq.episodes import open_episodes
 from t2r_seq.formats.robomimic import METADATA_ATTRIBUTE, SPEC_ATTRIBUTE
+from t2r_seq.lite import lite_policy
 from t2r_seq.records import rlds
 from t2r_seq.store import videos as videos_lib
 from t2r_seq.training import continuous

@@ -1,6 +1,11 @@
 """Input generators: tf.data pipelines that feed a model what its specs ask for."""
 
 from t2r_seq.data.data_service import DataService
+from t2r_seq.data.episodes_input_generator import (
+  EpisodesInputGenerator,
+  LeRobotInputGenerator,
+  windows_of,
+)
 from t2r_seq.data.following import Follow
 from t2r_seq.data.generator_input_generator import (
   DefaultConstantInputGenerator,
@@ -13,7 +18,6 @@ from t2r_seq.data.input_generator import (
   DatasetInputGenerator,
   add_presence_specs,
 )
-from t2r_seq.data.lerobot_input_generator import LeRobotInputGenerator
 from t2r_seq.data.loaders import WindowLoader
 from t2r_seq.data.mixtures import (
   MixtureInputGenerator,
@@ -37,6 +41,7 @@ __all__ = [
   "DefaultConstantInputGenerator",
   "DefaultRandomInputGenerator",
   "DefaultRecordInputGenerator",
+  "EpisodesInputGenerator",
   "Follow",
   "FractionalRecordInputGenerator",
   "GeneratorInputGenerator",
@@ -54,4 +59,5 @@ __all__ = [
   "WindowLoader",
   "add_presence_specs",
   "streamed_windows",
+  "windows_of",
 ]

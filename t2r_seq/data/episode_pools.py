@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import records, specs, windows
+from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool
 from t2r_seq.data.loaders import PoolReader
 from t2r_seq.process import PythonCalls
@@ -33,6 +33,9 @@ class ReadsEpisodes(Protocol):
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Mapping[str, Any]:
     """Returns values by path; fills the arrays of `out` in place where it can."""
+
+  def place(self, episode: int) -> str:
+    """Returns where an episode is stored, for messages."""
 
 
 class EpisodePools(PoolReader):
@@ -115,6 +118,7 @@ class EpisodePools(PoolReader):
       in_place = {path: own[path] for path in own if path in self._timed}
       number = int(self._numbers[episodes[place]])
       values = self._data.read(number, self._specs, start, start + count, in_place)
+      check_present(self._specs, values, self._data.place(number))
       for path, array in arrays.items():
         if path not in self._timed:
           array[place] = values[path]
@@ -129,6 +133,22 @@ class EpisodePools(PoolReader):
         self._failures.append(error)
         raise
     return list(arrays.values())
+
+
+def check_present(
+  paths: Iterable[str], values: Mapping[str, Any], place: str
+) -> None:
+  """Checks that an episode has all paths: zeros would not tell that it lacks one.
+
+  Raises:
+    SpecError: with every missing path.
+  """
+  missing = [path for path in paths if path not in values]
+  if missing:
+    raise errors.SpecError(
+      f"read: {place}: expected {errors.listing(missing)}, got an episode without. "
+      "Leave such episodes out (episodes=...), or the path out of the specs."
+    )
 
 
 def element_spec(

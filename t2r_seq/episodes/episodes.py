@@ -58,6 +58,7 @@ class Episodes(abc.ABC):
     metadata: JSON values: the control period or the clocks, the robot, the task texts.
     notes: what a user should know of how the data set was read; sentences.
     problems: what may be damaged though it can be read; sentences.
+    depth: paths of depth, float32 in metres; cast to uint16 they are in millimetres.
     videos: paths whose frames are decoded from videos.
     kept_videos: paths whose values are whole videos, byte strings of shape (), and how
       these are encoded; see `with_videos`.
@@ -72,6 +73,7 @@ class Episodes(abc.ABC):
   metadata: Mapping[str, Any] = types.MappingProxyType({})
   notes: Sequence[str] = ()
   problems: Sequence[str] = ()
+  depth: Sequence[str] = ()
   videos: Sequence[str] = ()
   kept_videos: Mapping[str, Any] = types.MappingProxyType({})
 

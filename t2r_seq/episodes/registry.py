@@ -152,14 +152,17 @@ def get_format(name: str) -> Format:
   return known[name]
 
 
-def find_format(path: str | os.PathLike[str]) -> Format:
+def find_format(path: str | os.PathLike[str], format: str | None = None) -> Format:
   """Recognises the format of a data set.
 
   Args:
     path: a folder, a file, or patterns of TFRecord files.
+    format: its name, if the caller knows better.
   Raises:
     ConversionError: nothing is there, or a folder of no known format.
   """
+  if format is not None:
+    return get_format(format)
   path = os.fspath(path)
   if os.path.exists(path):
     found = _recognise(path)
@@ -216,7 +219,7 @@ def open_episodes(
     ImportError: an extra is not installed; names it.
   """
   path = os.fspath(path)
-  chosen = find_format(path) if format is None else get_format(format)
+  chosen = find_format(path, format)
   given = {name: value for name, value in options.items() if value is not None}
   _check_options(f"open: {path}", chosen.name, given, chosen.options)
   if split is not None and chosen.splits_by_file:

@@ -164,9 +164,16 @@ class Filtered(_View):
     if missing:
       raise errors.mismatch_error(f"filter: {base.path}", missing)
     super().__init__(base, {path: known[path] for path in paths})
+    self.depth = [path for path in base.depth if path in self.spec]
     self.videos = [path for path in base.videos if path in self.spec]
     kept = base.kept_videos
     self.kept_videos = {path: kept[path] for path in kept if path in self.spec}
+
+  def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
+    """Casts numbers; see `Episodes.cast`. Depth is cast as the format does it."""
+    if isinstance(casts, Mapping) and all(path in self.depth for path in casts):
+      return Filtered(self._base.cast(casts), self.spec)
+    return super().cast(casts)
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
     """Yields the episodes with the kept paths."""
@@ -377,7 +384,7 @@ class Selected(_View):
     """
     super().__init__(base, base.spec)
     self._numbers = numbers
-    self.derived_spec = base.derived_spec
+    self.derived_spec, self.depth = base.derived_spec, base.depth
     self.videos, self.kept_videos = base.videos, base.kept_videos
     self.splits = splits_lib.renumber(base.splits, numbers)
     self.metadata = base.metadata_of(numbers)
@@ -392,6 +399,10 @@ class Selected(_View):
   def num_episodes(self) -> int:
     """The number of selected episodes."""
     return len(self._numbers)
+
+  def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
+    """Casts numbers; see `Episodes.cast`. Depth is cast as the format does it."""
+    return Selected(self._base.cast(casts), self._numbers)
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
     """Yields the selected episodes; runs of neighbours are read as one."""

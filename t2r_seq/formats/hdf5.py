@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Episodes, Values
 from t2r_seq.episodes.registry import register_format

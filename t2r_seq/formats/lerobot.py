@@ -114,9 +114,11 @@ class LeRobotEpisodes(Episodes):
         "clock."
       )
       self.notes = [*self.notes, note]
-    depth = [p for p in self.videos if features[self._keys.get(p, p)].depth is not None]
-    if depth:
-      note = f"{errors.listing(depth)}: depth is float32 in metres."
+    self.depth = [
+      p for p in self.videos if features[self._keys.get(p, p)].depth is not None
+    ]
+    if self.depth:
+      note = f"{errors.listing(self.depth)}: depth is float32 in metres."
       self.notes = [*self.notes, note]
     if empty := np.flatnonzero(lengths == 0).tolist():
       note = reading.left_out(len(empty), f"episode {empty[0]} of {path}")
@@ -239,9 +241,7 @@ class LeRobotEpisodes(Episodes):
     depth = {
       path: specs.ExtendedTensorSpec.from_spec(self.spec[path], dtype=tf.uint16)
       for path, dtype in casts.items()
-      if path in self.videos
-      and self.folder.quantizer(self._keys.get(path, path)) is not None
-      and tf.as_dtype(dtype) == tf.uint16
+      if path in self.depth and tf.as_dtype(dtype) == tf.uint16
     }
     spec = specs.TensorSpecStruct({**self.spec, **depth})
     changed: Episodes = self.copy(spec=spec, _millimetres=frozenset(depth))

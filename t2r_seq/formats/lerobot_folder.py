@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Values, num_bytes
 from t2r_seq.store import videos

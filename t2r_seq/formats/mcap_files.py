@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from t2r_seq import errors
+from t2r_seq import errors, imports
 from t2r_seq.episodes import reading
 
 SIGNATURE = b"\x89MCAP"

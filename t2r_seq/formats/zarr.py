@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, files, specs
+from t2r_seq import errors, files, imports, specs
 from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, files
+from t2r_seq import errors, files, imports
 from t2r_seq.episodes.episodes import num_steps
 from t2r_seq.progress import Progress
 from t2r_seq.viewing.episodes import encode_jpegs, series_of, spread, text_of

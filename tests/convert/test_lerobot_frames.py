@@ -18,6 +18,7 @@ import tensorflow as tf
 from t2r_seq import convert, data, errors, specs, store
 from t2r_seq.cli import main
 from t2r_seq.episodes import open_episodes
+from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
 Options = convert.ConversionOptions

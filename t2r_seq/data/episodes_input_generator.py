@@ -1,0 +1,349 @@
+"""The input generator that reads a data set of any format in place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs, windows
+from t2r_seq.data import joint
+from t2r_seq.data.episode_pools import EpisodePools, check_present, element_spec
+from t2r_seq.data.input_generator import DatasetInputGenerator
+from t2r_seq.data.loaders import WindowLoader, raised_as_read
+from t2r_seq.data.plan import Plan
+from t2r_seq.data.streams import StreamReport, streamed_windows
+from t2r_seq.episodes import Episodes, find_format, open_episodes
+from t2r_seq.episodes.rates import control_period
+from t2r_seq.formats.lerobot_folder import check_frame_options
+from t2r_seq.store.videos import TOLERANCE
+from t2r_seq.windows.cut import (
+  DEFAULT_PADDING,
+  Padding,
+  check_one_step,
+  too_short_error,
+)
+
+@gin.configurable
+class EpisodesInputGenerator(DatasetInputGenerator):
+  """Reads windows from a data set of any format, in place.
+
+  A spec reads the path that is its own, or else its name: `observation.state`, a
+  camera, `task` for the text of a LeRobot task. Depth of LeRobot is float32 in metres
+  or uint16 in millimetres, as the spec declares.
+
+  If the format has lengths and random access (all but TFRecord files without an index),
+  batches are a function of the seed and their number: a resumed run continues with
+  exactly the next batch, and workers read disjoint shards. In-memory buffers hold the
+  steps that their windows show, each frame once, within the memory budget. Mode 'train'
+  shuffles and repeats; the other modes are one pass in order. Other data sets are
+  streamed through a shuffle of the same kind, whose position is not kept.
+  """
+
+  def __init__(
+    self,
+    dataset: str | os.PathLike[str] | Episodes,
+    batch_size: int = 32,
+    format: str | None = None,
+    open_options: Mapping[str, Any] | None = None,
+    **options: Any,
+  ) -> None:
+    """Creates the generator; the data set is opened when it is needed.
+
+    Args:
+      dataset: its path, as of `episodes.open_episodes`, or the opened episodes, such as
+        a view of them.
+      batch_size: examples in a batch, over all replicas together.
+      format: of the data set, if its path alone does not tell.
+      open_options: of `episodes.open_episodes`: layout, frames_by, episode_key, ...
+      **options: of all that read data sets: seed, sequence_length, memory_budget,
+        episodes, split, image_decoding, ...; see `DatasetInputGenerator`.
+    Raises:
+      SpecError: a size is too small, or an option is invalid.
+    """
+    super().__init__(batch_size, **options)
+    self._dataset = dataset if isinstance(dataset, Episodes) else os.fspath(dataset)
+    self._format, self._open_options = format, dict(open_options or {})
+    self._failures: list[Exception] = []
+
+  @property
+  def reads_shards(self) -> bool:
+    """Whether workers read their own parts: each its own episodes."""
+    return self._open().lengths is not None
+
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step to the next one, if the metadata have it."""
+    return control_period(self._open().metadata)
+
+  @property
+  def num_examples(self) -> int | None:
+    """Windows of one pass, counted from the lengths; None if these are unknown."""
+    if not self.has_specifications:
+      return None
+    with tf.init_scope():
+      episodes = self._open("eval")
+      if episodes.lengths is None:
+        return None
+      numbers = self._numbers(episodes)
+      if self.n_step is None:
+        return self._count_windows(_readable(episodes), episodes.lengths[numbers])
+      reader = self._reader(episodes, "eval")[1]
+      return int(np.sum(_count(episodes, reader, numbers)))
+
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
+    """Raises what reading an episode raised instead of TensorFlow's version of it."""
+    with raised_as_read(lambda: self._failures):
+      yield
+
+  @property
+  def _where(self) -> str:
+    name = self._dataset if isinstance(self._dataset, str) else self._dataset.path
+    return f"{type(self).__name__}: {name}"
+
+  def _has_numbers(self) -> bool:
+    return super()._has_numbers() and self.reads_shards
+
+  def _open(self, mode: str | None = None) -> Episodes:
+    """Opens the data set; record files with the specs of a mode."""
+    if isinstance(self._dataset, Episodes):
+      return self._dataset
+    known = find_format(self._dataset, self._format)
+    options = dict(self._open_options)
+    if "spec" in known.options and "spec" not in options and mode is not None:
+      joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+      options["spec"] = windows.flat_specs(joined, self._cut_in(mode).n_step)
+    if known.splits_by_file:
+      options["split"] = self._split
+    return open_episodes(self._dataset, known.name, **options)
+
+  @tf.autograph.experimental.do_not_convert
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    if self._is_portable:
+      raise errors.SpecError(
+        f"{self._where}: the tf.data service: expected data that other processes can "
+        "read, got one that Python reads. Convert it to a store first: t2r_seq convert."
+      )
+    plan, start = self._numbered_plan(mode, batch_size)
+    with tf.init_scope():
+      episodes = self._open(mode)
+      if episodes.lengths is None:
+        return self._streamed(episodes, mode, plan)
+      episodes, reader, stored = self._reader(episodes, mode)
+      chosen = self._numbers(episodes)
+      lengths = episodes.lengths[chosen]
+      counts = _count(episodes, reader, chosen)
+      if not counts.sum():  # To repeat nothing has no end.
+        raise too_short_error(
+          self._where, reader.min_steps, len(lengths), max(lengths, default=0)
+        )
+      pools = EpisodePools(
+        episodes,
+        stored,
+        reader,
+        chosen,
+        lengths,
+        counts,
+        self._decode_images,
+        self._failures,
+      )
+      plan = plan.seeded("quasi_random")
+      loader = WindowLoader(plan, None, int(counts.sum()), make_pools=lambda: pools)
+      self._report = windows.WindowReport.of_episodes(lengths, counts)
+    self._reads_ahead = True
+    return loader.dataset(start)
+
+  def _streamed(self, episodes: Episodes, mode: str, plan: Plan) -> tf.data.Dataset:
+    """Returns batches of episodes that can only be read in order."""
+    if self._episodes is not None:
+      raise errors.SpecError(
+        f"{self._where}: episodes: expected random access, got a data set that is read "
+        "in order. Convert it to a store: t2r_seq convert."
+      )
+    joined = self._named_specs(_readable(episodes), mode)
+    paths = [path for path in episodes.spec if path in _names(joined)]
+    signature = {
+      path: tf.TensorSpec(
+        [None] * episodes.spec[path].is_sequence + _shape(episodes.spec[path]),
+        _dtype(episodes.spec[path]),
+      )
+      for path in paths
+    }
+
+    def values() -> Iterator[dict[str, np.ndarray]]:
+      try:
+        for episode in episodes:
+          check_present(paths, episode.values, episode.place)
+          yield {path: episode.values[path] for path in paths}
+      except errors.SpecError as error:
+        self._failures.append(error)
+        raise
+
+    self._report = StreamReport()
+    return streamed_windows(
+      tf.data.Dataset.from_generator(values, output_signature=signature),
+      joined,
+      plan=plan,
+      cut=self._cut_in(mode),
+      report=self._report,
+      decode_images=self._decode_images,
+    )
+
+  def _reader(
+    self, episodes: Episodes, mode: str
+  ) -> tuple[Episodes, windows.WindowReader, dict[str, specs.ExtendedTensorSpec]]:
+    """Plans the windows; returns the episodes as declared, and specs of the paths."""
+    check_one_step(self._where, episodes.metadata, self.n_step)
+    joined = self._named_specs(_readable(episodes), mode)
+    episodes = _as_declared(self._where, episodes, joined)
+    stored = _readable(episodes)
+    timed = [path for path, spec in stored.items() if spec.is_sequence]
+    element = element_spec(stored, timed)
+    reader = windows.WindowReader(element, joined, self._cut_in(mode))
+    return episodes, reader, stored
+
+  def _numbers(self, episodes: Episodes) -> np.ndarray:
+    """Returns the numbers of the episodes to read, that have steps."""
+    assert episodes.lengths is not None
+    lengths = episodes.lengths
+    chosen = self._choose(self._where, len(lengths), lambda: episodes.splits)
+    numbers = np.arange(len(lengths)) if chosen is None else chosen
+    return numbers[lengths[numbers] > 0]
+
+
+@gin.configurable
+class LeRobotInputGenerator(EpisodesInputGenerator):
+  """Reads windows from a LeRobot dataset, v3 or v2.1, in place.
+
+  `formats.lerobot.delta_time_offsets` makes time offsets of LeRobot's
+  `delta_timestamps`.
+  """
+
+  def __init__(
+    self,
+    dataset_path: str | os.PathLike[str],
+    batch_size: int = 32,
+    frames_by: str | None = None,
+    frame_tolerance: float = TOLERANCE,
+    **options: Any,
+  ) -> None:
+    """Creates the generator.
+
+    Args:
+      dataset_path: the dataset's folder.
+      batch_size: examples in a batch, over all replicas together.
+      frames_by: how the frames of steps are found, 'timestamp' or 'index'; see
+        `LeRobotFolder`.
+      frame_tolerance: seconds that the nearest frame may be from a time stamp.
+      **options: see `EpisodesInputGenerator`.
+    Raises:
+      SpecError: a size is too small, or an option is invalid.
+    """
+    frames = {"frames_by": frames_by, "frame_tolerance": frame_tolerance}
+    check_frame_options(type(self).__name__, frames_by, frame_tolerance)
+    self.frames_by, self.frame_tolerance = frames_by, frame_tolerance
+    super().__init__(dataset_path, batch_size, "lerobot", frames, **options)
+
+
+def windows_of(
+  dataset: str | os.PathLike[str] | Episodes,
+  feature_spec: specs.SpecStructure,
+  label_spec: specs.SpecStructure | None = None,
+  *,
+  mode: str = specs.ModeKeys.TRAIN,
+  padding: Padding = DEFAULT_PADDING,
+  **options: Any,
+) -> tf.data.Dataset:
+  """Returns batches of the windows of a data set, in one line.
+
+  Args:
+    dataset: its path, or the opened episodes.
+    feature_spec: specs of a window.
+    label_spec: specs of its labels; None for none.
+    mode: 'train' shuffles and repeats; 'eval' and 'infer' are one pass in order.
+    padding: of windows that leave their episode, as of `windows.Cut`.
+    **options: of `EpisodesInputGenerator`: batch_size, seed, split, ...
+  Returns:
+    Dataset of `TensorSpecStruct`s by path with leaves [B, ...]; of pairs (features,
+    labels) if there is a label spec.
+  Raises:
+    SpecError: the data set does not fit the specs, or an option is invalid.
+  """
+  generator = EpisodesInputGenerator(dataset, **options)
+  generator.set_feature_specifications(feature_spec)
+  generator.set_label_specifications({} if label_spec is None else label_spec)
+  generator.set_padding(padding)
+  batches = generator.create_dataset(mode)
+  if label_spec is not None:
+    return batches
+  return batches.map(lambda features, _: features)
+
+
+def _readable(episodes: Episodes) -> dict[str, specs.ExtendedTensorSpec]:
+  """Returns the specs of all paths that can be read."""
+  return {**episodes.derived_spec, **episodes.spec}
+
+
+def _names(joined: specs.TensorSpecStruct) -> set[str]:
+  return {spec.name for spec in joined.values()}
+
+
+def _dtype(spec: specs.ExtendedTensorSpec) -> tf.DType:
+  """Returns the dtype of values as they are read: images are still encoded."""
+  return tf.string if specs.is_encoded_image_spec(spec) else spec.dtype
+
+
+def _shape(spec: specs.ExtendedTensorSpec) -> list[int | None]:
+  """Returns the shape of a value as it is read."""
+  shape: list[int | None] = spec.shape.as_list()
+  return shape[:-3] if specs.is_encoded_image_spec(spec) else shape
+
+
+def _count(
+  episodes: Episodes, reader: windows.WindowReader, numbers: np.ndarray
+) -> np.ndarray:
+  """Counts the windows of episodes, given their numbers; int64 [episodes]."""
+  assert episodes.lengths is not None
+  lengths, flag, last_flags = episodes.lengths[numbers], reader.end_flag, None
+  if flag is not None:
+    last_flags = np.array(
+      [
+        np.asarray(episodes.read(int(number), [flag], int(length) - 1)[flag]).any()
+        for number, length in zip(numbers, lengths, strict=True)
+      ]
+    )
+  return np.asarray(reader.grid.num_windows(reader.num_rows(lengths, last_flags)))
+
+
+def _as_declared(
+  where: str, episodes: Episodes, declared: specs.TensorSpecStruct
+) -> Episodes:
+  """Returns the episodes with depth in the unit of the dtype that a spec declares.
+
+  Args:
+    where: for the error.
+    episodes: of the data set.
+    declared: specs, each named after the path that it reads.
+  Raises:
+    SpecError: depth is declared as something else.
+  """
+  millimetres, found = {}, []
+  for path, spec in declared.items():
+    if spec.name not in episodes.depth:
+      continue
+    dtype = spec.stored_dtype or spec.dtype
+    if dtype == tf.uint16:
+      millimetres[spec.name] = tf.uint16
+    elif dtype != tf.float32:
+      want = "depth of 12 bits"
+      hint = "Declare float32 for metres, or uint16 for millimetres."
+      found.append(errors.Mismatch(path, want, errors.describe(spec), hint))
+  if found:
+    raise errors.mismatch_error(where, found)
+  return episodes.cast(millimetres) if millimetres else episodes

@@ -1,0 +1,264 @@
+"""Training in place: one battery for the data sets of all formats."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import convert, data, errors, records, specs, store
+from t2r_seq.episodes import open_episodes
+from tests.convert import test_hdf5_layouts as layouts
+from tests.convert import test_mcap as bags
+
+Spec = specs.ExtendedTensorSpec
+LENGTHS = (5, 1, 8, 3)
+SPEC = {
+  "state": Spec((2,), tf.float32, "state", is_sequence=True),
+  "action": Spec((3,), tf.float64, "action", is_sequence=True),
+}
+
+
+def episode(number):
+  rows = 100 * number + np.arange(LENGTHS[number])
+  state = np.stack([rows, -rows], 1).astype(np.float32)
+  return {"state": state, "action": np.stack([rows, rows, rows], 1) / 7}
+
+
+def make_store():
+  with store.EpisodeStore.create("own", SPEC, {"fps": 10}) as writer:
+    for number in range(len(LENGTHS)):
+      writer.append_episode(episode(number))
+  store.EpisodeStore.write_splits("own", {"train": [0, 2], "eval": [1, 3]})
+  return "own"
+
+
+def converted(name, **options):
+  def make():
+    convert.convert(make_store(), name, options=convert.ConversionOptions(**options))
+    return name
+
+  return make
+
+
+def make_mcap():
+  bags.make_bag()
+  bags.layout()
+  return "demo.mcap"
+
+
+def make_minari():
+  """Writes Arrow files as Minari does: a row more than there are steps."""
+  arrow = pytest.importorskip("pyarrow")
+  os.makedirs("m/data")
+  metadata = {"data_format": "arrow", "total_episodes": len(LENGTHS)}
+  pathlib.Path("m/data/metadata.json").write_text(json.dumps(metadata))
+  for number, length in enumerate(LENGTHS):
+    os.makedirs(f"m/data/{number}")
+    place = pathlib.Path(f"m/data/{number}")
+    (place / "metadata.json").write_text(json.dumps({"total_steps": length}))
+    rows = np.append(episode(number)["action"][:, 0], -1.0)
+    table = arrow.table({"actions": rows, "observations": rows + 1})
+    with (
+      arrow.OSFile(str(place / "part-0.arrow"), "wb") as file,
+      arrow.ipc.new_file(file, table.schema) as writer,
+    ):
+      writer.write_table(table)
+  return "m"
+
+
+def make_steps():
+  spec = {
+    "episode": Spec((), tf.int64, "episode"),
+    "state": Spec((2,), tf.float32, "state"),
+  }
+  rows = [
+    {"episode": number, "state": state}
+    for number in range(len(LENGTHS))
+    for state in episode(number)["state"]
+  ]
+  records.write_records("steps.tfrecord", spec, rows)
+  return "steps.tfrecord"
+
+
+# How each is made, the options that open it, and whether lengths are known.
+FORMATS = {
+  "store": (make_store, {}, True),
+  "zarr": (converted("out.zarr"), {}, True),
+  "robomimic": (converted("out.hdf5"), {}, True),
+  "D4RL": (layouts.make_d4rl, {}, True),
+  "ALOHA": (layouts.make_aloha, {}, True),
+  "LeRobot": (converted("out.lerobot", fps=10), {}, True),
+  "Minari": (make_minari, {}, True),
+  "MCAP": (make_mcap, {"layout": "layout.json"}, True),
+  "TFRecord": (converted("out.tfrecord"), {}, False),
+  "TFRecord steps": (make_steps, {"episode_key": "episode"}, False),
+}
+IN_PLACE = [name for name, row in FORMATS.items() if row[2]]
+PADDINGS = {"drop": "drop", "repeat": "repeat", "zero": "zero"}
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+
+
+def opened(name):
+  make, options, _ = FORMATS[name]
+  return make(), options
+
+
+def window_specs(episodes):
+  """Returns stacks of three steps, the last one ahead, of all numbers of steps."""
+  return {
+    path: Spec((3, *leaf.shape), leaf.dtype, path, time_offsets=(-1, 0, 1))
+    for path, leaf in episodes.spec.items()
+    if leaf.is_sequence and leaf.dtype != tf.string and not leaf.data_format
+  }
+
+
+def oracle(episodes, paths, padding):
+  """Cuts windows in plain numpy."""
+  windows = {path: [] for path in paths}
+  for one in episodes:
+    num_steps = len(one.values[paths[0]])
+    for anchor in range(num_steps):
+      steps = np.array([anchor - 1, anchor, anchor + 1])
+      is_inside = (steps >= 0) & (steps < num_steps)
+      if padding == "drop" and not is_inside.all():
+        continue
+      for path in paths:
+        rows = one.values[path][steps.clip(0, num_steps - 1)].copy()
+        if padding == "zero":
+          rows[~is_inside] = 0
+        windows[path].append(rows)
+  return {path: np.stack(found) for path, found in windows.items()}
+
+
+def generator(path, open_options, window_spec, padding="repeat", **options):
+  found = data.EpisodesInputGenerator(path, open_options=open_options, **options)
+  found.set_feature_specifications(window_spec)
+  found.set_label_specifications({})
+  found.set_padding(padding)
+  return found
+
+
+def batches(dataset, count=None):
+  dataset = dataset if count is None else dataset.take(count)
+  return [{p: t.numpy() for p, t in features.items()} for features, _ in dataset]
+
+
+def joined(found):
+  return {path: np.concatenate([b[path] for b in found]) for path in found[0]}
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_eval_is_one_pass_in_order(name, padding):
+  path, options = opened(name)
+  episodes = open_episodes(path, **options)
+  window_spec = window_specs(episodes)
+  want = oracle(episodes, [*window_spec], padding)
+  source = generator(path, options, window_spec, padding, batch_size=4)
+  got = joined(batches(source.create_dataset("eval")))
+  assert {*got} == {*want}
+  for key, rows in want.items():
+    np.testing.assert_array_equal(got[key], rows)
+  if FORMATS[name][2]:
+    assert source.num_examples == len(rows)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_an_epoch_has_every_window_once_and_resumes(name):
+  path, options = opened(name)
+  episodes = open_episodes(path, **options)
+  window_spec = window_specs(episodes)
+  key = next(iter(window_spec))
+  want = oracle(episodes, [key], "repeat")[key]
+  source = generator(path, options, window_spec, batch_size=1, seed=3)
+  whole = batches(source.create_dataset("train"), len(want) + 7)
+  order = [one[key].tobytes() for one in whole]
+  first = order[: len(want)]
+  assert sorted(first) == sorted(row[None].tobytes() for row in want)
+  assert first != [row[None].tobytes() for row in want]
+  again = source.create_dataset("train", {"start_step": 4})
+  assert [one[key].tobytes() for one in batches(again, 3)] == order[4:7]
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_shards_are_disjoint(name):
+  path, options = opened(name)
+  episodes = open_episodes(path, **options)
+  window_spec = window_specs(episodes)
+  key = next(iter(window_spec))
+  want = oracle(episodes, [key], "repeat")[key]
+  found = []
+  for index in range(2):
+    context = tf.distribute.InputContext(2, index, 2)
+    source = generator(path, options, window_spec, batch_size=2, seed=3)
+    dataset = source.create_dataset("train", {"input_context": context})
+    found += [b[key].tobytes() for b in batches(dataset, len(want) // 2)]
+  assert len({*found}) == len(found) == len(want) // 2 * 2
+
+
+def test_views_train_as_data_sets_do():
+  episodes = open_episodes(make_store())
+  view = episodes.select(split="train").drop(["action"])
+  view = view.rename({"state": "arm/state"})
+  want = np.concatenate([episode(0)["state"], episode(2)["state"]])
+  spec = {"arm/state": Spec((2,), tf.float32, time_offsets=0)}
+  dataset = data.windows_of(view, spec, mode="eval", batch_size=5)
+  found = np.concatenate([batch["arm/state"] for batch in dataset])
+  np.testing.assert_array_equal(found, want)
+
+
+def test_windows_of_a_pair():
+  spec = {"state": Spec((2,), tf.float32, time_offsets=0)}
+  labels = {"action": Spec((2, 3), tf.float64, time_offsets=(0, 1))}
+  dataset = data.windows_of(make_store(), spec, labels, batch_size=17, mode="eval")
+  ((features, found),) = dataset
+  assert features["state"].shape == (17, 2)
+  np.testing.assert_array_equal(found["action"][0], episode(0)["action"][:2])
+
+
+FAILURES = {
+  "a path that is missing": ({"stat": Spec((2,), tf.float32)}, {}, "stat.*state"),
+  "another shape": (
+    {"state": Spec((4,), tf.float32)},
+    {},
+    r"state.*\(4,\).*\(None, 2\)",
+  ),
+  "an option of another format": (
+    SPEC,
+    {"open_options": {"layout": "x.json"}},
+    "layout: expected",
+  ),
+  "a split": (SPEC, {"split": "trian"}, "one of those of the dataset.*'trian'.*train"),
+  "an episode": (SPEC, {"episodes": [9]}, "expected numbers from 0 to 3, got 9"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures(name):
+  spec, options, message = FAILURES[name]
+  window_spec = {
+    path: Spec(leaf.shape, leaf.dtype, time_offsets=0) for path, leaf in spec.items()
+  }
+  make_store()
+  with pytest.raises(errors.SpecError, match=f"(?s){message}"):
+    list(data.windows_of("own", window_spec, mode="eval", **options))
+
+
+def test_a_damaged_file_is_named():
+  converted("out.zarr")()
+  chunk = next(pathlib.Path("out.zarr/data/state").glob("**/*0*"))
+  chunk.write_bytes(b"none")
+  spec = {"state": Spec((2,), tf.float32, time_offsets=0)}
+  source = generator("out.zarr", {}, spec)
+  with (
+    pytest.raises(errors.SpecError, match=r"out\.zarr: state"),
+    source.explain_failures(),
+  ):
+    batches(source.create_dataset("eval"))
