@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent import futures
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,30 +12,13 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool
 from t2r_seq.data.loaders import PoolReader
+from t2r_seq.episodes import Episodes
 from t2r_seq.process import PythonCalls
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.mapped import empty_array
 
 # Of a text in a tensor.
 _STRING_BYTES = 96
-
-
-class ReadsEpisodes(Protocol):
-  """A data set whose episodes can be read at random, by several threads at a time."""
-
-  def read(
-    self,
-    episode: int,
-    paths: Collection[str],
-    /,
-    start: int = 0,
-    stop: int | None = None,
-    out: Mapping[str, np.ndarray] | None = None,
-  ) -> Mapping[str, Any]:
-    """Returns values by path; fills the arrays of `out` in place where it can."""
-
-  def place(self, episode: int) -> str:
-    """Returns where an episode is stored, for messages."""
 
 
 class EpisodePools(PoolReader):
@@ -46,7 +29,7 @@ class EpisodePools(PoolReader):
 
   def __init__(
     self,
-    episodes: ReadsEpisodes,
+    episodes: Episodes,
     stored: Mapping[str, specs.ExtendedTensorSpec],
     reader: windows.WindowReader,
     numbers: np.ndarray,
@@ -135,9 +118,7 @@ class EpisodePools(PoolReader):
     return list(arrays.values())
 
 
-def check_present(
-  paths: Iterable[str], values: Mapping[str, Any], place: str
-) -> None:
+def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -> None:
   """Checks that an episode has all paths: zeros would not tell that it lacks one.
 
   Raises:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.data import joint
 from t2r_seq.data.episode_pools import EpisodePools, check_present, element_spec
 from t2r_seq.data.input_generator import DatasetInputGenerator
@@ -28,6 +28,7 @@ from t2r_seq.windows.cut import (
   check_one_step,
   too_short_error,
 )
+
 
 @gin.configurable
 class EpisodesInputGenerator(DatasetInputGenerator):

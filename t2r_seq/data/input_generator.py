@@ -23,10 +23,10 @@ from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.plan import Plan, dataset_options
-from t2r_seq.specs.names import check_mode
 from t2r_seq.episodes import choose_episodes
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.episodes.splits import Splits
+from t2r_seq.specs.names import check_mode
 from t2r_seq.windows.cut import Padding, mask_paths
 from t2r_seq.windows.n_step import integer_rewards
 

@@ -183,7 +183,7 @@ def test_an_epoch_has_every_window_once_and_resumes(name):
   first = order[: len(want)]
   assert sorted(first) == sorted(row[None].tobytes() for row in want)
   assert first != [row[None].tobytes() for row in want]
-  again = source.create_dataset("train", {"start_step": 4})
+  again = source.create_dataset("train", start_step=4)
   assert [one[key].tobytes() for one in batches(again, 3)] == order[4:7]
 
 
@@ -198,7 +198,7 @@ def test_shards_are_disjoint(name):
   for index in range(2):
     context = tf.distribute.InputContext(2, index, 2)
     source = generator(path, options, window_spec, batch_size=2, seed=3)
-    dataset = source.create_dataset("train", {"input_context": context})
+    dataset = source.create_dataset("train", input_context=context)
     found += [b[key].tobytes() for b in batches(dataset, len(want) // 2)]
   assert len({*found}) == len(found) == len(want) // 2 * 2
 

@@ -139,6 +139,9 @@ class Dataset:
     out["x"][...] = (100 * episode + steps)[:, np.newaxis]
     return {"x": out["x"], "task": f"task {episode}".encode()}
 
+  def place(self, episode):
+    return f"episode {episode}"
+
 
 def test_any_data_set_with_lengths_and_read_feeds_a_loader():
   spec = specs.ExtendedTensorSpec
