@@ -1,4 +1,4 @@
-"""Conversions between stores and the other formats that robot data comes in."""
+"""Conversions between the formats that robot data comes in."""
 
 from t2r_seq.convert.conversion import convert, verify_conversion
 from t2r_seq.convert.opening import ConversionOptions

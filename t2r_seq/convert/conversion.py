@@ -1,58 +1,61 @@
-"""Conversions that can be killed, go on, and be checked.
+"""Converts data sets: opens sources, changes them by views, and writes another format.
 
-What the target has committed is where a conversion goes on. A folder
-`<destination>.conversion` beside it says what was asked for: `conversion.json`, which
-also tells whether it is finished, and `spec.json`, the specs of the episodes.
+A conversion that was killed resumes after the episodes that the destination has
+committed. `<destination>.conversion/conversion.json` says what it converts, so that it
+resumes with the same source and options, and whether it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
 import numpy as np
 
 from t2r_seq import errors, files, specs
-from t2r_seq.convert import opening
-from t2r_seq.convert.opening import ConversionOptions
-from t2r_seq.convert.selected import SelectedSource, check_same_specs
-from t2r_seq.episodes import episodes
-from t2r_seq.episodes.episodes import Episode, Episodes, EpisodeWriter
-from t2r_seq.episodes.views import Dropped
+from t2r_seq.convert.comparison import compare_episodes
+from t2r_seq.convert.decoding import Decoded
+from t2r_seq.episodes import open_episodes, registry, views
+from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, num_steps
+from t2r_seq.episodes.splits import parse_shares, read_episodes
+from t2r_seq.episodes.writing import copy_episodes
 from t2r_seq.progress import Progress
-from t2r_seq.store import EpisodeStore, layout, manifest
+from t2r_seq.store import layout, manifest
 
-FORMAT = "t2r_seq.conversion"
-VERSION = 1
-_COMMIT_EPISODES = 100
-_COMMIT_BYTES = 1 << 26
-_MAX_NAMED = 20
+_FORMAT = "t2r_seq.conversion"
+_VERSION = 2
+# Options of `convert` itself; the others are those of the formats.
+_OWN = (
+  *("episodes", "split", "filter", "seed", "drop", "rename", "cast"),
+  "decode_images",
+)
+
+Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Episodes
 
 
 @dataclasses.dataclass(frozen=True)
 class ConversionReport:
-  """What a conversion, or a check of one, did.
+  """What a conversion, or a comparison of its two sides, did.
 
   Attributes:
-    source_kind: such as 'store'; all are those of `t2r_seq convert --from`.
-    destination_kind: likewise, of `--to`.
+    source_format: such as 'store'; see `episodes.formats`.
+    destination_format: likewise.
     num_episodes: of the destination.
     num_steps: of all episodes.
     num_bytes: of the values that were read.
     resumed_at: how many episodes earlier runs had converted.
-    notes: what should be known of how the source was read; sentences.
+    notes: what a user should know of how the source was read; sentences.
     files: the files, or the folder, of the destination.
   """
 
-  source_kind: str
-  destination_kind: str
+  source_format: str
+  destination_format: str
   num_episodes: int
   num_steps: int
   num_bytes: int
@@ -61,465 +64,545 @@ class ConversionReport:
   files: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """What a conversion was asked for.
-
-  Attributes:
-    source: its path, for people.
-    source_kind: see `ConversionReport`.
-    destination_kind: likewise.
-    options: JSON values; a conversion goes on only with the same ones.
-    fingerprint: of the source; a conversion goes on only with the same one.
-    source_spec: JSON of the flat specs that the source is read with.
-    is_finished: the destination is complete.
-  """
-
-  source: str
-  source_kind: str
-  destination_kind: str
-  options: dict[str, Any]
-  fingerprint: dict[str, Any]
-  source_spec: str
-  is_finished: bool = False
-
-
-class ConversionFolder:
-  """Keeps, beside a destination, what a conversion needs to go on and to be checked.
-
-  Attributes:
-    path: of the folder.
-  """
-
-  def __init__(self, destination: str) -> None:
-    """Names the folder, and makes nothing."""
-    self.path = opening.conversion_folder(destination)
-
-  @property
-  def work(self) -> str:
-    """Where a target keeps what is not yet whole; gone when it is."""
-    return os.path.join(self.path, "work")
-
-  @contextlib.contextmanager
-  def locked(self) -> Iterator[None]:
-    """Makes the folder, and keeps other conversions out.
-
-    Raises:
-      ConversionError: another process is at it.
-    """
-    files.make_folders(self.path)
-    lock = files.FileLock(
-      os.path.join(self.path, "lock"),
-      lambda owner: errors.ConversionError(
-        f"convert: {self.path}: expected no other process at this conversion, got "
-        f"{owner}. Wait for it to end."
-      ),
-    )
-    try:
-      yield
-    finally:
-      lock.release()
-
-  def read(self) -> tuple[Plan, specs.TensorSpecStruct] | None:
-    """Returns the plan and the specs of the episodes; None if there is none.
-
-    Raises:
-      ConversionError: it is damaged, or of a newer version.
-    """
-    place = os.path.join(self.path, "conversion.json")
-    try:
-      with open(place, "rb") as file:
-        values = json.loads(file.read())
-      if values.pop("format") != FORMAT or values.pop("version") != VERSION:
-        raise ValueError("another format or version")
-      plan = Plan(**values)
-      if not all(isinstance(v, dict) for v in (plan.options, plan.fingerprint)):
-        raise ValueError("options or a fingerprint that are no objects")
-      with open(os.path.join(self.path, "spec.json"), encoding="utf-8") as text:
-        return plan, specs.TensorSpecStruct.from_json(text.read())
-    except (FileNotFoundError, NotADirectoryError):
-      return None
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-      raise errors.ConversionError(
-        f"convert: {place}: expected the plan of a conversion, version {VERSION}, got "
-        f"{error!r:.120}. Delete {self.path} and the destination, and start anew."
-      ) from error
-
-  def write(self, plan: Plan, spec: specs.TensorSpecStruct) -> None:
-    """Replaces the plan."""
-    values = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(plan)}
-    files.replace_file(os.path.join(self.path, "spec.json"), spec.to_json().encode())
-    text = json.dumps(values, indent=2).encode() + b"\n"
-    files.replace_file(os.path.join(self.path, "conversion.json"), text)
-
-
 @gin.configurable
 def convert(
-  source: str | os.PathLike[str],
+  sources: Sources,
   destination: str | os.PathLike[str],
   spec: specs.SpecStructure | None = None,
-  options: ConversionOptions | None = None,
-  source_kind: str | None = None,
-  destination_kind: str | None = None,
+  *,
+  source_format: str | None = None,
+  format: str | None = None,
   progress: Progress | None = None,
+  **options: Any,
 ) -> ConversionReport:
-  """Converts episodes between a store and LeRobot, TFRecord, zarr or HDF5.
+  """Converts data sets of any format to one of any format that can be written.
 
-  One of the two sides is a store. A conversion that was killed goes on when it is
-  called again, and gives the same files as one that was not.
+  A conversion to a store or to TFRecord shards that was killed resumes when it is
+  called again, and gives the same files. Other formats start again.
 
   Args:
-    source: a store, a folder of LeRobot's, TFRecord files (a pattern), a zarr group or
-      an HDF5 file; or a TFDS dataset.
-    destination: what to make.
-    spec: flat specs of the source; for TFRecord files None proposes them from a look
-      at all records, for the others it takes all paths.
-    options: see `ConversionOptions`.
-    source_kind: see `ConversionReport`, if what is there doesn't tell; 'tfds' by way
-      of TFDS; 'rlds' for specs that say nothing of RLDS.
-    destination_kind: likewise, if the name doesn't tell.
-    progress: shows how far it is; None shows nothing.
+    sources: a path as of `open_episodes`; or several, which are joined; or episodes.
+    destination: path of the new data set.
+    spec: flat specs of the sources; None takes all paths, and for TFRecord files
+      proposes specs from a look at all records.
+    source_format: of the sources, if the paths do not tell.
+    format: of the destination, if its name does not tell.
+    progress: shows how many episodes are converted; None shows nothing.
+    **options: `episodes`, `split`, `filter` (a split, beside shares), `drop`, `rename`
+      ({'old': 'new'}), `cast`, `decode_images`; `split='train=0.9,eval=0.1'` deals the
+      episodes to splits at random, by `seed`. Others are those of `open_episodes` and
+      `write_episodes` for the two formats.
   Returns:
-    What was done. Of a conversion that was finished before, nothing is read again.
+    What was done. If the conversion was complete before, nothing is read.
   Raises:
-    ConversionError: something else is at the destination, the source or the options
-      changed since an earlier run, or an episode cannot be converted; says which.
-    SpecError: the specs don't fit; with every path.
+    ConversionError: something else is at the destination; the source or the options
+      changed since an earlier run; or an episode cannot be converted; names it.
+    SpecError: the specs do not fit, with every path; or an option is unknown.
     ImportError: an extra is not installed; names it.
   """
   errors.check_local("convert", destination)
-  source, destination = os.fspath(source), os.path.normpath(os.fspath(destination))
-  options = options or ConversionOptions()
-  from_kind = opening.source_kind(source, source_kind)
-  to_kind = opening.destination_kind(destination, from_kind, destination_kind)
-  if os.path.realpath(source) == os.path.realpath(destination):
-    raise errors.ConversionError(
-      f"convert: {destination}: expected another place than the source, got the source."
-    )
-  folder = ConversionFolder(destination)
-  begun = folder.read()
+  path = os.path.normpath(os.fspath(destination))
+  plan = _Plan.make(sources, path, spec, source_format, format, options)
+  begun = _read_record(path)
+  present = [name for name in plan.files(path) if os.path.lexists(name)]
+  if begun is not None and not present:
+    begun = None
   if begun is None:
-    opening.check_vacant(to_kind, destination, options)
-    plan, reader = _new_plan(source, from_kind, to_kind, spec, options)
-    opening.check_target(to_kind, destination, reader, options)
+    chosen = registry.get_format(plan.format)
+    registry.check_vacant(f"convert: {path}", path, chosen, plan.writing)
   else:
-    plan, columns = begun
-    _check_same_plan(folder, plan, source, from_kind, to_kind, spec, options)
-  with folder.locked():
-    if begun is not None:
-      reader = _reopen(source, options, plan, columns, keeps_videos=True)
-      _check_same_source(folder, plan, source, reader)
-    elif folder.read() is None:
-      folder.write(plan, reader.spec)
-    else:
+    plan.check_same(path, begun["plan"])
+  episodes = plan.open(sources)
+  record = {
+    "format": _FORMAT,
+    "version": _VERSION,
+    "source": ", ".join(plan.sources),
+    "plan": dataclasses.asdict(plan),
+    "fingerprint": _as_json(episodes.fingerprint()),
+    "is_finished": False,
+  }
+  if begun is not None:
+    _check_same_source(path, begun, record)
+    if begun["is_finished"]:
+      _check_present(path, plan)
+      return _report(plan, path, episodes, begun, 0)
+  if episodes.num_episodes == 0:
+    raise errors.ConversionError(
+      f"convert: {episodes.path}: expected at least one episode, got none."
+    )
+  with _locked(path):
+    if _read_record(path) != begun and present:
       raise errors.ConversionError(
-        f"convert: {folder.path}: expected a new conversion, got one that another "
-        "process has begun. Run it again to go on with that."
+        f"convert: {path}: expected no other conversion to it, got one that another "
+        "process has begun. Run it again to resume that one."
       )
-    resumed_at, num_bytes = None, 0
-    if not plan.is_finished:
-      target = opening.open_target(to_kind, destination, folder.work, reader, options)
-      resumed_at = target.num_committed
-      num_bytes = _copy(source, reader, target, progress)
-      _check_same_source(folder, plan, source, reader)
-      opening.write_splits(to_kind, destination, reader, options)
-      folder.write(dataclasses.replace(plan, is_finished=True), reader.spec)
-    # An earlier run may have been killed before it did.
-    shutil.rmtree(folder.work, ignore_errors=True)
-    return _report(plan, reader, destination, options, num_bytes, resumed_at)
+    _write_record(path, record)
+    writer: EpisodeWriter | None = None
+    try:
+      writer = registry.open_writer(path, episodes, plan.format, **plan.writing)
+      resumed_at = writer.num_committed
+      copied = copy_episodes("convert", episodes, writer, progress)
+    except BaseException:
+      if writer is None or not writer.num_committed:
+        os.remove(_record_name(path))
+      raise
+    source = writer.episodes or episodes
+    _check_same_source(
+      path, record, {**record, "fingerprint": _as_json(source.fingerprint())}
+    )
+    counts = copied.num_episodes, copied.num_steps
+    if resumed_at:
+      counts = _count(plan.open_written(path, episodes))
+    record |= {"is_finished": True, "num_episodes": counts[0], "num_steps": counts[1]}
+    _write_record(path, record)
+  return _report(plan, path, source, record, copied.num_bytes, resumed_at)
 
 
 def verify_conversion(
-  source: str | os.PathLike[str],
+  sources: Sources,
   destination: str | os.PathLike[str],
   progress: Progress | None = None,
 ) -> ConversionReport:
-  """Reads both sides of a finished conversion, and compares every value.
+  """Reads both sides of a complete conversion, and compares every value.
+
+  The sources are opened with the options of the conversion.
 
   Args:
-    source: of the conversion.
+    sources: of the conversion.
     destination: of the conversion.
-    progress: shows how far it is; None shows nothing.
+    progress: shows how many episodes are compared; None shows nothing.
   Returns:
     What was read.
   Raises:
-    ConversionError: no finished conversion, or episodes whose content is another; with
-      each of them, up to 20.
+    ConversionError: no complete conversion, or episodes that differ; names up to 20.
     SpecError: a side cannot be read.
   """
-  source, destination = os.fspath(source), os.path.normpath(os.fspath(destination))
-  folder = ConversionFolder(destination)
-  begun = folder.read()
-  if begun is None or not begun[0].is_finished:
+  path = os.path.normpath(os.fspath(destination))
+  record = _read_record(path)
+  if record is None or not record["is_finished"]:
+    got = "one that is not" if record else f"nothing in {_folder(path)}"
     raise errors.ConversionError(
-      f"convert: {destination}: expected a finished conversion to verify, got "
-      f"{'one that is not' if begun else 'nothing in ' + folder.path}. Run it without "
-      "--verify first."
+      f"convert: {path}: expected a complete conversion to verify, got {got}. Run it "
+      "without --verify first."
     )
-  plan, spec = begun
-  options = ConversionOptions(**plan.options)
-  reader = _reopen(source, options, plan, spec)
-  kind = plan.destination_kind
-  written = opening.open_written(kind, destination, spec, options)
-  lossy = opening.lossy_paths(plan.source_kind, kind, spec, options)
-  operation = f"convert: comparing {source} and {destination}"
-  num_bytes = _compare(operation, reader, written, lossy, progress)
-  return _report(plan, reader, destination, options, num_bytes)
+  plan = _Plan(**record["plan"])
+  _check_present(path, plan)
+  episodes = plan.open(sources)
+  written = plan.open_written(path, episodes)
+  # Stores copy the videos of stores byte by byte; other formats may encode them again.
+  is_exact = episodes.rows() is not None and written.rows() is not None
+  lossy = frozenset(() if is_exact else written.videos)
+  operation = f"convert: comparing {episodes.path} and {path}"
+  num_bytes = compare_episodes(operation, episodes, written, lossy, progress)
+  return _report(plan, path, episodes, record, num_bytes)
 
 
-def _new_plan(
-  source: str,
-  source_kind: str,
-  destination_kind: str,
-  spec: specs.SpecStructure | None,
-  options: ConversionOptions,
-) -> tuple[Plan, Episodes]:
-  """Plans a conversion that begins, and opens its source with the wanted paths."""
-  dropped = Dropped(options.drop)
-  wanted = None
-  if spec is not None:
-    wanted = dropped.filter(specs.flatten_spec_structure(spec))
-  is_parsed = source_kind in (opening.TFRECORD, opening.RLDS)
-  reader = opening.open_source(
-    source_kind, source, options, wanted if is_parsed else None, dropped
-  )
-  reader = opening.keep_videos(reader, source_kind, destination_kind, options)
-  selected = dropped.filter(reader.spec)
-  if wanted is not None and not is_parsed:
-    selected = check_same_specs(f"convert: {source}", wanted, selected)
-  kept = {p: how for p, how in reader.kept_videos.items() if p in selected}
-  layout.make_columns(f"convert: {source}", selected, kept)
-  if reader.num_episodes == 0:
-    raise errors.ConversionError(
-      f"convert: {source}: expected at least one episode, got none."
-    )
-  plan = Plan(
-    source=_full_name(source, source_kind),
-    source_kind=source_kind,
-    destination_kind=destination_kind,
-    options=options.to_json_dict(),
-    fingerprint=reader.fingerprint(),
-    source_spec=reader.spec.to_json(),
-  )
-  return plan, SelectedSource(reader, selected, options.decode_images, options.cast)
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """What is converted, and how; all fields are JSON values.
 
-
-def _reopen(
-  source: str,
-  options: ConversionOptions,
-  plan: Plan,
-  spec: specs.TensorSpecStruct,
-  keeps_videos: bool = False,
-) -> Episodes:
-  """Opens the source of a conversion as it was opened when it began.
-
-  To be compared it gives the frames of videos that are kept.
+  Attributes:
+    sources: paths, for people.
+    source_format: of all sources; None recognises it.
+    format: of the destination.
+    spec: JSON of the flat specs of the sources; None for all paths.
+    edits: the options of `convert` itself.
+    reading: the options of `open_episodes`.
+    writing: the options of `write_episodes`.
   """
-  source_spec = specs.TensorSpecStruct.from_json(plan.source_spec)
-  dropped = Dropped(options.drop)
-  reader = opening.open_source(plan.source_kind, source, options, source_spec, dropped)
-  if keeps_videos:
-    kinds = (plan.source_kind, plan.destination_kind)
-    reader = opening.keep_videos(reader, *kinds, options)
-  missing = [path for path in spec if path not in reader.spec]
-  if missing:
-    raise errors.ConversionError(
-      f"convert: {source}: expected what {plan.source} had when the conversion began, "
-      f"got nothing at {errors.listing(missing)}."
+
+  sources: list[str]
+  source_format: str | None
+  format: str
+  spec: str | None
+  edits: dict[str, Any]
+  reading: dict[str, Any]
+  writing: dict[str, Any]
+
+  @classmethod
+  def make(
+    cls,
+    sources: Sources,
+    path: str,
+    spec: specs.SpecStructure | None,
+    source_format: str | None,
+    format: str | None,
+    options: Mapping[str, Any],
+  ) -> _Plan:
+    """Sorts the options by whom they concern.
+
+    Raises:
+      SpecError: with every unknown option.
+      ConversionError: a source is missing, or is the destination.
+    """
+    names = _names(sources)
+    for name in names:
+      if os.path.realpath(name) == os.path.realpath(path):
+        raise errors.ConversionError(
+          f"convert: {path}: expected another place than the source, got the source."
+        )
+    readers: list[registry.Format] = []
+    if source_format is not None:
+      readers = [registry.get_format(source_format)]
+    elif not isinstance(sources, Episodes):
+      readers = [registry.find_format(name) for name in names]
+    read = {each.format for each in [sources] if isinstance(each, Episodes)}
+    read |= {each.name for each in readers}
+    target = _destination_format(path, format, read)
+    given = {name: value for name, value in options.items() if value is not None}
+    readable = {name for each in readers for name in each.options} - {*_OWN, "spec"}
+    known = {*_OWN, *target.writer_options, *readable}
+    unknown = [
+      errors.Mismatch(
+        name,
+        f"an option of {errors.listing(known, limit=30)}",
+        f"'{name}'",
+        errors.nearest(name, known),
+      )
+      for name in given
+      if name not in known
+    ]
+    if unknown:
+      raise errors.mismatch_error(
+        f"convert: {path}: from {errors.listing(read)} to {target.name}", unknown
+      )
+    edits = {name: _edit_values(name, given[name]) for name in _OWN if name in given}
+    others = {n: _as_json(value) for n, value in given.items() if n not in _OWN}
+    writing = {n: v for n, v in others.items() if n in target.writer_options}
+    reading = {n: v for n, v in others.items() if n not in writing}
+    flat = None if spec is None else specs.flatten_spec_structure(spec)
+    plan = cls(
+      [os.path.abspath(name) for name in names],
+      source_format,
+      target.name,
+      None if flat is None else specs.TensorSpecStruct(flat).to_json(),
+      edits,
+      reading,
+      writing,
     )
-  # The shape of one number is the user's choice: () or (1,).
-  wanted = specs.TensorSpecStruct(
-    (path, specs.ExtendedTensorSpec.from_spec(reader.spec[path], shape=leaf.shape))
-    for path, leaf in spec.items()
-  )
-  return SelectedSource(reader, wanted, options.decode_images, options.cast)
+    split = edits.get("split")
+    if edits.get("filter") and split and not plan.shares:
+      raise errors.ConversionError(
+        f"convert: expected one of filter '{edits['filter']}' and split '{split}', got "
+        "both. To deal what a filter leaves, give shares: train=0.9,eval=0.1."
+      )
+    return plan
+
+  @property
+  def shares(self) -> dict[str, float]:
+    """Shares of the episodes by the split that they are dealt to."""
+    split = self.edits.get("split") or ""
+    return parse_shares("convert: split", split) if "=" in split else {}
+
+  def files(self, path: str) -> list[str]:
+    """Returns the files, or the folder, of the destination."""
+    return registry.get_format(self.format).files(path, self.writing)
+
+  def check_same(self, path: str, begun: Mapping[str, Any]) -> None:
+    """Checks that a conversion resumes with the options that it began with.
+
+    Raises:
+      ConversionError: with every difference. Only `allow_nan` may change.
+    """
+    before, now = _Plan(**begun)._options(), self._options()
+    hint = (
+      f"Say the same, or delete the destination and {_folder(path)} to start again."
+    )
+    found = [
+      errors.Mismatch(
+        name, f"{before.get(name)!r:.200}, as it began", f"{now.get(name)!r:.200}", hint
+      )
+      for name in {**before, **now}
+      if before.get(name) != now.get(name)
+    ]
+    if found:
+      raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
+
+  def _options(self) -> dict[str, Any]:
+    options = {**self.edits, **self.reading, **self.writing}
+    options |= {"format": self.format, "source_format": self.source_format}
+    if self.spec is not None:
+      options["spec"] = {
+        name: errors.describe(leaf)
+        for name, leaf in specs.TensorSpecStruct.from_json(self.spec).items()
+      }
+    options.pop("allow_nan", None)
+    return options
+
+  def open(self, sources: Sources) -> Episodes:
+    """Opens the sources, edited and joined."""
+    edits = self.edits
+    dropped = views.Dropped(edits.get("drop", ()))
+    split = edits.get("filter") or (None if self.shares else edits.get("split"))
+    numbers = edits.get("episodes")
+    names = _names(sources)
+    is_one = len(names) == 1
+    if isinstance(sources, Episodes):
+      kept = sources.filter(dropped.filter(sources.spec)) if dropped.names else sources
+      parts = [kept.select(numbers, split)]
+    else:
+      parts = [
+        self._open_part(name, dropped, split, numbers if is_one else None)
+        for name in names
+      ]
+    dropped.check(f"convert: {', '.join(names)}")
+    for old, new in edits.get("rename", {}).items() if not is_one else ():
+      parts = _edit(parts, lambda part, o=old, n=new: part.rename({o: n}))
+    if is_one and edits.get("rename"):
+      parts = _edit(parts, lambda part: part.rename(edits["rename"]))
+    for cast in edits.get("cast", ()) if not is_one else ():
+      parts = _edit(parts, lambda part, c=cast: part.cast([c]))
+    if is_one and edits.get("cast"):
+      parts = _edit(parts, lambda part: part.cast(edits["cast"]))
+    if edits.get("decode_images"):
+      parts = [Decoded(part) for part in parts]
+    episodes = parts[0] if is_one else parts[0].join(*parts[1:])
+    if numbers is not None and not is_one:
+      episodes = episodes.select(numbers)
+    if self.shares:
+      episodes = views.Dealt(episodes, self.shares, edits.get("seed", 0))
+    return episodes
+
+  def _open_part(
+    self, name: str, dropped: views.Dropped, split: str | None, numbers: Any
+  ) -> Episodes:
+    chosen = registry.find_format(name)
+    if self.source_format is not None:
+      chosen = registry.get_format(self.source_format)
+    options = {n: v for n, v in self.reading.items() if n in chosen.options}
+    wanted = None
+    if self.spec is not None:
+      wanted = dropped.filter(specs.TensorSpecStruct.from_json(self.spec))
+      if "spec" in chosen.options:
+        options["spec"], wanted = wanted, None
+    part = open_episodes(
+      name, chosen.name, split=split, episodes=numbers, drop=dropped, **options
+    )
+    if wanted is not None:
+      conformed = _check_same_specs(f"convert: {name}", wanted, part.spec)
+      part = views.Conformed(part, conformed)
+    return part
+
+  def open_written(self, path: str, episodes: Episodes) -> Episodes:
+    """Opens the destination, to read it again."""
+    chosen = registry.get_format(self.format)
+    options: dict[str, Any] = {}
+    if "spec" in chosen.options:
+      options["spec"] = specs.TensorSpecStruct(
+        (p, specs.ExtendedTensorSpec(**{**leaf.fields(), "name": leaf.name or p}))
+        for p, leaf in episodes.spec.items()
+      )
+    if "compression" in chosen.options and "compression" in self.writing:
+      options["compression"] = self.writing["compression"]
+    names = self.files(path)
+    written: Episodes = chosen.open(names if len(names) > 1 else path, **options)
+    return written
 
 
-def _check_same_plan(
-  folder: ConversionFolder,
-  plan: Plan,
-  source: str,
-  source_kind: str,
-  destination_kind: str,
-  spec: specs.SpecStructure | None,
-  options: ConversionOptions,
-) -> None:
-  """Checks that a conversion goes on as it began.
+def _names(sources: Sources) -> list[str]:
+  if isinstance(sources, Episodes):
+    return [sources.path]
+  if isinstance(sources, (str, os.PathLike)):
+    return [os.fspath(sources)]
+  return [os.fspath(source) for source in sources]
 
+
+def _edit_values(name: str, value: Any) -> Any:
+  """Returns an option of `convert` itself as JSON has it."""
+  if name == "episodes":
+    return read_episodes("convert", value)
+  if name == "drop":
+    return sorted(value)
+  if name == "cast" and isinstance(value, Mapping):
+    return [f"{path}={views.dtype_name(dtype)}" for path, dtype in value.items()]
+  if name == "rename" and not isinstance(value, Mapping):
+    return dict(text.partition("=")[::2] for text in value)
+  return _as_json(value)
+
+
+def _as_json(value: Any) -> Any:
+  return json.loads(json.dumps(value, default=os.fspath))
+
+
+def _destination_format(
+  path: str, given: str | None, sources: Collection[str]
+) -> registry.Format:
+  """Returns the format of a destination: by its name, and else a store."""
+  if given is not None:
+    return registry.written_format(path, given)
+  store = registry.get_format("store")
+  if os.path.isfile(os.path.join(path, layout.MANIFEST)):
+    return store
+  try:
+    return registry.written_format(path)
+  except errors.ConversionError:
+    # A store that is converted to 'x.npz' should not become a store of that name.
+    if "store" in sources and os.path.splitext(path)[1]:
+      raise
+    return store
+
+
+def _edit(
+  parts: list[Episodes], edit: Callable[[Episodes], Episodes]
+) -> list[Episodes]:
+  """Edits every data set that has what the edit names.
+
+  Raises:
+    SpecError: that of the first data set, if none has it.
+  """
+  edited, failed = [], []
+  for part in parts:
+    try:
+      edited.append(edit(part))
+    except errors.SpecError as error:
+      failed.append(error)
+      edited.append(part)
+  if len(failed) == len(parts):
+    raise failed[0]
+  return edited
+
+
+def _check_same_specs(
+  operation: str, wanted: specs.SpecStructure, spec: specs.TensorSpecStruct
+) -> specs.TensorSpecStruct:
+  """Returns the specs that a user wants of those that a data set has.
+
+  Args:
+    operation: for the error.
+    wanted: flat specs; their names in records are used.
+    spec: of the data set.
   Raises:
     SpecError: with every difference.
   """
-  operation = f"convert: {folder.path}"
-  found = options.differences(plan.options)
-  for name, began, now in (
-    ("source", plan.source_kind, source_kind),
-    ("destination", plan.destination_kind, destination_kind),
-  ):
-    if began != now:
-      hint = "Delete the destination and this folder, or choose another destination."
-      want = f"{began}, as it began"
-      found.append(errors.Mismatch(f"kind of the {name}", want, now, hint))
-  if found:
-    raise errors.mismatch_error(operation, found, errors.ConversionError)
-  if spec is not None:
-    wanted, _ = _new_plan(source, source_kind, destination_kind, spec, options)
-    begun_spec, wanted_spec = (
-      specs.map_leaves(specs.frame_spec, specs.TensorSpecStruct.from_json(text))
-      for text in (plan.source_spec, wanted.source_spec)
-    )
-    columns = layout.make_columns(operation, begun_spec)
-    manifest.check_spec(operation, wanted_spec, columns, True)
-
-
-def _check_same_source(
-  folder: ConversionFolder, plan: Plan, source: str, reader: Episodes
-) -> None:
-  if reader.fingerprint() == plan.fingerprint:
-    return
-  now = _full_name(source, plan.source_kind)
-  if now != plan.source:
-    raise errors.ConversionError(
-      f"convert: {folder.path}: expected the source that it was begun from, "
-      f"{plan.source}, got {now}. Name that one; or delete the destination and this "
-      "folder, or choose another destination."
-    )
-  raise errors.ConversionError(
-    f"convert: {plan.source}: expected the data that the conversion began with, got "
-    "files of other sizes or times: the source changed. Delete the destination and "
-    f"{folder.path}, and start anew."
+  columns = layout.make_columns(operation, specs.map_leaves(specs.frame_spec, spec))
+  manifest.check_spec(operation, wanted, columns, False)
+  return specs.TensorSpecStruct(
+    # How videos are stored, the data set determines.
+    (path, spec[path] if specs.is_video_spec(spec[path]) else specs.frame_spec(leaf))
+    for path, leaf in specs.flatten_spec_structure(wanted).items()
+    if path in spec
   )
 
 
-def _full_name(source: str, kind: str) -> str:
-  return os.path.abspath(source)
+# The record of a conversion.
 
 
-def _copy(
-  name: str, reader: Episodes, target: EpisodeWriter, progress: Progress | None
-) -> int:
-  """Appends the episodes that a target does not have; returns their bytes."""
+def _folder(path: str) -> str:
+  return f"{path}.conversion"
+
+
+def _record_name(path: str) -> str:
+  return os.path.join(_folder(path), "conversion.json")
+
+
+def _read_record(path: str) -> dict[str, Any] | None:
+  """Returns the record of an earlier run; None if there is none.
+
+  Raises:
+    ConversionError: it is damaged, or of another version.
+  """
+  name = _record_name(path)
   try:
-    num_bytes = _append_all(name, reader, target, progress)
-    target.finish()
-  except BaseException:
-    # Whole episodes are kept, whatever went wrong after them.
-    with contextlib.suppress(OSError, errors.SpecError):
-      target.commit()
-    with contextlib.suppress(OSError, errors.SpecError):
-      target.close()
-    raise
-  return num_bytes
-
-
-def _append_all(
-  name: str, reader: Episodes, target: EpisodeWriter, progress: Progress | None
-) -> int:
-  start = index = target.num_committed
-  uncommitted = size = num_bytes = 0
-  if progress:
-    progress.start("converting", start, reader.num_episodes)
-  for index, episode in enumerate(reader.iterate(start), start + 1):
-    try:
-      target.append(episode.values)
-    except errors.SpecError as error:
-      raise errors.ConversionError(
-        f"convert: episode {index - 1} ({episode.place}): {error}"
-      ) from error
-    of_episode = episodes.num_bytes(episode.values)
-    uncommitted, size = uncommitted + 1, size + of_episode
-    num_bytes += of_episode
-    if uncommitted == _COMMIT_EPISODES or size >= _COMMIT_BYTES:
-      target.commit()
-      uncommitted = size = 0
-    if progress:
-      progress.advance(of_episode, episode.done)
-  if not index:
+    with open(name, "rb") as file:
+      record = json.loads(file.read())
+    if (record["format"], record["version"]) != (_FORMAT, _VERSION):
+      raise ValueError("another format or version")
+    _Plan(**record["plan"])
+    return dict(record)
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
     raise errors.ConversionError(
-      f"convert: {name}: expected at least one episode, got none."
+      f"convert: {name}: expected the record of a conversion, version {_VERSION}, got "
+      f"{error!r:.120}. Delete {_folder(path)} and the destination to start again."
+    ) from error
+
+
+def _write_record(path: str, record: Mapping[str, Any]) -> None:
+  files.replace_file(_record_name(path), json.dumps(record, indent=2).encode() + b"\n")
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+  """Excludes other conversions to a destination; removes a folder without a record.
+
+  Raises:
+    ConversionError: another process converts to it.
+  """
+  folder = _folder(path)
+  files.make_folders(folder)
+  lock = files.FileLock(
+    os.path.join(folder, "lock"),
+    lambda owner: errors.ConversionError(
+      f"convert: {path}: expected no other conversion to it, got {owner}. Wait for it "
+      "to end."
+    ),
+  )
+  try:
+    yield
+  finally:
+    if not os.path.exists(_record_name(path)):
+      shutil.rmtree(folder, ignore_errors=True)
+    lock.release()
+
+
+def _check_same_source(
+  path: str, begun: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+  if begun["fingerprint"] == now["fingerprint"]:
+    return
+  if begun["source"] != now["source"]:
+    raise errors.ConversionError(
+      f"convert: {path}: expected the source that it was begun from, "
+      f"{begun['source']}, got {now['source']}. Name that one; or delete the "
+      f"destination and {_folder(path)}, or choose another destination."
     )
-  return num_bytes
+  raise errors.ConversionError(
+    f"convert: {begun['source']}: expected the data that the conversion began with, "
+    "got files of other sizes or times: the source changed. Delete the destination and "
+    f"{_folder(path)} to start again."
+  )
 
 
-def _compare(
-  operation: str,
-  reader: Episodes,
-  written: Episodes,
-  lossy: frozenset[str],
-  progress: Progress | None,
-) -> int:
-  """Compares the episodes of both sides, but the values of lossy paths."""
-  counts, num_bytes, num_others = [0, 0], 0, 0
-  found: list[errors.Mismatch] = []
-  if progress:
-    progress.start("checking", 0, written.num_episodes)
-  both = itertools.zip_longest(reader, written)
-  for index, (one, other) in enumerate(both):
-    counts[0] += one is not None
-    counts[1] += other is not None
-    if one is None or other is None:
-      continue
-    for path in _differing(one, other, lossy):
-      num_others += 1
-      if num_others <= _MAX_NAMED:
-        want, got = f"the values of {one.place}", f"others in {other.place}"
-        found.append(errors.Mismatch(f"episode {index}: {path}", want, got))
-    of_episode = episodes.num_bytes(one.values)
-    num_bytes += of_episode
-    if progress:
-      progress.advance(of_episode, one.done)
-  if counts[0] != counts[1]:
-    want, got = f"{counts[0]}, as the source has", str(counts[1])
-    found.append(errors.Mismatch("number of episodes", want, got))
-  if num_others > _MAX_NAMED:
-    got = f"others at {num_others - _MAX_NAMED} more paths of episodes"
-    found.append(errors.Mismatch("further episodes", "the same values", got))
-  if found:
-    raise errors.mismatch_error(operation, found, errors.ConversionError)
-  return num_bytes
+def _check_present(path: str, plan: _Plan) -> None:
+  """Checks that what a complete conversion wrote still exists.
+
+  Raises:
+    ConversionError: with every missing file.
+  """
+  missing = [name for name in plan.files(path) if not os.path.exists(name)]
+  if missing:
+    raise errors.ConversionError(
+      f"convert: {path}: expected what was converted before, got nothing at "
+      f"{errors.listing(missing, limit=5)}. To convert it again, delete {_folder(path)}"
+      " and the destination."
+    )
 
 
-def _differing(one: Episode, other: Episode, lossy: frozenset[str]) -> Iterator[str]:
-  """Yields the paths at which two episodes differ, in the bits of their values."""
-  for path in sorted({*one.values, *other.values}):
-    if (
-      path not in one.values
-      or path not in other.values
-      or not _is_same(one.values[path], other.values[path], path in lossy)
-    ):
-      yield path
-
-
-def _is_same(one: np.ndarray, other: np.ndarray, is_lossy: bool) -> bool:
-  a, b = (v.astype(v.dtype.newbyteorder("="), copy=False) for v in (one, other))
-  if a.dtype != b.dtype or a.shape != b.shape or is_lossy:
-    return a.dtype == b.dtype and a.shape == b.shape
-  if a.dtype == object:
-    return bool(a.tolist() == b.tolist())
-  return a.tobytes() == b.tobytes()  # A NaN is one only if it has the same bits.
+def _count(episodes: Episodes) -> tuple[int, int]:
+  """Counts episodes and steps."""
+  if episodes.lengths is not None:
+    return len(episodes.lengths), int(np.sum(episodes.lengths))
+  steps = [num_steps(episode.values, episodes.spec) for episode in episodes]
+  return len(steps), sum(steps)
 
 
 def _report(
-  plan: Plan,
-  reader: Episodes,
-  destination: str,
-  options: ConversionOptions,
+  plan: _Plan,
+  path: str,
+  episodes: Episodes,
+  record: Mapping[str, Any],
   num_bytes: int,
   resumed_at: int | None = None,
 ) -> ConversionReport:
-  """Says what there is; all of it was there by default."""
-  kind = plan.destination_kind
-  opening.check_there(kind, destination, options)
-  # One of the two sides is a store, which knows.
-  ends = [] if reader.lengths is None else np.cumsum(reader.lengths).tolist()
-  if kind == opening.STORE:
-    ends = EpisodeStore(destination).episode_ends.tolist()
+  count = record["num_episodes"]
   return ConversionReport(
-    plan.source_kind,
-    kind,
-    len(ends),
-    ends[-1] if ends else 0,
+    episodes.format,
+    plan.format,
+    count,
+    record["num_steps"],
     num_bytes,
-    len(ends) if resumed_at is None else resumed_at,
-    (*reader.notes, *reader.problems),
-    tuple(opening.destination_files(kind, destination, options)),
+    count if resumed_at is None else min(resumed_at, count),
+    (*episodes.notes, *episodes.problems),
+    tuple(plan.files(path)),
   )

@@ -267,7 +267,24 @@ class Episodes(abc.ABC):
 
 
 class EpisodeWriter(abc.ABC):
-  """Writes the episodes of a new data set."""
+  """Writes the episodes of a new data set.
+
+  A subclass is made with a path, the episodes to write, and options by name. Its
+  constructor checks that the format can hold the specs, before anything is written. The
+  data set appears at its path when it is complete.
+
+  Attributes:
+    episodes: the same episodes as `append` takes them, if that differs: with whole
+      videos, which are copied without re-encoding.
+  """
+
+  episodes: Episodes | None = None
+
+  @classmethod
+  def files(cls, path: str, **options: Any) -> list[str]:
+    """Returns the files, or the folder, that a writer with these options makes."""
+    del options
+    return [path]
 
   @abc.abstractmethod
   def append(self, values: Values) -> None:
@@ -286,7 +303,7 @@ class EpisodeWriter(abc.ABC):
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Closes files; what is committed stays."""
+    """Closes files. What is committed stays; the rest is removed."""
 
   @property
   def num_committed(self) -> int:

@@ -17,13 +17,13 @@ from typing import Any
 
 from t2r_seq import errors
 from t2r_seq.episodes import splits as splits_lib
-from t2r_seq.episodes import views
+from t2r_seq.episodes import views, writing
 from t2r_seq.episodes.episodes import Episodes, EpisodeWriter
 from t2r_seq.episodes.other_formats import other_format
 
 # The modules that register formats, in the order in which they are asked about a path:
 # a store may hold any file, and TFRecord files are whatever nothing else is.
-_MODULES = ("store", "lerobot", "zarr", "hdf5", "minari", "mcap", "records")
+_MODULES = ("store", "lerobot", "zarr", "robomimic", "minari", "mcap", "records")
 _FALLBACK = "tfrecord"
 
 Recognise = Callable[[str], bool]
@@ -62,7 +62,12 @@ class Format:
   @property
   def writer_options(self) -> frozenset[str]:
     """Names of the options of `write_episodes` that this format takes."""
-    return _option_names(self.writer) if self.writer else frozenset()
+    return _option_names(self.writer) - {"episodes"} if self.writer else frozenset()
+
+  def files(self, path: str, options: Mapping[str, Any]) -> list[str]:
+    """Returns the files, or the folder, that the writer makes with these options."""
+    find = getattr(self.writer, "files", None)
+    return find(path, **options) if find else [path]
 
 
 def _option_names(function: Callable[..., Any]) -> frozenset[str]:
@@ -195,7 +200,7 @@ def open_episodes(
   *,
   split: str | None = None,
   episodes: splits_lib.EpisodeNumbers | None = None,
-  drop: Iterable[str] = (),
+  drop: Iterable[str] | views.Dropped = (),
   **options: Any,
 ) -> Episodes:
   """Opens a data set of any format.
@@ -224,13 +229,14 @@ def open_episodes(
   _check_options(f"open: {path}", chosen.name, given, chosen.options)
   if split is not None and chosen.splits_by_file:
     given["split"], split = split, None
-  dropped = views.Dropped(drop)
+  dropped = drop if isinstance(drop, views.Dropped) else views.Dropped(drop)
   if "dropped" in _option_names(chosen.open):
     given["dropped"] = dropped
   opened = chosen.open(path, **given)
   opened.path, opened.format = opened.path or path, chosen.name
   kept = dropped.filter(opened.spec)
-  dropped.check(f"open: {path}")
+  if dropped is not drop:
+    dropped.check(f"open: {path}")
   if shared := splits_lib.describe_overlaps(opened.splits):
     opened.notes = [*opened.notes, *shared]
   if len(kept) != len(opened.spec):
@@ -303,9 +309,7 @@ def open_writer(
   path = os.fspath(path)
   chosen = written_format(path, format)
   given = {name: value for name, value in options.items() if value is not None}
-  _check_options(
-    f"write: {path}", chosen.name, given, chosen.writer_options - {"episodes"}
-  )
+  _check_options(f"write: {path}", chosen.name, given, chosen.writer_options)
   assert chosen.writer is not None
   return chosen.writer(path, episodes, **given)
 
@@ -331,23 +335,40 @@ def write_episodes(
   """
   path = os.fspath(path)
   errors.check_local("write", path)
-  if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
-    raise errors.ConversionError(
-      f"write: {path}: expected nothing there, got a "
-      f"{'folder' if os.path.isdir(path) else 'file'}. Choose another path."
-    )
+  check_vacant(f"write: {path}", path, written_format(path, format), options)
   writer = open_writer(path, episodes, format, **options)
-  try:
-    for number, episode in enumerate(episodes):
-      try:
-        writer.append(episode.values)
-      except errors.SpecError as error:
-        raise errors.ConversionError(
-          f"write: episode {number} ({episode.place}): {error}"
-        ) from error
-    writer.finish()
-  finally:
-    writer.close()
+  writing.copy_episodes(f"write: {path}", episodes, writer)
+
+
+def check_vacant(
+  operation: str, path: str, chosen: Format, options: Mapping[str, Any]
+) -> None:
+  """Checks that a new data set overwrites nothing.
+
+  Args:
+    operation: for the error.
+    path: of the data set.
+    chosen: its format.
+    options: of the writer.
+  Raises:
+    ConversionError: something is there.
+  """
+  names = chosen.files(path, options)
+  present = [name for name in names if os.path.lexists(name)]
+  is_empty = present == [path] and os.path.isdir(path) and not os.listdir(path)
+  # A store may fill the folder that `mktemp -d` made.
+  if present and not (is_empty and not chosen.suffixes):
+    is_data = all(os.path.isfile(name) or os.path.isdir(name) for name in present)
+    # Nobody should delete a device, such as /dev/null, or a FIFO.
+    way_out = "Delete it, or choose" if is_data else "Choose"
+    raise errors.ConversionError(
+      f"{operation}: expected nothing there, got {errors.listing(present, limit=5)}. "
+      f"{way_out} another destination."
+    )
+  if glob.has_magic(path):
+    raise errors.ConversionError(
+      f"{operation}: expected the name of a destination, got a pattern."
+    )
 
 
 # Entries of an unknown folder that are looked at, and shown.

@@ -63,7 +63,7 @@ class Dropped:
       raise errors.mismatch_error(operation, found)
 
 
-class _View(Episodes):
+class View(Episodes):
   """Changes the values of an episode; the episodes themselves stay the same."""
 
   def __init__(self, base: Episodes, spec: specs.SpecStructure) -> None:
@@ -143,7 +143,7 @@ class _View(Episodes):
     raise NotImplementedError
 
 
-class Filtered(_View):
+class Filtered(View):
   """Some paths of a data set."""
 
   def __init__(self, base: Episodes, paths: Iterable[str]) -> None:
@@ -199,7 +199,7 @@ class Filtered(_View):
     return {path: array for path, array in values.items() if path in self.spec}
 
 
-class Renamed(_View):
+class Renamed(View):
   """Paths under other names."""
 
   def __init__(self, base: Episodes, names: Mapping[str, str]) -> None:
@@ -247,7 +247,7 @@ class Renamed(_View):
     return {self._new[path]: array for path, array in values.items()}
 
 
-class Casted(_View):
+class Casted(View):
   """Numbers of another dtype."""
 
   def __init__(self, base: Episodes, casts: Iterable[str]) -> None:
@@ -279,7 +279,7 @@ class Casted(_View):
     }
 
 
-class Conformed(_View):
+class Conformed(View):
   """The paths of other specs; one number may have the shape () or (1,) of either."""
 
   def __init__(self, base: Episodes, spec: specs.TensorSpecStruct) -> None:
@@ -291,6 +291,16 @@ class Conformed(_View):
     self.videos = [path for path in base.videos if path in spec]
     kept = base.kept_videos
     self.kept_videos = {path: kept[path] for path in kept if path in spec}
+
+  def with_videos(
+    self, formats: Collection[str], encoding: Any = None
+  ) -> Episodes:
+    """Returns the same paths with whole videos."""
+    base = self._base.with_videos(formats, encoding)
+    spec = {
+      p: base.spec[p] if p in base.kept_videos else self.spec[p] for p in self.spec
+    }
+    return Conformed(base, specs.TensorSpecStruct(spec))
 
   def _is_unchanged(self, source: str) -> bool:
     return not self._axes.get(source)
@@ -306,7 +316,7 @@ class Conformed(_View):
     return changed
 
 
-class Mapped(_View):
+class Mapped(View):
   """Episodes that a function has changed."""
 
   def __init__(
@@ -372,7 +382,53 @@ class Mapped(_View):
     return result
 
 
-class Selected(_View):
+class Dealt(View):
+  """The same episodes, dealt to other splits at random."""
+
+  def __init__(self, base: Episodes, shares: Mapping[str, float], seed: int) -> None:
+    """Deals the episodes; see `splits.make_splits`.
+
+    Raises:
+      SpecError: a split would have no episode.
+    """
+    super().__init__(base, base.spec)
+    self._shares, self._seed = dict(shares), seed
+    self.derived_spec = base.derived_spec
+    self.videos, self.kept_videos = base.videos, base.kept_videos
+    self._deal(base.num_episodes)
+
+  def _deal(self, count: int | None) -> None:
+    self.splits = {}
+    if count is not None:
+      self.splits = splits_lib.make_splits(self._shares, count, self._seed)
+
+  def iterate(self, start: int = 0) -> Iterator[Episode]:
+    """Yields the episodes; deals them at the end if it is that which counts them."""
+    count = start
+    for episode in self._base.iterate(start):
+      count += 1
+      yield episode
+    self._deal(count)
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads an episode; see `Episodes.read`."""
+    return self._base.read(episode, paths, start, stop, out)
+
+  def with_videos(
+    self, formats: Collection[str], encoding: Any = None
+  ) -> Episodes:
+    """Returns the same splits with whole videos."""
+    return Dealt(self._base.with_videos(formats, encoding), self._shares, self._seed)
+
+
+class Selected(View):
   """Some episodes of a data set, in its order."""
 
   def __init__(self, base: Episodes, numbers: np.ndarray) -> None:
@@ -493,11 +549,7 @@ class Joined(Episodes):
         for name, numbers in part.splits.items():
           joined.setdefault(name, []).extend(start + number for number in numbers)
       self.splits = joined
-    self.metadata = {
-      name: value
-      for name, value in first.metadata.items()
-      if all(part.metadata.get(name) == value for part in self._parts)
-    }
+    self.metadata = _common([part.metadata for part in self._parts])
     self.videos = [p for p in first.videos if all(p in o.videos for o in self._parts)]
     kept = [part.kept_videos for part in self._parts]
     self.kept_videos = {
@@ -573,6 +625,18 @@ class Joined(Episodes):
   def _find(self, episode: int) -> tuple[Episodes, int]:
     index = bisect.bisect_right(self._starts, episode) - 1
     return self._parts[index], episode - self._starts[index]
+
+
+def _common(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Returns the values that all metadata share, within nested objects, too."""
+  shared: dict[str, Any] = {}
+  for name, value in parts[0].items():
+    others = [part.get(name) for part in parts[1:]]
+    if isinstance(value, Mapping) and all(isinstance(o, Mapping) for o in others):
+      shared[name] = _common([value, *others])
+    elif all(other == value for other in others):
+      shared[name] = value
+  return shared
 
 
 def _form(spec: specs.ExtendedTensorSpec) -> tuple[Any, ...]:

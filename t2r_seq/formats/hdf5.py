@@ -29,7 +29,6 @@ import tensorflow as tf
 from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Episodes, Values
-from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped
 from t2r_seq.formats import hdf5_probe, minari
 from t2r_seq.specs.image_headers import read_image_header
@@ -227,51 +226,12 @@ def list_files(path: str) -> list[str]:
   return [os.path.join(path, name) for name in found]
 
 
-def _recognises(path: str) -> bool:
+def recognises(path: str) -> bool:
   if os.path.isdir(path):
     return bool(list_files(path))
   with open(path, "rb") as file:
     is_hdf5 = file.read(len(_SIGNATURE)) == _SIGNATURE
   return is_hdf5 or path.lower().endswith(SUFFIXES)
-
-
-def open_hdf5(
-  path: str, dropped: Dropped | None = None, layout: str | None = None
-) -> Episodes:
-  """Opens an HDF5 file, or a folder of them, by its layout.
-
-  Args:
-    path: of the file or the folder.
-    dropped: paths to leave out.
-    layout: a JSON file with the layout; None recognises robomimic, Minari, ALOHA and
-      D4RL.
-  Raises:
-    ImportError: h5py is not installed.
-    ConversionError: no file of a known layout; names what there is.
-  """
-  from t2r_seq.formats import robomimic
-
-  dropped = dropped or Dropped()
-  names = list_files(path)
-  if not names:
-    raise errors.ConversionError(
-      f"convert: {path}: expected files of {errors.listing(SUFFIXES)}, got none."
-    )
-  known = Layout.read(layout) if layout else None
-  foreign = find_foreign(names)
-  known = known or find_layout(names[0])
-  if known is ROBOMIMIC:
-    return robomimic.RobomimicEpisodes(path, foreign, dropped)
-  return LayoutEpisodes(path, foreign, known, dropped)
-
-
-register_format(
-  "hdf5",
-  suffixes=SUFFIXES,
-  recognises=_recognises,
-  description="HDF5 files",
-  extra="hdf5",
-)(open_hdf5)
 
 
 def find_layout(path: str) -> Layout:

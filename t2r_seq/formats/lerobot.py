@@ -27,6 +27,7 @@ from t2r_seq.formats.lerobot_folder import (
   is_lerobot,
   read_json,
 )
+from t2r_seq.formats.lerobot_writer import LeRobotWriter
 from t2r_seq.store import videos
 from t2r_seq.store.videos import VideoEncoding, VideoOptions
 
@@ -37,6 +38,7 @@ from t2r_seq.store.videos import VideoEncoding, VideoOptions
   recognises=lambda path: os.path.isdir(path) and is_lerobot(path),
   description=f"LeRobot folders (with {INFO})",
   extra="lerobot",
+  writer=LeRobotWriter,
 )
 class LeRobotEpisodes(Episodes):
   """Reads the episodes of a dataset, with the text of their task at each step.

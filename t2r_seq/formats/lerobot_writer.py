@@ -1,8 +1,7 @@
-"""LeRobot's v3 datasets as targets: rows, videos, tasks, statistics and metadata.
+"""Writes LeRobot's v3 datasets: rows, videos, tasks, statistics and metadata.
 
-Episodes are written to a work folder, each its own video per camera, rows and metadata
-in parts: what is in a part survives a kill. In the end they are joined to files of
-LeRobot's sizes, and the folder appears.
+Rows go to parquet files as episodes come, videos to a file per episode and camera. In
+the end the videos are joined to files of LeRobot's sizes.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import dataclasses
 import io
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, records, specs
-from t2r_seq.episodes.episodes import EpisodeWriter, Values
-from t2r_seq.episodes.rates import control_period
+from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.rates import check_rate, control_period
+from t2r_seq.episodes.writing import Staging
 from t2r_seq.formats import lerobot_folder
 from t2r_seq.formats.lerobot_folder import (
   DERIVED,
@@ -35,6 +34,7 @@ from t2r_seq.formats.lerobot_folder import (
 )
 from t2r_seq.specs.packing import encode_image
 from t2r_seq.store import videos
+from t2r_seq.store.videos import VideoEncoding
 
 # How pixels are kept where not as a video: losslessly, in the parquet files.
 PNG = "png"
@@ -44,28 +44,14 @@ _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 _EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
 _CHUNK_FILES, _DATA_MB, _VIDEO_MB = 1000, 100, 200
-_CODEC_NAMES = {"libsvtav1": "av1", "libx264": "h264", "libx265": "hevc"}
+_CODEC_NAMES = {
+  **{"libsvtav1": "av1", "libdav1d": "av1"},
+  **{"libx264": "h264", "libx265": "hevc"},
+}
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 # Quantiles over all episodes are of so many values of a number, evenly taken.
 _MAX_RANKED = 1 << 22
 _MAX_AXES = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Writing:
-  """How a dataset is written.
-
-  Attributes:
-    encoding: of videos; None keeps pixels as PNG.
-    fps: steps a second; None takes what the source's metadata say.
-    task: text for episodes that come without one.
-  """
-
-  encoding: videos.VideoEncoding | None = dataclasses.field(
-    default_factory=videos.VideoEncoding
-  )
-  fps: float | None = None
-  task: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,46 +130,21 @@ def task_path(spec: specs.TensorSpecStruct) -> str | None:
   return None
 
 
-def lossy_paths(spec: specs.TensorSpecStruct, writing: Writing) -> frozenset[str]:
-  """Returns the paths that become videos: those whose values are not kept exactly."""
-  columns = _make_columns("", spec, writing)[0]
-  return frozenset(c.path for c in columns if c.feature.dtype == VIDEO)
-
-
-def check_spec(
-  path: str, spec: specs.TensorSpecStruct, metadata: Mapping[str, Any], writing: Writing
-) -> None:
-  """Checks that a dataset can hold the episodes.
-
-  Args:
-    path: of the dataset, for the error.
-    spec: of the episodes.
-    metadata: of the source; may say how many steps a second has.
-    writing: how they are written.
-  Raises:
-    ImportError: the extra is not installed.
-    SpecError: with every path that it cannot hold; or a rate is missing.
-  """
-  lerobot_folder.load_parquet()
-  columns, found = _make_columns(path, spec, writing)
-  if found:
-    raise errors.mismatch_error(f"convert: {path}", found)
-  if any(column.feature.dtype == VIDEO for column in columns) and writing.encoding:
-    writing.encoding.check()
-  _rate(path, metadata, writing)
-
-
 def _make_columns(
-  path: str, spec: specs.TensorSpecStruct, writing: Writing
-) -> tuple[list[_Column], list[errors.Mismatch]]:
-  """Decides how each path is kept, but those of the task and of time stamps."""
+  path: str, spec: specs.TensorSpecStruct, has_videos: bool
+) -> list[_Column]:
+  """Decides how each path is stored, except those of the task and of time stamps.
+
+  Raises:
+    SpecError: with every path that the dataset cannot hold.
+  """
   columns: list[_Column] = []
   found: list[errors.Mismatch] = []
   of_format = (task_path(spec), clock_path(spec))
   for name, leaf in spec.items():
     if name in of_format:
       continue
-    column = _make_column(name, leaf, writing)
+    column = _make_column(name, leaf, has_videos)
     if isinstance(column, errors.Mismatch):
       found.append(column)
       continue
@@ -192,11 +153,13 @@ def _make_columns(
       want, got = "paths that differ where / is .", f"the key of {same[0]}"
       found.append(errors.Mismatch(name, want, got, f"Leave one out: --drop {name}."))
     columns.append(column)
-  return columns, found
+  if found:
+    raise errors.mismatch_error(f"write: {path}", found)
+  return columns
 
 
 def _make_column(
-  path: str, leaf: specs.ExtendedTensorSpec, writing: Writing
+  path: str, leaf: specs.ExtendedTensorSpec, has_videos: bool
 ) -> _Column | errors.Mismatch:
   key, shape = path.replace("/", "."), tuple(leaf.shape.as_list())
   hint = f"Leave it out: --drop {path}."
@@ -219,7 +182,7 @@ def _make_column(
   elif leaf.dtype == tf.uint8 and len(shape) == 3 and shape[-1] in (1, 3, 4):
     is_even = not shape[0] % 2 and not shape[1] % 2
     is_video = leaf.is_sequence and is_even and shape[-1] == 3
-    dtype = VIDEO if is_video and writing.encoding else IMAGE
+    dtype = VIDEO if is_video and has_videos else IMAGE
   elif leaf.dtype == tf.bfloat16 or leaf.dtype.is_complex:
     return errors.Mismatch(path, "numbers that parquet has", dtype, hint)
   elif 0 in shape or len(shape) > _MAX_AXES:
@@ -232,15 +195,22 @@ def _is_text(leaf: specs.ExtendedTensorSpec) -> bool:
   return leaf.dtype == tf.string and not leaf.shape.rank and not leaf.is_optional
 
 
-def _rate(path: str, metadata: Mapping[str, Any], writing: Writing) -> float:
-  known = metadata.get("lerobot")
-  fps = writing.fps or (known.get("fps") if isinstance(known, dict) else None)
-  period = control_period(metadata)
+def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
+  """Returns steps a second: as given, or of the metadata, or of the videos."""
+  if fps is not None:
+    check_rate(f"write: {path}", episodes, fps)
+  known = episodes.metadata.get("lerobot")
+  if fps is None and isinstance(known, dict):
+    fps = known.get("fps")
+  period = control_period(episodes.metadata)
   if fps is None and period is not None:
     fps = round(1 / period, 9)
+  rates = {options.fps for options in episodes.kept_videos.values()}
+  if fps is None and len(rates) == 1:
+    fps = rates.pop()
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
     raise errors.ConversionError(
-      f"convert: {path}: expected to be told how many steps a second has, got {fps}. "
+      f"write: {path}: expected to be told how many steps a second has, got {fps}. "
       "Say it: --fps 10."
     )
   return fps
@@ -252,61 +222,56 @@ class LeRobotWriter(EpisodeWriter):
   def __init__(
     self,
     path: str,
-    work_folder: str,
-    spec: specs.TensorSpecStruct,
-    metadata: Mapping[str, Any],
-    writing: Writing,
-    kept_videos: Mapping[str, videos.VideoOptions] | None = None,
+    episodes: Episodes,
+    fps: float | None = None,
+    task: str | None = None,
+    video_codec: str = VideoEncoding.codec,
+    video_gop: int = VideoEncoding.gop,
+    video_quality: int = VideoEncoding.quality,
   ) -> None:
-    """Goes on with what a killed conversion left in the work folder.
+    """Makes the dataset in a temporary folder.
 
     Args:
-      path: of the folder that appears in the end.
-      work_folder: where it is made, on the same file system.
-      spec: of the episodes.
-      metadata: JSON values; 'lerobot' gives rate, robot, tasks and names, 'splits'
-        the numbers of episodes by name.
-      writing: how.
-      kept_videos: the paths whose values are videos, and how they were kept.
+      path: of the folder.
+      episodes: to write; their metadata's 'lerobot' gives rate, robot, tasks and names.
+      fps: steps a second of the data, which is not resampled; None takes that of the
+        metadata.
+      task: text for episodes that come without one.
+      video_codec: the encoder of videos; 'png' stores pixels exactly, as images.
+      video_gop: frames from one key frame to the next.
+      video_quality: the codec's crf: lower is better.
     Raises:
       ImportError: the extra is not installed.
+      SpecError: with every path that it cannot hold; or the rate is missing.
+      ConversionError: another process writes this dataset.
     """
-    self._kept_videos = kept_videos or {}
-    self._path, self._work = path, work_folder
-    self._spec, self._writing = spec, writing
-    self._metadata = dict(metadata)
-    self._splits: dict[str, list[int]] = self._metadata.pop("splits", {})
-    self._columns = _make_columns(path, spec, writing)[0]
-    self._fps = _rate(path, metadata, writing)
-    self._of_task = task_path(spec)
-    self._of_clock = clock_path(spec)
-    known = metadata.get("lerobot")
+    lerobot_folder.load_parquet()
+    self._encoding = None
+    if video_codec != PNG:
+      self._encoding = VideoEncoding(video_codec, video_gop, video_quality)
+      episodes = episodes.with_videos(("mp4",), self._encoding)
+    self.episodes = episodes
+    self._kept_videos = episodes.kept_videos
+    self._spec, self._task = episodes.spec, task
+    self._columns = _make_columns(path, self._spec, self._encoding is not None)
+    if self._encoding and any(c.feature.dtype == VIDEO for c in self._columns):
+      self._encoding.check()
+    self._fps = _rate(path, episodes, fps)
+    self._of_task = task_path(self._spec)
+    self._of_clock = clock_path(self._spec)
+    self._metadata = dict(episodes.metadata)
+    known = self._metadata.get("lerobot")
     self._known: dict[str, Any] = known if isinstance(known, dict) else {}
     self._tasks: list[str] = [str(task) for task in self._known.get("tasks", [])]
     self._episodes: list[dict[str, Any]] = []
+    self._num_steps = 0
     self._histograms: dict[str, np.ndarray] = {}
-    self._pending: list[Any] = []
-    if not os.path.exists(path):
-      self._resume()
-    self._committed = len(self._episodes)
-
-  def _resume(self) -> None:
-    """Reads the parts that are whole."""
-    files.make_folders(self._work)
-    while os.path.exists(name := self._part(len(self._episodes), "json")):
-      with open(name, encoding="utf-8") as file:
-        part = json.load(file)
-      self._episodes += part["episodes"]
-      self._tasks = part["tasks"]
-      self._histograms = {k: np.array(v) for k, v in part["histograms"].items()}
-
-  @property
-  def num_committed(self) -> int:
-    """The episodes of the parts that are whole."""
-    return self._committed
+    self._staging = Staging(path)
+    self._rows_file: Any = None
+    self._place, self._size = -1, 0
 
   def append(self, values: Values) -> None:
-    """Encodes the videos of an episode, and keeps its rows until the next commit."""
+    """Encodes the videos of an episode, and writes its rows."""
     number = len(self._episodes)
     length = self._length(values)
     rows = self._rows(values, length)
@@ -314,7 +279,7 @@ class LeRobotWriter(EpisodeWriter):
     for text in texts:
       if text not in self._tasks:
         self._tasks.append(text)
-    first = sum(episode["length"] for episode in self._episodes)
+    first = self._num_steps
     rows[TIMESTAMP] = (np.arange(length) / self._fps).astype(np.float32)
     if self._of_clock is not None:
       rows[TIMESTAMP] = values[self._of_clock].reshape(length)
@@ -331,14 +296,39 @@ class LeRobotWriter(EpisodeWriter):
         if column.path in self._kept_videos:
           rows[key] = self._copy_video(video, column.path, rows[key].item())
         else:
-          videos.write_frames(video, rows[key], self._fps, self._writing.encoding)
-        files.sync_file(video)
+          videos.write_frames(video, rows[key], self._fps, self._encoding)
       if column.feature.dtype != "string":
         stats[key] = self._measure(column, rows[key])
     stats.update({key: _measure(rows[key]) for key in DERIVED})
-    self._pending.append(self._table(rows))
-    unique = list(dict.fromkeys(texts))
-    self._episodes.append({"length": length, "tasks": unique, "stats": stats})
+    self._write_rows(self._table(rows))
+    row = {EPISODE_INDEX: number, "tasks": list(dict.fromkeys(texts)), "length": length}
+    row |= {"dataset_from_index": first, "dataset_to_index": first + length}
+    row |= _chunk_and_file("data/", self._place)
+    self._episodes.append({"row": row, "stats": stats})
+    self._num_steps += length
+
+  def _write_rows(self, table: Any) -> None:
+    """Appends the rows of an episode, to the next file if this one is full."""
+    if self._rows_file is None or self._size + table.nbytes > _DATA_MB * 2**20:
+      self._close_rows()
+      self._place, self._size = self._place + 1, 0
+      name = self._data_file(self._place)
+      self._rows_file = lerobot_folder.load_parquet().ParquetWriter(name, table.schema)
+    self._rows_file.write_table(table, row_group_size=len(table))
+    self._size += table.nbytes
+
+  def _close_rows(self) -> None:
+    if self._rows_file is not None:
+      self._rows_file.close()
+      self._rows_file = None
+
+  def _data_file(self, place: int) -> str:
+    return self._name(_DATA_PATH.format(**_chunk_and_file("", place)))
+
+  def _name(self, relative: str) -> str:
+    name = os.path.join(self._staging.place("dataset"), relative)
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    return name
 
   def _copy_video(self, path: str, name: str, data: bytes) -> np.ndarray:
     """Writes a video as it is, at the rate of the dataset; returns its frames."""
@@ -381,45 +371,19 @@ class LeRobotWriter(EpisodeWriter):
       return np.arange(1 << 16, dtype=np.float64)
     return np.arange(256) / 255
 
-  def commit(self) -> None:
-    """Writes a part: the rows first, and then what says that they are there."""
-    if not self._pending:
-      return
-    parquet = lerobot_folder.load_parquet()
-    name = self._part(self._committed, "parquet")
-    with files.replacing(name) as temporary:
-      with parquet.ParquetWriter(temporary, self._schema()) as writer:
-        for table in self._pending:
-          writer.write_table(table, row_group_size=len(table))
-      files.sync_file(temporary)
-    part = {
-      "episodes": self._episodes[self._committed :],
-      "tasks": self._tasks,
-      "histograms": {key: found.tolist() for key, found in self._histograms.items()},
-    }
-    files.replace_file(self._part(self._committed, "json"), json.dumps(part).encode())
-    self._pending, self._committed = [], len(self._episodes)
-
   def finish(self) -> None:
-    """Joins all episodes, writes the metadata, and lets the folder appear."""
-    if os.path.exists(self._path):
-      return
-    self.commit()
-    final = os.path.join(self._work, "final")
-    shutil.rmtree(final, ignore_errors=True)
-    _Joining(self, final).run()
-    files.sync_tree(final)
-    files.publish(final, self._path)
+    """Joins the videos, writes the metadata, and publishes the dataset."""
+    self._close_rows()
+    _Completion(self).run()
+    self._staging.publish("dataset")
 
   def close(self) -> None:
-    """Drops what is not committed."""
-    self._pending = []
-
-  def _part(self, first: int, suffix: str) -> str:
-    return os.path.join(self._work, f"part-{first:08d}.{suffix}")
+    """Removes what is not complete."""
+    self._close_rows()
+    self._staging.close()
 
   def _video(self, key: str, episode: int) -> str:
-    return os.path.join(self._work, "videos", key, f"episode-{episode:08d}.mp4")
+    return self._staging.place(os.path.join(key, f"episode-{episode:08d}.mp4"))
 
   def _length(self, values: Values) -> int:
     timed = [v for p, v in values.items() if self._spec[p].is_sequence]
@@ -444,7 +408,7 @@ class LeRobotWriter(EpisodeWriter):
 
   def _texts(self, values: Values, length: int) -> list[str]:
     if self._of_task is None:
-      return [self._writing.task or ""] * length
+      return [self._task or ""] * length
     texts = np.broadcast_to(values[self._of_task], (length,))
     _check_texts(self._of_task, texts)
     return [text.decode() for text in texts]
@@ -479,61 +443,25 @@ class LeRobotWriter(EpisodeWriter):
     return pyarrow.Table.from_arrays(arrays, schema=self._schema())
 
 
-class _Joining:
-  """Makes the files of a dataset from the parts of a target."""
+class _Completion:
+  """Writes what is known after the last episode: videos, statistics, metadata."""
 
-  def __init__(self, target: LeRobotWriter, folder: str) -> None:
+  def __init__(self, target: LeRobotWriter) -> None:
     self._target = target
-    self._folder = folder
     self._episodes = target._episodes
-    self._table: list[dict[str, Any]] = []
+    self._table = [episode["row"] for episode in target._episodes]
+    self._codecs: dict[str, str] = {}
 
   def run(self) -> None:
     """Writes all files."""
-    first = 0
-    for number, episode in enumerate(self._episodes):
-      end = first + episode["length"]
-      row = {EPISODE_INDEX: number, "tasks": episode["tasks"], "length": end - first}
-      row |= {"dataset_from_index": first, "dataset_to_index": end}
-      self._table.append(row)
-      first = end
-    self._join_rows()
     for column in self._target._columns:
       if column.feature.dtype == VIDEO:
         self._join_videos(column.feature.key)
     self._write_stats()
     self._write_episodes()
     self._write_tasks()
-    self._write_info(first)
+    self._write_info()
     self._write_extra()
-
-  def _join_rows(self) -> None:
-    parquet = lerobot_folder.load_parquet()
-    place, size, writer = -1, 0, None
-    try:
-      for number, table in enumerate(self._tables()):
-        if writer is None or size + table.nbytes > _DATA_MB * 2**20:
-          if writer is not None:
-            writer.close()
-          place, size = place + 1, 0
-          name = self._name(_DATA_PATH.format(**_chunk_and_file(place)))
-          writer = parquet.ParquetWriter(name, table.schema)
-        writer.write_table(table, row_group_size=len(table))
-        size += table.nbytes
-        self._locate(number, "data", place)
-    finally:
-      if writer is not None:
-        writer.close()
-
-  def _tables(self) -> Iterator[Any]:
-    """Yields the rows of each episode."""
-    parquet = lerobot_folder.load_parquet()
-    first = 0
-    while first < len(self._episodes):
-      file = parquet.ParquetFile(self._target._part(first, "parquet"))
-      for group in range(file.metadata.num_row_groups):
-        yield file.read_row_group(group)
-      first += file.metadata.num_row_groups
 
   def _join_videos(self, key: str) -> None:
     parts: list[list[int]] = []
@@ -543,6 +471,8 @@ class _Joining:
       num_bytes = os.path.getsize(video)
       # What was not encoded here may differ from one episode to the next.
       codec = videos.VideoInfo.read(video).codec if self._target._kept_videos else None
+      if codec is not None:
+        self._codecs.setdefault(key, _CODEC_NAMES.get(codec[0], codec[0]))
       if not parts or size + num_bytes > _VIDEO_MB * 2**20 or codec != before:
         parts.append([])
         size, before = 0, codec
@@ -550,21 +480,17 @@ class _Joining:
       size += num_bytes
     fps = self._target._fps
     for place, numbers in enumerate(parts):
-      path = _VIDEO_PATH.format(video_key=key, **_chunk_and_file(place))
+      path = _VIDEO_PATH.format(video_key=key, **_chunk_and_file("", place))
       names = [self._target._video(key, number) for number in numbers]
-      videos.join_videos(self._name(path), names)
+      videos.join_videos(self._target._name(path), names)
       first = 0
       for number in numbers:
-        end = first + self._episodes[number]["length"]
-        self._locate(number, f"videos/{key}", place)
-        times = {"from_timestamp": first / fps, "to_timestamp": end / fps}
         row = self._table[number]
+        end = first + row["length"]
+        row |= _chunk_and_file(f"videos/{key}/", place)
+        times = {"from_timestamp": first / fps, "to_timestamp": end / fps}
         row |= {f"videos/{key}/{name}": time for name, time in times.items()}
         first = end
-
-  def _locate(self, number: int, prefix: str, place: int) -> None:
-    for name, index in _chunk_and_file(place).items():
-      self._table[number][f"{prefix}/{name}"] = index
 
   def _write_stats(self) -> None:
     """Adds each episode's figures to its row; writes those of all of them."""
@@ -585,14 +511,12 @@ class _Joining:
     """Reads a key's values of all episodes, or evenly taken ones of very many."""
     every = -(-sum(row["length"] for row in self._table) // _MAX_RANKED)
     (column,) = (c for c in self._target._stored() if c.feature.key == key)
-    found, first = [], 0
-    while first < len(self._episodes):
-      file = lerobot_folder.load_parquet().ParquetFile(
-        self._target._part(first, "parquet")
-      )
-      rows = file.read([key])[key].combine_chunks()
-      found.append(lerobot_folder.to_numpy(rows, column.feature)[::every])
-      first += file.metadata.num_row_groups
+    found = []
+    for place in range(self._target._place + 1):
+      name = self._target._data_file(place)
+      rows = lerobot_folder.load_parquet().read_table(name, columns=[key])[key]
+      values = lerobot_folder.to_numpy(rows.combine_chunks(), column.feature)
+      found.append(values[::every])
     return np.concatenate(found)
 
   def _write_episodes(self) -> None:
@@ -603,7 +527,7 @@ class _Joining:
       name: [0] * len(self._table) for name in place
     }
     table = pyarrow.table(columns)
-    name = self._name(_EPISODES_PATH)
+    name = self._target._name(_EPISODES_PATH)
     lerobot_folder.load_parquet().write_table(table, name, row_group_size=_CHUNK_FILES)
 
   def _write_tasks(self) -> None:
@@ -625,9 +549,11 @@ class _Joining:
       "pandas_version": "2.2.0",
     }
     table = table.replace_schema_metadata({b"pandas": json.dumps(described).encode()})
-    lerobot_folder.load_parquet().write_table(table, self._name(lerobot_folder.TASKS))
+    lerobot_folder.load_parquet().write_table(
+      table, self._target._name(lerobot_folder.TASKS)
+    )
 
-  def _write_info(self, num_steps: int) -> None:
+  def _write_info(self) -> None:
     target, count = self._target, len(self._episodes)
     fps = target._fps
     if fps == int(fps):
@@ -641,13 +567,13 @@ class _Joining:
       "codebase_version": "v3.0",
       "robot_type": target._known.get("robot_type"),
       "total_episodes": count,
-      "total_frames": num_steps,
+      "total_frames": target._num_steps,
       "total_tasks": len(target._tasks),
       "chunks_size": _CHUNK_FILES,
       "data_files_size_in_mb": _DATA_MB,
       "video_files_size_in_mb": _VIDEO_MB,
       "fps": fps,
-      "splits": _ranges(target._splits) or {"train": f"0:{count}"},
+      "splits": _ranges(target.episodes.splits) or {"train": f"0:{count}"},
       "data_path": _DATA_PATH,
       "video_path": _VIDEO_PATH if has_videos else None,
       "features": features,
@@ -662,12 +588,13 @@ class _Joining:
     found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": known}
     if feature.dtype in (VIDEO, IMAGE):
       found["names"] = ["height", "width", "channels"]
-    encoding = self._target._writing.encoding
+    encoding = self._target._encoding
     if feature.dtype == VIDEO and encoding is not None:
       found["info"] = {
         "video.height": feature.shape[0],
         "video.width": feature.shape[1],
-        "video.codec": _CODEC_NAMES.get(encoding.codec, encoding.codec),
+        "video.codec": self._codecs.get(feature.key)
+        or _CODEC_NAMES.get(encoding.codec, encoding.codec),
         "video.pix_fmt": videos.PIXEL_FORMAT,
         "video.is_depth_map": False,
         "video.fps": fps,
@@ -700,33 +627,30 @@ class _Joining:
     if target._of_clock is not None:
       # Frame i of a video is that of step i, whatever the clock says.
       extra["frames_by"] = "index"
-    if target._splits:
-      extra["splits"] = target._splits
+    if target.episodes.splits:
+      splits = target.episodes.splits
+      extra["splits"] = {name: [*map(int, splits[name])] for name in splits}
     self._write_json(
       lerobot_folder.EXTRA, {**extra, "metadata": dict(target._metadata)}
     )
 
   def _write_json(self, name: str, value: Any) -> None:
-    with open(self._name(name), "w", encoding="utf-8") as file:
+    with open(self._target._name(name), "w", encoding="utf-8") as file:
       json.dump(value, file, indent=4)
 
-  def _name(self, relative: str) -> str:
-    name = os.path.join(self._folder, relative)
-    os.makedirs(os.path.dirname(name), exist_ok=True)
-    return name
 
-
-def _ranges(splits: Mapping[str, list[int]]) -> dict[str, str]:
-  """Returns the splits that are ranges of episodes: others the format cannot say."""
+def _ranges(splits: Mapping[str, Any]) -> dict[str, str]:
+  """Returns the splits that are ranges of episodes: the format has no others."""
   return {
     name: f"{numbers[0]}:{numbers[-1] + 1}"
-    for name, numbers in splits.items()
+    for name, numbers in ((name, [*map(int, splits[name])]) for name in splits)
     if numbers == list(range(numbers[0], numbers[-1] + 1))
   }
 
 
-def _chunk_and_file(place: int) -> dict[str, int]:
-  return {"chunk_index": place // _CHUNK_FILES, "file_index": place % _CHUNK_FILES}
+def _chunk_and_file(prefix: str, place: int) -> dict[str, int]:
+  chunk, file = divmod(place, _CHUNK_FILES)
+  return {f"{prefix}chunk_index": chunk, f"{prefix}file_index": file}
 
 
 def _check_texts(path: str, texts: np.ndarray) -> None:

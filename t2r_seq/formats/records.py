@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import itertools
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ from t2r_seq.records.files import (
   check_file_types,
   compression_type,
   files_of_split,
+  other_shards,
   shard_paths,
 )
 from t2r_seq.records.framing import Record, iterate_records
@@ -251,7 +253,8 @@ class RecordEpisodes(_RecordSource):
       SpecError: no file, or a spec that cannot be parsed, or no sequence among them.
     """
     super().__init__(patterns, compression, None)
-    self.spec = self._specs_of(spec)
+    self._stored = self._specs_of(spec)
+    self.spec = _as_episodes(self._stored)
     self._sequences = [path for path, leaf in self.spec.items() if leaf.is_sequence]
     if not self._sequences:
       raise errors.ConversionError(
@@ -267,7 +270,7 @@ class RecordEpisodes(_RecordSource):
     }
     # What the specs don't read is looked at all the same, under paths of its own.
     self._unread = {f"{_UNREAD}/{path}": leaf for path, leaf in unread.items()}
-    parsed = specs.TensorSpecStruct({**self.spec, **self._unread})
+    parsed = specs.TensorSpecStruct({**self._stored, **self._unread})
     self._flags = [
       feature
       for feature in _features_of(parsed)
@@ -280,7 +283,7 @@ class RecordEpisodes(_RecordSource):
     found = next(self._files.read(), None)
     if found is None:
       return specs.TensorSpecStruct()
-    return find_flags(found[1].data, _features_of(self.spec))
+    return find_flags(found[1].data, _features_of(self._stored))
 
   def _read(self) -> Iterator[Episode]:
     unset: dict[str, str] = {}
@@ -317,6 +320,14 @@ class RecordEpisodes(_RecordSource):
       yield Episode(values, record.place, self._files.done(file_index, record))
     if empty:
       self.notes.append(reading.left_out(len(empty), empty[0]))
+
+
+def _as_episodes(spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  """Returns the specs of episodes: how records store their steps is no part of them."""
+  return specs.TensorSpecStruct(
+    (path, specs.ExtendedTensorSpec(**{**leaf.fields(), "is_concatenated": False}))
+    for path, leaf in spec.items()
+  )
 
 
 def _features_of(spec: specs.TensorSpecStruct) -> list[RecordFeature]:
@@ -489,12 +500,14 @@ class RecordSteps(_RecordSource):
     """
     super().__init__(patterns, compression, num_episodes)
     self._bounds = bounds
-    self.spec = _episode_spec(self._specs_of(spec), bounds.episode_key)
+    stored = _episode_spec(self._specs_of(spec), bounds.episode_key)
+    self._is_rlds = any(leaf.is_concatenated for leaf in stored.values())
+    self.spec = _as_episodes(stored)
     steps = specs.TensorSpecStruct(
-      (path, _with_sequence(leaf, False)) for path, leaf in self.spec.items()
+      (path, _with_sequence(leaf, False)) for path, leaf in stored.items()
     )
     self._key_spec, is_step = self._find_key()
-    spec = steps if is_step else self.spec
+    spec = steps if is_step else stored
     # The key is read along with the rest, by its spec if it has one.
     self._key_path = next(
       (p for p, leaf in spec.items() if leaf.name == bounds.key), ""
@@ -678,14 +691,13 @@ class RecordSteps(_RecordSource):
       )
     dtypes = {"int64_list": tf.int64, "float_list": tf.float32}
     # RLDS has the steps of an episode in one list, too.
-    is_rlds = any(leaf.is_concatenated for leaf in self.spec.values())
-    is_step = key in contents.context and not is_rlds
+    is_step = key in contents.context and not self._is_rlds
     leaf = specs.ExtendedTensorSpec(
       (),
       dtypes.get(str(kind), tf.string),
       key,
       is_sequence=not is_step,
-      is_concatenated=is_rlds,
+      is_concatenated=self._is_rlds,
     )
     return leaf, is_step
 
@@ -788,11 +800,123 @@ def open_records(
   return RecordEpisodes(path, flat, compression, dropped)
 
 
+class RecordEpisodesWriter(EpisodeWriter):
+  """Writes shards, each of which appears when it is complete.
+
+  Which episodes are in which shard follows from their numbers, so a killed conversion
+  resumes with the first missing shard.
+  """
+
+  def __init__(
+    self,
+    path: str,
+    episodes: Episodes,
+    num_shards: int = 1,
+    compression: str | None = None,
+  ) -> None:
+    """Finds the shards that are complete.
+
+    Args:
+      path: of the file; its shards are named by `shard_paths`.
+      episodes: to write; a spec without a name gets its path as name. For several
+        shards of an unknown number of episodes, these are read once to be counted.
+      num_shards: how many files.
+      compression: 'GZIP', 'ZLIB' or ''; by default by the suffix.
+    Raises:
+      SpecError: with every spec that a record cannot hold.
+      ConversionError: more shards than episodes, or other shards of this name exist.
+    """
+    self._spec = record_spec(episodes.spec)
+    ExampleEncoder(self._spec)
+    self._names = self.files(path, num_shards)
+    if others := other_shards(path, self._names):
+      raise errors.ConversionError(
+        f"write: {path}: expected no other files of that name, got "
+        f"{errors.listing(others, limit=5)}, which patterns would read along with "
+        "the new ones. Delete them, or choose another destination."
+      )
+    count = episodes.num_episodes
+    if count is None and num_shards > 1:
+      count = sum(1 for _ in episodes)
+    if count is not None and not 1 <= num_shards <= count:
+      raise errors.ConversionError(
+        f"write: {path}: expected 1 to {count} shards for as many episodes, got "
+        f"{num_shards}."
+      )
+    # Without a number there is one shard, which `finish` completes.
+    self._ends = [(count or 0) * (i + 1) // num_shards for i in range(num_shards)]
+    if count is None:
+      self._ends = [sys.maxsize]
+    self._compression = compression
+    whole = [os.path.exists(name) for name in self._names]
+    self._shard = whole.index(False) if False in whole else num_shards
+    self._episodes = self._ends[self._shard - 1] if self._shard else 0
+    self._committed = self._episodes
+    self._writer: records.RecordWriter | None = None
+    for name in self._names:
+      _remove_leftovers(name)
+
+  @classmethod
+  def files(cls, path: str, num_shards: int = 1, **options: Any) -> list[str]:
+    """Returns the shards: `path` itself if there is one."""
+    del options
+    return [path] if num_shards <= 1 else shard_paths(path, num_shards)
+
+  @property
+  def num_committed(self) -> int:
+    """The episodes in complete files."""
+    return self._committed
+
+  def append(self, values: Values) -> None:
+    """Writes a record, and completes the file with its last one."""
+    if self._writer is None:
+      name = self._names[self._shard]
+      self._writer = records.RecordWriter(name, self._spec, self._compression)
+    self._writer.write(values)
+    self._episodes += 1
+    if self._episodes == self._ends[self._shard]:
+      self._complete()
+
+  def _complete(self) -> None:
+    if self._writer is not None:
+      self._writer.close()
+      self._writer = None
+      self._shard += 1
+      self._committed = self._episodes
+
+  def finish(self) -> None:
+    """Completes the last file."""
+    self._complete()
+
+  def close(self) -> None:
+    """Removes the file in progress."""
+    if self._writer is not None:
+      self._writer.discard()
+      self._writer = None
+
+
+def record_spec(spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  """Returns the specs with a name each: that of the path where there is none."""
+  return specs.TensorSpecStruct(
+    (path, specs.ExtendedTensorSpec(**{**leaf.fields(), "name": leaf.name or path}))
+    for path, leaf in spec.items()
+  )
+
+
+def _remove_leftovers(path: str) -> None:
+  """Removes temporary files of a killed writer of this file."""
+  folder, name = os.path.split(os.path.abspath(path))
+  pattern = os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.tmp")
+  for leftover in glob.glob(pattern):
+    os.remove(leftover)
+
+
 register_format(
   "tfrecord",
   suffixes=(".tfrecord", ".tfrecord.gz", ".tfrecords"),
   recognises=os.path.isfile,
   description="TFRecord files",
+  writer=RecordEpisodesWriter,
   splits_by_file=True,
 )(open_records)
 
@@ -812,113 +936,3 @@ def open_rlds(
   if spec is not None:
     spec = records.rlds_specs(spec)
   return open_records(path, dropped, spec, compression, split)
-
-
-def shard_names(path: str, num_shards: int) -> list[str]:
-  """Returns the files of a target: `path` itself where there is one shard."""
-  return [path] if num_shards == 1 else shard_paths(path, num_shards)
-
-
-def check_spec(
-  path: str, spec: specs.TensorSpecStruct, num_episodes: int, num_shards: int
-) -> None:
-  """Checks that TFRecord files can hold the episodes.
-
-  Args:
-    path: of the file, for the error.
-    spec: of the episodes.
-    num_episodes: that will be written.
-    num_shards: how many files.
-  Raises:
-    SpecError: with every spec that a record cannot hold; or a wrong number of shards.
-  """
-  if not 1 <= num_shards <= num_episodes:
-    raise errors.ConversionError(
-      f"convert: {path}: expected 1 to {num_episodes} shards for as many episodes, got "
-      f"{num_shards}."
-    )
-  ExampleEncoder(record_spec(spec))
-
-
-class RecordEpisodesWriter(EpisodeWriter):
-  """Writes shards, each of which appears when it is whole.
-
-  Which episodes are in which shard follows from their numbers alone, so a conversion
-  that was killed goes on with the first shard that is not there.
-  """
-
-  def __init__(
-    self,
-    path: str,
-    spec: specs.TensorSpecStruct,
-    num_episodes: int,
-    num_shards: int = 1,
-    compression: str | None = None,
-  ) -> None:
-    """Finds the shards that are there.
-
-    Args:
-      path: of the file; its shards are named by `shard_paths`.
-      spec: of the episodes; a spec without a name gets its path as name.
-      num_episodes: that will be written.
-      num_shards: how many files.
-      compression: 'GZIP', 'ZLIB' or ''; by default as the suffix says.
-    """
-    self._spec = record_spec(spec)
-    self._names = shard_names(path, num_shards)
-    self._compression = compression
-    self._ends = [num_episodes * (i + 1) // num_shards for i in range(num_shards)]
-    whole = [os.path.exists(name) for name in self._names]
-    self._shard = whole.index(False) if False in whole else num_shards
-    self._episodes = self._ends[self._shard - 1] if self._shard else 0
-    self._committed = self._episodes
-    self._writer: records.RecordWriter | None = None
-    for name in self._names:
-      _remove_leavings(name)
-
-  @property
-  def num_committed(self) -> int:
-    """The episodes in finished files."""
-    return self._committed
-
-  def append(self, values: Values) -> None:
-    """Writes a record, and finishes the file with its last one."""
-    if self._writer is None:
-      name = self._names[self._shard]
-      self._writer = records.RecordWriter(name, self._spec, self._compression)
-    self._writer.write(values)
-    self._episodes += 1
-    if self._episodes == self._ends[self._shard]:
-      self._writer.close()
-      self._writer = None
-      self._shard += 1
-      self._committed = self._episodes
-
-  def commit(self) -> None:
-    """Does nothing: a shard is committed when it is full."""
-
-  def finish(self) -> None:
-    """Completes the target: a file got its name with its last record."""
-    self.close()
-
-  def close(self) -> None:
-    """Drops the file in progress."""
-    if self._writer is not None:
-      self._writer.discard()
-      self._writer = None
-
-
-def record_spec(spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Returns the specs with a name each: that of the path where there is none."""
-  return specs.TensorSpecStruct(
-    (path, specs.ExtendedTensorSpec(**{**leaf.fields(), "name": leaf.name or path}))
-    for path, leaf in spec.items()
-  )
-
-
-def _remove_leavings(path: str) -> None:
-  """Removes what a killed writer of this file left beside it."""
-  folder, name = os.path.split(os.path.abspath(path))
-  pattern = os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.tmp")
-  for leaving in glob.glob(pattern):
-    os.remove(leaving)

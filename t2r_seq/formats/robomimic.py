@@ -11,20 +11,20 @@ Of `next_obs/<key>` only the last row is news where the others are the next rows
 
 from __future__ import annotations
 
-import glob
 import json
 import math
-import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, files, specs
+from t2r_seq import errors, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import EpisodeWriter, Values
+from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped
+from t2r_seq.episodes.writing import Staging
 from t2r_seq.formats import hdf5
 from t2r_seq.formats.hdf5 import DATA, NUM_SAMPLES
 
@@ -248,144 +248,68 @@ def _to_json(value: Any) -> Any:
 _MAX_ATTRIBUTE_BYTES = 60_000
 
 
-def check_spec(
-  path: str, spec: specs.TensorSpecStruct, compression: str | None
-) -> None:
-  """Checks that a file in robomimic's layout can hold the episodes.
-
-  Args:
-    path: of the file, for the error.
-    spec: of the episodes.
-    compression: of the observations.
-  Raises:
-    ImportError: h5py is not installed.
-    SpecError: with every path that datasets of numbers cannot hold; text is fine where
-      there is one a episode.
-  """
-  hdf5.load_h5py()
-  if (compression or "gzip").lower() != "gzip":
-    raise errors.ConversionError(
-      f"convert: {path}: expected the compression 'gzip' or none, got '{compression}'."
-    )
-  is_text = {
-    p: leaf.dtype == tf.string and not leaf.is_sequence for p, leaf in spec.items()
-  }
-  reading.check_numbers(
-    f"convert: {path}",
-    specs.TensorSpecStruct((p, leaf) for p, leaf in spec.items() if not is_text[p]),
-  )
-
-
 class RobomimicWriter(EpisodeWriter):
-  """Writes parts, and in the end one file of them.
-
-  An HDF5 file whose writer was killed may be unreadable as a whole. So each commit
-  closes a file of its own; `finish` copies their demos, as they are, into one.
-  """
+  """Writes a file in robomimic's layout."""
 
   def __init__(
-    self,
-    path: str,
-    work_folder: str,
-    spec: specs.TensorSpecStruct,
-    metadata: Mapping[str, Any],
-    num_episodes: int,
-    compression: str | None = None,
+    self, path: str, episodes: Episodes, compression: str | None = None
   ) -> None:
-    """Finds the parts that are there.
+    """Makes the file under a temporary name.
 
     Args:
-      path: of the file that appears in the end.
-      work_folder: where the parts are, on the same file system.
-      spec: of the episodes.
-      metadata: JSON values, `robomimic` among them as the source gives it, and
-        `splits`, which become filter keys.
-      num_episodes: that will be written.
+      path: of the file.
+      episodes: to write; their metadata may have `robomimic`, as `RobomimicEpisodes`
+        read it, and their splits become filter keys.
       compression: of the observations: 'gzip' or none.
     Raises:
       ImportError: h5py is not installed.
+      SpecError: with every path that datasets of numbers cannot hold; text is fine
+        once per episode.
+      ConversionError: another process writes this file.
     """
-    self._h5py = hdf5.load_h5py()
-    self._path, self._work = path, work_folder
-    self._spec = spec
-    self._metadata = dict(metadata)
-    self._robomimic = dict(self._metadata.pop("robomimic", {}))
-    self._splits = dict(self._metadata.pop("splits", {}))
+    h5py = hdf5.load_h5py()
+    if (compression or "gzip").lower() != "gzip":
+      raise errors.ConversionError(
+        f"write: {path}: expected the compression 'gzip' or none, got '{compression}'."
+      )
+    self._source, self._spec = episodes, episodes.spec
+    numbers = {
+      name: leaf
+      for name, leaf in self._spec.items()
+      if leaf.dtype != tf.string or leaf.is_sequence
+    }
+    reading.check_numbers(f"write: {path}", specs.TensorSpecStruct(numbers))
     self._compression = "gzip" if compression else None
-    self._finals = final_paths(spec)
+    self._finals = final_paths(self._spec)
+    self._metadata = dict(episodes.metadata)
+    self._robomimic = dict(self._metadata.pop("robomimic", {}))
     names = self._robomimic.get("demos") or []
-    self._names = names if len(names) == num_episodes else _usual_names(num_episodes)
-    files.make_folders(work_folder)
-    self._committed = num_episodes if os.path.exists(path) else self._find_parts()
-    self._episodes = self._committed
-    self._part: Any = None
-
-  @property
-  def num_committed(self) -> int:
-    """The demos in finished parts."""
-    return self._committed
+    self._demos = names if len(names) == episodes.num_episodes else []
+    self._names: list[str] = []
+    self._total = 0
+    self._staging = Staging(path)
+    self._file = h5py.File(self._staging.place("data.hdf5"), "w")
+    self._data = self._file.create_group(DATA)
 
   def append(self, values: Values) -> None:
-    """Writes a demo to the part in progress; see `EpisodeWriter.append`."""
-    if self._part is None:
-      self._part = self._h5py.File(self._part_file(), "w")
-    name = self._names[self._episodes]
-    demo = self._part.create_group(name)
-    try:
-      self._write(demo, values)
-    except BaseException:
-      del self._part[name]
-      raise
-    self._episodes += 1
-
-  def commit(self) -> None:
-    """Finishes the part: HDF5 files do not survive a kill while they are open."""
-    if self._part is not None and self._episodes > self._committed:
-      self._part.close()
-      self._part = None
-      name = f"part-{self._committed:09d}-{self._episodes:09d}.hdf5"
-      files.publish(self._part_file(), os.path.join(self._work, name))
-      self._committed = self._episodes
+    """Writes a demo."""
+    count = len(self._names)
+    name = self._demos[count] if self._demos else f"demo_{count}"
+    demo = self._data.create_group(name)
+    self._write(demo, values)
+    self._total += int(demo.attrs[NUM_SAMPLES])
+    self._names.append(name)
 
   def finish(self) -> None:
-    """Puts the parts together into one file."""
-    self.commit()
-    if os.path.exists(self._path):
-      return
-    whole = os.path.join(self._work, "whole.hdf5")
-    with self._h5py.File(whole, "w") as file:
-      data = file.create_group(DATA)
-      total = 0
-      order = {name: index for index, name in enumerate(self._names)}
-      for part in self._parts():
-        with self._h5py.File(part, "r") as source:
-          for name in sorted(source, key=order.__getitem__):
-            source.copy(source[name], data, name)
-            total += int(data[name].attrs[NUM_SAMPLES])
-      self._write_metadata(file, data, total)
-    files.publish(whole, self._path)
+    """Writes the metadata, and publishes the file."""
+    self._write_metadata(self._file, self._data, self._total)
+    self._file.close()
+    self._staging.publish("data.hdf5")
 
   def close(self) -> None:
-    """Closes the part in progress, which is written anew next time."""
-    if self._part is not None:
-      self._part.close()
-      self._part = None
-
-  def _part_file(self) -> str:
-    return os.path.join(self._work, "unfinished.hdf5")
-
-  def _parts(self) -> list[str]:
-    return sorted(glob.glob(os.path.join(glob.escape(self._work), "part-*.hdf5")))
-
-  def _find_parts(self) -> int:
-    """Returns how many episodes the parts have, one after the other."""
-    count = 0
-    for part in self._parts():
-      first, last = map(int, os.path.basename(part)[5:-5].split("-"))
-      if first != count:
-        break
-      count = last
-    return count
+    """Closes the file, and removes it if it is not complete."""
+    self._file.close()
+    self._staging.close()
 
   def _write(self, demo: Any, values: Values) -> None:
     num_steps = 0
@@ -415,7 +339,7 @@ class RobomimicWriter(EpisodeWriter):
     if self._metadata:
       data.attrs[METADATA_ATTRIBUTE] = json.dumps(self._metadata)
     masks = dict(self._robomimic.get("mask", {}))  # As stores had them.
-    for name, numbers in self._splits.items():
+    for name, numbers in self._source.splits.items():
       masks[name] = [self._names[number] for number in numbers]
     for name, demos in masks.items():
       value = np.asarray([demo.encode() for demo in demos], "S")
@@ -450,3 +374,41 @@ def _to_text(item: bytes) -> str | None:
   except UnicodeDecodeError:
     return None
   return None if "\0" in text else text
+
+
+def open_hdf5(
+  path: str, dropped: Dropped | None = None, layout: str | None = None
+) -> Episodes:
+  """Opens an HDF5 file, or a folder of them, by its layout.
+
+  Args:
+    path: of the file or the folder.
+    dropped: paths to leave out.
+    layout: a JSON file with the layout; None recognises robomimic, Minari, ALOHA and
+      D4RL.
+  Raises:
+    ImportError: h5py is not installed.
+    ConversionError: no file of a known layout; names what there is.
+  """
+  dropped = dropped or Dropped()
+  names = hdf5.list_files(path)
+  if not names:
+    raise errors.ConversionError(
+      f"convert: {path}: expected files of {errors.listing(hdf5.SUFFIXES)}, got none."
+    )
+  known = hdf5.Layout.read(layout) if layout else None
+  foreign = hdf5.find_foreign(names)
+  known = known or hdf5.find_layout(names[0])
+  if known is hdf5.ROBOMIMIC:
+    return RobomimicEpisodes(path, foreign, dropped)
+  return hdf5.LayoutEpisodes(path, foreign, known, dropped)
+
+
+register_format(
+  "hdf5",
+  suffixes=hdf5.SUFFIXES,
+  recognises=hdf5.recognises,
+  description="HDF5 files",
+  extra="hdf5",
+  writer=RobomimicWriter,
+)(open_hdf5)

@@ -12,16 +12,96 @@ from t2r_seq import specs
 from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.store import EpisodeStore, layout
-from t2r_seq.store.videos import VideoEncoding, VideoOptions
+from t2r_seq.store.videos import VideoEncoding
 
-# The target commits when it is told to.
+# `copy_episodes` decides when to commit.
 _NEVER = 1 << 62
+
+
+class StoreWriter(EpisodeWriter):
+  """Appends episodes to a new store, which is committed as it grows."""
+
+  def __init__(
+    self,
+    path: str,
+    episodes: Episodes,
+    allow_nan: bool = False,
+    keep_videos: bool = False,
+    video_codec: str = VideoEncoding.codec,
+    video_gop: int = VideoEncoding.gop,
+    video_quality: int = VideoEncoding.quality,
+  ) -> None:
+    """Creates the store, or resumes after the episodes that it has committed.
+
+    Args:
+      path: of the folder.
+      episodes: to write.
+      allow_nan: accepts NaN and infinity.
+      keep_videos: stores the videos of other formats without decoding them; those of
+        stores are always copied.
+      video_codec: of videos that have to be encoded again, because no key frame begins
+        an episode.
+      video_gop: of these, frames from one key frame to the next.
+      video_quality: of these, the codec's crf.
+    Raises:
+      SpecError: the specs cannot be stored, or are not those of the store.
+      StoreError: another process writes to it.
+    """
+    encoding = VideoEncoding(video_codec, video_gop, video_quality)
+    self.episodes = episodes.with_videos(
+      specs.VIDEO_FORMATS, encoding if keep_videos else None
+    )
+    self._path = path
+    spec, videos = self.episodes.spec, self.episodes.kept_videos
+    layout.make_columns(f"write: {path}", spec, videos)
+    if os.path.exists(os.path.join(path, layout.MANIFEST)):
+      self._writer = EpisodeStore.append(
+        path, spec=spec, commit_every=_NEVER, allow_nan=allow_nan
+      )
+    else:
+      self._writer = EpisodeStore.create(
+        path,
+        spec,
+        episodes.metadata,
+        commit_every=_NEVER,
+        allow_nan=allow_nan,
+        videos=videos,
+      )
+
+    self._num_episodes = self._num_committed = self._writer.num_committed
+
+  @property
+  def num_committed(self) -> int:
+    """The episodes that the manifest counts."""
+    return self._num_committed
+
+  def append(self, values: Values) -> None:
+    """Appends an episode; see `EpisodeWriter.append`."""
+    self._writer.append_episode(values)
+    self._num_episodes += 1
+
+  def commit(self) -> None:
+    """Writes what was appended, and then the manifest."""
+    self._writer.flush()
+    self._num_committed = self._num_episodes
+
+  def finish(self) -> None:
+    """Commits the rest, and writes the splits."""
+    self.close()
+    if self.episodes is not None and self.episodes.splits:
+      EpisodeStore.write_splits(self._path, self.episodes.splits)
+
+  def close(self) -> None:
+    """Commits the rest, and releases the segment."""
+    self._writer.close()
+    self._num_committed = self._num_episodes
 
 
 @register_format(
   "store",
   description="stores (with a store.json)",
   recognises=lambda path: os.path.isfile(os.path.join(path, layout.MANIFEST)),
+  writer=StoreWriter,
 )
 class StoreEpisodes(Episodes):
   """Reads the episodes of an `EpisodeStore`."""
@@ -85,57 +165,3 @@ class StoreEpisodes(Episodes):
       for segment in EpisodeStore(self.path).segments
     }
     return {"spec": self.spec.to_json(), "segments": segments}
-
-
-class StoreWriter(EpisodeWriter):
-  """Appends the episodes to a new store."""
-
-  def __init__(
-    self,
-    path: str,
-    spec: specs.TensorSpecStruct,
-    metadata: Mapping[str, Any],
-    allow_nan: bool = False,
-    videos: Mapping[str, VideoOptions] | None = None,
-  ) -> None:
-    """Makes the store, or goes on with the one that a killed conversion left.
-
-    Args:
-      path: of the folder.
-      spec: of the episodes.
-      metadata: JSON values.
-      allow_nan: accepts NaN and infinity.
-      videos: how those are kept that the values have, by path.
-    Raises:
-      SpecError: the specs cannot be stored, or are not those of the store.
-      StoreError: another process writes to it.
-    """
-    if os.path.exists(os.path.join(path, layout.MANIFEST)):
-      self._writer = EpisodeStore.append(
-        path, spec=spec, commit_every=_NEVER, allow_nan=allow_nan
-      )
-    else:
-      self._writer = EpisodeStore.create(
-        path, spec, metadata, commit_every=_NEVER, allow_nan=allow_nan, videos=videos
-      )
-
-  @property
-  def num_committed(self) -> int:
-    """The episodes that the manifest counts."""
-    return self._writer.num_committed
-
-  def append(self, values: Values) -> None:
-    """Appends an episode; see `EpisodeWriter.append`."""
-    self._writer.append_episode(values)
-
-  def commit(self) -> None:
-    """Writes what was appended, and then the manifest."""
-    self._writer.flush()
-
-  def finish(self) -> None:
-    """Commits what is left."""
-    self._writer.close()
-
-  def close(self) -> None:
-    """Commits what is left, and lets go of the segment."""
-    self._writer.close()

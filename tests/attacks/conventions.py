@@ -67,7 +67,7 @@ class ClockAttack(Attack):
         {"clock": "/joints", "paths": {"x": "/joints:position"}, "time": time}, file
       )
     try:
-      convert.convert(bag, out, options=convert.ConversionOptions(layout=layout))
+      convert.convert(bag, out, layout=layout)
     except errors.SpecError as error:
       self.counts["refused"] += 1
       if all(a < b for a, b in itertools.pairwise(stamps)):

@@ -73,8 +73,8 @@ def _run(source: str, target: str, moment: int | None) -> int:
     if moment is not None:
       _kill_at(moment)
     kind = "store" if os.path.basename(target) == "copy" else None
-    options = convert.ConversionOptions(fps=10)
-    convert.convert(source, target, destination_kind=kind, options=options)
+    options = dict(fps=10)
+    convert.convert(source, target, format=kind, **options)
     status = 0
   except BaseException:
     traceback.print_exc()

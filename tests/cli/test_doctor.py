@@ -196,7 +196,7 @@ def test_time_stamps_that_run_backwards(name, run_main):
     for times in (sorted(BACK), BACK, sorted(BACK)):
       writer.append_episode({path: np.asarray(times, np.float32), "task": "a"})
   if other:
-    convert.convert("t", other, options=convert.ConversionOptions(drop=("task",)))
+    convert.convert("t", other, drop=("task",))
   status, out, err = run_main("doctor", other or "t", *argv)
   assert status == want
   assert said in " ".join((out + err).split())

@@ -19,20 +19,18 @@ sys.path.append(os.path.join(os.path.dirname(__file__), os.pardir, "store"))
 import writing_processes as processes
 
 from t2r_seq import convert, records, specs, store
-from t2r_seq.convert import conversion
+from t2r_seq.episodes import writing
 from t2r_seq.formats import hdf5, robomimic
 from t2r_seq.formats import records as records_lib
 from t2r_seq.formats import store as stores
 from t2r_seq.formats import zarr as zarr_group
 
-Options = convert.ConversionOptions
 PATCHED = (
-  (conversion.ConversionFolder, ("write",)),
   (stores.StoreWriter, ("append", "commit", "finish")),
   (records_lib.RecordEpisodesWriter, ("append", "finish")),
-  (zarr_group.ZarrWriter, ("append", "commit", "finish")),
+  (zarr_group.ZarrWriter, ("append", "finish")),
   (zarr_group._Column, ("_write",)),
-  (robomimic.RobomimicWriter, ("append", "commit", "finish", "_write_metadata")),
+  (robomimic.RobomimicWriter, ("append", "finish", "_write_metadata")),
 )
 
 
@@ -40,7 +38,7 @@ STEP_SPEC = {
   "x": specs.ExtendedTensorSpec((2,), "float32", "x"),
   "id": specs.ExtendedTensorSpec((), "int64", "id"),
 }
-ZARR_MOMENTS = (5, 40, 60, 80, 100, 60)
+ZARR_MOMENTS = (5, 40, 60, 80)
 
 
 def kill_at(moment):
@@ -69,11 +67,11 @@ def kill_at(moment):
 
 
 def run(source, destination, options, kind=None, moment=None, spec=None):
-  conversion._COMMIT_EPISODES = 3
+  writing._COMMIT_EPISODES = 3
   if moment is not None:
     kill_at(moment)
   spec = data.ALL if spec is None and "tfrecord" in source else spec
-  convert.convert(source, destination, spec, options, destination_kind=kind)
+  convert.convert(source, destination, spec, **options, format=kind)
 
 
 def in_child(*args):
@@ -133,39 +131,39 @@ def make(root, spec, count):
 
 
 def store_to_store(root):
-  kill_everywhere(root, make(root, data.NUMBERS, 4), "copy", Options(), "store", 3)
+  kill_everywhere(root, make(root, data.NUMBERS, 4), "copy", dict(), "store", 3)
 
 
 def store_to_records(root):
-  options, source = Options(num_shards=4), make(root, data.ALL, 9)
+  options, source = dict(num_shards=4), make(root, data.ALL, 9)
   kill(root, source, "data.tfrecord.gz", options, (0, 3, 9, 12, 13))
 
 
 def records_to_store(root):
   source, files = make(root, data.ALL, 9), os.path.join(root, "source.tfrecord")
-  assert in_child(source, files, Options(num_shards=3)) == 0
-  kill(root, files.replace(".tf", "-*.tf"), "copy", Options(), (2, 40, 60, 90))
+  assert in_child(source, files, dict(num_shards=3)) == 0
+  kill(root, files.replace(".tf", "-*.tf"), "copy", dict(), (2, 40, 60, 90))
 
 
 def store_to_zarr(root):
   zarr_group._MAX_CHUNK_STEPS, zarr_group._CHUNK_EPISODES = 8, 4
-  kill(root, make(root, data.NUMBERS, 20), "data.zarr", Options(), ZARR_MOMENTS)
+  kill(root, make(root, data.NUMBERS, 20), "data.zarr", dict(), ZARR_MOMENTS)
 
 
 def zarr_to_store(root):
   source = make(root, data.NUMBERS, 8)
-  assert in_child(source, os.path.join(root, "data.zarr"), Options()) == 0
-  kill(root, os.path.join(root, "data.zarr"), "copy", Options(), (1, 30, 50, 70))
+  assert in_child(source, os.path.join(root, "data.zarr"), dict()) == 0
+  kill(root, os.path.join(root, "data.zarr"), "copy", dict(), (1, 30, 50, 70))
 
 
 def store_to_hdf5(root):
-  kill_everywhere(root, make(root, data.NUMBERS, 7), "data.hdf5", Options(), every=3)
+  kill_everywhere(root, make(root, data.NUMBERS, 7), "data.hdf5", dict(), every=3)
 
 
 def hdf5_to_store(root):
   source = make(root, data.NUMBERS, 8)
-  assert in_child(source, os.path.join(root, "data.hdf5"), Options()) == 0
-  kill(root, os.path.join(root, "data.hdf5"), "copy", Options(), (1, 30, 50, 70))
+  assert in_child(source, os.path.join(root, "data.hdf5"), dict()) == 0
+  kill(root, os.path.join(root, "data.hdf5"), "copy", dict(), (1, 30, 50, 70))
 
 
 def write_steps(path):
@@ -180,7 +178,7 @@ def steps_killed_from_outside(root):
   """A conversion is killed whatever it is doing, after some episodes of each run."""
   files = os.path.join(root, "steps.tfrecord")
   assert processes.in_child(write_steps, files) == 0
-  options, killed = Options(episode_key="id"), os.path.join(root, "killed", "copy")
+  options, killed = dict(episode_key="id"), os.path.join(root, "killed", "copy")
   os.mkdir(os.path.dirname(killed))
   for wanted in (1, 7, 20):
     reader, end = os.pipe()

@@ -106,7 +106,7 @@ def make_folder(path: str = "own.lerobot", **options: Any) -> str:
   """Makes a dataset of LeRobot's of the episodes."""
   source = make_store(f"{path}.store")
   given = {"fps": FPS, "video_codec": "libx264", "video_gop": 4, **options}
-  convert.convert(source, path, options=convert.ConversionOptions(**given))
+  convert.convert(source, path, **given)
   return path
 
 

@@ -24,8 +24,8 @@ def make(path="s", x=0.1, n=3):
 
 
 def to_store(casts):
-  options = convert.ConversionOptions(cast=casts)
-  convert.convert("s", "d", options=options, destination_kind="store")
+  options = dict(cast=casts)
+  convert.convert("s", "d", **options, format="store")
 
 
 CASTS = {

@@ -1,8 +1,10 @@
-"""Conversions that go on, are refused, and are checked."""
+"""Conversions that resume, are refused, and are verified."""
 
 from __future__ import annotations
 
+import glob
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -11,13 +13,11 @@ import sys
 import numpy as np
 import pytest
 
-from t2r_seq import convert, store
-from t2r_seq.convert import conversion, opening
+from t2r_seq import convert, files, store
+from t2r_seq.episodes import find_format, open_episodes
 from t2r_seq.formats import store as stores
 from t2r_seq.formats import zarr as zarr_group
 from t2r_seq.progress import Progress
-
-Options = convert.ConversionOptions
 
 
 @pytest.fixture(name="source")
@@ -26,62 +26,67 @@ def fixture_source(data):
   return data.make_store("source", 5, data.NUMBERS)
 
 
-def stop_at(monkeypatch, number):
-  """Makes the conversion fail when it reaches an episode."""
-  original = stores.StoreEpisodes.episodes
+def stopping(source, number):
+  """Opens episodes that fail to be read from a number on."""
+  episodes, count = open_episodes(source), itertools.count()
 
-  def read(self, start=0):
-    for index, episode in enumerate(original(self, start), start):
-      if index == number:
-        raise KeyboardInterrupt
-      yield episode
+  def stop(values):
+    if next(count) == number:
+      raise KeyboardInterrupt
+    return values
 
-  monkeypatch.setattr(stores.StoreEpisodes, "episodes", read)
+  return episodes.map(stop, episodes.spec)
 
 
-DESTINATIONS = {"x.tfrecord": 0, "x.zarr": 0, "x.hdf5": 3, "copy": 3}
+# What is committed is kept; other formats start again, and leave nothing behind.
+DESTINATIONS = {
+  "x.tfrecord": ({"num_shards": 2}, 2),
+  "x.zarr": ({}, 0),
+  "x.hdf5": ({}, 0),
+  "x.lerobot": ({"fps": 10, "video_codec": "libx264"}, 0),
+  "copy": ({"format": "store"}, 3),
+}
 
 
 @pytest.mark.parametrize("destination", DESTINATIONS)
-def test_an_interrupt_keeps_whole_episodes(destination, source, monkeypatch):
-  kind = "store" if destination == "copy" else None
-  with monkeypatch.context() as patch:
-    stop_at(patch, 3)
-    with pytest.raises(KeyboardInterrupt):
-      convert.convert(source, destination, destination_kind=kind)
-  with pytest.raises(
-    ValueError, match="expected a finished conversion to verify, got one"
-  ):
+def test_an_interrupt_keeps_what_is_committed(destination, source):
+  options, committed = DESTINATIONS[destination]
+  with pytest.raises(KeyboardInterrupt):
+    convert.convert(stopping(source, 3), destination, **options)
+  left = glob.glob(f"{destination.removesuffix('.tfrecord')}*")
+  assert bool(left) == bool(committed), left
+  with pytest.raises(ValueError, match="expected a complete conversion to verify"):
     convert.verify_conversion(source, destination)
-  report = convert.convert(source, destination, destination_kind=kind)
-  assert report.resumed_at == DESTINATIONS[destination]
+  report = convert.convert(source, destination, **options)
+  assert report.resumed_at == committed
   convert.verify_conversion(source, destination)
-  again = convert.convert(source, destination, destination_kind=kind)
+  again = convert.convert(source, destination, **options)
   assert (again.resumed_at, again.num_episodes, again.num_bytes) == (5, 5, 0)
+  assert not os.path.exists(f"{destination}.partial")
 
 
-def change_source(source, monkeypatch):
+def change_source(source):
   with store.EpisodeStore.append(source) as writer:
     writer.append_episode(store.EpisodeStore(source).episode(0))
   return {}
 
 
-def change_options(source, monkeypatch):
-  return {"options": Options(drop=("goal",), num_shards=2)}
+def change_options(source):
+  return {"drop": ("goal",), "seed": 2}
 
 
-def change_kind(source, monkeypatch):
-  return {"destination_kind": "hdf5"}
+def change_kind(source):
+  return {"format": "hdf5"}
 
 
-def damage_plan(source, monkeypatch):
+def damage_plan(source):
   pathlib.Path("copy.conversion/conversion.json").write_text('{"format": "x"')
   return {}
 
 
-def newer_plan(source, monkeypatch):
+def newer_plan(source):
   path = pathlib.Path("copy.conversion/conversion.json")
-  path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+  path.write_text(json.dumps({**json.loads(path.read_text()), "version": 3}))
   return {}
 
 
@@ -92,25 +97,23 @@ REFUSALS = {
   ),
   "other options": (
     change_options,
-    ["drop: expected [], as it began, got ['goal']", "num_shards: expected 1, as it"],
+    ["drop: expected None, as it began, got ['goal']", "seed: expected None, as it"],
   ),
   "another kind": (
     change_kind,
-    ["kind of the destination: expected store, as it began"],
+    ["format: expected 'store', as it began, got 'hdf5'"],
   ),
-  "a damaged plan": (damage_plan, ["expected the plan of a conversion, version 1"]),
-  "a newer plan": (newer_plan, ["expected the plan of a conversion, version 1"]),
+  "a damaged plan": (damage_plan, ["expected the record of a conversion, version 2"]),
+  "a newer plan": (newer_plan, ["expected the record of a conversion, version 2"]),
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_refuses_to_go_on(name, source, monkeypatch):
+def test_resuming_something_else_is_refused(name, source):
   change, wants = REFUSALS[name]
-  with monkeypatch.context() as patch:
-    stop_at(patch, 3)
-    with pytest.raises(KeyboardInterrupt):
-      convert.convert(source, "copy", destination_kind="store")
-  arguments = {"destination_kind": "store", **change(source, monkeypatch)}
+  with pytest.raises(KeyboardInterrupt):
+    convert.convert(stopping(source, 3), "copy")
+  arguments = {"format": "store", **change(source)}
   with pytest.raises(ValueError, match=r"^convert: ") as caught:
     convert.convert(source, "copy", **arguments)
   for want in wants:
@@ -118,26 +121,27 @@ def test_refuses_to_go_on(name, source, monkeypatch):
   assert len(store.EpisodeStore("copy")) == 3
 
 
-def test_another_spec_when_it_goes_on(source, data, monkeypatch):
+def test_another_spec_when_it_resumes(source, data):
   convert.convert(source, "x.tfrecord")
-  original = stores.StoreWriter.append
-
-  def append(self, values):
-    if len(values["dones"]) == 4:
-      raise KeyboardInterrupt
-    original(self, values)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(stores.StoreWriter, "append", append)
-    with pytest.raises(KeyboardInterrupt):
-      convert.convert("x.tfrecord", "copy", data.NUMBERS)
+  with pytest.raises(KeyboardInterrupt):
+    convert.convert(["x.tfrecord"], "copy", data.NUMBERS, progress=Interruption(at=3))
   changed = {path: leaf for path, leaf in data.NUMBERS.items() if path != "goal"}
-  changed["actions"] = data.Spec((1,), np.float64, "actions", is_sequence=True)
-  want = r"actions: expected \(1,\) float64, per step, got \(2,\) float64"
-  with pytest.raises(ValueError, match=want) as caught:
+  with pytest.raises(ValueError, match=r"spec: expected .*'goal'.*, as it began"):
     convert.convert("x.tfrecord", "copy", changed)
-  caught.match(r"goal: expected nothing, got \(2,\) int32")
   assert convert.convert("x.tfrecord", "copy", data.NUMBERS).resumed_at == 3
+
+
+class Interruption(Progress):
+  """Interrupts a conversion after some episodes."""
+
+  def __init__(self, at):
+    super().__init__(io.StringIO())
+    self._at = at
+
+  def advance(self, *args):
+    self._at -= 1
+    if not self._at:
+      raise KeyboardInterrupt
 
 
 def test_a_source_that_changes_meanwhile(source, data, monkeypatch):
@@ -153,15 +157,18 @@ def test_a_source_that_changes_meanwhile(source, data, monkeypatch):
     convert.convert("x.tfrecord", "copy", data.NUMBERS)
 
 
-def test_two_at_once(source):
-  convert.convert(source, "copy", destination_kind="store")
-  want = "expected no other process at this conversion"
-  with (
-    conversion.ConversionFolder("copy").locked(),
-    pytest.raises(ValueError, match=want),
-  ):
-    convert.convert(source, "copy", destination_kind="store")
-  convert.convert(source, "copy", destination_kind="store")
+BUSY = {"copy": "conversion/lock", "x.zarr": "partial/lock", "x.hdf5": "partial/lock"}
+
+
+@pytest.mark.parametrize("destination", BUSY)
+def test_two_at_once(source, destination):
+  lock = pathlib.Path(f"{destination}.{BUSY[destination]}")
+  lock.parent.mkdir()
+  held = files.FileLock(str(lock), RuntimeError)
+  with pytest.raises(ValueError, match=rf"{destination}: expected no other .*process"):
+    convert.convert(source, destination)
+  held.release()
+  convert.convert(source, destination)
 
 
 OCCUPIED = {
@@ -182,19 +189,25 @@ def test_destinations_that_are_taken(name, source):
   if not taken.endswith("/"):
     path.write_bytes(b"mine")
   is_other = name.startswith("another")
-  want = "nothing there, or an unfinished conversion"
+  want = "nothing there"
   want = "no other files of that name" if is_other else want
   with pytest.raises(ValueError, match=f"expected {want}"):
-    convert.convert(source, destination, destination_kind=kind)
+    convert.convert(source, destination, format=kind)
   assert taken.endswith("/") or path.read_bytes() == b"mine"
   assert not os.path.exists(f"{destination}.conversion")
 
 
-def test_what_was_converted_is_gone(source):
+def test_a_destination_that_was_deleted_is_converted_again(source):
   convert.convert(source, "x.hdf5")
   os.remove("x.hdf5")
-  with pytest.raises(ValueError, match=r"got nothing at \[x.hdf5\]. To convert anew"):
-    convert.convert(source, "x.hdf5")
+  assert convert.convert(source, "x.hdf5").resumed_at == 0
+
+
+def test_a_shard_that_was_deleted(source):
+  convert.convert(source, "x.tfrecord", num_shards=2)
+  os.remove("x-00001-of-00002.tfrecord")
+  with pytest.raises(ValueError, match=r"got nothing at \[x-00001-of-00002.tfrecord\]"):
+    convert.convert(source, "x.tfrecord", num_shards=2)
 
 
 def flip_byte(path, offset=-1):
@@ -206,7 +219,7 @@ def flip_byte(path, offset=-1):
 def test_verify_finds_flipped_bytes_on_both_sides(data):
   """A byte of one column of each side; the episodes and paths are named."""
   data.make_store("source", 5, data.NUMBERS)
-  convert.convert("source", "copy", destination_kind="store")
+  convert.convert("source", "copy", format="store")
   convert.verify_conversion("source", "copy")
   flip_byte("source/segments/main/dones.data", 0)
   flip_byte("copy/segments/main/goal.data")
@@ -254,13 +267,13 @@ def test_verify_finds_what_was_written_wrongly(source, monkeypatch):
     original(self, changed)
 
   monkeypatch.setattr(stores.StoreWriter, "append", append)
-  convert.convert(source, "copy", destination_kind="store")
+  convert.convert(source, "copy", format="store")
   with pytest.raises(ValueError, match="episode 2: dones: expected the values of"):
     convert.verify_conversion(source, "copy")
 
 
 def test_verify_counts_episodes(source):
-  convert.convert(source, "copy", destination_kind="store")
+  convert.convert(source, "copy", format="store")
   with store.EpisodeStore.append("copy") as writer:
     writer.append_episode(store.EpisodeStore("copy").episode(0))
   with pytest.raises(ValueError, match="number of episodes: expected 5, as the source"):
@@ -269,7 +282,7 @@ def test_verify_counts_episodes(source):
 
 def test_verify_without_a_conversion(source):
   with pytest.raises(
-    ValueError, match=r"expected a finished conversion .*got nothing in"
+    ValueError, match=r"expected a complete conversion .*got nothing in"
   ):
     convert.verify_conversion(source, "copy")
 
@@ -278,28 +291,32 @@ KIND_FAILURES = {
   "nothing there": (
     ("nothing", "copy"),
     {},
-    r"expected a store \(with .*, got nothing there",
+    r"expected stores \(with .*, got nothing there",
   ),
   "nearly": (("sources", "copy"), {}, r"Did you mean 'source'\?"),
   "a folder of something": ((".", "copy"), {}, r"got a folder with \[source\]"),
-  "no store": (("x.hdf5", "x.zarr"), {}, "expected a store on one of the two sides"),
   "itself": (("source", "./source"), {}, "expected another place than the source"),
-  "no suffix": (("source", "copy"), {}, "expected a name that tells what to convert"),
-  "a zip file to write": (("source", "x.zarr.zip"), {}, "expected a name that tells"),
+  "no suffix": (("source", "x.npz"), {}, "expected a name that ends in"),
+  "a zip file to write": (("source", "x.zarr.zip"), {}, "expected a name that ends in"),
   "no kind": (
     ("source", "copy"),
-    {"destination_kind": "zar"},
+    {"format": "zar"},
     r"got 'zar'. Did you mean 'zarr'\?",
   ),
   "a pattern": (("source", "x-*.tfrecord"), {}, "got a pattern"),
   "shards": (
     ("source", "x.tfrecord"),
-    {"options": Options(num_shards=6)},
+    {"num_shards": 6},
     "expected 1 to 5 shards for as many episodes, got 6",
+  ),
+  "an option of another format": (
+    ("source", "x.zarr"),
+    {"num_shards": 6},
+    r"num_shards: expected an option of \[cast, .* got 'num_shards'",
   ),
   "dropped": (
     ("source", "x.tfrecord"),
-    {"options": Options(drop=("gaol",))},
+    {"drop": ("gaol",)},
     r"gaol: expected a path to drop, of \[.*Did you mean 'goal'\?",
   ),
 }
@@ -307,24 +324,24 @@ KIND_FAILURES = {
 
 @pytest.mark.parametrize("name", KIND_FAILURES)
 def test_failures(name, source):
-  if name == "no store":
-    convert.convert(source, "x.hdf5")
   paths, arguments, want = KIND_FAILURES[name]
   with pytest.raises(ValueError, match=want):
     convert.convert(*paths, **arguments)
   assert not os.path.exists(f"{paths[1]}.conversion")
 
 
-def test_kinds(source):
+def test_formats_without_a_suffix(source):
   convert.convert(source, "x.hdf5")
   os.rename("x.hdf5", "no_suffix")
-  assert opening.source_kind("no_suffix") == "hdf5"
-  assert opening.source_kind("source") == "store"
   convert.convert(source, "x.zarr")
   os.rename("x.zarr", "folder")
-  assert opening.source_kind("folder") == "zarr"
   pathlib.Path("records").write_bytes(b"")
-  assert opening.source_kind("rec*") == opening.source_kind("records") == "tfrecord"
+  found = {
+    name: find_format(name).name
+    for name in ("no_suffix", "source", "folder", "rec*", "records")
+  }
+  want = ["hdf5", "store", "zarr", "tfrecord", "tfrecord"]
+  assert list(found.values()) == want
 
 
 EXTRAS = {"x.zarr": ("zarr", "zarr"), "x.hdf5": ("h5py", "hdf5")}
@@ -391,7 +408,7 @@ def test_progress_elsewhere(source):
   """A line a minute, and nothing of a short conversion."""
   stream, now = io.StringIO(), [0.0]
   progress = Progress(stream, lambda: now[0])
-  convert.convert(source, "copy", destination_kind="store", progress=progress)
+  convert.convert(source, "copy", format="store", progress=progress)
   assert stream.getvalue() == ""
   progress.start("checking", 0, 100)
   for _ in range(4):

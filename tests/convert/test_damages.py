@@ -441,11 +441,11 @@ def test_damages(name, damage):
   change, match = damages[damage]
   path = make()
   change(path)
-  options = bags.layout() if name == "MCAP" else convert.ConversionOptions()
+  options = bags.layout() if name == "MCAP" else dict()
   with pytest.raises(errors.SpecError, match=match) as found:
     if name == "a store":  # It is what the others become.
       values_of(open_episodes(path, "store"))
     else:
-      convert.convert(path, "out", options=options)
+      convert.convert(path, "out", **options)
   if "--drop more" in str(found.value):
-    convert.convert(path, "out", options=convert.ConversionOptions(drop=("more",)))
+    convert.convert(path, "out", drop=("more",))

@@ -128,8 +128,8 @@ def _make_store(lengths=LENGTHS):
 def make_lerobot():
   """The metadata of one more episode: LeRobot's recorder leaves such ones."""
   pq = pytest.importorskip("pyarrow.parquet")
-  options = convert.ConversionOptions(fps=10)
-  convert.convert(_make_store((5, 4)), "a.lerobot", options=options)
+  options = dict(fps=10)
+  convert.convert(_make_store((5, 4)), "a.lerobot", **options)
   (name,) = pathlib.Path("a.lerobot/meta/episodes").rglob("*.parquet")
   table = pq.read_table(name)
   row = table.to_pylist()[-1]
@@ -169,7 +169,7 @@ def _windows(generator, spec, mode):
 def test_they_are_left_out_and_counted(name, capsys):
   make, options, kind = SOURCES[name]
   path = make()
-  report = convert.convert(path, "out", options=convert.ConversionOptions(**options))
+  report = convert.convert(path, "out", **options)
   assert report.num_episodes == 2
   (note,) = [note for note in report.notes if "without a step" in note]
   assert ("3 episodes" if "most" in name else "An episode") in note

@@ -16,7 +16,7 @@ from t2r_seq import convert, errors, store
 from t2r_seq.formats import hdf5_probe
 
 DATA = pathlib.Path(__file__).parent / "data"
-Options = convert.ConversionOptions
+Options = dict
 ENV_ARGS = json.dumps({"env_name": "Lift", "type": 1, "env_kwargs": {}})
 LENGTHS = {"demo_0": 4, "demo_1": 1, "demo_2": 3, "demo_10": 2}
 
@@ -142,7 +142,7 @@ def test_out_and_back(compression, data):
   spec = {**data.NUMBERS, "task": data.ALL["task"], "force": data.ALL["force"]}
   data.make_store("source", 12, spec, {"robot": "arm"})
   options = Options(compression=compression)
-  convert.convert("source", "x.hdf5", options=options)
+  convert.convert("source", "x.hdf5", **options)
   with h5py.File("x.hdf5", "r") as file:
     demo = file["data/demo_11"]
     assert demo.attrs["num_samples"] == 2 and demo.attrs["task"] == "episode 11"
@@ -203,7 +203,7 @@ def test_bad_files(name):
 def test_what_is_dropped_is_not_looked_at(data):
   changes, _ = BAD_FILES["no numbers"]
   make_file(changes=changes)
-  convert.convert("x.hdf5", "back", options=Options(drop=("pairs", "states")))
+  convert.convert("x.hdf5", "back", drop=("pairs", "states"))
   want = [want_episode(name) for name in LENGTHS]
   for episode in want:
     del episode["states"]
@@ -267,9 +267,9 @@ def test_nothing_comes_from_other_files(name):
   assert not pathlib.Path("back").exists()
   if to_drop:
     options = Options(drop=(to_drop,))
-    assert convert.convert("x.hdf5", "back", options=options).num_episodes == 4
+    assert convert.convert("x.hdf5", "back", **options).num_episodes == 4
     # Of what it was told to leave out, nothing is in the way of going on either.
-    assert convert.convert("x.hdf5", "back", options=options).num_episodes == 4
+    assert convert.convert("x.hdf5", "back", **options).num_episodes == 4
 
 
 def test_all_data_from_another_file():

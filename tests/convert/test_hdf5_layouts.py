@@ -265,7 +265,7 @@ def test_chunks_that_were_never_written_are_reported(name, capsys):
 
 
 def test_aloha_is_a_folder_of_files_with_jpegs():
-  convert.convert(make_aloha(), "s", options=convert.ConversionOptions())
+  convert.convert(make_aloha(), "s")
   opened = store.EpisodeStore("s")
   check(opened, "observations/qpos")
   for camera in ("top", "side"):
@@ -305,17 +305,17 @@ def test_an_unknown_layout_is_shown_and_told():
 
   def layout(values):
     pathlib.Path("layout.json").write_text(json.dumps(values))
-    return convert.ConversionOptions(layout="layout.json")
+    return dict(layout="layout.json")
 
   paths = {"obs": "state/pos", "actions": "act"}
-  convert.convert("own.h5", "s", options=layout({"episodes": "runs/*", "paths": paths}))
+  convert.convert("own.h5", "s", **layout({"episodes": "runs/*", "paths": paths}))
   opened = store.EpisodeStore("s")
   assert sorted(opened.spec) == ["actions", "obs"]
   check(opened, "obs")
   for command in ("inspect", "doctor"):
     assert main([command, "own.h5", "--layout", "layout.json"]) == 0
   make_d4rl()
-  convert.convert("d4rl.hdf5", "t", options=layout({"ends": ["terminals"]}))
+  convert.convert("d4rl.hdf5", "t", **layout({"ends": ["terminals"]}))
   check(store.EpisodeStore("t"), "rewards", np.arange(9.0))
   for values, message in (
     ({"episode": "x"}, r"'episode'\. Did you mean 'episodes'"),
@@ -337,7 +337,7 @@ def test_a_folder_of_robomimics_files_has_their_filter_keys():
         file[f"data/demo_{demo}/obs/pos"] = OBS[:3]
         file[f"data/demo_{demo}/next_obs/pos"] = OBS[1:4]
       file["mask/train"] = [f"demo_{part}".encode()]
-  convert.convert("demos", "s", options=convert.ConversionOptions(filter="train"))
+  convert.convert("demos", "s", filter="train")
   opened = store.EpisodeStore("s")
   assert [opened.episode(n)["actions"][0, 0] for n in range(len(opened))] == [0, 3]
   assert sorted(opened.spec) == ["actions", "final_obs/pos", "obs/pos"]
@@ -365,8 +365,8 @@ def test_what_is_no_data_is_left_out():
   with h5py.File(f"{make_aloha()}/episode_0.hdf5", "r+") as file:
     file["observations/nothing"] = h5py.Empty("f4")
     file["observations/far"] = h5py.SoftLink("/observations/qpos")
-  options = convert.ConversionOptions(drop=("observations/far",))
-  report = convert.convert("aloha", "s", options=options)
+  options = dict(drop=("observations/far",))
+  report = convert.convert("aloha", "s", **options)
   assert "[observations/nothing] have no row for each step" in report.notes[1]
   check(store.EpisodeStore("s"), "observations/qpos")
 
@@ -375,7 +375,7 @@ def test_a_link_to_an_episode_is_named():
   with h5py.File(make_own(), "r+") as file:
     file["runs/r2"] = h5py.SoftLink("/runs/r0")
   pathlib.Path("layout.json").write_text('{"episodes": "runs/*"}')
-  options = convert.ConversionOptions(layout="layout.json")
+  options = dict(layout="layout.json")
   want = "/runs/r2: expected data, got a link within the file to /runs/r0"
   with pytest.raises(errors.ConversionError, match=want):
     open_episodes("own.h5", layout=options.layout)

@@ -20,7 +20,7 @@ from t2r_seq.specs.packing import encode_image
 from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
-Options = convert.ConversionOptions
+Options = dict
 Spec = specs.ExtendedTensorSpec
 REAL = sets.REAL
 CAMERA = sets.CAMERA
@@ -130,7 +130,7 @@ def test_videos_that_are_kept(own, here, monkeypatch):
   keep = Options(keep_videos=True, drop=("reward",))
   with monkeypatch.context() as patched:
     patched.setattr(videos.FrameWriter, "write", None)
-    convert.convert(own, "kept", options=keep)
+    convert.convert(own, "kept", **keep)
     convert.convert("kept", "again.lerobot")
     convert.convert("again.lerobot", "back")
   kept, back = store.EpisodeStore("kept"), store.EpisodeStore("back")
@@ -151,13 +151,13 @@ def test_videos_that_are_kept(own, here, monkeypatch):
   ):
     convert.verify_conversion(source, made)
   pixels = Options(decode_images=True)
-  convert.convert("kept", "pixels", options=pixels, destination_kind="store")
+  convert.convert("kept", "pixels", **pixels, format="store")
   pixels = store.EpisodeStore("pixels")
   assert pixels.spec[CAMERA].data_format is None
   np.testing.assert_array_equal(pixels.episode(1)[CAMERA], want[1][CAMERA])
   with monkeypatch.context() as patched:
     patched.setattr(videos, "cut_video", lambda *args: None)
-    report = convert.convert(own, "anew", options=Options(keep_videos=True))
+    report = convert.convert(own, "anew", keep_videos=True)
   assert f"{CAMERA}: videos that begin with no key frame" in report.notes[-1]
   anew = store.EpisodeStore("anew").episode(1)[CAMERA].astype(int)
   assert 0 < np.abs(anew - want[1][CAMERA]).mean() < 8
@@ -260,7 +260,7 @@ def test_every_kind_of_value(data):
 
 def test_pixels_are_kept_exactly_as_png(own, data):
   options = Options(fps=10, video_codec="png")
-  convert.convert(f"{own}.store", "out.lerobot", options=options)
+  convert.convert(f"{own}.store", "out.lerobot", **options)
   convert.convert("out.lerobot", "back")
   data.assert_episodes("back", [sets.episode(i) for i in range(len(sets.LENGTHS))])
 
@@ -285,9 +285,9 @@ def test_goes_on_after_a_failure(own, monkeypatch):
   options = Options(fps=10, video_codec="libx264", video_gop=4)
   for _ in range(2):
     with pytest.raises(OSError, match="disk is full"):
-      convert.convert(f"{own}.store", "out.lerobot", options=options)
+      convert.convert(f"{own}.store", "out.lerobot", **options)
     assert not os.path.exists("out.lerobot")
-  report = convert.convert(f"{own}.store", "out.lerobot", options=options)
+  report = convert.convert(f"{own}.store", "out.lerobot", **options)
   assert report.resumed_at > 0
   paths = [path for path in pathlib.Path(own).rglob("*") if path.is_file()]
   assert len(paths) == 7
@@ -303,7 +303,7 @@ def test_several_files(own, monkeypatch):
   monkeypatch.setattr(lerobot_target, "_VIDEO_MB", 1e-5)
   monkeypatch.setattr(lerobot_target, "_CHUNK_FILES", 3)
   options = Options(fps=10, video_codec="libx264", video_gop=4)
-  report = convert.convert(f"{own}.store", "out.lerobot", options=options)
+  report = convert.convert(f"{own}.store", "out.lerobot", **options)
   assert os.path.exists(f"out.lerobot/videos/{CAMERA}/chunk-001/file-000.mp4")
   assert os.path.exists("out.lerobot/data/chunk-001/file-000.parquet")
   assert report.num_episodes == 4
@@ -352,7 +352,7 @@ def test_refused_destinations(name):
 
   sets.make_store("s", spec, change=add)
   with pytest.raises(errors.SpecError, match=match):
-    convert.convert("s", "out.lerobot", options=Options(**options))
+    convert.convert("s", "out.lerobot", **options)
   assert not os.path.exists("out.lerobot")
 
 
@@ -511,9 +511,9 @@ def test_another_rate_than_that_of_the_data_is_refused(name):
   make_timed_store(metadata, columns)
   match = rf"fps: expected 30(\.3)? steps a second, as .*{match}, got 15: fps names"
   with pytest.raises(errors.ConversionError, match=match):
-    convert.convert("s", "out.lerobot", options=Options(fps=15))
+    convert.convert("s", "out.lerobot", fps=15)
   assert not os.path.exists("out.lerobot") and not os.path.exists("out.lerobot.conver")
-  convert.convert("s", "out.lerobot", options=Options(fps=30))
+  convert.convert("s", "out.lerobot", fps=30)
   assert convert.LeRobotFolder("out.lerobot").fps == 30
 
 
@@ -521,4 +521,4 @@ def test_another_rate_than_that_of_the_data_is_refused(name):
 def test_other_formats_are_not_resampled_either(name):
   make_timed_store({"fps": 30}, {})
   with pytest.raises(errors.ConversionError, match="fps: expected 30 steps a second"):
-    convert.convert("s", name, options=Options(fps=15))
+    convert.convert("s", name, fps=15)

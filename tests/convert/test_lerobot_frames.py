@@ -21,7 +21,7 @@ from t2r_seq.episodes import open_episodes
 from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
-Options = convert.ConversionOptions
+Options = dict
 Spec = specs.ExtendedTensorSpec
 CAMERA, LENGTHS, FPS = sets.CAMERA, sets.LENGTHS, sets.FPS
 NUM_STEPS, STARTS = sum(LENGTHS), np.cumsum([0, *LENGTHS])
@@ -164,7 +164,7 @@ def test_depth_is_stored_and_written_again(copy):
   add_depth(CODES)
   want = [values[DEPTH] for values in values_of(open_episodes("own"))]
   convert.convert("own", "values")
-  convert.convert("own", "kept", options=Options(keep_videos=True))
+  convert.convert("own", "kept", keep_videos=True)
   kept = store.EpisodeStore("kept")
   how = kept.columns[DEPTH].video
   assert (how.depth, how.unit) == (videos.DepthQuantizer(**RANGE), "m")
@@ -435,8 +435,8 @@ def test_clocks_go_to_a_store_and_back(copy):
   stamps = STAMPS["jitter"].astype(np.float32)
   change(ROWS, timestamp=stamps)
   by_index = Options(frames_by="index")
-  convert.convert("own", "made", options=by_index)
-  convert.convert("made", "again.lerobot", options=Options(video_codec="libx264"))
+  convert.convert("own", "made", **by_index)
+  convert.convert("made", "again.lerobot", video_codec="libx264")
   convert.verify_conversion("made", "again.lerobot")
   rows = pq.read_table("again.lerobot/data/chunk-000/file-000.parquet")
   np.testing.assert_array_equal(rows["timestamp"], stamps)

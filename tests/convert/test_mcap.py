@@ -141,7 +141,7 @@ def make_bag(path="demo.mcap", topics=(), span=(0, 999), changes=(), encode=None
 
 def layout(**changes):
   pathlib.Path("layout.json").write_text(json.dumps({**CONTRACT, **changes}))
-  return convert.ConversionOptions(layout="layout.json")
+  return dict(layout="layout.json")
 
 
 def read(path="demo.mcap", **changes):
@@ -150,8 +150,8 @@ def read(path="demo.mcap", **changes):
 
 def test_each_step_shows_the_last_messages_and_says_when_they_came():
   make_bag()
-  report = convert.convert("demo.mcap", "s", options=layout())
-  assert report.source_kind == "mcap"
+  report = convert.convert("demo.mcap", "s", **layout())
+  assert report.source_format == "mcap"
   assert "The message farthest from its step is 0.105 s away: /goal" in report.notes[-1]
   opened = store.EpisodeStore("s")
   assert opened.episode_lengths.tolist() == [3]
@@ -215,8 +215,8 @@ def test_a_folder_of_recordings_and_one_in_parts():
   assert sorted(first) == sorted(second)
   for path in first:  # Parts are one recording.
     np.testing.assert_array_equal(first[path], second[path])
-  options = convert.ConversionOptions(layout="layout.json", drop=("clocks", "pixels"))
-  convert.convert("bags/run_10", "s", options=options)
+  options = dict(layout="layout.json", drop=("clocks", "pixels"))
+  convert.convert("bags/run_10", "s", **options)
   assert sorted(store.EpisodeStore("s").spec) == sorted({*PATHS} - {"pixels"})
   for command in ("inspect", "doctor"):
     assert main([command, "bags", "--layout", "layout.json"]) == 0

@@ -9,7 +9,7 @@ import tensorflow as tf
 from t2r_seq import convert, errors, records, specs, store
 
 Spec = specs.ExtendedTensorSpec
-Options = convert.ConversionOptions
+Options = dict
 
 STEP = {
   "x": Spec((2,), tf.float32, "x"),
@@ -79,7 +79,7 @@ BOUNDS = {
 def test_bounds(name, data):
   options, sizes, constant = BOUNDS[name]
   split(steps(), *sizes)
-  report = convert.convert("x-*.tfrecord", "back", STEP, options)
+  report = convert.convert("x-*.tfrecord", "back", STEP, **options)
   assert report.num_episodes == 4
   want = [want_episode(i, length, constant) for i, length in enumerate(LENGTHS)]
   data.assert_episodes("back", want)
@@ -88,7 +88,7 @@ def test_bounds(name, data):
 def test_a_file_of_a_whole_batch(data):
   """256 records are parsed at once: an episode ends with its file all the same."""
   split(steps((256, 2)), 256, 2)
-  convert.convert("x-*.tfrecord", "back", STEP, Options(episode_per_file=True))
+  convert.convert("x-*.tfrecord", "back", STEP, episode_per_file=True)
   assert store.EpisodeStore("back").episode_lengths.tolist() == [256, 2]
 
 
@@ -99,7 +99,7 @@ def test_context_and_sequences(data):
     for path, leaf in STEP.items()
   }
   write("x.tfrecord", steps())
-  convert.convert("x.tfrecord", "back", spec, Options(last_key="is_last"))
+  convert.convert("x.tfrecord", "back", spec, last_key="is_last")
   want = [want_episode(i, length, ("name",)) for i, length in enumerate(LENGTHS)]
   data.assert_episodes("back", want)
 
@@ -107,7 +107,7 @@ def test_context_and_sequences(data):
 def test_proposed_specs():
   write("x.tfrecord", steps((3, 2)))
   options = Options(episode_key="id")
-  report = convert.convert("x.tfrecord", "back", options=options)
+  report = convert.convert("x.tfrecord", "back", **options)
   assert report.notes == ("The specs were proposed from the files: look at them.",)
   opened = store.EpisodeStore("back")
   assert opened.episode_lengths.tolist() == [3, 2]
@@ -122,7 +122,7 @@ def test_what_fills_up_missing_values_is_told():
       number = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))
       features = tf.train.Features(feature={"lat": floats, "id": number})
       writer.write(tf.train.Example(features=features).SerializeToString())
-  report = convert.convert("x.tfrecord", "back", options=Options(episode_per_file=True))
+  report = convert.convert("x.tfrecord", "back", episode_per_file=True)
   (_, note) = report.notes
   assert note.startswith("'lat' has different numbers of values in records: shorter")
   assert "filled up with 0.0, which is no data" in note and "--drop lat" in note
@@ -130,7 +130,7 @@ def test_what_fills_up_missing_values_is_told():
 
 def test_files_that_end_within_an_episode():
   write("x.tfrecord", steps((3, 4))[:-2])
-  report = convert.convert("x.tfrecord", "back", STEP, Options(last_key="is_last"))
+  report = convert.convert("x.tfrecord", "back", STEP, last_key="is_last")
   assert store.EpisodeStore("back").episode_lengths.tolist() == [3, 2]
   (note,) = report.notes
   assert "'is_last' is not set in record 4 of x.tfrecord" in note
@@ -143,7 +143,7 @@ def test_encoded_images(data):
   }
   frames = data.make_episode(4)["frame"]
   records.write_records("x.tfrecord", spec, [{"frame": f, "id": 7} for f in frames])
-  convert.convert("x.tfrecord", "back", spec, Options(episode_key="id"))
+  convert.convert("x.tfrecord", "back", spec, episode_key="id")
   np.testing.assert_array_equal(store.EpisodeStore("back").episode(0).frame, frames)
 
 
@@ -191,7 +191,7 @@ def test_failures(name):
   change, options, want = FAILURES[name]
   write("x.tfrecord", change(steps((3, 4, 2))))
   with pytest.raises(ValueError, match=want):
-    convert.convert("x.tfrecord", "back", STEP, options)
+    convert.convert("x.tfrecord", "back", STEP, **options)
 
 
 def test_a_first_record_that_is_none():
@@ -199,7 +199,7 @@ def test_a_first_record_that_is_none():
     writer.write(b"\xff")
   want = r"^record 0 of x.tfrecord \(byte 0\): .*expected a serialized tf.train.Example"
   with pytest.raises(errors.RecordError, match=want):
-    convert.convert("x.tfrecord", "back", STEP, Options(episode_key="id"))
+    convert.convert("x.tfrecord", "back", STEP, episode_key="id")
 
 
 def test_a_context_that_changes():
@@ -211,7 +211,7 @@ def test_a_context_that_changes():
   with pytest.raises(
     ValueError, match=r"x: expected the same value in all steps.* step 1"
   ):
-    convert.convert("x.tfrecord", "back", spec, Options(episode_per_file=True))
+    convert.convert("x.tfrecord", "back", spec, episode_per_file=True)
 
 
 def test_several_bounds():
@@ -281,7 +281,7 @@ def write_keys(kind, keys, leaf):
 def test_flags(name, kind):
   keys, leaf, options, lengths = FLAG_CASES[name]
   spec = write_keys(kind, keys, leaf)
-  convert.convert("x.tfrecord", "back", spec, Options(**options))
+  convert.convert("x.tfrecord", "back", spec, **options)
   opened = store.EpisodeStore("back")
   assert opened.episode_lengths.tolist() == lengths
   want = np.split(np.arange(len(keys), dtype=np.float32), np.cumsum(lengths)[:-1])
@@ -330,12 +330,12 @@ def test_bad_flags(name, kind):
   keys, leaf, options, want = BAD_FLAGS[name]
   spec = write_keys(kind, keys, leaf)
   with pytest.raises(errors.ConversionError, match=want):
-    convert.convert("x.tfrecord", "back", spec, Options(**options))
+    convert.convert("x.tfrecord", "back", spec, **options)
 
 
 def test_files_that_begin_within_an_episode():
   spec = write_keys("a sequence", np.asarray([0, 1, 0]), Spec((), tf.int64, "k"))
-  report = convert.convert("x.tfrecord", "back", spec, Options(first_key="k"))
+  report = convert.convert("x.tfrecord", "back", spec, first_key="k")
   assert store.EpisodeStore("back").episode_lengths.tolist() == [1, 2]
   assert (
     "The files begin within an episode: 'k' is not set in record 0" in (report.notes[0])
@@ -380,7 +380,7 @@ def test_a_record_of_several_episodes_is_no_episode(name):
 
 def test_a_record_of_several_episodes_is_cut():
   spec = flagged([1, 0, 0, 1, 0, 0])
-  convert.convert("x.tfrecord", "cut", spec, Options(first_key="is_first"))
+  convert.convert("x.tfrecord", "cut", spec, first_key="is_first")
   assert store.EpisodeStore("cut").episode_lengths.tolist() == [3, 3]
   spec = flagged([1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 1])
   with pytest.raises(
@@ -396,9 +396,9 @@ def test_flags_that_no_spec_reads_are_looked_at(name):
   unread = {"x": spec["x"]}
   other = "is_last" if name == "is_first" else "is_first"
   with pytest.raises(errors.ConversionError, match=rf"{name}: .*Cut .*{option}"):
-    convert.convert("x.tfrecord", "back2", unread, Options(drop=(other,)))
+    convert.convert("x.tfrecord", "back2", unread, drop=(other,))
   both = Options(drop=("is_first", "is_last"))
-  report = convert.convert("x.tfrecord", "back3", unread, both)
+  report = convert.convert("x.tfrecord", "back3", unread, **both)
   assert report.num_episodes == 1
 
 
@@ -411,7 +411,7 @@ def test_an_episode_of_several_records_is_refused_and_joined():
   for wanted in (spec, {"x": spec["x"]}):
     with pytest.raises(errors.ConversionError, match=want):
       convert.convert("x.tfrecord", f"back{len(wanted)}", wanted)
-  convert.convert("x.tfrecord", "cut", spec, Options(first_key="is_first"))
+  convert.convert("x.tfrecord", "cut", spec, first_key="is_first")
   assert store.EpisodeStore("cut").episode_lengths.tolist() == [4, 2]
 
 
@@ -428,9 +428,9 @@ def test_a_conversion_goes_on_within_a_record():
     "x.tfrecord", spec, [{"is_first": np.asarray([1, 0, 1, 0, 0, 1]), "x": x}]
   )
   with pytest.raises(errors.ConversionError, match=r"episode 1 .*NaN"):
-    convert.convert("x.tfrecord", "back", spec, Options(first_key="is_first"))
+    convert.convert("x.tfrecord", "back", spec, first_key="is_first")
   options = Options(first_key="is_first", allow_nan=True)
-  report = convert.convert("x.tfrecord", "back", spec, options)
+  report = convert.convert("x.tfrecord", "back", spec, **options)
   assert report.resumed_at == 1
   opened = store.EpisodeStore("back")
   np.testing.assert_array_equal(
@@ -452,4 +452,4 @@ def test_a_record_of_several_steps_among_those_of_one(bound, tmp_path, monkeypat
     "record is one, got a tf.train.SequenceExample, which has several. Convert the "
   )
   with pytest.raises(errors.ConversionError, match=want):
-    convert.convert("x-*.tfrecord", "out", None, Options(**bound))
+    convert.convert("x-*.tfrecord", "out", None, **bound)

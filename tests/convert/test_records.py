@@ -14,7 +14,7 @@ from t2r_seq.records.framing import iterate_records
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
-Options = convert.ConversionOptions
+Options = dict
 
 LAYOUTS = {
   "one file": ("x.tfrecord", Options(), ["x.tfrecord"], "x.tfrecord"),
@@ -38,7 +38,7 @@ LAYOUTS = {
 def test_round_trip(name, data):
   path, options, want_files, pattern = LAYOUTS[name]
   data.make_store("source", 7, metadata={"robot": "arm"})
-  report = convert.convert("source", path, options=options)
+  report = convert.convert("source", path, **options)
   assert (report.num_episodes, report.num_steps, report.resumed_at) == (7, 18, 0)
   files = [name for name in os.listdir() if os.path.isfile(name)]
   assert sorted(files) == want_files
@@ -46,7 +46,7 @@ def test_round_trip(name, data):
   # The specs that lie beside the files are all that is needed.
   text = pathlib.Path(f"{path}.conversion/spec.json").read_text()
   spec = specs.TensorSpecStruct.from_json(text)
-  assert convert.convert(pattern, "back", spec, back).num_episodes == 7
+  assert convert.convert(pattern, "back", spec, **back).num_episodes == 7
   data.assert_episodes("back", [data.make_episode(index) for index in range(7)])
   assert dict(store.EpisodeStore("back").spec) == dict(
     store.EpisodeStore("source").spec
@@ -91,8 +91,8 @@ def test_proposed_specs(data):
 def test_dropped_paths(data):
   data.make_store("source", 3)
   options = Options(drop=("obs", "words"))
-  convert.convert("source", "x.tfrecord", options=options)
-  convert.convert("x.tfrecord", "back", data.ALL, options)
+  convert.convert("source", "x.tfrecord", **options)
+  convert.convert("x.tfrecord", "back", data.ALL, **options)
   kept = [path for path in data.ALL if path != "words" and not path.startswith("obs/")]
   want = [data.only(data.make_episode(index), kept) for index in range(3)]
   data.assert_episodes("back", want)
@@ -100,9 +100,7 @@ def test_dropped_paths(data):
 
 def test_decoded_images(data):
   data.make_store("source", 2)
-  convert.convert(
-    "source", "pixels", options=Options(decode_images=True), destination_kind="store"
-  )
+  convert.convert("source", "pixels", decode_images=True, format="store")
   opened = store.EpisodeStore("pixels")
   assert opened.spec["frame"].data_format is None
   for index in range(2):
@@ -188,7 +186,7 @@ def test_nan_may_be_let_in_later(data):
   spec, episodes = write_bad(data, 3, **{"obs/pose": np.full((4, 3), np.nan, "f4")})
   with pytest.raises(ValueError, match="got NaN"):
     convert.convert("x.tfrecord", "back", spec)
-  report = convert.convert("x.tfrecord", "back", spec, Options(allow_nan=True))
+  report = convert.convert("x.tfrecord", "back", spec, allow_nan=True)
   assert report.resumed_at == 3
   data.assert_episodes("back", episodes)
 

@@ -78,8 +78,8 @@ def test_array_records_to_a_store(tmp_path, monkeypatch):
       writer.write(record.data)
   writer.close()
   path = str(tmp_path / "store")
-  options = convert.ConversionOptions(filter="train")
-  convert.convert(f"{tmp_path}/x-*", path, SPEC, options)
+  options = dict(filter="train")
+  convert.convert(f"{tmp_path}/x-*", path, SPEC, **options)
   check_store(path)
   with pytest.raises(errors.RecordError, match=r"or ArrayRecord file. .*t2r_seq conv"):
     records.record_dataset([str(name)])
@@ -101,7 +101,7 @@ def test_and_back_to_sequence_examples(tmp_path: pathlib.Path) -> None:
 
 def test_an_rlds_destination_is_refused(tmp_path: pathlib.Path) -> None:
   with pytest.raises(errors.ConversionError, match=r"a kind of .* got 'rlds'"):
-    convert.convert(rlds_data.FILES, str(tmp_path / "a"), destination_kind="rlds")
+    convert.convert(rlds_data.FILES, str(tmp_path / "a"), format="rlds")
 
 
 def test_without_tfds_the_error_names_the_extra(
@@ -109,21 +109,21 @@ def test_without_tfds_the_error_names_the_extra(
 ) -> None:
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
   with pytest.raises(ImportError, match=r"t2r_seq\[tfds\]"):
-    convert.convert("bridge", str(tmp_path / "store"), source_kind="tfds")
+    convert.convert("bridge", str(tmp_path / "store"), source_format="tfds")
 
 
 def test_by_way_of_tfds(tmp_path: pathlib.Path) -> None:
   pytest.importorskip("tensorflow_datasets")
   path = str(tmp_path / "store")
-  report = convert.convert(rlds_data.FOLDER, path, source_kind="tfds")
+  report = convert.convert(rlds_data.FOLDER, path, source_format="tfds")
   assert (report.num_episodes, report.num_steps) == (2, 8)
   # TFDS gives the dtype that was declared; what float32 rounded stays rounded.
   check_store(path, np.float64)
-  again = convert.convert(rlds_data.FOLDER, path, source_kind="tfds")
+  again = convert.convert(rlds_data.FOLDER, path, source_format="tfds")
   assert again.resumed_at == 2
   one = str(tmp_path / "one")
-  options = convert.ConversionOptions(split="train[1:]", drop=("observation",))
-  report = convert.convert(rlds_data.FOLDER, one, None, options, source_kind="tfds")
+  options = dict(split="train[1:]", drop=("observation",))
+  report = convert.convert(rlds_data.FOLDER, one, None, **options, source_format="tfds")
   assert report.num_episodes == 1
   assert "observation/state" not in store.EpisodeStore(one).spec
 
@@ -145,8 +145,8 @@ def test_episodes_that_share_a_record(name: str, tmp_path: pathlib.Path) -> None
   if spec is None:
     with pytest.raises(errors.ConversionError, match=r"is_first.* got it in step 3"):
       convert.convert(path, str(tmp_path / "one"), spec, **arguments)
-  options = convert.ConversionOptions(first_key="steps/is_first")
-  convert.convert(path, str(tmp_path / "cut"), spec, options, **arguments)
+  options = dict(first_key="steps/is_first")
+  convert.convert(path, str(tmp_path / "cut"), spec, **options, **arguments)
   episodes = store.EpisodeStore(str(tmp_path / "cut"))
   assert episodes.episode_lengths.tolist() == [3, 3]
   np.testing.assert_array_equal(np.ravel(episodes.episode(1)["x"]), x[3:])

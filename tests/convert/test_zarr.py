@@ -19,7 +19,7 @@ from t2r_seq import convert, errors, specs, store
 from t2r_seq.cli.main import main
 from t2r_seq.episodes import open_episodes
 
-Options = convert.ConversionOptions
+Options = dict
 IS_V3 = int(zarr.__version__.split(".")[0]) >= 3
 ENDS = [3, 4, 9]
 
@@ -220,9 +220,9 @@ def test_what_arrays_cannot_hold(data):
   )
   options = Options(decode_images=True, drop=("words", "task"))
   with pytest.raises(ValueError, match="force: expected a path that every episode has"):
-    convert.convert("source", "x.zarr", options=options)
+    convert.convert("source", "x.zarr", **options)
   options = Options(decode_images=True, drop=("words", "task", "force", "rating"))
-  convert.convert("source", "x.zarr", options=options)
+  convert.convert("source", "x.zarr", **options)
   group = zarr.open_group("x.zarr", mode="r")
   assert group["data/frame"].shape == (3, 8, 6, 3)
 

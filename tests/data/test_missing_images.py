@@ -177,7 +177,7 @@ def test_conversion_to_pixels_rejects_missing_images(tmp_path):
       path,
       str(tmp_path / "pixels"),
       spec=spec,
-      options=convert.ConversionOptions(decode_images=True),
+      decode_images=True,
     )
   convert.convert(path, str(tmp_path / "encoded"), spec=spec)
 
@@ -188,9 +188,9 @@ def test_images_of_lerobot(tmp_path):
   with store.EpisodeStore.create(tmp_path / "s", STEPS) as writer:
     images = np.asarray([i or IMAGES[0] for i in IMAGES], object)
     writer.append_episode({"image": images, "x": np.arange(len(images))})
-  options = convert.ConversionOptions(fps=10, task="a", video_codec="png")
+  options = dict(fps=10, task="a", video_codec="png")
   folder = tmp_path / "o.lerobot"
-  convert.convert(tmp_path / "s", folder, options=options)
+  convert.convert(tmp_path / "s", folder, **options)
   (name,) = (folder / "data").rglob("*.parquet")
   table = pq.read_table(name)
   (key,) = (n for n in table.column_names if n.endswith("image"))

@@ -314,8 +314,7 @@ def d4rl(folder, n, frames):
 def lerobot(folder, n, frames):
   pytest.importorskip("pyarrow")
   spec, episodes = rows_store(folder, frames)
-  options = convert.ConversionOptions(fps=10)
-  convert.convert(f"{folder}/s", f"{folder}/s.lerobot", options=options)
+  convert.convert(f"{folder}/s", f"{folder}/s.lerobot", fps=10)
   made = data.LeRobotInputGenerator(f"{folder}/s.lerobot", 4, n_step=(n, GAMMA))
   got = read(made, spec)
   assert made.num_examples == len(got["rew"])
@@ -536,8 +535,8 @@ def test_an_index_alone_does_not_count_transitions(tmp_path):
 
 def test_a_copy_for_lerobot_is_not_joined_again(tmp_path):
   pytest.importorskip("pyarrow")
-  options = convert.ConversionOptions(fps=10)
-  convert.convert(saved_three_step(tmp_path), f"{tmp_path}/s.lerobot", options=options)
+  options = dict(fps=10)
+  convert.convert(saved_three_step(tmp_path), f"{tmp_path}/s.lerobot", **options)
   made = data.LeRobotInputGenerator(f"{tmp_path}/s.lerobot", 1, n_step=(3, 0.99))
   want = (
     r"n_step: expected one-step transitions, got 3-step transitions with gamma 0.99"

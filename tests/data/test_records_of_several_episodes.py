@@ -187,7 +187,7 @@ def test_converted_they_are_episodes(tmp_path):
   path = write(tmp_path / "r.tfrecord", as_sequence, [{"is_first": TWO}] * 2)
   out = str(tmp_path / "store")
   spec = {"x": Spec((), tf.float32, "x", is_sequence=True)}
-  convert.convert(path, out, spec, convert.ConversionOptions(first_key="is_first"))
+  convert.convert(path, out, spec, first_key="is_first")
   got = read(out, data.StoreInputGenerator, "eval")
   firsts = np.flatnonzero([1, 1, 0] * 4)
   assert got == [[t, t + 1] for t in firsts.tolist()]

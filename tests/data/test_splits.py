@@ -143,10 +143,10 @@ def test_conversions_keep_splits_deal_them_and_read_one(folder, tmp_path, monkey
   source, options = folder / "store", convert.ConversionOptions
   for name in ("x.zarr", "x.hdf5"):
     convert.convert(source, name)
-    convert.convert(name, f"{name}.store", destination_kind="store")
+    convert.convert(name, f"{name}.store", format="store")
     assert store.EpisodeStore(f"{name}.store").splits == {"train": TRAIN, "eval": EVAL}
   some = options(filter="train", split="a=0.6,b=0.4", seed=1)
-  convert.convert(source, "some", options=some, destination_kind="store")
+  convert.convert(source, "some", **some, format="store")
   opened = store.EpisodeStore("some")
   assert [int(opened.episode(n).number[0]) for n in range(5)] == TRAIN
   assert {name: len(found) for name, found in opened.splits.items()} == {"a": 3, "b": 2}
@@ -155,11 +155,11 @@ def test_conversions_keep_splits_deal_them_and_read_one(folder, tmp_path, monkey
   # Of the files of a split alone, whose number nobody has counted.
   files = str(folder / "many-*")
   shares = options(filter="train", split="all=1")
-  convert.convert(files, "files", FLAT, shares)
+  convert.convert(files, "files", FLAT, **shares)
   assert store.EpisodeStore("files").splits == {"all": [0, 1, 2, 3, 4]}
   # LeRobot's ranges, and what is none.
   store.EpisodeStore.write_splits("some", {"late": [3, 4], "odd": [0, 2]})
-  convert.convert("some", "x.lerobot", options=options(fps=10))
+  convert.convert("some", "x.lerobot", fps=10)
   with open("x.lerobot/meta/info.json") as file:
     assert json.load(file)["splits"] == {"late": "3:5"}
   assert {n: list(f) for n, f in convert.LeRobotFolder("x.lerobot").splits.items()} == {
@@ -172,7 +172,7 @@ def test_conversions_keep_splits_deal_them_and_read_one(folder, tmp_path, monkey
     ("train=0.99,eval=0.01", "eval: expected a share that gives it an episode of 8"),
   ):
     with pytest.raises(errors.SpecError, match=message):
-      convert.convert(source, "y.zarr", options=options(split=given))
+      convert.convert(source, "y.zarr", split=given)
 
 
 def test_commands_name_splits_and_read_one(folder, capsys):

@@ -43,8 +43,8 @@ def fixture_here(tmp_path_factory):
     writer.append_episode(EPISODE)
   raw = {"state": Spec.from_spec(FLAT["state"], data_format="raw")}
   records.write_records(folder / "x.tfrecord", {**FLAT, **raw}, [EPISODE])
-  options = convert.ConversionOptions(fps=10)
-  convert.convert(folder / "store", folder / "x.lerobot", options=options)
+  options = dict(fps=10)
+  convert.convert(folder / "store", folder / "x.lerobot", **options)
   return os.fspath(folder)
 
 

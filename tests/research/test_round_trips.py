@@ -36,8 +36,8 @@ def test_lerobot_and_back(tmp_path, monkeypatch, config, binding, name):
     actors.collect_episodes()
   if collected != stored:
     convert.convert(collected, stored)
-  lossless = convert.ConversionOptions(fps=10, video_codec="png")
-  convert.convert(stored, there, destination_kind="lerobot", options=lossless)
+  lossless = dict(fps=10, video_codec="png")
+  convert.convert(stored, there, format="lerobot", **lossless)
   convert.convert(there, back)
   before, after = store.EpisodeStore(stored), store.EpisodeStore(back)
   assert after.spec.to_json() == before.spec.to_json()

@@ -1,0 +1,129 @@
+"""How episodes are written to a new data set."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import NamedTuple
+
+from t2r_seq import errors, files
+from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, num_bytes, num_steps
+from t2r_seq.progress import Progress
+
+_COMMIT_EPISODES = 100
+_COMMIT_BYTES = 1 << 26
+
+
+class Staging:
+  """The folder `<path>.partial` of a data set that is not yet complete.
+
+  One writer at a time has it. The folder is empty at first: leftovers of a writer that
+  was killed are removed.
+
+  Attributes:
+    folder: on the same file system as the data set.
+  """
+
+  def __init__(self, path: str) -> None:
+    """Makes and locks the folder.
+
+    Args:
+      path: of the data set.
+    Raises:
+      ConversionError: another process writes this data set.
+      OSError: the folder cannot be made.
+    """
+    self._path = os.path.normpath(path)
+    self.folder = f"{self._path}.partial"
+    files.make_folders(self.folder)
+    self._lock = files.FileLock(
+      os.path.join(self.folder, "lock"),
+      lambda owner: errors.ConversionError(
+        f"write: {path}: expected no other writer of it, got {owner}. Wait for it to "
+        "end."
+      ),
+    )
+    for entry in os.scandir(self.folder):
+      if entry.is_dir(follow_symlinks=False):
+        shutil.rmtree(entry.path)
+      elif entry.name != "lock":
+        os.remove(entry.path)
+
+  def place(self, name: str) -> str:
+    """Returns the path of a file or folder in the folder."""
+    return os.path.join(self.folder, name)
+
+  def publish(self, name: str) -> None:
+    """Moves a complete file or folder to the path of the data set."""
+    files.publish(self.place(name), self._path)
+    self.close()
+
+  def close(self) -> None:
+    """Removes the folder, and releases the lock."""
+    if os.path.isdir(self.folder):
+      shutil.rmtree(self.folder, ignore_errors=True)
+    self._lock.release()
+
+
+class Copied(NamedTuple):
+  """What `copy_episodes` has copied."""
+
+  num_episodes: int
+  num_steps: int
+  num_bytes: int
+
+
+def copy_episodes(
+  operation: str,
+  episodes: Episodes,
+  writer: EpisodeWriter,
+  progress: Progress | None = None,
+) -> Copied:
+  """Writes the episodes that a writer has not yet committed, and completes it.
+
+  If it fails, whole episodes stay committed, as far as the format allows.
+
+  Args:
+    operation: for errors.
+    episodes: to write.
+    writer: of them.
+    progress: shows how many are written; None shows nothing.
+  Raises:
+    ConversionError: an episode cannot be written, or there is none.
+  """
+  source = episodes if writer.episodes is None else writer.episodes
+  start = writer.num_committed
+  count = steps = size = uncommitted = pending = 0
+  if progress:
+    progress.start("converting", start, source.num_episodes)
+  try:
+    for number, episode in enumerate(source.iterate(start), start):
+      try:
+        writer.append(episode.values)
+      except errors.SpecError as error:
+        raise errors.ConversionError(
+          f"{operation}: episode {number} ({episode.place}): {error}"
+        ) from error
+      of_episode = num_bytes(episode.values)
+      count, size = count + 1, size + of_episode
+      steps += num_steps(episode.values, source.spec)
+      uncommitted, pending = uncommitted + 1, pending + of_episode
+      if uncommitted == _COMMIT_EPISODES or pending >= _COMMIT_BYTES:
+        writer.commit()
+        uncommitted = pending = 0
+      if progress:
+        progress.advance(of_episode, episode.done)
+    if not start + count:
+      raise errors.ConversionError(
+        f"{operation}: {episodes.path}: expected at least one episode, got none."
+      )
+    writer.finish()
+  except BaseException:
+    with contextlib.suppress(OSError, errors.SpecError):
+      writer.commit()
+    with contextlib.suppress(OSError, errors.SpecError):
+      writer.close()
+    raise
+  writer.close()
+  return Copied(count, steps, size)
