@@ -49,7 +49,6 @@ TEST = ["pytest>=9", "pytest-xdist>=3.5", "hypothesis>=6.90", "moviepy>=2"]
 TEST += [*FORMATS, *LITE, *SERVE, *COMPLETION]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.
-TFDS = ["tensorflow-datasets>=4.9,<5"]
 # Not a part of `all`: the registry's own build for Linux brings gigabytes of CUDA.
 TORCH = ["torch>=2.1"]
 # Reverb's newest wheel is built against TensorFlow 2.15 and CPython <= 3.11, so this
@@ -97,7 +96,7 @@ setuptools.setup(
     "array_record": ARRAY_RECORD,
     "completion": COMPLETION,
     "demo": DEMO,
-    "dev": sorted({*DEMO, *TEST, *LINT, *TFDS, *FORMATS}),
+    "dev": sorted({*DEMO, *TEST, *LINT, *FORMATS}),
     "envs": ENVS,
     "hdf5": HDF5,
     "lerobot": LEROBOT,
@@ -110,7 +109,6 @@ setuptools.setup(
     "reverb": REVERB,
     "serve": SERVE,
     "test": TEST,
-    "tfds": TFDS,
     "torch": TORCH,
     "video": VIDEO,
     "zarr": ZARR,

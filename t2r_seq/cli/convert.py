@@ -1,4 +1,4 @@
-"""`t2r_seq convert`: stores from and to other formats of robot data."""
+"""`t2r_seq convert`: data sets of any format to one of another format."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from typing import Any
 
 from t2r_seq.cli import console, sources
 
-SUMMARY = "convert between stores and LeRobot, TFRecord, zarr, HDF5; from MCAP"
-DESCRIPTION = """Converts episodes; one of the two sides is a store.
+SUMMARY = "convert data sets: stores, LeRobot, TFRecord, RLDS, zarr, HDF5; from MCAP"
+DESCRIPTION = """Converts episodes from any format that is read to any that is written.
 
   t2r_seq convert 'data/train*.tfrecord' my_store --spec my_project.specs:episode_spec
   t2r_seq convert steps.tfrecord my_store --episode_key episode_id
   t2r_seq convert my_store out/train.tfrecord.gz --num_shards 10
   t2r_seq convert pusht my_store               (LeRobot v3 or v2.1, with videos)
   t2r_seq convert my_store out.lerobot --video_gop 2 --video_quality 25
-  t2r_seq convert pusht.zarr my_store          (diffusion_policy's layout)
-  t2r_seq convert my_store low_dim.hdf5        (robomimic's layout)
+  t2r_seq convert pusht.zarr low_dim.hdf5      (to robomimic's layout)
   t2r_seq convert bags my_store --layout layout.json        (MCAP of ROS 2)
-  t2r_seq convert 'bridge-train.tfrecord*' my_store                 (RLDS, without TFDS)
-  t2r_seq convert bridge my_store --from tfds --split 'train[:100]'
+  t2r_seq convert 'bridge-train.tfrecord*' my_store         (RLDS, as TFDS writes it)
+  t2r_seq convert monday tuesday week.lerobot --drop debug --rename arm=state
   t2r_seq convert low_dim.hdf5 my_store --filter successful --split train=0.9,eval=0.1
 
-A conversion that was killed goes on when the command is given again: DST.conversion
-says what was asked for. --verify reads both sides of a finished one, and compares
-every value."""
+Several sources are joined. A conversion to a store or to TFRecord shards that was
+killed resumes when the command is given again; others start again. --verify reads both
+sides of a complete conversion, and compares every value."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument("source", metavar="SRC", help="what there is; may be a pattern")
-  parser.add_argument("destination", metavar="DST", help="what to make")
+  parser.add_argument(
+    "sources", metavar="SRC", nargs="+", help="data sets to read; may be patterns"
+  )
+  parser.add_argument("destination", metavar="DST", help="the data set to write")
   kinds = (("from", "SRC", sources.SOURCE_KINDS), ("to", "DST", sources.KINDS))
   for name, where, choices in kinds:
     parser.add_argument(
       f"--{name}",
-      dest=f"{name}_kind",
+      dest=f"{name}_format",
       choices=choices,
-      help=f"what {where} is, where its contents or its name don't tell",
+      help=f"the format of {where}, if its contents or its name do not tell",
     )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_bounds(parser)
@@ -47,8 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="PATH",
     nargs="+",
     action="extend",
-    default=[],
-    help="paths to leave out, with all that is below them",
+    help="paths to leave out, with all paths below them",
+  )
+  parser.add_argument(
+    "--rename",
+    metavar="OLD=NEW",
+    nargs="+",
+    action="extend",
+    help="new names of paths, and of all paths below them",
   )
   parser.add_argument(
     "--decode_images",
@@ -60,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="NAME=DTYPE",
     nargs="+",
     action="extend",
-    default=[],
     help="float64=float32 for all numbers of a dtype, or a path and another dtype",
   )
   parser.add_argument(
@@ -69,21 +75,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="accept NaN and infinity in what goes into a store",
   )
   parser.add_argument(
-    "--num_shards", type=int, default=1, metavar="N", help="TFRecord files to write"
+    "--num_shards", type=int, metavar="N", help="TFRecord files to write (1)"
   )
   parser.add_argument(
     "--compression",
     choices=("GZIP", "ZLIB", "gzip"),
-    help="of TFRecord files, where their suffixes don't tell (.gz, .zz); "
+    help="of TFRecord files, if their suffixes do not tell (.gz, .zz); "
     "gzip: of the observations in an HDF5 file",
   )
   parser.add_argument(
     "--split",
     metavar="SPLIT",
-    help="train=0.9,eval=0.1 deals the episodes to splits by chance, which are kept; "
-    "a name reads that split of SRC alone; of a TFDS dataset by default train",
+    help="train=0.9,eval=0.1 deals the episodes to splits at random, which are kept; "
+    "a name reads only that split of SRC",
   )
-  parser.add_argument("--seed", type=int, default=0, help="of the dealing (0)")
+  parser.add_argument("--seed", type=int, help="of the dealing (0)")
   parser.add_argument(
     "--layout",
     metavar="JSON",
@@ -92,15 +98,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--filter",
     metavar="KEY",
-    help="read this split of SRC alone, such as a filter key of robomimic's",
+    help="read only this split of SRC, such as a filter key of robomimic",
   )
   sources.add_episodes(parser)
   sources.add_frames(parser)
+  parser.set_defaults(frame_tolerance=None)
   _add_writing(parser)
   parser.add_argument(
     "--keep_videos",
     action="store_true",
-    help="a store made of a dataset of LeRobot's has its videos as they are",
+    help="copy the videos of LeRobot to a store without decoding them",
   )
   parser.add_argument(
     "--verify",
@@ -110,10 +117,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
-  """Adds how a dataset of LeRobot's is written."""
-  group = parser.add_argument_group("of a dataset of LeRobot's that is written")
+  """Adds how a LeRobot dataset is written."""
+  group = parser.add_argument_group("of a LeRobot dataset that is written")
   group.add_argument(
-    "--fps", type=float, help="steps a second, where the store doesn't know them"
+    "--fps", type=float, help="steps a second, if the source does not tell"
   )
   group.add_argument(
     "--task", metavar="TEXT", help="the text of episodes that have no path of it"
@@ -121,7 +128,7 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
   group.add_argument(
     "--video_codec",
     metavar="NAME",
-    help="what encodes pixels: libsvtav1, by default, libx264, libx265; or png, which "
+    help="encoder of pixels: libsvtav1, by default, libx264, libx265; or png, which "
     "keeps them exactly",
   )
   group.add_argument(
@@ -138,6 +145,16 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
   )
 
 
+# Options of `convert.convert` that have the names of arguments. Flags that are not set
+# are left out, because not every format has them.
+_OPTIONS = (
+  *("episode_key", "first_key", "last_key", "episode_per_file", "layout"),
+  *("drop", "rename", "cast", "decode_images", "split", "filter", "seed"),
+  *("allow_nan", "keep_videos", "num_shards", "compression"),
+  *("fps", "task", "video_codec", "video_gop", "video_quality"),
+)
+
+
 def run(args: argparse.Namespace) -> int:
   """Converts, or verifies; prints what was done."""
   console.load_tensorflow()
@@ -146,18 +163,23 @@ def run(args: argparse.Namespace) -> int:
 
   progress = Progress()
   if args.verify:
-    report = convert.verify_conversion(args.source, args.destination, progress)
+    report = convert.verify_conversion(args.sources, args.destination, progress)
     print(f"{_counts(report)}: both sides have the same values.")
     return 0
+  if args.num_shards is not None and args.num_shards < 1:
+    raise console.UsageError(f"--num_shards must be >= 1, got {args.num_shards}.")
   spec = console.load_store_specs(args.spec) if args.spec else None
+  options = {name: getattr(args, name) for name in _OPTIONS}
   report = convert.convert(
-    args.source,
+    args.sources,
     args.destination,
     spec=windows.flat_specs(spec) if spec is not None else None,
-    options=_options(args),
-    source_kind=args.from_kind,
-    destination_kind=args.to_kind,
+    source_format=args.from_format,
+    format=args.to_format,
     progress=progress,
+    episodes=sources.parse_episodes(args.episodes),
+    **{name: value for name, value in options.items() if value not in (None, False)},
+    **sources.frame_options(args),
   )
   if report.resumed_at == report.num_episodes:
     print(f"{_counts(report)} were converted before; --verify compares them.")
@@ -165,42 +187,13 @@ def run(args: argparse.Namespace) -> int:
   for note in report.notes:
     console.show(note)
   if report.resumed_at:
-    print(f"Went on after {report.resumed_at} episodes of an earlier run.")
+    print(f"Resumed after {report.resumed_at} episodes of an earlier run.")
   print(
     f"Converted {_counts(report)}, {report.num_bytes / 1e6:.1f} MB, from "
-    f"{report.source_kind} to {report.destination_kind}. To compare them: --verify."
+    f"{report.source_format} to {report.destination_format}. To compare them: --verify."
   )
   console.show(f"Wrote {_files(report.files)}")
   return 0
-
-
-def _options(args: argparse.Namespace) -> Any:
-  from t2r_seq import convert
-
-  if args.num_shards < 1:
-    raise console.UsageError(f"--num_shards must be >= 1, got {args.num_shards}.")
-  names = ("fps", "task", "video_codec", "video_gop", "video_quality")
-  writing = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
-  return convert.ConversionOptions(
-    **writing,
-    episode_key=args.episode_key,
-    first_key=args.first_key,
-    last_key=args.last_key,
-    episode_per_file=args.episode_per_file,
-    drop=tuple(args.drop),
-    decode_images=args.decode_images,
-    keep_videos=args.keep_videos,
-    cast=tuple(args.cast),
-    allow_nan=args.allow_nan,
-    num_shards=args.num_shards,
-    compression=args.compression,
-    split=args.split,
-    filter=args.filter,
-    seed=args.seed,
-    episodes=sources.parse_episodes(args.episodes),
-    layout=args.layout,
-    **sources.frame_options(args),
-  )
 
 
 def _files(names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # As `convert.opening` has them, which would take TensorFlow along.
 KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
-SOURCE_KINDS = (*KINDS, "rlds", "tfds", "minari", "mcap")
+SOURCE_KINDS = (*KINDS, "rlds", "minari", "mcap")
 LAYOUT_HELP = (
   'what an episode of HDF5 files is: {"episodes": "runs/*"}, {"episodes": "/"} or '
   '{"ends": ["done"]}; "paths" names datasets. Of MCAP files: {"clock": "/arm", '

@@ -23,6 +23,7 @@ from t2r_seq.convert.comparison import compare_episodes
 from t2r_seq.convert.decoding import Decoded
 from t2r_seq.episodes import open_episodes, registry, views
 from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, num_steps
+from t2r_seq.episodes.rates import check_rate
 from t2r_seq.episodes.splits import parse_shares, read_episodes
 from t2r_seq.episodes.writing import copy_episodes
 from t2r_seq.progress import Progress
@@ -33,7 +34,7 @@ _VERSION = 2
 # Options of `convert` itself; the others are those of the formats.
 _OWN = (
   *("episodes", "split", "filter", "seed", "drop", "rename", "cast"),
-  "decode_images",
+  *("decode_images", "fps"),
 )
 
 Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Episodes
@@ -90,7 +91,8 @@ def convert(
     progress: shows how many episodes are converted; None shows nothing.
     **options: `episodes`, `split`, `filter` (a split, beside shares), `drop`, `rename`
       ({'old': 'new'}), `cast`, `decode_images`; `split='train=0.9,eval=0.1'` deals the
-      episodes to splits at random, by `seed`. Others are those of `open_episodes` and
+      episodes to splits at random, by `seed`; `fps` is compared with the rate of the
+      data, which is not resampled. Others are those of `open_episodes` and
       `write_episodes` for the two formats.
   Returns:
     What was done. If the conversion was complete before, nothing is read.
@@ -113,6 +115,8 @@ def convert(
   else:
     plan.check_same(path, begun["plan"])
   episodes = plan.open(sources)
+  if "fps" in plan.edits:
+    check_rate(f"convert: {path}", episodes, plan.edits["fps"])
   record = {
     "format": _FORMAT,
     "version": _VERSION,
@@ -146,15 +150,14 @@ def convert(
       if writer is None or not writer.num_committed:
         os.remove(_record_name(path))
       raise
-    source = writer.episodes or episodes
-    _check_same_source(
-      path, record, {**record, "fingerprint": _as_json(source.fingerprint())}
-    )
+    now = {**record, "fingerprint": _as_json(episodes.fingerprint())}
+    _check_same_source(path, record, now)
     counts = copied.num_episodes, copied.num_steps
     if resumed_at:
       counts = _count(plan.open_written(path, episodes))
     record |= {"is_finished": True, "num_episodes": counts[0], "num_steps": counts[1]}
     _write_record(path, record)
+  source = writer.episodes or episodes
   return _report(plan, path, source, record, copied.num_bytes, resumed_at)
 
 
@@ -266,8 +269,9 @@ class _Plan:
       raise errors.mismatch_error(
         f"convert: {path}: from {errors.listing(read)} to {target.name}", unknown
       )
-    edits = {name: _edit_values(name, given[name]) for name in _OWN if name in given}
-    others = {n: _as_json(value) for n, value in given.items() if n not in _OWN}
+    own = {*_OWN} - target.writer_options
+    edits = {name: _edit_values(name, given[name]) for name in own if name in given}
+    others = {n: _as_json(value) for n, value in given.items() if n not in own}
     writing = {n: v for n, v in others.items() if n in target.writer_options}
     reading = {n: v for n, v in others.items() if n not in writing}
     flat = None if spec is None else specs.flatten_spec_structure(spec)

@@ -921,13 +921,20 @@ register_format(
 )(open_records)
 
 
-@register_format("rlds", recognises=lambda path: False, splits_by_file=True)
+@register_format(
+  "rlds",
+  recognises=lambda path: False,
+  description="RLDS files",
+  splits_by_file=True,
+)
 def open_rlds(
   path: FilePatterns,
   dropped: Dropped | None = None,
   spec: specs.SpecStructure | None = None,
   compression: str | None = None,
   split: str | None = None,
+  first_key: str | None = None,
+  last_key: str | None = None,
 ) -> Episodes:
   """Opens RLDS episodes with specs that do not name the features of RLDS.
 
@@ -935,4 +942,5 @@ def open_rlds(
   """
   if spec is not None:
     spec = records.rlds_specs(spec)
-  return open_records(path, dropped, spec, compression, split)
+  keys = {"first_key": first_key, "last_key": last_key}
+  return open_records(path, dropped, spec, compression, split, **keys)

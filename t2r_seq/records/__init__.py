@@ -39,7 +39,7 @@ from t2r_seq.records.inspect import (
   propose_spec,
 )
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
-from t2r_seq.records.rlds import TfdsEpisodes, drop_last_step, rlds_specs
+from t2r_seq.records.rlds import drop_last_step, rlds_specs
 from t2r_seq.records.salvage import salvage_records
 from t2r_seq.records.write import (
   RecordWriter,
@@ -51,7 +51,6 @@ __all__ = [
   "ImageDecoding",
   "RecordContents",
   "RecordWriter",
-  "TfdsEpisodes",
   "check_index",
   "create_compress_fn",
   "create_decompress_fn",

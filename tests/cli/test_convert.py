@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, store
 from t2r_seq.cli import sources
-from t2r_seq.convert import opening
+from t2r_seq.episodes import formats
 
 Spec = specs.ExtendedTensorSpec
 SPEC = {
@@ -137,7 +137,7 @@ def test_goes_on(run_main):
       status, _, err = run_main("convert", "saved.tfrecord", "a_store", *arguments[3:])
       assert status == 1 and "begun from, " in err and "/saved.tfrecord. Name" in err
   assert status == 0
-  assert out.startswith("Went on after 2 episodes of an earlier run.\n")
+  assert out.startswith("Resumed after 2 episodes of an earlier run.\n")
   status, out, _ = run_main("doctor", "a_store")
   assert status == 0 and "A conversion" not in out
 
@@ -157,7 +157,7 @@ FAILURES = {
   ),
   "taken": (("x.tfrecord", "."), "got [.]. Delete it, or choose another destination."),
   "a FIFO": (("x.tfrecord", "fifo"), "got [fifo]. Choose another destination."),
-  "not verified": (("--verify", "x.tfrecord", "a_store"), "expected a finished conver"),
+  "not verified": (("--verify", "x.tfrecord", "a_store"), "expected a complete conver"),
 }
 
 
@@ -170,5 +170,6 @@ def test_failures(name, run_main):
   assert err.startswith("t2r_seq convert: ") and want in err
 
 
-def test_kinds_are_those_of_conversions():
-  assert (sources.KINDS, sources.SOURCE_KINDS) == (opening.KINDS, opening.SOURCE_KINDS)
+def test_formats_are_those_of_conversions():
+  assert {*sources.SOURCE_KINDS} == {*formats()}
+  assert {*sources.KINDS} == {n for n, known in formats().items() if known.writer}

@@ -325,7 +325,7 @@ def test_an_unknown_layout_is_shown_and_told():
     ({"ends": ["done"]}, r"own.h5: expected the flags \[done\]"),
   ):
     with pytest.raises(errors.ConversionError, match=message):
-      open_episodes("own.h5", layout=layout(values).layout)
+      open_episodes("own.h5", **layout(values))
 
 
 def test_a_folder_of_robomimics_files_has_their_filter_keys():
@@ -375,10 +375,9 @@ def test_a_link_to_an_episode_is_named():
   with h5py.File(make_own(), "r+") as file:
     file["runs/r2"] = h5py.SoftLink("/runs/r0")
   pathlib.Path("layout.json").write_text('{"episodes": "runs/*"}')
-  options = dict(layout="layout.json")
   want = "/runs/r2: expected data, got a link within the file to /runs/r0"
   with pytest.raises(errors.ConversionError, match=want):
-    open_episodes("own.h5", layout=options.layout)
+    open_episodes("own.h5", layout="layout.json")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="Minari's files are not here")

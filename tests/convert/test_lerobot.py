@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, specs, store
+from t2r_seq import convert, errors, files, specs, store
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs.packing import encode_image
 from t2r_seq.store import videos
@@ -126,7 +127,7 @@ def test_round_trip(own, data):
 
 def test_videos_that_are_kept(own, here, monkeypatch):
   """From LeRobot's files to a store, and back, and back: no frame is encoded anew."""
-  want = [dict(e.items()) for e in open_episodes(own)]
+  want = [episode.values for episode in open_episodes(own)]
   keep = Options(keep_videos=True, drop=("reward",))
   with monkeypatch.context() as patched:
     patched.setattr(videos.FrameWriter, "write", None)
@@ -265,30 +266,22 @@ def test_pixels_are_kept_exactly_as_png(own, data):
   data.assert_episodes("back", [sets.episode(i) for i in range(len(sets.LENGTHS))])
 
 
-def test_goes_on_after_a_failure(own, monkeypatch):
-  """The dataset appears in the end, and is that of an uninterrupted conversion."""
-  from t2r_seq.convert import conversion
-  from t2r_seq.formats import lerobot_writer as lerobot_target
+def test_a_failure_leaves_nothing(own, monkeypatch):
+  """The dataset appears at the end, and is that of an uninterrupted conversion."""
+  sync_tree, is_full = files.sync_tree, True
 
-  monkeypatch.setattr(conversion, "_COMMIT_EPISODES", 1)
-  append = lerobot_target.LeRobotWriter.append
-  count = 0
-
-  def fail(self, values):
-    nonlocal count
-    append(self, values)
-    count += 1
-    if count in (2, 4):
+  def fail(folder):
+    if is_full:
       raise OSError("the disk is full")
+    sync_tree(folder)
 
-  monkeypatch.setattr(lerobot_target.LeRobotWriter, "append", fail)
-  options = Options(fps=10, video_codec="libx264", video_gop=4)
-  for _ in range(2):
-    with pytest.raises(OSError, match="disk is full"):
-      convert.convert(f"{own}.store", "out.lerobot", **options)
-    assert not os.path.exists("out.lerobot")
-  report = convert.convert(f"{own}.store", "out.lerobot", **options)
-  assert report.resumed_at > 0
+  monkeypatch.setattr(files, "sync_tree", fail)
+  options = dict(fps=10, video_codec="libx264", video_gop=4)
+  with pytest.raises(OSError, match="disk is full"):
+    convert.convert(f"{own}.store", "out.lerobot", **options)
+  assert not glob.glob("out.lerobot*")
+  is_full = False
+  convert.convert(f"{own}.store", "out.lerobot", **options)
   paths = [path for path in pathlib.Path(own).rglob("*") if path.is_file()]
   assert len(paths) == 7
   for path in paths:

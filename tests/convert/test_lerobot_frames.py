@@ -366,7 +366,7 @@ def test_time_stamps_of_a_clock_are_kept(copy, name):
   source = open_episodes("own", drop=(CAMERA,))
   assert "timestamp is kept: its values are no multiples of 1 / fps" in source.notes[-1]
   assert "[episode_index, frame_index, index, task_index] are left" in source.notes[0]
-  found = np.concatenate([values["timestamp"] for values in source])
+  found = np.concatenate([episode.values["timestamp"] for episode in source])
   np.testing.assert_array_equal(found, stamps)
 
 
@@ -465,7 +465,7 @@ def test_options_that_are_invalid(own, name):
   options, match = OPTIONS[name]
   for make in (
     lambda: convert.LeRobotFolder(own, **options),
-    lambda: Options(**options),
+    lambda: open_episodes(own, **options),
     lambda: data.LeRobotInputGenerator(own, **options),
   ):
     with pytest.raises(errors.SpecError, match=match):

@@ -145,7 +145,7 @@ def layout(**changes):
 
 
 def read(path="demo.mcap", **changes):
-  return values_of(open_episodes(path, layout=layout(**changes).layout))
+  return values_of(open_episodes(path, **layout(**changes)))
 
 
 def test_each_step_shows_the_last_messages_and_says_when_they_came():
@@ -209,9 +209,9 @@ def test_a_folder_of_recordings_and_one_in_parts():
   make_bag("bags/run_10/run_10_0.mcap", span=(0, 150))
   make_bag("bags/run_10/run_10_1.mcap", span=(150, 999))
   make_bag("bags/run_2.mcap")
-  source = open_episodes("bags", layout=layout().layout)
+  source = open_episodes("bags", **layout())
   assert source.metadata["mcap"]["bags"] == ["run_2.mcap", "run_10"]
-  first, second = source
+  first, second = values_of(source)
   assert sorted(first) == sorted(second)
   for path in first:  # Parts are one recording.
     np.testing.assert_array_equal(first[path], second[path])
@@ -229,9 +229,9 @@ def test_depth_as_compressed_png():
   make_bag(
     changes={"/camera": ("sensor_msgs/msg/CompressedImage", (100,), lambda _: made)}
   )
-  source = open_episodes("demo.mcap", layout=layout(paths={"d": "/camera"}).layout)
+  source = open_episodes("demo.mcap", **layout(paths={"d": "/camera"}))
   assert (source.spec["d"].dtype, source.spec["d"].data_format) == (tf.uint16, "png")
-  (values,) = source
+  (values,) = values_of(source)
   assert values["d"].tolist() == [data]
 
 
@@ -261,8 +261,8 @@ def test_channels_of_compressed_images(name):
   scene, order, kind, encoding, want = CHANNELS[name]
   data = encode_image(scene if order is None else scene[..., order], encoding, 100)
   changed("/camera", lambda ms: compressed(data, ms, kind))
-  source = open_episodes("demo.mcap", layout=layout(paths={"i": "/camera"}).layout)
-  (values,) = source
+  source = open_episodes("demo.mcap", **layout(paths={"i": "/camera"}))
+  (values,) = values_of(source)
   assert source.spec["i"].data_format == want
   pixels = tf.io.decode_image(values["i"][0], dtype=scene.dtype).numpy()
   np.testing.assert_allclose(pixels, scene, atol=3)
@@ -382,9 +382,9 @@ def test_damages(name):
   """One error each, with file, topic and path."""
   make, contract, match = DAMAGES[name]
   make()
-  options = None if contract is None else layout(**contract)
+  options = {} if contract is None else layout(**contract)
   with pytest.raises(errors.ConversionError, match=match):
-    values_of(open_episodes("demo.mcap", layout=options.layout))
+    values_of(open_episodes("demo.mcap", **options))
 
 
 def test_messages_of_no_ros():
@@ -409,7 +409,7 @@ def test_a_recording_without_steps_is_left_out():
     bag.start()
     bag.register_channel("/camera", "cdr", 0)
     bag.finish()
-  source = open_episodes("bags", layout=layout().layout)
+  source = open_episodes("bags", **layout())
   assert source.num_episodes == 1
   assert source.notes == ["An episode without a step is left out: bags/1.mcap."]
 
@@ -492,9 +492,9 @@ def test_each_clock_message_is_one_step(name, resample):
   time, cam, arm, want_cam, want_arm = EQUAL_TIMES[name]
   make_timed([*timed(arm, "/arm", time), *timed(cam, "/cam", time)])
   source = open_episodes(
-    "demo.mcap", options=layout(**BOTH, time=time, resample={"/cam": resample})
+    "demo.mcap", **layout(**BOTH, time=time, resample={"/cam": resample})
   )
-  (values,) = source
+  (values,) = values_of(source)
   assert values["cam"].tolist() == want_cam
   assert values["arm"].tolist() == want_arm
   assert values["clocks/cam"].tolist() == [ms * MS for ms in cam]
@@ -647,7 +647,7 @@ def test_bad_times_across_the_files_of_a_recording():
 def test_tolerance_note():
   make_bag()
   for tolerance, has_advice in (({}, True), ({"/goal": 1}, False), (1, False)):
-    source = open_episodes("demo.mcap", layout=layout(tolerance=tolerance).layout)
+    source = open_episodes("demo.mcap", **layout(tolerance=tolerance))
     list(source)
     note = source.notes[-1]
     assert "The message farthest from its step is 0.105 s away: /goal at step 1" in note

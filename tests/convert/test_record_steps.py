@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, errors, records, specs, store
+from t2r_seq.episodes import open_episodes
 
 Spec = specs.ExtendedTensorSpec
 Options = dict
@@ -214,10 +215,11 @@ def test_a_context_that_changes():
     convert.convert("x.tfrecord", "back", spec, episode_per_file=True)
 
 
-def test_several_bounds():
+def test_several_bounds(here):
+  (here / "x.tfrecord").write_bytes(b"")
   want = r"expected one of \[.*\], got \[episode_key, last_key\]"
   with pytest.raises(ValueError, match=want):
-    Options(episode_key="id", last_key="is_last")
+    open_episodes("x.tfrecord", episode_key="id", last_key="is_last")
 
 
 FIRST, MID, LAST = 0, 1, 2

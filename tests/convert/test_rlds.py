@@ -47,9 +47,9 @@ def without_layout(spec: Any) -> Any:
 
 SOURCES = {
   "recognised": ({}, None),
-  "told": ({"source_kind": "rlds"}, None),
+  "told": ({"source_format": "rlds"}, None),
   "with specs": ({}, SPEC),
-  "with specs that say nothing of RLDS": ({"source_kind": "rlds"}, PLAIN),
+  "with specs that say nothing of RLDS": ({"source_format": "rlds"}, PLAIN),
 }
 
 
@@ -100,32 +100,8 @@ def test_and_back_to_sequence_examples(tmp_path: pathlib.Path) -> None:
 
 
 def test_an_rlds_destination_is_refused(tmp_path: pathlib.Path) -> None:
-  with pytest.raises(errors.ConversionError, match=r"a kind of .* got 'rlds'"):
+  with pytest.raises(errors.ConversionError, match=r"a format of .* got 'rlds'"):
     convert.convert(rlds_data.FILES, str(tmp_path / "a"), format="rlds")
-
-
-def test_without_tfds_the_error_names_the_extra(
-  tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-  monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-  with pytest.raises(ImportError, match=r"t2r_seq\[tfds\]"):
-    convert.convert("bridge", str(tmp_path / "store"), source_format="tfds")
-
-
-def test_by_way_of_tfds(tmp_path: pathlib.Path) -> None:
-  pytest.importorskip("tensorflow_datasets")
-  path = str(tmp_path / "store")
-  report = convert.convert(rlds_data.FOLDER, path, source_format="tfds")
-  assert (report.num_episodes, report.num_steps) == (2, 8)
-  # TFDS gives the dtype that was declared; what float32 rounded stays rounded.
-  check_store(path, np.float64)
-  again = convert.convert(rlds_data.FOLDER, path, source_format="tfds")
-  assert again.resumed_at == 2
-  one = str(tmp_path / "one")
-  options = dict(split="train[1:]", drop=("observation",))
-  report = convert.convert(rlds_data.FOLDER, one, None, **options, source_format="tfds")
-  assert report.num_episodes == 1
-  assert "observation/state" not in store.EpisodeStore(one).spec
 
 
 @pytest.mark.parametrize("name", ["recognised", "told", "with specs"])
@@ -141,7 +117,7 @@ def test_episodes_that_share_a_record(name: str, tmp_path: pathlib.Path) -> None
     writer.write(example.SerializeToString())
   leaf = specs.ExtendedTensorSpec((), "float32", "x", is_sequence=True)
   spec = {"x": leaf} if name == "with specs" else None
-  arguments = {} if name == "recognised" else {"source_kind": "rlds"}
+  arguments = {} if name == "recognised" else {"source_format": "rlds"}
   if spec is None:
     with pytest.raises(errors.ConversionError, match=r"is_first.* got it in step 3"):
       convert.convert(path, str(tmp_path / "one"), spec, **arguments)
