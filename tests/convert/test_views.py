@@ -57,11 +57,10 @@ def test_sources_are_joined(name, destination):
 
 def test_joined_sources_that_differ_are_named():
   sources = [make("a", (2,)), make("b", (1,), name="state")]
-  with pytest.raises(errors.SpecError, match=r"join: a, b: 2 mis.*\n  pose: .*in b. Make"):
+  want = r"join: a, b: 2 mis.*\n  pose: .*in b. Make"
+  with pytest.raises(errors.SpecError, match=want):
     convert.convert(sources, "s")
-  with pytest.raises(
-    errors.SpecError, match=r"rename: b: stat: .*mean 'state'"
-  ):
+  with pytest.raises(errors.SpecError, match=r"rename: b: stat: .*mean 'state'"):
     convert.convert(sources[1:], "s", rename={"stat": "pose"})
   with pytest.raises(errors.SpecError, match="gaol: expected a path to drop"):
     convert.convert(sources, "s", drop=["gaol"])

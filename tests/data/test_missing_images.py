@@ -151,7 +151,7 @@ def test_statistics(kind, images, tmp_path):
     write_records(path, prefix="steps/" if kind == "RLDS" else "")
   source = path
   if kind == "episodes":
-    source = open_episodes(path, kind="tfrecord")
+    source = open_episodes(path, "tfrecord")
   spec = records.rlds_specs(STEPS) if kind == "RLDS" else None
   found = statistics.compute_statistics(source, spec=spec, images=images)
   name = next(path for path in found.paths if path.endswith("image"))

@@ -140,12 +140,12 @@ def test_what_has_no_numbers_refuses(folder):
 
 def test_conversions_keep_splits_deal_them_and_read_one(folder, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  source, options = folder / "store", convert.ConversionOptions
+  source = folder / "store"
   for name in ("x.zarr", "x.hdf5"):
     convert.convert(source, name)
     convert.convert(name, f"{name}.store", format="store")
     assert store.EpisodeStore(f"{name}.store").splits == {"train": TRAIN, "eval": EVAL}
-  some = options(filter="train", split="a=0.6,b=0.4", seed=1)
+  some = dict(filter="train", split="a=0.6,b=0.4", seed=1)
   convert.convert(source, "some", **some, format="store")
   opened = store.EpisodeStore("some")
   assert [int(opened.episode(n).number[0]) for n in range(5)] == TRAIN
@@ -154,7 +154,7 @@ def test_conversions_keep_splits_deal_them_and_read_one(folder, tmp_path, monkey
   convert.verify_conversion(source, "some")
   # Of the files of a split alone, whose number nobody has counted.
   files = str(folder / "many-*")
-  shares = options(filter="train", split="all=1")
+  shares = dict(filter="train", split="all=1")
   convert.convert(files, "files", FLAT, **shares)
   assert store.EpisodeStore("files").splits == {"all": [0, 1, 2, 3, 4]}
   # LeRobot's ranges, and what is none.
