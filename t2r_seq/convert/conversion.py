@@ -511,6 +511,10 @@ def _read_record(path: str) -> dict[str, Any] | None:
       record = json.loads(file.read())
     if (record["format"], record["version"]) != (_FORMAT, _VERSION):
       raise ValueError("another format or version")
+    _check_types(record, _RECORD_TYPES)
+    _check_types(record["plan"], _PLAN_TYPES)
+    if record["is_finished"]:
+      _check_types(record, {"num_episodes": int, "num_steps": int})
     _Plan(**record["plan"])
     return dict(record)
   except (FileNotFoundError, NotADirectoryError):
@@ -520,6 +524,20 @@ def _read_record(path: str) -> dict[str, Any] | None:
       f"convert: {name}: expected the record of a conversion, version {_VERSION}, got "
       f"{error!r:.120}. Delete {_folder(path)} and the destination to start again."
     ) from error
+
+
+_RECORD_TYPES = {"source": str, "plan": dict, "fingerprint": dict, "is_finished": bool}
+_PLAN_TYPES = {
+  **dict.fromkeys(("edits", "reading", "writing"), dict),
+  **dict.fromkeys(("source_format", "spec"), (str, type(None))),
+  **{"sources": list, "format": str},
+}
+
+
+def _check_types(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+  for name, kind in types.items():
+    if not isinstance(values[name], kind):
+      raise ValueError(f"{name}: {values[name]!r:.60}")
 
 
 def _write_record(path: str, record: Mapping[str, Any]) -> None:

@@ -241,8 +241,8 @@ def test_every_source(folder, tmp_path, name):
     arguments += ["--spec", str(tmp_path / "spec.json")]
   else:
     drop = "timestamp" if name == "out.lerobot" else "task"
-    options = dict(fps=10, video_codec="png", drop=(drop,))
-    convert.convert(small, str(path), **options)
+    options = {"video_codec": "png"} if name == "out.lerobot" else {}
+    convert.convert(small, str(path), fps=10, drop=[drop], **options)
   assert main(arguments) == 0
   (source,) = _data(tmp_path / "page.html")
   assert len(source["detail"]) == 3
