@@ -8,9 +8,13 @@ and 'clocks/<topic>' says when that one came.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
 import re
+import struct
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,11 +26,18 @@ from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Episodes, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped
-from t2r_seq.formats import mcap_files
 from t2r_seq.specs import names as spec_names
 from t2r_seq.specs.image_headers import read_image_header
 from t2r_seq.specs.packing import encode_image
 
+SIGNATURE = b"\x89MCAP"
+_MAGIC = SIGNATURE + b"0\r\n"
+# Before a record: its kind and size. In front of a message's data: channel, sequence
+# number, log time and publish time.
+_RECORD, _MESSAGE = struct.Struct("<BQ"), struct.Struct("<HIQQ")
+# Kind and size of a chunk's record.
+_CHUNK_HEADER_BYTES = _RECORD.size
+_PIECE_BYTES = 1 << 20
 SUFFIX = ".mcap"
 _ROSBAG = "metadata.yaml"
 HOLD, NEAREST = "hold", "nearest"
@@ -279,7 +290,7 @@ def _recognises(path: str) -> bool:
   if os.path.isdir(path):
     return bool(find_bags(path))
   with open(path, "rb") as file:
-    is_mcap = file.read(len(mcap_files.SIGNATURE)) == mcap_files.SIGNATURE
+    is_mcap = file.read(len(SIGNATURE)) == SIGNATURE
   return is_mcap or path.lower().endswith(SUFFIX)
 
 
@@ -454,7 +465,7 @@ class McapEpisodes(Episodes):
   ) -> Iterator[tuple[str, str, _Message, Any]]:
     """Yields file, topic, type and message in the order of the files."""
     for name in parts:
-      for schema, channel, message in mcap_files.read_messages(name, topics, with_data):
+      for schema, channel, message in read_messages(name, topics, with_data):
         key = (schema.name, schema.data) if schema else ("", b"")
         if key not in self._messages:
           place = f"{name}: {channel.topic}"
@@ -871,7 +882,7 @@ def _has_steps(name: str, parts: list[str], clock: str, topics: list[str]) -> bo
   """
   known: dict[str, int] = {}
   for part in parts:
-    for topic, (_, count) in mcap_files.list_topics(part).items():
+    for topic, (_, count) in list_topics(part).items():
       known[topic] = known.get(topic, 0) + count
   if known.get(clock) == 0:
     return False
@@ -890,7 +901,7 @@ def _no_contract(name: str, parts: list[str]) -> errors.ConversionError:
   """Builds the error that shows the topics of a recording."""
   topics: dict[str, list[Any]] = {}
   for part in parts:
-    for topic, (kind, count) in mcap_files.list_topics(part).items():
+    for topic, (kind, count) in list_topics(part).items():
       topics.setdefault(topic, [kind, 0])[1] += count
   lines = [f"  {t}  {kind}  {count} messages" for t, (kind, count) in topics.items()]
   return errors.ConversionError(
@@ -907,3 +918,197 @@ def _no_field(
   want = f"a field of {message.type}, of {errors.listing(fields)}"
   near = errors.nearest(field.rpartition(".")[2], fields)
   return errors.Mismatch(path, want, f"'{field}' of {topic}", near)
+
+
+# The files. The `mcap` package sorts messages by the recorder's time, which hides a
+# clock that was set back, and decompresses whole chunks. Here a chunk is decompressed
+# piece by piece, and messages of other topics are skipped, so they take no memory.
+
+# Schema (None if it has none), channel and message, as the `mcap` package has them.
+Entry = tuple[Any, Any, Any]
+
+
+@contextlib.contextmanager
+def _open(name: str) -> Iterator[tuple[Any, Any]]:
+  """Opens a complete file, and yields it with its summary, which may be None.
+
+  Raises:
+    ConversionError: no MCAP file, another version, or a file that was cut.
+  """
+  with open(name, "rb") as file:
+    start = file.read(len(_MAGIC))
+    if start != _MAGIC:
+      version = start.removeprefix(SIGNATURE)
+      got = f"version {version[:1]!r}" if version != start else f"{start!r}"
+      raise errors.ConversionError(
+        f"convert: {name}: expected an MCAP file of version 0, got {got}."
+      )
+    file.seek(max(os.path.getsize(name) - len(_MAGIC), len(_MAGIC)))
+    if file.read() != _MAGIC:
+      raise errors.ConversionError(
+        f"convert: {name}: expected a whole MCAP file, got one without an end: the "
+        "recording was not finished, or the file was cut. `mcap recover` saves what is "
+        "whole."
+      )
+    file.seek(0)
+    yield file, imports.load_extra("mcap.reader", "mcap").make_reader(file).get_summary()
+
+
+def list_topics(name: str) -> dict[str, list[Any]]:
+  """Returns type and number of messages by topic.
+
+  Args:
+    name: of the file.
+  Raises:
+    ConversionError: the file cannot be read.
+  """
+  found: dict[str, list[Any]] = {}
+  with reading.explained(name, "an MCAP file"):
+    with _open(name) as (_, summary):
+      if summary is not None and summary.statistics is not None:
+        counts = summary.statistics.channel_message_counts
+        for number, channel in summary.channels.items():
+          schema = summary.schemas.get(channel.schema_id)
+          entry = found.setdefault(channel.topic, [schema.name if schema else "?", 0])
+          entry[1] += counts.get(number, 0)
+        return found
+    for schema, channel, _ in read_messages(name, with_data=False):
+      entry = found.setdefault(channel.topic, [schema.name if schema else "?", 0])
+      entry[1] += 1
+  return found
+
+
+def read_messages(
+  name: str, topics: Collection[str] | None = None, with_data: bool = True
+) -> Iterator[Entry]:
+  """Yields schema, channel and message in the order of the file.
+
+  Args:
+    name: of the file.
+    topics: to read; None for all.
+    with_data: reads the content of messages; otherwise `data` is empty.
+  Raises:
+    ConversionError: the file is not a complete MCAP file.
+    ValueError: a chunk is damaged.
+  """
+  from mcap import records
+
+  with _open(name) as (file, summary):
+    schemas = dict(summary.schemas) if summary else {}
+    channels = dict(summary.channels) if summary else {}
+
+    def is_read(number: int) -> bool:
+      return topics is None or channels[number].topic in topics
+
+    for record in _records(file, summary, is_read):
+      if isinstance(record, records.Chunk):
+        found: Any = _chunk_records(record, is_read, with_data)
+      else:
+        found = (record,)
+      for item in found:
+        if isinstance(item, records.Schema):
+          schemas[item.id] = item
+        elif isinstance(item, records.Channel):
+          channels[item.id] = item
+        elif isinstance(item, records.Message) and is_read(item.channel_id):
+          channel = channels[item.channel_id]
+          yield schemas.get(channel.schema_id), channel, item
+
+
+def _records(file: Any, summary: Any, is_read: Any) -> Iterator[Any]:
+  """Yields the chunks that may have messages to read; without an index all records."""
+  from mcap import data_stream, records, stream_reader
+
+  if summary is None or not summary.chunk_indexes:
+    file.seek(0)
+    yield from stream_reader.StreamReader(file, emit_chunks=True).records
+    return
+  for index in sorted(summary.chunk_indexes, key=lambda i: i.chunk_start_offset):
+    # Without message indexes only the chunk shows which channels it has.
+    numbers = index.message_index_offsets
+    if not numbers or any(map(is_read, numbers)):
+      file.seek(index.chunk_start_offset + _CHUNK_HEADER_BYTES)
+      yield records.Chunk.read(data_stream.ReadDataStream(file))
+
+
+def _chunk_records(chunk: Any, is_read: Any, with_data: bool) -> Iterator[Any]:
+  """Yields schemas, channels, and the messages to read of a chunk.
+
+  Raises:
+    ValueError: its records do not fit its size or checksum.
+  """
+  from mcap import data_stream, opcode, records
+
+  kinds = opcode.Opcode
+  stream = _ChunkStream(chunk)
+  while stream.left:
+    kind, size = _RECORD.unpack(stream.read(_RECORD.size))
+    if kind == kinds.MESSAGE:
+      number, sequence, log, publish = _MESSAGE.unpack(stream.read(_MESSAGE.size))
+      size -= _MESSAGE.size
+      if is_read(number):
+        data = stream.read(size) if with_data else b""
+        size -= len(data)
+        yield records.Message(number, log, data, publish, sequence)
+    elif kind in (kinds.SCHEMA, kinds.CHANNEL):
+      reads = records.Schema if kind == kinds.SCHEMA else records.Channel
+      data, size = stream.read(size), 0
+      yield reads.read(data_stream.ReadDataStream(io.BytesIO(data)))
+    stream.skip(size)
+  stream.check()
+
+
+class _ChunkStream:
+  """Decompresses a chunk as far as it is read; no size that it states is allocated.
+
+  Attributes:
+    left: bytes that are not yet read.
+  """
+
+  def __init__(self, chunk: Any) -> None:
+    """Starts at the first record.
+
+    Raises:
+      ValueError: an unknown compression.
+    """
+    data = io.BytesIO(chunk.data)
+    if chunk.compression == "zstd":
+      zstd = imports.load_extra("zstandard", "mcap")
+      self._file: Any = zstd.ZstdDecompressor().stream_reader(data)
+    elif chunk.compression == "lz4":
+      self._file = imports.load_extra("lz4.frame", "mcap").open(data)
+    elif not chunk.compression:
+      self._file = data
+    else:
+      raise ValueError(f"a chunk with the compression '{chunk.compression}'")
+    self.left: int = chunk.uncompressed_size
+    self._crc32 = chunk.uncompressed_crc  # 0 if the writer has computed none.
+    self._computed = 0
+
+  def _pieces(self, size: int) -> Iterator[bytes]:
+    if not 0 <= size <= self.left:
+      raise ValueError(f"a record of {size} bytes in the last {self.left} of a chunk")
+    while size:
+      piece = self._file.read(min(size, _PIECE_BYTES))
+      if not piece:
+        raise ValueError(f"a chunk that ends {self.left} bytes early")
+      self._computed = zlib.crc32(piece, self._computed)
+      self.left -= len(piece)
+      size -= len(piece)
+      yield piece
+
+  def read(self, size: int) -> bytes:
+    """Returns the next bytes."""
+    return b"".join(self._pieces(size))
+
+  def skip(self, size: int) -> None:
+    """Skips the next bytes."""
+    for _ in self._pieces(size):
+      pass
+
+  def check(self) -> None:
+    """Checks that the chunk ends here, and its checksum."""
+    if self._file.read(1):
+      raise ValueError("a chunk that is longer than its header states")
+    if self._crc32 and self._crc32 != self._computed:
+      raise ValueError("a chunk that does not fit its checksum")

@@ -126,7 +126,7 @@ class MinariEpisodes(Episodes):
   def _length(self, number: int) -> int:
     folder = os.path.join(self._folder, str(number))
     total = read_metadata(folder).get(_TOTAL)
-    if not isinstance(total, int) or total < 0:
+    if not isinstance(total, int) or not 0 <= total < 1 << 62:
       raise errors.ConversionError(
         f"convert: {os.path.join(folder, METADATA)}: {_TOTAL}: expected a number of "
         f"steps, got {total!r}."
