@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import operator
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -193,7 +194,7 @@ def verify_conversion(
   episodes = plan.open(sources)
   written = plan.open_written(path, episodes)
   # Stores copy the videos of stores byte by byte; other formats may encode them again.
-  is_exact = episodes.rows() is not None and written.rows() is not None
+  is_exact = written.rows() is not None and episodes.format == plan.format
   lossy = frozenset(() if is_exact else written.videos)
   operation = f"convert: comparing {episodes.path} and {path}"
   num_bytes = compare_episodes(operation, episodes, written, lossy, progress)
@@ -350,14 +351,13 @@ class _Plan:
         for name in names
       ]
     dropped.check(f"convert: {', '.join(names)}")
-    for old, new in edits.get("rename", {}).items() if not is_one else ():
-      parts = _edit(parts, lambda part, o=old, n=new: part.rename({o: n}))
-    if is_one and edits.get("rename"):
-      parts = _edit(parts, lambda part: part.rename(edits["rename"]))
-    for cast in edits.get("cast", ()) if not is_one else ():
-      parts = _edit(parts, lambda part, c=cast: part.cast([c]))
-    if is_one and edits.get("cast"):
-      parts = _edit(parts, lambda part: part.cast(edits["cast"]))
+    renames, casts = edits.get("rename", {}), edits.get("cast", [])
+    # One data set is edited at once, so that its error names everything.
+    by_one = [{old: new} for old, new in renames.items()]
+    for names_of in [renames] if is_one and renames else by_one:
+      parts = _edit(parts, operator.methodcaller("rename", names_of))
+    for casts_of in [casts] if is_one and casts else [[cast] for cast in casts]:
+      parts = _edit(parts, operator.methodcaller("cast", casts_of))
     if edits.get("decode_images"):
       parts = [Decoded(part) for part in parts]
     episodes = parts[0] if is_one else parts[0].join(*parts[1:])

@@ -631,7 +631,7 @@ def _common(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   """Returns the values that all metadata share, within nested objects, too."""
   shared: dict[str, Any] = {}
   for name, value in parts[0].items():
-    others = [part.get(name) for part in parts[1:]]
+    others: list[Any] = [part.get(name) for part in parts[1:]]
     if isinstance(value, Mapping) and all(isinstance(o, Mapping) for o in others):
       shared[name] = _common([value, *others])
     elif all(other == value for other in others):

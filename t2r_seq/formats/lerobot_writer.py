@@ -251,6 +251,7 @@ class LeRobotWriter(EpisodeWriter):
       self._encoding = VideoEncoding(video_codec, video_gop, video_quality)
       episodes = episodes.with_videos(("mp4",), self._encoding)
     self.episodes = episodes
+    self._source = episodes
     self._kept_videos = episodes.kept_videos
     self._spec, self._task = episodes.spec, task
     self._columns = _make_columns(path, self._spec, self._encoding is not None)
@@ -573,7 +574,7 @@ class _Completion:
       "data_files_size_in_mb": _DATA_MB,
       "video_files_size_in_mb": _VIDEO_MB,
       "fps": fps,
-      "splits": _ranges(target.episodes.splits) or {"train": f"0:{count}"},
+      "splits": _ranges(target._source.splits) or {"train": f"0:{count}"},
       "data_path": _DATA_PATH,
       "video_path": _VIDEO_PATH if has_videos else None,
       "features": features,
@@ -627,8 +628,8 @@ class _Completion:
     if target._of_clock is not None:
       # Frame i of a video is that of step i, whatever the clock says.
       extra["frames_by"] = "index"
-    if target.episodes.splits:
-      splits = target.episodes.splits
+    if target._source.splits:
+      splits = target._source.splits
       extra["splits"] = {name: [*map(int, splits[name])] for name in splits}
     self._write_json(
       lerobot_folder.EXTRA, {**extra, "metadata": dict(target._metadata)}

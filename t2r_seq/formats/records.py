@@ -942,5 +942,12 @@ def open_rlds(
   """
   if spec is not None:
     spec = records.rlds_specs(spec)
-  keys = {"first_key": first_key, "last_key": last_key}
-  return open_records(path, dropped, spec, compression, split, **keys)
+  return open_records(
+    path,
+    dropped,
+    spec,
+    compression,
+    split,
+    first_key=first_key,
+    last_key=last_key,
+  )
