@@ -7,15 +7,12 @@ import copy
 import dataclasses
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.episodes.splits import Splits
-
-if TYPE_CHECKING:
-  from t2r_seq.episodes import splits
+from t2r_seq.episodes.splits import EpisodeNumbers, Splits
 
 Values = dict[str, np.ndarray]
 """Arrays of an episode by path: `[T, ...]`, or a value of the episode."""
@@ -173,7 +170,7 @@ class Episodes(abc.ABC):
   # Views.
 
   def select(
-    self, episodes: splits.EpisodeNumbers | None = None, split: str | None = None
+    self, episodes: EpisodeNumbers | None = None, split: str | None = None
   ) -> Episodes:
     """Selects episodes, by number or by the name of a split, or both.
 

@@ -230,7 +230,7 @@ class LeRobotEpisodes(Episodes):
     rooms = {keys[path]: room for path, room in (out or {}).items() if path in keys}
     for path in own:
       if path in self._millimetres and keys[path] not in rooms:
-        count = len(range(int(self.lengths[episode]))[start:stop])
+        count = len(range(int(self.folder.lengths[index]))[start:stop])
         rooms[keys[path]] = np.empty((count, *self.spec[path].shape), np.uint16)
     found = self.folder.read(index, keys.values(), start, stop, rooms)
     values = {path: self._restore(path, found[key]) for path, key in keys.items()}
