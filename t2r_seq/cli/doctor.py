@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t2r_seq.cli import console, sources
+from t2r_seq.cli import console, inspect, sources
 
 if TYPE_CHECKING:
   from t2r_seq.records.check import RecordReport
@@ -325,9 +325,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="N",
     help="of TFRecord files without --spec: judge by the records of the Nth schema (1)",
   )
-  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
-  parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
-  sources.add_frames(parser)
+  sources.add_opening(parser)
   parser.add_argument(
     "--salvage", metavar="OUT", help="copy what is good to a new store, or folder"
   )
@@ -368,18 +366,12 @@ def run(args: argparse.Namespace) -> int:
   _check_options(args, is_store)
   # A store without its store.json can be salvaged, too.
   has_segments = is_store and os.path.isdir(os.path.join(folders[0], "segments"))
-  if has_segments or (sources.is_store(args.sources) and not args.spec):
+  if (has_segments or sources.is_store(args.sources)) and not args.drop:
     return _check_store(args)
   console.load_tensorflow()
-  source = sources.open_source(
-    args.sources,
-    split=args.split,
-    layout=args.layout,
-    frames=sources.frame_options(args),
-  )
-  if source is not None:
-    return _check_source(args, source)
-  return _check_store(args) if is_store else _check_records(args)
+  if sources.are_records(args.sources, args):
+    return _check_records(args)
+  return _check_episodes(args)
 
 
 def _check_options(args: argparse.Namespace, is_store: bool) -> None:
@@ -439,19 +431,20 @@ def _check_store(args: argparse.Namespace) -> int:
 def _check_times(args: argparse.Namespace) -> int:
   """Says in which episodes of a whole store time stamps run backwards; counts them."""
   from t2r_seq import store
+  from t2r_seq.checks import times
   from t2r_seq.store.manifest import StoreManifest
 
   opened = store.EpisodeStore(args.sources[0])
   found: list[str] = []
   columns = StoreManifest.read(opened.path).columns
   is_number = operator.attrgetter("is_number_a_step")
-  timed = sources.time_paths(columns, is_number, args.time_key)
-  rising = sources.rising_paths(opened.metadata, timed)
+  timed = times.time_paths(columns, is_number, args.time_key)
+  rising = times.rising_paths(opened.metadata, timed)
   for path in timed:
     first = 0
     for segment in opened.segments:
-      times, ends = np.asarray(segment.column(path)), segment.episode_ends
-      for episode, problem in sources.misplaced(path, times, ends, path in rising):
+      stamps, ends = np.asarray(segment.column(path)), segment.episode_ends
+      for episode, problem in times.misplaced(path, stamps, ends, path in rising):
         found.append(f"episode {first + episode}: {problem}")
       first += len(segment)
   if found:
@@ -486,26 +479,30 @@ def _check_split(
   return 1 if found else 0
 
 
-def _check_source(args: argparse.Namespace, source: Any) -> int:
-  """Reads every episode of another format."""
+def _check_episodes(args: argparse.Namespace) -> int:
+  """Reads every episode."""
+  from t2r_seq import checks
+
   if args.salvage or args.spec or args.lenient:
     raise console.UsageError(
       "--salvage, --spec and --lenient are for stores and TFRecord files."
     )
-  console.show("\n\n".join(sources.render(args.sources[0], source)))
+  source = sources.open_source(args.sources, args)
+  console.show("\n\n".join(inspect.render_episodes(source)))
   print()
   found = 0
-  for problem in sources.check(source, args.time_key, args.allow_nan):
+  for problem in checks.check_episodes(source, args.time_key, args.allow_nan):
     found += 1
     if found <= args.max_shown:
-      console.show(console.fill(problem))
+      console.show(console.fill(str(problem)))
   if found > args.max_shown:
     print(f"  and {found - args.max_shown:,} more; --max_shown shows them")
-  total = source.num_episodes
+  count = source.num_episodes
+  total = "the episodes" if count is None else console.count(count, "episode")
   print(
-    f"{console.count(found, 'problem')} in {console.count(total or 0, 'episode')}"
+    f"{console.count(found, 'problem')} in {total}"
     if found
-    else f"Every one of {console.count(total or 0, 'episode')} can be read in full."
+    else f"Every one of {total} can be read in full."
   )
   return 1 if found else 0
 
@@ -513,7 +510,7 @@ def _check_source(args: argparse.Namespace, source: Any) -> int:
 def _check_records(args: argparse.Namespace) -> int:
   from t2r_seq import records
 
-  args.sources = sources.files_of_split(args.sources, args.split)
+  args.sources = sources.record_files(args.sources, args.split)
   features, labels = console.load_specs(args.spec) if args.spec else (None, None)
   report = records.examine_records(
     args.sources,

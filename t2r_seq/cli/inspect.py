@@ -18,6 +18,7 @@ from t2r_seq.specs.names import VIDEO_FORMATS
 
 if TYPE_CHECKING:
   from t2r_seq import errors
+  from t2r_seq.episodes import Episodes
   from t2r_seq.records.inspect import RecordSummary
   from t2r_seq.store.summary import StoreSummary
 
@@ -57,6 +58,40 @@ def render_summary(summary: StoreSummary, source: str | None) -> str:
   if summary.metadata:
     parts.append(_metadata(summary.metadata))
   return "\n\n".join(parts)
+
+
+def render_episodes(source: Episodes) -> list[str]:
+  """Renders what is known of episodes before they are read.
+
+  Args:
+    source: the episodes.
+  Returns:
+    Parts of a text: the format and the number of episodes, their paths, notes.
+  """
+  from t2r_seq import specs
+  from t2r_seq.episodes import splits
+
+  counts = []
+  if source.num_episodes is not None:
+    counts.append(console.count(source.num_episodes, "episode"))
+  if source.lengths is not None:
+    counts.append(console.count(int(source.lengths.sum()), "step"))
+  rows = []
+  for name, leaf in source.spec.items():
+    dtype = leaf.dtype.name
+    if specs.is_encoded_image_spec(leaf):
+      dtype = f"{leaf.data_format} {dtype}"
+    if name in source.videos:
+      dtype = f"video {dtype}"
+    shape = "x".join(map(str, leaf.shape.as_list())) or "scalar"
+    per = "step" if leaf.is_sequence else "episode"
+    rows.append([name, dtype, shape, per, "yes" if leaf.is_optional else ""])
+  table = console.format_table(["path", "dtype", "row", "per", "optional"], rows, ())
+  heading = "\n".join([f"{source.path}: {source.format}", ", ".join(counts)]).rstrip()
+  notes = [console.fill(note) for note in source.notes]
+  if source.splits:
+    notes.append(console.fill(splits.describe_splits(source.splits)))
+  return [heading, table, *notes]
 
 
 def _columns(summary: StoreSummary, num_steps: int) -> str:
@@ -280,9 +315,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="TFRecord files or patterns, the folder of a store, or of an export",
   )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
-  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
-  parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
-  sources.add_frames(parser)
+  sources.add_opening(parser)
   parser.add_argument(
     "--max_records",
     type=int,
@@ -310,23 +343,14 @@ def run(args: argparse.Namespace) -> int:
     _check_options(args, "this is a policy.")
     console.show(shown)
     return 0
-  if sources.is_store(args.files) and not args.spec and not args.split:
+  if sources.is_store(args.files) and not (args.split or args.drop):
     return _show_store(args, text_format)
   console.load_tensorflow()
-  source = sources.open_source(
-    args.files,
-    split=args.split,
-    with_stores=True,
-    layout=args.layout,
-    frames=sources.frame_options(args),
-  )
-  if source is not None:
-    return _show_source(args, source)
-  if _is_folder(args):
-    return _show_store(args, text_format)
+  if not sources.are_records(args.files, args):
+    return _show_episodes(args, text_format)
   from t2r_seq import records
 
-  args.files = sources.files_of_split(args.files, args.split)
+  args.files = sources.record_files(args.files, args.split)
   expected = console.load_specs(args.spec) if args.spec else None
   summary = records.inspect_records(args.files, args.max_records, allow_damage=True)
   if not summary.num_records:
@@ -441,15 +465,25 @@ def _render_store(folder: str, spec: Any, source: str | None) -> str:
   return "\n\n".join([render_summary(summary, source), *([told] if told else [])])
 
 
-def _show_source(args: argparse.Namespace, source: Any) -> int:
-  """Prints what a source of another format holds, and the windows of its episodes."""
-  _check_options(args, f"convert this first: t2r_seq convert {args.files[0]} a_store")
-  parts = sources.render(args.files[0], source)
-  if source.lengths is not None and len(source.lengths):
-    parts.append(_lengths(source.lengths))
-  if source.metadata:
-    parts.append(_metadata(dict(source.metadata)))
-  console.show("\n\n".join(parts))
+def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
+  """Prints what the episodes of any format have, or their spec."""
+  if args.max_records is not None or args.spec:
+    raise console.UsageError(
+      "--max_records and --spec are for TFRecord files and stores; convert this first: "
+      f"t2r_seq convert {' '.join(args.files)} a_store"
+    )
+  source = sources.open_source(args.files, args)
+  if text_format is None or args.output:
+    parts = render_episodes(source)
+    if source.lengths is not None and len(source.lengths):
+      parts.append(_lengths(source.lengths))
+    if source.metadata:
+      parts.append(_metadata(dict(source.metadata)))
+    console.show("\n\n".join(parts))
+  if text_format is not None:
+    if args.output:
+      print()
+    _write_spec(source.spec, text_format, args.output, "the spec")
   return 0
 
 

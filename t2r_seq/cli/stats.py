@@ -36,10 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "source", metavar="SOURCE", nargs="+", help="a store, or TFRecord files or patterns"
   )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
-  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
+  sources.add_opening(parser)
   sources.add_episodes(parser)
-  parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
-  sources.add_frames(parser)
   parser.add_argument(
     "--transform",
     metavar="MODULE:NAME",
@@ -77,15 +75,11 @@ def run(args: argparse.Namespace) -> int:
   from t2r_seq import statistics
 
   logging.set_verbosity(logging.INFO)  # Says whether it goes on, and what it infers.
-  source: Any = args.source[0] if len(args.source) == 1 else args.source
-  foreign = sources.open_source(
-    args.source, not args.images, args.split, with_stores=True, layout=args.layout,
-    episodes=sources.parse_episodes(args.episodes), frames=sources.frame_options(args),
-  )  # fmt: skip
-  if foreign is None:
-    source = sources.files_of_split(args.source, args.split) if args.split else source
+  source: Any
+  if sources.are_records(args.source, args) and args.episodes is None:
+    source = sources.record_files(args.source, args.split)
   else:
-    source = foreign
+    source = sources.open_source(args.source, args)
   part = args.split if args.episodes is None else _OF_EPISODES
   output = args.output or _default_output(args.source, part)
   if args.check:

@@ -36,23 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "-o", "--output", metavar="PAGE", default="view.html", help="the page (view.html)"
   )
-  help_of_kind = "what SOURCE is, if not clear"
-  parser.add_argument(
-    "--from", dest="kind", choices=sources.SOURCE_KINDS, help=help_of_kind
-  )
   parser.add_argument(
     "--spec",
     metavar="SPEC",
     help=f"of records, or of windows with time offsets: {console.FORMS}",
   )
-  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
-  parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
-  sources.add_frames(parser)
-  sources.add_bounds(parser)
-  parser.add_argument(
-    "--drop", metavar="PATH", nargs="+", action="extend", default=[],
-    help="paths to leave out, with all that is below them",
-  )  # fmt: skip
+  sources.add_opening(parser)
   sources.add_episodes(parser)
   parser.add_argument("--export", metavar="EXPORT", help="an export, or its folder")
   console.add_arguments(parser)
@@ -75,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
   if not args.max_mb > 0:
     raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
   console.load_tensorflow()
-  from t2r_seq import convert, policies, store, viewing
+  from t2r_seq import policies, viewing, windows
   from t2r_seq.progress import Progress
 
   predictor = config_path = model = None
@@ -84,34 +73,23 @@ def run(args: argparse.Namespace) -> int:
     config_path = policies.operative_config_path(predictor.model_path)
   if console.configures_model(args, config_path):
     model = console.create_model()
+  spec = console.load_store_specs(args.spec) if args.spec else None
+  flat = None if spec is None else windows.flat_specs(spec)
   made = viewing.view(
-    args.sources,
+    [sources.open_source(path, args, flat) for path in args.sources],
     args.output,
-    spec=console.load_store_specs(args.spec) if args.spec else None,
+    spec=spec,
     model=model,
     predictor=predictor,
-    kind=args.kind,
-    options=convert.ConversionOptions(
-      episode_key=args.episode_key,
-      first_key=args.first_key,
-      last_key=args.last_key,
-      episode_per_file=args.episode_per_file,
-      drop=tuple(args.drop),
-      filter=args.split,
-      layout=args.layout,
-      **sources.frame_options(args),
-    ),
-    episodes=sources.parse_episodes(args.episodes),
     max_bytes=round(args.max_mb * 1e6),
     png=args.png,
     rrd=args.rrd,
     progress=Progress(),
   )
   for survey, chosen in zip(made.surveys, made.page.chosen, strict=True):
-    shown, path = _render(survey, chosen), survey.reader.path
-    if sources.is_store([path]):
-      told = sources.unfinished_conversion(path, len(store.EpisodeStore(path)))
-      shown += [told] if told else []
+    shown, viewer = _render(survey, chosen), survey.viewer
+    told = sources.unfinished_conversion(viewer.path, viewer.num_episodes or 0)
+    shown += [told] if told else []
     console.show("\n\n".join(shown) + "\n")
   written = [made.page.path, *(path for path in (args.png, args.rrd) if path)]
   console.show(f"Written: {', '.join(written)} ({made.page.num_bytes / 1e6:.1f} MB)")
@@ -122,7 +100,7 @@ def _render(survey: Survey, chosen: str) -> list[str]:
   """Renders which episodes are suspected."""
   num_steps = sum(each.num_steps for each in survey.figures)
   heading = (
-    f"{survey.reader.path}: {console.count(len(survey.figures), 'episode')}, "
+    f"{survey.viewer.path}: {console.count(len(survey.figures), 'episode')}, "
     f"{console.count(num_steps, 'step')}\n{chosen}"
   )
   suspects = [each for each in survey.ranked if each.reasons]

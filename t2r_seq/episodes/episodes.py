@@ -51,12 +51,14 @@ class Episodes(abc.ABC):
       index. `read` returns them if they are named; conversions leave them out.
     lengths: steps of each episode, int64 [episodes]; None if only reading the data set
       tells.
+    numbers: of selected episodes in the whole data set, int64 [episodes]; None for all.
     splits: numbers of episodes by the name of the split.
     metadata: JSON values: the control period or the clocks, the robot, the task texts.
     notes: what a user should know of how the data set was read; sentences.
     problems: what may be damaged though it can be read; sentences.
-    depth: paths of depth, float32 in metres; cast to uint16 they are in millimetres.
     videos: paths whose frames are decoded from videos.
+    depth: paths of depth images, float32 in metres; `cast` reads them as uint16 in
+      millimetres.
     kept_videos: paths whose values are whole videos, byte strings of shape (), and how
       these are encoded; see `with_videos`.
   """
@@ -66,6 +68,7 @@ class Episodes(abc.ABC):
   spec: specs.TensorSpecStruct
   derived_spec: Mapping[str, specs.ExtendedTensorSpec] = types.MappingProxyType({})
   lengths: np.ndarray | None = None
+  numbers: np.ndarray | None = None
   splits: Splits = types.MappingProxyType({})
   metadata: Mapping[str, Any] = types.MappingProxyType({})
   notes: Sequence[str] = ()

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from t2r_seq import errors
+from t2r_seq import errors, specs
 from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes import views, writing
 from t2r_seq.episodes.episodes import Episodes, EpisodeWriter
@@ -36,7 +36,8 @@ class Format:
   Attributes:
     name: such as 'zarr'.
     open: `open(path, dropped, **options)` returns the episodes.
-    description: of what is recognised, for errors: 'zarr groups'.
+    description: of what is recognised, for errors: 'a zarr group'; '' if a path alone
+      never tells.
     recognises: whether a path, which exists, is of this format.
     suffixes: of the files or folders that are written in this format.
     extra: what to install for it: `pip install 't2r_seq[zarr]'`; '' for nothing.
@@ -53,6 +54,11 @@ class Format:
   extra: str = ""
   writer: Callable[..., EpisodeWriter] | None = None
   splits_by_file: bool = False
+
+  @property
+  def has_specs(self) -> bool:
+    """Whether the files give specs; else a user may give them, as an option `spec`."""
+    return "spec" not in self.options
 
   @property
   def options(self) -> frozenset[str]:
@@ -115,7 +121,7 @@ def register_format(
     _formats[name] = Format(
       name,
       opener,
-      description or f"{name} files",
+      description or (f"{name} files" if suffixes or recognises else ""),
       recognises or (lambda path: path.lower().rstrip("/").endswith(tuple(suffixes))),
       tuple(suffixes),
       extra,
@@ -176,7 +182,8 @@ def find_format(path: str | os.PathLike[str], format: str | None = None) -> Form
     if os.path.isdir(path):
       raise _unknown_folder(path)
     return get_format(_FALLBACK)
-  if any(glob.glob(part.strip()) for part in path.split(",")) or ":" in path:
+  is_pattern = glob.has_magic(path) or ":" in path
+  if is_pattern or any(glob.glob(part.strip()) for part in path.split(",")):
     return get_format(_FALLBACK)
   folder = os.path.dirname(os.path.abspath(path))
   siblings = os.listdir(folder) if os.path.isdir(folder) else []
@@ -242,6 +249,34 @@ def open_episodes(
   if len(kept) != len(opened.spec):
     opened = views.Filtered(opened, kept)
   return opened.select(episodes, split)
+
+
+def as_episodes(
+  source: str | os.PathLike[str] | Episodes,
+  format: str | None = None,
+  *,
+  spec: specs.SpecStructure | None = None,
+  **options: Any,
+) -> Episodes:
+  """Returns episodes unchanged, and opens a path.
+
+  Args:
+    source: episodes, or a path; see `open_episodes`.
+    format: of a path.
+    spec: flat specs to read, for formats whose files have none, as they are stored.
+    **options: of `open_episodes`.
+  """
+  if isinstance(source, Episodes):
+    return source
+  path = os.fspath(source)
+  chosen = find_format(path) if format is None else get_format(format)
+  if spec is not None and not chosen.has_specs:
+    flat = specs.flatten_spec_structure(spec)
+    options["spec"] = specs.TensorSpecStruct(
+      (path, specs.ExtendedTensorSpec.to_spec(leaf).as_stored())
+      for path, leaf in flat.items()
+    )
+  return open_episodes(path, chosen.name, **options)
 
 
 def _check_options(
@@ -376,7 +411,7 @@ _MAX_ENTRIES, _MAX_SHOWN = 50, 5
 
 
 def _readable() -> str:
-  known = [each.description for each in formats().values()]
+  known = [each.description for each in formats().values() if each.description]
   return f"{', '.join(known[:-1])} or {known[-1]}"
 
 

@@ -90,6 +90,11 @@ class View(Episodes):
     return self._base.num_episodes
 
   @property
+  def numbers(self) -> np.ndarray | None:  # type: ignore[override]
+    """Numbers of the episodes in the whole data set; None for all."""
+    return self._base.numbers
+
+  @property
   def notes(self) -> Sequence[str]:  # type: ignore[override]
     """The notes of the data set; reading may add some."""
     return self._base.notes
@@ -459,6 +464,12 @@ class Selected(View):
   def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
     """Casts numbers; see `Episodes.cast`. Depth is cast as the format does it."""
     return Selected(self._base.cast(casts), self._numbers)
+
+  @property
+  def numbers(self) -> np.ndarray:  # type: ignore[override]
+    """Numbers of the selected episodes in the whole data set."""
+    numbers = self._base.numbers
+    return self._numbers if numbers is None else numbers[self._numbers]
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
     """Yields the selected episodes; runs of neighbours are read as one."""

@@ -36,7 +36,7 @@ from t2r_seq.store.videos import VideoEncoding, VideoOptions
   "lerobot",
   suffixes=(".lerobot",),
   recognises=lambda path: os.path.isdir(path) and is_lerobot(path),
-  description=f"LeRobot folders (with {INFO})",
+  description=f"a LeRobot folder (with {INFO})",
   extra="lerobot",
   writer=LeRobotWriter,
 )

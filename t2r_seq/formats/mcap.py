@@ -294,7 +294,9 @@ def _recognises(path: str) -> bool:
   return is_mcap or path.lower().endswith(SUFFIX)
 
 
-@register_format("mcap", recognises=_recognises, description="MCAP files", extra="mcap")
+@register_format(
+  "mcap", recognises=_recognises, description="an MCAP file", extra="mcap"
+)
 class McapEpisodes(Episodes):
   """Reads recordings by a contract, each as an episode."""
 

@@ -51,7 +51,7 @@ def find_arrow(path: str) -> str | None:
 @register_format(
   "minari",
   recognises=lambda path: os.path.isdir(path) and find_arrow(path) is not None,
-  description="Minari data sets",
+  description="a Minari data set",
   extra="lerobot",
 )
 class MinariEpisodes(Episodes):

@@ -923,8 +923,6 @@ register_format(
 
 @register_format(
   "rlds",
-  recognises=lambda path: False,
-  description="RLDS files",
   splits_by_file=True,
 )
 def open_rlds(

@@ -99,7 +99,7 @@ class StoreWriter(EpisodeWriter):
 
 @register_format(
   "store",
-  description="stores (with a store.json)",
+  description="a store (with a store.json)",
   recognises=lambda path: os.path.isfile(os.path.join(path, layout.MANIFEST)),
   writer=StoreWriter,
 )

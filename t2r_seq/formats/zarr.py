@@ -480,7 +480,7 @@ def _chunk_rows(leaf: specs.ExtendedTensorSpec) -> int:
   "zarr",
   suffixes=(".zarr",),
   recognises=_is_group,
-  description="zarr groups",
+  description="a zarr group",
   extra="zarr",
   writer=ZarrWriter,
 )

@@ -1,22 +1,18 @@
-"""The episodes of any source, as they are looked at: cameras, curves, texts."""
+"""What episodes look like: cameras, curves, texts."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import convert, errors, records, specs
-from t2r_seq.convert import opening
-from t2r_seq.episodes import choose_episodes
+from t2r_seq import errors, records, specs
 from t2r_seq.episodes.episodes import Episode, Episodes, Values, num_bytes, num_steps
 from t2r_seq.episodes.rates import control_period
-from t2r_seq.episodes.splits import EpisodeNumbers
-from t2r_seq.episodes.views import Dropped
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
@@ -104,83 +100,36 @@ def _kind(spec: ExtendedTensorSpec) -> str:
   return "series" if spec.is_sequence else "context"
 
 
-class EpisodeReader:
-  """Reads the episodes of a source again and again, whole or some of them.
+class EpisodeViewer:
+  """Reads episodes again and again, whole or some of them, and decodes their frames.
 
   Attributes:
-    path: of the source.
-    kind: of it, such as 'store'.
+    path: of the data set.
+    format: of it, such as 'store'.
     spec: of its episodes.
     columns: what its paths are.
-    period: seconds from a step to the next one, where the source says so.
+    period: seconds from a step to the next one, if the data set has it.
+    num_episodes: None if only reading them all tells.
   """
 
-  def __init__(
-    self,
-    path: str,
-    kind: str | None = None,
-    spec: specs.SpecStructure | None = None,
-    options: convert.ConversionOptions | None = None,
-    episodes: EpisodeNumbers | None = None,
-  ) -> None:
-    """Opens the source.
+  def __init__(self, episodes: Episodes) -> None:
+    """Takes the episodes.
 
     Args:
-      path: whatever `convert.open_episodes` reads.
-      kind: of it, where what is there doesn't tell.
-      spec: flat specs that TFRecord files are read with; None proposes some.
-      options: how it is read, and which split.
-      episodes: numbers of those to look at, or a file that lists them; None for all.
-    Raises:
-      SpecError: it cannot be read, or has no such split or episode.
+      episodes: as `open_episodes` returns them.
     """
-    options = options or convert.ConversionOptions()
-    self.path, self.kind = path, opening.source_kind(path, kind)
-    is_split_by_kind = self.kind in (opening.TFRECORD, opening.RLDS, opening.TFDS)
-    split = options.chosen_split
-    if not is_split_by_kind:
-      options = dataclasses.replace(options, filter=None, split=None)
-    wanted = None
-    if spec is not None and self.kind in (opening.TFRECORD, opening.RLDS):
-      flat = specs.flatten_spec_structure(spec)
-      wanted = TensorSpecStruct((p, leaf.as_stored()) for p, leaf in flat.items())
-    dropped = Dropped(options.drop)
-    source = opening.open_source(self.kind, path, options, wanted, dropped)
-    self._numbers: np.ndarray | None = None
-    if episodes is not None and source.num_episodes is None:
-      raise errors.SpecError(
-        f"view: {path}: episodes: expected a source that knows how many episodes it "
-        "has, got record files. Convert them to a store first: t2r_seq convert."
-      )
-    if source.num_episodes is not None:
-      self._numbers = choose_episodes(
-        f"view: {path}",
-        source.num_episodes,
-        episodes,
-        None if is_split_by_kind else split,
-        source.splits,
-      )
-    self._source: Episodes = source
+    self.path, self.format = episodes.path, episodes.format
+    self.num_episodes = episodes.num_episodes
+    self._episodes = episodes
     self._decoders: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {}
-    self._own_notes: list[str] = []
-    if is_split_by_kind and split is not None:
-      self._own_notes.append(
-        f"Episodes have the numbers that they have in split '{split}'."
-      )
-    self.spec = dropped.filter(source.spec)
-    dropped.check(f"view: {path}")
+    self.spec = episodes.spec
     self.columns = Columns.of(self.spec)
-    self.period = control_period(source.metadata)
-
-  @property
-  def num_episodes(self) -> int | None:
-    """How many there are to look at; None if only reading them all would tell."""
-    return self._source.num_episodes if self._numbers is None else len(self._numbers)
+    self.period = control_period(episodes.metadata)
 
   @property
   def notes(self) -> list[str]:
-    """What a user should know of how the source is read."""
-    return [*self._source.notes, *self._own_notes]
+    """What a user should know of how the data set is read."""
+    return [*self._episodes.notes]
 
   def episodes(
     self,
@@ -188,41 +137,41 @@ class EpisodeReader:
     progress: Progress | None = None,
     label: str = "look at",
   ) -> Iterator[tuple[int, Values]]:
-    """Yields episodes, in the order of the source.
+    """Yields episodes in order.
 
     Args:
-      chosen: numbers of the wanted ones, as this method has given them; None for all.
+      chosen: their numbers, as this method yields them; None for all.
       progress: counts each episode when the next one is requested.
-      label: what is done with the source, for the progress.
+      label: what is done with the episodes, for the progress.
     Yields:
-      The number in the source, and values by path; those without a step are left out.
+      The number in the whole data set, and values by path. Episodes without a step are
+      left out.
     """
-    numbers = self._numbers if chosen is None else np.sort(np.asarray(chosen, int))
     if progress is not None:
       total = self.num_episodes if chosen is None else len(chosen)
       progress.start(f"{label} {self.path}", 0, total)
-    for number, episode in self._read(numbers):
-      values = {p: v for p, v in episode.values.items() if p in self.spec}
-      if num_steps(values, self.spec):
-        yield number, values
+    for number, episode in self._read(chosen):
+      if num_steps(episode.values, self.spec):
+        yield number, episode.values
       if progress is not None:
-        progress.advance(num_bytes(values))
+        progress.advance(num_bytes(episode.values))
     if progress is not None:
       progress.stop()
 
-  def _read(self, numbers: np.ndarray | None) -> Iterator[tuple[int, Episode]]:
-    """Yields episodes with these numbers, rising; None for all."""
-    if numbers is None:
-      yield from enumerate(self._source.iterate())
-    elif not len(numbers):
-      return
-    elif self._source.num_episodes is None:
-      wanted = set(numbers.tolist())
-      found = itertools.islice(self._source.iterate(), max(wanted) + 1)
-      yield from (pair for pair in enumerate(found) if pair[0] in wanted)
-    else:
-      some = self._source.select(numbers).iterate()
-      yield from zip(numbers.tolist(), some, strict=False)
+  def _read(self, chosen: Sequence[int] | None) -> Iterator[tuple[int, Episode]]:
+    """Yields episodes with these numbers; None for all."""
+    episodes, numbers = self._episodes, self._episodes.numbers
+    if chosen is None:
+      found: Iterable[int] = itertools.count() if numbers is None else numbers.tolist()
+      yield from zip(found, episodes.iterate(), strict=False)
+    elif episodes.num_episodes is None:
+      last = max(chosen, default=-1)
+      pairs = itertools.islice(enumerate(episodes.iterate()), last + 1)
+      yield from (pair for pair in pairs if pair[0] in {*chosen})
+    elif len(chosen):
+      rising = np.sort(np.asarray(chosen, int))
+      places = rising if numbers is None else np.searchsorted(numbers, rising)
+      yield from zip(rising.tolist(), episodes.select(places), strict=True)
 
   def frames(self, values: Values, path: str, steps: np.ndarray) -> np.ndarray:
     """Returns images of a camera as they can be shown.

@@ -15,7 +15,7 @@ from t2r_seq.episodes.episodes import Values, num_steps
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
-from t2r_seq.viewing.episodes import EpisodeReader
+from t2r_seq.viewing.episodes import EpisodeViewer
 from t2r_seq.windows.cut import DEFAULT_PADDING, Anchors, Padding, mask_paths
 
 Arrays = dict[str, np.ndarray]
@@ -49,13 +49,13 @@ class ModelSide:
   noise are drawn, for each window by its number.
 
   Attributes:
-    reader: of the episodes.
+    viewer: of the episodes.
     spec: of a window, by 'features/...' and 'labels/...'.
   """
 
   def __init__(
     self,
-    reader: EpisodeReader,
+    viewer: EpisodeViewer,
     features: specs.SpecStructure,
     labels: specs.SpecStructure | None = None,
     padding: Padding = DEFAULT_PADDING,
@@ -64,7 +64,7 @@ class ModelSide:
     """Plans the windows.
 
     Args:
-      reader: of the episodes.
+      viewer: of the episodes.
       features: specs as the preprocessor takes them, or as records are read.
       labels: likewise.
       padding: of the model.
@@ -73,7 +73,7 @@ class ModelSide:
       SpecError: the episodes lack what the specs want; all is named.
     """
     joined = filter_required_flat_tensor_spec(joint.join(features, labels))
-    self.reader = reader
+    self.viewer = viewer
     self._preprocessor = preprocessor
     self._sequences = {path for path, spec in joined.items() if spec.is_sequence}
     self.spec = TensorSpecStruct(
@@ -91,7 +91,7 @@ class ModelSide:
 
   def _find_columns(self) -> dict[str, str]:
     """Finds what the source has for each path; see `source_paths`."""
-    known, found = self.reader.spec, {}
+    known, found = self.viewer.spec, {}
     for branch, flat in zip(joint.BRANCHES, joint.split(self.spec), strict=True):
       for path, name in source_paths(flat, known).items():
         if name in known:
@@ -99,7 +99,7 @@ class ModelSide:
     return found
 
   def _element(self, column: str) -> tf.TensorSpec:
-    stored = self.reader.spec[column]
+    stored = self.viewer.spec[column]
     shape = stored.shape
     if stored.is_sequence:
       shape = tf.TensorShape([None]).concatenate(shape)
@@ -131,22 +131,22 @@ class ModelSide:
     Returns:
       The windows by path, [n, ...], and which of their steps are real.
     """
-    length = num_steps(values, self.reader.spec)
+    length = num_steps(values, self.viewer.spec)
 
     def take(path: str, rows: np.ndarray | None) -> np.ndarray:
       column = self._columns[path]
       if column not in values:
         raise errors.SpecError(
-          f"view: {self.reader.path}: {column}: expected it in every episode, because "
+          f"view: {self.viewer.path}: {column}: expected it in every episode, because "
           "the model sees it, got an episode without it."
         )
-      stored = self.reader.spec[column]
+      stored = self.viewer.spec[column]
       if rows is None:
         value = np.asarray(values[column])
         return np.repeat(value[np.newaxis], len(anchors), axis=0)
       if specs.is_encoded_image_spec(stored):
         distinct, places = np.unique(rows, return_inverse=True)
-        decoded = self.reader.pixels(values, column, distinct)
+        decoded = self.viewer.pixels(values, column, distinct)
         return decoded[places.reshape(rows.shape)]
       return np.asarray(values[column])[rows]
 
@@ -271,11 +271,11 @@ class ExportSide:
     note: what a user should know.
   """
 
-  def __init__(self, reader: EpisodeReader, predictor: Any) -> None:
+  def __init__(self, viewer: EpisodeViewer, predictor: Any) -> None:
     """Plans it.
 
     Args:
-      reader: of the episodes.
+      viewer: of the episodes.
       predictor: with a model.
     Raises:
       SpecError: the episodes lack what the export sees, or its labels; all is named.
@@ -293,7 +293,7 @@ class ExportSide:
       features, labels = self._one_task.feature_spec, self._one_task.label_spec
     self._sequences = {path for path, spec in features.items() if spec.is_sequence}
     self.side = ModelSide(
-      reader, features, labels, DEFAULT_PADDING if record is None else record.padding
+      viewer, features, labels, DEFAULT_PADDING if record is None else record.padding
     )
 
   def ask(self, values: Values) -> Said | None:
@@ -302,7 +302,7 @@ class ExportSide:
     Raises:
       SpecError: the windows are none that it takes.
     """
-    anchors = self.side.anchors(num_steps(values, self.side.reader.spec))
+    anchors = self.side.anchors(num_steps(values, self.side.viewer.spec))
     if not len(anchors):
       return None
     raw, real = self.side.read(values, anchors)

@@ -154,17 +154,17 @@ def _describe(
   progress: Progress | None,
 ) -> tuple[dict[str, Any], str]:
   """Describes a source, within so many bytes of JSON."""
-  survey, reader = page.survey, page.survey.reader
-  columns = reader.columns
+  survey, viewer = page.survey, page.survey.viewer
+  columns = viewer.columns
   ranked = survey.ranked[:_MOST_LISTED]
   figures = {each.number: each for each in survey.figures}
   lengths = np.asarray([each.num_steps for each in survey.figures])
   counts, edges = np.histogram(lengths, min(20, int(np.ptp(lengths)) + 1))
   values: dict[str, Any] = {
     "name": page.name,
-    "path": reader.path,
-    "kind": reader.kind,
-    "period": reader.period,
+    "path": viewer.path,
+    "format": viewer.format,
+    "period": viewer.period,
     "numEpisodes": len(survey.figures),
     "numSteps": int(lengths.sum()),
     "cameras": list(columns.cameras),
@@ -205,7 +205,7 @@ def _describe(
   detail = _details(page, rung, shown, ranges, room, progress)
   values["detail"] = detail
   said = _sentence(page, rung, len(detail))
-  notes = [*page.notes, *reader.notes]
+  notes = [*page.notes, *viewer.notes]
   if page.export is not None and page.export.note:
     notes.append(page.export.note)
   if len(survey.ranked) > len(ranked):
@@ -320,8 +320,8 @@ def _estimate(page: SourcePage, rung: int, length: int) -> float:
     for path, spec in page.model.spec.items():
       offsets = spec.time_offsets
       stack = len(offsets) if isinstance(offsets, tuple) else 1
-      is_image = page.model.column(path) in survey.reader.columns.cameras
-      one = ratio * frame / max(len(survey.reader.columns.cameras), 1)
+      is_image = page.model.column(path) in survey.viewer.columns.cameras
+      one = ratio * frame / max(len(survey.viewer.columns.cameras), 1)
       size = spec.shape.num_elements() or 0
       of_numbers = 8 * size if size / max(stack, 1) <= _MOST_IN_WINDOW else 0
       seen += min(stack, _MOST_IN_STRIP) * one if is_image else of_numbers
@@ -335,7 +335,7 @@ def _sentence(page: SourcePage, rung: int, count: int) -> str:
   total = len(survey.figures)
   which = "All" if count == total else f"{count:,} of"
   said = f"{which} {total:,} episodes are shown with their curves"
-  if not survey.reader.columns.cameras:
+  if not survey.viewer.columns.cameras:
     return f"{said}; the source has no images."
   pixels, quality = SIZES[rung]
   return (
@@ -362,7 +362,7 @@ def _details(
     )
   )
   made, sizes = {}, {}
-  for number, values in page.survey.reader.episodes(shown, progress, "draw"):
+  for number, values in page.survey.viewer.episodes(shown, progress, "draw"):
     detail = _detail(page, rung, values, ranges, starts[number])
     detail["marks"] = [
       [mark.what, mark.path, mark.start, mark.stop] for mark in figures[number].marks
@@ -383,8 +383,8 @@ def _detail(
   ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
   first_number: int,
 ) -> dict[str, Any]:
-  survey, reader = page.survey, page.survey.reader
-  columns, length = reader.columns, num_steps(values, reader.spec)
+  survey, viewer = page.survey, page.survey.viewer
+  columns, length = viewer.columns, num_steps(values, viewer.spec)
   steps = spread(length, _FRAMES[rung])
   points = spread(length, _MOST_POINTS)
   detail: dict[str, Any] = {
@@ -392,7 +392,7 @@ def _detail(
     "frames": {
       path: [
         _text64(jpeg)
-        for jpeg in encode_jpegs(reader.frames(values, path, steps), *SIZES[rung])
+        for jpeg in encode_jpegs(viewer.frames(values, path, steps), *SIZES[rung])
       ]
       for path in columns.cameras
       if path in values
@@ -404,7 +404,7 @@ def _detail(
       if path in values and path in ranges
     },
     "texts": {
-      path: _texts(values[path], reader.spec[path].is_sequence)
+      path: _texts(values[path], viewer.spec[path].is_sequence)
       for path in columns.texts
       if path in values
     },

@@ -88,18 +88,18 @@ def write_contact_sheet(
 def _rows(
   page: SourcePage, limit: int, name: str, progress: Progress | None
 ) -> list[Any]:
-  survey, reader = page.survey, page.survey.reader
+  survey, viewer = page.survey, page.survey.viewer
   chosen = {each.number: each for each in survey.ranked[:limit]}
   made: dict[int, Any] = {}
-  for number, values in reader.episodes(list(chosen), progress, "contact sheet of"):
+  for number, values in viewer.episodes(list(chosen), progress, "contact sheet of"):
     suspected = [reason.path for reason in chosen[number].reasons[:1]]
-    cameras = [path for path in reader.columns.cameras if path in values]
+    cameras = [path for path in viewer.columns.cameras if path in values]
     camera = next((p for p in (*suspected, *cameras) if p in cameras), None)
     if camera is None:
       continue
-    length = num_steps(values, reader.spec)
+    length = num_steps(values, viewer.spec)
     steps = spread(length, _COLUMNS)
-    frames = reader.frames(values, camera, steps)
+    frames = viewer.frames(values, camera, steps)
     reason = chosen[number].reasons[:1]
     made[number] = _row(
       f"{name}Episode {number}", f"{length} steps, {camera}",
@@ -158,18 +158,18 @@ def write_recording(
 def _record(
   rerun: Any, recording: Any, page: SourcePage, progress: Progress | None
 ) -> None:
-  reader = page.survey.reader
-  columns = reader.columns
+  viewer = page.survey.viewer
+  columns = viewer.columns
   ranked = {each.number: each for each in page.survey.ranked}
-  for number, values in reader.episodes(list(ranked), progress, "record"):
+  for number, values in viewer.episodes(list(ranked), progress, "record"):
     root = f"{page.name}/episode_{number}"
     reasons = [each.text for each in ranked[number].reasons if each.score >= NOTABLE]
     text = "\n".join(f"- {reason}" for reason in reasons) or "nothing is suspected"
     recording.log(f"{root}/suspicion", rerun.TextDocument(text), static=True)
-    length = num_steps(values, reader.spec)
+    length = num_steps(values, viewer.spec)
     jpegs = {
       path: encode_jpegs(
-        reader.frames(values, path, np.arange(length)), _RRD_PIXELS, _RRD_QUALITY
+        viewer.frames(values, path, np.arange(length)), _RRD_PIXELS, _RRD_QUALITY
       )
       for path in columns.cameras
       if path in values
@@ -179,8 +179,8 @@ def _record(
     }
     for step in range(length):
       recording.set_time("step", sequence=step)
-      if reader.period is not None:
-        recording.set_time("time", duration=step * reader.period)
+      if viewer.period is not None:
+        recording.set_time("time", duration=step * viewer.period)
       for path, frames in jpegs.items():
         image = rerun.EncodedImage(contents=frames[step], media_type="image/jpeg")
         recording.log(f"{root}/{path}", image)
@@ -188,6 +188,6 @@ def _record(
         recording.log(f"{root}/{path}", rerun.Scalars(numbers[step]))
       for path in columns.texts:
         if path in values:
-          rows = values[path] if reader.spec[path].is_sequence else [values[path]]
+          rows = values[path] if viewer.spec[path].is_sequence else [values[path]]
           if step < len(rows):
             recording.log(f"{root}/{path}", rerun.TextLog(text_of(rows[step])))

@@ -12,7 +12,7 @@ from t2r_seq.progress import Progress
 from t2r_seq.statistics import accumulators
 from t2r_seq.statistics.statistics import PathStatistics
 from t2r_seq.viewing.episodes import (
-  EpisodeReader,
+  EpisodeViewer,
   encode_jpegs,
   series_of,
   spread,
@@ -37,7 +37,7 @@ class Survey:
   """What is known of a source after a pass.
 
   Attributes:
-    reader: of the episodes.
+    viewer: of the episodes.
     figures: of each episode, in the order of the source.
     ranked: the most suspected episode first.
     statistics: by path of all numbers of steps.
@@ -47,7 +47,7 @@ class Survey:
     frame_bytes: of a JPEG of all cameras together, by (size, quality).
   """
 
-  reader: EpisodeReader
+  viewer: EpisodeViewer
   figures: list[EpisodeFigures] = dataclasses.field(default_factory=list)
   ranked: list[Suspicion] = dataclasses.field(default_factory=list)
   statistics: dict[str, PathStatistics] = dataclasses.field(default_factory=dict)
@@ -65,14 +65,14 @@ class Survey:
 
 
 def survey_episodes(
-  reader: EpisodeReader,
+  viewer: EpisodeViewer,
   export: ExportSide | None = None,
   progress: Progress | None = None,
 ) -> Survey:
   """Reads every episode once: figures, statistics, thumbnails.
 
   Args:
-    reader: of the episodes.
+    viewer: of the episodes.
     export: asked what it would do in each, for its error.
     progress: counts them.
   Returns:
@@ -80,19 +80,19 @@ def survey_episodes(
   Raises:
     SpecError: an episode cannot be read, or there is none.
   """
-  survey = Survey(reader)
-  columns = reader.columns
+  survey = Survey(viewer)
+  columns = viewer.columns
   counted = {
     path: accumulators.create_accumulator(
-      specs.ExtendedTensorSpec.from_spec(reader.spec[path], is_sequence=False), False
+      specs.ExtendedTensorSpec.from_spec(viewer.spec[path], is_sequence=False), False
     )
     for path in columns.series
   }
   rows: dict[str, list[np.ndarray]] = {path: [] for path in columns.series}
   num_rows = 0
   sizes: list[dict[tuple[int, int], float]] = []
-  for number, values in reader.episodes(None, progress):
-    length = num_steps(values, reader.spec)
+  for number, values in viewer.episodes(None, progress):
+    length = num_steps(values, viewer.spec)
     figures = measure_episode(number, length, values, columns)
     for path in columns.series:
       if path in values:
@@ -106,11 +106,11 @@ def survey_episodes(
     _add_thumbnail(survey, number, values, length)
     count = len(survey.figures)
     if count & (count - 1) == 0 and columns.cameras and len(sizes) < 6:
-      sizes.append(_frame_bytes(reader, values, length))
+      sizes.append(_frame_bytes(viewer, values, length))
     survey.figures.append(figures)
   if not survey.figures:
     raise errors.SpecError(
-      f"view: {reader.path}: expected episodes with steps, got none."
+      f"view: {viewer.path}: expected episodes with steps, got none."
     )
   survey.statistics = {
     path: found.finish() for path, found in counted.items() if found.rows
@@ -146,20 +146,20 @@ def _text(values: Values, paths: tuple[str, ...]) -> str:
 
 
 def _add_thumbnail(survey: Survey, number: int, values: Values, length: int) -> None:
-  camera = next((p for p in survey.reader.columns.cameras if p in values), None)
+  camera = next((p for p in survey.viewer.columns.cameras if p in values), None)
   if camera is not None:
-    image = survey.reader.frames(values, camera, np.asarray([length // 2]))
+    image = survey.viewer.frames(values, camera, np.asarray([length // 2]))
     (survey.thumbnails[number],) = encode_jpegs(image, THUMBNAIL, THUMBNAIL_QUALITY)
 
 
 def _frame_bytes(
-  reader: EpisodeReader, values: Values, length: int
+  viewer: EpisodeViewer, values: Values, length: int
 ) -> dict[tuple[int, int], float]:
   """Returns the bytes of the cameras' frames of a step, by size and quality."""
   steps = np.asarray([length // 2])
   images = [
-    reader.frames(values, path, steps)
-    for path in reader.columns.cameras
+    viewer.frames(values, path, steps)
+    for path in viewer.columns.cameras
     if path in values
   ]
   return {

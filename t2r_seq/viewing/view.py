@@ -7,16 +7,19 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq import convert, errors, files, policies, specs, windows
-from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
+from t2r_seq import errors, files, policies, specs, windows
+from t2r_seq.episodes import Episodes, as_episodes
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.viewing import sheets
-from t2r_seq.viewing.episodes import EpisodeReader
+from t2r_seq.viewing.episodes import EpisodeViewer
 from t2r_seq.viewing.model_side import ExportSide, ModelSide
 from t2r_seq.viewing.page import MAX_BYTES, PageReport, SourcePage, write_page
 from t2r_seq.viewing.survey import Survey, survey_episodes
 from t2r_seq.windows.cut import DEFAULT_PADDING
+
+
+Source = str | os.PathLike[str] | Episodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,15 +36,12 @@ class View:
 
 
 def view(
-  sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+  sources: Source | Sequence[Source],
   output: str | os.PathLike[str],
   *,
   spec: specs.SpecStructure | None = None,
   model: Any = None,
   predictor: Any = None,
-  kind: str | None = None,
-  options: convert.ConversionOptions | None = None,
-  episodes: Episodes | None = None,
   max_bytes: int = MAX_BYTES,
   png: str | os.PathLike[str] | None = None,
   rrd: str | os.PathLike[str] | None = None,
@@ -55,15 +55,12 @@ def view(
   keep-list.
 
   Args:
-    sources: one source of whatever `convert.open_episodes` reads, or two that are shown
-      side by side.
+    sources: a path, or episodes that `open_episodes` returns with options, such as a
+      split; or two of these, which are shown side by side.
     output: the page, an HTML file in a folder that is there.
     spec: of records, flat or with time offsets; with offsets the page has windows.
     model: as it is trained: windows are those of its specs and padding, preprocessed.
     predictor: has an export of a model; asked at each step what it would do.
-    kind: of the sources, where what is there doesn't tell.
-    options: how they are read, and which split.
-    episodes: numbers of those to look at, or a file that lists them; None for all.
     max_bytes: of the page, which holds as much as fits.
     png: a contact sheet, too, of the most suspected episodes; asks for Pillow.
     rrd: a recording for Rerun, too, of all episodes; asks for rerun-sdk.
@@ -75,11 +72,11 @@ def view(
     ImportError: what a sheet or a recording asks for is not installed.
     OSError: a file cannot be written, or would take the place of one of another kind.
   """
-  names = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-  paths = [os.fspath(name) for name in names]
-  if not 1 <= len(paths) <= 2:
+  is_one = isinstance(sources, (str, os.PathLike, Episodes))
+  given: list[Any] = [sources] if is_one else list(sources)  # type: ignore[arg-type]
+  if not 1 <= len(given) <= 2:
     raise errors.SpecError(
-      f"view: expected one source, or two, got {len(paths)}. Put a pattern of files in "
+      f"view: expected one source, or two, got {len(given)}. Put a pattern of files in "
       "quotes."
     )
   _check_folder(output)
@@ -96,8 +93,10 @@ def view(
   if features is not None:
     flat = windows.flat_specs(TensorSpecStruct({**features, **labels}))
   pages = []
-  for path, name in zip(paths, _names(paths), strict=True):
-    reader = EpisodeReader(path, kind, flat, options, episodes)
+  opened = [as_episodes(source, spec=flat) for source in given]
+  names = _names([episodes.path for episodes in opened])
+  for episodes, name in zip(opened, names, strict=True):
+    viewer = EpisodeViewer(episodes)
     side = None
     if features is not None and windows.is_windowed({**features, **labels}):
       padding = DEFAULT_PADDING if model is None else model.padding
@@ -105,9 +104,9 @@ def view(
       if model is None and predictor is not None:
         record = predictor.get_policy_record()
         padding = padding if record is None else record.padding
-      side = ModelSide(reader, features, labels, padding, preprocessor)
-    export = None if predictor is None else ExportSide(reader, predictor)
-    survey = survey_episodes(reader, export, progress)
+      side = ModelSide(viewer, features, labels, padding, preprocessor)
+    export = None if predictor is None else ExportSide(viewer, predictor)
+    survey = survey_episodes(viewer, export, progress)
     pages.append(SourcePage(name, survey, side, export))
   report = write_page(pages, output, max_bytes, progress)
   if png is not None:

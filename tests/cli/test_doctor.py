@@ -138,8 +138,8 @@ def test_everything_fits_100_columns(run_main):
 
 
 ERRORS = {
-  "no store": ([os.curdir], "expected a store (with a store.json), a dataset of L"),
-  "nothing": (["gone"], "gone: expected at least one file, got none"),
+  "no store": ([os.curdir], "expected a store (with a store.json), a LeRobot folder"),
+  "nothing": (["gone"], "TFRecord files, got nothing there"),
   "wrong specs": (
     ["s", "--spec", "doctor_specs:WRONG"],
     "doctor_specs has no 'WRONG'",

@@ -158,7 +158,7 @@ def test_the_spec_of_a_store(make_store, run_main):
 
 
 ERRORS = {
-  "no store": (["."], "expected a store (with a store.json), a dataset of LeRobot's"),
+  "no store": (["."], "expected a store (with a store.json), a LeRobot folder"),
   "no manifest": (["m"], "without its store.json: t2r_seq doctor m --spec SPEC --sal"),
   "max_records": (["s", "--max_records", "3"], "--max_records is for TFRecord files"),
 }

@@ -57,7 +57,7 @@ def make(*names):
   return make_files
 
 
-READ = r"expected a store \(with a store.json\), a dataset of LeRobot's .* got "
+READ = r"expected a store \(with a store.json\), a LeRobot folder .* got "
 # name: (what is in the folder, what is said)
 UNKNOWN = {
   "nothing": (make(), r"got a folder with \[\]. Name the files of the dataset"),

@@ -38,6 +38,7 @@ FLOORS = {
   "transitions": 6,
   "models": 7,
   "replay": 7,
+  "checks": 7,
   "meta_learning": 8,
   "training": 8,
   "verification": 8,

@@ -12,13 +12,11 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import (
-  convert,
   data,
   errors,
   models,
   policies,
   preprocessors,
-  records,
   specs,
   statistics,
   store,
@@ -32,10 +30,6 @@ from t2r_seq.progress import Progress
 from t2r_seq.viewing.model_side import ModelSide
 from tests.records import rlds_data
 from tests.viewing import browser
-
-
-def values_of(episodes):
-  return [episode.values for episode in episodes]
 
 
 _SPEC = specs.ExtendedTensorSpec
@@ -203,7 +197,7 @@ def test_planted_defects_are_among_the_first_five_and_the_page_has_it_all(
 
 def test_windows_are_those_of_training(folder, model):
   path = str(folder / "small")
-  reader = viewing.EpisodeReader(path)
+  reader = viewing.EpisodeViewer(open_episodes(path))
   mode = specs.ModeKeys.TRAIN
   side = ModelSide(
     reader,
@@ -228,28 +222,6 @@ def test_windows_are_those_of_training(folder, model):
   np.testing.assert_array_equal(real, features.state_mask.numpy())
 
 
-@pytest.mark.parametrize(
-  "name", ["out.tfrecord", "out.hdf5", "out.zarr", "out.lerobot"]
-)
-def test_every_source(folder, tmp_path, name):
-  small, path = str(folder / "small"), tmp_path / name
-  arguments = ["view", str(path), "-o", str(tmp_path / "page.html")]
-  if name == "out.tfrecord":
-    spec = specs.TensorSpecStruct(STORED)
-    records.write_records(str(path), spec, values_of(open_episodes(small)))
-    (tmp_path / "spec.json").write_text(spec.to_json())
-    arguments += ["--spec", str(tmp_path / "spec.json")]
-  else:
-    drop = "timestamp" if name == "out.lerobot" else "task"
-    options = {"video_codec": "png"} if name == "out.lerobot" else {}
-    convert.convert(small, str(path), fps=10, drop=[drop], **options)
-  assert main(arguments) == 0
-  (source,) = _data(tmp_path / "page.html")
-  assert len(source["detail"]) == 3
-  assert len(source["cameras"]) == 1
-  assert source["numSteps"] == store.EpisodeStore(small).num_steps
-
-
 def test_a_command_that_is_rarely_given_is_not_jerky(tmp_path):
   spec = {"close": _SPEC((1,), tf.float32, "close", is_sequence=True)}
   path = str(tmp_path / "store")
@@ -258,7 +230,7 @@ def test_a_command_that_is_rarely_given_is_not_jerky(tmp_path):
       close = np.zeros([15, 1], np.float32)
       close[9:] = number % 4 == 0
       writer.append_episode({"close": close})
-  survey = viewing.survey_episodes(viewing.EpisodeReader(path))
+  survey = viewing.survey_episodes(viewing.EpisodeViewer(open_episodes(path)))
   assert not [r for e in survey.ranked for r in e.reasons if "jerks" in r.text]
 
 
@@ -272,7 +244,7 @@ def test_bad_numbers_times_and_lengths(tmp_path):
     path: value[:4] if value.ndim else value for path, value in episodes[9].items()
   }
   path = _make_store(tmp_path / "store", episodes)
-  survey = viewing.survey_episodes(viewing.EpisodeReader(path))
+  survey = viewing.survey_episodes(viewing.EpisodeViewer(open_episodes(path)))
   said = {
     each.number: [reason.text for reason in each.reasons] for each in survey.ranked
   }
@@ -352,7 +324,7 @@ def test_episodes_of_rlds(tmp_path):
 BAD = [
   (
     ["nothing_there"],
-    r"expected a store \(with a store.json\), a dataset of LeRobot's",
+    r"expected a store \(with a store.json\), a LeRobot folder \(with meta",
   ),
   (["store", "small", "store"], "expected one source, or two, got 3"),
   (["store", "--episodes", "77"], "expected numbers from 0 to 39, got 77"),
