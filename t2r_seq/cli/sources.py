@@ -97,6 +97,14 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
   )  # fmt: skip
 
 
+def opening_options(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the options of `open_episodes` that are given, with `format`."""
+  names = ("split", "layout", "frames_by", "frame_tolerance", *BOUNDS)
+  given = {name: getattr(args, name) for name in names}
+  given |= {"format": args.source_format, "drop": args.drop or None}
+  return {name: value for name, value in given.items() if value not in (None, False)}
+
+
 def open_source(
   paths: str | Sequence[str], args: argparse.Namespace, spec: Any = None
 ) -> Episodes:
@@ -109,16 +117,11 @@ def open_source(
   """
   from t2r_seq import episodes
 
-  names = ("layout", "frames_by", "frame_tolerance", *BOUNDS)
-  given = {name: getattr(args, name) for name in names}
   return episodes.as_episodes(
     paths if isinstance(paths, str) else ",".join(paths),
-    args.source_format,
     spec=spec,
-    split=args.split,
     episodes=parse_episodes(getattr(args, "episodes", None)),
-    drop=args.drop,
-    **{name: value for name, value in given.items() if value not in (None, False)},
+    **opening_options(args),
   )
 
 

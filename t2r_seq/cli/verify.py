@@ -32,7 +32,6 @@ the export is looked for where it was; --export names it.
 The status is 0 where all is identical, and 1 where something differs; with --strict
 also where the dataset does not fit."""
 _SERVER = "ws://"
-_SOURCE_KINDS = ("store", "tfrecord", "lerobot", "rlds")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="EXPORT",
     help="an export, or its folder; a lite folder; or ws://HOST:PORT of a server",
   )
-  parser.add_argument(
-    "dataset", metavar="DATASET", help="a store, a dataset of LeRobot's, or records"
-  )
-  parser.add_argument(
-    "--from", dest="kind", choices=_SOURCE_KINDS, help="what DATASET is, if not clear"
-  )
-  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
+  parser.add_argument("dataset", metavar="DATASET", help="a data set of any format")
+  sources.add_opening(parser)
   console.add_arguments(parser)
   parser.add_argument(
     "--no_model", action="store_true", help="do without the model's code"
@@ -119,15 +113,30 @@ def _verify(args: argparse.Namespace, policy: Any) -> Any:
     policy,
     args.dataset,
     model,
-    kind=args.kind,
-    split=args.split,
     reference=reference,
     statistics_path=args.statistics,
     observe=console.load_object("--observe", args.observe) if args.observe else None,
     num_episodes=args.episodes or None,
     **({} if args.tolerance is None else {"tolerance": args.tolerance}),
     source=args.source,
+    **_opening_options(args),
   )
+
+
+def _opening_options(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns how the dataset is opened: frames are found as training finds them."""
+  import gin
+
+  from t2r_seq.episodes import registry
+
+  given = sources.opening_options(args)
+  name = given.get("format")
+  chosen = registry.get_format(name) if name else registry.find_format(args.dataset)
+  configured = {}
+  for name in {"frames_by", "frame_tolerance"} & chosen.options:
+    with contextlib.suppress(ValueError):  # Not configured.
+      configured[name] = gin.query_parameter(f"LeRobotInputGenerator.{name}")
+  return configured | given
 
 
 def _load_policy(place: str, stack: contextlib.ExitStack) -> Any:

@@ -1,28 +1,29 @@
-"""What training sees of a dataset, and what a robot would: two roads to one episode."""
+"""What training sees of episodes, and what a robot would: two roads to one episode."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import convert, data, errors, records, specs, windows
-from t2r_seq.convert import opening
-from t2r_seq.episodes.episodes import Episodes
+from t2r_seq import errors, records, specs, windows
+from t2r_seq.episodes import Episodes, as_episodes
 from t2r_seq.episodes.rates import control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
-from t2r_seq.windows.cut import Padding
+from t2r_seq.windows.cut import Anchors, Padding, mask_paths
+from t2r_seq.windows.reader import present_path
 
 Arrays = dict[str, np.ndarray]
 _BATCH_SIZE = 64
-_RAW, _INPUT, _LABEL = "raw/", "input/", "label/"
+_RAW, _LABEL = "features/", "labels/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,108 +58,93 @@ class Episode:
 
 
 class Dataset:
-  """A dataset as training reads it, and as a robot would see it.
+  """Episodes as training sees them, and as a robot would.
 
-  The first is the input generator of its kind, with the specs, the padding and the
-  preprocessor of the model; the second the episodes as conversions read them. Neither
-  knows of the other.
+  Training's side are windows, cut and decoded as input generators do it, with the
+  specs, the padding and the preprocessor of the model. A robot sees step by step what
+  the episodes have. Neither uses the other.
 
   Attributes:
     path: of the dataset.
     source: its episodes.
-    control_period: seconds from a step to the next one, if the dataset says so.
+    control_period: seconds from a step to the next one, if the dataset has it.
+    trained_spec: what training sees, by path, before preprocessing.
+    observed_spec: what a robot sees, by path: a step of each, and context features.
   """
 
   def __init__(
     self,
-    path: str,
-    kind: str | None,
+    dataset: str | os.PathLike[str] | Episodes,
     feature_spec: TensorSpecStruct,
     padding: Padding,
     preprocessor: Any = None,
-    split: str | None = None,
     label_spec: TensorSpecStruct | None = None,
     image_decoding: records.ImageDecoding | None = None,
+    **options: Any,
   ) -> None:
     """Opens the dataset.
 
     Args:
-      path: a store, a dataset of LeRobot's, or patterns of TFRecord files.
-      kind: of it, where what is there doesn't tell; 'rlds' for RLDS records.
+      dataset: its episodes, or a path.
       feature_spec: the raw features of the exported policy, by path.
       padding: as in training.
       preprocessor: of the model; None compares raw windows only.
-      split: the only one to be read; None for all.
-      label_spec: labels that a task is learned from; None: there are none.
-      image_decoding: of training's input, if it crops or resizes images; None for what
-        gin configures. A robot has whole images.
+      label_spec: labels that a task is learned from; None for no labels.
+      image_decoding: of training's input, if it crops or resizes images. A robot has
+        whole images.
+      **options: of `open_episodes`, for a path.
     Raises:
       SpecError: it cannot be read, or lacks what the policy sees; all is named.
     """
-    self.path = path
-    self._kind = opening.source_kind(path, kind)
-    self._preprocessor = preprocessor
-    self._split = split
     self._image_decoding = image_decoding
-    self._label_spec = TensorSpecStruct() if label_spec is None else label_spec
-    self._spec = feature_spec if preprocessor is None else self._trained_specs()
-    self._cut = windows.Cut(padding=padding)
-    self._observed = TensorSpecStruct(
+    labels = TensorSpecStruct() if label_spec is None else label_spec
+    self.trained_spec = feature_spec
+    if preprocessor is not None:
+      in_spec = preprocessor.get_in_feature_specification(ModeKeys.EVAL)
+      flat = specs.flatten_spec_structure(in_spec)
+      self.trained_spec = filter_required_flat_tensor_spec(flat)
+    self.observed_spec = TensorSpecStruct(
       (path, spec)
       for path, spec in windows.flat_specs(feature_spec).items()
-      if not path.startswith("action/") or path in self._spec
+      if not path.startswith("action/") or path in self.trained_spec
     )
     # A policy is given the episode's last step at each step.
     self._goals = {p for p, s in feature_spec.items() if s.time_offsets == "last"}
-    frames: dict[str, Any] = {}
-    if self._kind == opening.LEROBOT:
-      # As training finds the frames, which gin may configure.
-      generator = data.LeRobotInputGenerator(path)
-      frames = {
-        "frames_by": generator.frames_by,
-        "frame_tolerance": generator.frame_tolerance,
-      }
-    options = convert.ConversionOptions(filter=split, **frames)
-    of_records = self._kind in (opening.TFRECORD, opening.RLDS)
-    wanted = None
-    if of_records:
-      wanted = TensorSpecStruct(
-        (p, self._as_stored(p, s)) for p, s in self._observed.items()
-      )
-    self.source: Episodes = opening.open_source(self._kind, path, options, spec=wanted)
-    # Training reads depth in the unit of a spec, and conversions in metres.
-    self._depth: set[str] = set()
-    if self._kind == opening.LEROBOT:
-      features = convert.LeRobotFolder(path).features
-      self._depth = {key for key, f in features.items() if f.depth is not None}
-    self.control_period = control_period(self.source.metadata)
+    read = {**windows.flat_specs(labels), **windows.flat_specs(self.trained_spec)}
+    read = {p: self._as_stored(p, s) for p, s in {**read, **self.observed_spec}.items()}
+    episodes = as_episodes(dataset, spec=TensorSpecStruct(read), **options)
+    self.path = episodes.path
+    self.control_period = control_period(episodes.metadata)
+    self.source = self._with_depth(episodes)
     self._columns = self._find_columns(feature_spec)
-
-  @property
-  def observed_spec(self) -> TensorSpecStruct:
-    """What a robot sees, by path: a step of each, and context features."""
-    return self._observed
-
-  @property
-  def trained_spec(self) -> TensorSpecStruct:
-    """What training sees, by path, before preprocessing."""
-    return self._spec
+    wanted = TensorSpecStruct(
+      (f"{prefix}{path}", ExtendedTensorSpec.to_spec(spec))
+      for prefix, flat in ((_RAW, self.trained_spec), (_LABEL, labels))
+      for path, spec in flat.items()
+    )
+    self._training = _TrainingWindows(self, wanted, padding, preprocessor)
 
   def stored_spec(self, path: str) -> ExtendedTensorSpec:
     """Returns the spec of what the dataset has for a path."""
     return self.source.spec[self._columns[path]]
 
-  def _trained_specs(self) -> TensorSpecStruct:
-    in_spec = self._preprocessor.get_in_feature_specification(ModeKeys.EVAL)
-    flat = specs.flatten_spec_structure(in_spec)
-    return filter_required_flat_tensor_spec(flat)
+  def _with_depth(self, episodes: Episodes) -> Episodes:
+    """Reads depth in millimetres where the policy sees uint16."""
+    columns = source_paths(self.observed_spec, episodes.spec)
+    dtypes = {
+      columns[p]: s.stored_dtype or s.dtype for p, s in self.observed_spec.items()
+    }
+    millimetres = {
+      path: tf.uint16 for path in episodes.depth if dtypes.get(path) == tf.uint16
+    }
+    return episodes.cast(millimetres) if millimetres else episodes
 
   def _find_columns(self, feature_spec: TensorSpecStruct) -> dict[str, str]:
     """Finds what the dataset has for each path; see `source_paths`."""
     known = self.source.spec
     columns, found = {}, []
     sources = source_paths(feature_spec, known)
-    for path, spec in self._observed.items():
+    for path, spec in self.observed_spec.items():
       column = sources[path]
       if column not in known:
         want, hint = errors.describe(spec), errors.nearest(path, known)
@@ -167,11 +153,10 @@ class Dataset:
       stored = known[column]
       frame = stored.shape.as_list() if stored.shape.rank is not None else None
       is_same = frame is None or spec.shape.is_compatible_with(stored.shape)
-      is_same = is_same or self._is_whole(column, stored)
+      is_same = is_same or self.is_whole(column, stored)
       is_same = is_same or bool(added_axes(stored.shape, spec.shape))
-      is_image = specs.is_encoded_image_spec(stored) or self._is_whole(column, stored)
+      is_image = specs.is_encoded_image_spec(stored) or self.is_whole(column, stored)
       is_stored = stored.dtype in (spec.dtype, spec.stored_dtype)
-      is_stored = is_stored or (column in self._depth and spec.dtype == tf.uint16)
       if not is_same or not (is_image or is_stored):
         want, got = errors.describe(spec), errors.describe(stored)
         hint = "The policy cannot be given it: was it trained on other data?"
@@ -187,60 +172,47 @@ class Dataset:
     Args:
       limit: how many; None for all.
     Raises:
-      SpecError: the two roads have other episodes.
+      SpecError: an episode lacks what the policy sees.
     """
-    rows = _Rows(self._batches())
-    read = {
-      **self._as_windows(),
-      **{f"{_LABEL}{p}": s for p, s in self._label_spec.items()},
-    }
-    grid = windows.WindowGrid(windows.time_span(TensorSpecStruct(read)), self._cut)
     for number, read in enumerate(itertools.islice(self.source, limit)):
       values = read.values
+      where = f"verify: {self.path}: episode {number}"
       observed, context = {}, set()
       for path, column in self._columns.items():
-        if column not in values:
-          raise errors.SpecError(
-            f"verify: {self.path}: episode {number}: {path}: expected a value, got "
-            "none. The policy is given it at every step."
-          )
         stored = self.source.spec[column]
-        is_whole = self._is_whole(column, stored)
-        seen = self._observed[path]
-        observed[path] = _decoded(values[column], stored, seen, path, is_whole)
-        if column in self._depth and seen.dtype == tf.uint16:
-          millimetres = np.rint(observed[path] * np.float32(1000))
-          observed[path] = millimetres.clip(0, 65535).astype(np.uint16)
+        is_whole = self.is_whole(column, stored)
+        array = _value(where, values, path, column)
+        seen = self.observed_spec[path]
+        observed[path] = _decoded(array, stored, seen, path, is_whole)
         if path in self._goals and stored.is_sequence:
           observed[path] = observed[path][-1]
         if path in self._goals or not stored.is_sequence:
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
       num_steps = next(iter(lengths.values()))
-      anchors = grid.start(np.arange(grid.num_windows(num_steps)))
-      taken = rows.take(len(anchors), self.path, number)
+      anchors, found, inputs = self._training.read(where, values, num_steps)
       yield Episode(
         number,
         f"episode {number}",
         observed,
         anchors,
-        _below(taken, _RAW),
-        _below(taken, _INPUT),
-        _below(taken, _LABEL),
+        _below(found, _RAW),
+        inputs,
+        _below(found, _LABEL),
         frozenset(context),
         num_steps,
       )
 
   def _as_stored(self, path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
     stored = spec.as_stored()
-    if not self._is_whole(path, spec):
+    if not self.is_whole(path, spec):
       return stored
     # As a string, whose images may have any size.
     return ExtendedTensorSpec(
       stored.shape[:-3], tf.string, stored.name, is_sequence=stored.is_sequence
     )
 
-  def _is_whole(self, path: str, spec: ExtendedTensorSpec) -> bool:
+  def is_whole(self, path: str, spec: ExtendedTensorSpec) -> bool:
     """Whether training sees another size of an image than the dataset has."""
     decoding = self._image_decoding
     return decoding is not None and any(
@@ -251,7 +223,7 @@ class Dataset:
     """Returns what training's input does to the size of an image; None for nothing."""
     column = self._columns.get(path, path)
     stored = self.source.spec.get(column)
-    if stored is None or not self._is_whole(column, stored):
+    if stored is None or not self.is_whole(column, stored):
       return None
     decoding = self._image_decoding
     crop = None if decoding is None else decoding.crop(column, stored)
@@ -259,103 +231,169 @@ class Dataset:
       return "resizes it to the size of its spec"
     return f"crops it to (y, x, height, width) = {crop}"
 
-  def _as_windows(self) -> TensorSpecStruct:
-    """Returns the specs of one anchor: a step of each sequence."""
-    result = TensorSpecStruct()
-    for path, spec in self._spec.items():
-      leaf = ExtendedTensorSpec.to_spec(spec)
-      if leaf.is_sequence:
-        offsets = 0 if leaf.time_offsets is None else leaf.time_offsets
-        leaf = ExtendedTensorSpec.from_spec(
-          leaf, is_sequence=False, time_offsets=offsets
-        )
-      result[path] = leaf
-    return result
+  def decode(
+    self, column: str, encoded: np.ndarray, spec: ExtendedTensorSpec
+  ) -> np.ndarray:
+    """Decodes images as training's input does, [T, ...] strings to pixels."""
+    shown = ExtendedTensorSpec.from_spec(
+      spec, shape=spec.frame_shape, dtype=_stored_dtype(spec), time_offsets=None
+    )
+    how = self._image_decoding or True
+    given = tf.constant(encoded.tolist(), tf.string, encoded.shape)
+    return records.decode_images(given, shown, column, how).numpy()
 
-  def _batches(self) -> tf.data.Dataset:
-    wanted = self._as_windows()
-    if not windows.is_windowed(wanted) and self._kind != opening.STORE:
-      raise errors.SpecError(
-        f"verify: {self.path}: expected features with time offsets, or a store: of "
-        "others each record is a sample of its own, and none an episode. Convert the "
-        "steps to a store: t2r_seq convert."
-      )
-    generator = self._generator()
-    generator.set_episodes(None, self._split)  # Whatever training reads.
-    generator.set_feature_specifications(wanted)
-    generator.set_label_specifications(self._label_spec)
-    generator.set_padding(self._cut.padding)
-    mode = ModeKeys.EVAL if self._label_spec else ModeKeys.INFER
-    batches = generator.create_dataset(mode)
-    sequences = {path for path, spec in self._spec.items() if spec.is_sequence}
-    preprocessor = self._preprocessor
 
-    @tf.autograph.experimental.do_not_convert
-    def prepare(features: Any, labels: Any = None) -> dict[str, tf.Tensor]:
-      told = {f"{_RAW}{path}": value for path, value in features.items()}
-      told.update((f"{_LABEL}{path}", value) for path, value in (labels or {}).items())
-      if preprocessor is None:
-        return told
-      given = TensorSpecStruct(
-        (path, value[:, tf.newaxis] if path in sequences else value)
-        for path, value in features.items()
-      )
-      made, _ = preprocessor.preprocess(given, None, ModeKeys.EVAL)
-      told.update((f"{_INPUT}{path}", value) for path, value in made.items())
-      return told
+class _TrainingWindows:
+  """Cuts the windows of an episode as training does, and preprocesses them."""
 
-    return batches.map(prepare)
+  def __init__(
+    self,
+    dataset: Dataset,
+    wanted: TensorSpecStruct,
+    padding: Padding,
+    preprocessor: Any,
+  ) -> None:
+    """Plans the windows.
 
-  def _generator(self) -> data.AbstractInputGenerator:
-    """Returns the input generator; what is configured of it is as in training."""
-    options: dict[str, Any] = {"drop_remainder": False}
-    if self._image_decoding is not None:
-      options["image_decoding"] = self._image_decoding
-    if self._kind == opening.STORE:
-      return data.StoreInputGenerator(
-        self.path, _BATCH_SIZE, shard_index=0, num_shards=1, **options
-      )
-    if self._kind == opening.LEROBOT:
-      return data.LeRobotInputGenerator(self.path, _BATCH_SIZE, **options)
-    if self._kind in (opening.TFRECORD, opening.RLDS):
-      is_rlds = self._kind == opening.RLDS
-      cls = data.RldsInputGenerator if is_rlds else data.DefaultRecordInputGenerator
-      return cls(self.path, _BATCH_SIZE, on_bad_record="raise", **options)
-    raise errors.SpecError(
-      f"verify: {self.path}: expected data that is trained on as it is, got "
-      f"{self._kind}. Convert it to a store: t2r_seq convert."
+    Args:
+      dataset: of the episodes.
+      wanted: specs below 'features/' and 'labels/'.
+      padding: as in training.
+      preprocessor: of the model, or None.
+    """
+    self._dataset = dataset
+    self._preprocessor = preprocessor
+    self._sequences = {path for path, spec in wanted.items() if spec.is_sequence}
+    self._specs = TensorSpecStruct((p, _as_step(spec)) for p, spec in wanted.items())
+    masks = mask_paths(self._specs)
+    known = dataset.source.spec
+    self._columns = {}
+    for prefix in (_RAW, _LABEL):
+      own = {
+        p.removeprefix(prefix): s for p, s in wanted.items() if p.startswith(prefix)
+      }
+      self._columns |= {
+        f"{prefix}{path}": column
+        for path, column in source_paths(own, known).items()
+        if column in known and f"{prefix}{path}" not in masks
+      }
+    self._encoded = {
+      path
+      for path, column in self._columns.items()
+      if specs.is_encoded_image_spec(known[column])
+      or dataset.is_whole(column, known[column])
+    }
+    element: dict[str, tf.TensorSpec] = {}
+    for path, column in self._columns.items():
+      stored, spec = known[column], self._specs[path]
+      shape, dtype = stored.shape, stored.dtype
+      if path in self._encoded:
+        shape, dtype = spec.frame_shape, _stored_dtype(spec)
+      lead = [None] * stored.is_sequence
+      element[path] = tf.TensorSpec(tf.TensorShape(lead).concatenate(shape), dtype)
+    for path in {*masks.values()} & self._encoded:
+      if known[self._columns[path]].is_sequence:
+        element[present_path(path)] = tf.TensorSpec([None], tf.bool)
+    self._reader = windows.WindowReader(
+      element, self._specs, windows.Cut(padding=padding)
+    )
+    self._prepare = tf.function(
+      self._preprocess, autograph=False, reduce_retracing=True
     )
 
+  def read(
+    self, where: str, values: Arrays, num_steps: int
+  ) -> tuple[np.ndarray, Arrays, Arrays]:
+    """Cuts all windows of an episode.
 
-class _Rows:
-  """Rows of batches, one after the other."""
+    Args:
+      where: the episode, for errors.
+      values: of the episode, as they are stored.
+      num_steps: T.
+    Returns:
+      The anchors, [n]; windows by path, below 'features/' and
+        'labels/', [n, ...]; and what
+      the network is given, by path.
+    """
+    grid = self._reader.grid
+    anchors = grid.start(np.arange(grid.num_windows(num_steps)))
+    columns = self._decode(where, values)
 
-  def __init__(self, batches: tf.data.Dataset) -> None:
-    self._batches = batches.as_numpy_iterator()
-    self._held: list[Arrays] = []
+    def take(path: str, rows: np.ndarray | None) -> np.ndarray:
+      if rows is None:
+        return np.repeat(columns[path][np.newaxis], len(anchors), axis=0)
+      return columns[path][rows]
 
-  def take(self, count: int, path: str, number: int) -> Arrays:
-    """Returns the next rows."""
-    while sum(_count(part) for part in self._held) < count:
-      batch = next(self._batches, None)
-      if batch is None:
-        raise errors.SpecError(
-          f"verify: {path}: episode {number}: expected {count} windows of it in "
-          "training's input, got fewer. Do the two read the same episodes?"
-        )
-      self._held.append(batch)
-    if not self._held:
-      return {}
-    joined = {
-      path: np.concatenate([part[path] for part in self._held])
-      for path in self._held[0]
-    }
-    self._held = [{path: value[count:] for path, value in joined.items()}]
-    return {path: value[:count] for path, value in joined.items()}
+    found = self._reader.read_at(
+      take, Anchors(anchors, anchors, num_steps - 1 - anchors)
+    )
+    inputs: list[Arrays] = []
+    if self._preprocessor is not None:
+      for start in range(0, len(anchors), _BATCH_SIZE):
+        batch = {
+          path.removeprefix(_RAW): tf.constant(value[start : start + _BATCH_SIZE])
+          for path, value in found.items()
+          if path.startswith(_RAW)
+        }
+        made = self._prepare(batch)
+        inputs.append({path: value.numpy() for path, value in made.items()})
+    return anchors, found, _joined(inputs)
+
+  def _decode(self, where: str, values: Arrays) -> Arrays:
+    """Returns the columns of an episode by path, their images decoded."""
+    masked = {*mask_paths(self._specs).values()}
+    columns = {}
+    for path, column in self._columns.items():
+      array = _value(where, values, column, column)
+      if path in self._encoded:
+        is_missing = np.asarray(array == b"", bool)
+        if is_missing.any() and path not in masked:
+          raise errors.SpecError(
+            f"{where}: {column}: expected an image in every step, got none at step "
+            f"{np.argwhere(is_missing)[0][0] if array.ndim else 0}. Training needs its "
+            "mask: windows.add_mask_specs."
+          )
+        if array.ndim:
+          flat = is_missing.reshape(len(array), -1)
+          columns[present_path(path)] = ~flat.any(axis=1)
+        array = self._dataset.decode(column, array, self._specs[path])
+      columns[path] = array
+    return columns
+
+  def _preprocess(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    given = TensorSpecStruct(
+      (path, value[:, tf.newaxis] if f"{_RAW}{path}" in self._sequences else value)
+      for path, value in raw.items()
+    )
+    made, _ = self._preprocessor.preprocess(given, None, ModeKeys.EVAL)
+    return dict(made.items())
 
 
-def _count(part: Arrays) -> int:
-  return len(next(iter(part.values())))
+def _as_step(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+  """Returns the spec of one anchor: a step of a sequence."""
+  if not spec.is_sequence:
+    return spec
+  offsets = 0 if spec.time_offsets is None else spec.time_offsets
+  return ExtendedTensorSpec.from_spec(spec, is_sequence=False, time_offsets=offsets)
+
+
+def _stored_dtype(spec: ExtendedTensorSpec) -> tf.DType:
+  return spec.stored_dtype or spec.dtype
+
+
+def _value(where: str, values: Arrays, path: str, column: str) -> np.ndarray:
+  if column not in values:
+    raise errors.SpecError(
+      f"{where}: {path}: expected a value, got none. The policy is given it at every "
+      "step."
+    )
+  return np.asarray(values[column])
+
+
+def _joined(parts: list[Arrays]) -> Arrays:
+  if not parts:
+    return {}
+  return {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
 
 
 def _below(values: Arrays, prefix: str) -> Arrays:

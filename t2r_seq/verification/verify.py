@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, policies, records, specs, statistics, windows
+from t2r_seq.episodes import Episodes
 from t2r_seq.lite import policy_io
 from t2r_seq.policies.execution import CHUNK_SUFFIX
 from t2r_seq.policies.lite_export import (
@@ -35,17 +37,16 @@ _NUM_DRAWS, _MOST_ERRORS = 64, 6.0
 
 def verify(
   predictor: Any,
-  dataset_path: str,
+  dataset: str | os.PathLike[str] | Episodes,
   model: Any = None,
   *,
-  kind: str | None = None,
-  split: str | None = None,
   reference: Any = None,
   statistics_path: str | None = None,
   observe: Observe | None = None,
   num_episodes: int | None = None,
   tolerance: float = TOLERANCE,
   source: str | None = None,
+  **options: Any,
 ) -> VerificationReport:
   """Proves that a policy sees what training saw, or finds the first difference.
 
@@ -61,11 +62,10 @@ def verify(
   Args:
     predictor: has a model: an `ExportedSavedModelPredictor`, or `CheckpointPredictor`;
       a `lite.LitePolicy`; or a `serving.PolicyClient`.
-    dataset_path: a store, a dataset of LeRobot's, or patterns of TFRecord files.
+    dataset: a path, or episodes that `open_episodes` returns with options, such as a
+      split.
     model: the model as it is trained, for its preprocessor and its specs; None compares
       raw windows, and outputs, only.
-    kind: of the dataset, where what is there doesn't tell; 'rlds' for RLDS records.
-    split: of the dataset, such as 'test'; None for all.
     reference: has what the outputs should be: a `CheckpointPredictor` of the run, or a
       predictor of the export. None takes the export's own `predict`, and of a lite
       folder or a server compares no outputs.
@@ -78,6 +78,7 @@ def verify(
       `policies.export_lite`.
     source: of a mixture that was trained on, whose data the dataset is like; None for
       any, where the input did the same to all of them.
+    **options: of `open_episodes`, for a path: format, split, layout, ...
   Returns:
     The report.
   Raises:
@@ -94,15 +95,14 @@ def verify(
   preprocessor = None if model is None else model.step_preprocessor
   stages = [] if record is None else record.stages_of(source)
   decodings = filter(None, map(records.ImageDecoding.from_stage, stages or []))
-  dataset = Dataset(
-    dataset_path,
-    kind,
+  data = Dataset(
+    dataset,
     _seen_specs(subject.feature_spec, subject.step_spec),
     padding,
     preprocessor,
-    split,
     None if subject.one_task is None else subject.one_task.label_spec,
     next(decodings, None),
+    **options,
   )
   if statistics_path is None and preprocessor is not None:
     stage = next(normalizing_stages(preprocessor), None)
@@ -110,12 +110,12 @@ def verify(
   known = (
     None if statistics_path is None else statistics.load_statistics(statistics_path)
   )
-  check = fit.FitCheck(dataset, known, record)
-  comparison = _Comparison(subject, reference, dataset, tolerance)
+  check = fit.FitCheck(data, known, record)
+  comparison = _Comparison(subject, reference, data, tolerance)
   count, steps = 0, 0
-  for episode in dataset.episodes(num_episodes):
+  for episode in data.episodes(num_episodes):
     check.add(episode)
-    lived = _live(subject, episode, observe, comparison.add, dataset.changed_size)
+    lived = _live(subject, episode, observe, comparison.add, data.changed_size)
     if lived is not None:
       comparison.compare(episode, lived)
     count, steps = count + 1, steps + episode.num_steps
@@ -140,7 +140,7 @@ def verify(
     )
   return VerificationReport(
     policy=subject.name,
-    dataset=dataset_path,
+    dataset=data.path,
     num_episodes=count,
     num_steps=steps,
     compared=tuple(comparison.described(model is not None)),

@@ -18,7 +18,6 @@ from t2r_seq.viewing.page import MAX_BYTES, PageReport, SourcePage, write_page
 from t2r_seq.viewing.survey import Survey, survey_episodes
 from t2r_seq.windows.cut import DEFAULT_PADDING
 
-
 Source = str | os.PathLike[str] | Episodes
 
 
