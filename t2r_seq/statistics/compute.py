@@ -144,8 +144,8 @@ def compute_statistics(
   merged in a fixed order.
 
   Args:
-    source: folder of an `EpisodeStore`, TFRecord files and patterns, or a file or
-      folder of another format; or the episodes that `convert.open_episodes` returns.
+    source: a path of any format, patterns of TFRecord files, or episodes that
+      `open_episodes` returns.
     output: JSON file to write.
     spec: of what to read, windowed or flat; by default all of a store, what the
       transform needs, or what the first 100 records look like.

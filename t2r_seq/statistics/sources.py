@@ -1,4 +1,4 @@
-"""What is counted: stores and record files, read once, part by part."""
+"""What is counted: episodes of any format, or record files, read once by parts."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, records, specs, store, windows
-from t2r_seq.convert import opening
-from t2r_seq.episodes import open_episodes
+from t2r_seq import errors, records, specs, windows
+from t2r_seq.episodes import Episodes, open_episodes, registry
+from t2r_seq.episodes.episodes import Values, num_steps
 from t2r_seq.records import framing
 from t2r_seq.records.files import FilePatterns, check_file_types
 from t2r_seq.records.framing import iterate_records
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
 from t2r_seq.statistics import statistics
 from t2r_seq.statistics.statistics import Statistics, file_fingerprints, load_statistics
-from t2r_seq.store import layout
+from t2r_seq.store import EpisodeStore, layout
 from t2r_seq.windows.n_step import final_path
 
 # Parts are read whole, one for each worker and a few in waiting.
 PART_BYTES = 16 << 20
-
-Values = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -619,153 +618,6 @@ def _may_be_absent(spec: specs.ExtendedTensorSpec) -> bool:
   return spec.is_optional or (spec.is_sequence and is_varlen)
 
 
-_MAX_EPISODES = 4096
-
-
-class Episodes(Source):
-  """Gives whole episodes, of whatever they are read from."""
-
-  is_blocks = False
-
-  def __init__(
-    self, spec: specs.TensorSpecStruct, images: bool, reads_bytes: bool
-  ) -> None:
-    """Makes what decodes images.
-
-    Args:
-      spec: flat specs of the paths to read.
-      images: decodes encoded images, and videos.
-      reads_bytes: gives strings and encoded images; otherwise counts them.
-    """
-    self.spec = spec
-    videos = {p for p, s in spec.items() if specs.is_video_spec(s) and not images}
-    encoded = {p: s for p, s in spec.items() if specs.is_encoded_image_spec(s)}
-    self._decoders = {p: _make_decoder(p, s) for p, s in encoded.items() if images}
-    self._counted = {
-      path
-      for path, leaf in spec.items()
-      if (path in encoded or leaf.dtype == tf.string) and path not in self._decoders
-    } | videos
-    if reads_bytes:
-      self._counted = set()
-    self._reads_bytes = reads_bytes
-
-  def _item(self, values: Mapping[str, Any], num_steps: int) -> Item:
-    """Makes an item of the values that there are; of what is counted, whatever."""
-    found: Values = {}
-    skipped: dict[str, int] = {}
-    for path, spec in self.spec.items():
-      if path not in values:
-        continue
-      value = values[path]
-      if spec.is_sequence and value is not None and not self._reads_bytes:
-        value = _without_missing(spec, value)
-      if path in self._counted and (value is None or value.dtype == object):
-        skipped[path] = 1
-        if spec.is_sequence:
-          skipped[path] = num_steps if value is None else len(value)
-        continue
-      if path in self._decoders:
-        pixels = self._decoders[path](value if spec.is_sequence else value[None])
-        value = pixels if spec.is_sequence else pixels[0]
-      found[path] = value
-    return Item(found, skipped, num_steps)
-
-
-def is_store(source: Any) -> TypeGuard[str | os.PathLike[str]]:
-  """Whether this is the folder of a store."""
-  if not isinstance(source, (str, os.PathLike)):
-    return False
-  return os.path.isfile(os.path.join(os.fspath(source), layout.MANIFEST))
-
-
-class StoreSource(Episodes):
-  """Reads the committed episodes of all segments."""
-
-  kind = "store"
-
-  def __init__(
-    self,
-    path: str | os.PathLike[str],
-    spec: specs.SpecStructure | None,
-    images: bool,
-    reads_bytes: bool,
-  ) -> None:
-    """Opens the store.
-
-    Args:
-      path: of the folder.
-      spec: flat specs of the paths to read; None for all.
-      images: as for `Episodes`.
-      reads_bytes: as for `Episodes`.
-    Raises:
-      StoreError: a damaged or newer store.
-      SpecError: with every difference between `spec` and the store's.
-    """
-    self._store = store.EpisodeStore(path, spec)
-    wanted = self._store.spec if spec is None else specs.flatten_spec_structure(spec)
-    own = specs.TensorSpecStruct((p, self._store.spec[p]) for p in wanted)
-    super().__init__(own, images, reads_bytes)
-    self._columns = self._store.columns
-    self.fingerprint = self._find_fingerprint()
-
-  def _find_fingerprint(self) -> dict[str, str]:
-    """Of the specs, the lengths and the checksums of the episodes.
-
-    A merge of segments leaves it as it is: only offsets of bytes differ after one.
-    """
-    names = layout.file_names(self._columns)
-    offsets = {c.offsets_file for c in self._columns.values() if c.is_bytes}
-    kept = [index for index, name in enumerate(names) if name not in offsets]
-    crc = zlib.crc32(self._store.episode_lengths.astype("<i8").tobytes())
-    for segment in self._store.segments:
-      path = os.path.join(segment.folder, layout.CHECKSUMS)
-      sums = np.fromfile(path, "<u4", len(segment) * len(names))
-      crc = zlib.crc32(sums.reshape(-1, len(names))[:, kept].tobytes(), crc)
-    spec_crc = zlib.crc32(self._store.spec.to_json().encode())
-    return {
-      "specs": f"{spec_crc:08x}",
-      "episodes": f"{len(self._store)}-{crc:08x}",
-    }
-
-  def parts(self) -> Iterator[tuple[Any, int, int]]:
-    """Cuts by the bytes that are read."""
-    row_bytes = sum(
-      self._columns[p].items_per_row * self._columns[p].dtype.itemsize
-      if p not in self._decoders and (p in self._counted or not specs.is_video_spec(s))
-      else int(np.prod(s.shape.as_list())) * s.dtype.size
-      for p, s in self.spec.items()
-      if s.is_sequence
-    )
-    for segment in self._store.segments:
-      total = segment.episode_ends.astype(np.int64) * max(row_bytes, 1)
-      start = 0
-      while start < len(segment):
-        before = int(total[start - 1]) if start else 0
-        end = int(np.searchsorted(total, before + PART_BYTES)) + 1
-        end = min(end, start + _MAX_EPISODES, len(segment))
-        yield segment, start, end
-        start = end
-
-  def read(self, part: tuple[Any, int, int]) -> Iterator[Item]:
-    segment, start, end = part
-    # Of columns that may lack images, those that are there are counted.
-    unread = {
-      path
-      for path in self._counted
-      if not (
-        self.spec[path].is_optional and specs.is_encoded_image_spec(self.spec[path])
-      )
-    }
-    paths = [path for path in self.spec if path not in unread]
-    present = {path: segment.is_present(path) for path in unread}
-    lengths = np.diff(segment.episode_ends, prepend=0)
-    for index in range(start, end):
-      values = segment.episode(index, paths)
-      values |= {path: None for path, there in present.items() if there[index]}
-      yield self._item(values, int(lengths[index]))
-
-
 def _traced(function: Callable[..., Any], signature: tf.TensorSpec) -> Any:
   """Traces apart from the call: five first calls in a row would look like retracing."""
   traced = tf.function(function, input_signature=[signature], autograph=False)
@@ -790,80 +642,183 @@ def _make_decoder(
   return to_pixels
 
 
-class IteratedSource(Episodes):
-  """Reads what gives its episodes one after the other: of any format."""
+_MAX_EPISODES = 4096
 
-  kind = "episodes"
+
+class EpisodesSource(Source):
+  """Reads whole episodes of any format.
+
+  With random access the workers read the episodes. Otherwise they are read here, one
+  after the other, and the workers decode images and count.
+  """
+
+  is_blocks = False
 
   def __init__(
     self,
-    episodes: Any,
-    wanted: specs.TensorSpecStruct | None,
+    episodes: Episodes,
+    wanted: TensorSpecStruct | None,
     images: bool,
     reads_bytes: bool,
   ) -> None:
-    """Wraps the episodes.
+    """Plans what is read.
 
     Args:
       episodes: as from `open_episodes`.
-      wanted: flat specs of the paths to read; None for all, without images those that
-        are not decoded from videos.
-      images: as for `Episodes`.
-      reads_bytes: as for `Episodes`.
+      wanted: flat specs of the paths to read; None for all. Without images, frames
+        that would have to be decoded from videos are left out.
+      images: decodes encoded images, and videos.
+      reads_bytes: gives strings and encoded images; otherwise counts them.
     Raises:
-      SpecError: a path that there is not.
+      SpecError: with every path that the episodes lack, or have otherwise.
     """
+    store = episodes.rows()
+    self.kind = "episodes" if store is None else "store"
+    if store is None:
+      found = episodes.fingerprint().items()
+      self.fingerprint = {name: json.dumps(value) for name, value in found}
+    else:
+      self.fingerprint = _store_fingerprint(store)
+    if not images:
+      # Whole videos are counted, where they are columns; nothing is decoded.
+      episodes = episodes.with_videos(specs.VIDEO_FORMATS)
     self._episodes = episodes
-    videos = () if images else getattr(episodes, "videos", ())
-    paths = [p for p in episodes.spec if p not in videos] if wanted is None else wanted
-    missing = [path for path in paths if path not in episodes.spec]
-    if missing:
-      raise errors.SpecError(
-        f"statistics: expected the paths {errors.listing(missing)}, got "
-        f"{errors.listing(episodes.spec)}."
-      )
-    own = specs.TensorSpecStruct((path, episodes.spec[path]) for path in paths)
-    super().__init__(own, images, reads_bytes)
-    self.fingerprint = {
-      name: json.dumps(value) for name, value in episodes.fingerprint().items()
+    decoded = () if images else {*episodes.videos} - {*episodes.kept_videos}
+    paths = [path for path in episodes.spec if path not in decoded]
+    if wanted is not None:
+      _check_specs(episodes, wanted)
+      paths = [*wanted]
+    self.spec = TensorSpecStruct((path, episodes.spec[path]) for path in paths)
+    encoded = {p: s for p, s in self.spec.items() if specs.is_encoded_image_spec(s)}
+    self._decoders = {p: _make_decoder(p, s) for p, s in encoded.items() if images}
+    self._counted = {
+      path
+      for path, leaf in self.spec.items()
+      if not reads_bytes
+      and (path in encoded or leaf.dtype == tf.string or specs.is_video_spec(leaf))
+      and path not in self._decoders
     }
+    self._reads_bytes = reads_bytes
+    # Optional ones are read, as only their values tell which are there.
+    self._read = [
+      path
+      for path, leaf in self.spec.items()
+      if path not in self._counted or leaf.is_optional
+    ]
 
-  def parts(self) -> Iterator[list[Values]]:
-    """See the base class."""
+  def parts(self) -> Iterator[Any]:
+    """Yields ranges of episodes, cut by the bytes that are read; or their values."""
+    lengths = self._episodes.lengths
+    if lengths is None:
+      yield from self._values()
+      return
+    row_bytes = sum(
+      int(np.prod(leaf.shape.as_list())) * max(leaf.dtype.size, 1)
+      for path, leaf in self.spec.items()
+      if leaf.is_sequence and path not in self._counted
+    )
+    total = np.cumsum(lengths, dtype=np.int64) * max(row_bytes, 1)
+    start = 0
+    while start < len(lengths):
+      before = int(total[start - 1]) if start else 0
+      end = int(np.searchsorted(total, before + PART_BYTES)) + 1
+      end = min(end, start + _MAX_EPISODES, len(lengths))
+      yield range(start, end)
+      start = end
+
+  def _values(self) -> Iterator[list[Values]]:
     size = 0
     group: list[Values] = []
     for episode in self._episodes:
-      values = episode.values
-      group.append(values)
-      size += sum(value.nbytes for value in values.values())
+      group.append(episode.values)
+      size += sum(value.nbytes for value in episode.values.values())
       if size >= PART_BYTES or len(group) == _MAX_EPISODES:
         yield group
         group, size = [], 0
     if group:
       yield group
 
-  def read(self, part: list[Values]) -> Iterator[Item]:
-    timed = [path for path, spec in self.spec.items() if spec.is_sequence]
+  def read(self, part: range | list[Values]) -> Iterator[Item]:
+    """See the base class."""
+    lengths = self._episodes.lengths
+    if isinstance(part, range) and lengths is not None:
+      for number in part:
+        yield self._item(self._episodes.read(number, self._read), int(lengths[number]))
+      return
     for values in part:
-      steps = [len(values[path]) for path in timed if path in values]
-      yield self._item(values, steps[-1] if steps else 0)
+      assert isinstance(values, dict)
+      yield self._item(values, num_steps(values, self._episodes.spec))
+
+  def _item(self, values: Mapping[str, np.ndarray], length: int) -> Item:
+    found: Values = {}
+    skipped: dict[str, int] = {}
+    for path, spec in self.spec.items():
+      if path not in values:
+        if path in self._counted and not spec.is_optional:
+          skipped[path] = length if spec.is_sequence else 1
+        continue
+      value = values[path]
+      if spec.is_sequence and not self._reads_bytes:
+        value = _without_missing(spec, value)
+      if path in self._counted and value.dtype == object:
+        skipped[path] = len(value) if spec.is_sequence else 1
+        continue
+      if path in self._decoders:
+        pixels = self._decoders[path](value if spec.is_sequence else value[None])
+        value = pixels if spec.is_sequence else pixels[0]
+      found[path] = value
+    return Item(found, skipped, length)
+
+
+def _check_specs(episodes: Episodes, wanted: TensorSpecStruct) -> None:
+  """Checks that the episodes have what is read."""
+  found = []
+  for path, spec in wanted.items():
+    given = episodes.spec.get(path)
+    if given is None:
+      near = errors.nearest(path, episodes.spec)
+      found.append(errors.Mismatch(path, errors.describe(spec), "nothing", near))
+    elif given.dtype not in (spec.dtype, spec.stored_dtype) or not (
+      spec.shape.is_compatible_with(given.shape)
+      or specs.is_encoded_image_spec(given)
+      or added_axes(given.shape, spec.shape)
+    ):
+      got = errors.describe(given)
+      found.append(errors.Mismatch(path, errors.describe(spec), got))
+  if found:
+    raise errors.mismatch_error(f"statistics: {episodes.path}", found)
+
+
+def _store_fingerprint(opened: EpisodeStore) -> dict[str, str]:
+  """Returns that of the specs, the lengths and the checksums of the episodes.
+
+  A merge of segments leaves it unchanged: only offsets of bytes differ after one.
+  """
+  columns = opened.columns
+  names = layout.file_names(columns)
+  offsets = {c.offsets_file for c in columns.values() if c.is_bytes}
+  kept = [index for index, name in enumerate(names) if name not in offsets]
+  crc = zlib.crc32(opened.episode_lengths.astype("<i8").tobytes())
+  for segment in opened.segments:
+    path = os.path.join(segment.folder, layout.CHECKSUMS)
+    sums = np.fromfile(path, "<u4", len(segment) * len(names))
+    crc = zlib.crc32(sums.reshape(-1, len(names))[:, kept].tobytes(), crc)
+  spec_crc = zlib.crc32(opened.spec.to_json().encode())
+  return {"specs": f"{spec_crc:08x}", "episodes": f"{len(opened)}-{crc:08x}"}
 
 
 _MAX_SHOWN = 10
-# Or what `open_episodes` gives.
-SourceName = str | os.PathLike[str] | Iterable[Any]
+SourceName = FilePatterns | os.PathLike[str] | Episodes
+"""A path of any format, patterns of TFRecord files, or episodes."""
 
 
-def _open_foreign(source: SourceName, images: bool) -> SourceName:
-  """Opens a file or folder of LeRobot, zarr, HDF5, MCAP or Minari; returns others."""
+def _open_episodes(source: SourceName) -> Episodes | None:
+  """Returns episodes; None for TFRecord files, whose records are read by blocks."""
+  if isinstance(source, Episodes):
+    return source
   if not isinstance(source, (str, os.PathLike)):
-    return source
-  path = os.fspath(source)
-  if opening.foreign_kind(path) is None:
-    return source
-  episodes = open_episodes(path)
-  # Frames that nobody counts are not decoded.
-  return episodes if images else episodes.drop(episodes.videos)
+    return None
+  return open_episodes(source) if registry.find_format(source).has_specs else None
 
 
 def open_source(
@@ -876,20 +831,13 @@ def open_source(
   """Opens a source; see `compute_statistics`."""
   wanted = None if spec is None else windows.flat_specs(spec)
   reads_bytes = bool(transform.name)
-  source = _open_foreign(source, images)
-  if hasattr(source, "fingerprint"):
-    episodes: Any = source
-    if wanted is None:
-      wanted = transform.stored_specs(episodes.spec)
-    return IteratedSource(episodes, wanted, images, reads_bytes)
-  if is_store(source):
-    path = os.fspath(source)
-    if wanted is None:
-      wanted = transform.stored_specs(store.EpisodeStore(path).spec)
-    return StoreSource(path, wanted, images, reads_bytes)
+  episodes = _open_episodes(source)
   if wanted is None:
-    wanted = transform.stored_specs(None)
-  return RecordSource(source, wanted, images, reads_bytes, compression)
+    wanted = transform.stored_specs(None if episodes is None else episodes.spec)
+  if episodes is not None:
+    return EpisodesSource(episodes, wanted, images, reads_bytes)
+  patterns: Any = source
+  return RecordSource(patterns, wanted, images, reads_bytes, compression)
 
 
 def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statistics:
@@ -905,15 +853,12 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
       that has is named.
   """
   statistics = load_statistics(path)
-  source = _open_foreign(source, images=False)
-  if hasattr(source, "fingerprint"):
-    now = IteratedSource(source, None, False, False).fingerprint
-  elif is_store(source):
-    now = StoreSource(
-      os.fspath(source), None, images=False, reads_bytes=False
-    ).fingerprint
+  episodes = _open_episodes(source)
+  if episodes is not None:
+    now = EpisodesSource(episodes, None, False, False).fingerprint
   else:
-    now = file_fingerprints(records.get_data_format_and_filenames(source)[1])
+    patterns: Any = source
+    now = file_fingerprints(records.get_data_format_and_filenames(patterns)[1])
   changes = statistics.find_changes(now)
   if changes:
     shown = "; ".join(changes[:_MAX_SHOWN])
