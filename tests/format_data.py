@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import tensorflow as tf
+from array_record.python import array_record_module
 
 from t2r_seq import records, specs, store
 from t2r_seq.cli import main
@@ -102,6 +103,15 @@ def make_rlds() -> str:
   name = "rlds-train.tfrecord-00000-of-00001"
   records.write_records(name, specs.TensorSpecStruct(spec), episodes)
   return name
+
+
+def make_array_records() -> str:
+  """Writes the SequenceExamples to ArrayRecord."""
+  writer = array_record_module.ArrayRecordWriter("a.array_record", "group_size:1")
+  for record in tf.data.TFRecordDataset(make_records()).as_numpy_iterator():
+    writer.write(record)
+  writer.close()
+  return "a.array_record"
 
 
 def make_lerobot() -> str:
@@ -290,6 +300,7 @@ FORMATS = {
     make_steps, "tfrecord", options=(("episode_key", "episode"),)
   ),
   "RLDS": Format(make_rlds, "rlds", "observation/state", options=(("format", "rlds"),)),
+  "ArrayRecord": Format(make_array_records, "tfrecord"),
   "LeRobot v3": Format(make_lerobot, "lerobot", "observation.state"),
   "LeRobot v2.1": Format(make_lerobot_21, "lerobot", "observation.state"),
   "robomimic": Format(make_robomimic, "hdf5", "obs/state", "actions"),

@@ -369,7 +369,11 @@ def run(args: argparse.Namespace) -> int:
   if (has_segments or sources.is_store(args.sources)) and not args.drop:
     return _check_store(args)
   console.load_tensorflow()
-  if sources.are_records(args.sources, args):
+  from t2r_seq.records import framing
+
+  # The frames of ArrayRecord are its library's; the episodes are checked.
+  is_array = framing.is_array_record(args.sources[0])
+  if sources.are_records(args.sources, args) and not is_array:
     return _check_records(args)
   return _check_episodes(args)
 

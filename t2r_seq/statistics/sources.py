@@ -816,9 +816,12 @@ def _open_episodes(source: SourceName) -> Episodes | None:
   """Returns episodes; None for TFRecord files, whose records are read by blocks."""
   if isinstance(source, Episodes):
     return source
-  if not isinstance(source, (str, os.PathLike)):
-    return None
-  return open_episodes(source) if registry.find_format(source).has_specs else None
+  if isinstance(source, (str, os.PathLike)) and registry.find_format(source).has_specs:
+    return open_episodes(source)
+  patterns: Any = source
+  names = records.get_data_format_and_filenames(patterns)[1]
+  # TensorFlow does not read ArrayRecord.
+  return open_episodes(",".join(names)) if framing.is_array_record(names[0]) else None
 
 
 def open_source(

@@ -267,7 +267,7 @@ class _TrainingWindows:
     self._specs = TensorSpecStruct((p, _as_step(spec)) for p, spec in wanted.items())
     masks = mask_paths(self._specs)
     known = dataset.source.spec
-    self._columns = {}
+    self._columns: dict[str, str] = {}
     for prefix in (_RAW, _LABEL):
       own = {
         p.removeprefix(prefix): s for p, s in wanted.items() if p.startswith(prefix)
@@ -342,7 +342,7 @@ class _TrainingWindows:
   def _decode(self, where: str, values: Arrays) -> Arrays:
     """Returns the columns of an episode by path, their images decoded."""
     masked = {*mask_paths(self._specs).values()}
-    columns = {}
+    columns: Arrays = {}
     for path, column in self._columns.items():
       array = _value(where, values, column, column)
       if path in self._encoded:

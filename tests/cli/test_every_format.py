@@ -39,7 +39,7 @@ def test_inspect(name, make, run_main):
   status, out, err = run_main("inspect", path, *argv)
   assert (status, err) == (0, ""), err
   leaf = known.state.rpartition("/")[2]
-  if name in ("SequenceExamples", "RLDS"):  # Whose records are shown.
+  if name in ("SequenceExamples", "RLDS", "ArrayRecord"):  # Whose records are shown.
     assert f"{len(LENGTHS)} records" in out and leaf in out
     return
   assert re.search(rf"^{re.escape(known.state)} +float32 +3 +", out, re.MULTILINE), out
