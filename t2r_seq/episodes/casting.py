@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.imports import tf
 from t2r_seq.specs import names as spec_names
 
 _NUMBERS = (

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.imports import tf
 
 # Files in the folder of a data set that are computed from it.
 _STATISTICS = "statistics.json"

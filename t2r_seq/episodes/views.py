@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.imports import tf
 from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes.casting import cast_values, find_casts
 from t2r_seq.episodes.episodes import Episode, Episodes, Values
@@ -289,6 +289,9 @@ class Conformed(View):
 
   def __init__(self, base: Episodes, spec: specs.TensorSpecStruct) -> None:
     """Reads the data set with the specs of a user, whose paths it has."""
+    # Here, because what a store holds is read without TensorFlow.
+    from t2r_seq.specs.extended_tensor_spec import added_axes
+
     super().__init__(base, spec)
     self._axes = {
       path: added_axes(base.spec[path].shape, leaf.shape) for path, leaf in spec.items()
