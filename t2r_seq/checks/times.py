@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from t2r_seq import errors
 from t2r_seq.specs import names
+
+if TYPE_CHECKING:
+  from t2r_seq.store import EpisodeStore
 
 
 def time_paths(
@@ -82,3 +86,25 @@ def misplaced(
       f"{path}: expected time stamps that {expected}, got {times[row]} at step "
       f"{step}, after {times[row - 1]}.",
     )
+
+
+def check_store(opened: EpisodeStore, named: Collection[str]) -> Iterator[str]:
+  """Yields a sentence for each episode of a store whose time stamps run backwards.
+
+  Args:
+    opened: the store; only the columns of time stamps are read.
+    named: paths of time stamps, beside those with such a name.
+  Raises:
+    SpecError: a named path is missing, or is no number for each step.
+  """
+  columns = opened.columns
+  is_number = operator.attrgetter("is_number_a_step")
+  timed = time_paths(columns, is_number, named)
+  rising = rising_paths(opened.metadata, timed)
+  for path in timed:
+    first = 0
+    for segment in opened.segments:
+      stamps, ends = np.asarray(segment.column(path)), segment.episode_ends
+      for episode, problem in misplaced(path, stamps, ends, path in rising):
+        yield f"episode {first + episode}: {problem}"
+      first += len(segment)

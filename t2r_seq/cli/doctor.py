@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from t2r_seq.cli import console, inspect, sources
 
@@ -433,31 +430,27 @@ def _check_store(args: argparse.Namespace) -> int:
 
 
 def _check_times(args: argparse.Namespace) -> int:
-  """Says in which episodes of a whole store time stamps run backwards; counts them."""
+  """Shows in which episodes of a whole store time stamps run backwards; counts them."""
   from t2r_seq import store
   from t2r_seq.checks import times
-  from t2r_seq.store.manifest import StoreManifest
 
   opened = store.EpisodeStore(args.sources[0])
-  found: list[str] = []
-  columns = StoreManifest.read(opened.path).columns
-  is_number = operator.attrgetter("is_number_a_step")
-  timed = times.time_paths(columns, is_number, args.time_key)
-  rising = times.rising_paths(opened.metadata, timed)
-  for path in timed:
-    first = 0
-    for segment in opened.segments:
-      stamps, ends = np.asarray(segment.column(path)), segment.episode_ends
-      for episode, problem in times.misplaced(path, stamps, ends, path in rising):
-        found.append(f"episode {first + episode}: {problem}")
-      first += len(segment)
+  found = [*times.check_store(opened, args.time_key)]
   if found:
     print(f"\n{console.count(len(found), 'problem')} of time stamps:")
-  for told in found[: args.max_shown]:
-    console.show(console.fill(told))
-  if len(found) > args.max_shown:
-    print(f"  and {len(found) - args.max_shown:,} more; --max_shown shows them")
-  return len(found)
+  return _show(found, args.max_shown)
+
+
+def _show(problems: Iterable[object], max_shown: int) -> int:
+  """Shows the first problems when they are found; returns how many there are."""
+  found = 0
+  for problem in problems:
+    found += 1
+    if found <= max_shown:
+      console.show(console.fill(str(problem)))
+  if found > max_shown:
+    print(f"  and {found - max_shown:,} more; --max_shown shows them")
+  return found
 
 
 def _check_split(
@@ -494,13 +487,8 @@ def _check_episodes(args: argparse.Namespace) -> int:
   source = sources.open_source(args.sources, args)
   console.show("\n\n".join(inspect.render_episodes(source)))
   print()
-  found = 0
-  for problem in checks.check_episodes(source, args.time_key, args.allow_nan):
-    found += 1
-    if found <= args.max_shown:
-      console.show(console.fill(str(problem)))
-  if found > args.max_shown:
-    print(f"  and {found - args.max_shown:,} more; --max_shown shows them")
+  problems = checks.check_episodes(source, args.time_key, args.allow_nan)
+  found = _show(problems, args.max_shown)
   count = source.num_episodes
   total = "the episodes" if count is None else console.count(count, "episode")
   print(
