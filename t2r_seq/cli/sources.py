@@ -115,9 +115,9 @@ def open_source(
     args: the command's.
     spec: flat specs of TFRecord files.
   """
-  from t2r_seq import episodes
+  from t2r_seq.episodes import registry
 
-  return episodes.as_episodes(
+  return registry.as_episodes(
     paths if isinstance(paths, str) else ",".join(paths),
     spec=spec,
     episodes=parse_episodes(getattr(args, "episodes", None)),

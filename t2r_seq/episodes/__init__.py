@@ -2,7 +2,6 @@
 
 from t2r_seq.episodes.episodes import Episode, Episodes, EpisodeWriter
 from t2r_seq.episodes.registry import (
-  as_episodes,
   find_format,
   formats,
   open_episodes,
@@ -15,7 +14,6 @@ __all__ = [
   "Episode",
   "EpisodeWriter",
   "Episodes",
-  "as_episodes",
   "choose_episodes",
   "find_format",
   "formats",

@@ -12,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.episodes import Episodes, as_episodes
+from t2r_seq.episodes import Episodes
 from t2r_seq.episodes.rates import control_period
+from t2r_seq.episodes.registry import as_episodes
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
@@ -355,7 +356,7 @@ class _TrainingWindows:
           )
         if array.ndim:
           flat = is_missing.reshape(len(array), -1)
-          columns[present_path(path)] = ~flat.any(axis=1)
+          columns[present_path(path)] = np.logical_not(flat.any(axis=1))
         array = self._dataset.decode(column, array, self._specs[path])
       columns[path] = array
     return columns

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2r_seq import errors, files, policies, specs, windows
-from t2r_seq.episodes import Episodes, as_episodes
+from t2r_seq.episodes import Episodes
+from t2r_seq.episodes.registry import as_episodes
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.viewing import sheets

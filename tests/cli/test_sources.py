@@ -41,12 +41,6 @@ def test_inspect(own, run_main):
   assert status != 0 and "convert this first: t2r_seq convert" in err
 
 
-def test_doctor(own, run_main):
-  status, out, err = run_main("doctor", own)
-  assert (status, err) == (0, "")
-  assert out.endswith("Every one of 4 episodes can be read in full.\n")
-
-
 def make(*names):
   def make_files(folder):
     for name in names:

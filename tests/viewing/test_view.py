@@ -31,7 +31,6 @@ from t2r_seq.viewing.model_side import ModelSide
 from tests.records import rlds_data
 from tests.viewing import browser
 
-
 _SPEC = specs.ExtendedTensorSpec
 NUM_EPISODES, SIZE = 40, 16
 STORED = {
