@@ -15,7 +15,7 @@ from t2r_seq.cli import console
 if TYPE_CHECKING:
   from t2r_seq.episodes import Episodes
 
-# As `convert.opening` has them, which would take TensorFlow along.
+# As the registry has them, which would import TensorFlow along.
 KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
 SOURCE_KINDS = (*KINDS, "rlds", "minari", "mcap")
 LAYOUT_HELP = (

@@ -1,11 +1,9 @@
 """Conversions between the formats that robot data comes in."""
 
 from t2r_seq.convert.conversion import convert, verify_conversion
-from t2r_seq.convert.opening import ConversionOptions
 from t2r_seq.formats.lerobot_folder import LeRobotFolder, delta_time_offsets
 
 __all__ = [
-  "ConversionOptions",
   "LeRobotFolder",
   "convert",
   "delta_time_offsets",

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.imports import tf
 from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes.casting import cast_values, find_casts
 from t2r_seq.episodes.episodes import Episode, Episodes, Values
+from t2r_seq.imports import tf
 from t2r_seq.specs.extended_tensor_spec import added_axes
 
 
@@ -290,7 +290,6 @@ class Conformed(View):
   def __init__(self, base: Episodes, spec: specs.TensorSpecStruct) -> None:
     """Reads the data set with the specs of a user, whose paths it has."""
     # Here, because what a store holds is read without TensorFlow.
-    from t2r_seq.specs.extended_tensor_spec import added_axes
 
     super().__init__(base, spec)
     self._axes = {
@@ -300,9 +299,7 @@ class Conformed(View):
     kept = base.kept_videos
     self.kept_videos = {path: kept[path] for path in kept if path in spec}
 
-  def with_videos(
-    self, formats: Collection[str], encoding: Any = None
-  ) -> Episodes:
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
     """Returns the same paths with whole videos."""
     base = self._base.with_videos(formats, encoding)
     spec = {
@@ -429,9 +426,7 @@ class Dealt(View):
     """Reads an episode; see `Episodes.read`."""
     return self._base.read(episode, paths, start, stop, out)
 
-  def with_videos(
-    self, formats: Collection[str], encoding: Any = None
-  ) -> Episodes:
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
     """Returns the same splits with whole videos."""
     return Dealt(self._base.with_videos(formats, encoding), self._shares, self._seed)
 

@@ -953,7 +953,10 @@ def _open(name: str) -> Iterator[tuple[Any, Any]]:
         "whole."
       )
     file.seek(0)
-    yield file, imports.load_extra("mcap.reader", "mcap").make_reader(file).get_summary()
+    yield (
+      file,
+      imports.load_extra("mcap.reader", "mcap").make_reader(file).get_summary(),
+    )
 
 
 def list_topics(name: str) -> dict[str, list[Any]]:

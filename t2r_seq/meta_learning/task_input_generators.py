@@ -17,9 +17,9 @@ from t2r_seq.data import joint
 from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
 from t2r_seq.data.stores import DecodedColumns
-from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.episodes import choose_episodes
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
+from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.records.files import files_of_split
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.store.episode_store import StoreColumns

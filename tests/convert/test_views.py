@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq.store import videos
 from t2r_seq import convert, errors, specs, store
 from t2r_seq.episodes import open_episodes, write_episodes
+from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
 Spec = specs.ExtendedTensorSpec
