@@ -37,7 +37,7 @@ def make_store():
 
 def converted(name, **options):
   def make():
-    convert.convert(make_store(), name, options=convert.ConversionOptions(**options))
+    convert.convert(make_store(), name, **options)
     return name
 
   return make
