@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.episodes.episodes import Episode, Episodes, num_bytes
+from t2r_seq.episodes.episodes import Episode, num_bytes
+from t2r_seq.episodes.views import Episodes
 from t2r_seq.progress import Progress
 
 _MAX_NAMED = 20

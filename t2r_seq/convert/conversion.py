@@ -23,9 +23,10 @@ from t2r_seq import errors, files, specs
 from t2r_seq.convert.comparison import compare_episodes
 from t2r_seq.convert.decoding import Decoded
 from t2r_seq.episodes import open_episodes, registry, views
-from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, num_steps
+from t2r_seq.episodes.episodes import EpisodeWriter, num_steps
 from t2r_seq.episodes.rates import check_rate
 from t2r_seq.episodes.splits import parse_shares, read_episodes
+from t2r_seq.episodes.views import Episodes
 from t2r_seq.episodes.writing import copy_episodes
 from t2r_seq.progress import Progress
 from t2r_seq.store import layout, manifest

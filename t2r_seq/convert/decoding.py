@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.episodes.episodes import Episodes, Values
-from t2r_seq.episodes.views import View
+from t2r_seq.episodes.episodes import Values
+from t2r_seq.episodes.views import Episodes, View
 from t2r_seq.records import images
 
 

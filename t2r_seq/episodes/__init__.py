@@ -1,6 +1,6 @@
 """Data sets of episodes: opened once, whatever their format, and used by everything."""
 
-from t2r_seq.episodes.episodes import Episode, Episodes, EpisodeWriter
+from t2r_seq.episodes.episodes import Episode, EpisodeWriter
 from t2r_seq.episodes.registry import (
   find_format,
   formats,
@@ -9,6 +9,7 @@ from t2r_seq.episodes.registry import (
   write_episodes,
 )
 from t2r_seq.episodes.splits import choose_episodes, make_splits
+from t2r_seq.episodes.views import Episodes
 
 __all__ = [
   "Episode",

@@ -6,13 +6,13 @@ import abc
 import copy
 import dataclasses
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.episodes.splits import EpisodeNumbers, Splits
+from t2r_seq.episodes.splits import Splits
 
 Values = dict[str, np.ndarray]
 """Arrays of an episode by path: `[T, ...]`, or a value of the episode."""
@@ -35,13 +35,12 @@ class Episode:
   done: float | None = None
 
 
-class Episodes(abc.ABC):
-  """A data set of episodes: specs, lengths, splits and metadata; reads values.
+class EpisodeReader(abc.ABC):
+  """What a format implements of `Episodes`: attributes, and reading values.
 
   A format is a subclass (see `register_format`). One with random access sets `lengths`
   and implements `read` and `place`; one that can only be read in order implements
-  `__iter__`. `select`, `drop`, `rename`, `cast`, `map` and `join` return views, which
-  read nothing until they are read.
+  `iterate`.
 
   Attributes:
     path: the data set's file or folder; '' if it has none.
@@ -137,7 +136,7 @@ class Episodes(abc.ABC):
     """Returns JSON values that change if the data does; reads no episode."""
     return {}
 
-  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Any:
     """Returns the episodes with whole videos in place of frames, where stored so.
 
     Args:
@@ -170,94 +169,6 @@ class Episodes(abc.ABC):
     del episodes
     return self.metadata
 
-  # Views.
-
-  def select(
-    self, episodes: EpisodeNumbers | None = None, split: str | None = None
-  ) -> Episodes:
-    """Selects episodes, by number or by the name of a split, or both.
-
-    Raises:
-      SpecError: no such split or episode, or the number of episodes is unknown.
-    """
-    from t2r_seq.episodes import views
-
-    return views.select(self, episodes, split)
-
-  def filter(self, paths: Iterable[str]) -> Episodes:
-    """Keeps only some paths.
-
-    Raises:
-      SpecError: a path is missing.
-    """
-    from t2r_seq.episodes import views
-
-    return views.Filtered(self, paths)
-
-  def drop(self, names: Iterable[str]) -> Episodes:
-    """Leaves out paths; a name leaves out all paths below it, too.
-
-    Raises:
-      SpecError: with every name that is no path.
-    """
-    from t2r_seq.episodes import views
-
-    dropped = views.Dropped(names)
-    kept = dropped.filter(self.spec)
-    dropped.check(f"drop: {self.path}")
-    return views.Filtered(self, kept)
-
-  def rename(self, names: Mapping[str, str]) -> Episodes:
-    """Renames paths, and all paths below them.
-
-    Args:
-      names: the new name by the old one.
-    Raises:
-      SpecError: an old name is missing, or two paths get the same name.
-    """
-    from t2r_seq.episodes import views
-
-    return views.Renamed(self, names)
-
-  def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
-    """Changes the dtype of numbers; floats are rounded, other losses are errors.
-
-    Args:
-      casts: the new dtype by path, or by dtype for all paths of it:
-        `{'float64': 'float32', 'state/position': 'float64'}`; or 'float64=float32', ...
-    Raises:
-      SpecError: with every cast that is invalid.
-    """
-    from t2r_seq.episodes import views
-
-    if isinstance(casts, Mapping):
-      casts = [f"{name}={views.dtype_name(dtype)}" for name, dtype in casts.items()]
-    return views.Casted(self, casts)
-
-  def map(
-    self, function: Callable[[Values], Mapping[str, Any]], spec: specs.SpecStructure
-  ) -> Episodes:
-    """Calls a function with the values of each whole episode.
-
-    Args:
-      function: maps arrays by path, `[T, ...]`, to arrays of the new episode. The
-        number of steps stays the same.
-      spec: flat specs of what it returns.
-    """
-    from t2r_seq.episodes import views
-
-    return views.Mapped(self, function, spec)
-
-  def join(self, *others: Episodes) -> Episodes:
-    """Appends the episodes of other data sets with the same specs.
-
-    Raises:
-      SpecError: with every path whose specs differ.
-    """
-    from t2r_seq.episodes import views
-
-    return views.Joined([self, *others])
-
   def copy(self, **attributes: Any) -> Any:
     """Returns a shallow copy with other attributes; for subclasses."""
     result = copy.copy(self)
@@ -278,7 +189,7 @@ class EpisodeWriter(abc.ABC):
       videos, which are copied without re-encoding.
   """
 
-  episodes: Episodes | None = None
+  episodes: Any = None
 
   @classmethod
   def files(cls, path: str, **options: Any) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.episodes.episodes import Episodes
+from t2r_seq.episodes.views import Episodes
 
 
 def control_period(metadata: Mapping[str, Any]) -> float | None:

@@ -18,8 +18,9 @@ from typing import Any
 from t2r_seq import errors, specs
 from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes import views, writing
-from t2r_seq.episodes.episodes import Episodes, EpisodeWriter
+from t2r_seq.episodes.episodes import EpisodeWriter
 from t2r_seq.episodes.other_formats import other_format
+from t2r_seq.episodes.views import Episodes
 
 # The modules that register formats, in the order in which they are asked about a path:
 # a store may hold any file, and TFRecord files are whatever nothing else is.

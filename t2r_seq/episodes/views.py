@@ -1,4 +1,4 @@
-"""Views of data sets: immutable, lazy, composable; each changes one thing."""
+"""`Episodes` and its views: immutable, lazy, composable; each changes one thing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from t2r_seq import errors, specs
 from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes.casting import cast_values, find_casts
-from t2r_seq.episodes.episodes import Episode, Episodes, Values
+from t2r_seq.episodes.episodes import Episode, EpisodeReader, Values
 from t2r_seq.imports import tf
 from t2r_seq.specs.extended_tensor_spec import added_axes
 
@@ -61,6 +61,87 @@ class Dropped:
     ]
     if found:
       raise errors.mismatch_error(operation, found)
+
+
+class Episodes(EpisodeReader):
+  """A data set of episodes: specs, lengths, splits and metadata; reads values.
+
+  `select`, `filter`, `drop`, `rename`, `cast`, `map` and `join` return views, which are
+  data sets, too: they read nothing until they are read. The attributes are those of
+  `EpisodeReader`; a format is a subclass, see `register_format`.
+  """
+
+  def select(
+    self, episodes: splits_lib.EpisodeNumbers | None = None, split: str | None = None
+  ) -> Episodes:
+    """Selects episodes, by number or by the name of a split, or both.
+
+    Raises:
+      SpecError: no such split or episode, or the number of episodes is unknown.
+    """
+    return select(self, episodes, split)
+
+  def filter(self, paths: Iterable[str]) -> Episodes:
+    """Keeps only some paths.
+
+    Raises:
+      SpecError: a path is missing.
+    """
+    return Filtered(self, paths)
+
+  def drop(self, names: Iterable[str]) -> Episodes:
+    """Leaves out paths; a name leaves out all paths below it, too.
+
+    Raises:
+      SpecError: with every name that is no path.
+    """
+    dropped = Dropped(names)
+    kept = dropped.filter(self.spec)
+    dropped.check(f"drop: {self.path}")
+    return Filtered(self, kept)
+
+  def rename(self, names: Mapping[str, str]) -> Episodes:
+    """Renames paths, and all paths below them.
+
+    Args:
+      names: the new name by the old one.
+    Raises:
+      SpecError: an old name is missing, or two paths get the same name.
+    """
+    return Renamed(self, names)
+
+  def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
+    """Changes the dtype of numbers; floats are rounded, other losses are errors.
+
+    Args:
+      casts: the new dtype by path, or by dtype for all paths of it:
+        `{'float64': 'float32', 'state/position': 'float64'}`; or 'float64=float32', ...
+    Raises:
+      SpecError: with every cast that is invalid.
+    """
+    if isinstance(casts, Mapping):
+      casts = [f"{name}={dtype_name(dtype)}" for name, dtype in casts.items()]
+    return Casted(self, casts)
+
+  def map(
+    self, function: Callable[[Values], Mapping[str, Any]], spec: specs.SpecStructure
+  ) -> Episodes:
+    """Calls a function with the values of each whole episode.
+
+    Args:
+      function: maps arrays by path, `[T, ...]`, to arrays of the new episode. The
+        number of steps stays the same.
+      spec: flat specs of what it returns.
+    """
+    return Mapped(self, function, spec)
+
+  def join(self, *others: Episodes) -> Episodes:
+    """Appends the episodes of other data sets with the same specs.
+
+    Raises:
+      SpecError: with every path whose specs differ.
+    """
+    return Joined([self, *others])
 
 
 class View(Episodes):

@@ -8,7 +8,8 @@ import shutil
 from typing import NamedTuple
 
 from t2r_seq import errors, files
-from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, num_bytes, num_steps
+from t2r_seq.episodes.episodes import EpisodeWriter, num_bytes, num_steps
+from t2r_seq.episodes.views import Episodes
 from t2r_seq.progress import Progress
 
 _COMMIT_EPISODES = 100

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.episodes import reading, splits
-from t2r_seq.episodes.episodes import Episodes, Values
+from t2r_seq.episodes.episodes import Values
 from t2r_seq.episodes.registry import register_format
-from t2r_seq.episodes.views import Dropped
+from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.formats.lerobot_folder import (
   DERIVED,
   EXTRA,

@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, records, specs
-from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.rates import check_rate, control_period
+from t2r_seq.episodes.views import Episodes
 from t2r_seq.episodes.writing import Staging
 from t2r_seq.formats import lerobot_folder
 from t2r_seq.formats.lerobot_folder import (

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import Episodes, Values
+from t2r_seq.episodes.episodes import Values
 from t2r_seq.episodes.registry import register_format
-from t2r_seq.episodes.views import Dropped
+from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.specs.image_headers import read_image_header
 
 METADATA = "metadata.json"

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import Episode, Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.episodes import Episode, EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
-from t2r_seq.episodes.views import Dropped
+from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.records.check import data_errors
 from t2r_seq.records.contents import (
   EXAMPLE,

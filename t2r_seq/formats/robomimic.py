@@ -21,9 +21,9 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
-from t2r_seq.episodes.views import Dropped
+from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.episodes.writing import Staging
 from t2r_seq.formats import hdf5
 from t2r_seq.formats.hdf5 import DATA, NUM_SAMPLES

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import specs
-from t2r_seq.episodes.episodes import Episodes, EpisodeWriter, Values
+from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
+from t2r_seq.episodes.views import Episodes
 from t2r_seq.store import EpisodeStore, layout
 from t2r_seq.store.videos import VideoEncoding
 

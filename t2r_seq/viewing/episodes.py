@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.episodes.episodes import Episode, Episodes, Values, num_bytes, num_steps
+from t2r_seq.episodes.episodes import Episode, Values, num_bytes, num_steps
 from t2r_seq.episodes.rates import control_period
+from t2r_seq.episodes.views import Episodes
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 

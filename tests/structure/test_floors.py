@@ -23,6 +23,7 @@ FLOORS = {
   "process": 0,
   "progress": 0,
   "lite": 1,
+  "serving": 2,
   "specs": 1,
   "episodes": 2,
   "windows": 2,
