@@ -138,7 +138,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
         return self._streamed(episodes, mode, plan)
       episodes, reader, stored = self._reader(episodes, mode)
       chosen = self._numbers(episodes)
-      lengths = episodes.lengths[chosen]
+      lengths = np.asarray(episodes.lengths)[chosen]
       counts = _count(episodes, reader, chosen)
       if not counts.sum():  # To repeat nothing has no end.
         raise too_short_error(

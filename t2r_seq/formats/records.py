@@ -188,7 +188,8 @@ class _RecordSource(Episodes):
     self._files = RecordFiles(patterns, compression)
     self._compression = compression
     self._num_episodes = num_episodes
-    self.path = patterns if isinstance(patterns, str) else " ".join(patterns)
+    parts = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
+    self.path = " ".join(map(os.fspath, parts))
     self.notes: list[str] = []
 
   @property
