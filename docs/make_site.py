@@ -38,7 +38,10 @@ def copy_pages(source: pathlib.Path) -> None:
 def faces() -> dict[str, list[str]]:
   """Returns the names of each package, as its source lists them; of a module: none."""
   top = ROOT / "t2r_seq"
-  modules = {top / f"{name}.py" for name in _names_of(top / "__init__.py")}
+  shown = _names_of(top / "__init__.py")
+  modules = {top / f"{name}.py" for name in shown}
+  # A package without exported names, such as the formats, has its docstring alone.
+  modules |= {top / name / "__init__.py" for name in shown}
   found = {}
   for path in sorted([*top.glob("*/**/__init__.py"), *modules]):
     module = path.relative_to(ROOT).with_suffix("").parts

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import os
-import tempfile
 import threading
 import time
 from concurrent import futures
@@ -33,7 +31,6 @@ class Footprint:
     private_mib: peak of the memory that is the process's own, above that before.
     mapped_mib: peak of the pages of mapped files, above that before. They are the page
       cache's, and go when somebody needs the memory.
-    state_bytes: of the files of a checkpoint of the iterator.
   """
 
   num_windows: int
@@ -42,7 +39,6 @@ class Footprint:
   order_ms: float
   private_mib: float
   mapped_mib: float
-  state_bytes: int
 
 
 def footprint(
@@ -109,7 +105,6 @@ def _look(
     loader.num_windows,
     *(1e3 * (opened - start), 1e3 * (started - opened)),
     *(_order_ms(loader.num_windows, batch_size), private, mapped),
-    _state_bytes(batches),
   )
 
 
@@ -134,9 +129,3 @@ def _now() -> tuple[float, float]:
     process_memory.memory_mib("RssAnon") or 0.0,
     process_memory.memory_mib("RssFile") or 0.0,
   )
-
-
-def _state_bytes(batches: Any) -> int:
-  with tempfile.TemporaryDirectory() as folder:
-    tf.train.Checkpoint(batches=batches).write(os.path.join(folder, "state"))
-    return sum(os.path.getsize(os.path.join(folder, n)) for n in os.listdir(folder))

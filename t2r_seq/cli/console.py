@@ -211,10 +211,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def load_configurables() -> None:
   """Imports all that registers with gin; nothing else should wait for it."""
   load_tensorflow()
-  from t2r_seq import actors, hooks, meta_learning, preprocessors, transitions
+  from t2r_seq import actors, convert, hooks, meta_learning, preprocessors, transitions
   from t2r_seq.replay import reverb
 
-  del actors, hooks, meta_learning, preprocessors, reverb, transitions
+  del actors, convert, hooks, meta_learning, preprocessors, reverb, transitions
 
 
 def parse(args: argparse.Namespace) -> None:

@@ -15,7 +15,6 @@ from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes.casting import cast_values, find_casts
 from t2r_seq.episodes.episodes import Episode, EpisodeReader, Values
 from t2r_seq.imports import tf
-from t2r_seq.specs.extended_tensor_spec import added_axes
 
 
 class Dropped:
@@ -370,9 +369,10 @@ class Conformed(View):
 
   def __init__(self, base: Episodes, spec: specs.TensorSpecStruct) -> None:
     """Reads the data set with the specs of a user, whose paths it has."""
-    # Here, because what a store holds is read without TensorFlow.
-
     super().__init__(base, spec)
+    # Lazily: it imports TensorFlow, which reading a store does not need.
+    from t2r_seq.specs.extended_tensor_spec import added_axes
+
     self._axes = {
       path: added_axes(base.spec[path].shape, leaf.shape) for path, leaf in spec.items()
     }

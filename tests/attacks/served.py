@@ -24,6 +24,11 @@ _HANDSHAKE = (
 )
 
 
+def _packed(state: np.ndarray, spec: Any) -> dict[str, np.ndarray]:
+  """Returns an observation of one environment in the dtypes of the policy."""
+  return policy_io.pack({"state": state[np.newaxis]}, spec)
+
+
 class _Sum:
   """Returns the sum of an episode's positions."""
 
@@ -141,19 +146,20 @@ class NanAttack(_ExportAttack):
     states = self._episode(rng)
     for name, policy in self._policies.items():
       state = clean = policy.initial_state()
+      spec = policy.step_specification()
       for t, good in enumerate(states):
         if rng.random() < 0.5:
           bad = good.copy()
           bad[rng.randrange(2)] = rng.choice([np.nan, np.inf, -np.inf, 1e300, -1e39])
           try:
-            _, state = policy.step({"state": bad[np.newaxis]}, state, t == 0)
+            _, state = policy.step(_packed(bad, spec), state, t == 0)
             wrong.append(f"{name}: {bad} was taken at step {t}")
           except errors.SpecError as error:
             self.counts["refused"] += 1
             if "state: expected finite (2,) float32" not in str(error):
               wrong.append(f"{name}: {error}")
-        got, state = policy.step({"state": good[np.newaxis]}, state, t == 0)
-        want, clean = policy.step({"state": good[np.newaxis]}, clean, t == 0)
+        got, state = policy.step(_packed(good, spec), state, t == 0)
+        want, clean = policy.step(_packed(good, spec), clean, t == 0)
         if not np.array_equal(got["inference_output"], want["inference_output"]):
           wrong.append(f"{name}: another action at step {t}")
         self.counts["steps"] += 1

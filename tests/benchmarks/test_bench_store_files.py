@@ -75,7 +75,6 @@ def test_a_footprint_tells_private_memory_from_mapped(tmp_path):
   # Most pages were read, and none of them is private.
   assert seen.mapped_mib > column_mib / 2
   assert seen.private_mib >= 0
-  assert 0 < seen.state_bytes < 2000
 
 
 def test_unique_bytes():

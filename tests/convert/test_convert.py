@@ -291,7 +291,7 @@ KIND_FAILURES = {
   "nothing there": (
     ("nothing", "copy"),
     {},
-    r"expected stores \(with .*, got nothing there",
+    r"expected a store \(with .*, got nothing there",
   ),
   "nearly": (("sources", "copy"), {}, r"Did you mean 'source'\?"),
   "a folder of something": ((".", "copy"), {}, r"got a folder with \[source\]"),

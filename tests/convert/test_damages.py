@@ -346,7 +346,7 @@ FORMATS = {
       ),
       MISSING: (
         gone("data/main_data.hdf5"),
-        r"m: expected stores .*got a folder with \[data\]",
+        r"m: expected a store .*got a folder with \[data\]",
       ),
     },
   ),

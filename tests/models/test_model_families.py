@@ -107,7 +107,9 @@ def test_a_critic_learns_by_gin_and_its_export_values_many_actions(tmp_path):
       np.testing.assert_allclose(
         outputs["q_predicted"][0], values[row, column], rtol=1e-4, atol=1e-5
       )
-  step = loaded.signatures["step"](**asked, is_first=tf.constant([True] * 3))
+  state = loaded.signatures["initial_state"](seeds=tf.constant([0, 1, 2]))
+  is_first = tf.constant([True] * 3)
+  step = loaded.signatures["step"](**asked, **state, is_first=is_first)
   np.testing.assert_allclose(step["q_predicted"], values, rtol=1e-5)
 
 
