@@ -189,7 +189,7 @@ class _RecordSource(Episodes):
     self._compression = compression
     self._num_episodes = num_episodes
     parts = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
-    self.path = " ".join(map(os.fspath, parts))
+    self.path = " ".join(os.fspath(part) for part in parts)
     self.notes: list[str] = []
 
   @property
