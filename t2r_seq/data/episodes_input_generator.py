@@ -71,16 +71,19 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     self._dataset = dataset if isinstance(dataset, Episodes) else os.fspath(dataset)
     self._format, self._open_options = format, dict(open_options or {})
     self._failures: list[Exception] = []
+    self._opened = dataset if isinstance(dataset, Episodes) else None
 
   @property
   def reads_shards(self) -> bool:
     """Whether workers read their own parts: each its own episodes."""
-    return self._open().lengths is not None
+    episodes = self._open_without_specs()
+    return episodes is not None and episodes.lengths is not None
 
   @property
   def control_period(self) -> float | None:
     """Seconds from a step to the next one, if the metadata have it."""
-    return control_period(self._open().metadata)
+    episodes = self._open_without_specs()
+    return None if episodes is None else control_period(episodes.metadata)
 
   @property
   def num_examples(self) -> int | None:
@@ -111,15 +114,27 @@ class EpisodesInputGenerator(DatasetInputGenerator):
   def _has_numbers(self) -> bool:
     return super()._has_numbers() and self.reads_shards
 
-  def _open(self, mode: str | None = None) -> Episodes:
+  def _open_without_specs(self) -> Episodes | None:
+    """Opens the data set once; None of record files, which are parsed by specs."""
+    if self._opened is None:
+      assert isinstance(self._dataset, str)
+      known = find_format(self._dataset, self._format)
+      if "spec" in known.options:
+        return None
+      self._opened = open_episodes(self._dataset, known.name, **self._open_options)
+    return self._opened
+
+  def _open(self, mode: str) -> Episodes:
     """Opens the data set; record files with the specs of a mode."""
-    if isinstance(self._dataset, Episodes):
-      return self._dataset
+    if (episodes := self._open_without_specs()) is not None:
+      return episodes
+    assert isinstance(self._dataset, str)
     known = find_format(self._dataset, self._format)
-    options = dict(self._open_options)
-    if "spec" in known.options and "spec" not in options and mode is not None:
-      joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-      options["spec"] = windows.flat_specs(joined, self._cut_in(mode).n_step)
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    options = {
+      "spec": windows.flat_specs(joined, self._cut_in(mode).n_step),
+      **self._open_options,
+    }
     if known.splits_by_file:
       options["split"] = self._split
     return open_episodes(self._dataset, known.name, **options)

@@ -251,6 +251,12 @@ def test_failures(name):
     list(data.windows_of("own", window_spec, mode="eval", **options))
 
 
+def test_record_files_are_not_read_before_there_are_specs():
+  pathlib.Path("x.tfrecord").write_bytes(b"no record")
+  source = data.EpisodesInputGenerator("x.tfrecord")
+  assert (source.reads_shards, source.control_period) == (False, None)
+
+
 def test_a_damaged_file_is_named():
   converted("out.zarr")()
   chunk = next(pathlib.Path("out.zarr/data/state").glob("**/*0*"))
