@@ -107,15 +107,15 @@ def convert(
   errors.check_local("convert", destination)
   path = os.path.normpath(os.fspath(destination))
   plan = _Plan.make(sources, path, spec, source_format, format, options)
-  begun = _read_record(path)
+  earlier = _read_record(path)
   present = [name for name in plan.files(path) if os.path.lexists(name)]
-  if begun is not None and not present:
-    begun = None
-  if begun is None:
+  if earlier is not None and not present:
+    earlier = None
+  if earlier is None:
     chosen = registry.get_format(plan.format)
     registry.check_vacant(f"convert: {path}", path, chosen, plan.writing)
   else:
-    plan.check_same(path, begun["plan"])
+    plan.check_same(path, earlier["plan"])
   episodes = plan.open(sources)
   if "fps" in plan.edits:
     check_rate(f"convert: {path}", episodes, plan.edits["fps"])
@@ -127,20 +127,20 @@ def convert(
     "fingerprint": _as_json(episodes.fingerprint()),
     "is_finished": False,
   }
-  if begun is not None:
-    _check_same_source(path, begun, record)
-    if begun["is_finished"]:
+  if earlier is not None:
+    _check_same_source(path, earlier, record)
+    if earlier["is_finished"]:
       _check_present(path, plan)
-      return _report(plan, path, episodes, begun, 0)
+      return _report(plan, path, episodes, earlier, 0)
   if episodes.num_episodes == 0:
     raise errors.ConversionError(
       f"convert: {episodes.path}: expected at least one episode, got none."
     )
   with _locked(path):
-    if _read_record(path) != begun and present:
+    if _read_record(path) != earlier and present:
       raise errors.ConversionError(
         f"convert: {path}: expected no other conversion to it, got one that another "
-        "process has begun. Run it again to resume that one."
+        "process has started. Run it again to resume that one."
       )
     _write_record(path, record)
     writer: EpisodeWriter | None = None
@@ -234,7 +234,7 @@ class _Plan:
     format: str | None,
     options: Mapping[str, Any],
   ) -> _Plan:
-    """Sorts the options by whom they concern.
+    """Sorts the options by the part that uses them.
 
     Raises:
       SpecError: with every unknown option.
@@ -304,19 +304,22 @@ class _Plan:
     """Returns the files, or the folder, of the destination."""
     return registry.get_format(self.format).files(path, self.writing)
 
-  def check_same(self, path: str, begun: Mapping[str, Any]) -> None:
-    """Checks that a conversion resumes with the options that it began with.
+  def check_same(self, path: str, earlier: Mapping[str, Any]) -> None:
+    """Checks that a conversion resumes with the options that it started with.
 
     Raises:
       ConversionError: with every difference. Only `allow_nan` may change.
     """
-    before, now = _Plan(**begun)._options(), self._options()
+    before, now = _Plan(**earlier)._options(), self._options()
     hint = (
-      f"Say the same, or delete the destination and {_folder(path)} to start again."
+      f"Give the same, or delete the destination and {_folder(path)} to start again."
     )
     found = [
       errors.Mismatch(
-        name, f"{before.get(name)!r:.200}, as it began", f"{now.get(name)!r:.200}", hint
+        name,
+        f"{before.get(name)!r:.200}, as at its start",
+        f"{now.get(name)!r:.200}",
+        hint,
       )
       for name in {**before, **now}
       if before.get(name) != now.get(name)
@@ -501,7 +504,7 @@ def _record_name(path: str) -> str:
 
 
 def _read_record(path: str) -> dict[str, Any] | None:
-  """Returns the record of an earlier run; None if there is none.
+  """Returns the record of an earlier run, or None.
 
   Raises:
     ConversionError: it is damaged, or of another version.
@@ -570,18 +573,18 @@ def _locked(path: str) -> Iterator[None]:
 
 
 def _check_same_source(
-  path: str, begun: Mapping[str, Any], now: Mapping[str, Any]
+  path: str, earlier: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-  if begun["fingerprint"] == now["fingerprint"]:
+  if earlier["fingerprint"] == now["fingerprint"]:
     return
-  if begun["source"] != now["source"]:
+  if earlier["source"] != now["source"]:
     raise errors.ConversionError(
-      f"convert: {path}: expected the source that it was begun from, "
-      f"{begun['source']}, got {now['source']}. Name that one; or delete the "
+      f"convert: {path}: expected the source that it started from, "
+      f"{earlier['source']}, got {now['source']}. Name that one; or delete the "
       f"destination and {_folder(path)}, or choose another destination."
     )
   raise errors.ConversionError(
-    f"convert: {begun['source']}: expected the data that the conversion began with, "
+    f"convert: {earlier['source']}: expected the data of the first run, "
     "got files of other sizes or times: the source changed. Delete the destination and "
     f"{_folder(path)} to start again."
   )

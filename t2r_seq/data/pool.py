@@ -375,7 +375,7 @@ def gather_batches(
   """Gathers the windows of pools, a batch at a time.
 
   Args:
-    pools: of `Pool`s; their memory is counted by whoever reads ahead.
+    pools: of `Pool`s; the reader ahead counts their memory.
     rows: of the pools.
     plan: of the batches.
   Returns:

@@ -43,7 +43,7 @@ def find_casts(
   Returns:
     The casts by path.
   Raises:
-    SpecError: with every cast that is none.
+    SpecError: with every invalid cast.
   """
   by_dtype: dict[str, Cast] = {}
   by_path: dict[str, Cast] = {}

@@ -46,7 +46,7 @@ def read_json_object(operation: str, path: str) -> dict[str, Any]:
     operation: for the error.
     path: of the file.
   Raises:
-    ConversionError: it is none.
+    ConversionError: it is not a JSON object.
   """
   try:
     with open(path, encoding="utf-8") as file:

@@ -153,7 +153,7 @@ def get_format(name: str) -> Format:
   """Returns a format by its name.
 
   Raises:
-    ConversionError: there is none of this name.
+    ConversionError: no format has this name.
   """
   known = formats()
   if name not in known:

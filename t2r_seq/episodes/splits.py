@@ -36,7 +36,7 @@ def choose_episodes(
   Returns:
     int64, rising, each once; None where all are meant.
   Raises:
-    SpecError: no such split, a number that is none of an episode, or none is left.
+    SpecError: no such split or episode, or no episode is left.
   """
   if episodes is None and split is None:
     return None
@@ -176,7 +176,7 @@ def check_splits(where: str, splits: Splits, num_episodes: int) -> dict[str, lis
   """Returns the splits as lists of rising numbers.
 
   Raises:
-    SpecError: a number is none of an episode.
+    SpecError: no episode has such a number.
   """
   return {
     str(name): _check(f"{where}: split '{name}'", list(found), num_episodes).tolist()

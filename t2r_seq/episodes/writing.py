@@ -91,7 +91,7 @@ def copy_episodes(
     writer: of them.
     progress: shows how many are written; None shows nothing.
   Raises:
-    ConversionError: an episode cannot be written, or there is none.
+    ConversionError: an episode cannot be written, or there are no episodes.
   """
   source = episodes if writer.episodes is None else writer.episodes
   start = writer.num_committed

@@ -211,7 +211,7 @@ def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
     fps = rates.pop()
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
     raise errors.ConversionError(
-      f"write: {path}: expected to be told how many steps a second has, got {fps}. "
+      f"write: {path}: expected a number of steps a second, got {fps}. "
       "Say it: --fps 10."
     )
   return fps

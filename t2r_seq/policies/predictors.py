@@ -723,10 +723,12 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     """Members without repetitions: a history sees each observation once."""
     return [self._predictors[member] for member in dict.fromkeys(self._members)]
 
-  def _joined(self, said: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  def _joined(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {
-      name: self._aggregate(np.stack([each[name] for each in said])).astype(first.dtype)
+      name: self._aggregate(np.stack([each[name] for each in outputs])).astype(
+        first.dtype
+      )
       if first.dtype.kind == "f"
       else first
-      for name, first in said[0].items()
+      for name, first in outputs[0].items()
     }

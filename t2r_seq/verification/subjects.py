@@ -22,11 +22,11 @@ class Step(NamedTuple):
 
   Attributes:
     outputs: of the step.
-    told: the inputs of its network, and its outputs.
+    inspection: the inputs of its network, and its outputs.
   """
 
   outputs: Arrays
-  told: policy_io.Inspection
+  inspection: policy_io.Inspection
 
 
 class Subject(abc.ABC):
@@ -105,8 +105,8 @@ class _Exported(Subject):
 
   def take(self, observation: Arrays, begins: bool) -> Step:
     given = {path: value[np.newaxis] for path, value in observation.items()}
-    told = self._predictor.inspect(given, is_first=begins)
-    return Step(self._predictor.step(given, is_first=begins), told)
+    inspection = self._predictor.inspect(given, is_first=begins)
+    return Step(self._predictor.step(given, is_first=begins), inspection)
 
 
 class _Lite(Subject):
@@ -125,8 +125,8 @@ class _Lite(Subject):
     policy = self._policy
     if begins:
       policy.reset()
-    told = policy.inspect(observation)
-    return Step(_batched(policy.step(observation)), told)
+    inspection = policy.inspect(observation)
+    return Step(_batched(policy.step(observation)), inspection)
 
 
 class _Served(Subject):
@@ -152,13 +152,13 @@ class _Served(Subject):
     if begins:
       self._client.reset()
     answer: Any = self._client.step({**observation, websocket.INSPECT: True})
-    told = policy_io.Inspection(**answer.pop("inspection"))
-    for path, value in told.seen.items():
+    inspection = policy_io.Inspection(**answer.pop("inspection"))
+    for path, value in inspection.seen.items():
       if path in self.step_spec:  # bfloat16 and texts are sent in another dtype.
-        told.seen[path] = value.astype(self.step_spec[path].dtype)
+        inspection.seen[path] = value.astype(self.step_spec[path].dtype)
     outputs = {name: x for name, x in answer.items() if name != "server_timing"}
-    self.tells_inputs = bool(told.inputs)
-    return Step(_batched(outputs), told)
+    self.tells_inputs = bool(inspection.inputs)
+    return Step(_batched(outputs), inspection)
 
 
 def _batched(values: Mapping[str, np.ndarray]) -> Arrays:

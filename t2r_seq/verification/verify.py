@@ -234,9 +234,9 @@ def _live(
       return None
     life.first = life.first or packed
     life.stepped.append(step.outputs)
-    life.seen.append(step.told.seen)
-    life.inputs.append(step.told.inputs)
-    life.said.append(step.told.said)
+    life.seen.append(step.inspection.seen)
+    life.inputs.append(step.inspection.inputs)
+    life.said.append(step.inspection.said)
   return life
 
 
@@ -617,7 +617,7 @@ class _Comparison:
       steps = [self._subject.take(life.first, True) for _ in range(_NUM_DRAWS)]
       self._sampled = {
         "step": _stack([step.outputs for step in steps]),
-        "said": _stack([step.told.said for step in steps]),
+        "said": _stack([step.inspection.said for step in steps]),
         "reference": {},
       }
       if self._predict is not None and len(episode.anchors):

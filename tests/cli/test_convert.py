@@ -135,7 +135,7 @@ def test_goes_on(run_main):
       assert again in shown
       pathlib.Path("saved.tfrecord").write_bytes(good)
       status, _, err = run_main("convert", "saved.tfrecord", "a_store", *arguments[3:])
-      assert status == 1 and "begun from, " in err and "/saved.tfrecord. Name" in err
+      assert status == 1 and "started from, " in err and "/saved.tfrecord. Name" in err
   assert status == 0
   assert out.startswith("Resumed after 2 episodes of an earlier run.\n")
   status, out, _ = run_main("doctor", "a_store")

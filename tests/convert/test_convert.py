@@ -93,15 +93,18 @@ def newer_plan(source):
 REFUSALS = {
   "the source changed": (
     change_source,
-    ["expected the data that the conversion began"],
+    ["expected the data of the first run"],
   ),
   "other options": (
     change_options,
-    ["drop: expected None, as it began, got ['goal']", "seed: expected None, as it"],
+    [
+      "drop: expected None, as at its start, got ['goal']",
+      "seed: expected None, as at",
+    ],
   ),
   "another kind": (
     change_kind,
-    ["format: expected 'store', as it began, got 'hdf5'"],
+    ["format: expected 'store', as at its start, got 'hdf5'"],
   ),
   "a damaged plan": (damage_plan, ["expected the record of a conversion, version 2"]),
   "a newer plan": (newer_plan, ["expected the record of a conversion, version 2"]),
@@ -126,7 +129,7 @@ def test_another_spec_when_it_resumes(source, data):
   with pytest.raises(KeyboardInterrupt):
     convert.convert(["x.tfrecord"], "copy", data.NUMBERS, progress=Interruption(at=3))
   changed = {path: leaf for path, leaf in data.NUMBERS.items() if path != "goal"}
-  with pytest.raises(ValueError, match=r"spec: expected .*'goal'.*, as it began"):
+  with pytest.raises(ValueError, match=r"spec: expected .*'goal'.*, as at its start"):
     convert.convert("x.tfrecord", "copy", changed)
   assert convert.convert("x.tfrecord", "copy", data.NUMBERS).resumed_at == 3
 

@@ -306,7 +306,7 @@ def test_several_files(own, monkeypatch):
 
 
 REFUSED = {
-  "no rate": (dict(), {}, r"expected to be told how many steps a second.*--fps"),
+  "no rate": (dict(), {}, r"expected a number of steps a second.*--fps"),
   "no codec": (
     dict(fps=5, video_codec="libsvtav"),
     {},
