@@ -105,8 +105,9 @@ def ours(folder: str, spec: _SPEC, warmup: int, num_steps: int) -> float:
       _generator(folder),
       max_train_steps=warmup + num_steps,
       model_dir=model_dir,
-      save_checkpoints_steps=10**6,
-      log_every_n_steps=_LOG_EVERY,
+      run_config=training.RunConfig(
+        save_checkpoints_steps=10**6, log_every_n_steps=_LOG_EVERY
+      ),
       create_exporters_fn=None,
       callbacks=[clock],
     )

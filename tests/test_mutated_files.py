@@ -32,7 +32,7 @@ from t2r_seq.formats.robomimic import METADATA_ATTRIBUTE, SPEC_ATTRIBUTE
 from t2r_seq.lite import lite_policy
 from t2r_seq.records import rlds
 from t2r_seq.store import videos as videos_lib
-from t2r_seq.training import continuous
+from t2r_seq.training import evaluation as continuous
 from tests.convert import lerobot_sets as sets
 
 Spec = specs.ExtendedTensorSpec

@@ -154,7 +154,7 @@ def train_policy(out: pathlib.Path, task: str, kind: str, train_steps: int) -> N
     f"TRAIN_DATA = {str(_data_path(out, task, 'train'))!r}",
     f"EVAL_DATA = {str(_data_path(out, task, 'eval'))!r}",
     # A point of the learning curve each time.
-    f"train_eval_model.save_checkpoints_steps = {max(1, train_steps // 10)}",
+    f"RunConfig.save_checkpoints_steps = {max(1, train_steps // 10)}",
     "train_eval_model.eval_throttle_secs = 0",
     # The weights that did best on held-out episodes: one frame soon overfits.
     "create_default_exporters.exporter_fns = [@BestExporter]",

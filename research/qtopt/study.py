@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if args.no_critic:
     del ends["critic"]
   rounds = (
-    f"train_eval_model.save_checkpoints_steps = {args.round_steps}",
+    f"RunConfig.save_checkpoints_steps = {args.round_steps}",
     f"CollectByExport.num_episodes = {args.round_episodes}",
   )
   runs.collect(f"{_CONFIGS}/collect_grasps.gin", out / "logs", args.episodes)

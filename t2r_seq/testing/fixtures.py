@@ -53,13 +53,14 @@ def train_on_random_data(
     model_dir: folder of the run, which is empty: pytest's `tmp_path`.
     max_train_steps: how many.
     batch_size: of training, evaluation and the question.
-    seed: of weights and data.
+    seed: of weights and data; a `run_config` has its own.
     **arguments: further ones of `train_eval_model`.
   Returns:
     The model, metrics, and predictions.
   Raises:
     SpecError: what does not go together; and whatever the model raises.
   """
+  config = training.RunConfig(log_every_n_steps=1, seed=seed)
   result = training.train_eval_model(
     t2r_model=model,
     input_generator_train=data.DefaultRandomInputGenerator(
@@ -70,10 +71,8 @@ def train_on_random_data(
     ),
     max_train_steps=max_train_steps,
     eval_steps=1,
-    log_every_n_steps=1,
     model_dir=os.fspath(model_dir),
-    seed=seed,
-    **arguments,
+    **{"run_config": config, **arguments},
   )
   latest = os.path.join(os.fspath(model_dir), "export", "latest")
   predictor = policies.ExportedSavedModelPredictor(latest)

@@ -1,10 +1,8 @@
 """Training: `train_eval_model`, checkpoints, exports."""
 
-from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints, NanLossError
-from t2r_seq.training.continuous import continuous_eval
-from t2r_seq.training.evaluation import evaluate
+from t2r_seq.training.evaluation import continuous_eval, evaluate
 from t2r_seq.training.exports import (
   BestExporter,
   Exporter,
@@ -13,17 +11,16 @@ from t2r_seq.training.exports import (
   export_saved_model,
 )
 from t2r_seq.training.stopping import Stopped, StopSignal
-from t2r_seq.training.strategies import (
+from t2r_seq.training.summaries import SummaryWriter
+from t2r_seq.training.train_eval import RunConfig, train_eval_model
+from t2r_seq.training.trainer import Trainer
+from t2r_seq.training.workers import (
   create_mirrored_strategy,
   create_multi_worker_mirrored_strategy,
   create_tpu_strategy,
 )
-from t2r_seq.training.summaries import SummaryWriter
-from t2r_seq.training.train_eval import train_eval_model
-from t2r_seq.training.trainer import Trainer
 
 __all__ = [
-  "AsyncExports",
   "BestExporter",
   "Callback",
   "Checkpoints",
@@ -31,6 +28,7 @@ __all__ = [
   "LatestExporter",
   "NanLossError",
   "Run",
+  "RunConfig",
   "StopSignal",
   "Stopped",
   "SummaryWriter",

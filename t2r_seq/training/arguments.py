@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import gin
@@ -15,45 +16,50 @@ from t2r_seq.lite import policy_io
 from t2r_seq.models import T2RModel
 from t2r_seq.windows.cut import invented_paths
 
-_COUNTS = (
-  "max_train_steps",
-  "eval_steps",
-  "save_checkpoints_steps",
-  "keep_checkpoint_max",
-  "log_every_n_steps",
-  "steps_per_loop",
-)
-_MAY_BE_NONE = ("eval_steps", "steps_per_loop")
 
-
-def check(**arguments: Any) -> None:
-  """Checks the arguments of `train_eval_model` by name.
+def check(
+  t2r_model: Any,
+  input_generator_train: Any,
+  input_generator_eval: Any,
+  model_dir: str,
+  max_train_steps: Any,
+  eval_steps: Any,
+) -> None:
+  """Checks the arguments of `train_eval_model`.
 
   Raises:
     SpecError: with all that are wrong.
   """
-  found: list[errors.Mismatch | None]
-  found = [_check_kind("t2r_model", arguments["t2r_model"], T2RModel)]
-  generators = [n for n in arguments if n.startswith("input_generator")]
-  for name in generators:
-    if arguments[name] is not None:
-      found.append(_check_kind(name, arguments[name], AbstractInputGenerator))
-  if all(arguments[name] is None for name in generators):
+  mismatches = [_check_kind("t2r_model", t2r_model, T2RModel)]
+  generators = {
+    "input_generator_train": input_generator_train,
+    "input_generator_eval": input_generator_eval,
+  }
+  for name, generator in generators.items():
+    if generator is not None:
+      mismatches.append(_check_kind(name, generator, AbstractInputGenerator))
+  if input_generator_train is None and input_generator_eval is None:
     expected = "a generator for training or evaluation"
-    found.append(errors.Mismatch(" and ".join(generators), expected, "neither"))
-  for name in _COUNTS:
-    value = arguments[name]
-    if name in _MAY_BE_NONE and value is None:
-      continue
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-      found.append(errors.Mismatch(name, "an integer of at least 1", repr(value)))
-  model_dir = arguments["model_dir"]
+    mismatches.append(errors.Mismatch(" and ".join(generators), expected, "neither"))
+  counts = {"max_train_steps": max_train_steps}
+  if eval_steps is not None:
+    counts["eval_steps"] = eval_steps
+  mismatches += bad_counts(counts)
   errors.check_local("train_eval_model: model_dir", model_dir)
   if os.path.exists(model_dir) and not os.path.isdir(model_dir):
-    found.append(errors.Mismatch("model_dir", "a folder", f"the file {model_dir}"))
-  mismatches = [mismatch for mismatch in found if mismatch]
-  if mismatches:
-    raise errors.mismatch_error("train_eval_model", mismatches)
+    got = f"the file {model_dir}"
+    mismatches.append(errors.Mismatch("model_dir", "a folder", got))
+  if bad := [mismatch for mismatch in mismatches if mismatch]:
+    raise errors.mismatch_error("train_eval_model", bad)
+
+
+def bad_counts(counts: Mapping[str, Any]) -> list[errors.Mismatch]:
+  """Returns a mismatch for each value that is no integer of at least 1."""
+  return [
+    errors.Mismatch(name, "an integer of at least 1", repr(value))
+    for name, value in counts.items()
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1
+  ]
 
 
 def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> None:

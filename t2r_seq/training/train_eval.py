@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -12,22 +14,63 @@ from absl import logging
 
 from t2r_seq import errors, files, windows
 from t2r_seq.data import AbstractInputGenerator, joint
-from t2r_seq.data.input_generator import InputReport
 from t2r_seq.models import T2RModel
 from t2r_seq.policies import exported_feature_specs
 from t2r_seq.specs import ModeKeys, flatten_spec_structure
-from t2r_seq.training import arguments, continuous, exports, stopping, workers
-from t2r_seq.training.async_exports import AsyncExports
+from t2r_seq.training import arguments, evaluation, exports, stopping, workers
 from t2r_seq.training.callbacks import Callback, Run
-from t2r_seq.training.checkpoints import Checkpoints, mark_finished
-from t2r_seq.training.evaluation import ModelEvaluation
-from t2r_seq.training.input_position import resume_batch
-from t2r_seq.training.screen import Screen
-from t2r_seq.training.summaries import ProgressLog, SummaryWriter
+from t2r_seq.training.checkpoints import Checkpoints, mark_finished, resume_batch
+from t2r_seq.training.screen import ProgressLog, Screen
+from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.trainer import Trainer
 
 # A stop waits 50 ms at most.
 _STEPS_PER_LOOP, _LOOPED_STEPS_PER_SECOND = 10, 200.0
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """How a run goes about it: what `tf.estimator.RunConfig` is in Tensor2Robot.
+
+  Attributes:
+    save_checkpoints_steps: steps between two checkpoints.
+    keep_checkpoint_max: older ones are deleted.
+    log_every_n_steps: steps between two progress lines and TensorBoard points.
+    steps_per_loop: steps that one call runs at most. Steps that are logged, saved or
+      seen by a callback end a call, and a stop waits for its end. None: 10 if steps
+      take less than 5 ms, otherwise 1.
+    jit_compile: compiles train steps by XLA; for one replica.
+    async_exports: exports in a thread, so that the training does not wait; needs the
+      memory of a second network.
+    strategy: a `tf.distribute` strategy; None takes the current one.
+    seed: of the initial weights of a model that is not built, and of dropout. Input
+      generators have seeds of their own.
+    show_progress: writes to stderr what is trained and how far it is, as a bar on a
+      terminal and as lines elsewhere, unless absl's log shows them.
+  """
+
+  save_checkpoints_steps: int = 1000
+  keep_checkpoint_max: int = 5
+  log_every_n_steps: int = 100
+  steps_per_loop: int | None = None
+  jit_compile: bool = False
+  async_exports: bool = False
+  strategy: tf.distribute.Strategy | None = None
+  seed: int | None = None
+  show_progress: bool = True
+
+  def __post_init__(self) -> None:
+    """Raises SpecError with all counts that are not integers of at least 1."""
+    counts = {
+      "save_checkpoints_steps": self.save_checkpoints_steps,
+      "keep_checkpoint_max": self.keep_checkpoint_max,
+      "log_every_n_steps": self.log_every_n_steps,
+    }
+    if self.steps_per_loop is not None:
+      counts["steps_per_loop"] = self.steps_per_loop
+    if bad := arguments.bad_counts(counts):
+      raise errors.mismatch_error("RunConfig", bad)
 
 
 @gin.configurable
@@ -39,248 +82,233 @@ def train_eval_model(
   model_dir: str = gin.REQUIRED,
   eval_steps: int | None = 100,
   eval_throttle_secs: float = 600,
-  save_checkpoints_steps: int = 1000,
-  keep_checkpoint_max: int = 5,
-  log_every_n_steps: int = 100,
   create_exporters_fn: Callable[[], list[exports.Exporter]]
   | None = exports.create_default_exporters,
-  strategy: tf.distribute.Strategy | None = None,
-  seed: int | None = None,
   callbacks: Sequence[Callback] | None = None,
   use_continuous_eval: bool = False,
-  async_exports: bool = False,
-  steps_per_loop: int | None = None,
-  jit_compile: bool = False,
-  show_progress: bool = True,
+  run_config: RunConfig | None = None,
 ) -> dict[str, float]:
   """Trains a model up to a global step, and evaluates and exports on the way.
 
-  A run in a folder that has checkpoints goes on from the newest. SIGTERM ends the
-  training at the next step, with a checkpoint; several workers are ended by it at once.
-  After Tensor2Robot's function of that name.
+  If `model_dir` has checkpoints, the run resumes from the newest. SIGTERM ends the
+  training at the next step, with a checkpoint; several workers end at once. After
+  Tensor2Robot's function of that name.
 
   Args:
     t2r_model: the model; its network is built here, under the strategy.
-    input_generator_train: gives training batches; None only evaluates and exports.
-    input_generator_eval: gives eval batches; None does not evaluate. Of several named
-      sets (`MultiEvalInputGenerator`) there is '<name>/<metric>' for each, and the mean
-      over the sets without a name.
+    input_generator_train: training batches; None only evaluates and exports.
+    input_generator_eval: eval batches; None does not evaluate. Several named sets
+      (`MultiEvalInputGenerator`) give '<name>/<metric>' each, and their means.
     max_train_steps: the global step to stop at.
     model_dir: folder of checkpoints, event files, gin config and exports.
     eval_steps: batches per evaluation at most; None for the whole eval set.
     eval_throttle_secs: seconds between two evaluations at least. They follow a
       checkpoint; the last step is always evaluated and exported.
-    save_checkpoints_steps: steps between two checkpoints.
-    keep_checkpoint_max: older checkpoints are deleted.
-    log_every_n_steps: steps between two progress lines and TensorBoard points.
-    create_exporters_fn: gives the exporters; None exports nothing.
-    strategy: a `tf.distribute` strategy; by default the current one.
-    seed: of the initial weights of a model that is not built, and of dropout; input
-      generators have seeds of their own.
-    callbacks: are told of steps, checkpoints, evaluations and exports; see `Callback`.
+    create_exporters_fn: creates the exporters; None exports nothing.
+    callbacks: called at steps, checkpoints, evaluations and exports; see `Callback`.
     use_continuous_eval: does not train, but evaluates the checkpoints of a training
-      beside it as they come, up to that of `max_train_steps`: see `continuous_eval`,
-      whose other options gin has. There is no `input_generator_train` then.
-    async_exports: makes exports in a thread, so that the training does not wait for
-      them; see `AsyncExports`. They take the memory of a second network.
-    steps_per_loop: steps that are run with one call at most. It is always fewer where
-      one of them is logged, saved or asked for by a callback, and a stop waits for the
-      call in progress. None: 10 where steps take less than 5 ms, otherwise 1.
-    jit_compile: compiles train steps by XLA; for one replica.
-    show_progress: says on stderr what is trained, on what, how far it is, and what came
-      of it: a bar on a terminal, elsewhere lines, unless absl's log shows them.
+      job beside it up to `max_train_steps`; see `continuous_eval`.
+    run_config: checkpoints, logs, strategy, seed; None is a `RunConfig()`.
   Returns:
-    The last evaluation's metrics (or the last training scalars where there is no eval
-    generator; neither of a run that was stopped), 'global_step' and 'was_stopped'.
+    The last evaluation's metrics (or the last training scalars without an eval
+    generator; neither after a stop), 'global_step' and 'was_stopped'.
   Raises:
     SpecError: generator, model and checkpoint do not fit, or the data is bad.
     NanLossError: a loss or gradient was not finite; the last good checkpoint is kept.
   """
-  arguments.check(
-    t2r_model=t2r_model,
-    input_generator_train=input_generator_train,
-    input_generator_eval=input_generator_eval,
-    model_dir=model_dir,
-    max_train_steps=max_train_steps,
-    eval_steps=eval_steps,
-    save_checkpoints_steps=save_checkpoints_steps,
-    keep_checkpoint_max=keep_checkpoint_max,
-    log_every_n_steps=log_every_n_steps,
-    steps_per_loop=steps_per_loop,
-  )
+  config = run_config or RunConfig()
+  generators = input_generator_train, input_generator_eval
+  arguments.check(t2r_model, *generators, model_dir, max_train_steps, eval_steps)
   if use_continuous_eval:
     if input_generator_train is not None:
       raise errors.SpecError(
-        "train_eval_model: use_continuous_eval: expected no input_generator_train, got "
-        "one. It is a job of its own, beside the one that trains."
+        "train_eval_model: use_continuous_eval evaluates only: remove "
+        "input_generator_train. The training is another job."
       )
-    return continuous.continuous_eval(
+    return evaluation.continuous_eval(
       t2r_model,
       input_generator_eval,
       model_dir,
       eval_steps=eval_steps,
       max_train_steps=max_train_steps,
       create_exporters_fn=create_exporters_fn,
-      strategy=strategy,
+      strategy=config.strategy,
       callbacks=callbacks,
     )
-  exported_feature_specs(t2r_model)  # What cannot be exported is not trained.
-  if input_generator_train is not None:
-    arguments.warn_of_invented_steps(t2r_model, input_generator_train)
-    # Before async exports copy the model.
-    t2r_model.follow_control_period(input_generator_train.control_period)
-  arguments.follow_sources(t2r_model, input_generator_train, input_generator_eval)
-  os.makedirs(model_dir, exist_ok=True)
-  if seed is not None:
-    tf.keras.utils.set_random_seed(seed)
-    if t2r_model.is_built:
-      logging.warning(
-        "train_eval_model: seed: the model is built already, so its weights are not "
-        "of this seed. Call tf.keras.utils.set_random_seed before build()."
-      )
-  strategy = strategy or tf.distribute.get_strategy()
-  if async_exports and workers.is_multi_worker(strategy):
-    raise errors.SpecError(
-      "train_eval_model: async_exports: expected one process, got several workers, "
-      "which export together."
-    )
-  trainer = Trainer(t2r_model, strategy, jit_compile)
+  trainer = _prepare(t2r_model, generators, model_dir, config)
   is_shared = input_generator_train is None and create_exporters_fn is None
   with (
     workers.own_folder(trainer.strategy, model_dir, is_shared) as write_dir,
     contextlib.ExitStack() as stack,
   ):
-    if not is_shared:
-      exports.remove_unfinished_exports(os.path.join(write_dir, "export"))
-    checkpoints = Checkpoints(
-      trainer, model_dir, keep_checkpoint_max, write_dir, not is_shared
+    checkpoints = _restore(
+      trainer, model_dir, write_dir, input_generator_train, is_shared, config
     )
-    if not checkpoints.restore():
-      if input_generator_train is None:
-        raise errors.SpecError(
-          f"train_eval_model: model_dir: expected a checkpoint to evaluate in "
-          f"{model_dir}, got none."
-        )
-      logging.info("Starting in %s at step 0.", model_dir)
-      t2r_model.maybe_init_from_checkpoint()
-    is_shown = show_progress and workers.is_chief(trainer.strategy)
+    is_shown = config.show_progress and workers.is_chief(trainer.strategy)
     screen = Screen(max_train_steps, is_shown)
     stack.callback(screen.clear)
     run = Run(trainer, model_dir, write_dir, [screen, *(callbacks or ())])
     exporters = create_exporters_fn() if create_exporters_fn else []
     exports.check_exportable(t2r_model, exporters)
     pending = None
-    if async_exports and exporters:
-      pending = stack.enter_context(AsyncExports(t2r_model, run.tell))
-    evaluation = ModelEvaluation(
-      trainer,
-      input_generator_eval,
-      model_dir,
-      eval_steps,
-      eval_throttle_secs,
-      exporters,
-      write_dir,
-      run.tell,
-      pending,
-      run.eval_metric_names,
-      run.evaluate,
+    if config.async_exports and exporters:
+      pending = stack.enter_context(exports.AsyncExports(t2r_model, run.tell))
+    evaluated = evaluation.ModelEvaluation(
+      run, input_generator_eval, eval_steps, eval_throttle_secs, exporters, pending
     )
-    names = evaluation.metric_names()
-    for exporter in exporters if names else ():
-      exporter.check(names)
-    scalars: dict[str, float] = {}
-    if input_generator_train is not None:
-      mark_finished(write_dir, None)
-      try:
-        scalars = _train(
-          run,
-          screen,
-          input_generator_train,
-          max_train_steps,
-          checkpoints,
-          evaluation,
-          write_dir,
-          save_checkpoints_steps,
-          log_every_n_steps,
-          steps_per_loop,
-        )
-      except stopping.Stopped:
-        run.tell("on_end")
-        screen.end(trainer.global_step, {}, was_stopped=True)
-        return {"global_step": trainer.global_step, "was_stopped": True}
-    else:
+    if input_generator_train is None:
       screen.summary(run, None, input_generator_eval)
       run.tell("on_begin")
-    metrics = evaluation.run()
-    if pending is not None:
+      scalars, was_stopped = {}, False
+    else:
+      mark_finished(write_dir, None)
+      scalars, was_stopped = _Training(
+        run, screen, checkpoints, evaluated, max_train_steps, config
+      ).run(input_generator_train)
+    metrics = {} if was_stopped else evaluated.run()
+    if pending is not None and not was_stopped:
       pending.join()
     run.tell("on_end")
-    screen.end(trainer.global_step, scalars, was_stopped=False)
-    if input_generator_train is not None:
-      mark_finished(write_dir, trainer.global_step)
-    else:
-      arguments.warn_of_unread_bindings()
-    _save_operative_config(write_dir, trainer.global_step)
-  return {
-    **(metrics or scalars),
-    "global_step": trainer.global_step,
-    "was_stopped": False,
-  }
+    screen.end(trainer.global_step, scalars, was_stopped)
+    if not was_stopped:
+      _finish(write_dir, trainer.global_step, input_generator_train is not None)
+  step = {"global_step": trainer.global_step, "was_stopped": was_stopped}
+  return step if was_stopped else {**(metrics or scalars), **step}
 
 
-def _train(
-  run: Run,
-  screen: Screen,
-  input_generator: AbstractInputGenerator,
-  max_train_steps: int,
-  checkpoints: Checkpoints,
-  evaluation: ModelEvaluation,
+def _prepare(
+  model: T2RModel,
+  generators: tuple[AbstractInputGenerator | None, AbstractInputGenerator | None],
+  model_dir: str,
+  config: RunConfig,
+) -> Trainer:
+  """Matches the model and its input, and builds the network."""
+  exported_feature_specs(model)  # What cannot be exported is not trained.
+  train, evaluated = generators
+  if train is not None:
+    arguments.warn_of_invented_steps(model, train)
+    # Before async exports copy the model.
+    model.follow_control_period(train.control_period)
+  arguments.follow_sources(model, train, evaluated)
+  os.makedirs(model_dir, exist_ok=True)
+  if config.seed is not None:
+    tf.keras.utils.set_random_seed(config.seed)
+    if model.is_built:
+      logging.warning(
+        "train_eval_model: seed: the model is built already, so its weights are not "
+        "of this seed. Call tf.keras.utils.set_random_seed before build()."
+      )
+  strategy = config.strategy or tf.distribute.get_strategy()
+  if config.async_exports and workers.is_multi_worker(strategy):
+    raise errors.SpecError(
+      "train_eval_model: async_exports: expected one process, got several workers, "
+      "which export together."
+    )
+  return Trainer(model, strategy, config.jit_compile)
+
+
+def _restore(
+  trainer: Trainer,
+  model_dir: str,
   write_dir: str,
-  save_checkpoints_steps: int,
-  log_every_n_steps: int,
-  steps_per_loop: int | None,
-) -> dict[str, float]:
-  """Runs the steps that are left; returns the scalars of the last one."""
-  scalars: dict[str, float] = {}
-  trainer = run.trainer
-  run.tell("on_begin")
-  if trainer.global_step >= max_train_steps:
-    screen.say(f"nothing to train: step {trainer.global_step} is reached")
-    logging.info("Nothing to train: step %d is reached.", trainer.global_step)
-    return scalars
-  input_generator.set_specification_from_model(trainer.model, ModeKeys.TRAIN)
-  with contextlib.ExitStack() as stack:
+  train: AbstractInputGenerator | None,
+  is_shared: bool,
+  config: RunConfig,
+) -> Checkpoints:
+  """Resumes from the newest checkpoint, or starts with the initial weights."""
+  if not is_shared:
+    exports.remove_unfinished_exports(os.path.join(write_dir, "export"))
+  keep = config.keep_checkpoint_max
+  checkpoints = Checkpoints(trainer, model_dir, keep, write_dir, not is_shared)
+  if not checkpoints.restore():
+    if train is None:
+      raise errors.SpecError(
+        "train_eval_model: model_dir: expected a checkpoint to evaluate in "
+        f"{model_dir}, got none."
+      )
+    logging.info("Starting in %s at step 0.", model_dir)
+    trainer.model.maybe_init_from_checkpoint()
+  return checkpoints
+
+
+def _finish(write_dir: str, step: int, is_trained: bool) -> None:
+  if is_trained:
+    mark_finished(write_dir, step)
+  else:
+    arguments.warn_of_unread_bindings()
+  _save_operative_config(write_dir, step)
+
+
+class _Training:
+  """The loop: batches, steps, logs, checkpoints and the evaluations between."""
+
+  def __init__(
+    self,
+    run: Run,
+    screen: Screen,
+    checkpoints: Checkpoints,
+    evaluated: evaluation.ModelEvaluation,
+    max_train_steps: int,
+    config: RunConfig,
+  ) -> None:
+    self._run, self._screen, self._checkpoints = run, screen, checkpoints
+    self._evaluation, self._config = evaluated, config
+    self._last_step = max_train_steps
+    self._steps_at_once = config.steps_per_loop or 1
+    # Several processes would have to agree.
+    is_fixed = workers.is_multi_worker(run.trainer.strategy)
+    self._is_adapted = config.steps_per_loop is None and not is_fixed
+    self._is_warned = False
+
+  def run(self, generator: AbstractInputGenerator) -> tuple[dict[str, float], bool]:
+    """Runs the steps that are left.
+
+    Returns:
+      (the scalars of the last step, whether a signal stopped it).
+    """
+    run = self._run
+    run.tell("on_begin")
+    if run.step >= self._last_step:
+      self._screen.say(f"nothing to train: step {run.step} is reached")
+      logging.info("Nothing to train: step %d is reached.", run.step)
+      return {}, False
+    generator.set_specification_from_model(run.model, ModeKeys.TRAIN)
+    try:
+      with contextlib.ExitStack() as stack:
+        scalars = self._train(generator, stack)
+    except stopping.Stopped:
+      return {}, True
+    if (report := generator.report) is not None:
+      is_of_one = isinstance(report, windows.WindowReport) and report.is_of_one_pass
+      passes = "each pass" if is_of_one else "all passes together"
+      logging.info("Training input, %s: %s.", passes, report)
+    return scalars, False
+
+  def _train(
+    self, generator: AbstractInputGenerator, stack: contextlib.ExitStack
+  ) -> dict[str, float]:
+    run, config, trainer = self._run, self._config, self._run.trainer
     signal = stack.enter_context(workers.stop_signal(trainer.strategy))
-    stack.enter_context(input_generator.explain_failures())
+    stack.enter_context(generator.explain_failures())
     # Closed when the last checkpoint is saved: it may take its time.
     closing = stack.enter_context(contextlib.ExitStack())
-    stack.enter_context(checkpoints.saved_on_interrupt(signal))
+    stack.enter_context(self._checkpoints.saved_on_interrupt(signal))
     start = step = trainer.global_step
-    options = input_generator.position_options
-    if options:
-      is_sharded = workers.is_multi_worker(trainer.strategy)
-      shards = trainer.strategy.num_replicas_in_sync if is_sharded else 1
-      options = {**options, "shards": shards}
-    is_chief = workers.is_chief(trainer.strategy)
-    start_step = resume_batch(checkpoints.folder, start, options, is_chief)
+    start_step = self._start_step(generator)
     with signal.waiting():  # A replay is connected to only now.
-      dataset = trainer.distribute_training(input_generator, start_step)
-    batches = closing.enter_context(
-      stopping.Interruptible(dataset, input_generator.watch)
-    )
-    screen.summary(run, input_generator, evaluation.input_generator)
-    progress = ProgressLog(max_train_steps, is_quiet=screen.has_bar)
-    loop = _Loop(
-      run, steps_per_loop, max_train_steps, [save_checkpoints_steps, log_every_n_steps]
-    )
-    writer, warned = SummaryWriter(write_dir), False
+      dataset = trainer.distribute_training(generator, start_step)
+    batches = closing.enter_context(stopping.Interruptible(dataset, generator.watch))
+    self._screen.summary(run, generator, self._evaluation.input_generator)
+    progress = ProgressLog(self._last_step, is_quiet=self._screen.has_bar)
+    writer = SummaryWriter(run.write_dir)
     closing.callback(writer.close)
-    trainer.write_summaries(writer, log_every_n_steps)
+    trainer.write_summaries(writer, config.log_every_n_steps)
     run.write_to(writer)
     closing.callback(run.write_to, None)  # Exports after the last step are told, too.
-    while step < max_train_steps and not run.is_stopped:
+    scalars: dict[str, float] = {}
+    while step < self._last_step and not run.is_stopped:
       batches_of_loop = []
-      for _ in range(1 if step == start else loop.num_steps()):
+      for _ in range(1 if step == start else self._num_steps()):
         with signal.waiting():
           batch = progress.next_batch(batches)
         # A generator whose `create_dataset` is its own gives pairs that are not joined.
@@ -288,98 +316,89 @@ def _train(
       run.tell("before_step")
       result = trainer.train_steps(batches_of_loop)
       step += len(batches_of_loop)
-      screen.advance(step)
+      self._screen.advance(step)
       run.tell("after_step", result)
-      is_last = step == max_train_steps or run.is_stopped
+      is_last = step == self._last_step or run.is_stopped
       if step == start + 1:
-        seen = trainer.first_replica(batches_of_loop[0])
-        features, labels = seen if len(seen) > 1 else joint.split(seen[0])
-        writer.seen(features, labels, step, _stack_offsets(trainer.model))
-        # By now everything that gin configures has been called.
-        writer.text("operative_config", _save_operative_config(write_dir, step), step)
-        arguments.warn_of_unread_bindings()
-      if step % log_every_n_steps == 0 or is_last:
-        checkpoints.check_finite()
+        self._show_first(writer, batches_of_loop[0], step)
+      if step % config.log_every_n_steps == 0 or is_last:
+        self._checkpoints.check_finite()
         scalars = {name: float(value) for name, value in result.items()}
-        speed = progress.log(step, scalars["loss"])
-        loop.adapt(speed["steps_per_second"])
-        logged = {**scalars, **speed, **trainer.learning_rates}
-        writer.scalars(logged, step)
-        run.tell("after_log", logged)
-        warned = warned or _warn_of_short_episodes(input_generator)
+        self._log(scalars, progress, writer, generator)
       is_last = is_last or run.is_stopped
-      if step % save_checkpoints_steps == 0 or is_last:
+      if step % config.save_checkpoints_steps == 0 or is_last:
         with progress.paused():
-          run.tell("before_checkpoint")
-          with signal.held():
-            checkpoints.save()
-          run.tell("after_checkpoint", os.path.join(write_dir, f"model.ckpt-{step}"))
+          self._save(signal)
           if not is_last:
             # Cut short, it is as if it had never been due: the step is saved.
             with signal.waiting():
-              evaluation.run_if_due()
-  report = input_generator.report
-  if report is not None:
-    logging.info("Training input, %s: %s.", _passes(report), report)
-  return scalars
+              self._evaluation.run_if_due()
+    return scalars
 
+  def _start_step(self, generator: AbstractInputGenerator) -> int:
+    """Returns the number of the batch to begin with."""
+    strategy = self._run.trainer.strategy
+    options = generator.position_options
+    if options:
+      is_sharded = workers.is_multi_worker(strategy)
+      shards = strategy.num_replicas_in_sync if is_sharded else 1
+      options = {**options, "shards": shards}
+    folder, is_chief = self._checkpoints.folder, workers.is_chief(strategy)
+    return resume_batch(folder, self._run.step, options, is_chief)
 
-class _Loop:
-  """How many steps to run with one call, so that nobody waits who needs one of them."""
-
-  def __init__(
-    self, run: Run, steps_per_loop: int | None, last_step: int, intervals: Sequence[int]
-  ) -> None:
-    """Creates it.
-
-    Args:
-      run: has the step, and callbacks.
-      steps_per_loop: at most; None begins with 1, and follows the rate.
-      last_step: of the run.
-      intervals: steps between two at which something happens.
-    """
-    self._run, self._last_step, self._intervals = run, last_step, intervals
-    self._wanted = steps_per_loop or 1
-    # Several processes would have to agree.
-    is_fixed = workers.is_multi_worker(run.trainer.strategy)
-    self._is_adapted = steps_per_loop is None and not is_fixed
-
-  def num_steps(self) -> int:
-    """Returns how many steps to run now: all that may be, or one."""
-    intervals = [*self._intervals, *self._run.step_intervals]
-    wanted = min(self._wanted, *intervals)
-    step = self._run.step if wanted > 1 else 0
+  def _num_steps(self) -> int:
+    """Returns how many steps the next call runs: all that may be, or one."""
+    config = self._config
+    intervals = [config.save_checkpoints_steps, config.log_every_n_steps]
+    intervals += self._run.step_intervals
+    at_once = min(self._steps_at_once, *intervals)
+    step = self._run.step if at_once > 1 else 0
     gaps = [self._last_step - step, *(i - step % i for i in intervals)]
-    return wanted if min(gaps) >= wanted else 1
+    return at_once if min(gaps) >= at_once else 1
 
-  def adapt(self, steps_per_second: float) -> None:
-    """Follows the rate: where it is high, Python's part of a step counts."""
-    if self._is_adapted:
-      is_fast = steps_per_second >= _LOOPED_STEPS_PER_SECOND
-      self._wanted = _STEPS_PER_LOOP if is_fast else 1
+  def _show_first(self, writer: SummaryWriter, batch: tuple[Any, ...], step: int):
+    """Writes what the first batch and the configuration are."""
+    run = self._run
+    seen = run.trainer.first_replica(batch)
+    features, labels = seen if len(seen) > 1 else joint.split(seen[0])
+    spec = run.model.get_feature_specification(ModeKeys.TRAIN)
+    leaves = flatten_spec_structure(spec).items()
+    offsets = {
+      p: s.time_offsets for p, s in leaves if isinstance(s.time_offsets, tuple)
+    }
+    writer.seen(features, labels, step, offsets)
+    # By now everything that gin configures has been called.
+    config = _save_operative_config(run.write_dir, step)
+    writer.text("operative_config", config, step)
+    arguments.warn_of_unread_bindings()
 
+  def _log(
+    self,
+    scalars: dict[str, float],
+    progress: ProgressLog,
+    writer: SummaryWriter,
+    generator: AbstractInputGenerator,
+  ) -> None:
+    step = self._run.step
+    speed = progress.log(step, scalars["loss"])
+    if self._is_adapted:  # At high rates Python's part of a step counts.
+      is_fast = speed["steps_per_second"] >= _LOOPED_STEPS_PER_SECOND
+      self._steps_at_once = _STEPS_PER_LOOP if is_fast else 1
+    logged = {**scalars, **speed, **self._run.trainer.learning_rates}
+    writer.scalars(logged, step)
+    self._run.tell("after_log", logged)
+    report = generator.report
+    if report is not None and report.too_short and not self._is_warned:
+      self._is_warned = True
+      logging.warning("Training input so far: %s.", report)
 
-def _stack_offsets(model: T2RModel) -> dict[str, Sequence[int]]:
-  """Returns which steps each stack of the model shows, by path."""
-  spec = model.get_feature_specification(ModeKeys.TRAIN)
-  return {
-    path: leaf.time_offsets
-    for path, leaf in flatten_spec_structure(spec).items()
-    if isinstance(leaf.time_offsets, tuple)
-  }
-
-
-def _passes(report: InputReport) -> str:
-  is_of_one = isinstance(report, windows.WindowReport) and report.is_of_one_pass
-  return "each pass" if is_of_one else "all passes together"
-
-
-def _warn_of_short_episodes(input_generator: AbstractInputGenerator) -> bool:
-  report = input_generator.report
-  if report is None or not report.too_short:
-    return False
-  logging.warning("Training input so far: %s.", report)
-  return True
+  def _save(self, signal: stopping.StopSignal) -> None:
+    run = self._run
+    run.tell("before_checkpoint")
+    with signal.held():
+      self._checkpoints.save()
+    path = os.path.join(run.write_dir, f"model.ckpt-{run.step}")
+    run.tell("after_checkpoint", path)
 
 
 def _save_operative_config(folder: str, step: int) -> str:

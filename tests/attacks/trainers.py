@@ -56,9 +56,8 @@ def train(model_dir: str, path: str, max_train_steps: int) -> None:
     input_generator_train=data.StoreInputGenerator(path, batch_size=8, seed=1),
     max_train_steps=max_train_steps,
     model_dir=model_dir,
-    save_checkpoints_steps=17,
+    run_config=training.RunConfig(save_checkpoints_steps=17, seed=3),
     create_exporters_fn=None,
-    seed=3,
   )
 
 

@@ -47,7 +47,7 @@ def fixture_project(tmp_path_factory):
   assert collect.returncode == 0, collect.stderr
   train = warm_python.run(
     "-m", "t2r_seq", "train", "--gin_configs", "train.gin", "--gin_bindings",
-    "train_eval_model.max_train_steps = 20", "train_eval_model.log_every_n_steps = 10",
+    "train_eval_model.max_train_steps = 20", "RunConfig.log_every_n_steps = 10",
     cwd=folder,
   )  # fmt: skip
   assert train.returncode == 0, train.stderr

@@ -43,9 +43,10 @@ def examples():
     yield {"x": np.array([x])}, {"target": np.array([3 * x + 1], np.float32)}
 
 
-def train(folder, callbacks, steps=4, rate=0.1, **kwargs):
+def train(folder, callbacks, steps=4, rate=0.1, config=None, **kwargs):
   model = Line(rate)
-  kwargs = {"create_exporters_fn": None, "save_checkpoints_steps": 2, **kwargs}
+  kwargs = {"create_exporters_fn": None, **kwargs}
+  fields = {"save_checkpoints_steps": 2, "log_every_n_steps": 2, "seed": 0}
   result = training.train_eval_model(
     model,
     data.GeneratorInputGenerator(examples, batch_size=4),
@@ -53,9 +54,8 @@ def train(folder, callbacks, steps=4, rate=0.1, **kwargs):
     max_train_steps=steps,
     model_dir=str(folder),
     eval_throttle_secs=0,
-    log_every_n_steps=2,
+    run_config=training.RunConfig(**{**fields, **(config or {})}),
     callbacks=callbacks,
-    seed=0,
     **kwargs,
   )
   return model, result

@@ -43,7 +43,7 @@ def train(buffer, callback, folder, max_train_steps):
     Line(),
     input_generator_train=replay.ReplayInputGenerator(buffer, 4),
     max_train_steps=max_train_steps,
-    save_checkpoints_steps=2,
+    run_config=training.RunConfig(save_checkpoints_steps=2),
     model_dir=str(folder),
     create_exporters_fn=None,
     callbacks=[callback],

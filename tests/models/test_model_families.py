@@ -77,7 +77,7 @@ def test_a_critic_learns_by_gin_and_its_export_values_many_actions(tmp_path):
     max_train_steps=300,
     model_dir=str(tmp_path),
     eval_throttle_secs=3600,
-    seed=1,
+    run_config=training.RunConfig(seed=1),
   )
   assert result["loss"] < 0.1 * np.var(_experience()[2])
   (version,) = training.exports.export_versions(str(tmp_path / "export" / "latest"))
@@ -245,7 +245,7 @@ def test_a_classifier_learns_by_gin_and_exports_probabilities(activation, tmp_pa
     max_train_steps=100,
     model_dir=str(tmp_path),
     eval_throttle_secs=3600,
-    seed=1,
+    run_config=training.RunConfig(seed=1),
   )
   assert result["auc"] > 0.97 and result["accuracy"] > 0.85
   (version,) = training.exports.export_versions(str(tmp_path / "export" / "best"))

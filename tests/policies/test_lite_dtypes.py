@@ -133,8 +133,7 @@ def _train(model, folder):
     model_dir=str(folder / "run"),
     max_train_steps=2,
     create_exporters_fn=lambda: [training.LatestExporter()],
-    seed=0,
-    show_progress=False,
+    run_config=training.RunConfig(seed=0, show_progress=False),
   )
   return str(folder / "run/export/latest")
 
@@ -305,7 +304,7 @@ def test_what_cannot_be_exported_is_refused_before_training(name, tmp_path):
       model_dir=str(tmp_path),
       max_train_steps=2,
       create_exporters_fn=lambda: [training.LatestExporter(lite=is_lite)],
-      show_progress=False,
+      run_config=training.RunConfig(show_progress=False),
     )
   assert not list(tmp_path.glob("model.ckpt*"))
 
@@ -320,8 +319,7 @@ def test_exporters_write_for_litert_and_change_no_weights(tmp_path):
       model_dir=str(tmp_path / str(len(exporters))),
       max_train_steps=2,
       create_exporters_fn=lambda exporters=exporters: exporters,
-      seed=0,
-      show_progress=False,
+      run_config=training.RunConfig(seed=0, show_progress=False),
     )
     weights.append(model.policy_weights)
   assert weights[0].keys() == weights[1].keys()

@@ -175,7 +175,7 @@ def test_trains_from_both_as_gin_says(store_path, buffer, tmp_path):
     max_train_steps=4,
     model_dir=str(tmp_path / "model"),
     create_exporters_fn=list,
-    seed=1,
+    run_config=training.RunConfig(seed=1),
   )
   assert buffer.counters.num_samples >= 4 * 6
 

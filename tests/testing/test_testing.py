@@ -48,6 +48,6 @@ def test_the_mock_learns_from_its_data(tmp_path):
     max_train_steps=60,
     model_dir=str(tmp_path),
     create_exporters_fn=None,
-    seed=0,
+    run_config=training.RunConfig(seed=0),
   )
   assert result["accuracy"] > 0.9

@@ -5,6 +5,7 @@ Run as a script it trains: `python reach_model.py MODEL_DIR RECORDS MAX_STEPS`.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 
@@ -136,14 +137,19 @@ def train(
   generators are half of what a run of some steps costs.
   """
   kwargs.setdefault("t2r_model", ReachModel())
-  kwargs.setdefault("save_checkpoints_steps", 10)
-  kwargs.setdefault("log_every_n_steps", 10)
+  config = {"save_checkpoints_steps": 10, "log_every_n_steps": 10, "seed": 3}
+  for field in dataclasses.fields(training.RunConfig):
+    if field.name in kwargs:
+      config[field.name] = kwargs.pop(field.name)
   if "input_generator_eval" not in kwargs:
     kwargs["input_generator_eval"] = _generator(path)
   if "input_generator_train" not in kwargs:
     kwargs["input_generator_train"] = _generator(path, seed=1)
   return training.train_eval_model(
-    max_train_steps=max_train_steps, model_dir=model_dir, seed=3, **kwargs
+    max_train_steps=max_train_steps,
+    model_dir=model_dir,
+    run_config=training.RunConfig(**config),
+    **kwargs,
   )
 
 

@@ -14,10 +14,6 @@ from t2r_seq.training import arguments
 _BAD_ARGUMENTS = {
   "no generator": ({}, "input_generator_train and input_generator_eval: .*neither"),
   "steps as text": ({"max_train_steps": "30"}, "max_train_steps: .*got '30'"),
-  "a checkpoint every 0 steps": (
-    {"save_checkpoints_steps": 0, "log_every_n_steps": 0},
-    r"(?s)log_every_n_steps: .*got 0.*save_checkpoints_steps: .*got 0",
-  ),
   "no eval step": ({"eval_steps": 0}, "eval_steps: expected an integer of at least 1"),
   "a model's class": (
     {"t2r_model": models.RegressionModel},
@@ -49,6 +45,12 @@ def test_wrong_arguments_are_named_before_anything_is_built(case, reach, tmp_pat
   with pytest.raises(errors.SpecError, match=message):
     training.train_eval_model(**{**given, **arguments})
   assert not (tmp_path / "new").exists()
+
+
+def test_run_config_names_all_bad_counts():
+  message = r"(?s)RunConfig: .*log_every_n_steps: .*got 0.*save_checkpoints_steps: .*0"
+  with pytest.raises(errors.SpecError, match=message):
+    training.RunConfig(save_checkpoints_steps=0, log_every_n_steps=0)
 
 
 def test_a_file_is_no_model_dir(reach, record_path):

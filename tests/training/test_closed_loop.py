@@ -79,8 +79,7 @@ def test_the_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_ev
     tmp_path,
     actors.ClosedLoopEvaluation(CoinEnv, num_episodes=9),
     eval_throttle_secs=0,
-    save_checkpoints_steps=1,
-    log_every_n_steps=2,
+    run_config=training.RunConfig(save_checkpoints_steps=1, log_every_n_steps=2),
     create_exporters_fn=lambda: [
       training.BestExporter(
         metric="closed_loop/success_rate", larger_is_better=True, exports_to_keep=9
@@ -119,7 +118,7 @@ def test_the_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_ev
 def test_an_environment_that_tells_of_no_success(tmp_path):
   callback = actors.ClosedLoopEvaluation(lambda: CoinEnv(says_success=False))
   with pytest.raises(errors.SpecError, match="success_fn: expected it to tell of an"):
-    _train(tmp_path, callback, create_exporters_fn=None, show_progress=False)
+    _train(tmp_path, callback, create_exporters_fn=None)
 
 
 class Zeros(policies.Policy):
@@ -157,8 +156,7 @@ def test_each_export_collects_and_before_the_first_another_policy(tmp_path):
     tmp_path,
     collecting,
     eval_throttle_secs=0,
-    save_checkpoints_steps=2,
-    show_progress=False,
+    run_config=training.RunConfig(save_checkpoints_steps=2, show_progress=False),
   )
   # After n steps it answers 1 - 0.5 ** n.
   assert sink.rewards == pytest.approx([0, 0, 0.75, 0.75, 1 - 0.5**4, 1 - 0.5**4])

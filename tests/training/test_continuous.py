@@ -83,7 +83,7 @@ def test_a_job_that_is_started_again_knows_what_is_done(evaluated, reach, record
   assert counting.steps == [] and again == result
   (model_dir / "train.finished").unlink()  # A training that was stopped.
   with pytest.raises(
-    errors.SpecError, match="use_continuous_eval: expected no input_g"
+    errors.SpecError, match="use_continuous_eval evaluates only: remove input_g"
   ):
     reach.train(str(model_dir), record_path, 40, use_continuous_eval=True)
   late = evaluate(reach, record_path, model_dir, timeout_secs=0.0)

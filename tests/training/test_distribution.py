@@ -163,7 +163,7 @@ def test_a_caller_may_be_in_the_scope_of_its_strategy(reach, tmp_path):
 
 def test_a_strategy_comes_from_gin(reach, tmp_path):
   gin.parse_config("""
-    train_eval_model.strategy = @create_mirrored_strategy()
+    RunConfig.strategy = @create_mirrored_strategy()
     create_mirrored_strategy.devices = ['CPU:0']
   """)
   kwargs = {"input_generator_eval": None, "create_exporters_fn": None}

@@ -437,7 +437,7 @@ def test_training_does_not_wait_for_exports(reach, record_path, tmp_path):
   got = function(**{specs.signature_key(k): t for k, t in tensors.items()})
   np.testing.assert_allclose(got["inference_output"], want, rtol=1e-5)
 
-  with training.AsyncExports(model) as exports:
+  with training.exports.AsyncExports(model) as exports:
     exports.submit([Broken()], str(tmp_path), 30, {})
     with pytest.raises(OSError, match="no space left"):
       exports.join()

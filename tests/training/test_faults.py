@@ -75,7 +75,7 @@ def test_sigterm_ends_the_wait_for_a_batch_and_saves(reach, tmp_path):
     data.GeneratorInputGenerator(examples, batch_size=1),
     max_train_steps=20,
     model_dir=str(tmp_path),
-    save_checkpoints_steps=5,
+    run_config=training.RunConfig(save_checkpoints_steps=5),
     create_exporters_fn=list,
   )
   go_on.set()
@@ -174,8 +174,7 @@ def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(
       data.GeneratorInputGenerator(lambda: _examples(num_good=14), batch_size=1),
       max_train_steps=100,
       model_dir=str(tmp_path),
-      save_checkpoints_steps=10,
-      log_every_n_steps=10,
+      run_config=training.RunConfig(save_checkpoints_steps=10, log_every_n_steps=10),
     )
   assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-10")
   assert all(np.isfinite(value).all() for value in saved_weights(tmp_path).values())

@@ -172,7 +172,7 @@ class Seen(training.Callback):
     self.saved.append(run.step)
 
 
-def _train(folder, num_steps, callbacks, **kwargs):
+def _train(folder, num_steps, callbacks, **config):
   def examples():
     rng = np.random.default_rng(0)
     for _ in range(32):
@@ -188,9 +188,8 @@ def _train(folder, num_steps, callbacks, **kwargs):
     max_train_steps=num_steps,
     model_dir=str(folder),
     create_exporters_fn=None,
-    seed=0,
+    run_config=training.RunConfig(seed=0, **config),
     callbacks=callbacks,
-    **kwargs,
   )
   return [np.copy(v) for v in model.variables]
 

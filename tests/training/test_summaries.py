@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.models import summaries as model_summaries
-from t2r_seq.training import summaries
+from t2r_seq.training import screen, summaries
 
 
 def test_scalars_text_and_images_are_written(tmp_path, read_events):
@@ -112,7 +112,7 @@ def clock(monkeypatch):
       return self.now
 
   clock = Clock()
-  monkeypatch.setattr(summaries, "time", clock)
+  monkeypatch.setattr(screen, "time", clock)
   return clock
 
 
@@ -123,7 +123,7 @@ def _batches(clock, seconds):
 
 
 def test_speed_and_input_wait(clock, caplog):
-  progress = summaries.ProgressLog(40)
+  progress = screen.ProgressLog(40)
   batches = _batches(clock, 0.25)
   for _ in range(8):
     assert progress.next_batch(batches) == "batch"
@@ -138,13 +138,13 @@ def test_speed_and_input_wait(clock, caplog):
 
 
 def test_an_input_that_ends_is_an_error(clock):
-  progress = summaries.ProgressLog(4)
+  progress = screen.ProgressLog(4)
   with pytest.raises(errors.SpecError, match="batches for 4 steps, got an end"):
     progress.next_batch(iter([]))
 
 
 def test_each_line_measures_since_the_one_before(clock):
-  progress = summaries.ProgressLog(4)
+  progress = screen.ProgressLog(4)
   clock.now += 50
   progress.log(1, 0.0)
   progress.next_batch(_batches(clock, 0.5))

@@ -278,8 +278,7 @@ def _run(folder, *max_train_steps):
       model_dir=str(folder),
       eval_steps=2,
       eval_throttle_secs=0,
-      save_checkpoints_steps=2,
-      seed=1,
+      run_config=training.RunConfig(save_checkpoints_steps=2, seed=1),
     )
   reader = tf.train.load_checkpoint(str(folder))
   names = reader.get_variable_to_shape_map()

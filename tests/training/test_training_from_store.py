@@ -36,9 +36,8 @@ def train(reach, store_path, saved_weights):
       t2r_model=reach.ReachModel(),
       input_generator_train=Watched(starts, **options),
       max_train_steps=max_train_steps,
-      save_checkpoints_steps=3,
+      run_config=training.RunConfig(save_checkpoints_steps=3, seed=3),
       model_dir=str(model_dir),
-      seed=3,
       create_exporters_fn=list,
     )
     return saved_weights(model_dir)

@@ -338,14 +338,14 @@ def test_a_preprocess_fn_that_would_be_dropped_is_refused(folder, make, new):
   assert generator.source_preprocessing("train") == {"": []}
 
 
-def _train(folder, generator, model=None, **options):
+def _train(folder, generator, model=None, async_exports=False, **options):
   model_dir = str(folder / "run")
   training.train_eval_model(
     Model() if model is None else model,
     input_generator_train=generator,
     max_train_steps=1,
     model_dir=model_dir,
-    show_progress=False,
+    run_config=training.RunConfig(show_progress=False, async_exports=async_exports),
     **options,
   )
   (export,) = glob.glob(f"{model_dir}/export/latest/*")

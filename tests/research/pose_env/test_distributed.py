@@ -34,8 +34,8 @@ SMALL = {
     "SampleToInsertRatio.error_buffer = 200.0",
   ],
   jobs.LEARNER: [
-    "train_eval_model.save_checkpoints_steps = 10",
-    "train_eval_model.log_every_n_steps = 5",
+    "RunConfig.save_checkpoints_steps = 10",
+    "RunConfig.log_every_n_steps = 5",
     *(["Follow.min_windows = 8"] if ENGINE == jobs.STORE else []),
   ],
   jobs.ACTOR: [

@@ -33,7 +33,7 @@ def test_trains_exports_averages_and_values_64_actions(tmp_path, monkeypatch):
     skip_unknown=False,
   )
   model = qtopt_models.QTOptCritic()
-  training.train_eval_model(t2r_model=model, seed=0)
+  training.train_eval_model(t2r_model=model, run_config=training.RunConfig(seed=0))
   in_spec = model.preprocessor.get_in_feature_specification("infer")
   assert in_spec["state/image"].shape == (512, 640, 3)
   asked = specs.make_random_numpy(in_spec, batch_size=1, seed=0)
