@@ -2,18 +2,16 @@
 
 from t2r_seq.hooks.callbacks import (
   CheckpointExport,
+  CheckpointExportListener,
   EarlyStopping,
   GoldenValues,
+  LaggedCheckpointListener,
   PriorityUpdate,
   ReplayCheckpoint,
   ScalarSink,
   TargetNetworkUpdate,
   TD3Hooks,
   VariableNorms,
-)
-from t2r_seq.hooks.checkpoint_hooks import (
-  CheckpointExportListener,
-  LaggedCheckpointListener,
 )
 
 __all__ = [

@@ -14,14 +14,12 @@ from t2r_seq.models.optimizers import (
   create_keras_optimizer,
   create_momentum_optimizer,
   default_create_optimizer_fn,
-)
-from t2r_seq.models.recurrent_model import RecurrentModel, RecurrentRegressionModel
-from t2r_seq.models.regression_model import RegressionModel
-from t2r_seq.models.schedules import (
   exponential_decay,
   piecewise_linear,
   warmup_cosine,
 )
+from t2r_seq.models.recurrent_model import RecurrentModel, RecurrentRegressionModel
+from t2r_seq.models.regression_model import RegressionModel
 from t2r_seq.models.t2r_model import (
   AbstractT2RModel,
   T2RModel,

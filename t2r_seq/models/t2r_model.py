@@ -18,7 +18,7 @@ from absl import logging
 from t2r_seq import errors, policies, preprocessors, specs
 from t2r_seq.lite import policy_io
 from t2r_seq.models import networks, optimizers, updates, warm_start
-from t2r_seq.models.averages import WeightAverages
+from t2r_seq.models.updates import WeightAverages
 from t2r_seq.policies.policy_model import note_network_inputs
 from t2r_seq.preprocessors.abstract_preprocessor import create_preprocessor
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
