@@ -1,13 +1,8 @@
-"""Datasets of LeRobot's: real ones where they are, and small ones of our own writer.
-
-The real ones were made by LeRobot's own writers, converter and editing tools. They are
-looked for in the folder that T2R_SEQ_REAL_DATA names, or beside this repository.
-"""
+"""Datasets of LeRobot's: real ones, and small ones of our own writer."""
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -36,17 +31,13 @@ SPEC = {
 }
 
 
-def shared_data() -> pathlib.Path:
-  """Returns the folder of the real datasets, which may not be there."""
-  given = os.environ.get("T2R_SEQ_REAL_DATA")
-  places = [pathlib.Path(given)] if given else []
-  places += [parent.parent / "shared" / "data" for parent in (ROOT, *ROOT.parents)]
-  return next((place for place in places if place.is_dir()), ROOT / "no real data")
+# Written by LeRobot's and Minari's own tools; see the README there.
+REAL_DATA = ROOT / "tests" / "data" / "real"
 
 
 def real_folders() -> dict[str, pathlib.Path]:
-  """Returns LeRobot's real datasets by name; none where they are not."""
-  found = shared_data().glob("lerobot*/MANIFEST.json")
+  """Returns LeRobot's real datasets by name."""
+  found = REAL_DATA.glob("lerobot*/MANIFEST.json")
   return {place.parent.name: place.parent for place in sorted(found)}
 
 

@@ -18,14 +18,13 @@ from t2r_seq.cli.main import main
 from t2r_seq.episodes import open_episodes
 from t2r_seq.episodes import splits as store_splits
 from t2r_seq.specs.packing import encode_image
-from tests.convert.lerobot_sets import shared_data
+from tests.convert.lerobot_sets import REAL_DATA
 
 
 def values_of(episodes):
   return [episode.values for episode in episodes]
 
 
-SHARED = shared_data()
 RNG = np.random.default_rng(0)
 OBS = RNG.normal(size=(9, 3)).astype(np.float32)
 IMAGES = RNG.integers(0, 255, (9, 8, 6, 3)).astype(np.uint8)
@@ -380,11 +379,10 @@ def test_a_link_to_an_episode_is_named():
     open_episodes("own.h5", layout="layout.json")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="Minari's files are not here")
 @pytest.mark.parametrize("name", ["minari_hdf5", "minari_arrow", "minari_hdf5_images"])
 def test_minari_gives_what_its_own_reader_gives(name):
-  manifest = json.loads((SHARED / name / "MANIFEST.json").read_text())
-  source = SHARED / name / manifest["dataset_id"]
+  manifest = json.loads((REAL_DATA / name / "MANIFEST.json").read_text())
+  source = REAL_DATA / name / manifest["dataset_id"]
   convert.convert(source, "s")
   opened = store.EpisodeStore("s")
   assert opened.episode_lengths.tolist() == manifest["lengths"]
