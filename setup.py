@@ -86,6 +86,7 @@ setuptools.setup(
   packages=[
     *setuptools.find_packages(include=["t2r_seq", "t2r_seq.*"]),
     "t2r_seq.configs",
+    "t2r_seq.configs.policies",
   ],
   package_dir={"t2r_seq.configs": "configs"},
   package_data={"": ["*.gin", "*.html", "*.proto", "py.typed"]},

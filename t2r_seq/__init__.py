@@ -39,6 +39,7 @@ __all__ = [
   "verification",
   "viewing",
   "windows",
+  "zoo",
 ]
 
 

@@ -211,10 +211,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def load_configurables() -> None:
   """Imports all that registers with gin; nothing else should wait for it."""
   load_tensorflow()
-  from t2r_seq import actors, convert, hooks, meta_learning, preprocessors, transitions
+  from t2r_seq import (
+    actors,
+    convert,
+    hooks,
+    meta_learning,
+    preprocessors,
+    transitions,
+    zoo,
+  )
   from t2r_seq.replay import reverb
 
-  del actors, convert, hooks, meta_learning, preprocessors, reverb, transitions
+  del actors, convert, hooks, meta_learning, preprocessors, reverb, transitions, zoo
 
 
 def parse(args: argparse.Namespace) -> None:
@@ -233,6 +241,21 @@ def parse(args: argparse.Namespace) -> None:
       "nothing is configured. Name a gin file with --gin_configs FILE, or give "
       "--gin_bindings."
     )
+  read_gin(args)
+  import gin
+
+  gin.finalize()
+
+
+def read_gin(args: argparse.Namespace) -> None:
+  """Reads the gin files and bindings of a command; macros may still be undefined.
+
+  Args:
+    args: with `gin_configs` and `gin_bindings`.
+  Raises:
+    UsageError: one is no gin; quotes it.
+    Exception: whatever gin raises for a config that it cannot read.
+  """
   load_configurables()
   import gin
   from absl import logging as absl_logging
@@ -255,7 +278,8 @@ def parse(args: argparse.Namespace) -> None:
       f"--gin_bindings: {_culprit(error, args.gin_bindings)!r} is no gin: "
       f"{_reason(error)}."
     ) from error
-  gin.finalize()
+  if unknown := gin_registry.unknown_parameter():
+    raise UsageError(unknown)
 
 
 def _is_no_echo(record: logging.LogRecord) -> bool:

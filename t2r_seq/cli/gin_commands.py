@@ -1,10 +1,9 @@
-"""The commands that gin configures: train, collect, collect-eval, replay-server."""
+"""The commands that gin configures: collect, collect-eval, replay-server; and gin."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,41 +12,6 @@ from t2r_seq import errors
 from t2r_seq.cli import console, gin_registry
 
 STATUS_OF_SIGTERM = 143
-
-
-def _train(args: argparse.Namespace) -> int:
-  """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
-  console.parse(args)
-  from t2r_seq import process, training
-
-  process.keep_freed_memory()
-  result = dict(training.train_eval_model())
-  step = result.pop("global_step")
-  if result.pop("was_stopped"):
-    print(f"Stopped by a signal at step {int(step)}; the same command goes on there.")
-    return 0
-  names = sorted(result, key=lambda name: (name != "loss", name))
-  shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
-  told = f"Trained to step {int(step)}" if shown else f"At step {int(step)}"
-  if shown:
-    # Of a train step there is always a loss; callbacks evaluate without one.
-    is_eval = _bound("input_generator_eval") is not None or "loss" not in result
-    told += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
-  exports = os.path.join(str(_bound("model_dir") or ""), "export")
-  folders = sorted(os.listdir(exports)) if os.path.isdir(exports) else []
-  where = ", ".join(os.path.join(exports, name) for name in folders)
-  print(f"{told}{f'; exports in {where}' if where else ''}.")
-  return 0
-
-
-def _bound(name: str) -> Any:
-  """Returns what gin gives to an argument of the training; None for nothing."""
-  import gin
-
-  try:
-    return gin.query_parameter(f"train_eval_model.{name}")
-  except ValueError:
-    return None
 
 
 def _collect(args: argparse.Namespace) -> int:
@@ -177,18 +141,6 @@ class Command(NamedTuple):
   run: Callable[[argparse.Namespace], int]
   add_arguments: Callable[[argparse.ArgumentParser], None] = console.add_arguments
 
-
-TRAIN = Command(
-  "train, evaluate and export a model",
-  """Trains, evaluates and exports the model that gin files describe.
-
-A run that was stopped goes on at its last checkpoint when it is started again. SIGTERM
-stops it at the next step, with a checkpoint and the status 0.
-
-  t2r_seq train --gin_configs research/pose_env/configs/pose_env_moving_stack4.gin \\
-    --gin_bindings 'train_eval_model.model_dir = "runs/pose"'""",
-  _train,
-)
 
 COLLECT = Command(
   "run a policy and write its episodes to record files, or a store",

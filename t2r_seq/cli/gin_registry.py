@@ -34,12 +34,18 @@ def configurables() -> dict[str, Any]:
 
 def parameters(configurable: Any) -> dict[str, inspect.Parameter]:
   """Returns what can be bound, by name; of a class what its bases take, too."""
+  return _parameters(configurable)[0]
+
+
+def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
+  """Returns the parameters by name, and whether there are no others."""
   wrapped = configurable.wrapped
   functions = [wrapped]
   if inspect.isclass(wrapped):
     owners = [vars(owner) for owner in wrapped.__mro__]
     functions = [owner["__init__"] for owner in owners if "__init__" in owner]
   found: dict[str, inspect.Parameter] = {}
+  is_all = False
   for function in functions:
     try:
       given = inspect.signature(inspect.unwrap(function)).parameters
@@ -49,14 +55,35 @@ def parameters(configurable: Any) -> dict[str, inspect.Parameter]:
       if parameter.kind not in _VARIADIC and name != "self":
         found.setdefault(name, parameter)
     if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in given.values()):
+      is_all = True
       break
   found |= _fields_of_values(found, functions[0])
   allowed, denied = configurable.allowlist, configurable.denylist or ()
-  return {
+  known = {
     name: parameter
     for name, parameter in found.items()
     if name not in denied and (not allowed or name in allowed)
   }
+  return known, is_all
+
+
+def unknown_parameter() -> str:
+  """Describes a binding of a parameter that a class does not have; '' for none.
+
+  gin itself accepts any name where a constructor passes `**kwargs` to its base.
+  """
+  registry = sys.modules["gin"].config
+  for (_, selector), bound in registry._CONFIG.items():
+    configurable = registry._REGISTRY.get_match(selector)
+    if configurable is None or not inspect.isclass(configurable.wrapped):
+      continue
+    known, is_all = _parameters(configurable)
+    for name in bound if is_all else ():
+      if name not in known:
+        return f"{configurable.name}.{name}: there is no such parameter." + (
+          errors.nearest(name, known)
+        )
+  return ""
 
 
 def _fields_of_values(

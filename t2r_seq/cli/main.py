@@ -16,7 +16,7 @@ from t2r_seq.cli import console
 
 # The module of each command, or what it has for several. t2r_seq_lite has `serve` only.
 _COMMANDS = {
-  "train": "gin_commands:TRAIN",
+  "train": "train",
   "collect": "gin_commands:COLLECT",
   "collect-eval": "gin_commands:COLLECT_EVAL",
   "convert": "convert",

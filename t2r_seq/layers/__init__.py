@@ -21,6 +21,7 @@ from t2r_seq.layers.mdn import (
   gaussian_mixture_approximate_mode,
   get_mixture_distribution,
 )
+from t2r_seq.layers.observation_encoder import ImageEncoder, ObservationEncoder
 from t2r_seq.layers.resnet import LinearFiLMGenerator, ResNet
 from t2r_seq.layers.spatial_softmax import SpatialSoftmax
 from t2r_seq.layers.tec import (
@@ -41,6 +42,7 @@ __all__ = [
   "DiffusionDecoder",
   "DiscreteDecoder",
   "FlowMatchingDecoder",
+  "ImageEncoder",
   "ImageFeaturesToPose",
   "ImagesToFeatures",
   "LayerStore",
@@ -48,6 +50,7 @@ __all__ = [
   "MAFDecoder",
   "MDNDecoder",
   "MSEDecoder",
+  "ObservationEncoder",
   "ResNet",
   "SNAILEncoder",
   "SpatialSoftmax",

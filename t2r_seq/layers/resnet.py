@@ -90,6 +90,7 @@ class ResNet(CompositeLayer):
     weight_decay: float | None = None,
     film_generator_cls: Callable[..., Any] | None = None,
     num_block_layers: int = 4,
+    normalizer: str = "batch",
     **kwargs: Any,
   ) -> None:
     """Creates the layer.
@@ -104,9 +105,12 @@ class ResNet(CompositeLayer):
       film_generator_cls: called with the blocks and the filters of each block layer,
         gives the layer that maps a condition to FiLM, e.g. `LinearFiLMGenerator`.
       num_block_layers: fewer than 4 leave out the last ones: finer maps.
+      normalizer: 'batch', or 'group' (8 groups of channels), which is the same in
+        training and acting, for small batches and for averaged weights.
       **kwargs: of the Keras layer.
     Raises:
-      SpecError: the size or version is not known, or there are no such block layers.
+      SpecError: the size, version or normalizer is not known, or there are no such
+        block layers.
     """
     super().__init__(**kwargs)
     if resnet_size not in _BLOCK_SIZES or version not in (1, 2):
@@ -119,6 +123,12 @@ class ResNet(CompositeLayer):
       raise errors.SpecError(
         f"ResNet: num_block_layers: expected 1 to 4, got {num_block_layers}."
       )
+    if normalizer not in _NORMALIZERS:
+      raise errors.SpecError(
+        f"ResNet: normalizer: expected one of {errors.listing(_NORMALIZERS)}, got "
+        f"{normalizer!r}."
+      )
+    norm = _NORMALIZERS[normalizer]
     self._is_v2 = version == 2
     block_sizes, filters = [
       sizes[:num_block_layers]
@@ -126,16 +136,16 @@ class ResNet(CompositeLayer):
     ]
     bottleneck = resnet_size >= 50
     self._first = PaddedConv(num_filters, kernel_size, 2, weight_decay)
-    self._first_norm = None if self._is_v2 else _batch_norm()
+    self._first_norm = None if self._is_v2 else norm()
     self._pool = tf.keras.layers.MaxPooling2D(3, 2, padding="same")
     block_cls = BlockV2 if self._is_v2 else BlockV1
     self._blocks: dict[str, Any] = {}
     for i, (count, width) in enumerate(zip(block_sizes, filters, strict=True)):
       for j in range(count):
         strides = 2 if i > 0 and j == 0 else 1
-        block = block_cls(width, strides, bottleneck, j == 0, weight_decay)
+        block = block_cls(width, strides, bottleneck, j == 0, weight_decay, norm)
         self._blocks[f"{i}/{j}"] = block
-    self._last_norm = _batch_norm() if self._is_v2 else None
+    self._last_norm = norm() if self._is_v2 else None
     self._dense = tf.keras.layers.Dense(num_classes) if num_classes else None
     self._generator = None
     if film_generator_cls is not None:
@@ -288,6 +298,13 @@ def _batch_norm() -> Any:
   return tf.keras.layers.BatchNormalization(momentum=0.997, epsilon=1e-5)
 
 
+def _group_norm() -> Any:
+  return tf.keras.layers.GroupNormalization(8, epsilon=1e-5)
+
+
+_NORMALIZERS = {"batch": _batch_norm, "group": _group_norm}
+
+
 class PaddedConv(CompositeLayer):
   """A convolution whose padding depends on its size alone, and not on the image's."""
 
@@ -324,13 +341,14 @@ class Block(CompositeLayer):
     bottleneck: bool,
     projects: bool,
     weight_decay: float | None,
+    norm: Callable[[], Any],
   ) -> None:
     super().__init__()
     shapes = [(filters, 3, strides), (filters, 3, 1)]
     if bottleneck:
       shapes = [(filters, 1, 1), (filters, 3, strides), (4 * filters, 1, 1)]
     self._convs = [PaddedConv(*shape, weight_decay) for shape in shapes]
-    self._norms = [_batch_norm() for _ in shapes]
+    self._norms = [norm() for _ in shapes]
     self._projection = None
     if projects:
       self._projection = PaddedConv(shapes[-1][0], 1, strides, weight_decay)
@@ -343,7 +361,7 @@ class BlockV1(Block):
     super().__init__(*args)
     self._shortcut_norm: Any = None
     if self._projection is not None:
-      self._shortcut_norm = _batch_norm()
+      self._shortcut_norm = args[-1]()
 
   def call(self, inputs: tf.Tensor, gamma_beta: tf.Tensor | None = None) -> tf.Tensor:
     shortcut, net = inputs, inputs

@@ -437,14 +437,15 @@ class PolicyStep:
     return traced.structured_outputs[0]
 
   def _chunk_lengths(self) -> set[int]:
-    """Returns how many steps the labels' chunks have."""
+    """Returns how many steps the labels' chunks have, in all and from now on."""
     preprocessor = self._model.step_model.preprocessor
     labels = preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     offsets = [
       getattr(spec, "time_offsets", None)
       for spec in specs.flatten_spec_structure(labels).values()
     ]
-    return {len(each) for each in offsets if isinstance(each, tuple)}
+    chunks = [each for each in offsets if isinstance(each, tuple)]
+    return {n for each in chunks for n in (len(each), sum(t >= 0 for t in each))}
 
 
 def history_cut(model: PolicyModel) -> windows.Cut:

@@ -1,0 +1,164 @@
+"""`t2r_seq train`: a ready policy by its name, or the model that gin files describe."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from t2r_seq.cli import console, sources
+
+SUMMARY = "train, evaluate and export a policy: a ready one, or your model"
+DESCRIPTION = """Trains, evaluates and exports a policy.
+
+A ready policy takes a data set of any format, and no code:
+
+  t2r_seq train --policy mlp --dataset my.lerobot --model_dir run
+  t2r_seq train --policy mlp --size tiny --dataset my.lerobot --model_dir run \\
+    --gin_bindings 'MLPModel.chunk_size = 8'
+  t2r_seq train --policy mlp --print_config > mine.gin
+
+A model of your own, that gin files describe:
+
+  t2r_seq train --gin_configs research/pose_env/configs/pose_env_moving_stack4.gin \\
+    --gin_bindings 'train_eval_model.model_dir = "runs/pose"'
+
+A run that was stopped resumes at its last checkpoint when it is started again. SIGTERM
+stops it at the next step, with a checkpoint and the status 0."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument("--policy", metavar="NAME", help="a ready policy, such as mlp")
+  parser.add_argument("--dataset", metavar="PATH", help="a data set of any format")
+  parser.add_argument("--model_dir", metavar="RUN", help="folder of the run")
+  parser.add_argument(
+    "--size",
+    choices=("tiny", "base"),
+    default="base",
+    help="as in the paper (base), or for a laptop's CPU (tiny)",
+  )
+  parser.add_argument("--steps", type=int, metavar="N", help="of training")
+  parser.add_argument("--action", metavar="PATH", help="of the actions, if not found")
+  parser.add_argument(
+    "--observations",
+    metavar="PATH",
+    nargs="+",
+    help="states and cameras that the policy sees, or patterns of them",
+  )
+  parser.add_argument(
+    "--print_config", action="store_true", help="print the whole gin config and end"
+  )
+  console.add_arguments(parser)
+  sources.add_opening(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+  """Trains."""
+  if args.policy is None:
+    return _run_gin(args)
+  console.read_gin(args)
+  from t2r_seq import process, training, zoo
+
+  if args.dataset is None and not args.print_config:
+    raise console.UsageError(
+      f"--policy {args.policy} needs a data set: --dataset PATH."
+    )
+  if args.model_dir is None and not args.print_config:
+    raise console.UsageError(f"--policy {args.policy} needs a folder: --model_dir RUN.")
+  text = zoo.configure_policy(
+    args.policy,
+    args.dataset,
+    args.model_dir or "run",
+    args.size,
+    gin_configs=args.gin_configs,
+    gin_bindings=_bindings(args) + args.gin_bindings,
+    open_options=sources.opening_options(args),
+    is_dry=args.print_config,
+  )
+  if args.print_config:
+    print(text)
+    return 0
+  process.keep_freed_memory()
+  result = training.train_eval_model()
+  _report(result)
+  if not result["was_stopped"]:
+    _suggest(args)
+  return 0
+
+
+def _bindings(args: argparse.Namespace) -> list[str]:
+  """Returns the options that are bindings."""
+  given = {
+    "NUM_TRAIN_STEPS": args.steps,
+    "find_signature.action": args.action,
+    "find_signature.observations": args.observations,
+  }
+  return [f"{name} = {value!r}" for name, value in given.items() if value is not None]
+
+
+def _run_gin(args: argparse.Namespace) -> int:
+  """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
+  if args.dataset is not None:
+    from t2r_seq import zoo
+
+    known = ", ".join(zoo.policies())
+    raise console.UsageError(f"--dataset needs a policy: --policy NAME, of {known}.")
+  if args.model_dir is not None:
+    args.gin_bindings.append(f"train_eval_model.model_dir = {args.model_dir!r}")
+  console.parse(args)
+  from t2r_seq import process, training
+
+  if args.print_config:
+    import gin
+
+    print(gin.config_str())
+    return 0
+  process.keep_freed_memory()
+  _report(training.train_eval_model())
+  return 0
+
+
+def _report(result: Any) -> None:
+  """Prints what a training came to, and where its exports are."""
+  result = dict(result)
+  step = result.pop("global_step")
+  if result.pop("was_stopped"):
+    print(f"Stopped by a signal at step {int(step)}; the same command goes on there.")
+    return
+  names = sorted(result, key=lambda name: (name != "loss", name))
+  shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
+  told = f"Trained to step {int(step)}" if shown else f"At step {int(step)}"
+  if shown:
+    # Of a train step there is always a loss; callbacks evaluate without one.
+    is_eval = _bound("input_generator_eval") is not None or "loss" not in result
+    told += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
+  exports = os.path.join(str(_bound("model_dir") or ""), "export")
+  folders = sorted(os.listdir(exports)) if os.path.isdir(exports) else []
+  where = ", ".join(os.path.join(exports, name) for name in folders)
+  print(f"{told}{f'; exports in {where}' if where else ''}.")
+
+
+def _suggest(args: argparse.Namespace) -> None:
+  """Prints what to type next."""
+  folders = (
+    os.path.join(args.model_dir, "export", name) for name in ("best", "latest")
+  )
+  export = next((folder for folder in folders if os.path.isdir(folder)), None)
+  if export is not None:
+    print(
+      f"next: t2r_seq verify {export} {args.dataset} && t2r_seq export --lite {export} "
+      f"robot && t2r_seq serve robot",
+      file=sys.stderr,
+    )
+
+
+def _bound(name: str) -> Any:
+  """Returns what gin gives to an argument of the training; None for nothing."""
+  import gin
+
+  try:
+    return gin.query_parameter(f"train_eval_model.{name}")
+  except ValueError:
+    return None

@@ -1,0 +1,117 @@
+"""Encodes what a robot sees in a step, cameras and states, as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer
+from t2r_seq.layers.resnet import ResNet
+from t2r_seq.layers.spatial_softmax import SpatialSoftmax
+
+
+@configurable_layer
+class ImageEncoder(CompositeLayer):
+  """A ResNet, the points where its feature maps are high, and a dense layer.
+
+  As in robomimic (https://arxiv.org/abs/2108.03298): the places of 32 feature points
+  become `output_size` numbers.
+  """
+
+  def __init__(
+    self,
+    resnet_size: int = 18,
+    num_filters: int = 64,
+    num_block_layers: int = 4,
+    num_points: int = 32,
+    output_size: int = 64,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      resnet_size: 18, 34, 50, ...
+      num_filters: of the first block layer.
+      num_block_layers: fewer than 4 leave out the last ones: finer maps.
+      num_points: feature points.
+      output_size: numbers of an image.
+      **kwargs: of the Keras layer.
+    """
+    super().__init__(**kwargs)
+    self._resnet = ResNet(
+      resnet_size=resnet_size,
+      version=1,
+      num_filters=num_filters,
+      num_block_layers=num_block_layers,
+      normalizer="group",
+    )
+    self._maps = tf.keras.layers.Conv2D(num_points, 1)
+    self._points = SpatialSoftmax()
+    self._output = tf.keras.layers.Dense(output_size)
+
+  def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Maps images [N, height, width, channels] in [0, 1] to [N, output_size]."""
+    del training  # Keras hands it on to the layers inside.
+    maps = self._resnet(2.0 * images - 1.0)["pre_final_pool"]
+    points, _ = self._points(self._maps(maps))
+    return self._output(points)
+
+
+@configurable_layer
+class ObservationEncoder(CompositeLayer):
+  """Concatenates the states of a step and an encoding of each of its cameras.
+
+  Every camera has an encoder. Works for stacks and for sequences of steps.
+  """
+
+  def __init__(
+    self,
+    cameras: Collection[str] = (),
+    create_image_encoder_fn: Callable[[], Any] = ImageEncoder,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      cameras: paths of the images.
+      create_image_encoder_fn: gives the encoder of a camera, which maps images [N,
+        height, width, channels] to [N, D].
+      **kwargs: of the Keras layer.
+    """
+    super().__init__(**kwargs)
+    self._encoders = {path: create_image_encoder_fn() for path in sorted(cameras)}
+
+  def call(
+    self, observations: Mapping[str, tf.Tensor], training: bool = False
+  ) -> tf.Tensor:
+    """Encodes steps.
+
+    Args:
+      observations: vectors [B, T, D] and images [B, T, height, width, channels] by
+        path; vectors [B, 1, D] count for all steps.
+      training: of the image encoders.
+    Returns:
+      [B, T, D'].
+    """
+    del training  # Keras hands it on to the layers inside.
+    parts = {}
+    for path in sorted(observations):
+      value = observations[path]
+      if path in self._encoders:
+        frames = tf.reshape(value, [-1, *value.shape[2:]])
+        encoded = self._encoders[path](frames)
+        shape = [-1, tf.shape(value)[1], encoded.shape[-1]]
+        encoded = tf.reshape(encoded, shape)
+        value = tf.ensure_shape(encoded, [None, value.shape[1], encoded.shape[-1]])
+      parts[path] = tf.cast(value, self.compute_dtype)
+    lengths = [value.shape[1] for value in parts.values()]
+    if 1 in lengths and any(length != 1 for length in lengths):
+      longest = next(value for value in parts.values() if value.shape[1] != 1)
+      steps = tf.shape(longest)[1]
+      parts = {
+        path: tf.repeat(value, steps, axis=1) if value.shape[1] == 1 else value
+        for path, value in parts.items()
+      }
+    return tf.concat([parts[path] for path in sorted(parts)], axis=-1)

@@ -1,0 +1,19 @@
+"""Ready policies: from a data set, or an environment, to a policy without code."""
+
+from t2r_seq.zoo.imitation import ImitationModel
+from t2r_seq.zoo.mlp import MLPModel
+from t2r_seq.zoo.registry import ReadyPolicy, find_policy, policies
+from t2r_seq.zoo.signature import Signature, find_signature
+from t2r_seq.zoo.train import configure_policy, train_policy
+
+__all__ = [
+  "ImitationModel",
+  "MLPModel",
+  "ReadyPolicy",
+  "Signature",
+  "configure_policy",
+  "find_policy",
+  "find_signature",
+  "policies",
+  "train_policy",
+]

@@ -1,0 +1,252 @@
+"""What all policies that imitate share: specs, preprocessing, loss, execution."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import errors, layers, models, policies, preprocessors, specs, windows
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.zoo.signature import Signature
+
+TARGET = "target"
+# Numbers of the vector that a text becomes.
+TEXT_SIZE = 128
+
+
+@gin.configurable
+def default_image_transforms(
+  size: Sequence[int], stored_size: Sequence[int]
+) -> list[preprocessors.ImageTransform]:
+  """Returns the transforms of a camera: its size, shifts, and colors in training.
+
+  Args:
+    size: height and width that the network gets.
+    stored_size: of the data.
+  """
+  resize = [preprocessors.Resize(size)] if tuple(size) != tuple(stored_size) else []
+  # Shifts by up to 4 of 84 pixels: https://arxiv.org/abs/2004.13649.
+  shift = preprocessors.RandomShift(max(1, round(min(size) / 21)))
+  jitter = preprocessors.ColorJitter(0.1, (0.7, 1.3), 0.02, (0.7, 1.3))
+  return [*resize, shift, jitter]
+
+
+class ImitationModel(models.RegressionModel):
+  """A policy that is fitted to recorded actions; its specs follow from a `Signature`.
+
+  Features are the signature's paths: states `[B, H, ...]` and cameras
+  `[B, H, height, width, channels]` in [0, 1] of the last H = `observation_horizon`
+  steps, and the text's vector `[B, 128]`. The label is the chunk of actions,
+  `[B, num_past_actions + chunk_size, A]`, normalised, with a mask of its real steps.
+
+  A subclass gives `create_network` and `a_func`, and a loss if it is not that of the
+  action decoder. A network that sees the labels in training, such as a CVAE, or that
+  has no action in training, such as a denoiser, overrides
+  `inference_network_fn(features, labels, mode)`, too.
+
+  Attributes:
+    needs: what the data set must have, of 'cameras' and 'language'.
+    is_sequence: features and labels are sequences `[B, L, ...]`, for networks that
+      carry a state; there are neither stacks nor chunks then.
+  """
+
+  needs: tuple[str, ...] = ()
+  is_sequence = False
+
+  def __init__(
+    self,
+    signature: Signature = gin.REQUIRED,
+    statistics_path: str = gin.REQUIRED,
+    observation_horizon: int = 1,
+    chunk_size: int = 1,
+    num_past_actions: int = 0,
+    num_executed: int | None = None,
+    ensemble_decay: float | None = None,
+    normalization: str = "mean_std",
+    image_size: Sequence[int] | None = None,
+    image_transforms: Sequence[preprocessors.ImageTransform] | None = None,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model, without its network.
+
+    Args:
+      signature: of the data set.
+      statistics_path: JSON file of statistics, which normalise states and actions.
+      observation_horizon: H, steps that the network sees, the present one included.
+      chunk_size: actions that the policy predicts, from the present step on.
+      num_past_actions: actions before the present step that are fitted, too, and that
+        the policy does not execute.
+      num_executed: actions of a chunk that are executed; None: half of it.
+      ensemble_decay: of temporal ensembling; see `policies.ChunkExecution`.
+      normalization: of states and actions, as of `preprocessors.Normalize`.
+      image_size: height and width of the images that the network gets; None: as stored.
+      image_transforms: of every camera, from the stored images on; None takes
+        `default_image_transforms`. `[]` neither resizes nor augments.
+      **kwargs: of `RegressionModel`.
+    Raises:
+      SpecError: a count is out of range, or the data set lacks what the policy needs.
+    """
+    name = type(self).__name__
+    for option, value in (("observation_horizon", observation_horizon),
+                          ("chunk_size", chunk_size)):  # fmt: skip
+      errors.check_count(name, option, value)
+    for need in self.needs:
+      if not getattr(signature, need):
+        raise errors.SpecError(
+          f"{name}: signature: expected {need}, got {signature.describe()}."
+        )
+    if not self.is_sequence:
+      executed = num_executed or max(1, chunk_size // 2)
+      kwargs.setdefault("execution", policies.ChunkExecution(executed, ensemble_decay))
+    super().__init__(action_size=signature.action_size, **kwargs)
+    self.signature = signature
+    self.observation_horizon, self.chunk_size = observation_horizon, chunk_size
+    self.num_past_actions = num_past_actions
+    self._statistics_path, self._normalization = statistics_path, normalization
+    self._image_size, self._image_transforms = image_size, image_transforms
+
+  @property
+  def uses_language(self) -> bool:
+    """Whether the text of the task is a feature."""
+    return "language" in self.needs
+
+  def get_feature_specification(self, mode: str) -> TensorSpecStruct:
+    """See the base class: states, cameras and text, by the paths of the data set."""
+    del mode
+    found = TensorSpecStruct()
+    for path, shape in self.signature.states.items():
+      found[path] = self._observed(path, shape)
+    for path, shape in self.signature.cameras.items():
+      size = self._image_size or shape[:2]
+      found[path] = self._observed(path, [*size, shape[2]])
+    if self.uses_language:
+      text = str(self.signature.language)
+      is_step = self.signature.language_is_step
+      found[text] = ExtendedTensorSpec(
+        (TEXT_SIZE,),
+        tf.float32,
+        text,
+        is_sequence=is_step and self.is_sequence,
+        time_offsets=0 if is_step and not self.is_sequence else None,
+      )
+    return found
+
+  def get_label_specification(self, mode: str) -> SpecStructure:
+    """See the base class: the chunk of actions, and the mask of its real steps."""
+    del mode
+    size, name = self.action_size, self.signature.action
+    stored = self._stored_dtype(name)
+    if self.is_sequence:
+      target = ExtendedTensorSpec(
+        (size,), tf.float32, name, is_sequence=True, stored_dtype=stored
+      )
+      return TensorSpecStruct({TARGET: target})
+    offsets = range(-self.num_past_actions, self.chunk_size)
+    target = ExtendedTensorSpec(
+      (len(offsets), size), tf.float32, name, time_offsets=offsets, stored_dtype=stored
+    )
+    return windows.add_mask_specs(TensorSpecStruct({TARGET: target}))
+
+  def _observed(self, path: str, shape: Sequence[int]) -> ExtendedTensorSpec:
+    """Returns the spec of what a path shows of the last steps."""
+    stacked = () if self.is_sequence else (self.observation_horizon,)
+    return ExtendedTensorSpec(
+      (*stacked, *shape),
+      tf.float32,
+      path,
+      is_sequence=self.is_sequence,
+      time_offsets=range(1 - self.observation_horizon, 1) if stacked else None,
+      data_format=self.signature.data_formats.get(path),
+      stored_dtype=self._stored_dtype(path),
+    )
+
+  def _stored_dtype(self, path: str) -> str | None:
+    return self.signature.stored_dtypes.get(path)
+
+  @property
+  def default_preprocessor_cls(self) -> Any:
+    """Images to floats, augmented in training; texts to vectors; normalisation."""
+    stages: list[Any] = [
+      functools.partial(
+        preprocessors.AugmentationPreprocessor,
+        transforms=self._transforms(shape),
+        input_size=tuple(shape[:2]),
+        image_paths=[path],
+      )
+      for path, shape in self.signature.cameras.items()
+    ]
+    if self.uses_language:
+      stages.append(
+        functools.partial(
+          preprocessors.HashedTextPreprocessor, text_paths=[self.signature.language]
+        )
+      )
+    normalized = dict.fromkeys((*self.signature.states, TARGET), self._normalization)
+    stages.append(
+      functools.partial(
+        preprocessors.Normalize,
+        statistics_path=self._statistics_path,
+        modes=normalized,
+      )
+    )
+    return functools.partial(
+      preprocessors.ComposedPreprocessor, preprocessor_classes=stages
+    )
+
+  def _transforms(self, shape: Sequence[int]) -> Sequence[Any]:
+    if self._image_transforms is not None:
+      return self._image_transforms
+    return default_image_transforms(self._image_size or shape[:2], shape[:2])
+
+  def create_encoder(self) -> Any:
+    """Creates the layer that encodes what the policy sees in each step."""
+    return layers.ObservationEncoder(tuple(self.signature.cameras))
+
+  def observations(self, features: SpecStructure) -> dict[str, tf.Tensor]:
+    """Returns the features by path, as an `ObservationEncoder` takes them.
+
+    States and texts are vectors [B, T, D], images [B, T, height, width, channels]; T is
+    1 for a text of the whole episode.
+    """
+    found = {}
+    for path, value in specs.flatten_spec_structure(features).items():
+      if path == self.signature.language and value.shape.rank == 2:
+        value = value[:, tf.newaxis]
+      elif path in self.signature.states and value.shape.rank == 2:
+        value = value[..., tf.newaxis]
+      found[path] = value
+    return found
+
+  def model_eval_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """See the base class: with 'action_error', of every policy."""
+    metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
+    if "action_error" in metrics or "inference_output" not in inference_outputs:
+      return metrics
+    absolute = lambda target, action: tf.abs(action - target)  # noqa: E731
+    return {
+      **metrics,
+      "action_error": self._mean_error(labels, inference_outputs, absolute),
+    }
+
+  def create_export_outputs_fn(
+    self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
+  ) -> dict[str, tf.Tensor]:
+    """See the base class: the actions from the present step on, in their units."""
+    outputs = super().create_export_outputs_fn(features, inference_outputs, mode)
+    actions = outputs["inference_output"]
+    actions = preprocessors.unnormalize(self.preprocessor, TARGET, actions)
+    return {"inference_output": actions[:, self.num_past_actions :]}
+
+  def is_training(self, mode: str) -> bool:
+    """Whether layers are called with `training=True`."""
+    return mode == ModeKeys.TRAIN

@@ -1,0 +1,101 @@
+"""The table of ready policies: a name, a model class, a gin file."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.resources
+from typing import Any
+
+from t2r_seq import errors
+
+IMITATION, ONLINE = "imitation", "online"
+SIZES = ("tiny", "base")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadyPolicy:
+  """A policy that trains without model code.
+
+  Attributes:
+    name: of the command line, such as 'mlp'.
+    kind: 'imitation' trains from a data set, 'online' in an environment.
+    model: the class, which is also its name in gin, as 'module:Class' below `zoo`.
+    summary: one line.
+    paper: address of the paper that it follows; '' for none.
+  """
+
+  name: str
+  kind: str
+  model: str
+  summary: str
+  paper: str = ""
+
+  @property
+  def model_name(self) -> str:
+    """The name of the model's class."""
+    return self.model.partition(":")[2]
+
+  @property
+  def model_cls(self) -> Any:
+    """The model's class; imports it."""
+    module, _, name = self.model.partition(":")
+    return getattr(importlib.import_module(f"t2r_seq.zoo.{module}"), name)
+
+  def config_file(self, size: str = "base") -> str:
+    """Returns the gin file of a size, as gin's `include` takes it.
+
+    Raises:
+      SpecError: there is no such size.
+    """
+    if size not in SIZES:
+      raise errors.SpecError(
+        f"{self.name}: size: expected one of {errors.listing(SIZES)}, got '{size}'."
+        f"{errors.nearest(size, SIZES)}"
+      )
+    name = self.name.replace("-", "_")
+    return f"t2r_seq/configs/policies/{name}{'_tiny' if size == 'tiny' else ''}.gin"
+
+
+_POLICIES = (
+  ReadyPolicy(
+    "mlp",
+    IMITATION,
+    "mlp:MLPModel",
+    "dense layers over the present step, fitted by squared error",
+  ),
+)
+
+
+def policies() -> dict[str, ReadyPolicy]:
+  """Returns all ready policies by name."""
+  return {policy.name: policy for policy in _POLICIES}
+
+
+def find_policy(name: str) -> ReadyPolicy:
+  """Returns a ready policy.
+
+  Raises:
+    SpecError: there is none of this name; suggests the nearest.
+  """
+  known = policies()
+  folded = name.lower().replace("_", "-")
+  if folded not in known:
+    raise errors.SpecError(
+      f"policy: expected one of {errors.listing(known)}, got '{name}'."
+      f"{errors.nearest(folded, known)}"
+    )
+  return known[folded]
+
+
+def config_text(config_file: str) -> str:
+  """Returns the text of a gin file with the files that it includes in their place."""
+  package, _, name = config_file.removesuffix(".gin").rpartition("/")
+  folder = importlib.resources.files(package.replace("/", "."))
+  lines = []
+  for line in (folder / f"{name}.gin").read_text("utf-8").splitlines():
+    if line.startswith("include "):
+      lines.append(config_text(line.split()[1].strip("'\"")))
+    else:
+      lines.append(line)
+  return "\n".join(lines)

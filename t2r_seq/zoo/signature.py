@@ -1,0 +1,210 @@
+"""What a policy sees and gives, as found in a data set."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.episodes import Episodes
+
+_ACTION = re.compile(r"(^|[/.])actions?$")
+_OBSERVATION = re.compile(r"^(obs|observations?)([/.]|$)")
+# Paths that are no observation of the present step, at the top of a data set.
+_OTHER = re.compile(
+  r"(^|[/._])(actions?|next|rewards?|returns?|dones?|discount|success|info|infos|clocks"
+  r"|terminals?|terminations?|terminated|truncations?|truncated|timeouts?|timestamp"
+  r"|index|is_first|is_last|is_terminal)([/._]|$)"
+)
+_LANGUAGE = re.compile(r"(^|[/._])(task|language|instruction|prompt)s?([/._]|$)")
+_CHANNELS = (1, 3, 4)
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Signature:
+  """The paths of a data set that a policy reads, and what they hold.
+
+  Attributes:
+    action: path of the actions.
+    action_size: numbers in an action.
+    states: shapes of the vectors of a step by path.
+    cameras: shapes [height, width, channels] of the images of a step by path.
+    data_formats: how stored images are encoded by path, such as 'jpeg'; without a path,
+      they are arrays.
+    language: path of the text; None for none.
+    language_is_step: whether each step has the text; False for one text an episode.
+    stored_dtypes: dtypes of stored vectors other than float32 by path.
+  """
+
+  action: str = gin.REQUIRED  # type: ignore[assignment]
+  action_size: int = gin.REQUIRED  # type: ignore[assignment]
+  states: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+  cameras: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+  data_formats: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  language: str | None = None
+  language_is_step: bool = True
+  stored_dtypes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+  def describe(self) -> str:
+    """Describes the signature in one line."""
+    parts = [
+      f"{path} {'x'.join(map(str, shape)) or 'number'}"
+      for path, shape in {**self.cameras, **self.states}.items()
+    ]
+    if self.language:
+      parts.append(f"{self.language} (text)")
+    return f"{', '.join(parts)} -> {self.action} {self.action_size}"
+
+
+@gin.configurable
+def find_signature(
+  episodes: Episodes,
+  action: str | None = None,
+  observations: Sequence[str] | None = None,
+) -> Signature:
+  """Finds the actions, states, cameras and texts of a data set.
+
+  States are vectors of floats, cameras are uint8 images. If paths are below `obs` or
+  `observation`, only those count; otherwise all but rewards, flags, times and what is
+  of the next step.
+
+  Args:
+    episodes: the data set.
+    action: path of the actions; None finds the only path named `action` or `actions`.
+    observations: paths of states and cameras, or patterns of them; None finds them.
+  Returns:
+    The signature.
+  Raises:
+    SpecError: no actions, several candidates, or a path that no policy can read.
+  """
+  where = f"train: {episodes.path}"
+  found = {
+    path: specs.frame_spec(spec)
+    for path, spec in episodes.spec.items()
+    if spec.is_sequence or spec.dtype == tf.string
+  }
+  action = _find_action(where, found, action)
+  kinds = {path: _kind(spec) for path, spec in found.items() if path != action}
+  chosen = _find_observations(where, kinds, observations)
+  states = {p: found[p].shape.as_list() for p in chosen if kinds[p] == "state"}
+  cameras = {p: found[p].shape.as_list() for p in chosen if kinds[p] == "camera"}
+  if not states and not cameras:
+    raise errors.SpecError(
+      f"{where}: observations: expected vectors of floats or uint8 images, got "
+      f"{_candidates(found)}. Name them: --observations PATH ..."
+    )
+  texts = [p for p, kind in kinds.items() if kind == "text"]
+  language = min(
+    (p for p in texts if _LANGUAGE.search(p)), key=lambda p: (len(p), p), default=None
+  )
+  return Signature(
+    action=action,
+    action_size=int(found[action].shape[0]),
+    states=states,
+    cameras=cameras,
+    data_formats={
+      p: str(found[p].data_format)
+      for p in cameras
+      if specs.is_encoded_image_spec(found[p])
+    },
+    language=language,
+    language_is_step=language is None or bool(found[language].is_sequence),
+    stored_dtypes={
+      p: found[p].dtype.name for p in (*states, action) if found[p].dtype != tf.float32
+    },
+  )
+
+
+def check_needs(
+  signature: Signature, episodes: Episodes, policy: str, needs: Sequence[str]
+) -> None:
+  """Checks that a data set has what a policy needs.
+
+  Args:
+    signature: of the data set.
+    episodes: the data set.
+    policy: name of the policy, for the error.
+    needs: of 'cameras' and 'language'.
+  Raises:
+    SpecError: something is missing; lists the candidates.
+  """
+  for need, what in (("cameras", "uint8 images"), ("language", "a text")):
+    if need in needs and not getattr(signature, need):
+      raise errors.SpecError(
+        f"train: {episodes.path}: {need}: expected {what} for the policy {policy}, got "
+        f"{_candidates(episodes.spec)}."
+      )
+
+
+def _find_action(
+  where: str, found: Mapping[str, specs.ExtendedTensorSpec], action: str | None
+) -> str:
+  if action is not None and action not in found:
+    raise errors.SpecError(
+      f"{where}: action: expected a path of the data set, got '{action}'."
+      f"{errors.nearest(action, found)} There is {_candidates(found)}."
+    )
+  named = [path for path in found if _ACTION.search(path)]
+  top = [path for path in named if not re.search("[/.]", path)]
+  candidates = [action] if action is not None else (top or named)
+  if len(candidates) != 1:
+    got = f"{errors.listing(candidates)}" if candidates else "none"
+    raise errors.SpecError(
+      f"{where}: action: expected one path named action or actions, got {got}. Name "
+      f"it: --action PATH, of {_candidates(found)}."
+    )
+  spec = found[candidates[0]]
+  if spec.shape.rank != 1 or not spec.dtype.is_floating:
+    raise errors.SpecError(
+      f"{where}: {candidates[0]}: expected an action that is a vector of floats, got "
+      f"{errors.describe(spec)}. Name another one: --action PATH, of "
+      f"{_candidates(found)}."
+    )
+  return candidates[0]
+
+
+def _find_observations(
+  where: str, kinds: Mapping[str, str], patterns: Sequence[str] | None
+) -> list[str]:
+  usable = [path for path, kind in kinds.items() if kind in ("state", "camera")]
+  if patterns is None:
+    below = [path for path in usable if _OBSERVATION.search(path)]
+    return [
+      p for p in below or usable if not _OTHER.search(_OBSERVATION.sub("", p))
+    ]  # fmt: skip
+  for pattern in patterns:
+    if not fnmatch.filter(usable, pattern):
+      raise errors.SpecError(
+        f"{where}: observations: expected vectors of floats and uint8 images, of "
+        f"{errors.listing(usable)}, got '{pattern}'.{errors.nearest(pattern, usable)}"
+      )
+  return [
+    path for path in usable if any(fnmatch.fnmatchcase(path, p) for p in patterns)
+  ]
+
+
+def _kind(spec: specs.ExtendedTensorSpec) -> str:
+  """Returns what a path holds: 'camera', 'state', 'text', or '' for something else."""
+  shape = spec.shape
+  if specs.is_encoded_image_spec(spec) or shape.rank == 3:
+    is_camera = (
+      spec.dtype == tf.uint8 and shape.is_fully_defined() and shape[-1] in _CHANNELS
+    )
+    return "camera" if is_camera else ""
+  if spec.dtype == tf.string and shape.rank == 0:
+    return "text"
+  is_state = spec.dtype.is_floating and shape.rank in (0, 1) and spec.is_sequence
+  return "state" if is_state and shape.is_fully_defined() else ""
+
+
+def _candidates(found: Mapping[str, Any]) -> str:
+  return errors.listing(
+    f"{path} {errors.describe(spec)}" for path, spec in found.items()
+  )

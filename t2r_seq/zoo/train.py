@@ -1,0 +1,280 @@
+"""Trains a ready policy from a data set, with no model code and no gin of the user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, statistics, training
+from t2r_seq.episodes import Episodes, make_splits, open_episodes
+from t2r_seq.episodes.registry import find_format
+from t2r_seq.zoo import registry
+from t2r_seq.zoo.signature import Signature, check_needs, find_signature
+
+STATISTICS = "statistics.json"
+_SPLIT_FILES = {"train": "train_episodes.txt", "eval": "eval_episodes.txt"}
+_EVAL_SPLITS = ("eval", "val", "valid", "validation", "test")
+_EVAL_SHARE = 0.1
+# The least share of a run that the learning rate rises in, if the run is short.
+_WARMUP_SHARE = 0.1
+
+
+def train_policy(
+  policy: str,
+  dataset: str | os.PathLike[str],
+  model_dir: str | os.PathLike[str],
+  size: str = "base",
+  *,
+  gin_configs: Sequence[str] = (),
+  gin_bindings: Sequence[str] = (),
+  open_options: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+  """Trains, evaluates and exports a ready policy, or resumes its run.
+
+  Replaces gin's config by that of the policy; see `configure_policy`.
+
+  Args:
+    policy: name of a policy, such as 'mlp'; see `policies`.
+    dataset: path of a data set of any format.
+    model_dir: folder of the run.
+    size: 'base', as in the paper, or 'tiny', for a laptop's CPU.
+    gin_configs: files of further bindings; a later binding wins.
+    gin_bindings: bindings on top.
+    open_options: of `episodes.open_episodes`.
+  Returns:
+    What `training.train_eval_model` returns.
+  Raises:
+    SpecError: the data set does not fit the policy, or an option is invalid.
+  """
+  configure_policy(
+    policy,
+    dataset,
+    model_dir,
+    size,
+    gin_configs=gin_configs,
+    gin_bindings=gin_bindings,
+    open_options=open_options,
+  )
+  return training.train_eval_model()
+
+
+def configure_policy(
+  policy: str,
+  dataset: str | os.PathLike[str] | None,
+  model_dir: str | os.PathLike[str],
+  size: str = "base",
+  *,
+  gin_configs: Sequence[str] = (),
+  gin_bindings: Sequence[str] = (),
+  open_options: Mapping[str, Any] | None = None,
+  is_dry: bool = False,
+) -> str:
+  """Configures gin for a run: the policy's file, the data set, the user's bindings.
+
+  Writes which episodes are held out, and the statistics if they are missing, to
+  `model_dir`.
+
+  Args:
+    policy: see `train_policy`.
+    dataset: see `train_policy`; None leaves out what follows from the data set.
+    model_dir: see `train_policy`.
+    size: see `train_policy`.
+    gin_configs: see `train_policy`.
+    gin_bindings: see `train_policy`.
+    open_options: see `train_policy`.
+    is_dry: writes nothing.
+  Returns:
+    The config as text: complete, with its comments.
+  Raises:
+    SpecError: the data set does not fit the policy, or an option is invalid.
+  """
+  chosen = registry.find_policy(policy)
+  text = registry.config_text(chosen.config_file(size))
+  gin.clear_config()
+  gin.parse_config(text)
+  _parse_user(gin_configs, gin_bindings)
+  found = [f"train_eval_model.model_dir = {os.fspath(model_dir)!r}"]
+  if dataset is not None:
+    run = _Run(chosen, os.fspath(dataset), os.fspath(model_dir), open_options, is_dry)
+    found += run.bindings()
+  found += _device_bindings() + _schedule_bindings()
+  gin.parse_config(found)
+  _parse_user(gin_configs, gin_bindings)
+  gin.finalize()
+  origin = f" and {dataset}" if dataset is not None else ""
+  files = [_read(path) for path in gin_configs]
+  return "\n".join([text, "", f"# Of this run{origin}.", *found, *files, *gin_bindings])
+
+
+def _parse_user(gin_configs: Sequence[str], gin_bindings: Sequence[str]) -> None:
+  for path in gin_configs:
+    gin.parse_config_file(path)
+  gin.parse_config(list(gin_bindings))
+
+
+def _read(path: str) -> str:
+  with open(path, encoding="utf-8") as file:
+    return file.read()
+
+
+class _Run:
+  """What a run's config takes from its data set."""
+
+  def __init__(
+    self,
+    policy: registry.ReadyPolicy,
+    dataset: str,
+    model_dir: str,
+    open_options: Mapping[str, Any] | None,
+    is_dry: bool,
+  ) -> None:
+    options = dict(open_options or {})
+    self._policy, self._dataset, self._model_dir = policy, dataset, model_dir
+    self._split = options.pop("split", None)
+    self._format = options.pop("format", None) or find_format(dataset).name
+    self._options, self._is_dry = options, is_dry
+
+  def bindings(self) -> list[str]:
+    """Opens the data set; returns the bindings."""
+    episodes = open_episodes(self._dataset, self._format, **self._options)
+    signature = find_signature(episodes)
+    needs = self._policy.model_cls.needs
+    check_needs(signature, episodes, self._policy.name, needs)
+    _say(f"{self._policy.name}: {signature.describe()}")
+    splits = self._split_episodes(episodes)
+    return [
+      f"DATASET = {self._dataset!r}",
+      f"EpisodesInputGenerator.format = {self._format!r}",
+      *(
+        [f"EpisodesInputGenerator.open_options = {self._options!r}"]
+        if self._options
+        else []
+      ),
+      *(f"Signature.{name} = {value!r}" for name, value in vars(signature).items()),
+      *self._split_bindings(splits),
+      *self._batch_bindings(episodes, splits.get("train")),
+      f"STATISTICS = {self._statistics(signature, splits.get('train'))!r}",
+    ]
+
+  def _split_episodes(self, episodes: Episodes) -> dict[str, np.ndarray]:
+    """Returns the episodes to train on and to hold out; {} if they have no numbers."""
+    if episodes.lengths is None:
+      _say(
+        f"{self._dataset}: no episodes are held out, as it can be read in order only. "
+        "t2r_seq index, or convert, makes it readable in any order."
+      )
+      return {}
+    names = {split: self._path(file) for split, file in _SPLIT_FILES.items()}
+    if all(map(os.path.exists, names.values())):
+      return {
+        split: np.loadtxt(name, np.int64, ndmin=1) for split, name in names.items()
+      }
+    found = self._deal(episodes)
+    if not self._is_dry:
+      os.makedirs(self._model_dir, exist_ok=True)
+      for split, numbers in found.items():
+        np.savetxt(names[split], numbers, "%d")
+    return found
+
+  def _deal(self, episodes: Episodes) -> dict[str, np.ndarray]:
+    known = {name: np.asarray([*found]) for name, found in episodes.splits.items()}
+    if self._split is not None and self._split not in known:
+      raise errors.SpecError(
+        f"train: {self._dataset}: split: expected one of {errors.listing(known)}, got "
+        f"'{self._split}'.{errors.nearest(self._split, known)}"
+      )
+    name = self._split or "train"
+    train = known.get(name, np.arange(len(episodes.lengths)))
+    held_out = next((known[n] for n in _EVAL_SPLITS if n in known and n != name), None)
+    if held_out is not None:
+      return {"train": np.setdiff1d(train, held_out), "eval": held_out}
+    count = len(train)
+    if count < 2:
+      _say(f"{self._dataset}: no episode is held out for evaluation: there is but one.")
+      return {"train": train}
+    share = max(_EVAL_SHARE, 1 / count)
+    parts = make_splits({"train": 1 - share, "eval": share}, count)
+    return {split: np.sort(train[numbers]) for split, numbers in parts.items()}
+
+  def _split_bindings(self, splits: Mapping[str, np.ndarray]) -> list[str]:
+    found = [
+      f"{split.upper()}_EPISODES = "
+      f"{self._path(_SPLIT_FILES[split])!r}" if split in splits else
+      f"{split.upper()}_EPISODES = None"
+      for split in _SPLIT_FILES
+    ]  # fmt: skip
+    if "eval" not in splits:
+      found.append("train_eval_model.input_generator_eval = None")
+    return found
+
+  def _batch_bindings(self, episodes: Episodes, train: np.ndarray | None) -> list[str]:
+    """Returns a batch that is no larger than the training data, if that is small."""
+    batch = _query("%BATCH_SIZE")
+    if train is None or episodes.lengths is None or not isinstance(batch, int):
+      return []
+    length = _query("EpisodesInputGenerator.sequence_length") or 1
+    count = int(np.maximum(np.asarray(episodes.lengths)[train] - length + 1, 0).sum())
+    if batch <= count:
+      return []
+    _say(f"batches of {max(count, 1)}, not {batch}: so many windows are there.")
+    return [f"BATCH_SIZE = {max(count, 1)}"]
+
+  def _statistics(self, signature: Signature, train: np.ndarray | None) -> str:
+    """Returns the file of statistics of the training episodes, which may be new."""
+    path = self._path(STATISTICS)
+    if self._is_dry or os.path.exists(path):
+      return path
+    own = (*signature.states, signature.action)
+    opened = open_episodes(self._dataset, self._format, **self._options)
+    opened = open_episodes(
+      self._dataset,
+      self._format,
+      episodes=train,
+      drop=[other for other in opened.spec if other not in own],
+      **self._options,
+    )
+    casts = {path: tf.float32 for path in signature.stored_dtypes}
+    os.makedirs(self._model_dir, exist_ok=True)
+    statistics.compute_statistics(opened.cast(casts) if casts else opened, path)
+    _say(f"statistics of the training episodes: {path}")
+    return path
+
+  def _path(self, name: str) -> str:
+    return os.path.join(self._model_dir, name)
+
+
+def _device_bindings() -> list[str]:
+  """Returns the precision: bfloat16 where the device computes it fast."""
+  gpus = tf.config.list_physical_devices("GPU")
+  details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+  is_fast = bool(tf.config.list_physical_devices("TPU")) or (
+    bool(details)
+    and all(each.get("compute_capability", (0,))[0] >= 8 for each in details)
+  )
+  return ["DTYPE_POLICY = 'mixed_bfloat16'"] if is_fast else []
+
+
+def _schedule_bindings() -> list[str]:
+  """Returns a warmup that is not longer than a tenth of the run."""
+  steps, warmup = _query("%NUM_TRAIN_STEPS"), _query("%WARMUP_STEPS")
+  if steps is None or warmup is None:
+    return []
+  return [f"WARMUP_STEPS = {min(warmup, max(1, int(_WARMUP_SHARE * steps)))}"]
+
+
+def _query(name: str) -> Any:
+  """Returns what gin binds to a parameter, or to a macro; None for nothing."""
+  try:
+    return gin.query_parameter(name)
+  except ValueError:
+    return None
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,105 @@
+"""From a data set to a policy by one command: what a run decides, and what it makes."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+import pytest
+
+from t2r_seq import cli, policies, verification, zoo
+
+# Sizes for seconds; whatever the policy calls its own.
+FAST = [
+  "train_eval_model.save_checkpoints_steps = 2",
+  "ImageEncoder.num_filters = 8",
+  "ImageEncoder.num_block_layers = 1",
+  "ImageEncoder.num_points = 4",
+]
+
+
+def run_main(capsys, *argv):
+  """Runs a command as a process of its own would: with nothing configured."""
+  gin.clear_config()
+  status = cli.main([*map(str, argv)])
+  out, err = capsys.readouterr()
+  return status, out, err
+
+
+def train(capsys, *argv):
+  return run_main(capsys, "train", *argv)
+
+
+def test_mlp_from_a_lerobot_folder(lerobot_path, tmp_path, capsys):
+  run = tmp_path / "run"
+  argv = ["--policy", "mlp", "--size", "tiny", "--dataset", lerobot_path]
+  argv += ["--model_dir", run, "--steps", 2, "--gin_bindings", *FAST]
+  status, out, err = train(capsys, *argv)
+  assert status == 0, err
+  assert "Trained to step 2" in out
+  assert "observation.images.top 24x32x3, observation.state 3 -> action 2" in err
+  assert f"statistics of the training episodes: {run}/statistics.json" in err
+  export = f"{run}/export/best"
+  assert f"next: t2r_seq verify {export} {lerobot_path}" in err
+  held_out = np.loadtxt(run / "eval_episodes.txt", np.int64, ndmin=1)
+  trained = np.loadtxt(run / "train_episodes.txt", np.int64, ndmin=1)
+  assert sorted([*held_out, *trained]) == [0, 1, 2, 3] and len(held_out) == 1
+  # The same command resumes.
+  status, out, err = train(capsys, *argv[: -len(FAST) - 2], 4, "--gin_bindings", *FAST)
+  assert status == 0 and "Trained to step 4" in out, err
+  assert "statistics of" not in err
+  # The export keeps the config, so that verify needs no model's code.
+  status, out, err = run_main(capsys, "verify", export, lerobot_path)
+  assert status == 0 and "identical." in out, err
+  assert "what the network got of" in out
+  status, _, err = run_main(capsys, "export", "--lite", export, tmp_path / "robot")
+  assert status == 0, err
+
+
+def test_config_is_complete(lerobot_path, tmp_path, capsys):
+  argv = ["--policy", "mlp", "--dataset", lerobot_path, "--print_config"]
+  argv += ["--model_dir", tmp_path / "run"]
+  status, out, _ = train(capsys, *argv)
+  assert status == 0 and not (tmp_path / "run").exists()
+  assert "Signature.states = {'observation.state': [3]}" in out
+  assert "\ninclude " not in out and "MLPModel.hidden_sizes = (1024, 1024)" in out
+
+
+def test_python(store_path, tmp_path):
+  result = zoo.train_policy(
+    "mlp",
+    store_path,
+    tmp_path / "run",
+    "tiny",
+    gin_bindings=[*FAST, "NUM_TRAIN_STEPS = 2", "MLPModel.chunk_size = 4"],
+  )
+  assert result["global_step"] == 2 and result["action_error"] > 0
+  predictor = policies.ExportedSavedModelPredictor(tmp_path / "run/export/latest")
+  predictor.restore()
+  report = verification.verify(predictor, store_path)
+  assert report.is_identical, str(report)
+
+
+ERRORS = {
+  "an unknown policy": (["--policy", "mpl"], "got 'mpl'. Did you mean 'mlp'?"),
+  "an unknown parameter": (
+    ["--policy", "mlp", "--gin_bindings", "MLPModel.hiden_sizes = (3,)"],
+    "MLPModel.hiden_sizes: there is no such parameter. Did you mean 'hidden_sizes'?",
+  ),
+  "no such action": (
+    ["--policy", "mlp", "--action", "acton"],
+    "action: expected a path of the data set, got 'acton'. Did you mean 'action'?",
+  ),
+  "no such observation": (
+    ["--policy", "mlp", "--observations", "observation.stat"],
+    "got 'observation.stat'. Did you mean 'observation.state'?",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_before_training(name, lerobot_path, tmp_path, capsys):
+  argv, want = ERRORS[name]
+  run = tmp_path / "run"
+  status, _, err = train(capsys, *argv, "--dataset", lerobot_path, "--model_dir", run)
+  assert status == 1 and want in " ".join(err.split()), err
+  assert not run.exists()
