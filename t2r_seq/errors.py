@@ -34,8 +34,7 @@ class SpecError(ValueError):
 class UnknownPathError(SpecError, AttributeError, KeyError):
   """A path that a structure does not have.
 
-  It is an AttributeError, so that `hasattr` and Tensor2Robot's code work, and a
-  KeyError, so that a structure is a proper mapping.
+  An AttributeError, so that `hasattr` works, and a KeyError, as of any mapping.
   """
 
   def __str__(self) -> str:
@@ -59,7 +58,7 @@ class ReplayError(SpecError):
 
 
 class ReplayTimeoutError(ReplayError, TimeoutError):
-  """A sample or an insert that waited for as long as it was allowed to."""
+  """A sample or an insert that waited as long as allowed."""
 
 
 _Error = TypeVar("_Error", bound=SpecError)
@@ -81,11 +80,44 @@ class Mismatch:
   got: str
   hint: str = ""
 
-  def __str__(self) -> str:
+  @property
+  def finding(self) -> str:
+    """The disagreement without its path."""
     hint = self.hint.strip()
-    return f"{self.path}: expected {self.expected}, got {self.got}." + (
-      f" {hint}" if hint else ""
-    )
+    return f"expected {self.expected}, got {self.got}." + (f" {hint}" if hint else "")
+
+  def __str__(self) -> str:
+    return f"{self.path}: {self.finding}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """Something that is damaged, or is probably a mistake; `doctor` reports it.
+
+  Attributes:
+    place: record and file, segment and file, or episode; '' if the text names it.
+    text: what was expected, what there is, what to do.
+    kind: of records, 'frame' (their bytes), 'content' (what cannot be parsed),
+      'lengths' (sequences that disagree), 'episodes' (a record that is not one),
+      'times' (time stamps that run backwards), 'nan' or 'index' (the sidecar index).
+    path: first path of the feature, or the file of a segment; '' for none.
+    source: the TFRecord file, or the segment; '' for the data set.
+    record: number of the record in its file, from 0; None for the whole file.
+    offset: of the record's frame in bytes, in a compressed file after decompression.
+    episodes: of the segment, that are not as they were written.
+  """
+
+  place: str
+  text: str
+  kind: str = ""
+  path: str = ""
+  source: str = ""
+  record: int | None = None
+  offset: int | None = None
+  episodes: tuple[int, ...] = ()
+
+  def __str__(self) -> str:
+    return f"{self.place}: {self.text}" if self.place else self.text
 
 
 def mismatch_error(
@@ -93,20 +125,20 @@ def mismatch_error(
   mismatches: Iterable[Mismatch],
   error_cls: type[_Error] = SpecError,  # type: ignore[assignment]
 ) -> _Error:
-  """Builds the one error that names every mismatch of an operation.
-
-  Args:
-    operation: the function or stage that found them.
-    mismatches: one or more.
-    error_cls: the class of the error.
-  Returns:
-    The error, to be raised by the caller.
-  """
+  """Builds the one error that names every mismatch of an operation."""
   found = sorted(mismatches, key=lambda mismatch: mismatch.path)
-  if len(found) == 1:
-    return error_cls(f"{operation}: {found[0]}")
-  lines = "".join(f"\n  {mismatch}" for mismatch in found)
-  return error_cls(f"{operation}: {len(found)} mismatches:{lines}")
+  return joined_error(operation, map(str, found), error_cls)
+
+
+def joined_error(
+  operation: str, found: Iterable[str], error_cls: type[_Error]
+) -> _Error:
+  """Builds the one error of several findings of an operation."""
+  texts = [*found]
+  if len(texts) == 1:
+    return error_cls(f"{operation}: {texts[0]}")
+  lines = "".join(f"\n  {text}" for text in texts)
+  return error_cls(f"{operation}: {len(texts)} mismatches:{lines}")
 
 
 def check_count(
@@ -117,20 +149,7 @@ def check_count(
   most: int | None = None,
   hint: str = "",
 ) -> int:
-  """Checks that an argument is an integer, large enough and not too large.
-
-  Args:
-    where: the class or function that was given it.
-    name: of the argument.
-    count: its value.
-    minimum: the least that it may be.
-    most: the greatest; None for any.
-    hint: what to do about a wrong one; a sentence or nothing.
-  Returns:
-    The value.
-  Raises:
-    SpecError: it is none.
-  """
+  """Returns an argument if it is an integer of `minimum` to `most`; else SpecError."""
   is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
   if is_integer and count >= minimum and (most is None or count <= most):
     return int(count)
@@ -141,27 +160,14 @@ def check_count(
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-  """Suggests the candidate most like `name`.
-
-  Args:
-    name: what was asked for.
-    candidates: what there is.
-  Returns:
-    " Did you mean 'x'?" with its leading space, or "" where nothing is near.
-  """
+  """Returns " Did you mean 'x'?" for the candidate most like `name`, or ''."""
   by_folded = {str(candidate).casefold(): str(candidate) for candidate in candidates}
   close = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
   return f" Did you mean '{by_folded[close[0]]}'?" if close else ""
 
 
 def check_local(operation: str, path: str | os.PathLike[str]) -> None:
-  """Checks that what is to be written has a place on this machine.
-
-  A URL would be a folder here, called `gs:`.
-
-  Raises:
-    SpecError: it is a URL.
-  """
+  """Raises SpecError for a URL to write to; it would be a folder called `gs:` here."""
   if "://" in os.fspath(path):
     raise SpecError(
       f"{operation}: {os.fspath(path)}: expected a local path, got a URL. What appears "
@@ -191,13 +197,7 @@ def describe(value: Any) -> str:
 
 
 def find_nonfinite(array: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
-  """Finds the first NaN or infinity of an array.
-
-  Args:
-    array: of any dtype; only floats and complex numbers have such values.
-  Returns:
-    (its text, its index); None if all values are finite.
-  """
+  """Finds the first NaN or infinity of an array: (its text, its index), or None."""
   if array.dtype.kind not in "fcV":  # bfloat16 is of kind 'V'.
     return None
   finite: np.ndarray = np.isfinite(array)
@@ -210,14 +210,12 @@ def find_nonfinite(array: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
 
 
 def unwritten(what: str, error: Exception, hint: str) -> OSError:
-  """Builds the error for what could not be written.
+  """Builds the error for a file that could not be written.
 
   Args:
     what: the operation, the path, and what was expected.
-    error: of the operating system, or of TensorFlow, which knows it as text only.
+    error: of the operating system, or of TensorFlow, which has its text only.
     hint: what is safe, and what to do.
-  Returns:
-    The error, to be raised by the caller from the original one.
   """
   number, text = errno.EIO, str(error).strip().split("\n")[0].rstrip(".")
   known = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)

@@ -1,7 +1,6 @@
 """Files and folders that survive a crash, and locks that die with their process.
 
-What is promised to be on the disk is: contents are synced before a name points to them,
-and names before anybody is told.
+Contents are synced before a name points to them, and names before a function returns.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _Self = TypeVar("_Self", bound="Closing")
 
 
 class Closing(abc.ABC):
-  """Has to be closed: a context manager."""
+  """A context manager with a `close`."""
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Lets go of everything; closing twice is no error."""
+    """Releases everything; closing twice is no error."""
 
   def close_after(self, error: BaseException) -> None:
-    """Closes when the block has ended by an error, which goes on from here."""
+    """Closes when the block has ended by an error, which is raised again."""
     del error
     self.close()
 
@@ -82,7 +81,8 @@ def check_output(
     mode = os.stat(path).st_mode
   except FileNotFoundError:
     return
-  if not stat.S_ISREG(mode) and not _is_stream(mode):
+  is_stream = stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+  if not stat.S_ISREG(mode) and not is_stream:
     raise FileExistsError(
       f"{operation}: {os.fspath(path)}: expected {kind}, got {_kind_of(mode)}. {hint}"
     )
@@ -104,10 +104,6 @@ def writing_output(path: str | os.PathLike[str]) -> Iterator[str]:
   A regular file is replaced in one step; a link stays, and its target is replaced. A
   FIFO or a character device, such as /dev/stdout, gets the bytes.
 
-  Args:
-    path: that the user named; its folder exists.
-  Yields:
-    The path of the empty file.
   Raises:
     OSError: it could not be written; a regular file still has its old contents.
   """
@@ -139,19 +135,9 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     file.write(data)
 
 
-def _is_stream(mode: int) -> bool:
-  return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
-
-
-_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
-  (stat.S_ISDIR, "a folder"),
-  (stat.S_ISFIFO, "a FIFO"),
-  (stat.S_ISSOCK, "a socket"),
-)
-
-
 def _kind_of(mode: int) -> str:
-  return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
+  kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+  return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
@@ -159,9 +145,6 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
 
   When it returns, the new contents are on the disk.
 
-  Args:
-    path: of the file.
-    data: its new contents.
   Raises:
     OSError: it could not be written; the old contents are still there.
   """
@@ -176,12 +159,8 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-  """Gives an empty file to write, which replaces another when the block ends well.
+  """Yields an empty file to write, which replaces another if the block ends well.
 
-  Args:
-    path: of the file that it becomes, there or not; its folder exists.
-  Yields:
-    The path of the empty file; see `new_file`.
   Raises:
     OSError: it could not be written; the old contents are still there.
   """
@@ -211,7 +190,7 @@ def _held_file(path: str | os.PathLike[str]) -> tuple[int, str]:
 
 
 def _remove_abandoned(path: str | os.PathLike[str]) -> None:
-  """Removes what killed processes have left of a file that they were replacing."""
+  """Removes temporary files of killed processes that were replacing a file."""
   for name in left_behind(os.fspath(path)):
     with contextlib.suppress(OSError):
       descriptor = open_own(name, os.O_WRONLY)
@@ -226,11 +205,6 @@ def new_file(path: str | os.PathLike[str]) -> str:
   """Makes an empty file beside another, to be written and then published as that.
 
   It is called `.<name>.<random>.tmp`: nobody can have put a link there before.
-
-  Args:
-    path: of the file that it is to become.
-  Returns:
-    Its path.
   """
   temporary = _temporary_name(path)
   os.close(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -238,7 +212,7 @@ def new_file(path: str | os.PathLike[str]) -> str:
 
 
 def publish(temporary: str, path: str | os.PathLike[str]) -> None:
-  """Gives a file or folder its name, once all that is in it is on the disk.
+  """Gives a file or folder its name, once everything in it is on the disk.
 
   Args:
     temporary: a file, which replaces another, or a folder; see `new_file`.
@@ -264,13 +238,10 @@ def publish(temporary: str, path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
-  """Gives a folder to fill, which appears whole when the block ends well, or never.
+  """Yields a folder to fill, which appears whole if the block ends well, or never.
 
-  Args:
-    path: of the folder that it becomes; there is nothing, or an empty one. Parents that
-      are missing are made.
-  Yields:
-    The path of an empty folder, `.<name>.<random>.tmp` beside it.
+  Nothing, or an empty folder, is at the path. Missing parents are made.
+
   Raises:
     OSError: it could not be written; nothing is left of it.
   """
@@ -286,7 +257,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def remove_folder(path: str) -> None:
-  """Removes a folder, which loses its name first: nobody finds a part of it there."""
+  """Removes a folder, which loses its name first: nobody finds a part of it."""
   temporary = _temporary_name(path)
   os.rename(path, temporary)
   shutil.rmtree(temporary)
@@ -299,9 +270,7 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
     path: of the file.
     flags: of `os.open`.
   Returns:
-    The descriptor, which programs that are started don't inherit.
-  Raises:
-    OSError: a link lies there, or the file cannot be opened.
+    The descriptor, which child processes don't inherit.
   """
   try:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -318,13 +287,7 @@ def _temporary_name(path: str | os.PathLike[str]) -> str:
 
 
 def left_behind(path: str) -> list[str]:
-  """Lists the temporary files and folders of writers that were killed, or still write.
-
-  Args:
-    path: of the file or folder that was to appear.
-  Returns:
-    Paths, sorted.
-  """
+  """Lists temporary files and folders of writers that were killed, or still write."""
   folder, name = os.path.split(path)
   pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{32}}\.tmp")
   found = os.listdir(folder or ".")
@@ -332,15 +295,10 @@ def left_behind(path: str) -> list[str]:
 
 
 def make_folders(path: str | os.PathLike[str]) -> None:
-  """Makes a folder and the parents that are missing, and puts their names on the disk.
+  """Makes a folder and its missing parents, and syncs their names.
 
   To sync the last folder alone would not do: after a power cut it may be whole, and in
-  a folder that is not there.
-
-  Args:
-    path: of the folder; it may be there already.
-  Raises:
-    OSError: a folder cannot be made.
+  a folder that is missing.
   """
   folder = os.path.abspath(path)
   made = []
@@ -352,17 +310,17 @@ def make_folders(path: str | os.PathLike[str]) -> None:
     sync_folder(each)
 
 
-def sync_file(path: str) -> None:
-  """Returns when the contents of a file are on the disk; its name may not be."""
-  _sync(path)
+def check_vacant(operation: str, path: str, error_cls: type[Exception]) -> None:
+  """Raises an error if something is at the path of a new folder."""
+  if os.path.lexists(path):
+    kind = "folder" if os.path.isdir(path) else "file"
+    raise error_cls(
+      f"{operation}: {path}: expected nothing there, got a {kind}. Name a new folder."
+    )
 
 
-def sync_folder(path: str | os.PathLike[str]) -> None:
-  """Returns when the names of a folder's files are on the disk."""
-  _sync(path)
-
-
-def _sync(path: str | os.PathLike[str]) -> None:
+def sync_file(path: str | os.PathLike[str]) -> None:
+  """Syncs the contents of a file; its name may not be on the disk."""
   descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
   try:
     os.fsync(descriptor)
@@ -370,8 +328,13 @@ def _sync(path: str | os.PathLike[str]) -> None:
     os.close(descriptor)
 
 
+def sync_folder(path: str | os.PathLike[str]) -> None:
+  """Syncs the names of a folder's files."""
+  sync_file(path)
+
+
 def sync_tree(folder: str) -> None:
-  """Returns when all that is in a folder is on the disk, at any depth."""
+  """Syncs everything in a folder, at any depth."""
   for place, _, names in os.walk(folder):
     for name in names:
       sync_file(os.path.join(place, name))
@@ -379,9 +342,9 @@ def sync_tree(folder: str) -> None:
 
 
 class FileLock:
-  """Holds a file for one owner, as the operating system sees it.
+  """Holds a file for one owner, by a lock of the operating system.
 
-  A process that dies lets go of it, however it dies, even if processes that it forked
+  Released when the process exits, however it exits, even if processes that it forked
   live on. Two owners in one process exclude each other as well.
   """
 
@@ -391,10 +354,10 @@ class FileLock:
     Args:
       path: of the file, made if it is missing; its folder exists. It holds the name of
         the owner and stays when the lock is released.
-      refusal: makes the error to raise of who holds the lock, 'process 12 on a-host'.
+      refusal: makes the error to raise for the owner, 'process 12 on a-host'.
     Raises:
       Exception: what `refusal` makes, if another owner holds the lock.
-      OSError: the file cannot be opened, or its file system knows no locks.
+      OSError: the file cannot be opened, or its file system has no locks.
     """
     self._descriptor = -1
     while self._descriptor < 0:
@@ -402,7 +365,7 @@ class FileLock:
     _held.add(self)
 
   def release(self) -> None:
-    """Lets go; does nothing the second time."""
+    """Releases the lock; does nothing the second time."""
     if self._descriptor >= 0:
       _held.discard(self)
       # Closing is not enough where a process that is just being forked has it, too.
@@ -415,7 +378,7 @@ class FileLock:
 
 
 def is_locked(path: str) -> bool:
-  """Whether somebody holds the lock of a file just now."""
+  """Whether an owner holds the lock of a file."""
   try:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
   except FileNotFoundError:
@@ -443,7 +406,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _take(path: str, refusal: Callable[[str], Exception]) -> int:
-  """Returns the descriptor; -1 where somebody removed the file in the meantime."""
+  """Returns the descriptor; -1 if another process removed the file in the meantime."""
   descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
   try:
     # flock, not lockf: two owners in one process exclude each other as well.

@@ -89,8 +89,8 @@ def _is_main() -> bool:
 class _Watch:
   """Reports SIGINT to threads, while the main thread is inside of TensorFlow.
 
-  Python runs its signal handlers in the main thread only, between two instructions. A
-  wait for a batch is one instruction. `faulthandler` has a handler in C, which writes
+  Python runs its signal handlers in the main thread only, between two instructions, and
+  a wait for a batch is one instruction. `faulthandler` has a handler in C, which writes
   to a pipe and then calls Python's.
   """
 
@@ -153,20 +153,18 @@ def _is_main_in_tensorflow() -> bool:
 def keep_freed_memory() -> bool:
   """Makes glibc keep freed memory for the next batch, once a process.
 
-  By itself glibc gives blocks of some megabytes back to the system when two or three
-  are free, and the next batch takes them again page by page, each of which the kernel
-  fills with zeros first: where page faults are dear, half of the time of batches of
-  frames. And each thread frees to an arena of its own, where others do not find it. Now
-  up to 72 MiB stay at the top of an arena, and there are two arenas for each core, at
-  most eight.
+  By default glibc returns blocks of some megabytes to the system when two or three are
+  free, and the next batch takes them again page by page, each filled with zeros: if
+  page faults are expensive, half of the time of batches of frames. And each thread
+  frees to an arena that others do not use. With this, up to 72 MiB stay at the top of
+  an arena, and there are two arenas for each core, at most eight.
 
-  The command line calls this, because its process is its own. The library does not: a
+  The command line calls this, because it owns its process. The library does not: a
   program that wants it calls it before anything else.
 
   Returns:
-    Whether it was changed: not where one of glibc's variables (`MALLOC_ARENA_MAX` and
-    others, or `glibc.malloc` in `GLIBC_TUNABLES`) has decided, and not of other
-    allocators.
+    Whether it was changed: not if one of glibc's variables (`MALLOC_ARENA_MAX` and
+    others, or `glibc.malloc` in `GLIBC_TUNABLES`) is set, and not for other allocators.
   """
   tunables = os.environ.get("GLIBC_TUNABLES", "")
   decided = any(name.startswith("MALLOC_") for name in os.environ)
@@ -193,9 +191,9 @@ def keep_freed_memory() -> bool:
 class PythonCalls:
   """Counts the calls of one reader, and refuses them when the interpreter ends.
 
-  A thread that wants the interpreter while that ends never gets it. What destroys the
-  iterator which waits for the thread would wait for ever then: a script that is done,
-  with an iterator that still reads ahead, would not end.
+  A thread that wants the interpreter while that ends never gets it, and the destructor
+  of the iterator that waits for the thread would wait forever: a script with an
+  iterator that still reads ahead would not end.
   """
 
   _live: ClassVar[weakref.WeakSet[PythonCalls]] = weakref.WeakSet()
@@ -222,7 +220,7 @@ class PythonCalls:
       self._change(-1)
 
   def check(self) -> None:
-    """Raises RuntimeError where the interpreter ends; for calls that take long."""
+    """Raises RuntimeError if the interpreter ends; for calls that take long."""
     if self._is_ended:
       self._change(0)
       raise RuntimeError("the interpreter ends: nothing is read any more.")

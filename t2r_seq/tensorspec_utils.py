@@ -17,7 +17,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq.records import tensorspec_to_feature_dict
+from t2r_seq.records.features import tensorspec_to_feature_dict
 from t2r_seq.specs import (
   ExtendedTensorSpec,
   TensorSpecStruct,

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from t2r_seq.records import (
-  create_parse_tf_example_fn,
+from t2r_seq.records import create_parse_tf_example_fn, serialized_to_parsed
+from t2r_seq.records.features import PIXEL_DTYPES as _PIXEL_DTYPES
+from t2r_seq.records.files import (
   get_batch_size,
   get_data_format_and_filenames,
   get_data_format_and_filenames_list,
@@ -21,9 +22,7 @@ from t2r_seq.records import (
   infer_data_format,
   parallel_read,
   record_dataset,
-  serialized_to_parsed,
 )
-from t2r_seq.records.features import PIXEL_DTYPES as _PIXEL_DTYPES
 from t2r_seq.records.images import create_compress_fn, create_decompress_fn
 
 SUPPORTED_PIXEL_ENCODINGS = tuple(map(tf.as_dtype, _PIXEL_DTYPES))

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterator
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.checks import times
+from t2r_seq.errors import Problem
+from t2r_seq.specs import names
 
 if TYPE_CHECKING:
   from t2r_seq.episodes import Episode, Episodes
   from t2r_seq.statistics.accumulators import Accumulator
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-  """Something that is damaged, or is probably a mistake.
-
-  Attributes:
-    place: the episode; '' for the data set, or if the text names it.
-    text: a sentence: which path, what was expected, what there is, what to do.
-  """
-
-  place: str
-  text: str
-
-  def __str__(self) -> str:
-    return f"{self.place}: {self.text}" if self.place else self.text
+  from t2r_seq.store import EpisodeStore
 
 
 def check_episodes(
@@ -38,8 +24,8 @@ def check_episodes(
   """Reads every episode, and yields each problem when it is found.
 
   An episode that cannot be read is one problem, and the next ones are read. Statistics
-  that are stored with the episodes are compared, and files are checked for what reading
-  does not meet.
+  that are stored with the episodes are compared, and files are checked for damage that
+  reading does not meet.
 
   Args:
     episodes: as from `open_episodes`.
@@ -48,20 +34,21 @@ def check_episodes(
   Raises:
     SpecError: a path of `time_keys` is missing, or is no number for each step.
   """
-  # `doctor` checks the time stamps of a store without TensorFlow.
+  # `check_time_stamps` needs no TensorFlow.
   from t2r_seq.records import features
   from t2r_seq.statistics import accumulators
   from t2r_seq.statistics.statistics import MEASURES
 
-  timed = times.time_paths(episodes.spec, features.is_number_a_step, time_keys)
+  timed = _time_paths(episodes.spec, features.is_number_a_step, time_keys)
+  rising = _rising_paths(episodes.metadata, timed)
   yield from (Problem("", text) for text in episodes.problems)
-  rising = times.rising_paths(episodes.metadata, timed)
   seen: dict[str, Accumulator] = {}
   number, is_whole = 0, True
   while episodes.num_episodes is None or number < episodes.num_episodes:
     try:
       for episode in episodes.iterate(number):
-        yield from _check_values(episode, timed, rising, allow_nan)
+        for text in _check_values(episode, timed, rising, allow_nan):
+          yield Problem(episode.place, text)
         _count(episode, episodes, seen)
         number += 1
       break
@@ -78,34 +65,30 @@ def check_episodes(
       for path, each in found.items()
       if each.per == accumulators.ELEMENT
     }
-    for text in episodes.compare_statistics(computed):
-      yield Problem("", text)
+    yield from (Problem("", text) for text in episodes.compare_statistics(computed))
 
 
 def _check_values(
   episode: Episode, timed: Collection[str], rising: Collection[str], allow_nan: bool
-) -> Iterator[Problem]:
+) -> Iterator[str]:
   for path in timed:
     if path in episode.values:
       stamps = episode.values[path]
       ends = np.asarray([len(stamps)])
-      for _, text in times.misplaced(path, stamps, ends, path in rising):
-        yield Problem(episode.place, text)
+      yield from (text for _, text in _misplaced(path, stamps, ends, path in rising))
   for path, values in episode.values.items():
-    if not allow_nan and (found := _find_nan(values)):
-      yield Problem(episode.place, f"{path}: expected numbers, got {found}")
-
-
-def _find_nan(values: np.ndarray) -> str:
-  """Describes where an array has NaN; '' if it has none."""
-  # bfloat16 is of kind 'V'.
-  is_nan: Any = np.isnan(values) if values.dtype.kind in "fcV" else np.zeros(0, bool)
-  if not is_nan.any():
-    return ""
-  place = tuple(int(i) for i in np.unravel_index(int(np.argmax(is_nan)), is_nan.shape))
-  where = place if len(place) != 1 else place[0]
-  share = f"{int(is_nan.sum()):,} of {is_nan.size:,}"
-  return f"NaN at {where}, {share}. To accept it: --allow_nan."
+    # bfloat16 is of kind 'V'.
+    if allow_nan or values.dtype.kind not in "fcV":
+      continue
+    is_nan: Any = np.isnan(values)
+    if is_nan.any():
+      found = np.unravel_index(int(np.argmax(is_nan)), is_nan.shape)
+      index = tuple(map(int, found))
+      place = index if len(index) != 1 else index[0]
+      yield (
+        f"{path}: expected numbers, got NaN at {place}, {int(is_nan.sum()):,} of "
+        f"{is_nan.size:,}. To accept it: --allow_nan."
+      )
 
 
 def _count(episode: Episode, episodes: Episodes, seen: dict[str, Accumulator]) -> None:
@@ -118,3 +101,94 @@ def _count(episode: Episode, episodes: Episodes, seen: dict[str, Accumulator]) -
       if path not in seen:
         seen[path] = accumulators.create_accumulator(spec, is_counted=False)
       seen[path].add(values if spec.is_sequence else values[None])
+
+
+def check_time_stamps(
+  opened: EpisodeStore, named: Collection[str]
+) -> Iterator[Problem]:
+  """Yields a problem for each episode of a store whose time stamps run backwards.
+
+  Reads the columns of time stamps only, without TensorFlow.
+
+  Args:
+    opened: the store.
+    named: paths of time stamps, beside those with such a name.
+  Raises:
+    SpecError: a named path is missing, or is no number for each step.
+  """
+  is_number = operator.attrgetter("is_number_a_step")
+  timed = _time_paths(opened.columns, is_number, named)
+  rising = _rising_paths(opened.metadata, timed)
+  for path in timed:
+    first = 0
+    for segment in opened.segments:
+      stamps, ends = np.asarray(segment.column(path)), segment.episode_ends
+      for episode, text in _misplaced(path, stamps, ends, path in rising):
+        yield Problem(f"episode {first + episode}", text, path=path)
+      first += len(segment)
+
+
+def _time_paths(
+  leaves: Mapping[str, Any], is_number: Callable[[Any], bool], named: Collection[str]
+) -> list[str]:
+  """Returns the paths of time stamps: those with such a name, and those named.
+
+  Args:
+    leaves: flat specs, or columns, by path.
+    is_number: whether one of them is a number for each step.
+    named: paths that a user names, --time_key.
+  """
+  for path in named:
+    if path not in leaves:
+      near = errors.nearest(path, leaves)
+      raise errors.SpecError(
+        f"--time_key: expected a path of {errors.listing(leaves)}, got '{path}'.{near}"
+      )
+    if not is_number(leaves[path]):
+      raise errors.SpecError(
+        f"--time_key: {path}: expected a number for each step, got "
+        f"{errors.describe(leaves[path])}."
+      )
+  return [
+    path
+    for path, leaf in leaves.items()
+    if path in named or (is_number(leaf) and names.is_time(path))
+  ]
+
+
+def _rising_paths(metadata: Mapping[str, Any], paths: Collection[str]) -> list[str]:
+  """Returns the time stamps that differ in each step: those of the steps' clock."""
+  clocks = [path for path in paths if path.startswith(f"{names.CLOCKS}/")]
+  recorded = metadata.get("mcap")
+  if isinstance(recorded, Mapping):
+    topic = str(recorded.get("layout", {}).get("clock"))
+    return [p for p in clocks if p == f"{names.CLOCKS}/{topic.strip('/')}"]
+  return clocks if len(clocks) == 1 else []
+
+
+def _misplaced(
+  path: str, times: np.ndarray, ends: np.ndarray, is_rising: bool
+) -> Iterator[tuple[int, str]]:
+  """Yields the episodes whose time stamps run backwards, each with a sentence.
+
+  Args:
+    path: of the time stamps.
+    times: one for each step of all episodes, [n] or [n, 1].
+    ends: the step after each episode's last one, int64 [episodes].
+    is_rising: equal time stamps are misplaced, too.
+  """
+  times = np.asarray(times).reshape(len(times))
+  # A NaN is in no order.
+  in_order = times[1:] > times[:-1] if is_rising else times[1:] >= times[:-1]
+  back = np.flatnonzero(~in_order) + 1
+  back = back[~np.isin(back, ends)]
+  expected = "rise" if is_rising else "do not run backwards"
+  episodes = np.searchsorted(ends, back, side="right")
+  for episode, at in zip(*np.unique(episodes, return_index=True), strict=True):
+    row = back[at]
+    step = row - (ends[episode - 1] if episode else 0)
+    yield (
+      int(episode),
+      f"{path}: expected time stamps that {expected}, got {times[row]} at step "
+      f"{step}, after {times[row - 1]}.",
+    )

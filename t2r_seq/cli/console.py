@@ -1,6 +1,6 @@
 """What commands share: gin options, specs by name, failures and tables.
 
-A mistake in a config, a file or a call of the library gets its message; anything else
+A mistake in a config, a file or a call of the library gets its message; any other error
 may be a bug, and its traceback is what helps.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import dataclasses
 import glob
 import importlib
 import io
@@ -20,8 +19,8 @@ import sys
 import tempfile
 import textwrap
 import tokenize
+import types
 from collections.abc import Collection, Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -41,11 +40,11 @@ class UsageError(Exception):
 
 
 def is_expected(error: BaseException) -> bool:
-  """Whether the message says enough.
+  """Whether the message of an error is enough.
 
   Expected are: misfitting data, missing files and packages, a wrong command or config,
-  and whatever this library or gin raised on purpose, i.e. in a frame of their own. An
-  error out of a user's model, or out of TensorFlow, is not.
+  and what this library or gin raised on purpose, i.e. in a frame of theirs. An error
+  out of a user's model, or out of TensorFlow, is not.
   """
   if isinstance(error, (errors.SpecError, ImportError, OSError, UsageError)):
     return True
@@ -102,7 +101,7 @@ def _is_tensorflow_file_error(error: BaseException) -> bool:
   return of_files and isinstance(error, tf.errors.OpError)
 
 
-def _raised_in(traceback: TracebackType | None) -> str:
+def _raised_in(traceback: types.TracebackType | None) -> str:
   """Returns the name of the module that an error was raised in."""
   name = ""
   while traceback is not None:
@@ -112,12 +111,11 @@ def _raised_in(traceback: TracebackType | None) -> str:
 
 
 def load_tensorflow() -> None:
-  """Loads TensorFlow; what its libraries say meanwhile is shown only if that fails.
+  """Loads TensorFlow, and shows what its libraries print only if that fails.
 
   They write to the process's stderr before any of their settings is read, and would
-  bury the one line that a command has to say. The search for GPUs does so, too: it is
-  made here, and what it says is shown where the machine has one that is not found.
-  Nothing is loaded twice.
+  bury a command's one line. So does the search for GPUs: it is made here, and its
+  output is shown if the machine has one that is not found.
   """
   if "tensorflow" not in sys.modules:
     with silent_libraries() as notes:
@@ -130,26 +128,20 @@ def load_tensorflow() -> None:
           "TensorFlow is not installed. t2r_seq_lite serves folders that `t2r_seq "
           "export --lite` wrote; for anything else: pip install t2r_seq"
         ) from error
-      notes.is_shown = not tf.config.list_physical_devices("GPU") and _has_gpu()
+      has_gpu = bool(glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"))
+      notes.is_shown = has_gpu and not tf.config.list_physical_devices("GPU")
   # TensorFlow has made the logger, which warns of features by their names.
   logging.getLogger("absl").addFilter(_escape)
 
 
-@dataclasses.dataclass
-class _Notes:
-  """What libraries write to stderr; shown at the end, or not."""
-
-  is_shown: bool = False
-
-
 @contextlib.contextmanager
-def silent_libraries() -> Iterator[_Notes]:
+def silent_libraries() -> Iterator[types.SimpleNamespace]:
   """Holds back what libraries write to the process's stderr, past Python.
 
-  It is shown if an unexpected error ends the block, or if the notes say so.
+  It is shown if an unexpected error ends the block, or if `is_shown` is set.
   """
   sys.stderr.flush()
-  original, notes = os.dup(2), _Notes()
+  original, notes = os.dup(2), types.SimpleNamespace(is_shown=False)
   with tempfile.TemporaryFile() as written:
     os.dup2(written.fileno(), 2)
     try:
@@ -166,12 +158,8 @@ def silent_libraries() -> Iterator[_Notes]:
         os.write(2, written.read())
 
 
-def _has_gpu() -> bool:
-  return bool(glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"))
-
-
 def _is_no_note(record: logging.LogRecord) -> bool:
-  """Leaves out what TensorFlow tells of itself, such as how long a save took."""
+  """Drops TensorFlow's notes about itself, such as how long a save took."""
   is_its_own = "/tensorflow/python/" in record.pathname
   return record.levelno > logging.INFO or not is_its_own
 
@@ -179,9 +167,9 @@ def _is_no_note(record: logging.LogRecord) -> bool:
 def allow_project_code() -> None:
   """Lets modules be imported from the current folder, after all that is installed.
 
-  For commands that were told to import a project's code, and not before TensorFlow and
-  this library are loaded: what is optional to them, and missing, is not looked for
-  there. A folder of data may be somebody else's, and hold a `tensorflow.py`.
+  For commands that import a project's code, after TensorFlow and this library are
+  loaded: their optional imports are not looked for there. A folder of data may be
+  somebody else's, and hold a `tensorflow.py`.
   """
   folder = os.getcwd()
   if folder not in sys.path:
@@ -226,15 +214,12 @@ def load_configurables() -> None:
 
 
 def parse(args: argparse.Namespace) -> None:
-  """Reads the gin files and bindings of a command.
+  """Reads the gin files and bindings of a command, `gin_configs` and `gin_bindings`.
 
   They may import modules of the current folder.
 
-  Args:
-    args: with `gin_configs` and `gin_bindings`.
   Raises:
     UsageError: neither was given, or one is no gin; quotes it.
-    Exception: whatever gin raises for a config that it cannot read.
   """
   if not args.gin_configs and not args.gin_bindings:
     raise UsageError(
@@ -263,7 +248,8 @@ def read_gin(args: argparse.Namespace) -> None:
   absl_logging.set_verbosity(absl_logging.INFO)
   absl_logging.get_absl_logger().addFilter(_is_no_note)
   allow_project_code()
-  logging.getLogger().addFilter(_is_no_echo)
+  # The error repeats gin's log line about a missing file.
+  logging.getLogger().addFilter(lambda r: not str(r.msg).startswith("Path not found"))
   for filename in args.gin_configs:
     try:
       gin.parse_config_file(filename)
@@ -282,11 +268,6 @@ def read_gin(args: argparse.Namespace) -> None:
     raise UsageError(unknown)
 
 
-def _is_no_echo(record: logging.LogRecord) -> bool:
-  """Drops gin's log line about a missing file: the error repeats it."""
-  return not str(record.msg).startswith("Path not found")
-
-
 def _culprit(error: Exception, bindings: Sequence[str]) -> str:
   """Returns the binding that gin cannot read; where unknown, all of them."""
   line = (getattr(error, "text", None) or "").strip()
@@ -301,9 +282,9 @@ def _culprit(error: Exception, bindings: Sequence[str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-  """Returns what gin says is wrong, without its count of the lines of all bindings."""
-  said = str(getattr(error, "msg", None) or error.args[0])
-  return " ".join(said.split()).rstrip(".")
+  """Returns gin's reason, without its count of the lines of all bindings."""
+  text = str(getattr(error, "msg", None) or error.args[0])
+  return " ".join(text.split()).rstrip(".")
 
 
 _MODEL = "train_eval_model.t2r_model"
@@ -315,10 +296,9 @@ def configures_model(args: argparse.Namespace, config_path: str | None = None) -
 
   Args:
     args: with `gin_configs`, `gin_bindings` and `no_model`.
-    config_path: where an export keeps the config of its training; it counts where none
-      is named.
+    config_path: the config that an export keeps, used if no other is given.
   Raises:
-    UsageError: a config that was named has no model.
+    UsageError: a given config has no model.
   """
   import gin
 
@@ -364,17 +344,9 @@ FORMS = "MODULE:NAME, an export's t2r_assets.pbtxt, or a .json file of specs"
 
 
 def load_specs(source: str) -> tuple[Any, Any]:
-  """Loads the specs of what a record holds.
+  """Loads the flat specs of records; see `load_window_specs`.
 
   Windowed specs, as models declare them, become those of the flat episode.
-
-  Args:
-    source: see `load_window_specs`.
-  Returns:
-    The feature specs and the label specs (None unless it is a .pbtxt), flat.
-  Raises:
-    UsageError: there is no such module or name, or the source has another form.
-    SpecError: it is not a spec structure.
   """
   from t2r_seq import windows
 
@@ -391,7 +363,7 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
   Returns:
     The feature specs and the label specs (None unless it is a .pbtxt).
   Raises:
-    UsageError: there is no such module or name, or the source has another form.
+    UsageError: no such module or name, or the source has another form.
     SpecError: it is not a spec structure.
   """
   from t2r_seq import specs
@@ -418,16 +390,9 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
 
 
 def load_store_specs(source: str) -> Any:
-  """Loads the specs of windows that a store is to give.
+  """Loads specs of windows, features and labels, as one flat structure.
 
-  Args:
-    source: see `load_window_specs`; features and labels are read by their paths alike.
-  Returns:
-    One flat structure, with time offsets.
-  Raises:
-    UsageError: as `load_window_specs`; or a path is in features and labels, with
-      different specs.
-    SpecError: it is not a spec structure.
+  Raises UsageError if a path is in both with different specs; see `load_window_specs`.
   """
   from t2r_seq import specs
 
@@ -444,13 +409,10 @@ def load_store_specs(source: str) -> Any:
 
 
 def load_export(export_dir: str, allow_nan: bool = True) -> Any:
-  """Returns a predictor with the newest export of a folder.
+  """Returns a predictor with the newest export of a folder, or the folder that is one.
 
-  Args:
-    export_dir: holds exports, or is itself one.
-    allow_nan: accepts features with NaN or infinity, as recorded data may have them.
-  Raises:
-    UsageError: there is none, or the newest is damaged.
+  `allow_nan` accepts features with NaN or infinity, as recorded data may have them.
+  Raises UsageError if there is no export, or the newest is damaged.
   """
   from t2r_seq import policies
 
@@ -472,15 +434,7 @@ def load_export(export_dir: str, allow_nan: bool = True) -> Any:
 
 
 def load_object(option: str, source: str, forms: str = "MODULE:NAME") -> Any:
-  """Returns what 'module:name' stands for; modules of the current folder count.
-
-  Args:
-    option: that it was given to.
-    source: as given.
-    forms: what the option takes, for the error.
-  Raises:
-    UsageError: there is no such name, or the source has another form.
-  """
+  """Returns the object of 'module:name'; modules of the current folder count."""
   module_name, separator, name = source.partition(":")
   if not (module_name and separator and name):
     raise UsageError(f"{option} takes {forms}, got '{source}'.")
@@ -508,9 +462,7 @@ def format_table(
     header: the names of the columns.
     rows: one cell a column.
     numbers: the columns that are aligned on the right.
-    is_narrow: shortens the first column to what the others leave of the width.
-  Returns:
-    The lines of the table, joined.
+    is_narrow: shortens the first column to fit the width.
   """
   table = [list(header), *[[printable(cell) for cell in row] for row in rows]]
   widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
@@ -556,36 +508,31 @@ def format_value(value: Any) -> str:
     return str(to_json(value))
   if value.size > _MAX_ELEMENTS:
     numbers = value.astype(np.float64)
-    return (
-      f"{value.dtype} {value.shape} from {numbers.min():.4g} to {numbers.max():.4g}"
-    )
+    span = f"{numbers.min():.4g} to {numbers.max():.4g}"
+    return f"{value.dtype} {value.shape} from {span}"
   if value.dtype.kind in "biu":
     return str(value.tolist())
-  return _format_floats(value.astype(np.float64).tolist())
+  text = np.array2string(
+    value.astype(np.float64),
+    max_line_width=sys.maxsize,
+    separator=", ",
+    formatter={"float_kind": lambda number: f"{number:.4g}"},
+  )
+  return " ".join(text.split())
 
 
 def to_json(value: Any) -> Any:
-  """Returns an array as what JSON can hold; bytes become text."""
+  """Returns an array as values of JSON; bytes become text."""
   value = np.asarray(value)
   if value.dtype.kind in "SUO":
-    return _decode(value.tolist())
+    texts = np.frompyfunc(_to_text, 1, 1)(value.astype(object))
+    return np.asarray(texts, object).tolist()
   if value.dtype.kind in "biu":
     return value.tolist()
   # float16 and bfloat16 widen without loss.
   return value.astype(np.float64).tolist()
 
 
-def _format_floats(numbers: Any) -> str:
-  """Returns nested lists with four significant digits."""
-  if isinstance(numbers, list):
-    return f"[{', '.join(_format_floats(number) for number in numbers)}]"
-  return f"{numbers:.4g}"
-
-
-def _decode(value: Any) -> Any:
-  """Returns nested lists of text."""
-  if isinstance(value, list):
-    return [_decode(item) for item in value]
-  return (
-    value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-  )
+def _to_text(value: Any) -> Any:
+  is_bytes = isinstance(value, bytes)
+  return value.decode("utf-8", "backslashreplace") if is_bytes else value

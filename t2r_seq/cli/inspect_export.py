@@ -42,32 +42,21 @@ class _TensorRow:
     return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-def is_lite(path: str) -> bool:
-  """Whether a folder is one that `t2r_seq export --lite` wrote."""
-  return os.path.exists(os.path.join(path, lite_policy.LAYOUT_FILE))
-
-
-def newest_export(path: str) -> str | None:
-  """Returns the newest export in a folder, or the folder that is one, or None."""
-  names = os.listdir(path) if os.path.isdir(path) else []
+def render_policy(path: str) -> str | None:
+  """Renders a lite folder or the newest export of a folder; None if it is neither."""
+  if os.path.exists(os.path.join(path, lite_policy.LAYOUT_FILE)):
+    return _render_lite(path)
+  names = os.listdir(path)
   if "saved_model.pb" not in names and not any(map(str.isdecimal, names)):
     return None
   from t2r_seq import policies
 
   found = policies.list_exports(path)
-  return found[-1].path if found else None
+  return _render_export(found[-1].path) if found else None
 
 
-def render_lite(path: str) -> str:
-  """Renders what a lite folder holds, without TensorFlow.
-
-  Args:
-    path: the folder.
-  Returns:
-    Lines of at most 100 columns, joined.
-  Raises:
-    SpecError: it is damaged.
-  """
+def _render_lite(path: str) -> str:
+  """Renders what a lite folder holds, without TensorFlow."""
   layout = lite_policy.Layout.read(path)
   masked = {window.mask for window in layout.windows.values()}
   features = [
@@ -90,16 +79,8 @@ def render_lite(path: str) -> str:
   return "\n\n".join([*parts, *_record(layout.record), _sizes(path)])
 
 
-def render_export(path: str) -> str:
-  """Renders what an export holds; its graph is read, and not run.
-
-  Args:
-    path: the folder of one export.
-  Returns:
-    Lines of at most 100 columns, joined.
-  Raises:
-    SpecError: it is damaged.
-  """
+def _render_export(path: str) -> str:
+  """Renders what an export holds; its graph is read, and not run."""
   from t2r_seq import policies, specs
   from t2r_seq.policies import loaded_export
   from t2r_seq.windows.cut import mask_paths
@@ -138,13 +119,7 @@ def render_export(path: str) -> str:
 
 def _features(leaves: Iterable[_TensorRow]) -> str:
   rows = [
-    [
-      leaf.path,
-      leaf.dtype,
-      _shape(leaf.shape),
-      _offsets(leaf.offsets),
-      leaf.note,
-    ]
+    [leaf.path, leaf.dtype, _shape(leaf.shape), _offsets(leaf.offsets), leaf.note]
     for leaf in leaves
   ]
   header = ["observation", "dtype", "one step", "steps seen, 0 is now", ""]
@@ -172,21 +147,20 @@ def _state(leaves: Sequence[_TensorRow]) -> str:
 def _signatures(
   signatures: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
 ) -> str:
-  lines = ["signatures:"]
-  for name, (takes, gives) in sorted(signatures.items()):
-    lines.append(console.fill(f"{name}: takes {_names(takes)}, gives {_names(gives)}"))
-  return "\n".join(lines)
+  def names(tensors: Mapping[str, Any]) -> str:
+    found = [key for key in sorted(tensors) if not key.startswith(_STATE)]
+    found += ["the state"] if len(found) < len(tensors) else []
+    return ", ".join(found) or "nothing"
 
-
-def _names(tensors: Mapping[str, Any]) -> str:
-  names = [key for key in sorted(tensors) if not key.startswith(_STATE)]
-  if len(names) < len(tensors):
-    names.append("the state")
-  return ", ".join(names) or "nothing"
+  lines = [
+    console.fill(f"{name}: takes {names(takes)}, gives {names(gives)}")
+    for name, (takes, gives) in sorted(signatures.items())
+  ]
+  return "\n".join(["signatures:", *lines])
 
 
 def _record(record: Mapping[str, Any] | None) -> Iterator[str]:
-  """Says how the policy was trained and acts; nothing of older exports."""
+  """Yields how the policy was trained and acts; nothing for older exports."""
   if record is None:
     return
   padding, period = record["padding"], record["control_period"]
@@ -212,14 +186,9 @@ def _record(record: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _sizes(path: str) -> str:
-  """Says how large the files are."""
-  sizes = {
-    os.path.relpath(os.path.join(folder, name), path): os.path.getsize(
-      os.path.join(folder, name)
-    )
-    for folder, _, names in os.walk(path)
-    for name in names
-  }
+  """Renders how large the files are."""
+  places = [os.path.join(at, name) for at, _, names in os.walk(path) for name in names]
+  sizes = {os.path.relpath(place, path): os.path.getsize(place) for place in places}
   rows = [[name, f"{size:,}"] for name, size in sorted(sizes.items())]
   table = console.format_table(["file", "bytes"], rows, ("bytes",), is_narrow=True)
   return f"{table}\n{sum(sizes.values()):,} bytes on disk"

@@ -33,7 +33,7 @@ BOUNDS = ("episode_key", "first_key", "last_key", "episode_per_file")
 
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
-  """Adds the ways of saying how episodes end where a record is a step."""
+  """Adds the options for how episodes end if a record is a step."""
   group = parser.add_mutually_exclusive_group()
   group.add_argument(
     "--episode_key",
@@ -108,13 +108,7 @@ def opening_options(args: argparse.Namespace) -> dict[str, Any]:
 def open_source(
   paths: str | Sequence[str], args: argparse.Namespace, spec: Any = None
 ) -> Episodes:
-  """Opens a data set with the options of `add_opening`.
-
-  Args:
-    paths: of the data set; several are TFRecord files.
-    args: the command's.
-    spec: flat specs of TFRecord files.
-  """
+  """Opens a data set with the options of `add_opening`; or several TFRecord files."""
   from t2r_seq.episodes import registry
 
   return registry.as_episodes(
@@ -126,15 +120,9 @@ def open_source(
 
 
 def are_records(paths: Sequence[str], args: argparse.Namespace) -> bool:
-  """Whether these are TFRecord files whose records are looked at one by one.
+  """Whether these are TFRecord files whose records are shown one by one.
 
   With an option that says how episodes end, their episodes are.
-
-  Args:
-    paths: of a data set; several are TFRecord files.
-    args: the command's, with `add_opening`.
-  Raises:
-    ConversionError: nothing that can be read.
   """
   from t2r_seq.episodes import registry
 
@@ -172,18 +160,16 @@ def parse_episodes(text: str | None) -> Any:
 
 
 def is_store(paths: Sequence[str]) -> bool:
-  """Whether this is one store: what it holds is read without TensorFlow."""
+  """Whether this is one store, which is read without TensorFlow."""
   return len(paths) == 1 and os.path.isfile(os.path.join(paths[0], "store.json"))
 
 
 def unfinished_conversion(path: str, num_episodes: int) -> str | None:
-  """Says that a store is not all of what it is converted from.
+  """Describes an unfinished conversion into a store, as lines; None if there is none.
 
   Args:
     path: of the store.
     num_episodes: that it has by now.
-  Returns:
-    Lines, joined; None where no conversion is unfinished.
   """
   # As `convert.conversion` writes it, which would take TensorFlow along.
   folder = f"{os.path.abspath(path)}.conversion"

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.plan import Plan
-from t2r_seq.records.images import DecodeImages, decode_to_list
+from t2r_seq.records.images import DecodeImages, decode_to_list, image_decoding
 from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList
 
@@ -218,7 +218,7 @@ class PoolColumns(PoolRows):
       steps = tf.TensorShape([None]).concatenate(element[path].shape[1:])
       element[path] = tf.TensorSpec(steps, element[path].dtype)
     self._decode_images = decode_images
-    records.image_decoding(decode_images).check(
+    image_decoding(decode_images).check(
       "streamed_windows", windows.flat_specs(spec_structure)
     )
     images = {}

@@ -18,15 +18,17 @@ from t2r_seq.episodes import choose_episodes
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records import framing
 from t2r_seq.records import parse as records_parse
-from t2r_seq.records.contents import (
-  RecordContents,
+from t2r_seq.records.features import (
+  IS_FIRST,
+  collect_features,
   cut_hint,
+  encoded_specs,
   find_flags,
   set_flags,
 )
-from t2r_seq.records.features import IS_FIRST, collect_features, encoded_specs
 from t2r_seq.records.files import compression_type, file_split, files_of_split
 from t2r_seq.records.images import DecodeImages
+from t2r_seq.records.protos import RecordContents
 from t2r_seq.windows.cut import too_short_error
 
 _as_it_is = tf.autograph.experimental.do_not_convert

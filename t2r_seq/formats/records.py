@@ -19,17 +19,12 @@ from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Episode, EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
-from t2r_seq.records.check import data_errors
-from t2r_seq.records.contents import (
-  EXAMPLE,
-  SEQUENCE_EXAMPLE,
-  find_flags,
-  read_contents,
-)
+from t2r_seq.records.explain import data_errors
 from t2r_seq.records.features import (
   IS_FIRST,
   RecordFeature,
   collect_features,
+  find_flags,
   parsed_specs,
 )
 from t2r_seq.records.files import (
@@ -41,6 +36,7 @@ from t2r_seq.records.files import (
   shard_paths,
 )
 from t2r_seq.records.framing import Record, iterate_records
+from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE
 from t2r_seq.records.write import ExampleEncoder
 from t2r_seq.specs import validation
 
@@ -204,7 +200,7 @@ class _RecordSource(Episodes):
       summary = records.inspect_records(files, compression=self._compression)
       spec = records.propose_spec(summary)
       self.notes.append("The specs were proposed from the files: look at them.")
-      self.notes += records.describe_odd_values(summary)
+      self.notes += summary.describe_odd_values()
       self.notes += [
         f"'{path}' has different numbers of values in records: shorter ones are filled "
         f"up with {leaf.varlen_default_value!r}, which is no data. Name it in a "
@@ -630,7 +626,7 @@ class RecordSteps(_RecordSource):
         yield last_file, group, is_new
         group = []
       last_file = file_index
-      if self._is_step and read_contents(record).steps:
+      if self._is_step and record.contents().steps:
         raise errors.ConversionError(
           f"convert: {record.place}: expected a step, a {EXAMPLE}, as the first record "
           f"is one, got a {SEQUENCE_EXAMPLE}, which has several. Convert the files of "
@@ -680,7 +676,7 @@ class RecordSteps(_RecordSource):
     if key is None or found is None:
       return None, True
     _, record = found
-    contents = read_contents(record)
+    contents = record.contents()
     in_steps = {name: steps[0] for name, steps in contents.steps.items() if steps}
     feature = contents.context.get(key, in_steps.get(key))
     kind = feature.WhichOneof("kind") if feature else None

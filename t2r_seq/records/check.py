@@ -1,13 +1,13 @@
-"""Files of records, looked through: what is bad is told; `salvage` copies the rest."""
+"""Checks TFRecord files and reports damage; copies the good records."""
 
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import itertools
 import os
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,245 +15,26 @@ import numpy as np
 from absl import logging
 
 from t2r_seq import errors, specs
+from t2r_seq import files as files_lib
+from t2r_seq.errors import Problem
 from t2r_seq.imports import tf
-from t2r_seq.records import contents, explain, files, framing, index, inspect, parse
-from t2r_seq.records.contents import cut_hint, find_flags
-from t2r_seq.records.explain import RecordProblem
-from t2r_seq.records.features import IS_FIRST, RecordFeature, collect_features
+from t2r_seq.records import explain, files, framing, index, inspect, protos
+from t2r_seq.records.features import (
+  IS_FIRST,
+  RecordFeature,
+  collect_features,
+  cut_hint,
+  find_flags,
+)
 from t2r_seq.records.framing import Frame
 from t2r_seq.records.images import DecodeImages
 
-# Of features with more values, the smallest and largest of all stand for each.
-_MAX_VALUES = 256
-_MAX_REASON = 160
-
-
-def data_errors() -> tuple[type[Exception], ...]:
-  """Returns what TensorFlow raises of a record that it cannot parse."""
-  # A message that quotes a record may be no UTF-8.
-  return (tf.errors.OpError, UnicodeDecodeError)
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchCheck:
-  """What became of a batch of records.
-
-  Attributes:
-    reasons: why each cannot be parsed; '' if it can.
-    is_parsed: bool [n].
-    is_even: whether all sequences of the record have the same length, bool [n].
-    is_empty: whether it has sequences, and none of them a step, bool [n].
-    is_one: whether no episode begins or ends within the record, bool [n].
-    edges: by number of the feature, whether a flag is set in the first or last step, as
-      it is to be, bool [n].
-    has_nan: by number of the feature, bool [n]; features that cannot have any are
-      left out.
-    backwards: by number of a feature of time stamps, whether some run so, bool [n].
-    lows: by number of the feature, the smallest value of each element over all records
-      that were parsed, float64 [values], or [1] for large features; no strings.
-    highs: the largest, too.
-  """
-
-  reasons: list[str]
-  is_parsed: np.ndarray
-  is_even: np.ndarray
-  is_empty: np.ndarray
-  is_one: np.ndarray
-  edges: dict[int, np.ndarray]
-  has_nan: dict[int, np.ndarray]
-  backwards: dict[int, np.ndarray]
-  lows: dict[int, np.ndarray]
-  highs: dict[int, np.ndarray]
-
-
-class BatchChecker:
-  """Parses batches of records of one dataset as the pipeline does.
-
-  A batch is one call. Only where it fails, its records are parsed one by one; what is
-  wrong with them is not explained here.
-  """
-
-  def __init__(
-    self,
-    features: Sequence[RecordFeature],
-    measures: bool = True,
-    num_threads: int = 1,
-    times: Collection[str] = (),
-  ) -> None:
-    """Creates the checker.
-
-    Args:
-      features: those of the dataset.
-      measures: looks for NaN and for the range of values.
-      num_threads: that records are parsed in one by one.
-      times: names of features that are time stamps, whatever they are called.
-    """
-    # Each feature once, under a path that cannot clash with another.
-    flat = specs.TensorSpecStruct(
-      (str(i), specs.ExtendedTensorSpec.from_spec(f.spec, is_optional=f.is_optional))
-      for i, f in enumerate(features)
-    )
-    self._features = features
-    self._measures = measures
-    self._num_threads = num_threads
-    self._times = {n for n, f in enumerate(features) if f.is_time or f.name in times}
-    self._has_sequences = any(feature.spec.is_sequence for feature in features)
-    self._parse_fn = parse.create_parse_tf_example_fn(
-      specs.add_sequence_length_specs(flat), decode_images=features[0].decode_images
-    )
-    self._traced: dict[bool, Any] = {}
-
-  def check(self, data: Sequence[bytes]) -> BatchCheck:
-    """Parses records.
-
-    Args:
-      data: serialized, whole protos or not.
-    Returns:
-      Which are parsed, and what is in them.
-    """
-    # Episodes differ in length: in a batch they would be padded to the longest.
-    if not self._has_sequences:
-      try:
-        found = self._trace(True)(tf.constant(data, tf.string))
-        return self._to_check([""] * len(data), found)
-      except data_errors():
-        pass
-    self._trace(False)  # Once, not in every thread.
-    if self._num_threads > 1:
-      with concurrent.futures.ThreadPoolExecutor(self._num_threads) as pool:
-        each = [*pool.map(self._parse_one, data)]
-    else:
-      each = [*map(self._parse_one, data)]
-    parsed = [found for found in each if not isinstance(found, str)]
-    stacked = {
-      name: tf.stack([found[name] for found in parsed]) for name in (parsed or [{}])[0]
-    }
-    return self._to_check([f if isinstance(f, str) else "" for f in each], stacked)
-
-  def _parse_one(self, data: bytes) -> dict[str, tf.Tensor] | str:
-    """Returns what a record shows, or why it cannot be parsed."""
-    try:
-      return self._trace(False)(tf.constant(data))
-    except tf.errors.OpError as error:
-      return str(error).split("\n")[0].split("}} ")[-1] or "an error"
-    except UnicodeDecodeError as error:
-      text = error.object.decode("utf-8", "backslashreplace")
-      return text.split("}} ")[-1].split("\n")[0][:_MAX_REASON] or "an error"
-
-  def _trace(self, is_batched: bool) -> Any:
-    """Returns a function, traced when it is first asked for: twice, where two ask.
-
-    It is called without a lock. A `tf.function` takes locks for each call, and runs
-    Python while it has them. There the garbage collector may end an iterator, which
-    waits for its threads; and one of those would wait for the lock, for ever.
-    """
-    if is_batched not in self._traced:
-      function = tf.function(
-        lambda text: self._measure(self._parse_fn(text), is_batched),
-        input_signature=[tf.TensorSpec([None] if is_batched else [], tf.string)],
-        autograph=False,
-      )
-      self._traced[is_batched] = function.get_concrete_function()
-    return self._traced[is_batched]
-
-  def _measure(self, parsed: Any, is_batched: bool) -> dict[str, tf.Tensor]:
-    """Reduces every feature of a record, or of each record of a batch, to numbers."""
-    found: dict[str, tf.Tensor] = {}
-    for number, feature in enumerate(self._features):
-      tensor = parsed[str(number)]
-      dtype = tensor.dtype
-      if feature.edge and not is_batched:
-        flags = tf.reshape(tensor, [-1])
-        at = flags[:1] if feature.edge == IS_FIRST else flags[-1:]
-        found[f"edge/{number}"] = tf.reduce_any(tf.cast(at, tf.bool))
-        found[f"inside/{number}"] = parse.flags_inside(feature.edge, tensor)
-      if not self._measures or dtype == tf.string:
-        found[f"touched/{number}"] = _touch(tensor, is_batched)
-        continue
-      if number in self._times and not is_batched:
-        times = tf.reshape(tensor, [-1])
-        found[f"backwards/{number}"] = tf.reduce_any(times[1:] < times[:-1])
-      if dtype.is_floating or dtype.is_complex:
-        axes = list(range(1 if is_batched else 0, tensor.shape.rank))
-        # RLDS leaves the action and the reward of the last step undefined.
-        known = tensor[:-1] if feature.is_concatenated else tensor
-        found[f"nan/{number}"] = tf.reduce_any(_is_nan(known), axes)
-      if dtype != tf.string and not dtype.is_complex:
-        low, high = _range(tensor, feature, is_batched)
-        found[f"low/{number}"], found[f"high/{number}"] = low, high
-    lengths = [tensor for path, tensor in parsed.items() if path.endswith("_length")]
-    if lengths:
-      found["lengths"] = tf.stack(lengths, -1)
-    return found
-
-  def _to_check(self, reasons: list[str], found: Mapping[str, tf.Tensor]) -> BatchCheck:
-    count, good = len(reasons), np.asarray([not reason for reason in reasons], bool)
-    is_even, is_one, is_empty = np.ones((3, count), bool)
-    is_empty[:] = False
-    check = BatchCheck(reasons, good, is_even, is_empty, is_one, {}, {}, {}, {}, {})
-    for name, tensor in found.items():
-      values = tensor.numpy()
-      kind, _, number = name.partition("/")
-      if kind == "lengths":
-        # Absent optionals count as long as the others.
-        is_even[good] = values.max(-1) == values.min(-1)
-        is_empty[good] = values.max(-1) == 0
-      elif kind == "inside":
-        is_one[good] &= ~values
-      elif kind == "edge":
-        check.edges[int(number)] = np.zeros(count, bool)
-        check.edges[int(number)][good] = values
-      elif kind in ("nan", "backwards"):
-        by_number = check.has_nan if kind == "nan" else check.backwards
-        by_number[int(number)] = np.zeros(count, bool)
-        by_number[int(number)][good] = values
-      elif kind == "low":
-        check.lows[int(number)] = np.fmin.reduce(values, axis=0)
-      elif kind == "high":
-        check.highs[int(number)] = np.fmax.reduce(values, axis=0)
-    return check
-
-
-def _touch(tensor: tf.Tensor, is_batched: bool) -> tf.Tensor:
-  """Depends on a value, because what nothing asks for, TensorFlow does not compute."""
-  lead = [tf.shape(tensor)[0]] if is_batched else []
-  first = tf.reshape(tensor, [*lead, -1])[..., :1]
-  if tensor.dtype == tf.string:
-    first = tf.strings.length(first)
-  return tf.reduce_any(first != first, -1)
-
-
-def _is_nan(tensor: tf.Tensor) -> tf.Tensor:
-  if tensor.dtype.is_complex:
-    return tf.math.is_nan(tf.math.real(tensor)) | tf.math.is_nan(tf.math.imag(tensor))
-  return tf.math.is_nan(tensor)
-
-
-def _range(
-  tensor: tf.Tensor, feature: RecordFeature, is_batched: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns the smallest and largest value of each element, [values] or [B, values]."""
-  if tensor.dtype == tf.bool:
-    tensor = tf.cast(tensor, tf.uint8)
-  num_values = feature.spec.shape.num_elements() or 1
-  if feature.is_image or num_values > _MAX_VALUES:
-    num_values = 1
-  lead = [tf.shape(tensor)[0]] if is_batched else []
-  steps = tf.reshape(tensor, [*lead, -1, num_values])
-  axis = 1 if is_batched else 0
-  below = above = steps
-  if tensor.dtype.is_floating:  # Beside a NaN there are numbers.
-    is_nan, inf = tf.math.is_nan(steps), tf.constant(np.inf, tensor.dtype)
-    below, above = tf.where(is_nan, inf, steps), tf.where(is_nan, -inf, steps)
-  low, high = tf.reduce_min(below, axis), tf.reduce_max(above, axis)
-  return tf.cast(low, tf.float64), tf.cast(high, tf.float64)
-
-
-# A range below this part of the values is one that a network cannot tell from none.
+# A range below this part of the values is one that a network cannot tell from zero.
 _NEAR = 1e-6
 # Of the records that are parsed together.
 _BATCH_BYTES, _MAX_BATCH = 8 << 20, 512
-_NUM_LOOKED_AT = 16
+
+FilesByKey = files.FilePatterns | Mapping[str, files.FilePatterns]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,63 +66,94 @@ class FeatureReport:
   constant: tuple[int, ...]
 
 
-class FeatureTally:
-  """Adds up what batches of records show.
+class _Examination:
+  """Finds the problems of the files of one dataset, and adds up its features.
 
   Attributes:
+    num_records: by file.
     num_empty: episodes without a step.
     names: of the features that records have, of the first one of each batch.
   """
 
-  def __init__(self, features: Sequence[RecordFeature]) -> None:
-    """Creates an empty tally.
+  def __init__(
+    self,
+    features: Sequence[RecordFeature],
+    finds_nan: bool,
+    compression: str | None,
+    measures: bool = True,
+    times: Collection[str] = (),
+  ) -> None:
+    """Creates the examination.
 
     Args:
-      features: those of the dataset.
+      features: those of the dataset; none to look at frames and protos only.
+      finds_nan: a NaN is a problem.
+      compression: of all files, if the suffixes don't tell.
+      measures: finds NaN and adds up ranges.
+      times: names of features that are time stamps, beside those with such a name.
     """
-    self._features = features
-    self._lows: dict[int, np.ndarray] = {}
-    self._highs: dict[int, np.ndarray] = {}
+    self._features = list(features)
+    self._labels = {feature.label: feature.path for feature in features}
+    cores = os.cpu_count() or 1
+    self._checker = (
+      explain.BatchChecker(self._features, measures, cores, times) if features else None
+    )
+    self._kinds = [k for k in explain.SUSPICIONS if finds_nan or k != explain.NAN]
+    self._compression = compression
+    # A record without any of the features parses to defaults, so each is looked at.
+    self._looks_at_all = explain.may_be_absent(features)
+    self._may_lack = any(f.is_optional or f.is_varlen for f in features)
+    self._ranges: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     self._num_nan: collections.Counter[int] = collections.Counter()
     self._problems: collections.Counter[str] = collections.Counter()
     self._absent: collections.Counter[str] = collections.Counter()
-    self._may_lack = any(f.is_optional or f.is_varlen for f in features)
     self._num_parsed = 0
+    # By number of a flag: the records that have it at their edge, and the others.
+    self._whole: collections.Counter[int] = collections.Counter()
+    self._parts: dict[int, list[tuple[str, Frame]]] = collections.defaultdict(list)
+    self.num_records: dict[str, int] = {}
     self.num_empty = 0
     self.names: set[str] = set()
 
-  def add_names(self, data: Sequence[bytes], suspects: Collection[int]) -> None:
-    """Adds which features the records of a batch have, of all that may lack some."""
-    for number, record in enumerate(data):
-      if number and not self._may_lack and number not in suspects:
+  def find_problems(self, filename: str) -> Iterator[Problem]:
+    """Yields the problems of a file, in the order of its records.
+
+    Raises:
+      OSError: the file cannot be read.
+    """
+    compression = files.compression_type(filename, self._compression)
+    self.num_records[filename] = 0
+    for batch in _batches(framing.read_frames(filename, compression)):
+      self.num_records[filename] += len(batch)
+      yield from self._check_batch(filename, batch)
+
+  def find_parts(self) -> Iterator[Problem]:
+    """Yields the records that are parts of an episode, of all files so far.
+
+    A record without a flag at its edge is one, if others have it. If no record has a
+    flag set, the flag has no meaning.
+    """
+    for number, parts in self._parts.items():
+      if not self._whole[number]:
         continue
-      with contextlib.suppress(errors.RecordError):
-        names = contents.present_names(record)
-        self._absent.update(f.name for f in self._features if f.name not in names)
-        self.names |= names if not number else set()
-
-  def add(self, check: BatchCheck) -> None:
-    """Adds a batch."""
-    self._num_parsed += int(check.is_parsed.sum())
-    self.num_empty += int(check.is_empty.sum())
-    for number, has_nan in check.has_nan.items():
-      self._num_nan[number] += int(has_nan.sum())
-    for number, low in check.lows.items():
-      high = check.highs[number]
-      self._lows[number] = np.fmin(self._lows.get(number, low), low)
-      self._highs[number] = np.fmax(self._highs.get(number, high), high)
-
-  def add_problem(self, path: str, kind: str) -> None:
-    """Adds a problem of a feature."""
-    if kind != explain.NAN:
-      self._problems[path] += 1
+      feature = self._features[number]
+      edge = "first" if feature.edge == IS_FIRST else "last"
+      mismatch = errors.Mismatch(
+        feature.label,
+        f"it set in the {edge} step, as in {self._whole[number]:,} others, as a record "
+        "is an episode",
+        "it unset: a part of an episode",
+        cut_hint(feature.name),
+      )
+      for filename, frame in parts:
+        yield self._problem(filename, frame, explain.EPISODES, mismatch)
 
   def reports(self) -> list[FeatureReport]:
-    """Returns what is known of each feature."""
+    """Returns what was found of each feature."""
     return [self._report(n, feature) for n, feature in enumerate(self._features)]
 
   def _report(self, number: int, feature: RecordFeature) -> FeatureReport:
-    low, high = self._lows.get(number), self._highs.get(number)
+    low, high = self._ranges.get(number, (None, None))
     described = errors.describe(feature.spec)
     if feature.is_image:
       described += f" {str(feature.spec.data_format).lower()}"
@@ -365,159 +177,89 @@ class FeatureTally:
       constant=constant,
     )
 
-
-class FileCheck:
-  """Looks for what is wrong with files of one dataset.
-
-  Attributes:
-    tally: what is known of the features of all files so far.
-  """
-
-  def __init__(
-    self,
-    features: Sequence[RecordFeature],
-    finds_nan: bool,
-    compression: str | None,
-    measures: bool = True,
-    times: Collection[str] = (),
-  ) -> None:
-    """Creates the check.
-
-    Args:
-      features: those of the dataset; none to look at frames and protos only.
-      finds_nan: a NaN is a problem.
-      compression: of all files, if the suffixes don't tell.
-      measures: fills the tally; without it nothing is known of values.
-      times: names of features that are time stamps, whatever they are called.
-    """
-    self._features = list(features)
-    self._checker = (
-      BatchChecker(self._features, measures, os.cpu_count() or 1, times)
-      if features
-      else None
-    )
-    self._finds_nan = finds_nan
-    self._compression = compression
-    self.tally = FeatureTally(self._features)
-    self.num_records: dict[str, int] = {}
-    # By number of a flag: the records that have it at their edge, and the others.
-    self._whole: collections.Counter[int] = collections.Counter()
-    self._parts: dict[int, list[tuple[str, Frame]]] = collections.defaultdict(list)
-
-  def find_problems(self, filename: str) -> Iterator[RecordProblem]:
-    """Yields what is wrong with a file, in the order of its records.
-
-    Args:
-      filename: the file.
-    Yields:
-      The problems; `num_records` knows the file when all were drawn.
-    Raises:
-      OSError: the file cannot be read.
-    """
-    compression = files.compression_type(filename, self._compression)
-    self.num_records[filename] = 0
-    for batch in _batches(framing.read_frames(filename, compression)):
-      self.num_records[filename] += len(batch)
-      yield from self._check_batch(filename, batch)
-
-  def find_parts(self) -> Iterator[RecordProblem]:
-    """Yields the records that are parts of an episode, of all files so far.
-
-    By its flags a record is one, if they begin or end the episodes of others. Where no
-    record has them set, they say nothing.
-    """
-    for number, parts in self._parts.items():
-      if not self._whole[number]:
-        continue
-      feature = self._features[number]
-      edge = "first" if feature.edge == IS_FIRST else "last"
-      others = f"{self._whole[number]:,} others"
-      mismatch = errors.Mismatch(
-        f"{feature.path} (feature '{feature.name}')",
-        f"it set in the {edge} step, as in {others}, as a record is an episode",
-        "it unset: a part of an episode",
-        cut_hint(feature.name),
-      )
-      for filename, frame in parts:
-        yield RecordProblem(
-          filename,
-          frame.number,
-          frame.start,
-          explain.EPISODES,
-          mismatch,
-          feature.path,
-        )
-
-  def _note_edges(
-    self, filename: str, frames: Sequence[Frame], check: BatchCheck
-  ) -> None:
-    for number, at_edge in check.edges.items():
-      looked_at = check.is_parsed & ~check.is_empty
-      self._whole[number] += int((looked_at & at_edge).sum())
-      if not self._features[number].is_optional:  # One that is absent is not set.
-        found = np.flatnonzero(looked_at & ~at_edge & check.is_one).tolist()
-        self._parts[number] += [(filename, frames[index]) for index in found]
-
-  def _check_batch(
-    self, filename: str, batch: Sequence[Frame]
-  ) -> Iterator[RecordProblem]:
-    data = [frame.data for frame in batch if frame.data is not None]
+  def _check_batch(self, filename: str, batch: Sequence[Frame]) -> Iterator[Problem]:
+    whole = [frame for frame in batch if frame.data is not None]
+    data = [frame.data or b"" for frame in whole]
     check = self._checker.check(data) if self._checker and data else None
+    is_suspect = np.full(len(data), self._looks_at_all or check is None)
     if check is not None:
-      self.tally.add(check)
-      self._note_edges(filename, [f for f in batch if f.data is not None], check)
-    suspects = set(self._suspects(data, check))
-    self.tally.add_names(data, suspects)
+      self._add(filename, whole, check)
+      is_suspect |= np.asarray([bool(reason) for reason in check.reasons], bool)
+      for kind in self._kinds:
+        for found in check.suspects[kind].values():
+          is_suspect |= found
+    self._add_names(data, is_suspect)
     index = 0
     for frame in batch:
       if frame.data is None:
-        yield damage_at(filename, frame)
+        mismatch = errors.Mismatch("frame", *(frame.damage or ("", "")))
+        yield self._problem(filename, frame, explain.FRAME, mismatch)
         continue
-      if index in suspects:
+      if is_suspect[index]:
         for kind, mismatch in self._explain(frame.data, check, index):
-          path = explain.path_of(mismatch, self._features)
-          self.tally.add_problem(path, kind)
-          yield RecordProblem(filename, frame.number, frame.start, kind, mismatch, path)
+          problem = self._problem(filename, frame, kind, mismatch)
+          if kind != explain.NAN:
+            self._problems[problem.path] += 1
+          yield problem
       index += 1
 
-  def _suspects(self, data: list[bytes], check: BatchCheck | None) -> list[int]:
-    """Returns which records of a batch are worth a slow look."""
-    if check is None or explain.may_be_absent(self._features):
-      return [*range(len(data))]
-    is_suspect = ~check.is_parsed | ~check.is_even | ~check.is_one
-    for found in check.backwards.values():
-      is_suspect |= found
-    if self._finds_nan:
-      for has_nan in check.has_nan.values():
-        is_suspect |= has_nan
-    return np.flatnonzero(is_suspect).tolist()
+  def _problem(
+    self, filename: str, frame: Frame, kind: str, mismatch: errors.Mismatch
+  ) -> Problem:
+    place = framing.place(filename, frame.number, frame.start)
+    path = self._labels.get(mismatch.path, "")
+    where = filename, frame.number, frame.start
+    return Problem(place, str(mismatch), kind, path, *where)
+
+  def _add(
+    self, filename: str, frames: Sequence[Frame], check: explain.BatchCheck
+  ) -> None:
+    """Adds a batch to the features' statistics."""
+    is_parsed = np.asarray([not reason for reason in check.reasons], bool)
+    self._num_parsed += int(is_parsed.sum())
+    self.num_empty += int(check.empty.sum())
+    for number, has_nan in check.suspects[explain.NAN].items():
+      self._num_nan[number] += int(has_nan.sum())
+    for number, (low, high) in check.ranges.items():
+      lowest, highest = self._ranges.get(number, (low, high))
+      self._ranges[number] = np.fmin(lowest, low), np.fmax(highest, high)
+    several = check.suspects[explain.EPISODES].get(
+      explain.ALL_FEATURES, np.zeros_like(is_parsed)
+    )
+    looked_at = is_parsed & ~check.empty
+    for number, at_edge in check.edges.items():
+      self._whole[number] += int((looked_at & at_edge).sum())
+      if not self._features[number].is_optional:  # An absent flag is not set.
+        found = np.flatnonzero(looked_at & ~at_edge & ~several).tolist()
+        self._parts[number] += [(filename, frames[index]) for index in found]
+
+  def _add_names(self, data: Sequence[bytes], is_suspect: np.ndarray) -> None:
+    """Adds which features the records of a batch have, of all that may lack some."""
+    for number, record in enumerate(data):
+      if number and not self._may_lack and not is_suspect[number]:
+        continue
+      with contextlib.suppress(errors.RecordError):
+        names = protos.present_names(record)
+        self._absent.update(f.name for f in self._features if f.name not in names)
+        self.names |= names if not number else set()
 
   def _explain(
-    self, data: bytes, check: BatchCheck | None, index: int
+    self, data: bytes, check: explain.BatchCheck | None, index: int
   ) -> Iterator[tuple[str, errors.Mismatch]]:
-    if check is not None and check.reasons[index]:
+    if check is None or check.reasons[index]:
       found = explain.explain_record(data, self._features)
-      if not found:
+      if check is not None and not found:
         want = "a record that can be parsed"
         found = [errors.Mismatch("record", want, check.reasons[index])]
       yield from ((explain.CONTENT, mismatch) for mismatch in found)
       return
-    looks = []
-    if explain.may_be_absent(self._features):
-      looks.append((explain.CONTENT, self._features))
-    if check is not None and not check.is_even[index]:
-      looks.append((explain.LENGTHS, self._features))
-    if check is not None and not check.is_one[index]:
-      looks.append((explain.EPISODES, self._features))
-    if check is not None:
-      having = [
-        self._features[n] for n, found in check.backwards.items() if found[index]
-      ]
-      looks += [(explain.TIMES, having)] if having else []
-    if check is not None and self._finds_nan:
-      having = [self._features[n] for n, found in check.has_nan.items() if found[index]]
-      looks += [(explain.NAN, having)] if having else []
-    for kind, features in looks:
+    looks = {explain.CONTENT: self._features} if self._looks_at_all else {}
+    for kind in self._kinds:
+      numbers = [n for n, found in check.suspects[kind].items() if found[index]]
+      if numbers:
+        of_all = numbers == [explain.ALL_FEATURES]
+        looks[kind] = self._features if of_all else [self._features[n] for n in numbers]
+    for kind, features in looks.items():
       for mismatch in explain.explain_record(data, features, kind):
         yield kind, mismatch
 
@@ -535,30 +277,16 @@ def _batches(frames: Iterable[Frame]) -> Iterator[list[Frame]]:
     yield batch
 
 
-def damage_at(filename: str, frame: Frame) -> RecordProblem:
-  """Returns the problem of a damaged frame."""
-  mismatch = errors.Mismatch("frame", *(frame.damage or ("", "")))
-  return RecordProblem(filename, frame.number, frame.start, explain.FRAME, mismatch)
-
-
 def _read_good_records(
-  filename: str, compression: str | None = None
+  filename: str, compression: str | None
 ) -> Iterator[framing.Record]:
-  """Reads the records of a file that may be damaged, those that are whole protos.
-
-  Args:
-    filename: the file.
-    compression: of the file, if the suffix doesn't tell.
-  Yields:
-    The records in order.
-  """
+  """Yields the records of a file, which may be damaged, that are whole protos."""
   kind = files.compression_type(filename, compression)
   for frame in framing.read_frames(filename, kind):
-    if frame.data is None:
-      continue
-    with contextlib.suppress(errors.RecordError):
-      contents.RecordContents(frame.data)
-      yield framing.Record(filename, frame.number, frame.start, frame.data)
+    if frame.data is not None:
+      with contextlib.suppress(errors.RecordError):
+        protos.RecordContents(frame.data)
+        yield framing.Record(filename, frame.number, frame.start, frame.data)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -569,14 +297,14 @@ class RecordReport:
     num_records: by file; bytes that are no frame count as one record.
     problems: in the order of files and records.
     features: of what was parsed, by dataset and name.
-    num_empty: episodes without a step: they can be read, and nothing comes of them.
+    num_empty: episodes without a step: they can be read, and give no window.
     unchecked: names of features that records have and no spec reads.
-    summary: of the records, where specs were proposed because none were given.
+    summary: of the records, if specs were proposed because none were given.
     compression: of all files, if the suffixes don't tell.
   """
 
   num_records: dict[str, int]
-  problems: tuple[RecordProblem, ...]
+  problems: tuple[Problem, ...]
   features: tuple[FeatureReport, ...]
   num_empty: int
   unchecked: tuple[str, ...] = ()
@@ -589,26 +317,33 @@ class RecordReport:
     return not self.problems and (self.summary is None or len(self.summary.schemas) < 2)
 
   def bad_records(self, filename: str) -> set[int]:
-    """Returns the numbers of a file's records that something is wrong with."""
+    """Returns the numbers of a file's records that have a problem."""
     return {
       problem.record
       for problem in self.problems
-      if problem.filename == filename and problem.record is not None
+      if problem.source == filename and problem.record is not None
     }
 
   @property
   def num_bad(self) -> int:
-    """Records that something is wrong with."""
+    """The number of records that have a problem."""
     return sum(len(self.bad_records(filename)) for filename in self.num_records)
 
   def check(self) -> None:
     """Raises RecordError for the first bad record, if there is one."""
-    for error in explain.to_errors(self.problems):
+    for error in _to_errors(self.problems):
       raise error
 
 
+def _to_errors(problems: Iterable[Problem]) -> Iterator[errors.RecordError]:
+  """Yields one error, not raised, for each record, which names all of its problems."""
+  for place, group in itertools.groupby(problems, lambda problem: problem.place):
+    texts = sorted(problem.text for problem in group)
+    yield errors.joined_error(place, texts, errors.RecordError)
+
+
 def examine_records(
-  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
+  file_patterns: FilesByKey,
   feature_spec: specs.SpecStructure | None = None,
   label_spec: specs.SpecStructure | None = None,
   compression: str | None = None,
@@ -616,10 +351,10 @@ def examine_records(
   schema: int = 1,
   time_keys: Collection[str] = (),
 ) -> RecordReport:
-  """Looks for everything that is wrong with files of records.
+  """Finds every problem of TFRecord files.
 
-  Records are read and parsed in batches, as in training; one that fails is looked at by
-  itself, and the rest goes on.
+  Records are read and parsed in batches, as in training; one that fails is examined by
+  itself, and the next ones are read.
 
   Args:
     file_patterns: of the files, or a dict of them by dataset_key.
@@ -627,49 +362,48 @@ def examine_records(
       `propose_spec` gives for the records of one schema.
     label_spec: the same for labels, or None.
     compression: of all files, if the suffixes don't tell.
-    allow_nan: a NaN is no problem. In RLDS that of a last step is none.
-    schema: where there are no specs, which records the others are to be like: 1 for
-      those of the most frequent schema, see `RecordSummary`.
-    time_keys: names of sequences that are time stamps, beside those that are called so
+    allow_nan: a NaN is no problem. In the last step of RLDS it never is.
+    schema: without specs, which records the others are compared with: 1 for those of
+      the most frequent schema, see `RecordSummary`.
+    time_keys: names of sequences that are time stamps, beside those with such a name
       (time, timestamp, robot_timestamp_ns, ...): within a record they must not run
       backwards.
-  Returns:
-    What is wrong, and what the features look like.
   Raises:
     SpecError: the patterns match no file, a spec cannot be parsed, or there are fewer
       schemas.
     OSError: a file cannot be read.
   """
-  by_dataset = {"": None} if feature_spec is None else collect(feature_spec, label_spec)
+  operation = "examine_records"
+  by_dataset = (
+    {"": None} if feature_spec is None else _collect(feature_spec, label_spec)
+  )
   num_records: dict[str, int] = {}
-  found: list[RecordProblem] = []
+  found: list[Problem] = []
   reports: list[FeatureReport] = []
   num_empty, unchecked, summary = 0, set(), None
   absent = set(time_keys)
-  patterns_of = patterns_by_dataset("examine_records", file_patterns, list(by_dataset))
-  for key, patterns in patterns_of.items():
-    filenames = files.get_data_format_and_filenames(patterns)[1]
+  for key, filenames in _find_files(operation, file_patterns, list(by_dataset)).items():
     features = by_dataset[key]
     if features is not None:
       features = _with_flags(features, filenames, compression)
     else:
       summary, features = _propose_features(filenames, compression, schema)
       unchecked |= {feature.name for feature in summary.features}
-    check = FileCheck(features, not allow_nan, compression, times=time_keys)
+    check = _Examination(features, not allow_nan, compression, times=time_keys)
     absent -= {feature.name for feature in features}
     for filename in filenames:
       found += check.find_problems(filename)
       found += _index_problems(filename)
     found += check.find_parts()
     num_records.update(check.num_records)
-    reports += check.tally.reports()
-    num_empty += check.tally.num_empty
-    unchecked |= check.tally.names
+    reports += check.reports()
+    num_empty += check.num_empty
+    unchecked |= check.names
     unchecked -= {feature.name for feature in features}
   if absent:
     near = errors.nearest(min(absent), (report.name for report in reports))
     raise errors.SpecError(
-      f"examine_records: time_keys: expected features of the records, got "
+      f"{operation}: time_keys: expected features of the records, got "
       f"{errors.listing(absent)}.{near}"
     )
   return RecordReport(
@@ -683,50 +417,41 @@ def examine_records(
   )
 
 
-def collect(
+def _collect(
   feature_spec: specs.SpecStructure,
   label_spec: specs.SpecStructure | None,
   decode_images: DecodeImages = True,
-) -> dict[str, list[RecordFeature]]:
+) -> dict[str, Any]:
   """Returns the features that specs read, by dataset_key."""
   given = {"features": feature_spec, "labels": label_spec}
+  named = {label: spec for label, spec in given.items() if spec is not None}
   return collect_features(
-    {"": feature_spec}
-    if label_spec is None
-    else {label: spec for label, spec in given.items() if spec is not None},
-    decode_images,
+    {"": feature_spec} if label_spec is None else named, decode_images
   )
 
 
-def patterns_by_dataset(
-  operation: str,
-  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
-  keys: list[str],
-) -> Mapping[str, files.FilePatterns]:
-  """Returns the file patterns of each dataset.
-
-  Raises:
-    SpecError: there are several, and the patterns are not by dataset_key.
-  """
+def _find_files(
+  operation: str, file_patterns: FilesByKey, keys: list[str]
+) -> dict[str, list[str]]:
+  """Returns the files of each dataset; SpecError if the dataset_keys differ."""
   if not isinstance(file_patterns, Mapping) and len(keys) == 1:
-    return {keys[0]: file_patterns}
+    file_patterns = {keys[0]: file_patterns}
   if not isinstance(file_patterns, Mapping) or sorted(file_patterns) != sorted(keys):
     raise errors.SpecError(
       f"{operation}: expected file patterns by dataset_key, {errors.listing(keys)}, "
       f"got {file_patterns!r}."
     )
-  return file_patterns
+  return {
+    key: files.get_data_format_and_filenames(patterns)[1]
+    for key, patterns in file_patterns.items()
+  }
 
 
 def _propose_features(
   filenames: Sequence[str], compression: str | None, schema: int
 ) -> tuple[inspect.RecordSummary, list[RecordFeature]]:
-  """Returns what the whole records of some files hold, and the features of a schema."""
-  whole = (
-    record
-    for filename in filenames
-    for record in _read_good_records(filename, compression)
-  )
+  """Returns a summary of the whole records of files, and the features of a schema."""
+  whole = (r for name in filenames for r in _read_good_records(name, compression))
   summary = inspect.summarize_records(whole, filenames)
   if not 1 <= schema <= max(1, len(summary.schemas)):
     raise errors.SpecError(
@@ -735,8 +460,8 @@ def _propose_features(
   try:
     proposed = inspect.propose_spec((summary.schemas or (summary,))[schema - 1])
   except errors.SpecError:
-    return summary, []  # There is nothing to parse; frames are looked at all the same.
-  (features,) = collect(proposed, None).values()
+    return summary, []  # There is nothing to parse; frames are checked all the same.
+  (features,) = _collect(proposed, None).values()
   return summary, features
 
 
@@ -745,17 +470,12 @@ def _with_flags(
 ) -> list[RecordFeature]:
   """Adds the flags of episodes that records have and no spec reads."""
   first = next(_read_good_records(filenames[0], compression), None)
-  if first is None:
-    return features
-  flags = find_flags(first.data, features)
-  if not flags:
-    return features
-  (added,) = collect_features({"": flags}).values()
-  return [*features, *added]
+  flags = find_flags(first.data, features) if first else None
+  return [*features, *collect_features({"": flags})[""]] if flags else features
 
 
-def _index_problems(filename: str) -> list[RecordProblem]:
-  """Says whether the sidecar index is one of the file as it is; it may be missing."""
+def _index_problems(filename: str) -> list[Problem]:
+  """Returns the problem of a sidecar index that is stale or damaged."""
   if "://" in filename:
     return []
   (state,) = index.check_index([filename])
@@ -769,7 +489,7 @@ def _index_problems(filename: str) -> list[RecordProblem]:
     got.rstrip(".") or what,
     f"Run: t2r_seq index {filename}",
   )
-  return [RecordProblem(filename, None, None, explain.INDEX, mismatch)]
+  return [Problem(filename, str(mismatch), explain.INDEX, source=filename)]
 
 
 # Failures that say nothing about the data.
@@ -784,15 +504,13 @@ _UNRELATED_ERRORS = (
 
 
 def find_bad_record(
-  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
+  file_patterns: FilesByKey,
   feature_spec: specs.SpecStructure,
   label_spec: specs.SpecStructure | None = None,
   compression: str | None = None,
   decode_images: DecodeImages = True,
 ) -> errors.RecordError | None:
   """Scans files for the first record that cannot be parsed.
-
-  Records are parsed in batches, and one by one only in a batch that fails.
 
   Args:
     file_patterns: of the files, or a dict of them by dataset_key.
@@ -803,38 +521,36 @@ def find_bad_record(
   Returns:
     The error that names file, record, byte, path and feature, what was expected and
     what was found; None if all is good. Sequences of unequal length in one record, and
-    several episodes in one, are reported where nothing worse is found.
+    several episodes in one, are reported if nothing worse is found.
   Raises:
     SpecError: the patterns match no file, or a spec cannot be parsed.
   """
-  by_dataset = collect(feature_spec, label_spec, decode_images)
-  patterns_of = patterns_by_dataset("find_bad_record", file_patterns, list(by_dataset))
+  by_dataset = _collect(feature_spec, label_spec, decode_images)
+  found = _find_files("find_bad_record", file_patterns, list(by_dataset))
   uneven = None
-  for key, patterns in patterns_of.items():
-    check = FileCheck(by_dataset[key], False, compression, measures=False)
-    for filename in files.get_data_format_and_filenames(patterns)[1]:
-      for _, group in itertools.groupby(
-        check.find_problems(filename), lambda problem: problem.record
-      ):
-        found = [_with_hint(problem) for problem in group]
-        (error,) = explain.to_errors(found)
-        if found[0].kind not in (explain.LENGTHS, explain.EPISODES):
+  for key, filenames in found.items():
+    check = _Examination(by_dataset[key], False, compression, measures=False)
+    for filename in filenames:
+      problems = check.find_problems(filename)
+      for _, group in itertools.groupby(problems, lambda problem: problem.record):
+        of_record = [_with_hint(problem) for problem in group]
+        (error,) = _to_errors(of_record)
+        if of_record[0].kind not in (explain.LENGTHS, explain.EPISODES):
           return error
         uneven = uneven or error
   return uneven
 
 
-def _with_hint(problem: RecordProblem) -> RecordProblem:
+def _with_hint(problem: Problem) -> Problem:
   if problem.kind != explain.FRAME or not problem.record:
     return problem
-  hint = "The records before it are good."
-  mismatch = dataclasses.replace(problem.mismatch, hint=hint)
-  return dataclasses.replace(problem, mismatch=mismatch)
+  text = f"{problem.text} The records before it are good."
+  return dataclasses.replace(problem, text=text)
 
 
 @contextlib.contextmanager
 def explain_failures(
-  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
+  file_patterns: FilesByKey,
   feature_spec: specs.SpecStructure,
   label_spec: specs.SpecStructure | None = None,
   decode_images: DecodeImages = True,
@@ -842,41 +558,117 @@ def explain_failures(
   """Turns a failure of reading records into an error that names the record.
 
   Put it around the loop that draws from the dataset. It costs nothing until a
-  TensorFlow error passes through; then the files are scanned.
+  TensorFlow error passes through; then the files are scanned by `find_bad_record`.
 
-  Args:
-    file_patterns: as for `find_bad_record`.
-    feature_spec: as for `find_bad_record`.
-    label_spec: as for `find_bad_record`.
-    decode_images: as for `find_bad_record`.
-  Yields:
-    Nothing.
   Raises:
     RecordError: a bad record was found after a TensorFlow error.
-    OpError: as it was, where no record is to blame.
+    OpError: unchanged, if no record is to blame.
   """
   try:
     yield
-  except data_errors() as op_error:
+  except explain.data_errors() as op_error:
     if type(op_error).__name__ in _UNRELATED_ERRORS:
       raise
-    found = _diagnose(file_patterns, feature_spec, label_spec, decode_images)
+    logging.info("Reading failed; looking for a bad record in %s.", file_patterns)
+    found = None
+    try:
+      found = find_bad_record(
+        file_patterns, feature_spec, label_spec, decode_images=decode_images
+      )
+    except (errors.SpecError, OSError, tf.errors.OpError) as error:
+      logging.warning("The search for a bad record failed too: %s", error)
     if found is None:
       raise
     raise found from op_error
 
 
-def _diagnose(
-  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
-  feature_spec: specs.SpecStructure,
-  label_spec: specs.SpecStructure | None,
-  decode_images: DecodeImages,
-) -> errors.RecordError | None:
-  logging.info("Reading failed; looking for a bad record in %s.", file_patterns)
+@dataclasses.dataclass(frozen=True)
+class SalvagedRecords:
+  """What `salvage_records` copied.
+
+  Attributes:
+    folder: of the new files.
+    num_kept: records by the name of the new file.
+    num_left_out: records of all files that were not copied.
+  """
+
+  folder: str
+  num_kept: dict[str, int]
+  num_left_out: int
+
+
+def salvage_records(
+  report: RecordReport, out: str | os.PathLike[str]
+) -> SalvagedRecords:
+  """Copies the good records of files, byte for byte, to files of the same names.
+
+  A file stays compressed. The folder appears when it is complete; the old files are
+  only read.
+
+  Args:
+    report: of `examine_records`, for these files as they are now.
+    out: a folder that does not exist. Files of several folders keep these within it.
+  Raises:
+    RecordError: `out` exists, or a file is not the one of the report.
+    OSError: the files cannot be read or written; nothing is left.
+  """
+  target = os.path.abspath(os.fspath(out))
+  files_lib.check_vacant("salvage", target, errors.RecordError)
+  kept: dict[str, int] = {}
   try:
-    return find_bad_record(
-      file_patterns, feature_spec, label_spec, decode_images=decode_images
+    with files_lib.new_folder(target) as folder:
+      for filename, name in _new_names(list(report.num_records)).items():
+        place = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        kept[name] = _copy(report, filename, place)
+  except OSError as error:
+    reason = f"{target}: {error.strerror}. Nothing was salvaged."
+    raise OSError(error.errno, f"salvage: {reason}") from error
+  left_out = sum(report.num_records.values()) - sum(kept.values())
+  return SalvagedRecords(target, kept, left_out)
+
+
+def _new_names(filenames: list[str]) -> dict[str, str]:
+  """Returns each file's path below the folder that all have in common."""
+  if any("://" in name for name in filenames):
+    names = {name: os.path.basename(name) for name in filenames}
+  else:
+    places = {name: os.path.abspath(name) for name in filenames}
+    common = os.path.commonpath([os.path.dirname(place) for place in places.values()])
+    names = {name: os.path.relpath(place, common) for name, place in places.items()}
+  if len({*names.values()}) < len(names):
+    raise errors.RecordError(
+      "salvage: the files: expected a different name for each, got "
+      f"{errors.listing(names)}. Salvage them one by one."
     )
-  except (errors.SpecError, OSError, tf.errors.OpError) as error:
-    logging.warning("The search for a bad record failed too: %s", error)
-    return None
+  return names
+
+
+def _copy(report: RecordReport, filename: str, place: str) -> int:
+  """Copies the good records of one file; returns how many there are."""
+  compression = files.compression_type(filename, report.compression)
+  # 16: a gzip header and trailer, and not those of zlib.
+  bits = zlib.MAX_WBITS | 16 if compression == "GZIP" else zlib.MAX_WBITS
+  deflater = zlib.compressobj(wbits=bits) if compression else None
+  bad = report.bad_records(filename)
+  num_found = num_kept = 0
+  with open(place, "wb") as written:
+    for frame in framing.read_frames(filename, compression):
+      num_found += 1
+      if frame.data is not None and frame.number not in bad:
+        head, foot = (
+          frame.ends[: framing.HEADER_SIZE],
+          frame.ends[framing.HEADER_SIZE :],
+        )
+        for part in (head, frame.data, foot):
+          written.write(deflater.compress(part) if deflater else part)
+        num_kept += 1
+    if deflater:
+      written.write(deflater.flush())
+  examined = report.num_records[filename]
+  if num_found != examined:
+    raise errors.RecordError(
+      f"salvage: {filename}: expected the {examined} records that were examined, got "
+      f"{num_found}. Examine the file again."
+    )
+  return num_kept

@@ -1,87 +1,48 @@
-"""What is wrong with a record, told in Python."""
+"""Finds records that fail to parse or look damaged in batches, and explains each."""
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors
+from t2r_seq import errors, specs
 from t2r_seq.imports import tf
-from t2r_seq.records import features, framing, parse, protos
-from t2r_seq.records.contents import (
+from t2r_seq.records import features as features_lib
+from t2r_seq.records import parse, protos
+from t2r_seq.records.features import IS_FIRST, RecordFeature, cut_hint, set_flags
+from t2r_seq.records.images import image_decoding
+from t2r_seq.records.protos import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
   RecordContents,
-  cut_hint,
   kind_of,
   no_proto,
-  set_flags,
   values_of,
 )
-from t2r_seq.records.features import IS_FIRST, RecordFeature
-from t2r_seq.records.images import image_decoding
 from t2r_seq.specs import image_headers
 
+# The kinds of an `errors.Problem` of records: damaged bytes, what cannot be parsed,
+# sequences of different lengths, a record that is not one episode, time stamps that run
+# backwards, NaN, and a stale or damaged index.
 FRAME, CONTENT, LENGTHS, NAN, INDEX = "frame", "content", "lengths", "nan", "index"
 EPISODES, TIMES = "episodes", "times"
+# What parsing a batch can suspect of a record, which is then explained.
+SUSPICIONS = (LENGTHS, EPISODES, TIMES, NAN)
+# The "feature" of what concerns all features of a record.
+ALL_FEATURES = -1
+# Of features with more values, the smallest and largest of all stand for each.
+_MAX_VALUES = 256
+_MAX_REASON = 160
 
-
-@dataclasses.dataclass(frozen=True)
-class RecordProblem:
-  """One thing that is wrong with a record, or with a file.
-
-  Attributes:
-    filename: the file.
-    record: number of the record in the file, from 0; None where it is the file.
-    offset: of the record's frame, in bytes; of a compressed file, in the decompressed
-      data. None where it is the file.
-    kind: 'frame' (its bytes), 'content' (what cannot be parsed), 'lengths' (sequences
-      that disagree), 'episodes' (a record that is not one), 'times' (stamps that run
-      backwards), 'nan' or 'index' (the sidecar index).
-    mismatch: the path and feature, what was expected, what is there, what to do.
-    feature: the feature's first path; '' where it is none.
-  """
-
-  filename: str
-  record: int | None
-  offset: int | None
-  kind: str
-  mismatch: errors.Mismatch
-  feature: str = ""
-
-  @property
-  def place(self) -> str:
-    """Names file, record and byte."""
-    if self.record is None or self.offset is None:
-      return self.filename
-    return framing.place(self.filename, self.record, self.offset)
-
-  def __str__(self) -> str:
-    return f"{self.place}: {self.mismatch}"
-
-
-def to_errors(problems: Iterable[RecordProblem]) -> Iterator[errors.RecordError]:
-  """Yields one error a record, which names all of its problems.
-
-  Args:
-    problems: in the order of files and records.
-  Yields:
-    The errors, not raised.
-  """
-  for place, group in itertools.groupby(problems, lambda problem: problem.place):
-    found = [problem.mismatch for problem in group]
-    yield errors.mismatch_error(place, found, errors.RecordError)
-
-
-def path_of(mismatch: errors.Mismatch, features: Iterable[RecordFeature]) -> str:
-  """Returns the path of the feature that a mismatch is about; '' for none."""
-  path = mismatch.path.rpartition(" (feature '")[0] or mismatch.path
-  return path if any(path == feature.path for feature in features) else ""
+Finding = tuple[str, str, str]
+_Findings = Iterator[tuple[RecordFeature, Finding]]
 
 
 def explain_record(
@@ -91,14 +52,16 @@ def explain_record(
 
   Args:
     data: the serialized record.
-    features: those of the record's dataset; for 'nan' and 'times' those that have some.
-    kind: what to look for, as of a `RecordProblem`: 'content', 'lengths', 'episodes',
-      'times' or 'nan'.
+    features: those of the record's dataset; of 'nan' and 'times' the suspected ones.
+    kind: of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
   Returns:
-    All mismatches found, by path and feature name; none if the record looks good.
+    All mismatches, by the label of the feature; none if the record looks good.
   """
-  contents = _read(data, features)
-  if contents is None:
+  try:
+    contents = parse.as_lists(RecordContents(data), features)
+  except errors.RecordError:
+    # TensorFlow reads some of these: in a proto the names of features have to be UTF-8,
+    # to its parser they are bytes.
     return [errors.Mismatch("proto", *no_proto(data))]
   look = {
     CONTENT: _explain_content,
@@ -108,7 +71,7 @@ def explain_record(
     NAN: _explain_nan,
   }
   found = [
-    errors.Mismatch(f"{feature.path} (feature '{feature.name}')", *finding)
+    errors.Mismatch(feature.label, *finding)
     for feature, finding in look[kind](contents, features)
   ]
   if found and not data:
@@ -116,29 +79,38 @@ def explain_record(
   if found or kind != CONTENT or not (features and may_be_absent(features)):
     return found
   names = {feature.name for feature in features}
-  if names & {*contents.context, *contents.steps}:
+  present = [*contents.context, *contents.steps]
+  if names & {*present}:
     return []
-  got = f"a {contents.kind} with {errors.listing([*contents.context, *contents.steps])}"
+  got = f"a {contents.kind} with {errors.listing(present)}"
   return [
     errors.Mismatch("record", f"one of the features {errors.listing(names)}", got)
   ]
 
 
 def may_be_absent(features: Iterable[RecordFeature]) -> bool:
-  """Whether a record that has none of some features can be parsed, to fillings only."""
+  """Whether a record without any of the features can be parsed, to defaults only."""
   return all(feature.is_optional or feature.is_varlen for feature in features)
-
-
-Finding = tuple[str, str, str]
-_Findings = Iterator[tuple[RecordFeature, Finding]]
 
 
 def _explain_content(
   contents: RecordContents, features: list[RecordFeature]
 ) -> _Findings:
   for feature in features:
-    for finding in _explain_feature(feature, contents, features):
-      yield feature, finding
+    is_sequence = feature.spec.is_sequence
+    given: Mapping[str, Any] = contents.steps if is_sequence else contents.context
+    value = given.get(feature.name)
+    if value is None or not (is_sequence or kind_of(value)):
+      if not feature.is_optional and not feature.is_varlen:
+        yield feature, _explain_missing(feature, contents, features)
+      continue
+    for step, each in enumerate(value if is_sequence else [value]):
+      finding = _explain_values(feature, each)
+      if finding:
+        expected, got, hint = finding
+        place = f" at step {step}" if is_sequence else ""
+        yield feature, (expected, f"{got}{place}", hint)
+        break
 
 
 def _explain_lengths(
@@ -160,7 +132,7 @@ def _explain_lengths(
 def _explain_episodes(
   contents: RecordContents, features: list[RecordFeature]
 ) -> _Findings:
-  """Finds flags that say that an episode begins, or ends, within the record."""
+  """Finds flags by which an episode begins or ends within the record."""
   for feature in features:
     flags = set_flags(feature, contents)
     if flags is None or not len(flags):
@@ -176,11 +148,10 @@ def _explain_episodes(
 def _explain_times(
   contents: RecordContents, features: list[RecordFeature]
 ) -> _Findings:
-  """Finds the first time stamp that is before the one of the step before it."""
+  """Finds the first time stamp that is before that of the previous step."""
   for feature in features:
-    times = [
-      _numbers(feature, step)[0] for step in contents.steps.get(feature.name, [])
-    ]
+    steps = contents.steps.get(feature.name, [])
+    times = [_numbers(feature, step)[0] for step in steps]
     for step, (before, now) in enumerate(itertools.pairwise(times), start=1):
       if now < before:
         want = "time stamps that do not run backwards"
@@ -191,46 +162,29 @@ def _explain_times(
 
 def _explain_nan(contents: RecordContents, features: list[RecordFeature]) -> _Findings:
   for feature in features:
-    yield feature, ("numbers", f"NaN{_place_of_nan(feature, contents)}", _IF_NAN)
-
-
-def _read(data: bytes, features: list[RecordFeature]) -> RecordContents | None:
-  """Returns the contents of a record; None if Python cannot read it.
-
-  TensorFlow reads some of these: in a proto the names of features have to be UTF-8, to
-  its parser they are bytes.
-  """
-  try:
-    return parse.as_lists(RecordContents(data), features)
-  except errors.RecordError:
-    return None
-
-
-def _place_of_nan(feature: RecordFeature, contents: RecordContents) -> str:
-  is_sequence = feature.spec.is_sequence
-  if is_sequence:
-    steps = contents.steps.get(feature.name, [])
-  else:
-    steps = [contents.context[feature.name]]
-  for step, value in enumerate(steps):
-    found = np.flatnonzero(np.isnan(_numbers(feature, value)))
-    if len(found):
-      return (
-        f" at step {step}, value " if is_sequence else " at value "
-      ) + f"{found[0]}"
-  return ""
+    is_sequence, place = feature.spec.is_sequence, ""
+    steps: Any = contents.steps.get(feature.name, [])
+    for step, value in enumerate(
+      steps if is_sequence else [contents.context[feature.name]]
+    ):
+      found = np.flatnonzero(np.isnan(_numbers(feature, value)))
+      if len(found):
+        at_step = f" at step {step}, value " if is_sequence else " at value "
+        place = f"{at_step}{found[0]}"
+        break
+    hint = "If it is meant: --allow_nan, or allow_nan=True."
+    yield feature, ("numbers", f"NaN{place}", hint)
 
 
 def _numbers(feature: RecordFeature, value: protos.Feature) -> np.ndarray:
-  """Returns the numbers of a feature, of one that is raw, too."""
+  """Returns the numbers of a feature, unpacked from bytes if it is raw."""
   values = values_of(value)
-  if features.is_raw(feature.spec):
-    unpacked = [features.unpack_value(v, feature.spec).ravel() for v in values]
+  if features_lib.is_raw(feature.spec):
+    unpacked = [features_lib.unpack_value(v, feature.spec).ravel() for v in values]
     return np.concatenate(unpacked) if unpacked else np.zeros(0)
   return np.asarray(values)
 
 
-_IF_NAN = "If it is meant: --allow_nan, or allow_nan=True."
 _A_LIST = {"int64": "an int64 list", "float": "a float list", "bytes": "a bytes list"}
 
 
@@ -238,47 +192,24 @@ def _count(values: Sized) -> str:
   return "1 value" if len(values) == 1 else f"{len(values)} values"
 
 
-def _explain_feature(
-  feature: RecordFeature, contents: RecordContents, features: list[RecordFeature]
-) -> Iterator[Finding]:
-  is_sequence = feature.spec.is_sequence
-  given: Mapping[str, Any] = contents.steps if is_sequence else contents.context
-  if feature.name not in given or (
-    not is_sequence and not kind_of(given[feature.name])
-  ):
-    if not feature.is_optional and not feature.is_varlen:
-      yield _explain_missing(feature, contents, features)
-    return
-  steps = given[feature.name] if is_sequence else [given[feature.name]]
-  for step, value in enumerate(steps):
-    place = f" at step {step}" if is_sequence else ""
-    finding = _explain_values(feature, value)
-    if finding:
-      expected, got, hint = finding
-      yield expected, f"{got}{place}", hint
-      return
-
-
 def _explain_missing(
   feature: RecordFeature, contents: RecordContents, features: list[RecordFeature]
 ) -> Finding:
   name, kind = feature.name, contents.kind
+  candidates, elsewhere = contents.steps, contents.context
   if feature.is_concatenated:
     where, want, kind = "a feature", EXAMPLE, "record"
-    elsewhere, candidates = contents.context, contents.steps
     hint = "It has a list for each step: drop is_concatenated."
   elif feature.spec.is_sequence:
-    where = "a sequence feature"
+    where, want = "a sequence feature", SEQUENCE_EXAMPLE
     hint = "It is a context feature: drop is_sequence, of windows time_offsets."
-    elsewhere, candidates = contents.context, contents.steps
-    want = SEQUENCE_EXAMPLE
   else:
     where = "a feature"
     hint = (
       "It is a sequence feature: set is_sequence=True, or for windows time_offsets, "
       "such as 0 for the step of the anchor."
     )
-    elsewhere, candidates = contents.steps, contents.context
+    candidates, elsewhere = contents.context, contents.steps
     want = SEQUENCE_EXAMPLE if any(f.spec.is_sequence for f in features) else EXAMPLE
   expected = f"{where} '{name}' in a {want}"
   if name in candidates:
@@ -286,58 +217,52 @@ def _explain_missing(
   if name in elsewhere:
     return expected, f"a {kind} with '{name}' elsewhere", hint
   names = [*candidates, *elsewhere]
-  near = errors.nearest(name, names).strip()
-  if not near:
-    near = f"The record has {errors.listing(names)}."
+  near = errors.nearest(name, names) or f"The record has {errors.listing(names)}."
   return expected, f"a {kind} without it", near
 
 
 def _explain_values(feature: RecordFeature, value: protos.Feature) -> Finding | None:
-  kind, want = kind_of(value), feature.kind
+  spec, kind, want = feature.spec, kind_of(value), feature.kind
   values = values_of(value)
+  is_raw = features_lib.is_raw(spec)
   if kind and kind != want:
-    expected = f"{_A_LIST[want]} for dtype {feature.spec.dtype.name}"
-    return expected, f"{_A_LIST[kind]} of {_count(values)}", _kind_hint(feature)
+    expected = f"{_A_LIST[want]} for dtype {spec.dtype.name}"
+    hint = (
+      f"{spec.dtype.name} is stored as bytes, to keep it exact. Declare float32 and "
+      "cast in a preprocessor."
+    )
+    is_exact = is_raw and not features_lib.is_packed(spec)
+    return expected, f"{_A_LIST[kind]} of {_count(values)}", hint if is_exact else ""
   count = math.prod(feature.record_shape)
   if not feature.is_varlen and len(values) != count:
+    expected = f"{_count(range(count))} for shape {tuple(spec.shape)}"
     if feature.is_image:
-      expected = f"{count} image(s) of shape {tuple(feature.spec.shape[-3:])}"
-    elif count == 1 and features.is_raw(feature.spec):
+      expected = f"{count} image(s) of shape {tuple(spec.shape[-3:])}"
+    elif count == 1 and is_raw:
       expected = "one byte string"
-    else:
-      expected = f"{_count(range(count))} for shape {tuple(feature.spec.shape)}"
     return expected, _count(values), ""
   if feature.is_image:
     return _explain_images(feature, values)
-  if features.is_raw(feature.spec):
+  if is_raw:
     return _explain_raw(feature, values)
   return _explain_range(feature, values)
 
 
-def _kind_hint(feature: RecordFeature) -> str:
-  if features.is_raw(feature.spec) and not features.is_raw_format(feature.spec):
-    return (
-      f"{feature.spec.dtype.name} is stored as bytes, to keep it exact. Declare "
-      "float32 and cast in a preprocessor."
-    )
-  return ""
-
-
 def _explain_raw(feature: RecordFeature, values: Any) -> Finding | None:
-  described = errors.describe(feature.spec)
-  expected = f"{features.bytes_per_value(feature.spec)} bytes for {described}"
-  if features.packed_format(feature.spec) == "tensor":
-    expected = f"a serialized tensor, {described}"
+  spec = feature.spec
+  expected = f"{features_lib.bytes_per_value(spec)} bytes for {errors.describe(spec)}"
+  if features_lib.packed_format(spec) == "tensor":
+    expected = f"a serialized tensor, {errors.describe(spec)}"
   for value in values:
     try:
-      features.unpack_value(value, feature.spec)
+      features_lib.unpack_value(value, spec)
     except ValueError as error:
       return expected, str(error), ""
   return None
 
 
 def _explain_range(feature: RecordFeature, values: Any) -> Finding | None:
-  bounds = features.value_range(feature.spec.dtype)
+  bounds = features_lib.value_range(feature.spec.dtype)
   if bounds is None:
     return None
   low, high = bounds
@@ -352,37 +277,220 @@ def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
   spec, decoding = feature.spec, image_decoding(feature.decode_images)
   size = tuple(spec.shape[-3:])
   crop = decoding.crop(feature.path, spec)
-  for value in values:
-    if not value:
-      continue
+  for value in filter(None, values):
     header = image_headers.read_image_header(value)
     if header and header.bits != 8 * spec.dtype.size:
       expected = f"an image of {8 * spec.dtype.size} bits per channel"
       got = f"a {header.format} image of {header.bits} bits per channel"
       hint = f"Declare {'uint8' if header.bits == 8 else 'uint16'}."
       return f"{expected} for {spec.dtype.name}", got, hint
-    if header and crop and _is_outside(crop, header):
-      expected = f"an image that its crop {crop} (y, x, height, width) lies in"
-      return expected, f"one of {header.height}x{header.width}", ""
+    if header and crop:
+      y, x, height, width = crop
+      if y + height > header.height or x + width > header.width:
+        expected = f"an image that its crop {crop} (y, x, height, width) lies in"
+        return expected, f"one of {header.height}x{header.width}", ""
     try:
       image = decoding.decode(value, spec, feature.path)
     except tf.errors.OpError as error:
-      return f"a {spec.data_format} image of size {size}", _describe(value, error), ""
+      what = f"a corrupt {header.format} image" if header else "bytes that are no image"
+      reason = error.message.split("\n")[0].split("}} ")[-1][:160]
+      got = f"{what} ({len(value)} bytes, {value[:8]!r}...; {reason})"
+      return f"a {spec.data_format} image of size {size}", got, ""
     if tuple(image.shape) != size:
       got = f"an image of size {tuple(image.shape)}"
       return f"an image of size {size}", got, ""
   return None
 
 
-def _is_outside(
-  crop: tuple[int, int, int, int], header: image_headers.ImageHeader
-) -> bool:
-  y, x, height, width = crop
-  return y + height > header.height or x + width > header.width
+def data_errors() -> tuple[type[Exception], ...]:
+  """Returns the errors that TensorFlow raises at a record that it cannot parse."""
+  # A message that quotes a record may be no UTF-8.
+  return (tf.errors.OpError, UnicodeDecodeError)
 
 
-def _describe(value: bytes, error: tf.errors.OpError) -> str:
-  header = image_headers.read_image_header(value)
-  what = f"a corrupt {header.format} image" if header else "bytes that are no image"
-  reason = error.message.split("\n")[0].split("}} ")[-1][:160]
-  return f"{what} ({len(value)} bytes, {value[:8]!r}...; {reason})"
+@dataclasses.dataclass(frozen=True)
+class BatchCheck:
+  """What parsing a batch of n records found, by kind of finding and number of feature.
+
+  Attributes:
+    reasons: why each record cannot be parsed; '' if it can.
+    suspects: by kind of `SUSPICIONS`: the records that may have it, bool [n].
+    empty: which records are sequences without a step, bool [n].
+    edges: by flag, whether it is set in the first or last step, as expected, bool [n].
+    ranges: the smallest and largest value of each element over all parsed records,
+      float64 [values], or [1] for large features; no strings.
+  """
+
+  reasons: list[str]
+  suspects: dict[str, dict[int, np.ndarray]]
+  empty: np.ndarray
+  edges: dict[int, np.ndarray]
+  ranges: dict[int, tuple[np.ndarray, np.ndarray]]
+
+
+class BatchChecker:
+  """Parses batches of records of one dataset as the pipeline does.
+
+  A batch is one call. Only if it fails, its records are parsed one by one.
+  """
+
+  def __init__(
+    self,
+    features: Sequence[RecordFeature],
+    measures: bool = True,
+    num_threads: int = 1,
+    times: Collection[str] = (),
+  ) -> None:
+    """Creates the checker.
+
+    Args:
+      features: those of the dataset.
+      measures: looks for NaN and for the range of values.
+      num_threads: that parse records one by one.
+      times: names of features that are time stamps, beside those with such a name.
+    """
+    # Each feature once, under a path that cannot clash with another.
+    flat = specs.TensorSpecStruct(
+      (str(i), specs.ExtendedTensorSpec.from_spec(f.spec, is_optional=f.is_optional))
+      for i, f in enumerate(features)
+    )
+    self._features = features
+    self._measures = measures
+    self._num_threads = num_threads
+    self._times = {n for n, f in enumerate(features) if f.is_time or f.name in times}
+    self._has_sequences = any(feature.spec.is_sequence for feature in features)
+    self._parse_fn = parse.create_parse_tf_example_fn(
+      specs.add_sequence_length_specs(flat), decode_images=features[0].decode_images
+    )
+    self._traced: dict[bool, Any] = {}
+
+  def check(self, data: Sequence[bytes]) -> BatchCheck:
+    """Parses serialized records, whole protos or not."""
+    # Episodes differ in length: in a batch they would be padded to the longest.
+    if not self._has_sequences:
+      try:
+        found = self._trace(True)(tf.constant(data, tf.string))
+        return _to_check([""] * len(data), found)
+      except data_errors():
+        pass
+    self._trace(False)  # Once, not in every thread.
+    if self._num_threads > 1:
+      with concurrent.futures.ThreadPoolExecutor(self._num_threads) as pool:
+        each = [*pool.map(self._parse_one, data)]
+    else:
+      each = [*map(self._parse_one, data)]
+    parsed = [found for found in each if not isinstance(found, str)]
+    stacked = {
+      name: tf.stack([found[name] for found in parsed]) for name in (parsed or [{}])[0]
+    }
+    return _to_check([f if isinstance(f, str) else "" for f in each], stacked)
+
+  def _parse_one(self, data: bytes) -> dict[str, tf.Tensor] | str:
+    """Returns the findings of a record, or why it cannot be parsed."""
+    try:
+      return self._trace(False)(tf.constant(data))
+    except tf.errors.OpError as error:
+      return str(error).split("\n")[0].split("}} ")[-1] or "an error"
+    except UnicodeDecodeError as error:
+      text = error.object.decode("utf-8", "backslashreplace")
+      return text.split("}} ")[-1].split("\n")[0][:_MAX_REASON] or "an error"
+
+  def _trace(self, is_batched: bool) -> Any:
+    """Returns a concrete function, which several threads may trace at first.
+
+    It is called without a lock. A `tf.function` takes locks for each call, and runs
+    Python while it has them. There the garbage collector may end an iterator, which
+    waits for its threads; and one of those would wait for the lock forever.
+    """
+    if is_batched not in self._traced:
+      function = tf.function(
+        lambda text: self._measure(self._parse_fn(text), is_batched),
+        input_signature=[tf.TensorSpec([None] if is_batched else [], tf.string)],
+        autograph=False,
+      )
+      self._traced[is_batched] = function.get_concrete_function()
+    return self._traced[is_batched]
+
+  def _measure(self, parsed: Any, is_batched: bool) -> dict[str, tf.Tensor]:
+    """Reduces every feature of a record, or of each record of a batch, to numbers."""
+    found: dict[str, tf.Tensor] = {}
+    inside = []
+    for number, feature in enumerate(self._features):
+      tensor = parsed[str(number)]
+      dtype = tensor.dtype
+      if feature.edge and not is_batched:
+        flags = tf.reshape(tensor, [-1])
+        at = flags[:1] if feature.edge == IS_FIRST else flags[-1:]
+        found[f"edge/{number}"] = tf.reduce_any(tf.cast(at, tf.bool))
+        inside.append(parse.flags_inside(feature.edge, tensor))
+      if not self._measures or dtype == tf.string:
+        found[f"touched/{number}"] = _touch(tensor, is_batched)
+        continue
+      if number in self._times and not is_batched:
+        times = tf.reshape(tensor, [-1])
+        found[f"times/{number}"] = tf.reduce_any(times[1:] < times[:-1])
+      if dtype.is_floating or dtype.is_complex:
+        axes = list(range(1 if is_batched else 0, tensor.shape.rank))
+        # RLDS leaves the action and the reward of the last step undefined.
+        known = tensor[:-1] if feature.is_concatenated else tensor
+        found[f"nan/{number}"] = tf.reduce_any(known != known, axes)
+      if not dtype.is_complex:
+        low, high = _range(tensor, feature, is_batched)
+        found[f"low/{number}"], found[f"high/{number}"] = low, high
+    lengths = [tensor for path, tensor in parsed.items() if path.endswith("_length")]
+    if lengths:
+      # Absent optionals count as long as the others.
+      low, high = tf.reduce_min(lengths, 0), tf.reduce_max(lengths, 0)
+      found[f"lengths/{ALL_FEATURES}"], found["empty/"] = low != high, tf.equal(high, 0)
+    if inside:
+      found[f"episodes/{ALL_FEATURES}"] = tf.reduce_any(inside)
+    return found
+
+
+def _to_check(reasons: list[str], found: Mapping[str, tf.Tensor]) -> BatchCheck:
+  is_parsed = np.asarray([not reason for reason in reasons], bool)
+  by_kind: dict[str, dict[Any, np.ndarray]] = collections.defaultdict(dict)
+  for name, tensor in found.items():
+    kind, _, number = name.partition("/")
+    values = tensor.numpy()
+    if kind not in ("low", "high"):
+      values, of_parsed = np.zeros(len(reasons), bool), values
+      values[is_parsed] = of_parsed
+    by_kind[kind][int(number or ALL_FEATURES)] = values
+  lows, highs = by_kind["low"], by_kind["high"]
+  return BatchCheck(
+    reasons,
+    {kind: by_kind[kind] for kind in SUSPICIONS},
+    by_kind["empty"].get(ALL_FEATURES, np.zeros(len(reasons), bool)),
+    by_kind["edge"],
+    {n: (np.fmin.reduce(lows[n]), np.fmax.reduce(highs[n])) for n in lows},
+  )
+
+
+def _touch(tensor: tf.Tensor, is_batched: bool) -> tf.Tensor:
+  """Adds a data dependency so that TensorFlow does not prune the parsing."""
+  lead = [tf.shape(tensor)[0]] if is_batched else []
+  first = tf.reshape(tensor, [*lead, -1])[..., :1]
+  if tensor.dtype == tf.string:
+    first = tf.strings.length(first)
+  return tf.reduce_any(first != first, -1)
+
+
+def _range(
+  tensor: tf.Tensor, feature: RecordFeature, is_batched: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns the smallest and largest value of each element, [values] or [B, values]."""
+  if tensor.dtype == tf.bool:
+    tensor = tf.cast(tensor, tf.uint8)
+  num_values = feature.spec.shape.num_elements() or 1
+  if feature.is_image or num_values > _MAX_VALUES:
+    num_values = 1
+  lead = [tf.shape(tensor)[0]] if is_batched else []
+  steps = tf.reshape(tensor, [*lead, -1, num_values])
+  axis = 1 if is_batched else 0
+  below = above = steps
+  if tensor.dtype.is_floating:  # Beside a NaN there are numbers.
+    is_nan, inf = tf.math.is_nan(steps), tf.constant(np.inf, tensor.dtype)
+    below, above = tf.where(is_nan, inf, steps), tf.where(is_nan, -inf, steps)
+  low, high = tf.reduce_min(below, axis), tf.reduce_max(above, axis)
+  return tf.cast(low, tf.float64), tf.cast(high, tf.float64)

@@ -1,10 +1,10 @@
 """From a spec structure to the features of a record, checked at construction.
 
-`tf.train.Feature` has only these three. Integers and bools go into the int64 list
-(uint64 keeps its bits), floats of up to 32 bits, exactly, into the float list. What
-neither can hold without loss (float64, complex) goes into the bytes list as
-little-endian bytes, and so does any tensor of data_format 'raw'; compressed, of 'zlib',
-and as TensorFlow serializes it, of 'tensor'.
+`tf.train.Feature` has three lists. Integers and bools go into the int64 list (uint64
+keeps its bits), floats of up to 32 bits, exactly, into the float list. What neither can
+hold without loss (float64, complex) goes into the bytes list as little-endian bytes,
+and so does a tensor of data_format 'raw'; compressed with 'zlib', and as TensorFlow
+serializes it with 'tensor'.
 """
 
 from __future__ import annotations
@@ -27,17 +27,7 @@ from t2r_seq.specs import names as spec_names
 
 
 def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tensor:
-  """Passes a tensor on, or fails at run time.
-
-  Args:
-    tensor: any.
-    condition: [] bool.
-    data: what the error shows: a message that names the path, and tensors.
-  Returns:
-    `tensor`.
-  Raises:
-    InvalidArgumentError: at run time, where the condition is False.
-  """
+  """Returns `tensor`; InvalidArgumentError with `data` if the condition fails."""
   # The raw op: tf.debugging.Assert builds a tf.cond around it, which costs every image.
   check = tf.raw_ops.Assert(condition=condition, data=data, summarize=8)
   with tf.control_dependencies([check] if check is not None else []):
@@ -62,21 +52,21 @@ KINDS = {"int64": "int64", "float32": "float", "string": "bytes"}
 
 def is_raw(spec: specs.ExtendedTensorSpec) -> bool:
   """Whether the record holds the tensor's bytes, by data_format or by dtype."""
-  return is_raw_format(spec) or spec.dtype.name in RAW_BYTES_DTYPES
+  return is_packed(spec) or spec.dtype.name in RAW_BYTES_DTYPES
 
 
-def is_raw_format(spec: specs.ExtendedTensorSpec) -> bool:
+def is_packed(spec: specs.ExtendedTensorSpec) -> bool:
   """Whether the data_format is 'raw', 'zlib' or 'tensor'."""
   return packed_format(spec) in spec_names.PACKED_FORMATS
 
 
 def packed_format(spec: specs.ExtendedTensorSpec) -> str:
-  """Returns the data_format in small letters; '' for none."""
+  """Returns the data_format in lower case; '' for none."""
   return (spec.data_format or "").lower()
 
 
 def pack_value(array: np.ndarray, spec: specs.ExtendedTensorSpec) -> bytes:
-  """Makes one byte string of a tensor, as its data_format says."""
+  """Packs a tensor into one byte string, by its data_format."""
   if packed_format(spec) == "tensor":
     values = array.tolist() if spec.dtype == tf.string else array
     with tf.init_scope():  # A parser that is traced asks for zeros.
@@ -88,13 +78,14 @@ def pack_value(array: np.ndarray, spec: specs.ExtendedTensorSpec) -> bytes:
 
 
 def unpack_value(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
-  """Reads one byte string of a spec, in Python.
-
-  Raises:
-    ValueError: it is none; says what it is.
-  """
+  """Unpacks one byte string of a spec; raises ValueError with what it is instead."""
   if packed_format(spec) == "tensor":
-    return _unpack_tensor(data, spec)
+    header = read_tensor_header(data)
+    if header is None:
+      raise ValueError(f"{len(data)} bytes that are no serialized tensor")
+    if header != (spec.dtype, tuple(spec.shape.as_list())):
+      raise ValueError(f"one of {header[1]} {header[0].name}")
+    return tf.io.parse_tensor(data, spec.dtype).numpy()
   want = bytes_per_value(spec)
   if packed_format(spec) == "zlib":
     try:
@@ -110,23 +101,8 @@ def unpack_value(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
   return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _unpack_tensor(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
-  header = read_tensor_header(data)
-  if header is None:
-    raise ValueError(f"{len(data)} bytes that are no serialized tensor")
-  if header != (spec.dtype, tuple(spec.shape.as_list())):
-    raise ValueError(f"one of {header[1]} {header[0].name}")
-  return tf.io.parse_tensor(data, spec.dtype).numpy()
-
-
 def read_tensor_header(data: bytes) -> tuple[tf.DType, tuple[int, ...]] | None:
-  """Reads dtype and shape of what `tf.io.serialize_tensor` has made.
-
-  Args:
-    data: any bytes.
-  Returns:
-    The dtype and the shape; None for bytes that are no serialized tensor.
-  """
+  """Returns dtype and shape of a serialized tensor; None for other bytes."""
   if data[:1] != b"\x08":  # The dtype, which comes first.
     return None
   from tensorflow.core.framework import tensor_pb2
@@ -156,21 +132,13 @@ def record_dtype(spec: specs.ExtendedTensorSpec) -> tf.DType:
 
 
 def bytes_per_value(spec: specs.ExtendedTensorSpec) -> int:
-  """Returns how many bytes one entry of the bytes list of a raw spec has."""
+  """Returns the length of one entry of a raw spec's bytes list."""
   shape = () if spec.varlen_default_value is not None else spec.shape.as_list()
   return math.prod(shape) * spec.dtype.size
 
 
 def default_value(spec: specs.ExtendedTensorSpec) -> Any:
-  """Casts the varlen default to the spec's dtype: 3.0 for int64 is 3.
-
-  Args:
-    spec: a spec with a varlen_default_value.
-  Returns:
-    A numpy scalar of the spec's dtype; bytes for strings.
-  Raises:
-    ValueError: the default has no such value.
-  """
+  """Casts the varlen default to the spec's dtype; ValueError if that cannot be."""
   value = spec.varlen_default_value
   if spec.dtype == tf.string:
     if not isinstance(value, (str, bytes)):
@@ -183,25 +151,10 @@ def default_value(spec: specs.ExtendedTensorSpec) -> Any:
   return np.asarray(value).astype(spec.dtype.as_numpy_dtype)[()]
 
 
-def record_default(spec: specs.ExtendedTensorSpec) -> int | float | bytes:
-  """Returns the varlen default as the record's list holds it."""
-  if specs.is_encoded_image_spec(spec):
-    return b""
-  values = to_record_values(np.asarray([default_value(spec)]), spec)
-  return values[0]
-
-
 def to_record_values(
   array: np.ndarray, spec: specs.ExtendedTensorSpec
 ) -> list[int] | list[float] | list[bytes]:
-  """Converts the values of one step to the entries of the record's list.
-
-  Args:
-    array: of the spec's dtype (bytes objects for strings); one step's values.
-    spec: not an image.
-  Returns:
-    The list's entries.
-  """
+  """Converts the values of one step, no image, to the entries of the record's list."""
   if spec.dtype == tf.string and not is_raw(spec):
     return list(array.ravel())
   if is_raw(spec):
@@ -221,11 +174,6 @@ def is_number_a_step(spec: specs.ExtendedTensorSpec) -> bool:
   return is_number and spec.is_sequence and spec.shape.num_elements() == 1
 
 
-def to_feature(values: list, kind: str) -> protos.Feature:
-  """Wraps entries in the list of a kind, one of `KINDS`' values."""
-  return protos.Feature(**{f"{kind}_list": {"value": values}})
-
-
 def decode_values(
   values: tf.Tensor,
   spec: specs.ExtendedTensorSpec,
@@ -235,11 +183,10 @@ def decode_values(
   """Converts parsed entries to the spec's dtype, in graph ops.
 
   Args:
-    values: of the record dtype; [..., *shape], or [...] byte strings for a raw spec.
+    values: of the record dtype, [..., *shape], or [...] byte strings for a raw spec.
     spec: not an image.
     path: where the spec is, for the error at run time.
-    allow_empty: empty byte strings, which stand for absent or padded steps, become
-      zeros; otherwise they are an error.
+    allow_empty: empty byte strings, of absent or padded steps, become zeros.
   Returns:
     [..., *shape] of the spec's dtype.
   """
@@ -256,13 +203,7 @@ def decode_values(
 
 
 def value_range(dtype: tf.DType) -> tuple[float, float] | None:
-  """Returns the finite values that a dtype has, of those that records store as others.
-
-  Args:
-    dtype: of a spec.
-  Returns:
-    The smallest and the largest; None for dtypes that hold all that is stored.
-  """
+  """Returns the finite range of a dtype that records store as a wider one."""
   if dtype == tf.bool:
     return 0, 1
   if dtype == tf.float16:
@@ -322,10 +263,10 @@ def _decode_bytes(
 
 
 def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
-  """Decompresses byte strings that may be as long as what they should come to.
+  """Decompresses byte strings of at most the expected size.
 
-  TensorFlow's op knows no limit, and zlib packs a thousandfold. It hardly makes bytes
-  longer than they were, and so a longer string is too long, whatever is in it.
+  TensorFlow's op has no limit, and zlib packs a thousandfold. It hardly makes bytes
+  longer than they were, so a longer string is too long, whatever is in it.
   """
   most = num_bytes + num_bytes // 4 + 64
   found = tf.strings.length(values)
@@ -346,10 +287,10 @@ def _parse_tensors(
   path: str,
   full_shape: tf.Tensor,
 ) -> tf.Tensor:
-  """Parses serialized tensors, one by one: TensorFlow has no op for several.
+  """Parses serialized tensors one by one: TensorFlow has no op for several.
 
-  Twenty bytes may say that they are a tensor of any size, and TensorFlow would make
-  room for it. So their shapes are looked at before.
+  Twenty bytes can claim to be a tensor of any size, which TensorFlow would allocate. So
+  the shapes are compared first.
   """
   # The op refuses an empty batch, which an episode without steps is.
   flat = tf.concat([tf.reshape(values, [-1]), [b""]], 0)
@@ -395,177 +336,116 @@ _IMAGE_DTYPES = {"png": PIXEL_DTYPES}
 _IMAGE_CHANNELS = {"png": (1, 3, 4), "bmp": (1, 3, 4), "jpeg": (1, 3), "gif": (3,)}
 
 
-def check_specs(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
-  """Checks that each spec can be parsed from a record.
-
-  Args:
-    by_path: specs by path.
-  Raises:
-    SpecError: with every spec that cannot.
-  """
-  found = [problem for path, spec in by_path.items() if (problem := _check(path, spec))]
+def _check_specs(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
+  """Raises SpecError with every spec that cannot be parsed from a record."""
+  found = [
+    errors.Mismatch(path, *misfit)
+    for path, spec in by_path.items()
+    if (misfit := _find_misfit(spec))
+  ]
   if found:
     raise errors.mismatch_error("records", found)
 
 
-def _check(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
+def _find_misfit(spec: specs.ExtendedTensorSpec) -> tuple[str, ...]:
+  """Returns why a spec cannot be parsed: expected, got, what to do; () if it can."""
   if not spec.name:
-    return errors.Mismatch(
-      path,
+    return (
       "a name, the key of the feature in the record",
       "a spec without one",
       "Set name=..., or leave the spec out of what is parsed.",
     )
   if spec.time_offsets is not None:
-    return errors.Mismatch(
-      path,
+    return (
       "a spec without time offsets",
       f"time_offsets={spec.time_offsets}",
       "Records are flat: parse windows.flat_specs(specs), then gather the windows.",
     )
   if not spec.shape.is_fully_defined():
-    return errors.Mismatch(
-      path,
+    return (
       "a fully defined shape",
       f"shape {spec.shape}",
       "Use varlen_default_value for a varying length, is_sequence=True for steps.",
     )
   if spec.is_sequence and not math.prod(spec.shape.as_list()):
     # TensorFlow's parser divides by their number, and the process ends.
-    return errors.Mismatch(
-      path,
-      "steps with values",
-      f"none in shape {tuple(spec.shape)}",
-      "Leave the spec out of what is parsed.",
-    )
-  if spec.is_concatenated and (problem := _check_concatenated(path, spec)):
-    return problem
-  if specs.is_encoded_image_spec(spec):
-    return _check_image(path, spec)
-  return _check_plain(path, spec)
+    got = f"none in shape {tuple(spec.shape)}"
+    return "steps with values", got, "Leave the spec out of what is parsed."
+  if spec.is_concatenated:
+    want = "a sequence where the steps are concatenated"
+    if not spec.is_sequence:
+      hint = "Set is_sequence=True, or drop is_concatenated."
+      return want, "one value per record", hint
+    if spec.varlen_default_value is not None:
+      hint = "Drop the varlen_default_value: where a step ends would not be known."
+      return want, "steps of varying length", hint
+  is_image = specs.is_encoded_image_spec(spec)
+  return _find_image_misfit(spec) if is_image else _find_plain_misfit(spec)
 
 
-def _check_concatenated(
-  path: str, spec: specs.ExtendedTensorSpec
-) -> errors.Mismatch | None:
-  want, hint = "a sequence where the steps are concatenated", ""
-  if not spec.is_sequence:
-    hint = "Set is_sequence=True, or drop is_concatenated."
-    return errors.Mismatch(path, want, "one value per record", hint)
-  if spec.varlen_default_value is not None:
-    hint = "Drop the varlen_default_value: where a step ends would not be known."
-    return errors.Mismatch(path, want, "steps of varying length", hint)
-  return None
-
-
-def check_one_layout(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
-  """Checks that the sequences of a dataset are all concatenated, or none is.
-
-  Args:
-    by_path: specs of one dataset by path.
-  Raises:
-    SpecError: with every sequence that is not concatenated beside one that is.
-  """
-  steps = {path: spec for path, spec in by_path.items() if spec.is_sequence}
-  joined = [path for path, spec in steps.items() if spec.is_concatenated]
-  found = [
-    errors.Mismatch(
-      path,
-      f"concatenated steps, as {joined[0]} has",
-      "a list of its own for each step",
-      "A record is a tf.train.Example or a SequenceExample: mark all with "
-      "records.rlds_specs, or none.",
-    )
-    for path, spec in steps.items()
-    if joined and not spec.is_concatenated
-  ]
-  if found:
-    raise errors.mismatch_error("records", found)
-
-
-def _check_image(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
+def _find_image_misfit(spec: specs.ExtendedTensorSpec) -> tuple[str, ...]:
   image_format = (spec.data_format or "").lower()
   dtypes = _IMAGE_DTYPES.get(image_format, ("uint8",))
   if spec.dtype.name not in dtypes:
-    names = " or ".join(dtypes)
-    return errors.Mismatch(
-      path,
-      f"dtype {names} for a {image_format} image",
+    return (
+      f"dtype {' or '.join(dtypes)} for a {image_format} image",
       f"dtype {spec.dtype.name}",
       "Cast in a preprocessor, such as ImageToFloatPreprocessor, before others in a "
       "ComposedPreprocessor. For the encoded bytes, drop the data_format and "
       "declare shape () and dtype string.",
     )
   if spec.shape.rank < 3:
-    return errors.Mismatch(
-      path, "a shape [..., height, width, channels]", f"shape {spec.shape}"
-    )
+    return "a shape [..., height, width, channels]", f"shape {spec.shape}"
   channels = _IMAGE_CHANNELS[image_format]
   if spec.shape[-1] not in channels:
-    names = " or ".join(str(number) for number in channels)
-    return errors.Mismatch(
-      path, f"{names} channels for a {image_format} image", f"{spec.shape[-1]} channels"
-    )
-  return None
+    want = f"{' or '.join(map(str, channels))} channels for a {image_format} image"
+    return want, f"{spec.shape[-1]} channels"
+  return ()
 
 
-def _check_plain(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
-  if spec.dtype.name not in SUPPORTED_DTYPES:
-    return errors.Mismatch(
-      path,
+def _find_plain_misfit(spec: specs.ExtendedTensorSpec) -> tuple[str, ...]:
+  dtype, data_format = spec.dtype.name, packed_format(spec)
+  if dtype not in SUPPORTED_DTYPES:
+    return (
       "a dtype that a record can hold",
-      f"dtype {spec.dtype.name}",
+      f"dtype {dtype}",
       f"Supported are {errors.listing(SUPPORTED_DTYPES)}.",
     )
-  if spec.data_format is not None and not is_raw_format(spec):
+  if spec.data_format is not None and not is_packed(spec):
     formats = (*spec_names.IMAGE_FORMATS, *spec_names.PACKED_FORMATS)
-    return errors.Mismatch(
-      path,
+    return (
       f"a data_format of {errors.listing(formats)} or None",
       f"data_format {spec.data_format!r}",
-      errors.nearest(spec.data_format, formats).strip(),
+      errors.nearest(spec.data_format, formats),
     )
-  data_format = packed_format(spec)
-  if is_raw_format(spec) and spec.dtype == tf.string and data_format != "tensor":
-    return errors.Mismatch(
-      path,
+  if is_packed(spec) and spec.dtype == tf.string and data_format != "tensor":
+    return (
       f"a dtype of fixed size for data_format '{data_format}'",
       "dtype string",
       "Drop the data_format: strings are stored as they are.",
     )
-  if spec.varlen_default_value is not None:
-    return _check_varlen(path, spec)
-  return None
-
-
-def _check_varlen(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
-  if is_raw_format(spec):
-    return errors.Mismatch(
-      path,
-      f"a fixed length for data_format '{packed_format(spec)}'",
+  if spec.varlen_default_value is None:
+    return ()
+  if is_packed(spec):
+    return (
+      f"a fixed length for data_format '{data_format}'",
       "a varlen_default_value",
       "Drop the data_format: a list of values may vary in length.",
     )
   try:
     default_value(spec)
   except ValueError as error:
-    value = spec.varlen_default_value
-    return errors.Mismatch(
-      path, f"{error} as varlen_default_value for dtype {spec.dtype.name}", repr(value)
-    )
-  return None
+    want = f"{error} as varlen_default_value for dtype {dtype}"
+    return want, repr(spec.varlen_default_value)
+  return ()
 
 
-def check_shared_names(
+def _check_agreement(
   by_path: Mapping[str, specs.ExtendedTensorSpec], groups: Iterable[list[str]]
 ) -> None:
-  """Checks that the specs that read one feature ask for the same thing.
+  """Raises SpecError with every spec that disagrees with another of its name.
 
-  Args:
-    by_path: specs by path.
-    groups: lists of paths whose specs have one name and one dataset.
-  Raises:
-    SpecError: with every spec that differs from the first of its group.
+  The sequences of a dataset have to be all concatenated, or none.
   """
   found = [
     errors.Mismatch(
@@ -579,6 +459,21 @@ def check_shared_names(
     for first, *others in groups
     for path in others
     if _signature(by_path[path]) != _signature(by_path[first])
+  ]
+  joined: dict[str, str] = {}
+  for path, spec in by_path.items():
+    if spec.is_concatenated:
+      joined.setdefault(spec.dataset_key, path)
+  found += [
+    errors.Mismatch(
+      path,
+      f"concatenated steps, as {joined[spec.dataset_key]} has",
+      "a list of its own for each step",
+      "A record is a tf.train.Example or a SequenceExample: mark all with "
+      "records.rlds_specs, or none.",
+    )
+    for path, spec in by_path.items()
+    if spec.is_sequence and not spec.is_concatenated and spec.dataset_key in joined
   ]
   if found:
     raise errors.mismatch_error("records", found)
@@ -615,8 +510,13 @@ class RecordFeature:
 
   @property
   def path(self) -> str:
-    """The first path, which stands for the feature in messages."""
+    """The first path."""
     return self.paths[0]
+
+  @property
+  def label(self) -> str:
+    """The first path and the name, for messages."""
+    return f"{self.path} (feature '{self.name}')"
 
   @property
   def is_image(self) -> bool:
@@ -692,25 +592,24 @@ def collect_features(
   """Finds the record features that spec structures read.
 
   Args:
-    spec_structures: structures of specs without time offsets, by what to call them in
-      messages ('features', 'labels'); one of the key '' is not called anything.
+    spec_structures: structures of specs without time offsets, by their name in messages
+      ('features', 'labels'); the name '' is left out.
     decode_images: how encoded images are decoded; False: they are not.
   Returns:
     The features by dataset_key, sorted by name.
   Raises:
-    SpecError: specs that cannot be parsed (all are named), or two specs of one name
-      that do not agree.
+    SpecError: specs that cannot be parsed, or two specs of one name that disagree.
   """
   by_path = {
     f"{label}/{path}" if label else path: specs.ExtendedTensorSpec.to_spec(spec)
     for label, structure in spec_structures.items()
     for path, spec in parsed_specs(structure).items()
   }
-  check_specs(by_path)
+  _check_specs(by_path)
   by_name: dict[tuple[str, str], list[str]] = {}
   for path, spec in sorted(by_path.items()):
     by_name.setdefault((spec.dataset_key, spec.name), []).append(path)
-  check_shared_names(by_path, by_name.values())
+  _check_agreement(by_path, by_name.values())
   features: dict[str, list[RecordFeature]] = {}
   for (dataset_key, name), paths in sorted(by_name.items()):
     is_optional = all(by_path[path].is_optional for path in paths)
@@ -718,8 +617,6 @@ def collect_features(
       name, by_path[paths[0]], tuple(paths), is_optional, decode_images
     )
     features.setdefault(dataset_key, []).append(feature)
-  for of_dataset in features.values():
-    check_one_layout({f.path: f.spec for f in of_dataset})
   if not features:
     raise errors.SpecError(
       "records: expected specs to parse, got none. Declare at least one feature."
@@ -728,29 +625,19 @@ def collect_features(
 
 
 def length_paths(spec_structure: specs.SpecStructure) -> dict[str, str]:
-  """Maps the path of each declared '<path>_length' spec to its sequence's path.
-
-  Args:
-    spec_structure: a structure of specs, perhaps through `add_sequence_length_specs`.
-  Returns:
-    Length paths to sequence paths.
-  """
+  """Maps each declared '<path>_length' to the path of its sequence."""
   flat = specs.flatten_spec_structure(spec_structure)
+
+  def is_length(spec: Any) -> bool:
+    is_number = isinstance(spec, tf.TensorSpec) and spec.dtype.is_integer
+    is_sequence = getattr(spec, "is_sequence", False)
+    return is_number and spec.shape.rank == 0 and not is_sequence
+
   return {
     f"{path}_length": path
     for path, spec in flat.items()
-    if getattr(spec, "is_sequence", False) and _is_length_spec(flat, f"{path}_length")
+    if getattr(spec, "is_sequence", False) and is_length(flat.get(f"{path}_length"))
   }
-
-
-def _is_length_spec(flat: specs.TensorSpecStruct, path: str) -> bool:
-  spec = flat.get(path)
-  return (
-    isinstance(spec, tf.TensorSpec)
-    and spec.shape.rank == 0
-    and spec.dtype.is_integer
-    and not getattr(spec, "is_sequence", False)
-  )
 
 
 def parsed_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
@@ -769,15 +656,11 @@ def parsed_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
 def tensorspec_to_feature_dict(
   tensor_spec_struct: specs.SpecStructure, decode_images: bool = True
 ) -> tuple[dict[str, Any], dict[str, specs.ExtendedTensorSpec]]:
-  """Converts a spec structure to `tf.io` features by name.
+  """Converts a spec structure of one dataset to `tf.io` features by name.
 
   The features have the dtypes that a record can hold; `create_parse_tf_example_fn`
-  casts them back.
+  casts them back. `decode_images` has no effect: an encoded image is a string feature.
 
-  Args:
-    tensor_spec_struct: a structure of specs; of one dataset, since names are the keys.
-    decode_images: kept for Tensor2Robot's callers; an encoded image is a string
-      feature either way.
   Returns:
     `tf.io` features by name, and specs by name.
   Raises:
@@ -797,26 +680,68 @@ def tensorspec_to_feature_dict(
 
 
 def encoded_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
-  """Returns the flat specs with encoded images as the strings that records hold.
+  """Returns flat specs with encoded images [..., h, w, c] as strings [...].
 
-  This is what a parser made with `decode_images=False` gives.
-
-  Args:
-    spec_structure: a structure of specs.
-  Returns:
-    Specs by path; an image spec [..., h, w, c] becomes a string spec [...].
+  A parser made with `decode_images=False` gives these.
   """
-  return specs.TensorSpecStruct(
-    (path, _encoded_spec(spec))
-    for path, spec in specs.flatten_spec_structure(spec_structure).items()
-  )
+  encoded = specs.TensorSpecStruct()
+  for path, spec in specs.flatten_spec_structure(spec_structure).items():
+    if specs.is_encoded_image_spec(spec):
+      fields = {**spec.fields(), "data_format": None, "dtype": tf.string}
+      fields["shape"] = spec.shape[:-3]
+      if spec.varlen_default_value is not None:
+        fields["varlen_default_value"] = ""
+      spec = specs.ExtendedTensorSpec(**fields)
+    encoded[path] = spec
+  return encoded
 
 
-def _encoded_spec(spec: tf.TensorSpec) -> tf.TensorSpec:
-  if not specs.is_encoded_image_spec(spec):
-    return spec
-  fields = {**spec.fields(), "data_format": None, "dtype": tf.string}
-  fields["shape"] = spec.shape[:-3]
-  if spec.varlen_default_value is not None:
-    fields["varlen_default_value"] = ""
-  return specs.ExtendedTensorSpec(**fields)
+def find_flags(
+  serialized: bytes, features: Iterable[RecordFeature]
+) -> specs.TensorSpecStruct:
+  """Finds flags of a record that mark where episodes begin or end, and no spec reads.
+
+  Returns:
+    Optional specs of flags by name; none for a record whose steps are not read.
+  Raises:
+    RecordError: it is no record.
+  """
+  read = {f.name for f in features}
+  kinds = {f.is_concatenated for f in features if f.spec.is_sequence}
+  found = specs.TensorSpecStruct()
+  if len(kinds) != 1:
+    return found
+  (is_concatenated,) = kinds
+  record = protos.RecordContents(serialized)
+  given: Mapping[str, Any] = record.context if is_concatenated else record.steps
+  dtypes = {"int64": tf.int64, "float": tf.float32}
+  for name, values in given.items():
+    first = values if is_concatenated else (values or [protos.Feature()])[0]
+    is_flag = name.rpartition("/")[2] in (IS_FIRST, IS_LAST) and name not in read
+    if is_flag and (dtype := dtypes.get(protos.kind_of(first))):
+      found[name] = specs.ExtendedTensorSpec(
+        *((), dtype, name),
+        is_optional=True,
+        is_sequence=True,
+        is_concatenated=is_concatenated,
+      )
+  return found
+
+
+def set_flags(
+  feature: RecordFeature, contents: protos.RecordContents
+) -> np.ndarray | None:
+  """Returns in which steps a flag is set, bool [T]; None if it is absent or no flag.
+
+  The contents are those of `parse.as_lists`.
+  """
+  steps = contents.steps.get(feature.name) if feature.edge else None
+  if steps is None:
+    return None
+  return np.asarray([any(protos.values_of(step)) for step in steps], bool)
+
+
+def cut_hint(name: str) -> str:
+  """Returns how to make episodes of such records, by the name of a flag."""
+  option = "first" if name.rpartition("/")[2] == IS_FIRST else "last"
+  return f"Make a store of episodes: t2r_seq convert FILES STORE --{option}_key {name}"

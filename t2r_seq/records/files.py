@@ -22,15 +22,11 @@ _HINT = "Name the files, such as 'data/train*.tfrecord'."
 
 
 def pattern_names(file_patterns: Any, where: str = "file patterns") -> list[str]:
-  """Lists file patterns as strings; comma lists stay as they are.
+  """Lists file patterns as strings; comma lists are not split.
 
   Args:
-    file_patterns: see `files.get_data_format_and_filenames_list`.
-    where: who was given them, and as which argument.
-  Returns:
-    The strings, perhaps none.
-  Raises:
-    SpecError: they are neither strings nor paths.
+    file_patterns: see `get_data_format_and_filenames_list`.
+    where: the caller and its argument, for the error.
   """
   if isinstance(file_patterns, (str, os.PathLike)):
     file_patterns = [file_patterns]
@@ -47,15 +43,13 @@ def pattern_names(file_patterns: Any, where: str = "file patterns") -> list[str]
 
 
 def check_file_patterns(where: str, file_patterns: Any) -> Any:
-  """Checks that there is a file pattern; looks for no file.
+  """Checks that there is a file pattern, without looking for files.
 
   Args:
-    where: who was given them, and as which argument.
-    file_patterns: see `files.get_data_format_and_filenames_list`.
+    where: the caller and its argument, for the error.
+    file_patterns: see `get_data_format_and_filenames_list`.
   Returns:
     The patterns, to be read more than once.
-  Raises:
-    SpecError: they are neither strings nor paths, or there is none.
   """
   if isinstance(file_patterns, Iterator):
     file_patterns = list(file_patterns)
@@ -78,12 +72,8 @@ def compression_type(filename: str, compression: str | None = None) -> str:
   """Returns the compression of a file: '', 'GZIP' or 'ZLIB'.
 
   Args:
-    filename: its suffix tells, unless `compression` does.
+    filename: its suffix tells, unless `compression` is given.
     compression: 'GZIP', 'ZLIB', '' for none, or None.
-  Returns:
-    As `tf.data.TFRecordDataset` takes it.
-  Raises:
-    SpecError: no such compression.
   """
   if compression is None:
     return _SUFFIXES.get(os.path.splitext(filename)[1].lower(), "")
@@ -99,19 +89,19 @@ def check_file_types(
   compression: str | None = None,
   array_records: bool = False,
 ) -> None:
-  """Checks that local files are TFRecord files; empty ones are fine.
+  """Checks that local files are TFRecord files; empty ones are valid.
 
-  First the start of each file is looked at, and then its frames. There is a bound on
-  the time of both, so that a first batch does not wait for a number of files: what is
-  not looked at here, TensorFlow's reader finds when it comes to it.
+  Reads the start of each file, and then its frames. The time of both is limited, so
+  that a first batch does not wait for many files: what is not read here, TensorFlow's
+  reader finds later.
 
   Args:
-    filenames: the files; those at URLs are not looked at.
+    filenames: the files; those at URLs are skipped.
     compression: of all files, if the suffixes don't tell.
-    array_records: files of ArrayRecord are fine.
+    array_records: ArrayRecord files are valid.
   Raises:
-    RecordError: names the first file that is none, and says what it looks like; or the
-      first with a frame that is much longer than the file.
+    RecordError: names the first file of another type, and which; or the first with a
+      frame that is much longer than the file.
   """
   plain = []
   deadline = time.monotonic() + _MAX_CHECK_SECS
@@ -132,7 +122,7 @@ def check_file_types(
 
 
 def _check_file_type(filename: str, compression: str) -> bool:
-  """Looks at the start of a file; returns whether there is anything."""
+  """Checks the start of a file; returns whether it has any bytes."""
   try:
     content, error = framing.read_start(filename, compression, framing.HEADER_SIZE)
     if framing.read_length(content) is not None or not (content or error):
@@ -175,9 +165,7 @@ _COMPRESSION_SUFFIXES = (".gz", ".zz", ".zlib")
 def shard_paths(output_path: str, num_shards: int) -> list[str]:
   """Returns the names of a sharded file: 'a-00000-of-00002.tfrecord' and so on.
 
-  Args:
-    output_path: the name without shards; its suffixes stay at the end.
-    num_shards: how many.
+  The suffixes of `output_path` stay at the end.
   """
   root, extension, compression = _split_suffixes(output_path)
   return [
@@ -187,7 +175,7 @@ def shard_paths(output_path: str, num_shards: int) -> list[str]:
 
 
 def token_path(output_path: str, token: str) -> str:
-  """Returns 'a-<token>.tfrecord' for 'a.tfrecord': a name that nobody else has."""
+  """Returns 'a-<token>.tfrecord' for 'a.tfrecord': a unique name."""
   root, extension, compression = _split_suffixes(output_path)
   return f"{root}-{token}{extension}{compression}"
 
@@ -217,7 +205,7 @@ def other_shards(output_path: str, files: Iterable[str]) -> list[str]:
 
 
 def _paths(path: str) -> Any:
-  """Returns what has `exists` and `isdir` for it; local ones need no TensorFlow."""
+  """Returns `tf.io.gfile` for a URL, else `os.path`, which needs no TensorFlow."""
   return tf.io.gfile if "://" in path else os.path
 
 
@@ -244,7 +232,7 @@ _SPECIAL = re.compile(r"[*?\[\\,]|^\w+:(?!//)")
 
 
 def get_batch_size(params: Mapping[str, Any] | None, batch_size: int) -> int:
-  """Returns the batch size to use: that of `params` wins, and is logged."""
+  """Returns the batch size of `params` if they have one, which is logged."""
   wanted = params.get("batch_size") if params else None
   if wanted and wanted != batch_size:
     logging.info(
@@ -259,12 +247,7 @@ def get_batch_size(params: Mapping[str, Any] | None, batch_size: int) -> int:
 def split_file_patterns(file_patterns: FilePatterns) -> list[str]:
   """Splits comma lists and lists of them into single patterns.
 
-  Args:
-    file_patterns: see `get_data_format_and_filenames_list`.
-  Returns:
-    The patterns, with their prefixes; a file of exactly that name stays whole.
-  Raises:
-    SpecError: they are neither strings nor paths.
+  Prefixes stay, and a name with a comma of an existing file stays whole.
   """
   parts = [
     part
@@ -294,15 +277,7 @@ def _listing(pattern: str) -> Iterator[None]:
 
 
 def infer_data_format(file_patterns: FilePatterns) -> str:
-  """Returns the data format of file patterns, which is always 'tfrecord'.
-
-  Args:
-    file_patterns: see `get_data_format_and_filenames_list`.
-  Returns:
-    'tfrecord'.
-  Raises:
-    SpecError: a pattern has the prefix of another format, or is none.
-  """
+  """Returns 'tfrecord'; raises SpecError for a pattern with another prefix."""
   for pattern in split_file_patterns(file_patterns):
     prefix = _PREFIX.match(pattern)
     if prefix and prefix[1] != TFRECORD:
@@ -323,8 +298,8 @@ def get_data_format_and_filenames_list(
       each may start with 'tfrecord:'. A file that has exactly that name comes first.
   Returns:
     The data format, and for each pattern the list of its files, sorted. Hidden files,
-    indices (see `write_index`), `statistics.json` and `*.conversion` only count where
-    the pattern asks for them.
+    indices (see `write_index`), `statistics.json` and `*.conversion` count only if the
+    pattern names them.
   Raises:
     SpecError: a pattern matches no file, or is none.
   """
@@ -364,7 +339,7 @@ def _glob(pattern: str) -> list[str]:
 
 
 def _match(pattern: str) -> list[str]:
-  """Lists what a pattern matches, as TensorFlow does, which is not loaded for it."""
+  """Lists what a pattern matches, as TensorFlow does, without loading it."""
   if "://" in pattern:
     return tf.io.gfile.glob(pattern)
   # Other ways to say the same: of 'any but', and of a character as it is.
@@ -398,11 +373,9 @@ def _shards_of(pattern: str) -> str:
 def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, list[str]]:
   """Finds all files of file patterns.
 
-  Args:
-    file_patterns: see `get_data_format_and_filenames_list`.
   Returns:
     The data format and the files, in the order of the patterns; a file that several
-    patterns match comes once, where the first of them has it.
+    patterns match comes once, at the first of them.
   Raises:
     SpecError: a pattern matches no file.
   """
@@ -424,15 +397,7 @@ def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, lis
 
 
 def get_dataset_metadata(file_patterns: FilePatterns) -> tuple[str, int, int]:
-  """Counts the files, and the records of the first of them.
-
-  Args:
-    file_patterns: see `get_data_format_and_filenames_list`.
-  Returns:
-    The data format, the number of files, and the number of records in the first one.
-  Raises:
-    SpecError: a pattern matches no file.
-  """
+  """Returns the data format, the number of files, and of records in the first one."""
   data_format, filenames = get_data_format_and_filenames(file_patterns)
   first = record_dataset(filenames[:1])
   count = first.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1)
@@ -451,16 +416,16 @@ def record_dataset(
   """Reads serialized records; the same arguments give the same order.
 
   Args:
-    filenames: TFRecord files, compressed or not as their suffixes say; or patterns, see
+    filenames: TFRecord files, compressed or not by their suffixes; or patterns, see
       `get_data_format_and_filenames_list`.
     num_parallel_reads: how many files are read at a time, their records interleaved
       one by one. It changes the order; the speed of the threads does not.
-    shuffle_files: shuffles the files anew in every epoch.
+    shuffle_files: shuffles the files again in every epoch.
     seed: of that shuffle; without one the order is not reproducible.
     compression: of all files, if the suffixes don't tell.
-    check: looks at the frames of each local file.
-    read_file: reads one file, given its name and compression; None: as
-      `tf.data.TFRecordDataset` does, which stops at a damage.
+    check: checks the frames of each local file.
+    read_file: reads one file, given its name and compression; None: by
+      `tf.data.TFRecordDataset`, which stops at a damage.
   Returns:
     Dataset of scalar strings.
   Raises:
@@ -493,27 +458,16 @@ _SPLIT = re.compile(r"([^-./]+)(?:-\d+-of-\d+)?\.(?:tfrecord|array_record)")
 
 
 def file_split(filename: str) -> str | None:
-  """Returns the split that the name of a file tells, as TFDS names them.
+  """Returns the split in the name of a file, as TFDS names them; None for others.
 
-  Args:
-    filename: such as 'bridge-train.tfrecord-00000-of-00010', 'eval.tfrecord.gz'.
-  Returns:
-    'train', 'eval'; None where it is no name of TFRecords.
+  'bridge-train.tfrecord-00000-of-00010' is of 'train', 'eval.tfrecord.gz' of 'eval'.
   """
   found = _SPLIT.search(os.path.basename(filename))
   return found[1] if found else None
 
 
 def files_of_split(where: str, filenames: Iterable[str], split: str) -> list[str]:
-  """Returns the files of a split, by their names.
-
-  Args:
-    where: who asks, for the error.
-    filenames: to choose from.
-    split: the name of the split.
-  Raises:
-    SpecError: there are none; says which splits there are.
-  """
+  """Returns the files of a split, by their names; SpecError if there are none."""
   by_name = {name: file_split(name) for name in filenames}
   found = [name for name, own in by_name.items() if own == split]
   if not found:
@@ -547,11 +501,11 @@ def parallel_read(
 
   Args:
     file_patterns: see `get_data_format_and_filenames_list`.
-    num_shards: how many files there are, for `num_readers`; None counts them. The
-      shuffle is among all files in any case.
+    num_shards: how many files there are, for `num_readers`; None counts them. All files
+      are shuffled in any case.
     num_readers: how many files are read at a time; None for `num_shards`.
-    num_epochs: passes over the files, each shuffled anew and ended before the next
-      begins; None for ever.
+    num_epochs: passes over the files, each shuffled again and ended before the next
+      begins; None for no limit.
     seed: of the shuffle; without one the order is not reproducible.
   Returns:
     Dataset of scalar strings.

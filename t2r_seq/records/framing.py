@@ -1,8 +1,8 @@
-"""The frames of TFRecord files: one walk over them, which says what is damaged.
+"""Reads the frames of TFRecord files, past damaged ones.
 
 A record is its length (8 bytes, little-endian), the length's checksum (4), the data,
-and the data's checksum (4). After a length that is damaged, the next record is found by
-its own: 12 bytes with a fitting checksum, which 4 billion bytes have by chance once.
+and the data's checksum (4). After a damaged length, the next record is found by its
+header: 12 bytes with a fitting checksum, which 4 billion bytes have by chance once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 
 from t2r_seq import errors, imports
 from t2r_seq.imports import tf
+from t2r_seq.records import protos
 
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
@@ -68,14 +69,7 @@ _TABLE_FOOTER = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
 
 
 def looks_like(start: bytes, end: bytes = b"") -> str:
-  """Guesses what a file is.
-
-  Args:
-    start: its first `SAMPLE_SIZE` bytes.
-    end: its last bytes; 8 are enough.
-  Returns:
-    A phrase such as 'an HDF5 file'.
-  """
+  """Guesses the type of a file, such as 'an HDF5 file', by its first and last bytes."""
   if phrase := _other_format(start):
     return phrase
   if end.endswith(_TABLE_FOOTER):
@@ -111,10 +105,10 @@ _TABLE_LIST = _TABLE.tolist()
 
 def masked_crc32c(data: bytes) -> int:
   """Returns the checksum of bytes as TFRecord files hold it."""
-  return int(mask_crc32c(_crc32c(data)))
+  return int(_mask(_crc32c(data)))
 
 
-def mask_crc32c(crc: Any) -> Any:
+def _mask(crc: Any) -> Any:
   """Masks CRC32Cs: ints, or an array of uint32."""
   return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -133,22 +127,8 @@ except ImportError:  # A platform without a wheel.
   _crc32c = _crc32c_by_table
 
 
-def _add_columns(crcs: np.ndarray, columns: Iterable[np.ndarray]) -> np.ndarray:
-  """Extends many CRCs at once, each by one byte per column."""
-  for column in columns:
-    crcs = _TABLE[(crcs ^ column) & 0xFF] ^ (crcs >> 8)
-  return crcs
-
-
 def read_length(header: bytes) -> int | None:
-  """Reads the length of a record from its header.
-
-  Args:
-    header: the length, 8 bytes, and its checksum, 4 bytes.
-  Returns:
-    The number of bytes of the record, or None where the checksum does not fit, or
-    bytes are missing.
-  """
+  """Returns the length of a record from its header; None for a wrong checksum."""
   if len(header) < HEADER_SIZE:
     return None
   length, checksum = struct.unpack("<QI", header)
@@ -156,16 +136,16 @@ def read_length(header: bytes) -> int | None:
 
 
 class Frame(NamedTuple):
-  """A frame; or what is there instead, up to the next one.
+  """A frame, or the damaged bytes up to the next one.
 
   Attributes:
     number: of the record in the file, from 0; bytes that are no frame count as one.
-    start: its first byte; of a compressed file, in the decompressed data.
+    start: its first byte; in a compressed file after decompression.
     stop: where it ends.
-    data: the serialized proto; None where it is damaged, or was not asked for.
-    damage: what was expected and what is there; None where the frame is good.
+    data: the serialized proto; None if it is damaged, or was not requested.
+    damage: what was expected and what there is; None if the frame is good.
     is_framed: its length is good, and all of its bytes are there.
-    ends: the header and the footer, 16 bytes; where it is framed.
+    ends: the header and the footer, 16 bytes, if it is framed.
   """
 
   number: int
@@ -180,17 +160,15 @@ class Frame(NamedTuple):
 def read_frames(
   filename: str, compression: str = "", lengths: Container[int] | None = None
 ) -> Iterator[Frame]:
-  """Goes through a file from its start to its end, past all damages.
+  """Yields the frames of a file from its start to its end, past all damages.
 
   Args:
     filename: a TFRecord file.
     compression: '', 'GZIP' or 'ZLIB'.
-    lengths: of the records that are read, checksums verified; None for all. Of others
-      only the 16 bytes around them are.
-  Yields:
-    Every frame, and what is none.
+    lengths: of the records to read and verify; None for all. Of others only the 16
+      bytes around them are read.
   Raises:
-    OSError: the file cannot be read; a `tf.errors.OpError` of one at a URL.
+    OSError: the file cannot be read; a `tf.errors.OpError` if it is at a URL.
   """
   with _Content(filename, compression) as content:
     number = 0
@@ -253,7 +231,7 @@ def _read_frame(
 
 
 class _Content:
-  """The bytes of a file from first to last, decompressed as they are asked for.
+  """The bytes of a file from first to last, decompressed on demand.
 
   Attributes:
     position: how many were read or skipped.
@@ -282,7 +260,7 @@ class _Content:
     return count <= most and len(self.peek(count)) == count
 
   def peek(self, count: int) -> bytes:
-    """Returns the bytes that follow, fewer where they end; they stay to be read."""
+    """Returns the next bytes, fewer at the end, without reading them."""
     wanted = count - (len(self._buffer) - self._at)
     if wanted > 0:
       parts = [self._buffer[self._at :]]
@@ -293,7 +271,7 @@ class _Content:
     return self._buffer[self._at : self._at + count]
 
   def peek_at(self, offset: int, count: int) -> bytes:
-    """Returns bytes from an offset to the current position; they stay to be read."""
+    """Returns bytes from an offset to the current position without reading them."""
     if self._inflated is not None:
       end = offset + count  # What is peeked at stays in memory.
       return self.peek(end)[offset:] if end <= _MAX_RECORD else b""
@@ -319,14 +297,14 @@ class _Content:
     return _tar_size(peek_at)
 
   def read(self, count: int) -> bytes:
-    """Returns the bytes that follow, fewer where they end."""
+    """Returns the next bytes, fewer at the end."""
     data = self.peek(count)
     self._at += len(data)
     self.position += len(data)
     return data
 
   def skip(self, count: int) -> None:
-    """Leaves out bytes that are there."""
+    """Skips bytes."""
     beyond = count - (len(self._buffer) - self._at)
     if beyond > 0 and self._inflated is None:
       self.position = min(self.position + count, self._size)
@@ -336,17 +314,17 @@ class _Content:
       self.read(count)
 
   def skip_all(self) -> int:
-    """Leaves out all that follows; returns how much it was."""
+    """Skips the rest; returns its size."""
     start = self.position
     while self.read(_SEARCHED_SIZE):
       pass
     return self.position - start
 
   def go_to_header(self) -> int:
-    """Goes to the next header with a fitting checksum, of a frame that is all there.
+    """Goes to the next header with a fitting checksum and a whole frame.
 
-    Returns:
-      Bytes of archives on the way: the frames in them are no records of this file.
+    Returns the bytes of archives on the way: frames in them are no records of the
+    file.
     """
     passed = 0
     while len(data := self.peek(_SEARCHED_SIZE + SAMPLE_SIZE)) >= HEADER_SIZE:
@@ -443,7 +421,7 @@ def _tar_entry_size(header: bytes) -> int | None:
 
 
 def _stored_frames_end(peek_at: Callable[[int, int], bytes], place: int) -> int:
-  """Returns where the records end that the last entry of a cut archive begins with.
+  """Returns where the records in the last entry of a cut archive end.
 
   The entry's own size is that before the cut: true records may follow.
   """
@@ -458,25 +436,23 @@ def _stored_frames_end(peek_at: Callable[[int, int], bytes], place: int) -> int:
 def _fit(data: np.ndarray, count: int) -> np.ndarray:
   """Whether each of the first positions can be the start of a header, bool [count]."""
   crcs = np.full(count, 0xFFFFFFFF, np.uint32)
-  crcs = _add_columns(crcs, (data[i : i + count] for i in range(8)))
+  for i in range(8):  # Many CRCs at once, each extended by one byte.
+    crcs = _TABLE[(crcs ^ data[i : i + count]) & 0xFF] ^ (crcs >> 8)
   found = np.zeros(count, np.uint32)
   for i in range(FOOTER_SIZE):
     found |= data[8 + i : 8 + i + count].astype(np.uint32) << np.uint32(8 * i)
-  return np.asarray(mask_crc32c(crcs ^ np.uint32(0xFFFFFFFF)) == found)
+  return np.asarray(_mask(crcs ^ np.uint32(0xFFFFFFFF)) == found)
 
 
 def inflate(file: Any) -> Iterator[bytes]:
-  """Decompresses a gzip or zlib file, or several that follow each other in one.
+  """Yields the content of a gzip or zlib file, or of several in one, in parts.
 
-  Args:
-    file: has a `read`.
-  Yields:
-    The content in parts, none of them empty.
   Raises:
-    zlib.error: it is damaged; after all that comes before the damage.
+    zlib.error: it is damaged; after the content before the damage.
     EOFError: it ends too early.
   """
-  inflater, is_empty = _new_inflater(), True
+  bits = zlib.MAX_WBITS | 32  # The header tells gzip from zlib.
+  inflater, is_empty = zlib.decompressobj(bits), True
   while chunk := file.read(_CHUNK_SIZE):
     is_empty = False
     while chunk:
@@ -484,40 +460,31 @@ def inflate(file: Any) -> Iterator[bytes]:
       try:
         data = inflater.decompress(chunk, _SEARCHED_SIZE)
       except zlib.error:
-        yield from _up_to_damage(before, chunk)
+        # Byte by byte: of a damaged chunk zlib gives nothing at once.
+        with contextlib.suppress(zlib.error):
+          for place in range(len(chunk)):
+            if data := before.decompress(chunk[place : place + 1]):
+              yield data
         raise
       if data:
         yield data
       chunk = inflater.unconsumed_tail or inflater.unused_data
       if inflater.eof and chunk:
-        inflater = _new_inflater()
+        inflater = zlib.decompressobj(bits)
   yield from iter(lambda: inflater.decompress(b"", _SEARCHED_SIZE), b"")
   if not inflater.eof and not is_empty:
     raise EOFError("the compressed data ends too early")
 
 
-def _new_inflater() -> Any:
-  # 32: the header tells gzip from zlib.
-  return zlib.decompressobj(zlib.MAX_WBITS | 32)
-
-
-def _up_to_damage(inflater: Any, chunk: bytes) -> Iterator[bytes]:
-  """Decompresses byte by byte: of a damaged chunk zlib gives nothing at once."""
-  with contextlib.suppress(zlib.error):
-    for place in range(len(chunk)):
-      if data := inflater.decompress(chunk[place : place + 1]):
-        yield data
-
-
 def open_file(filename: str) -> Any:
-  """Opens a file for reading, wherever it is; a local one the quick way."""
+  """Opens a file or URL for reading; a local one without TensorFlow."""
   if "://" in filename:
     return tf.io.gfile.GFile(filename, "rb")
   return open(os.fspath(filename), "rb", buffering=0)
 
 
 def file_size(filename: str) -> int:
-  """Returns the bytes of a file, wherever it is."""
+  """Returns the bytes of a file or URL."""
   if "://" in filename:
     return tf.io.gfile.stat(filename).length
   return os.stat(filename).st_size
@@ -530,8 +497,7 @@ class Record:
   Attributes:
     filename: the file.
     index: number of the record in the file, from 0.
-    offset: where its frame starts, in bytes; of a compressed file, in the
-      decompressed data.
+    offset: where its frame starts, in bytes; in a compressed file after decompression.
     data: the serialized proto.
   """
 
@@ -545,6 +511,13 @@ class Record:
     """Names file, record and byte, for messages."""
     return place(self.filename, self.index, self.offset)
 
+  def contents(self) -> protos.RecordContents:
+    """Returns its features; raises RecordError with the place for other bytes."""
+    try:
+      return protos.RecordContents(self.data)
+    except errors.RecordError as error:
+      raise errors.RecordError(f"{self.place}: {error}") from error
+
 
 def place(filename: str, index: int, offset: int) -> str:
   """Names file, record and byte, for messages."""
@@ -556,7 +529,7 @@ _ARRAY_BATCH = 64
 
 
 def is_array_record(filename: str) -> bool:
-  """Whether a local file is one of ArrayRecord, as TFDS and Grain write them."""
+  """Whether a local file is an ArrayRecord file, as TFDS and Grain write them."""
   if "://" in filename or "record" not in os.path.basename(filename).lower():
     return False
   try:
@@ -567,7 +540,7 @@ def is_array_record(filename: str) -> bool:
 
 
 def _iterate_array(filename: str) -> Iterator[Record]:
-  """Reads the records of an ArrayRecord file; their offsets are their numbers."""
+  """Yields the records of an ArrayRecord file; their offsets are their numbers."""
   module = imports.load_extra("array_record.python.array_record_module", "array_record")
   reader = module.ArrayRecordReader(filename)
   try:
@@ -595,13 +568,11 @@ def _iterate_array(filename: str) -> Iterator[Record]:
 
 
 def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
-  """Reads the records of a file, checksums verified.
+  """Yields the records of a TFRecord or ArrayRecord file, checksums verified.
 
   Args:
-    filename: a TFRecord file, or one of ArrayRecord (extra `array_record`).
+    filename: the file; ArrayRecord needs the extra `array_record`.
     compression: '', 'GZIP' or 'ZLIB'.
-  Yields:
-    The records in order.
   Raises:
     RecordError: a damaged frame or record, after all that come before it; or a file
       that cannot be read.
@@ -621,7 +592,7 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
 
 
 def damage_error(filename: str, frame: Frame) -> errors.RecordError:
-  """Says what is wrong with the first damaged frame of a file."""
+  """Builds the error for the first damaged frame of a file."""
   hint = "The records before it are good." if frame.number else ""
   mismatch = errors.Mismatch("frame", *(frame.damage or ("", "")), hint)
   where = place(filename, frame.number, frame.start)
@@ -629,17 +600,17 @@ def damage_error(filename: str, frame: Frame) -> errors.RecordError:
 
 
 def check_lengths(filename: str, deadline: float = math.inf) -> None:
-  """Checks that TensorFlow's reader can be given a file, whatever is wrong with it.
+  """Checks that TensorFlow's reader can be given an uncompressed file.
 
-  It asks for as much memory as a frame says; where a length that is a lie has a fitting
+  It allocates as much memory as a frame claims. If a false length has a fitting
   checksum, the process dies of that.
 
   Args:
-    filename: of an uncompressed TFRecord file; of a compressed one it is no matter.
-    deadline: by `time.monotonic`, when to leave off.
+    filename: of a TFRecord file.
+    deadline: by `time.monotonic`, when to stop.
   Raises:
-    RecordError: a frame is longer than the whole file, and more than a GiB. One that
-      is shorter is of a file that was cut, and the reader says so.
+    RecordError: a frame is longer than the whole file, and more than a GiB. The reader
+      itself reports a shorter one, of a file that was cut.
     OSError: the file cannot be read.
   """
   found = _find_too_long(filename, deadline)
@@ -649,10 +620,7 @@ def check_lengths(filename: str, deadline: float = math.inf) -> None:
 
 
 def num_readable(filename: str) -> int:
-  """Returns how many records TensorFlow's reader may be asked for; -1 for any number.
-
-  See `check_lengths`.
-  """
+  """Returns how many records TensorFlow's reader can read; -1 for all."""
   found = _find_too_long(filename)
   return -1 if found is None else found[0]
 
@@ -686,17 +654,7 @@ def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int]
 def read_start(
   filename: str, compression: str, count: int
 ) -> tuple[bytes, Exception | None]:
-  """Reads the first bytes of a file, decompressed.
-
-  Args:
-    filename: the file.
-    compression: '', 'GZIP' or 'ZLIB'.
-    count: the most bytes to read.
-  Returns:
-    The bytes, and why there are fewer, where they cannot be decompressed.
-  Raises:
-    OSError: the file cannot be read.
-  """
+  """Returns the first bytes of a file, decompressed, and why there are fewer."""
   with _Content(filename, compression) as content:
     return content.read(count), content.error
 
@@ -709,14 +667,7 @@ _NUM_LOOKED_AT = 16
 
 
 def batch_size(lengths: Iterable[int], max_bytes: int = _BATCH_BYTES) -> int:
-  """Returns how many records make a batch, by the longest of the first ones.
-
-  Args:
-    lengths: of the records in bytes; no more than the first are asked for.
-    max_bytes: of a batch, if that is less than usual.
-  Returns:
-    At least 1.
-  """
+  """Returns how many records make a batch, by the longest of the first ones."""
   longest = max(itertools.islice(lengths, _NUM_LOOKED_AT), default=1)
   wanted = min(_BATCH_BYTES, max_bytes)
   return min(max(wanted // max(longest, 1), 1), _MAX_BATCH)

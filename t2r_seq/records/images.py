@@ -75,7 +75,7 @@ class ImageDecoding:
     return bool(self.crops or self.resized)
 
   def to_stage(self) -> dict[str, Any]:
-    """Returns it as JSON, with the name of the class as 'stage'; see `from_stage`."""
+    """Returns it as JSON, with the name of the class as 'stage'."""
     return {
       "stage": type(self).__name__,
       "fancy_upscaling": bool(self.fancy_upscaling),
@@ -92,7 +92,7 @@ class ImageDecoding:
     return cls(**{name: value for name, value in stage.items() if name != "stage"})
 
   def crop(self, path: str, spec: tf.TensorSpec) -> tuple[int, int, int, int] | None:
-    """Returns the window of an image, found by its path or its spec's name; or None."""
+    """Returns the window of an image, by its path or its spec's name; None for none."""
     for name in (path, spec.name):
       if name in self.crops:
         y, x, height, width = map(int, self.crops[name])
@@ -109,13 +109,11 @@ class ImageDecoding:
   def crop_specs(
     self, operation: str, flat: specs.TensorSpecStruct
   ) -> specs.TensorSpecStruct:
-    """Gives the specs of whole images the sizes of their windows.
+    """Returns the specs with the sizes of the windows of whole images.
 
     Args:
-      operation: starts the message.
+      operation: for the error.
       flat: specs by path.
-    Returns:
-      The same, with other shapes where there is a window.
     Raises:
       SpecError: a window, or a name to resize, is of no image among them.
     """
@@ -142,11 +140,7 @@ class ImageDecoding:
     return cropped
 
   def check(self, operation: str, flat: specs.TensorSpecStruct) -> None:
-    """Checks that specs have the sizes of their windows.
-
-    Raises:
-      SpecError: they do not, or a window is of no image among them.
-    """
+    """Raises SpecError if specs have other sizes than their windows."""
     cropped = self.crop_specs(operation, flat) if self.changes_size else flat
     found = [
       errors.Mismatch(
@@ -168,12 +162,12 @@ class ImageDecoding:
       spec: an image spec [..., h, w, c].
       path: where the spec is.
     Returns:
-      [height, width, channels]: its window, or the image, whatever its size.
+      [height, width, channels]: its window, or the image, of any size.
     """
     crop = self.crop(path, spec)
-    if _is_jpeg(spec) and crop is not None:
+    if _format(spec) == "jpeg" and crop is not None:
       return self._decode_window(encoded, crop, spec.shape[-1])
-    if _is_jpeg(spec) and (not self.fancy_upscaling or self.dct_method):
+    if _format(spec) == "jpeg" and (not self.fancy_upscaling or self.dct_method):
       image = tf.io.decode_jpeg(
         encoded,
         spec.shape[-1],
@@ -195,7 +189,8 @@ class ImageDecoding:
       return tf.io.encode_png(tf.zeros(spec.shape[-3:], spec.dtype))
     y, x, height, width = crop
     zeros = tf.zeros([y + height, x + width, 1], spec.dtype)
-    return tf.io.encode_jpeg(zeros) if _is_jpeg(spec) else tf.io.encode_png(zeros)
+    is_jpeg = _format(spec) == "jpeg"
+    return tf.io.encode_jpeg(zeros) if is_jpeg else tf.io.encode_png(zeros)
 
   def _decode_window(
     self, encoded: tf.Tensor, crop: tuple[int, int, int, int], channels: int
@@ -221,11 +216,7 @@ DecodeImages = bool | ImageDecoding
 
 
 def image_decoding(decode_images: DecodeImages) -> ImageDecoding:
-  """Returns how images are decoded, if they are.
-
-  Raises:
-    SpecError: it is neither a bool nor an `ImageDecoding`.
-  """
+  """Returns the `ImageDecoding` of an option `decode_images`; SpecError for no such."""
   if isinstance(decode_images, ImageDecoding):
     return decode_images
   if isinstance(decode_images, (bool, np.bool_)):
@@ -236,13 +227,13 @@ def image_decoding(decode_images: DecodeImages) -> ImageDecoding:
   )
 
 
-def _is_jpeg(spec: tf.TensorSpec) -> bool:
-  return (spec.data_format or "").lower() == "jpeg"
+def _format(spec: tf.TensorSpec) -> str:
+  return (spec.data_format or "").lower()
 
 
 def _decode_any(encoded: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
   channels = spec.shape[-1]
-  if channels == 1 and (spec.data_format or "").lower() == "bmp":
+  if channels == 1 and _format(spec) == "bmp":
     channels = 0  # As stored: the op converts no BMP to gray, but reads gray ones.
   return tf.io.decode_image(
     encoded, channels=channels, dtype=spec.dtype, expand_animations=False
@@ -297,16 +288,7 @@ def decode_to_list(
   path: str,
   how: DecodeImages = True,
 ) -> RowList:
-  """Decodes encoded images as `decode_images` does, to images that are kept apart.
-
-  Args:
-    encoded: N strings.
-    spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
-    path: where the spec is, for the error at run time.
-    how: the way of decoding, an `ImageDecoding`.
-  Returns:
-    N images [h, w, c] of the spec's dtype; of cropped images the windows.
-  """
+  """Decodes N encoded images as `decode_images` does, to a list of separate images."""
   decoding = image_decoding(how)
   image_shape = decoding.image_shape(path, spec)
 
@@ -349,7 +331,7 @@ def decode_to_list(
 def _check_depth(
   heads: tf.Tensor, is_empty: tf.Tensor, dtype: tf.DType, path: str
 ) -> tf.Operation:
-  """Refuses what the decoder would rescale by 257: 16 bits to 8, or the reverse."""
+  """Fails at images that the decoder would rescale: 16 bits to 8, or the reverse."""
   is_deep = dtype == tf.uint16
   signature = tf.constant(list(image_headers.PNG_SIGNATURE), tf.uint8)
   is_png = tf.reduce_all(heads[..., : signature.shape[0]] == signature, axis=-1)
@@ -373,19 +355,23 @@ def create_compress_fn(
   """Creates a function for `Dataset.map` that encodes images as JPEG.
 
   Args:
-    feature_spec: its specs of data_format 'jpeg' say which leaves to encode.
+    feature_spec: its specs of data_format 'jpeg' name the leaves to encode.
     label_spec: the same for labels, or None.
     quality: from 0 to 100.
   Returns:
-    A function of features and labels, or features alone, that gives both as
-    TensorSpecStructs (labels None where there are none); images [..., h, w, c],
-    integer or float in [0, 1], become strings [...]. It raises SpecError for images of
-    another size than the spec's, which would be cut up otherwise.
+    A function of features and labels, or features alone, that returns both as
+    TensorSpecStructs (labels None if there are none); images [..., h, w, c], integer or
+    float in [0, 1], become strings [...]. It raises SpecError for images of another
+    size than the spec's.
   """
 
   def compress(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> Any:
     image = tf.convert_to_tensor(image)
-    _check_image(path, spec, image)
+    has_rank, size = (image.shape.rank or 0) >= 3, spec.shape[-3:]
+    if not has_rank or not image.shape[-3:].is_compatible_with(size):
+      got = errors.describe(image)
+      found = [errors.Mismatch(path, f"images of {tuple(size)}", got)]
+      raise errors.mismatch_error("compress", found)
     pixels = tf.image.convert_image_dtype(image, tf.uint8, saturate=True)
     encoded = tf.map_fn(
       lambda single: tf.io.encode_jpeg(single, quality=quality),
@@ -403,12 +389,7 @@ def create_decompress_fn(
 ) -> Callable[..., tuple[Any, Any]]:
   """Creates the inverse of `create_compress_fn`'s function; the dtype is the spec's.
 
-  Args:
-    feature_spec: its specs of data_format 'jpeg' say which leaves to decode.
-    label_spec: the same for labels, or None.
-  Returns:
-    A function of features and labels, or features alone; strings [...] become images
-    [..., h, w, c]. Floats are in [0, 1].
+  Strings [...] become images [..., h, w, c]; floats are in [0, 1].
   """
 
   def decompress(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> Any:
@@ -419,34 +400,21 @@ def create_decompress_fn(
   return _create_fn(feature_spec, label_spec, decompress)
 
 
-def _check_image(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> None:
-  has_rank = (image.shape.rank or 0) >= 3
-  if not has_rank or not image.shape[-3:].is_compatible_with(spec.shape[-3:]):
-    want = f"images of {tuple(spec.shape[-3:])}"
-    found = [errors.Mismatch(path, want, errors.describe(image))]
-    raise errors.mismatch_error("compress", found)
-
-
 def _create_fn(
   feature_spec: specs.SpecStructure,
   label_spec: specs.SpecStructure | None,
   convert: _Convert,
 ) -> Callable[..., tuple[Any, Any]]:
+  def convert_all(structure: specs.SpecStructure, tensors: Any) -> Any:
+    flat = specs.flatten_spec_structure(tensors)
+    for path, spec in specs.flatten_spec_structure(structure).items():
+      if path in flat and (getattr(spec, "data_format", "") or "").lower() == "jpeg":
+        flat[path] = convert(path, spec, flat[path])
+    return flat
+
   def convert_fn(features: Any, labels: Any = None) -> tuple[Any, Any]:
-    converted = _convert_all(feature_spec, features, convert)
-    if labels is None or label_spec is None:
-      return converted, labels
-    return converted, _convert_all(label_spec, labels, convert)
+    if labels is not None and label_spec is not None:
+      labels = convert_all(label_spec, labels)
+    return convert_all(feature_spec, features), labels
 
   return convert_fn
-
-
-def _convert_all(
-  spec_structure: specs.SpecStructure, tensors: Any, convert: _Convert
-) -> specs.TensorSpecStruct:
-  flat = specs.flatten_spec_structure(tensors)
-  for path, spec in specs.flatten_spec_structure(spec_structure).items():
-    data_format = getattr(spec, "data_format", None) or ""
-    if path in flat and data_format.lower() == "jpeg":
-      flat[path] = convert(path, spec, flat[path])
-  return flat

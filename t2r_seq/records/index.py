@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.records import contents, explain, files, framing, index_file, rlds
+from t2r_seq.records import explain, files, framing, index_file, rlds
 from t2r_seq.records import features as features_lib
 from t2r_seq.records.index_file import FileIndex
+from t2r_seq.records.protos import RecordContents
 
 FRESH, MISSING, STALE, DAMAGED = "fresh", "missing", "stale", "damaged"
 _CHUNK_SIZE = 1 << 20
@@ -201,7 +202,7 @@ def _ends_of(filename: str, frame: framing.Frame) -> bytes:
 
 def _count(data: bytes, place: str) -> dict[str, int]:
   try:
-    return rlds.divide_unknown(contents.RecordContents(data)).num_steps
+    return rlds.divide_unknown(RecordContents(data)).num_steps
   except errors.RecordError as error:
     raise errors.RecordError(f"{place}: {error}") from error
 

@@ -1,9 +1,15 @@
-"""What is in TFRecord files: a summary, a table, and a spec that parses them."""
+"""What is in TFRecord files: a summary, a table, and a spec that parses them.
+
+Damage is rare. A list of values unlike more than nineteen in twenty others is kept
+apart: one image in a thousand that is none, or one step with a value too few, would
+otherwise make a camera text and a pose ragged.
+"""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,10 +18,85 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.imports import tf
-from t2r_seq.records import contents, files, framing, protos, rlds
-from t2r_seq.records.features import KINDS, RecordFeature
-from t2r_seq.records.tally import FeatureSummary, Tally, span, variant_text
-from t2r_seq.specs import image_headers
+from t2r_seq.records import files, framing, protos, rlds
+from t2r_seq.records.features import KINDS, RecordFeature, read_tensor_header
+from t2r_seq.specs.image_headers import ImageHeader, read_image_header
+
+# How many bytes of a byte string decide whether it is text.
+_TEXT_SAMPLE = 256
+# Of tensors whose last value stands for all the others.
+_MAX_REPEATED_BYTES = 1 << 26
+# Odd values are rarer than one in so many, of records and of steps, and of few forms: a
+# list of many lengths is ragged.
+_RARE, _MAX_ODD = 20, 4
+
+_Tensor = tuple["tf.DType", tuple[int, ...]]
+# The kind, the number of values, and the headers of images and tensors in the bytes,
+# None for others.
+_Form = tuple[str, int, frozenset[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class OddValues:
+  """Values of a feature that nearly all of its others are unlike.
+
+  Attributes:
+    num_values: how many records, or steps, have such.
+    got: what they are, as text: '4 x float'.
+    usual: what the others are.
+    example: where the first is.
+  """
+
+  num_values: int
+  got: str
+  usual: str
+  example: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSummary:
+  """One feature over all records.
+
+  Attributes:
+    name: key in the record.
+    is_sequence: in the feature lists, one list of values per step.
+    kind: 'int64', 'float', 'bytes', 'mixed', or '' if it never has a value.
+    num_records: how many records have it.
+    min_length: fewest values of a record, or of a step; here and below without `odd`.
+    max_length: most values of a record, or of a step.
+    min_steps: fewest steps of a record; 0 for context features.
+    max_steps: most steps of a record; 0 for context features.
+    guess: what it may be, as text: 'float32', 'jpeg 64x64x3', 'text', ...
+    images: the different headers, if all values that are not empty are images.
+    min_value: of int64 features.
+    max_value: of int64 features.
+    tensors: the different dtypes and shapes, if all values that are not empty are
+      serialized tensors.
+    num_values: records, or steps, with this feature.
+    odd: lists that nearly all others are unlike; no spec is proposed for them.
+  """
+
+  name: str
+  is_sequence: bool
+  kind: str
+  num_records: int
+  min_length: int
+  max_length: int
+  min_steps: int
+  max_steps: int
+  guess: str
+  images: tuple[ImageHeader, ...] = ()
+  min_value: int | None = None
+  max_value: int | None = None
+  tensors: tuple[_Tensor, ...] = ()
+  num_values: int = 0
+  odd: tuple[OddValues, ...] = ()
+
+  @property
+  def variant(self) -> str:
+    """How many values of which kind it has, as text: '7 x float'."""
+    what = _guess_images(self.images) if self.images else self.kind
+    return f"{_span(self.min_length, self.max_length)} x {what or 'no kind'}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +111,13 @@ class RecordSummary:
     features: context features first, each sorted by name.
     is_rlds: RLDS episodes as TFDS writes them: Examples with sequences, whose steps
       are concatenated.
-    damages: what is wrong with files that are damaged, or hold records or bytes of
-      another kind, by name; of these the records before the first damage were read.
-    schemas: the same of the records that are alike: of features with the same names,
-      kinds, numbers of values and sizes of images. The most frequent first. A list
-      whose length varies much is one feature all the same.
+    damages: by name of the file, the first damage, record or bytes of another kind; the
+      records before it were read.
+    schemas: the same of records that are alike: of features with the same names, kinds,
+      numbers of values and sizes of images. The most frequent first. A list whose
+      length varies much is one feature all the same.
     example: where the first record is.
-    num_empty: records whose sequences have no step: episodes that nothing is read of.
+    num_empty: records whose sequences have no step: episodes without a window.
   """
 
   files: tuple[str, ...]
@@ -50,6 +131,78 @@ class RecordSummary:
   example: str = ""
   num_empty: int = 0
 
+  def __str__(self) -> str:
+    heading = self._heading()
+    if not self.features:
+      return f"{heading}, no features".replace(f", {self.proto}", "")
+    rows = [_COLUMNS, *(_row(each, self.num_records) for each in self.features)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, tuple("─" * width for width in widths))
+    lines = []
+    for row in rows:
+      cells = [
+        cell.rjust(width) if column in _RIGHT_ALIGNED else cell.ljust(width)
+        for cell, width, column in zip(row, widths, _COLUMNS, strict=True)
+      ]
+      lines.append("  ".join(cells).rstrip())
+    return "\n".join([heading, "", *lines])
+
+  def _heading(self) -> str:
+    names = self.files[0] if len(self.files) == 1 else f"{len(self.files)} files"
+    whole = "whole " if self.damages else ""
+    plural = "" if self.num_records == 1 else "s"
+    count = f"{self.num_records} {whole}record{plural}"
+    if not self.is_complete:
+      count = f"the first {count}"
+    proto = f"{self.proto} (RLDS episodes)" if self.is_rlds else self.proto
+    empty = f", {self.num_empty} without a step" if self.num_empty else ""
+    return f"{names}: {count}, {proto}{empty}"
+
+  def describe_schemas(self) -> list[str]:
+    """Returns lines on each schema and how it differs from the most frequent one.
+
+    There are none if all records are alike.
+    """
+    if len(self.schemas) < 2:
+      return []
+    shown = self.schemas[:_MAX_SCHEMAS]
+    numbers = ", ".join(f"{len(schema.files):,}" for schema in shown)
+    lines = [f"{len(self.schemas):,} schemas: {numbers} files"]
+    main = {(f.is_sequence, f.name): f.variant for f in self.schemas[0].features}
+    for number, schema in enumerate(shown, 1):
+      found = {(f.is_sequence, f.name): f.variant for f in schema.features}
+      texts = [f"no '{place[1]}'" for place in main if place not in found]
+      texts += [f"also '{place[1]}'" for place in found if place not in main]
+      texts += [
+        f"'{place[1]}': {found[place]}, not {variant}"
+        for place, variant in main.items()
+        if found.get(place, variant) != variant
+      ]
+      rest = len(texts) - _MAX_DIFFERENCES
+      texts = texts[:_MAX_DIFFERENCES] + ([f"and {rest} more"] if rest > 0 else [])
+      plural = "" if schema.num_records == 1 else "s"
+      lines.append(
+        f"{number}: {schema.num_records:,} record{plural}, first {schema.example}"
+        + (f": {'; '.join(texts)}" if texts else "")
+      )
+    rest = len(self.schemas) - _MAX_SCHEMAS
+    return lines + ([f"and {rest} more"] if rest > 0 else [])
+
+  def describe_odd_values(self) -> list[str]:
+    """Returns a line for each kind of values that nearly all others are unlike.
+
+    `propose_spec` ignores them.
+    """
+    return [
+      f"'{feature.name}': {odd.num_values:,} of {feature.num_values:,} "
+      f"{'steps' if feature.is_sequence else 'records'} "
+      f"{'has' if odd.num_values == 1 else 'have'} {odd.got}, not {odd.usual}: "
+      + ("" if odd.num_values == 1 else "such as ")
+      + odd.example
+      for feature in self.features
+      for odd in feature.odd
+    ]
+
 
 def inspect_records(
   path: files.FilePatterns,
@@ -57,7 +210,7 @@ def inspect_records(
   compression: str | None = None,
   allow_damage: bool = False,
 ) -> RecordSummary:
-  """Reads TFRecord files, whatever they hold, and summarises their features.
+  """Reads TFRecord files of any content and summarises their features.
 
   Args:
     path: a file, or file patterns.
@@ -65,46 +218,30 @@ def inspect_records(
     compression: of all files, if the suffixes don't tell.
     allow_damage: reads a damaged file up to its damage, which the summary names;
       otherwise it is an error.
-  Returns:
-    The summary.
   Raises:
     SpecError: the patterns match no file.
-    RecordError: a damaged file, or records that are no protos of the two kinds; a
-      damage that is allowed, where no file has a whole record.
+    RecordError: a damaged file, or records that are no protos of the two kinds; an
+      allowed damage, if no file has a whole record.
   """
   _, filenames = files.get_data_format_and_filenames(path)
   damages: dict[str, errors.RecordError] = {}
-  readable = []
-  for filename in filenames:
-    try:
-      files.check_file_types([filename], compression, array_records=True)
-      readable.append(filename)
-    except errors.RecordError as error:
-      if not allow_damage:
-        raise
-      damages[filename] = error
-  noted = damages if allow_damage else None
-  found = _read_whole(readable, compression, noted)
-  summary = summarize_records(found, filenames, max_records, noted)
+
+  def read_up_to_damage() -> Iterator[framing.Record]:
+    for filename in filenames:
+      try:
+        files.check_file_types([filename], compression, array_records=True)
+        kind = files.compression_type(filename, compression)
+        yield from framing.iterate_records(filename, kind)
+      except errors.RecordError as damage:
+        if not allow_damage:
+          raise
+        damages.setdefault(filename, damage)
+
+  recorded = damages if allow_damage else None
+  summary = summarize_records(read_up_to_damage(), filenames, max_records, recorded)
   if damages and not summary.num_records:
     raise next(iter(damages.values()))
   return dataclasses.replace(summary, damages=damages)
-
-
-def _read_whole(
-  filenames: Iterable[str],
-  compression: str | None,
-  damages: dict[str, errors.RecordError] | None,
-) -> Iterator[framing.Record]:
-  """Yields the records of each file up to its first damage: an error, or noted."""
-  for filename in filenames:
-    kind = files.compression_type(filename, compression)
-    try:
-      yield from framing.iterate_records(filename, kind)
-    except errors.RecordError as damage:
-      if damages is None:
-        raise
-      damages.setdefault(filename, damage)
 
 
 def summarize_records(
@@ -119,12 +256,8 @@ def summarize_records(
     records: of `framing.iterate_records`.
     filenames: for the summary.
     max_records: stops after so many records.
-    damages: takes the records that are none of the two kinds of protos, the first of
-      each file; None: they are an error.
-  Returns:
-    The summary.
-  Raises:
-    RecordError: a record is none of the two kinds of protos.
+    damages: receives the first record of each file that is no proto of the two kinds;
+      None: it is an error.
   """
   schemas, num_records, is_complete = _Schemas(), 0, True
   for record in records:
@@ -132,7 +265,7 @@ def summarize_records(
       is_complete = False
       break
     try:
-      schemas.add(record, contents.read_contents(record))
+      schemas.add(record, record.contents())
     except errors.RecordError as error:
       if damages is None:
         raise
@@ -146,8 +279,210 @@ def summarize_records(
   )
 
 
+class _Seen:
+  """Counts lists of one form."""
+
+  def __init__(self, example: str) -> None:
+    self.example = example
+    self.num_values = self.num_records = 0
+    # The lowest and the highest integer, and number of bytes.
+    self.integers: list[int] = []
+    self.sizes: list[int] = []
+    self.is_text = True
+
+  def add(self, kind: str, values: Any) -> None:
+    self.num_values += 1
+    if kind == "int64":
+      self.integers = _widen(self.integers, values)
+    elif kind == "bytes":
+      self.sizes = _widen(self.sizes, [len(value) for value in values])
+      self.is_text = self.is_text and all(_is_text(value) for value in values)
+
+  def merge(self, other: _Seen) -> None:
+    self.num_values += other.num_values
+    self.num_records += other.num_records
+    self.integers = _widen(self.integers, other.integers)
+    self.sizes = _widen(self.sizes, other.sizes)
+    self.is_text &= other.is_text
+
+
+def _widen(span: list[int], values: Iterable[int]) -> list[int]:
+  found = [*span, *values]
+  return [min(found), max(found)] if found else []
+
+
+class _FeatureForms:
+  """Collects the forms of one feature's lists."""
+
+  def __init__(self) -> None:
+    self.num_records = 0
+    self._steps: set[int] = set()
+    self._forms: dict[_Form, _Seen] = {}
+
+  def add(
+    self, steps: list[protos.Feature], is_sequence: bool, record: framing.Record
+  ) -> None:
+    """Adds the lists of one record: one per step, or the only one."""
+    self.num_records += 1
+    if is_sequence:
+      self._steps.add(len(steps))
+    forms: set[_Form] = set()
+    for number, feature in enumerate(steps):
+      values = protos.values_of(feature)
+      kind = protos.kind_of(feature) if len(values) else ""
+      headers = map(_header, filter(None, values)) if kind == "bytes" else ()
+      form = kind, len(values), frozenset(headers)
+      seen = self._forms.get(form)
+      if seen is None:
+        step = f", step {number}" if is_sequence else ""
+        seen = self._forms[form] = _Seen(record.place + step)
+      seen.add(kind, values)
+      forms.add(form)
+    for form in forms:
+      self._forms[form].num_records += 1
+
+  def merge(self, other: _FeatureForms) -> None:
+    """Adds the forms of the same feature in other records."""
+    self.num_records += other.num_records
+    self._steps |= other._steps
+    for form, seen in other._forms.items():
+      self._forms.setdefault(form, _Seen(seen.example)).merge(seen)
+
+  def freeze(self, name: str, is_sequence: bool) -> FeatureSummary:
+    """Returns the summary."""
+    total = sum(seen.num_values for seen in self._forms.values())
+    odd = self._find_odd(total)
+    found = _summarize({f: seen for f, seen in self._forms.items() if f not in odd})
+    return dataclasses.replace(
+      found,
+      name=name,
+      is_sequence=is_sequence,
+      num_records=self.num_records,
+      min_steps=min(self._steps, default=0),
+      max_steps=max(self._steps, default=0),
+      num_values=total,
+      odd=tuple(
+        OddValues(
+          seen.num_values,
+          _summarize({form: seen}).variant,
+          found.variant,
+          seen.example,
+        )
+        for form, seen in odd.items()
+      ),
+    )
+
+  def _find_odd(self, total: int) -> dict[_Form, _Seen]:
+    """Returns the forms that nearly all lists are unlike."""
+    if len(self._forms) < 2:
+      return {}
+    kind, length, headers = max(self._forms, key=lambda f: self._forms[f].num_values)
+    # Otherwise all bytes are alike; and those without a byte are like all.
+    is_one = len(headers) == 1 and None not in headers
+    odd = {
+      form: seen
+      for form, seen in self._forms.items()
+      if form[:2] != (kind, length) or (is_one and not form[2] <= headers)
+    }
+    num_values = sum(seen.num_values for seen in odd.values())
+    num_records = sum(seen.num_records for seen in odd.values())
+    is_rare = num_values * _RARE < total and num_records * _RARE < self.num_records
+    # If most lists are empty, the few that are not are all there is.
+    is_odd = length > 0 and is_rare and len({form[:2] for form in odd}) <= _MAX_ODD
+    return odd if is_odd else {}
+
+
+def _header(value: bytes) -> ImageHeader | _Tensor | None:
+  if image := read_image_header(value):
+    return image
+  tensor = read_tensor_header(value)
+  if tensor is None:
+    return None
+  dtype, shape = tensor
+  # A few bytes can stand for a tensor of any size.
+  has_room = math.prod(shape) * dtype.size <= max(len(value), _MAX_REPEATED_BYTES)
+  return tensor if has_room else None
+
+
+def _summarize(forms: dict[_Form, _Seen]) -> FeatureSummary:
+  """Returns what the lists of some forms have in common."""
+  whole = _Seen("")
+  for seen in forms.values():
+    whole.merge(seen)
+  kinds = {kind for kind, length, _ in forms if length}
+  lengths = [length for _, length, _ in forms]
+  headers: set[Any] = set().union(*(found for _, _, found in forms))
+  is_bytes = kinds == {"bytes"}
+  are_images = is_bytes and all(isinstance(each, ImageHeader) for each in headers)
+  are_tensors = is_bytes and all(type(each) is tuple for each in headers)
+  tensors = headers if are_tensors else set()
+  found = FeatureSummary(
+    name="",
+    is_sequence=False,
+    kind="mixed" if len(kinds) > 1 else "".join(kinds),
+    num_records=whole.num_records,
+    min_length=min(lengths, default=0),
+    max_length=max(lengths, default=0),
+    min_steps=0,
+    max_steps=0,
+    guess="",
+    images=tuple(sorted(headers)) if are_images else (),
+    min_value=whole.integers[0] if whole.integers else None,
+    max_value=whole.integers[-1] if whole.integers else None,
+    tensors=tuple(sorted(tensors, key=lambda tensor: (tensor[0].name, tensor[1]))),
+  )
+  return dataclasses.replace(found, guess=_guess(found, whole))
+
+
+def _span(low: int, high: int) -> str:
+  return f"{low}" if low == high else f"{low}..{high}"
+
+
+def _guess(feature: FeatureSummary, seen: _Seen) -> str:
+  """Returns what a feature may be, as text."""
+  if feature.kind == "int64":
+    low, high = seen.integers
+    if (low, high) == (0, 1):
+      return "int64, 0..1, maybe bool"
+    is_byte = low >= 0 and high == 255
+    return f"int64, {_span(low, high)}{', maybe uint8' * is_byte}"
+  if feature.images:
+    return _guess_images(feature.images)
+  if feature.tensors:
+    shapes = sorted(f"{dtype.name} {shape}" for dtype, shape in feature.tensors)
+    return f"tensor {', '.join(shapes[:2])}{', ...' * (len(shapes) > 2)}"
+  if feature.kind == "bytes":
+    low, high = seen.sizes
+    if seen.is_text:
+      return f"text, {_span(low, high)} bytes"
+    return f"data, {_span(low, high)} bytes{', maybe raw' * (low == high)}"
+  names = {"float": "float32", "mixed": "lists of several kinds", "": "no values"}
+  return names[feature.kind]
+
+
+def _is_text(value: bytes) -> bool:
+  sample = value[:_TEXT_SAMPLE]
+  # The sample may end within a character of up to 4 bytes; a whole value may not.
+  is_cut = len(value) > _TEXT_SAMPLE
+  text = sample.decode("utf-8", errors="ignore")
+  is_whole = len(text.encode()) > len(sample) - (4 if is_cut else 1)
+  return is_whole and all(c.isprintable() or c.isspace() for c in text)
+
+
+def _guess_images(images: tuple[ImageHeader, ...]) -> str:
+  if len(images) == 1:
+    image = images[0]
+    bits = " 16 bit" if image.bits == 16 else ""
+    return f"{image.format} {image.height}x{image.width}x{image.channels}{bits}"
+  formats = "/".join(sorted({image.format for image in images}))
+  heights = [image.height for image in images]
+  widths = [image.width for image in images]
+  low, high = f"{min(heights)}x{min(widths)}", f"{max(heights)}x{max(widths)}"
+  return f"{formats} {low}..{high}"
+
+
 _Place = tuple[bool, str]
-# The kind of a feature's values, and how many there are, of which size; None where it
+# The kind of a feature's values, and how many there are, of which size; None if that
 # does not matter.
 _Variant = tuple[str, Any]
 _Key = frozenset[tuple[_Place, _Variant]]
@@ -156,6 +491,7 @@ _NOTHING: _Variant = ("", None)
 # one of nearly as many as there are records.
 _MAX_VARIANTS, _MOST, _LEAST = 4, 2 / 3, 3
 _MAX_GROUPS = 256
+_MAX_SCHEMAS, _MAX_DIFFERENCES = 8, 3  # That a text names.
 
 
 class _Group:
@@ -165,52 +501,49 @@ class _Group:
     self.example = example
     self.num_records = self.num_rlds = self.num_empty = 0
     self.files: dict[str, None] = {}
-    self.tallies: dict[_Place, Tally] = collections.defaultdict(Tally)
+    self.forms: dict[_Place, _FeatureForms] = collections.defaultdict(_FeatureForms)
 
   def merge(self, other: _Group) -> None:
     self.num_records += other.num_records
     self.num_rlds += other.num_rlds
     self.num_empty += other.num_empty
     self.files |= other.files
-    for place, tally in other.tallies.items():
-      self.tallies[place].merge(tally)
+    for place, forms in other.forms.items():
+      self.forms[place].merge(forms)
 
   def freeze(self) -> RecordSummary:
+    # The sequences of RLDS are none in the record.
+    has_steps = any(is_sequence for is_sequence, _ in self.forms)
+    is_sequence = has_steps and self.num_rlds < self.num_records
     return RecordSummary(
       files=tuple(self.files),
       num_records=self.num_records,
       is_complete=True,
-      proto=contents.SEQUENCE_EXAMPLE if self._is_sequence() else contents.EXAMPLE,
+      proto=protos.SEQUENCE_EXAMPLE if is_sequence else protos.EXAMPLE,
       features=tuple(
-        self.tallies[place].freeze(place[1], place[0]) for place in sorted(self.tallies)
+        self.forms[place].freeze(place[1], place[0]) for place in sorted(self.forms)
       ),
       is_rlds=0 < self.num_rlds == self.num_records,
       example=self.example,
       num_empty=self.num_empty,
     )
 
-  def _is_sequence(self) -> bool:
-    # Those of RLDS are no sequences in the record.
-    any_steps = any(is_sequence for is_sequence, _ in self.tallies)
-    return any_steps and self.num_rlds < self.num_records
-
 
 class _Schemas:
-  """Tells records apart by what they hold."""
+  """Groups records that are alike."""
 
   def __init__(self) -> None:
     self._groups: dict[_Key, _Group] = {}
     self._varied: set[_Place] = set()
 
-  def add(self, record: framing.Record, found: contents.RecordContents) -> None:
+  def add(self, record: framing.Record, found: protos.RecordContents) -> None:
     is_rlds = rlds.is_rlds(found)
     found = rlds.divide_unknown(found)
     values = {(False, name): [value] for name, value in found.context.items()}
     values |= {(True, name): steps for name, steps in found.steps.items()}
     is_empty = bool(found.steps) and not any(found.steps.values())
     key = frozenset(
-      (place, _NOTHING if is_empty and _is_bare(steps) else self._variant(place, steps))
-      for place, steps in values.items()
+      (place, self._variant(place, steps, is_empty)) for place, steps in values.items()
     )
     group = self._groups.get(key)
     if group is None:
@@ -220,22 +553,26 @@ class _Schemas:
     group.num_empty += is_empty
     group.files[record.filename] = None
     for place, steps in values.items():
-      group.tallies[place].add(steps, place[0], record)
+      group.forms[place].add(steps, place[0], record)
     if len(self._groups) > _MAX_GROUPS:
       variants = self._count()
       most = max(variants, key=lambda place: len(variants[place]))
       if len(variants[most]) > 1:
         self._merge([most])
 
-  def _variant(self, place: _Place, steps: list[protos.Feature]) -> _Variant:
-    kinds = {contents.kind_of(step) for step in steps}
+  def _variant(
+    self, place: _Place, steps: list[protos.Feature], is_empty: bool
+  ) -> _Variant:
+    lengths = {len(protos.values_of(step)) for step in steps}
+    if is_empty and not any(lengths):
+      return _NOTHING
+    kinds = {protos.kind_of(step) for step in steps}
     kind = kinds.pop() if len(kinds) == 1 else "mixed" if kinds else ""
     if not steps or place in self._varied or rlds.is_nested(place[1]):
       return kind, None
-    lengths = {len(contents.values_of(step)) for step in steps}
     image = None
-    if kind == "bytes" and (values := contents.values_of(steps[0])):
-      image = image_headers.read_image_header(values[0])
+    if kind == "bytes" and (values := protos.values_of(steps[0])):
+      image = read_image_header(values[0])
     return kind, (lengths.pop() if len(lengths) == 1 else "varied", image)
 
   def _count(self) -> dict[_Place, collections.Counter[_Variant]]:
@@ -249,19 +586,18 @@ class _Schemas:
     return counts
 
   def _merge(self, varied: Iterable[_Place]) -> None:
-    """Tells records no longer apart by how many values some features have."""
+    """Merges groups that differ only by how many values some features have."""
     self._varied |= {*varied}
-    groups: dict[_Key, _Group] = {}
-    for key, group in self._groups.items():
+    groups, self._groups = self._groups, {}
+    for key, group in groups.items():
       merged = frozenset(
         (place, (variant[0], None) if place in self._varied else variant)
         for place, variant in key
       )
-      if merged in groups:
-        groups[merged].merge(group)
+      if merged in self._groups:
+        self._groups[merged].merge(group)
       else:
-        groups[merged] = group
-    self._groups = groups
+        self._groups[merged] = group
 
   def freeze(self) -> RecordSummary:
     self._merge(place for place, c in self._count().items() if _is_ragged(c))
@@ -298,119 +634,21 @@ def _is_like(key: _Key, known: _Key) -> bool:
   )
 
 
-def _is_bare(steps: list[protos.Feature]) -> bool:
-  return not any(len(contents.values_of(step)) for step in steps)
-
-
-_MAX_SCHEMAS, _MAX_DIFFERENCES = 8, 3
-
-
-def describe_schemas(summary: RecordSummary) -> list[str]:
-  """Says which schemas records have, and in what they differ from the most frequent.
-
-  Args:
-    summary: of `inspect_records`.
-  Returns:
-    Lines; none where all records are alike.
-  """
-  if len(summary.schemas) < 2:
-    return []
-  numbers = ", ".join(f"{len(s.files):,}" for s in summary.schemas[:_MAX_SCHEMAS])
-  lines = [f"{len(summary.schemas):,} schemas: {numbers} files"]
-  main = {(f.is_sequence, f.name): f for f in summary.schemas[0].features}
-  for number, schema in enumerate(summary.schemas[:_MAX_SCHEMAS], 1):
-    found = {(f.is_sequence, f.name): f for f in schema.features}
-    told = [f"no '{place[1]}'" for place in main if place not in found]
-    told += [f"also '{place[1]}'" for place in found if place not in main]
-    for place in main:
-      if place in found:
-        ours, theirs = variant_text(found[place]), variant_text(main[place])
-        told += [f"'{place[1]}': {ours}, not {theirs}"] if ours != theirs else []
-    rest = len(told) - _MAX_DIFFERENCES
-    text = "; ".join(told[:_MAX_DIFFERENCES]) + (
-      f"; and {rest} more" if rest > 0 else ""
-    )
-    plural = "" if schema.num_records == 1 else "s"
-    lines.append(
-      f"{number}: {schema.num_records:,} record{plural}, first {schema.example}"
-      + (f": {text}" if text else "")
-    )
-  rest = len(summary.schemas) - _MAX_SCHEMAS
-  return lines + ([f"and {rest} more"] if rest > 0 else [])
-
-
-def describe_odd_values(summary: RecordSummary) -> list[str]:
-  """Says which values are unlike nearly all others: `propose_spec` is without them.
-
-  Args:
-    summary: of `inspect_records`.
-  Returns:
-    Lines, one for each kind of them; none where there are no such values.
-  """
-  return [
-    f"'{feature.name}': {odd.num_values:,} of {feature.num_values:,} "
-    f"{'steps' if feature.is_sequence else 'records'} "
-    f"{'has' if odd.num_values == 1 else 'have'} {odd.got}, not {odd.usual}: "
-    + ("" if odd.num_values == 1 else "such as ")
-    + odd.example
-    for feature in summary.features
-    for odd in feature.odd
-  ]
-
-
 _COLUMNS = ("feature", "where", "kind", "values", "steps", "in records", "looks like")
 _RIGHT_ALIGNED = ("values", "steps", "in records")
 _DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 _DEFAULTS = {"int64": 0, "float": 0.0, "bytes": ""}
 
 
-def format_table(summary: RecordSummary) -> str:
-  """Renders a summary as an aligned table for the terminal.
-
-  Args:
-    summary: of `inspect_records`.
-  Returns:
-    Lines without a trailing newline.
-  """
-  if not summary.features:
-    return f"{_heading(summary)}, no features".replace(f", {summary.proto}", "")
-  rows = [_row(feature, summary.num_records) for feature in summary.features]
-  widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
-  lines = [_format_row(_COLUMNS, widths), "  ".join("─" * width for width in widths)]
-  lines += [_format_row(row, widths) for row in rows]
-  return "\n".join([_heading(summary), "", *lines])
-
-
-def _heading(summary: RecordSummary) -> str:
-  names = summary.files[0] if len(summary.files) == 1 else f"{len(summary.files)} files"
-  whole = "whole " if summary.damages else ""
-  plural = "" if summary.num_records == 1 else "s"
-  count = f"{summary.num_records} {whole}record{plural}"
-  if not summary.is_complete:
-    count = f"the first {count}"
-  proto = f"{summary.proto} (RLDS episodes)" if summary.is_rlds else summary.proto
-  empty = f", {summary.num_empty} without a step" if summary.num_empty else ""
-  return f"{names}: {count}, {proto}{empty}"
-
-
-def _format_row(row: tuple[str, ...], widths: list[int]) -> str:
-  cells = [
-    cell.rjust(width) if column in _RIGHT_ALIGNED else cell.ljust(width)
-    for cell, width, column in zip(row, widths, _COLUMNS, strict=True)
-  ]
-  return "  ".join(cells).rstrip()
-
-
 def _row(feature: FeatureSummary, num_records: int) -> tuple[str, ...]:
-  share = feature.num_records / num_records
   return (
     feature.name,
     "sequence" if feature.is_sequence else "context",
     feature.kind or "-",
-    span(feature.min_length, feature.max_length),
-    span(feature.min_steps, feature.max_steps) if feature.is_sequence else "-",
+    _span(feature.min_length, feature.max_length),
+    _span(feature.min_steps, feature.max_steps) if feature.is_sequence else "-",
     # Rounded down: 100 % means all.
-    f"{int(100 * share)} %",
+    f"{int(100 * feature.num_records / num_records)} %",
     feature.guess,
   )
 
@@ -422,16 +660,12 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   varlen default, and features that some records lack are optional. Paths are the
   names. Images of varying size are left as encoded strings. Features that are empty,
   or of another kind in each record, have no spec, which is logged. Values that nearly
-  all others are unlike say nothing here: `describe_odd_values` names them, and records
-  that have them do not fit.
+  all others are unlike are ignored: `describe_odd_values` names them, and records that
+  have them do not fit.
 
-  Of RLDS episodes the paths are without 'steps/', and where TFDS's features.json lies
-  beside the files, shapes and dtypes are those that it declares.
+  Paths of RLDS episodes are without 'steps/', and if TFDS's features.json lies beside
+  the files, shapes and dtypes are those that it declares.
 
-  Args:
-    summary: of `inspect_records`.
-  Returns:
-    Specs by path.
   Raises:
     SpecError: there is no feature to parse.
     RecordError: a features.json that cannot be read.
@@ -440,18 +674,18 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   proposed = specs.TensorSpecStruct()
   names: set[str] = set()
   left_out: dict[str, str] = {}
-  # Sequences first: where a name is in both places, they are the data.
+  # Sequences first: if a name is in both places, they are the data.
   for feature in sorted(summary.features, key=lambda f: not f.is_sequence):
-    if feature.kind not in _DTYPES or feature.max_length == 0 or feature.name in names:
-      reason = "is there as a sequence" if feature.name in names else feature.guess
-      left_out.setdefault(feature.name, reason)
+    name = feature.name
+    if feature.kind not in _DTYPES or feature.max_length == 0 or name in names:
+      reason = "is there as a sequence" if name in names else feature.guess
+      left_out.setdefault(name, reason)
       continue
     if summary.is_rlds and (reason := _not_divisible(feature, summary)):
-      left_out[feature.name] = reason
+      left_out[name] = reason
       continue
-    names.add(feature.name)
+    names.add(name)
     spec = _propose(feature, feature.num_records < summary.num_records)
-    name = feature.name
     if summary.is_rlds:
       spec = _as_rlds(spec, declared.get(name))
       name = name.removeprefix(f"{rlds.STEPS}/")
@@ -459,16 +693,16 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   for name, reason in left_out.items():
     logging.warning("No spec for '%s': %s.", name, reason)
   if not len(proposed):
-    told = errors.listing(f"'{name}': {reason}" for name, reason in left_out.items())
+    reasons = errors.listing(f"'{name}': {reason}" for name, reason in left_out.items())
     raise errors.SpecError(
       f"propose_spec: {errors.listing(summary.files, 3)}: expected records with a "
-      f"feature that has values, got {summary.num_records} records and {told}."
+      f"feature that has values, got {summary.num_records} records and {reasons}."
     )
   return specs.TensorSpecStruct(sorted(proposed.items()))
 
 
 def _not_divisible(feature: FeatureSummary, summary: RecordSummary) -> str:
-  """Says why no step of a feature can be told from the next; '' if it can."""
+  """Returns why a feature cannot be divided into steps; '' if it can."""
   if not feature.name.startswith(f"{rlds.STEPS}/"):
     return ""
   if rlds.is_nested(feature.name):
@@ -484,7 +718,7 @@ def _not_divisible(feature: FeatureSummary, summary: RecordSummary) -> str:
 def _as_rlds(
   spec: specs.ExtendedTensorSpec, declared: specs.ExtendedTensorSpec | None
 ) -> specs.ExtendedTensorSpec:
-  """Takes over what TFDS or the convention says of a feature, where it fits."""
+  """Applies what TFDS or the convention declares of a feature, if it fits."""
   if spec.is_sequence:
     spec = specs.ExtendedTensorSpec.from_spec(spec, is_concatenated=True)
   if spec.name in rlds.FLAGS and spec.shape == (1,) and spec.dtype == tf.int64:
@@ -493,9 +727,13 @@ def _as_rlds(
     declared = declared or specs.ExtendedTensorSpec.from_spec(spec, shape=())
   if declared is None:
     return spec
-  found = RecordFeature(spec.name, spec, ("",), False)
-  want = RecordFeature(spec.name, declared, ("",), False)
-  if found.record_dtype != want.record_dtype or not _is_same_size(found, want):
+  found, want = (RecordFeature(spec.name, s, ("",), False) for s in (spec, declared))
+  is_same = found.is_image == want.is_image and not found.is_varlen
+  if found.is_image:
+    is_same = is_same and spec.shape == declared.shape
+  else:
+    is_same = is_same and found.values_per_step == want.values_per_step
+  if found.record_dtype != want.record_dtype or not is_same:
     logging.warning(
       "features.json has '%s' as %s, which the records do not fit.",
       spec.name,
@@ -505,24 +743,13 @@ def _as_rlds(
   return specs.ExtendedTensorSpec.from_spec(declared, is_optional=spec.is_optional)
 
 
-def _is_same_size(found: RecordFeature, want: RecordFeature) -> bool:
-  """Whether two features have as many values; images also as many pixels."""
-  if found.is_image != want.is_image or found.is_varlen:
-    return False
-  if found.is_image:
-    return found.spec.shape == want.spec.shape
-  return found.values_per_step == want.values_per_step
-
-
 def _free_path(name: str, taken: specs.TensorSpecStruct) -> str:
   """Makes a path of a name: no empty parts, and no clash of a leaf with a branch."""
   path = "/".join(part for part in name.split("/") if part) or "feature"
 
-  def is_taken(candidate: str) -> bool:
+  def is_taken(path: str) -> bool:
     return any(
-      other == candidate
-      or other.startswith(f"{candidate}/")
-      or candidate.startswith(f"{other}/")
+      f"{other}/".startswith(f"{path}/") or path.startswith(f"{other}/")
       for other in taken
     )
 

@@ -11,312 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gin
+import numpy as np
 
 from t2r_seq import errors, specs
 from t2r_seq.imports import tf
 from t2r_seq.records import features as features_lib
 from t2r_seq.records import images, protos
-from t2r_seq.records.contents import RecordContents, kind_of, values_of
 from t2r_seq.records.features import RecordFeature
 from t2r_seq.records.images import DecodeImages, ImageDecoding
-
-
-def pad_or_clip(
-  values: tf.Tensor | tf.RaggedTensor, spec: specs.ExtendedTensorSpec
-) -> tf.Tensor:
-  """Pads with the varlen default, or clips, to `spec.shape[0]` values.
-
-  Args:
-    values: [..., (n)] ragged, or [n], as parsed.
-    spec: a varlen spec.
-  Returns:
-    [..., N] of the record dtype, N static.
-  """
-  length = spec.shape[0]
-  default = tf.constant(features_lib.record_default(spec), values.dtype)
-  if isinstance(values, tf.RaggedTensor):
-    outer = [None] * (values.shape.rank - 1)
-    return values.to_tensor(default, shape=[*outer, length])
-  clipped = values[:length]
-  missing = length - tf.shape(clipped)[0]
-  return tf.ensure_shape(tf.concat([clipped, tf.fill([missing], default)], 0), [length])
-
-
-def complete_lengths(
-  features: list[RecordFeature],
-  parsed: Mapping[str, tf.Tensor | tf.RaggedTensor],
-  lengths: Mapping[str, tf.Tensor],
-) -> dict[str, tf.Tensor]:
-  """Adds the number of steps of varlen sequences, which the parse op doesn't count.
-
-  Args:
-    features: those of the record.
-    parsed: sequences by name; varlen ones [(T), (n)] or [B, (T), (n)].
-    lengths: steps of the others by name, [] or [B] int64.
-  Returns:
-    Steps of every sequence by name.
-  """
-  completed = dict(lengths)
-  for feature in features:
-    if feature.spec.is_sequence and feature.is_varlen:
-      values = parsed[feature.name]
-      completed[feature.name] = (
-        values.nrows() if values.shape.rank == 2 else values.row_lengths()
-      )
-  return completed
-
-
-def require_bytes(
-  features: list[RecordFeature],
-  parsed: Mapping[str, tf.Tensor | tf.RaggedTensor],
-  lengths: Mapping[str, tf.Tensor],
-) -> dict[str, tf.Tensor]:
-  """Fails at run time where a step that a batch holds is an empty byte string.
-
-  Those that pad shorter sequences are empty as well, and become zeros.
-
-  Args:
-    features: those of the record.
-    parsed: sequences by name, [B, T].
-    lengths: steps of every sequence by name, [B] int64.
-  Returns:
-    Raw sequences that are not optional, by name.
-  """
-  checked: dict[str, tf.Tensor] = {}
-  for feature in features:
-    num_bytes = features_lib.bytes_per_value(feature.spec)
-    may_be_empty = feature.is_optional or feature.is_varlen or not num_bytes
-    if (
-      not features_lib.is_raw(feature.spec)
-      or not feature.spec.is_sequence
-      or may_be_empty
-    ):
-      continue
-    values = parsed[feature.name]
-    is_step = tf.sequence_mask(lengths[feature.name], tf.shape(values)[1])
-    fits = tf.reduce_all((tf.strings.length(values) > 0) | ~is_step)
-    message = f"parse: {feature.path}: expected {num_bytes} bytes a step, got none."
-    checked[feature.name] = features_lib.require(values, fits, [message])
-  return checked
-
-
-def _may_be_absent(feature: RecordFeature) -> bool:
-  return feature.is_optional or feature.is_varlen
-
-
-def _record_steps(
-  features: list[RecordFeature], lengths: Mapping[str, tf.Tensor]
-) -> tf.Tensor:
-  """Returns the number of steps of each record, [] or [B] int64: the longest's."""
-  names = [f.name for f in features if f.spec.is_sequence]
-  return tf.reduce_max(tf.stack([lengths[name] for name in names]), axis=0)
-
-
-def fill_lengths(
-  features: list[RecordFeature], lengths: Mapping[str, tf.Tensor]
-) -> dict[str, tf.Tensor]:
-  """Gives absent optional sequences the length of the record's other sequences."""
-  filled = dict(lengths)
-  for feature in features:
-    if feature.spec.is_sequence and _may_be_absent(feature):
-      steps = _record_steps(features, lengths)
-      own = lengths[feature.name]
-      filled[feature.name] = tf.where(tf.equal(own, 0), steps, own)
-  return filled
-
-
-def fill_absent(
-  features: list[RecordFeature],
-  tensors: Mapping[str, tf.Tensor],
-  lengths: Mapping[str, tf.Tensor],
-) -> dict[str, tf.Tensor]:
-  """Gives absent optional sequences the steps of the record's other sequences.
-
-  One that is there, but too short, stays so: what is lost is not made up.
-
-  Args:
-    features: those of the record.
-    tensors: decoded sequences by name, [T, ...] or [B, T, ...].
-    lengths: steps of every sequence by name.
-  Returns:
-    The extended tensors by name: zeros, '', black, or the varlen default at the end.
-  """
-  filled = fill_lengths(features, lengths)
-  return {
-    feature.name: _extend(
-      tensors[feature.name],
-      tf.reduce_max(filled[feature.name]),
-      _fill_value(feature, tensors[feature.name].dtype),
-      time_axis=lengths[feature.name].shape.rank,
-    )
-    for feature in features
-    if feature.spec.is_sequence and _may_be_absent(feature)
-  }
-
-
-def _fill_value(feature: RecordFeature, dtype: tf.DType) -> tf.Tensor:
-  if feature.is_varlen and not feature.is_image:
-    return tf.constant(features_lib.default_value(feature.spec), dtype)
-  return tf.zeros([], dtype)
-
-
-def _extend(
-  tensor: tf.Tensor, steps: tf.Tensor, fill: tf.Tensor, time_axis: int
-) -> tf.Tensor:
-  shape = tf.shape(tensor, out_type=tf.int64)
-  missing = tf.maximum(steps - shape[time_axis], 0)
-  extra_shape = tf.concat([shape[:time_axis], [missing], shape[time_axis + 1 :]], 0)
-  extended = tf.concat([tensor, tf.fill(extra_shape, fill)], time_axis)
-  return tf.ensure_shape(
-    extended,
-    [None if i == time_axis else size for i, size in enumerate(tensor.shape.as_list())],
-  )
-
-
-def divide(
-  features: Iterable[RecordFeature],
-  parsed: Mapping[str, tf.Tensor | tf.RaggedTensor],
-  serialized: tf.Tensor,
-) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-  """Divides parsed lists into steps, in graph ops.
-
-  Args:
-    features: those of the record.
-    parsed: lists by name, [n] or, of a batch, [B, (n)].
-    serialized: the records, [] or [B].
-  Returns:
-    Steps by name, [T, ...] or [B, T, ...] padded to the longest with zeros or '';
-    and the number of steps of each, [] or [B] int64.
-  """
-  joined = [feature for feature in features if feature.is_concatenated]
-  counts = {feature.name: _count(parsed[feature.name]) for feature in joined}
-  is_empty = _is_empty(joined, counts, serialized)
-  tensors: dict[str, tf.Tensor] = {}
-  lengths: dict[str, tf.Tensor] = {}
-  for feature in joined:
-    lengths[feature.name] = _num_steps(feature, counts[feature.name], is_empty)
-    tensors[feature.name] = _to_steps(
-      feature, parsed[feature.name], lengths[feature.name]
-    )
-  return tensors, lengths
-
-
-def _count(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-  is_batched = isinstance(values, tf.RaggedTensor)
-  return values.row_lengths() if is_batched else tf.size(values, tf.int64)
-
-
-def _is_empty(
-  features: Sequence[RecordFeature],
-  counts: Mapping[str, tf.Tensor],
-  serialized: tf.Tensor,
-) -> tf.Tensor:
-  """Whether records are episodes of no steps: their lists are there, and empty.
-
-  TensorFlow's parser does not tell such a list from none; its bytes do, and are looked
-  at where no list has a value.
-  """
-  is_bare = tf.equal(tf.add_n(list(counts.values())), 0)
-  empty = [_empty_entry(feature) for feature in features if not feature.is_optional]
-
-  def has_all() -> tf.Tensor:
-    found = tf.ones_like(is_bare)
-    for entry in empty:
-      pieces = tf.strings.split(tf.reshape(serialized, [-1]), entry)
-      found &= tf.reshape(pieces.row_lengths() > 1, tf.shape(is_bare))
-    return found
-
-  none = tf.zeros_like(is_bare)
-  return is_bare & tf.cond(tf.reduce_any(is_bare), has_all, lambda: none)
-
-
-def _empty_entry(feature: RecordFeature) -> bytes:
-  """Returns how a list without values is written in a tf.train.Example."""
-  empty = features_lib.to_feature([], feature.kind)
-  return protos.FeatureEntry(key=feature.name, value=empty).SerializeToString()
-
-
-def _num_steps(
-  feature: RecordFeature, count: tf.Tensor, is_empty: tf.Tensor
-) -> tf.Tensor:
-  per_step = feature.values_per_step
-  fits = tf.equal(count % per_step, 0)
-  want = f"{per_step} values a step, for shape {tuple(feature.spec.shape)}"
-  if not feature.is_optional:
-    # Without this a feature that is missing would be an episode without steps.
-    fits = tf.logical_and(fits, (count > 0) | is_empty)
-    want += ", and at least one step"
-  message = f"parse: {feature.path}: expected {want}, got values:"
-  count = features_lib.require(count, tf.reduce_all(fits), [message, count])
-  return count // per_step
-
-
-def _to_steps(
-  feature: RecordFeature, values: tf.Tensor | tf.RaggedTensor, num_steps: tf.Tensor
-) -> tf.Tensor:
-  # Shapes are made of the number of steps, so that no value passes its check by.
-  shape = tf.constant(feature.record_shape, tf.int64)
-  if not isinstance(values, tf.RaggedTensor):
-    steps = tf.reshape(values, tf.concat([[num_steps], shape], 0))
-    return tf.ensure_shape(steps, [None, *feature.record_shape])
-  longest = tf.reduce_max(tf.concat([[0], num_steps], 0))
-  fill = tf.zeros([], values.dtype)
-  width = longest * feature.values_per_step
-  padded = values.to_tensor(fill, shape=tf.stack([values.nrows(), width]))
-  steps = tf.reshape(padded, tf.concat([[values.nrows(), longest], shape], 0))
-  return tf.ensure_shape(steps, [values.shape[0], None, *feature.record_shape])
-
-
-def as_lists(
-  contents: RecordContents, features: Sequence[RecordFeature]
-) -> RecordContents:
-  """Moves concatenated features to where a SequenceExample has them, in Python.
-
-  So whatever explains a sequence explains these, too. The last step of a list that
-  ends too early has fewer values.
-
-  Args:
-    contents: of a record; it is changed.
-    features: those of the record.
-  Returns:
-    The same contents.
-  """
-  for feature in features:
-    if not feature.is_concatenated:
-      continue
-    value = contents.context.pop(feature.name, None)
-    if contents.steps.pop(feature.name, None) is not None:
-      # A SequenceExample's own lists are not where this feature is looked for.
-      contents.context[feature.name] = protos.Feature()
-    if value is not None and kind_of(value):
-      contents.steps[feature.name] = divide_list(value, feature.values_per_step)
-  names = {feature.name for feature in features if feature.is_concatenated}
-  if any(contents.steps.get(name) for name in names):
-    # Beside lists with values an empty one is as good as none; alone, all are of an
-    # episode without steps.
-    for name in names:
-      if not contents.steps.get(name, [None]):
-        del contents.steps[name]
-  return contents
-
-
-def divide_list(value: protos.Feature, per_step: int) -> list[protos.Feature]:
-  """Divides a list into the features of steps; the last one may be shorter.
-
-  Args:
-    value: a feature with values.
-    per_step: values of a step.
-  Returns:
-    A feature for each step.
-  """
-  values = list(values_of(value))
-  return [
-    features_lib.to_feature(values[start : start + per_step], kind_of(value))
-    for start in range(0, len(values), per_step)
-  ]
-
+from t2r_seq.records.protos import RecordContents, kind_of, values_of
 
 Parsed = dict[tuple[str, str], "tf.Tensor"]
+_Lists = Mapping[str, "tf.Tensor | tf.RaggedTensor"]
 
 
 @gin.configurable
@@ -331,35 +37,32 @@ def create_parse_tf_example_fn(
   The records of a dataset are `tf.train.Example`s when none of its specs is a
   sequence, and `tf.train.SequenceExample`s when any is; specs that are no sequences
   then come from the context. Sequences with `is_concatenated` come from Examples. The
-  function is made of graph ops only, so it runs in `Dataset.map`, `tf.function` and an
+  function consists of graph ops only, so it runs in `Dataset.map`, `tf.function` and an
   exported SavedModel.
 
   Args:
     feature_tspec: a structure of specs without time offsets.
     label_tspec: the same for labels, or None.
-    decode_images: decodes encoded images, perhaps in a way of its own: an
-      `ImageDecoding`; False: they stay strings of shape `spec.shape[:-3]`.
+    decode_images: decodes encoded images, perhaps by an `ImageDecoding`; False: they
+      stay strings of shape `spec.shape[:-3]`.
     is_one_episode: fails at a record in which an episode begins or ends, by a sequence
-      that is named is_first or is_last; not looked for in batches.
+      that is named is_first or is_last; not checked in batches.
   Returns:
     A function of the serialized records: a string tensor of shape [] or [B], a 1-tuple
     of it, a (key, records) pair, or a dict of these by dataset_key. It returns
-    features, or (features, labels) where there are label specs: TensorSpecStructs by
+    features, or (features, labels) if there are label specs: TensorSpecStructs by
     path, sorted; leaves [*shape] or [B, *shape], sequences [T, *shape] or [B, T,
-    *shape], padded to the longest of the batch; '<path>_length' leaves where declared.
+    *shape], padded to the longest of the batch; '<path>_length' leaves if declared.
   Raises:
     SpecError: a spec cannot be parsed; all of them are named.
   """
   structures = {"features": feature_tspec, "labels": label_tspec}
   given = {label: tspec for label, tspec in structures.items() if tspec is not None}
-  by_dataset = features_lib.collect_features(
-    {"": feature_tspec} if label_tspec is None else given, decode_images
-  )
+  named = {"": feature_tspec} if label_tspec is None else given
+  by_dataset = features_lib.collect_features(named, decode_images)
   if isinstance(decode_images, ImageDecoding):
-    decode_images.check(
-      "parse",
-      specs.flatten_spec_structure(feature_tspec if label_tspec is None else given),
-    )
+    whole = feature_tspec if label_tspec is None else given
+    decode_images.check("parse", specs.flatten_spec_structure(whole))
 
   # No Python control flow depends on tensors: converting it would only cost time.
   @tf.autograph.experimental.do_not_convert
@@ -439,7 +142,7 @@ def _last(value: Any) -> tf.Tensor:
 
 
 def _parse_dataset(
-  serialized: tf.Tensor, features: list[features_lib.RecordFeature]
+  serialized: tf.Tensor, features: list[RecordFeature]
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
   """Parses the records of one dataset.
 
@@ -451,24 +154,27 @@ def _parse_dataset(
   lengths: dict[str, tf.Tensor] = {}
   if any(f.is_concatenated for f in features):
     parsed = tf.io.parse_example(serialized, {**context, **steps})
-    divided, lengths = divide(features, parsed, serialized)
+    divided, lengths = _divide(features, parsed, serialized)
     parsed.update(divided)
   elif steps:
     parsed, parsed_steps, lengths = tf.io.parse_sequence_example(
       serialized, context_features=context, sequence_features=steps
     )
     parsed.update(parsed_steps)
-    lengths = complete_lengths(features, parsed_steps, lengths)
+    for feature in features:  # The op does not count the steps of varlen sequences.
+      if feature.spec.is_sequence and feature.is_varlen:
+        values = parsed_steps[feature.name]
+        is_one = values.shape.rank == 2
+        lengths[feature.name] = values.nrows() if is_one else values.row_lengths()
   else:
     parsed = tf.io.parse_example(serialized, context)
     parsed = _require_any(features, parsed, serialized)
   is_batched = serialized.shape.rank == 1
   if is_batched:
-    parsed.update(require_bytes(features, parsed, lengths))
+    _require_bytes(features, parsed, lengths)
   tensors = {f.name: _decode(f, parsed[f.name], is_batched) for f in features}
   if steps:
-    tensors.update(fill_absent(features, tensors, lengths))
-    lengths = fill_lengths(features, lengths)
+    lengths = _fill_absent(features, tensors, lengths)
   return tensors, lengths
 
 
@@ -477,9 +183,9 @@ def _require_any(
   parsed: dict[str, tf.Tensor],
   serialized: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-  """Passes records on, or fails at run time where one has none of its features.
+  """Fails at run time at a record that has none of its features.
 
-  Where all are optional, a message of another kind would else be an example of zeros.
+  If all are optional, a message of another kind would else be an example of zeros.
   """
   if not all(feature.is_optional and not feature.is_varlen for feature in features):
     return parsed
@@ -492,23 +198,41 @@ def _require_any(
     return {name: tf.identity(tensor) for name, tensor in parsed.items()}
 
 
+def _require_bytes(
+  features: list[RecordFeature], parsed: dict[str, Any], lengths: Mapping[str, Any]
+) -> None:
+  """Fails at run time at a step of a batch that is an empty byte string.
+
+  Those that pad shorter sequences are empty as well, and become zeros. Changes the raw
+  sequences of `parsed`, [B, T], that are not optional.
+  """
+  for feature in features:
+    num_bytes = features_lib.bytes_per_value(feature.spec)
+    is_raw = features_lib.is_raw(feature.spec) and feature.spec.is_sequence
+    if not is_raw or _may_be_absent(feature) or not num_bytes:
+      continue
+    values = parsed[feature.name]
+    is_step = tf.sequence_mask(lengths[feature.name], tf.shape(values)[1])
+    fits = tf.reduce_all((tf.strings.length(values) > 0) | ~is_step)
+    message = f"parse: {feature.path}: expected {num_bytes} bytes a step, got none."
+    parsed[feature.name] = features_lib.require(values, fits, [message])
+
+
 def flags_inside(edge: str, flags: tf.Tensor) -> tf.Tensor:
-  """Whether an episode begins, or ends, within a record.
+  """Whether an episode begins or ends within a record, [] bool.
 
   Args:
     edge: 'is_first' or 'is_last'.
     flags: of one record, [T, ...].
-  Returns:
-    [] bool.
   """
   inside = flags[1:] if edge == features_lib.IS_FIRST else flags[:-1]
   return tf.reduce_any(tf.cast(inside, tf.bool))
 
 
 def _require_one_episode(
-  features: list[features_lib.RecordFeature], tensors: dict[str, tf.Tensor]
+  features: list[RecordFeature], tensors: dict[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-  """Passes a record on, or fails at run time where it holds several episodes."""
+  """Fails at run time at a record that holds several episodes."""
   checks = []
   for feature in features:
     if feature.edge:
@@ -520,13 +244,11 @@ def _require_one_episode(
 
 
 def _decode(
-  feature: features_lib.RecordFeature,
-  values: tf.Tensor | tf.RaggedTensor,
-  is_batched: bool,
+  feature: RecordFeature, values: tf.Tensor | tf.RaggedTensor, is_batched: bool
 ) -> tf.Tensor:
   spec = feature.spec
   if feature.is_varlen:
-    values = pad_or_clip(values, spec)
+    values = _pad_or_clip(values, feature)
   if feature.is_image:
     if not feature.decode_images:
       return values
@@ -536,6 +258,23 @@ def _decode(
   # Varlen ones are padded with their default.
   allow_empty = allow_empty and not feature.is_varlen
   return features_lib.decode_values(values, spec, feature.path, allow_empty)
+
+
+def _pad_or_clip(
+  values: tf.Tensor | tf.RaggedTensor, feature: RecordFeature
+) -> tf.Tensor:
+  """Pads [..., (n)] or [n] with the varlen default, or clips, to [..., shape[0]]."""
+  spec, fill = feature.spec, b""
+  if not feature.is_image:
+    default = np.asarray([features_lib.default_value(spec)])
+    fill = features_lib.to_record_values(default, spec)[0]
+  length, fill = spec.shape[0], tf.constant(fill, values.dtype)
+  if isinstance(values, tf.RaggedTensor):
+    outer = [None] * (values.shape.rank - 1)
+    return values.to_tensor(fill, shape=[*outer, length])
+  clipped = values[:length]
+  missing = length - tf.shape(clipped)[0]
+  return tf.ensure_shape(tf.concat([clipped, tf.fill([missing], fill)], 0), [length])
 
 
 def _pack(
@@ -557,3 +296,167 @@ def _pack(
     dataset_key = getattr(source, "dataset_key", "")
     tensors[path] = tf.cast(by_name[dataset_key, source.name], spec.dtype)
   return specs.validate_and_pack(flat, tensors, ignore_batch=is_batched)
+
+
+def _may_be_absent(feature: RecordFeature) -> bool:
+  return feature.is_optional or feature.is_varlen
+
+
+def _fill_absent(
+  features: list[RecordFeature],
+  tensors: dict[str, tf.Tensor],
+  lengths: Mapping[str, tf.Tensor],
+) -> dict[str, tf.Tensor]:
+  """Gives absent optional sequences the steps of the record's other sequences.
+
+  One that is present, but too short, stays so: what is lost is not made up.
+
+  Args:
+    features: those of the record.
+    tensors: decoded sequences by name, [T, ...] or [B, T, ...]; absent ones are
+      extended by zeros, '', black, or the varlen default.
+    lengths: steps of every sequence by name, [] or [B] int64.
+  Returns:
+    The number of steps of every sequence by name.
+  """
+  sequences = [f for f in features if f.spec.is_sequence]
+  filled = dict(lengths)
+  for feature in filter(_may_be_absent, sequences):
+    own = lengths[feature.name]
+    longest = tf.reduce_max(tf.stack([lengths[f.name] for f in sequences]), axis=0)
+    filled[feature.name] = tf.where(tf.equal(own, 0), longest, own)
+    tensor, fill = tensors[feature.name], 0
+    if feature.is_varlen and not feature.is_image:
+      fill = features_lib.default_value(feature.spec)
+    fill = tf.zeros([], tensor.dtype) if fill == 0 else tf.constant(fill, tensor.dtype)
+    axis, shape = own.shape.rank, tf.shape(tensor, out_type=tf.int64)
+    missing = tf.maximum(tf.reduce_max(filled[feature.name]) - shape[axis], 0)
+    extra = tf.fill(tf.concat([shape[:axis], [missing], shape[axis + 1 :]], 0), fill)
+    sizes = tensor.shape.as_list()
+    tensors[feature.name] = tf.ensure_shape(
+      tf.concat([tensor, extra], axis), [*sizes[:axis], None, *sizes[axis + 1 :]]
+    )
+  return filled
+
+
+def _divide(
+  features: Iterable[RecordFeature], parsed: _Lists, serialized: tf.Tensor
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+  """Divides the lists of concatenated features, [n] or [B, (n)], into steps.
+
+  Returns:
+    Steps by name, [T, ...] or [B, T, ...] padded to the longest with zeros or '';
+    and the number of steps of each, [] or [B] int64.
+  """
+  joined = [feature for feature in features if feature.is_concatenated]
+  counts = {feature.name: _count(parsed[feature.name]) for feature in joined}
+  is_empty = _is_empty(joined, counts, serialized)
+  tensors: dict[str, tf.Tensor] = {}
+  lengths: dict[str, tf.Tensor] = {}
+  for feature in joined:
+    name = feature.name
+    lengths[name] = _num_steps(feature, counts[name], is_empty)
+    tensors[name] = _to_steps(feature, parsed[name], lengths[name])
+  return tensors, lengths
+
+
+def _count(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+  is_batched = isinstance(values, tf.RaggedTensor)
+  return values.row_lengths() if is_batched else tf.size(values, tf.int64)
+
+
+def _is_empty(
+  features: Sequence[RecordFeature],
+  counts: Mapping[str, tf.Tensor],
+  serialized: tf.Tensor,
+) -> tf.Tensor:
+  """Whether records are episodes of no steps: their lists are present, and empty.
+
+  TensorFlow's parser takes such a list for an absent one. The bytes tell them apart,
+  and are searched only if no list has a value.
+  """
+  is_bare = tf.equal(tf.add_n(list(counts.values())), 0)
+  empty = [
+    protos.FeatureEntry(
+      key=feature.name, value=protos.to_feature([], feature.kind)
+    ).SerializeToString()
+    for feature in features
+    if not feature.is_optional
+  ]
+
+  def has_all() -> tf.Tensor:
+    found = tf.ones_like(is_bare)
+    for entry in empty:
+      pieces = tf.strings.split(tf.reshape(serialized, [-1]), entry)
+      found &= tf.reshape(pieces.row_lengths() > 1, tf.shape(is_bare))
+    return found
+
+  none = tf.zeros_like(is_bare)
+  return is_bare & tf.cond(tf.reduce_any(is_bare), has_all, lambda: none)
+
+
+def _num_steps(
+  feature: RecordFeature, count: tf.Tensor, is_empty: tf.Tensor
+) -> tf.Tensor:
+  per_step = feature.values_per_step
+  fits = tf.equal(count % per_step, 0)
+  want = f"{per_step} values a step, for shape {tuple(feature.spec.shape)}"
+  if not feature.is_optional:
+    # Without this a feature that is missing would be an episode without steps.
+    fits = tf.logical_and(fits, (count > 0) | is_empty)
+    want += ", and at least one step"
+  message = f"parse: {feature.path}: expected {want}, got values:"
+  count = features_lib.require(count, tf.reduce_all(fits), [message, count])
+  return count // per_step
+
+
+def _to_steps(
+  feature: RecordFeature, values: tf.Tensor | tf.RaggedTensor, num_steps: tf.Tensor
+) -> tf.Tensor:
+  # The shapes depend on the checked number of steps, so that no value skips its check.
+  shape = tf.constant(feature.record_shape, tf.int64)
+  if not isinstance(values, tf.RaggedTensor):
+    steps = tf.reshape(values, tf.concat([[num_steps], shape], 0))
+    return tf.ensure_shape(steps, [None, *feature.record_shape])
+  longest = tf.reduce_max(tf.concat([[0], num_steps], 0))
+  fill = tf.zeros([], values.dtype)
+  width = longest * feature.values_per_step
+  padded = values.to_tensor(fill, shape=tf.stack([values.nrows(), width]))
+  steps = tf.reshape(padded, tf.concat([[values.nrows(), longest], shape], 0))
+  return tf.ensure_shape(steps, [values.shape[0], None, *feature.record_shape])
+
+
+def as_lists(
+  contents: RecordContents, features: Sequence[RecordFeature]
+) -> RecordContents:
+  """Moves concatenated features to where a SequenceExample has them, in Python.
+
+  So the same code explains both. The last step of a list that ends too early has fewer
+  values. The contents are changed and returned.
+  """
+  names = {feature.name for feature in features if feature.is_concatenated}
+  for feature in features:
+    if feature.name not in names:
+      continue
+    value = contents.context.pop(feature.name, None)
+    if contents.steps.pop(feature.name, None) is not None:
+      # A SequenceExample's own lists are not read for this feature.
+      contents.context[feature.name] = protos.Feature()
+    if value is not None and kind_of(value):
+      contents.steps[feature.name] = divide_list(value, feature.values_per_step)
+  if any(contents.steps.get(name) for name in names):
+    # Beside lists with values an empty one counts as absent; alone, all are of an
+    # episode without steps.
+    for name in names:
+      if not contents.steps.get(name, [None]):
+        del contents.steps[name]
+  return contents
+
+
+def divide_list(value: protos.Feature, per_step: int) -> list[protos.Feature]:
+  """Divides a list into the features of steps; the last one may be shorter."""
+  values = list(values_of(value))
+  return [
+    protos.to_feature(values[start : start + per_step], kind_of(value))
+    for start in range(0, len(values), per_step)
+  ]

@@ -1,8 +1,8 @@
-"""`tf.train.Example` and `SequenceExample`, without TensorFlow.
+"""Serialized records without TensorFlow: the messages, and what is in one.
 
-The same messages, field by field, as in tensorflow/core/example/*.proto. TensorFlow has
-classes of them, but takes seconds to load, which what only counts steps need not wait
-for. Their descriptors are in a pool of their own, so that both live in one process.
+The messages are those of tensorflow/core/example/*.proto, field by field. TensorFlow
+has classes of them, but takes seconds to load, which code that only counts steps need
+not wait for. Their descriptors are in a separate pool, so that both live in a process.
 
 The writer puts the headers of fields before the bytes of arrays and fills no messages.
 """
@@ -12,7 +12,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import (
+  descriptor_pb2,
+  descriptor_pool,
+  message,
+  message_factory,
+)
+
+from t2r_seq import errors
 
 _PACKAGE = "t2r_seq"
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -86,15 +93,13 @@ def _class(name: str) -> Any:
   descriptor = _pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
   if hasattr(message_factory, "GetMessageClass"):
     return message_factory.GetMessageClass(descriptor)
-  # Of protobuf 3.20, which TensorFlow 2.15 takes, too.
+  # protobuf 3.20, which TensorFlow 2.15 accepts.
   return message_factory.MessageFactory(_pool).GetPrototype(descriptor)
 
 
-Feature, FeatureList, Features = map(_class, ("Feature", "FeatureList", "Features"))
-FeatureLists, Example = _class("FeatureLists"), _class("Example")
-SequenceExample = _class("SequenceExample")
+Feature, SequenceExample = _class("Feature"), _class("SequenceExample")
 FeatureEntry = _class("Features.FeatureEntry")  # Of the map in Features.
-BytesList, FloatList, Int64List = map(_class, ("BytesList", "FloatList", "Int64List"))
+Int64List = _class("Int64List")
 
 LIST_NUMBERS = {"bytes": 1, "float": 2, "int64": 3}
 """The fields of a Feature, by the kind of list."""
@@ -102,14 +107,12 @@ LIST_NUMBERS = {"bytes": 1, "float": 2, "int64": 3}
 
 @functools.lru_cache(4096)
 def field_header(numbers: tuple[int, ...], size: int) -> bytes:
-  """Encodes what stands before the content of a string, bytes or message field.
+  """Encodes the tags and lengths before the content of a string or message field.
 
   Args:
     numbers: of the field, after those of the messages that hold nothing but it, from
       the outermost.
     size: bytes of the content.
-  Returns:
-    Tags and lengths.
   """
   encoded = b""
   for number in reversed(numbers):
@@ -120,3 +123,80 @@ def field_header(numbers: tuple[int, ...], size: int) -> bytes:
       length >>= 7
     encoded = bytes([number << 3 | 2, *varint, length]) + encoded
   return encoded
+
+
+EXAMPLE, SEQUENCE_EXAMPLE = "tf.train.Example", "tf.train.SequenceExample"
+
+
+class RecordContents:
+  """The features of one record, an Example or a SequenceExample.
+
+  Attributes:
+    context: features that are no sequences, by name.
+    steps: features of each step, by name; empty for a tf.train.Example.
+  """
+
+  def __init__(self, data: bytes) -> None:
+    """Parses a serialized record; raises RecordError for any other bytes."""
+    try:
+      # An Example is, byte for byte, a SequenceExample with a context only.
+      proto = SequenceExample.FromString(data)
+      if not any((*proto.context.feature, *proto.feature_lists.feature_list)):
+        # Protos of other kinds parse, too, to unknown fields at any depth.
+        proto.DiscardUnknownFields()
+        if proto.ByteSize() < len(data):
+          raise message.DecodeError("unknown fields only")
+    except message.DecodeError as error:
+      expected, got = no_proto(data)
+      raise errors.RecordError(f"record: expected {expected}, got {got}") from error
+    self.context = dict(proto.context.feature)
+    self.steps = {
+      name: list(steps.feature)
+      for name, steps in proto.feature_lists.feature_list.items()
+    }
+
+  @property
+  def kind(self) -> str:
+    """The name of the proto."""
+    return SEQUENCE_EXAMPLE if self.steps else EXAMPLE
+
+  @property
+  def num_steps(self) -> dict[str, int]:
+    """The number of steps of each sequence by name."""
+    return {name: len(steps) for name, steps in self.steps.items()}
+
+
+def no_proto(data: bytes) -> tuple[str, str]:
+  """Returns what a record should be that is no proto, and what it is, as text."""
+  expected = f"a serialized {EXAMPLE} or {SEQUENCE_EXAMPLE}"
+  if not data:
+    return expected, "an empty record (0 bytes)"
+  return expected, f"{len(data)} bytes that are neither, {data[:16]!r}..."
+
+
+def present_names(serialized: bytes) -> set[str]:
+  """Returns the names of a record's features that have a value, and of its sequences.
+
+  An absent optional feature is parsed as zeros; this tells them apart. Raises
+  RecordError for bytes that are no record.
+  """
+  contents = RecordContents(serialized)
+  return {name for name, feature in contents.context.items() if kind_of(feature)} | set(
+    contents.steps
+  )
+
+
+def kind_of(feature: Feature) -> str:
+  """Returns 'int64', 'float' or 'bytes', or '' for a feature without values."""
+  return (feature.WhichOneof("kind") or "").removesuffix("_list")
+
+
+def values_of(feature: Feature) -> Any:
+  """Returns the values of a feature of any kind."""
+  kind = feature.WhichOneof("kind")
+  return getattr(feature, kind).value if kind else ()
+
+
+def to_feature(values: list, kind: str) -> Feature:
+  """Returns a feature with values of a kind, 'int64', 'float' or 'bytes'."""
+  return Feature(**{f"{kind}_list": {"value": values}})

@@ -21,7 +21,7 @@ from absl import logging
 from t2r_seq import errors, imports, specs, windows
 from t2r_seq.imports import tf
 from t2r_seq.records import features, parse
-from t2r_seq.records.contents import RecordContents, values_of
+from t2r_seq.records.protos import RecordContents, values_of
 
 STEPS = "steps"
 IS_FIRST = f"{STEPS}/is_first"
@@ -35,11 +35,6 @@ def rlds_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
   Specs of steps (sequences, or with time offsets) get `is_concatenated`, and names that
   begin with 'steps/', as TFDS has them: a spec that is named 'observation/state', or is
   at that path and has no name, reads 'steps/observation/state'.
-
-  Args:
-    spec_structure: specs, windowed or flat.
-  Returns:
-    Specs by path.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   per_step = {p: leaf.is_sequence for p, leaf in windows.flat_specs(flat).items()}
@@ -57,13 +52,9 @@ def is_rlds(contents: RecordContents) -> bool:
 def divide_unknown(contents: RecordContents) -> RecordContents:
   """Moves the step features of an RLDS episode to where a SequenceExample has them.
 
-  The values of a step are as many as make the steps that is_first has. What cannot be
-  divided so stays where it is, and nested sequences do, whose steps differ in length.
-
-  Args:
-    contents: of a record; it is changed if it is an RLDS episode.
-  Returns:
-    The same contents.
+  The values of a step are as many as make the steps of is_first. What cannot be
+  divided stays unchanged, as do nested sequences, whose steps differ in length. The
+  contents are changed and returned.
   """
   if not is_rlds(contents):
     return contents
@@ -104,14 +95,14 @@ def drop_last_step(
 ) -> tf.data.Dataset:
   """Drops the last step of every episode, whose action means nothing.
 
-  For training on actions: all windows of what is left have an action, a reward and a
+  For training on actions: all windows of the rest have an action, a reward and a
   discount. Models that read the next observation need that step, and mask the action.
 
   Args:
     dataset: episodes by path, leaves of sequences [T, ...].
     spec_structure: the flat specs of the episodes.
   Returns:
-    Dataset of the same episodes, [T - 1, ...]; context features as they are.
+    Dataset of the same episodes, [T - 1, ...]; context features are unchanged.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   per_step = {path for path, leaf in flat.items() if leaf.is_sequence}
@@ -132,59 +123,34 @@ Features = dict[str, "specs.ExtendedTensorSpec"]
 
 
 def find_features(filenames: Sequence[str]) -> Features:
-  """Reads the features.json that lies beside record files, if there is one.
-
-  Args:
-    filenames: of the record files, all in one folder.
-  Returns:
-    Specs by the name of the feature in the record; none without the file.
-  Raises:
-    RecordError: the file is not what TFDS writes.
-  """
+  """Reads the features.json beside record files of one folder, if there is one."""
   folders = {os.path.dirname(os.path.abspath(name)) for name in filenames}
   path = os.path.join(min(folders), FILENAME) if len(folders) == 1 else ""
   return read_features(path) if os.path.isfile(path) else {}
 
 
 def read_features(path: str) -> Features:
-  """Reads a features.json.
+  """Reads a features.json into specs by the name of the feature in the record.
 
-  Args:
-    path: of the file.
-  Returns:
-    Specs by the name of the feature in the record. Nested sequences, other than the
-    steps of an episode, are left out, which is logged.
-  Raises:
-    RecordError: the file is not what TFDS writes.
+  Nested sequences, other than the steps of an episode, are left out, which is logged.
+  Raises RecordError if the file is not what TFDS writes.
   """
+  known = (AttributeError, KeyError, OverflowError, RecursionError, TypeError)
   try:
     with open(path, encoding="utf-8") as file:
-      return features_from_json(json.load(file))
-  except (
-    AttributeError,
-    KeyError,
-    OverflowError,
-    RecursionError,
-    TypeError,
-    ValueError,
-  ) as error:
+      found = {
+        name: (_to_spec(name, node, name.startswith(f"{STEPS}/")), node)
+        for name, node in _leaves(json.load(file), "")
+      }
+  except (*known, ValueError) as error:
     raise errors.RecordError(
       f"features: {path}: expected what TFDS writes of a dataset's features, got "
       f"{type(error).__name__}: {error}. Move it away to go without."
     ) from error
-
-
-def features_from_json(values: Mapping[str, Any]) -> Features:
-  """Turns the content of a features.json into specs; see `read_features`."""
-  features = {}
-  for name, node in _leaves(values, ""):
-    is_step = name.startswith(f"{STEPS}/")
-    spec = _to_spec(name, node, is_step)
+  for name, (spec, node) in found.items():
     if spec is None:
       logging.info("No spec for '%s' of features.json: %s.", name, sorted(node))
-    else:
-      features[name] = spec
-  return features
+  return {name: spec for name, (spec, _) in found.items() if spec is not None}
 
 
 def _leaves(

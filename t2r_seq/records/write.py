@@ -25,7 +25,7 @@ def encode_example(
     structure: numpy leaves by path, packed or flat; see `ExampleEncoder.encode`.
     jpeg_quality: 1 to 100, for images given as pixels.
   Returns:
-    A serialized tf.train.Example, or SequenceExample where a spec is a sequence.
+    A serialized tf.train.Example, or SequenceExample if a spec is a sequence.
   Raises:
     SpecError: the structure does not fit the spec; all mismatches are named.
   """
@@ -36,14 +36,7 @@ class ExampleEncoder:
   """Serializes structures of one spec; the parser's inverse."""
 
   def __init__(self, spec: specs.SpecStructure, jpeg_quality: int = 95) -> None:
-    """Creates the encoder.
-
-    Args:
-      spec: a structure of specs of one dataset, without time offsets.
-      jpeg_quality: 1 to 100.
-    Raises:
-      SpecError: a spec cannot be written, or there are several datasets.
-    """
+    """Creates the encoder; raises SpecError for specs that cannot be written."""
     by_dataset = features.collect_features({"": spec})
     if len(by_dataset) > 1:
       raise errors.SpecError(
@@ -311,8 +304,8 @@ class RecordWriter(publishing.Closing):
     Args:
       path: of the file to write, on a local file system.
       spec: a structure of specs of one dataset, without time offsets.
-      compression: 'GZIP', 'ZLIB', '' for none; by default as the suffix says (.gz;
-        .zz or .zlib).
+      compression: 'GZIP', 'ZLIB', '' for none; by default by the suffix (.gz; .zz or
+        .zlib).
       jpeg_quality: 1 to 100, for images given as pixels.
     Raises:
       SpecError: a spec cannot be written, or the compression is not known.
@@ -337,10 +330,8 @@ class RecordWriter(publishing.Closing):
     return self._num_records
 
   def write(self, structure: Any) -> None:
-    """Writes one record.
+    """Writes one record; see `ExampleEncoder.encode` for the structure.
 
-    Args:
-      structure: numpy leaves by path; see `ExampleEncoder.encode`.
     Raises:
       SpecError: the structure does not fit the spec, or the writer is closed.
     """
@@ -359,7 +350,7 @@ class RecordWriter(publishing.Closing):
         writer.close()
 
   def discard(self) -> None:
-    """Drops what was written; a file that was at the path stays as it was."""
+    """Drops what was written; an older file at the path stays."""
     if self._writer is not None:
       writer, self._writer = self._writer, None
       with contextlib.suppress(_Discarded), self._output:
@@ -379,16 +370,14 @@ def write_records(
   compression: str | None = None,
   jpeg_quality: int = 95,
 ) -> int:
-  """Writes one record per structure to a TFRecord file; the parser's inverse.
+  """Writes one record per structure to a TFRecord file; returns how many.
 
   Args:
     path: of the file, which is replaced as a whole, or not at all on an exception.
     spec: a structure of specs of one dataset, without time offsets.
     structures: numpy structures, one a record; sequences [T, ...].
-    compression: 'GZIP', 'ZLIB', '' for none; by default as the suffix says.
+    compression: 'GZIP', 'ZLIB', '' for none; by default by the suffix.
     jpeg_quality: 1 to 100, for images given as pixels.
-  Returns:
-    The number of records.
   Raises:
     SpecError: a structure does not fit the spec.
   """

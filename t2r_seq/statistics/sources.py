@@ -487,7 +487,7 @@ class RecordSource(Source):
     # All of them: a list that is empty once would not fit what the first ones have.
     summary = records.inspect_records(self._files, compression=self._compression)
     proposed = records.propose_spec(summary)
-    for line in records.describe_odd_values(summary):
+    for line in summary.describe_odd_values():
       logging.warning("%s", line)
     padded = [
       path

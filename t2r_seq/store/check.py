@@ -1,4 +1,4 @@
-"""Is every length, offset and checksum of a store right? Says what is not."""
+"""Verifies the lengths, offsets and checksums of a store, and reports damage."""
 
 from __future__ import annotations
 
@@ -12,32 +12,10 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs
+from t2r_seq.errors import Mismatch, Problem
 from t2r_seq.store import layout, mapped, segments
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit, NewerVersionError, StoreManifest, check_spec
-
-
-@dataclasses.dataclass(frozen=True)
-class StoreProblem:
-  """One thing that is not as it should be.
-
-  Attributes:
-    segment: its name; '' for the store itself.
-    mismatch: which file, what was expected, what is there, what to do.
-    episodes: the episodes of the segment that are not as they were written.
-  """
-
-  segment: str
-  mismatch: errors.Mismatch
-  episodes: tuple[int, ...] = ()
-
-  @property
-  def place(self) -> str:
-    """The segment and the file."""
-    return "/".join(part for part in (self.segment, self.mismatch.path) if part)
-
-  def __str__(self) -> str:
-    return str(dataclasses.replace(self.mismatch, path=self.place))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +24,10 @@ class StoreReport:
 
   Attributes:
     path: of the store.
-    num_episodes: episodes by segment: the committed ones; where the commit itself is
-      damaged, those that the index has.
+    num_episodes: committed episodes by segment; those of the index if the commit itself
+      is damaged.
     num_bytes: how many bytes were compared with their checksums.
-    problems: empty where all is right.
+    problems: of the files of segments; empty if all is right.
     unverified: by segment, episodes that can be read, but not compared with anything:
       their checksums are damaged or lost.
   """
@@ -57,7 +35,7 @@ class StoreReport:
   path: str
   num_episodes: dict[str, int]
   num_bytes: int
-  problems: tuple[StoreProblem, ...]
+  problems: tuple[Problem, ...]
   unverified: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
   @property
@@ -67,14 +45,217 @@ class StoreReport:
 
   def broken_episodes(self, segment: str) -> list[int]:
     """Lists the episodes of a segment that are not as they were written."""
-    found = [p.episodes for p in self.problems if p.segment == segment]
+    found = [p.episodes for p in self.problems if p.source == segment]
     return sorted({episode for episodes in found for episode in episodes})
 
   def check(self) -> None:
     """Raises StoreError with every problem, if there is one."""
     if self.problems:
-      found = [dataclasses.replace(p.mismatch, path=p.place) for p in self.problems]
-      raise errors.mismatch_error("verify_store", found, errors.StoreError)
+      texts = sorted(map(str, self.problems))
+      raise errors.joined_error("verify_store", texts, errors.StoreError)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreFindings:
+  """A report, and what `salvage_store` needs to copy episodes.
+
+  Attributes:
+    report: for the user.
+    manifest: of the store, or a substitute; None if there is none.
+    segments: in the order in which they are the store.
+  """
+
+  report: StoreReport
+  manifest: StoreManifest | None
+  segments: tuple[SegmentFindings, ...]
+
+
+_MAX_LOOKS = 3
+
+
+def verify_store(
+  path: str | os.PathLike[str],
+  checksums: bool = True,
+  spec: specs.SpecStructure | None = None,
+) -> StoreReport:
+  """Verifies the lengths, offsets and checksums of a store.
+
+  Args:
+    path: of the folder.
+    checksums: reads every byte; False reads lengths and the index only.
+    spec: the flat specs that the store was created with, needed only if its
+      `store.json` is damaged; those of a whole store must be equal.
+  Returns:
+    The problems, and which episodes are damaged.
+  Raises:
+    StoreError: no store, or one of a newer version.
+    SpecError: the store has other specs; all differences are named.
+    OSError: the folder cannot be read.
+  """
+  return examine(os.path.abspath(os.fspath(path)), checksums, spec).report
+
+
+def examine(
+  folder: str, checksums: bool, spec: specs.SpecStructure | None
+) -> StoreFindings:
+  """Examines a store; see `verify_store`."""
+  for _ in range(_MAX_LOOKS):
+    found = _examine_once(folder, checksums, spec)
+    # Another process may have merged away what is missing.
+    is_same = _read_commits(folder)[0].keys() == found.report.num_episodes.keys()
+    if found.report.is_whole or is_same:
+      break
+  return found
+
+
+def _examine_once(
+  folder: str, checksums: bool, spec: specs.SpecStructure | None
+) -> StoreFindings:
+  store, problem = _read_manifest(folder, spec)
+  commits, broken_commits = _read_commits(folder)
+  if store is not None and problem is not None:
+    store = _fit_to_commits(store, commits)
+    if store is None:
+      problem = dataclasses.replace(problem, hint=_OTHER_SPECS)
+  found = []
+  for name, commit in commits.items():
+    segment = layout.segment_folder(folder, name)
+    if store is None:
+      unverified = {*range(commit.episodes)}
+      found.append(SegmentFindings(segment, commit, unverified=unverified))
+      continue
+    if name in broken_commits:
+      commit = _commit_of_index(segment, store.columns)
+    found.append(_SegmentCheck(segment, store.columns, commit, checksums).run())
+  problems = [_problem("", problem)] if problem else []
+  problems += [_problem(name, misfit) for name, misfit in broken_commits.items()]
+  report = StoreReport(
+    path=folder,
+    num_episodes={segment.name: segment.commit.episodes for segment in found},
+    num_bytes=sum(segment.num_bytes for segment in found),
+    problems=(*problems, *(p for segment in found for p in segment.problems)),
+    unverified={s.name: tuple(sorted(s.unverified)) for s in found if s.unverified},
+  )
+  return StoreFindings(report, store, tuple(found))
+
+
+def _problem(
+  segment: str, mismatch: Mismatch, episodes: Collection[int] = ()
+) -> Problem:
+  place = f"{segment}/{mismatch.path}".lstrip("/")
+  broken = tuple(sorted(episodes))
+  return Problem(
+    place, mismatch.finding, path=mismatch.path, source=segment, episodes=broken
+  )
+
+
+_NO_MANIFEST = (
+  "Nothing else can be checked without it: give the specs that the store was created "
+  "with (--spec of `t2r_seq doctor`)."
+)
+_AS_GIVEN = "The rest is checked with the specs that were given."
+_OTHER_SPECS = (
+  "The specs that were given are not those of the segments' files, so nothing else was "
+  "checked."
+)
+_NO_COMMIT = (
+  "How much of the segment was committed is lost; the rest is checked by its index."
+)
+
+
+def _read_manifest(
+  folder: str, spec: specs.SpecStructure | None
+) -> tuple[StoreManifest | None, Mismatch | None]:
+  """Returns the manifest of a store and what is wrong with it.
+
+  The given specs replace a damaged one; None if there are none.
+  """
+  try:
+    store = StoreManifest.read(folder)
+  except NewerVersionError:
+    raise
+  except errors.StoreError as error:
+    if not os.path.isdir(os.path.join(folder, layout.SEGMENTS)):
+      raise  # No store at all.
+    substitute, hint = None, _NO_MANIFEST
+    if spec is not None:
+      columns = layout.make_columns(f"EpisodeStore: {folder}", spec)
+      substitute, hint = StoreManifest(columns, {}), _AS_GIVEN
+    if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
+      return substitute, Mismatch(layout.MANIFEST, "a manifest", "no such file", hint)
+    return substitute, _to_mismatch(layout.MANIFEST, error, hint)
+  if spec is not None:
+    check_spec(f"EpisodeStore: {folder}", spec, store.columns, False)
+  return store, None
+
+
+def _fit_to_commits(
+  store: StoreManifest, commits: dict[str, Commit]
+) -> StoreManifest | None:
+  """Sorts the columns of a substitute as the commits have their files.
+
+  Checksums are kept in that order. Returns None if the commits have other files.
+  """
+  known = next((commit.sizes for commit in commits.values() if commit.sizes), None)
+  if known is None:
+    return store
+  if {*layout.file_names(store.columns), *layout.INDEX_FILES} != {*known}:
+    return None
+  places = {name: place for place, name in enumerate(known)}
+  order = sorted(store.columns.items(), key=lambda item: places[item[1].data_file])
+  return StoreManifest(dict(order), store.metadata)
+
+
+def _read_commits(folder: str) -> tuple[dict[str, Commit], dict[str, Mismatch]]:
+  """Returns the commits by segment, empty ones for the damaged, and their damage."""
+  try:
+    return segments.read_commits(folder), {}
+  except NewerVersionError:
+    raise
+  except errors.StoreError:
+    pass
+  commits: dict[str, Commit] = {}
+  broken: dict[str, Mismatch] = {}
+  for name in segments.list_segments(folder):
+    try:
+      commits[name] = Commit.read(layout.segment_folder(folder, name))
+    except errors.StoreError as error:
+      commits[name] = Commit()
+      broken[name] = _to_mismatch(layout.COMMIT, error, _NO_COMMIT)
+  replaced = {name for commit in commits.values() for name in commit.replaces}
+  commits = {name: c for name, c in commits.items() if name not in replaced}
+  return commits, {name: each for name, each in broken.items() if name in commits}
+
+
+def _commit_of_index(folder: str, columns: Columns) -> Commit:
+  """Makes a commit of all episodes of the index, if the real one is lost."""
+  names = layout.file_names(columns)
+  paths = {n: os.path.join(folder, n) for n in (*names, *layout.INDEX_FILES)}
+  sizes = {n: os.path.getsize(p) if os.path.exists(p) else 0 for n, p in paths.items()}
+  count = min(sizes[layout.ENDS] // 8, sizes[layout.CHECKSUMS] // (4 * len(names)))
+  if not count:
+    return Commit()
+  ends = np.fromfile(paths[layout.ENDS], "<i8", count)
+  # Damaged ends can be anything: there are no more steps than files have room for.
+  room = max(_room_for_steps(column, sizes) for column in columns.values())
+  return Commit(count, min(max(int(ends.max()), 0), room), sizes)
+
+
+def _room_for_steps(column: Column, sizes: Mapping[str, int]) -> int:
+  """Returns how many rows a column's file can have; 0 if that is unknown."""
+  if column.is_video:
+    return sizes[column.data_file]  # No frame is less than a byte.
+  if not column.is_per_step or not column.items_per_row:
+    return 0
+  if column.is_bytes:
+    return sizes[column.offsets_file] // 8 // column.items_per_row
+  return sizes[column.data_file] // (column.items_per_row * column.dtype.itemsize)
+
+
+def _to_mismatch(name: str, error: errors.StoreError, hint: str) -> Mismatch:
+  text = str(error).partition(": expected ")[2] or f"a whole file, got {error}"
+  expected, _, got = text.partition(", got ")
+  return Mismatch(name, expected, got.split("\n")[0].rstrip("."), hint)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +265,7 @@ class Spans:
   Attributes:
     starts: int64 [episodes].
     stops: int64 [episodes]; the range ends before it.
-    is_known: bool [episodes]; False where a damaged index does not tell.
+    is_known: bool [episodes]; False if a damaged index does not tell.
   """
 
   starts: np.ndarray
@@ -101,16 +282,8 @@ class Spans:
     )
 
 
-def step_spans(ends: np.ndarray, num_episodes: int, num_steps: int) -> Spans:
-  """Returns the steps of each episode.
-
-  Args:
-    ends: of the index, int64 [n]; they may be too few, or damaged.
-    num_episodes: how many there should be.
-    num_steps: of all of them.
-  Returns:
-    Ranges of steps; an episode whose end is missing or impossible is not known.
-  """
+def _step_spans(ends: np.ndarray, num_episodes: int, num_steps: int) -> Spans:
+  """Returns the steps of each episode; the ends may be too few, or damaged."""
   padded = np.full(num_episodes, -1, np.int64)
   padded[: len(ends)] = ends[:num_episodes]
   starts = np.concatenate([np.zeros(1, np.int64), padded[:-1]])[:num_episodes]
@@ -118,25 +291,23 @@ def step_spans(ends: np.ndarray, num_episodes: int, num_steps: int) -> Spans:
   return Spans(starts, padded, is_known)
 
 
-def episode_spans(num_episodes: int) -> Spans:
+def _episode_spans(num_episodes: int) -> Spans:
   """Returns the one row that each episode has in a column of context features."""
   numbers = np.arange(num_episodes, dtype=np.int64)
   return Spans(numbers, numbers + 1, np.ones(num_episodes, bool))
 
 
-def file_spans(column: Column, name: str, rows: Spans, offsets: np.ndarray) -> Spans:
+def _file_spans(column: Column, name: str, rows: Spans, offsets: np.ndarray) -> Spans:
   """Returns the bytes of each episode in one file of a column.
 
   Args:
     column: of the store.
     name: of the file.
     rows: those of each episode in the column.
-    offsets: of byte strings, int64, as many as the file has; else of no matter.
-  Returns:
-    Ranges of bytes.
+    offsets: of byte strings, int64, as many as the file has; else unused.
   """
   if name == column.present_file:
-    return episode_spans(len(rows))
+    return _episode_spans(len(rows))
   if name == column.offsets_file:
     return rows.scaled(8 * column.items_per_row, 8)
   if not column.is_bytes:
@@ -149,11 +320,8 @@ def file_spans(column: Column, name: str, rows: Spans, offsets: np.ndarray) -> S
   return Spans(starts, stops, is_known & (starts >= 0) & (stops >= starts))
 
 
-_CHUNK = 1 << 22
-
-
 @dataclasses.dataclass
-class FileFailures:
+class _FileFailures:
   """The episodes whose bytes in a file are not as they were written.
 
   Attributes:
@@ -166,19 +334,11 @@ class FileFailures:
   changed: dict[int, str] = dataclasses.field(default_factory=dict)
   num_bytes: int = 0
 
-  @property
-  def episodes(self) -> set[int]:
-    """All of them."""
-    return {*self.lost, *self.changed}
 
-  def forgive(self, episodes: set[int]) -> None:
-    """Drops episodes that something else explains."""
-    for episode in episodes:
-      self.lost.pop(episode, None)
-      self.changed.pop(episode, None)
+_CHUNK = 1 << 22
 
 
-def check_file(path: str, size: int, spans: Spans, sums: np.ndarray) -> FileFailures:
+def _check_file(path: str, size: int, spans: Spans, sums: np.ndarray) -> _FileFailures:
   """Compares the bytes of each episode in a file with their checksums.
 
   The file is read, not mapped: a disk that fails is an error then, and does not end
@@ -186,42 +346,36 @@ def check_file(path: str, size: int, spans: Spans, sums: np.ndarray) -> FileFail
 
   Args:
     path: of the file.
-    size: how many of its bytes can count; -1 where it is missing.
+    size: how many of its bytes can count; -1 if it is missing.
     spans: the bytes of each episode.
     sums: CRC-32 of the first episodes' bytes, uint32 [n]; the rest is not compared.
-  Returns:
-    What is wrong.
   """
+  found = _FileFailures()
   if size < 0:
-    return FileFailures(dict.fromkeys(range(len(spans)), "the file is missing"))
-  found = FileFailures()
-  try:
-    with open(path, "rb", buffering=1 << 20) as file:
-      _compare(file, size, spans, sums.tolist(), found)
-  except OSError as error:
-    reason = f"the file cannot be read: {error.strerror or error}"
-    found.lost.update({e: reason for e in range(len(spans)) if e not in found.episodes})
-  return found
-
-
-def _compare(
-  file: Any, size: int, spans: Spans, sums: list[int], found: FileFailures
-) -> None:
+    found.lost = dict.fromkeys(range(len(spans)), "the file is missing")
+    return found
   buffer = memoryview(bytearray(_CHUNK))
-  bounds = zip(
+  each = zip(
     spans.starts.tolist(), spans.stops.tolist(), spans.is_known.tolist(), strict=True
   )
-  for episode, (start, stop, is_known) in enumerate(bounds):
-    if not is_known:
-      found.lost[episode] = "its place is not known"
-    elif stop > size:
-      found.lost[episode] = f"it ends at byte {stop:,}"
-    elif episode < len(sums):
-      got = _checksum(file, start, stop, buffer)
-      found.num_bytes += stop - start
-      if got != sums[episode]:
-        where = f"bytes {start:,} to {stop - 1:,}" if stop > start else "no bytes"
-        found.changed[episode] = f"{where}: CRC-32 {got:08x}, not {sums[episode]:08x}"
+  try:
+    with open(path, "rb", buffering=1 << 20) as file:
+      for episode, (start, stop, is_known) in enumerate(each):
+        if not is_known:
+          found.lost[episode] = "its place is not known"
+        elif stop > size:
+          found.lost[episode] = f"it ends at byte {stop:,}"
+        elif episode < len(sums):
+          got, want = _checksum(file, start, stop, buffer), int(sums[episode])
+          found.num_bytes += stop - start
+          if got != want:
+            where = f"bytes {start:,} to {stop - 1:,}" if stop > start else "no bytes"
+            found.changed[episode] = f"{where}: CRC-32 {got:08x}, not {want:08x}"
+  except OSError as error:
+    reason = f"the file cannot be read: {error.strerror or error}"
+    rest = {*range(len(spans))} - {*found.lost, *found.changed}
+    found.lost.update(dict.fromkeys(sorted(rest), reason))
+  return found
 
 
 def _checksum(file: Any, start: int, stop: int, buffer: memoryview) -> int:
@@ -242,13 +396,13 @@ _SHOWN = 4
 
 @dataclasses.dataclass
 class SegmentFindings:
-  """What is known of one segment after a look at it.
+  """The findings about one segment.
 
   Attributes:
     folder: of the segment.
     commit: how much counts.
     problems: what is wrong.
-    unverified: episodes that can be read, but that no checksum vouches for.
+    unverified: episodes that can be read, but that have no valid checksum.
     file_spans: where each episode is in each column file.
     steps: where each episode is in a column with a row per step.
     sums: CRC-32 of each episode's bytes by file, uint32 [n]; as far as there are any.
@@ -257,10 +411,10 @@ class SegmentFindings:
 
   folder: str
   commit: Commit
-  problems: list[StoreProblem] = dataclasses.field(default_factory=list)
+  problems: list[Problem] = dataclasses.field(default_factory=list)
   unverified: set[int] = dataclasses.field(default_factory=set)
   file_spans: dict[str, Spans] = dataclasses.field(default_factory=dict)
-  steps: Spans = dataclasses.field(default_factory=lambda: episode_spans(0))
+  steps: Spans = dataclasses.field(default_factory=lambda: _episode_spans(0))
   sums: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
   num_bytes: int = 0
 
@@ -269,30 +423,14 @@ class SegmentFindings:
     """Name of the segment."""
     return os.path.basename(self.folder)
 
-  @property
-  def broken(self) -> dict[int, list[StoreProblem]]:
-    """The problems of each episode that is not as it was written."""
-    by_episode: dict[int, list[StoreProblem]] = {}
-    for problem in self.problems:
-      for episode in problem.episodes:
-        by_episode.setdefault(episode, []).append(problem)
-    return by_episode
-
-  def add(
-    self, mismatch: errors.Mismatch, episodes: Collection[int] = (), first: bool = False
-  ) -> None:
-    """Notes a problem of a file, and the episodes that it breaks."""
-    problem = StoreProblem(self.name, mismatch, tuple(sorted(episodes)))
-    self.problems.insert(0 if first else len(self.problems), problem)
+  def add(self, mismatch: Mismatch, episodes: Collection[int] = ()) -> None:
+    """Adds a problem of a file, and the episodes that it breaks."""
+    self.problems.append(_problem(self.name, mismatch, episodes))
 
   def add_failures(
-    self,
-    name: str,
-    failures: FileFailures,
-    causes: Collection[str],
-    rows: Spans,
+    self, name: str, failures: _FileFailures, causes: Collection[str], rows: Spans
   ) -> None:
-    """Notes which episodes are broken in a file.
+    """Adds which episodes are broken in a file.
 
     Args:
       name: of the file.
@@ -301,33 +439,30 @@ class SegmentFindings:
       rows: of each episode in the file's column.
     """
     if failures.lost and not self._blame(causes, {*failures.lost}):
-      got = f"less for {listing(failures.lost)}: {next(iter(failures.lost.values()))}"
-      want = "the bytes of every episode"
-      self.add(errors.Mismatch(name, want, got), failures.lost)
+      got = f"less for {_listing(failures.lost)}: {next(iter(failures.lost.values()))}"
+      self.add(Mismatch(name, "the bytes of every episode", got), failures.lost)
     if failures.changed:
-      first = [*failures.changed.items()][:_SHOWN]
       shown = ", ".join(
         f"episode {e} (rows {rows.starts[e]:,} to {rows.stops[e] - 1:,}, {text})"
-        for e, text in first
+        for e, text in [*failures.changed.items()][:_SHOWN]
       )
-      rest = len(failures.changed) - len(first)
+      rest = len(failures.changed) - _SHOWN
       got = f"others for {len(failures.changed)} of {self.commit.episodes}: {shown}"
-      got += f" and {rest} more" if rest else ""
+      got += f" and {rest} more" if rest > 0 else ""
       want = "the checksums of every episode"
-      mismatch = errors.Mismatch(name, want, got, _CHANGED_HINT)
-      self.add(mismatch, failures.changed)
+      self.add(Mismatch(name, want, got, _CHANGED_HINT), failures.changed)
 
   def _blame(self, causes: Collection[str], episodes: set[int]) -> bool:
     """Adds episodes to the problem that explains them, if one does."""
     for index, problem in enumerate(self.problems):
-      if problem.mismatch.path in causes:
+      if problem.path in causes:
         merged = tuple(sorted({*problem.episodes, *episodes}))
         self.problems[index] = dataclasses.replace(problem, episodes=merged)
         return True
     return False
 
 
-def listing(episodes: Collection[int]) -> str:
+def _listing(episodes: Collection[int]) -> str:
   """Names episodes, the first few of them."""
   shown = ", ".join(map(str, sorted(episodes)[:8]))
   rest = len(episodes) - 8
@@ -335,170 +470,20 @@ def listing(episodes: Collection[int]) -> str:
   return f"{word} {shown}" + (f" and {rest} more" if rest > 0 else "")
 
 
-_NO_MANIFEST = (
-  "Nothing else can be checked without it: give the specs that the store was created "
-  "with (--spec of `t2r_seq doctor`)."
-)
-_AS_GIVEN = "The rest is checked with the specs that were given."
-_NO_COMMIT = (
-  "How much of the segment was committed is lost; the rest is checked by its index."
-)
+class _SegmentCheck:
+  """Checks every file of a segment that can be read."""
 
-
-def read_manifest(
-  folder: str, spec: specs.SpecStructure | None
-) -> tuple[StoreManifest | None, StoreProblem | None]:
-  """Reads the manifest of a store, damaged or not.
-
-  Args:
-    folder: of the store.
-    spec: the flat specs that the store was created with, or None.
-  Returns:
-    The manifest, or what stands in for it, the specs; None where there are none. And
-    what is wrong with it.
-  Raises:
-    StoreError: no store, or one of a newer version.
-    SpecError: a whole store has not these specs.
-  """
-  try:
-    store = StoreManifest.read(folder)
-  except NewerVersionError:
-    raise
-  except errors.StoreError as error:
-    if not os.path.isdir(os.path.join(folder, layout.SEGMENTS)):
-      raise  # No store at all.
-    stand_in, hint = None, _NO_MANIFEST
-    if spec is not None:
-      columns = layout.make_columns(f"EpisodeStore: {folder}", spec)
-      stand_in, hint = StoreManifest(columns, {}), _AS_GIVEN
-    mismatch = _to_mismatch(layout.MANIFEST, error, hint)
-    if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
-      mismatch = errors.Mismatch(layout.MANIFEST, "a manifest", "no such file", hint)
-    return stand_in, StoreProblem("", mismatch)
-  if spec is not None:
-    check_spec(f"EpisodeStore: {folder}", spec, store.columns, False)
-  return store, None
-
-
-def fit_to_commits(
-  store: StoreManifest, commits: dict[str, Commit]
-) -> StoreManifest | None:
-  """Sorts the columns of a stand-in as the commits have their files.
-
-  Checksums are kept in that order.
-
-  Args:
-    store: the stand-in.
-    commits: of the store.
-  Returns:
-    The manifest; None where its files are others than those of the commits.
-  """
-  known = next((commit.sizes for commit in commits.values() if commit.sizes), None)
-  if known is None:
-    return store
-  if {*layout.file_names(store.columns), *layout.INDEX_FILES} != {*known}:
-    return None
-  places = {name: place for place, name in enumerate(known)}
-  order = sorted(store.columns.items(), key=lambda item: places[item[1].data_file])
-  return StoreManifest(dict(order), store.metadata)
-
-
-def read_commits(folder: str) -> tuple[dict[str, Commit], dict[str, StoreProblem]]:
-  """Reads all commits of a store, damaged or not.
-
-  Args:
-    folder: of the store.
-  Returns:
-    Commits by segment, empty ones for the damaged; and what is wrong with those.
-  Raises:
-    StoreError: one is of a newer version.
-  """
-  try:
-    return segments.read_commits(folder), {}
-  except NewerVersionError:
-    raise
-  except errors.StoreError:
-    pass
-  commits: dict[str, Commit] = {}
-  broken: dict[str, StoreProblem] = {}
-  for name in segments.list_segments(folder):
-    try:
-      commits[name] = Commit.read(layout.segment_folder(folder, name))
-    except errors.StoreError as error:
-      commits[name] = Commit()
-      mismatch = _to_mismatch(layout.COMMIT, error, _NO_COMMIT)
-      broken[name] = StoreProblem(name, mismatch)
-  replaced = {name for commit in commits.values() for name in commit.replaces}
-  commits = {name: c for name, c in commits.items() if name not in replaced}
-  return commits, {name: p for name, p in broken.items() if name in commits}
-
-
-def commit_of_index(folder: str, columns: Columns) -> Commit:
-  """Makes the commit that the files of a segment would fit, where it is lost.
-
-  Args:
-    folder: of the segment.
-    columns: of the store.
-  Returns:
-    A commit of all episodes that the index has, without checksums of the index.
-  """
-  names = layout.file_names(columns)
-  sizes = {
-    name: _size(os.path.join(folder, name)) for name in (*names, *layout.INDEX_FILES)
-  }
-  count = min(sizes[layout.ENDS] // 8, sizes[layout.CHECKSUMS] // (4 * len(names)))
-  if not count:
-    return Commit()
-  ends = np.fromfile(os.path.join(folder, layout.ENDS), "<i8", count)
-  # Damaged ends can be anything: there are no more steps than files have room for.
-  room = max(_room_for_steps(column, sizes) for column in columns.values())
-  return Commit(count, min(max(int(ends.max()), 0), room), sizes)
-
-
-def _room_for_steps(column: Column, sizes: Mapping[str, int]) -> int:
-  """Returns how many rows a column's file can have; 0 where it does not tell."""
-  if column.is_video:
-    return sizes[column.data_file]  # No frame is less than a byte.
-  if not column.is_per_step or not column.items_per_row:
-    return 0
-  if column.is_bytes:
-    return sizes[column.offsets_file] // 8 // column.items_per_row
-  return sizes[column.data_file] // (column.items_per_row * column.dtype.itemsize)
-
-
-def _size(path: str) -> int:
-  return os.path.getsize(path) if os.path.exists(path) else 0
-
-
-def _to_mismatch(name: str, error: errors.StoreError, hint: str) -> errors.Mismatch:
-  text = str(error).partition(": expected ")[2] or f"a whole file, got {error}"
-  expected, _, got = text.partition(", got ")
-  return errors.Mismatch(name, expected, got.split("\n")[0].rstrip("."), hint)
-
-
-_NO_SUMS = np.zeros(0, np.uint32)
-
-
-def check_segment(
-  folder: str, columns: Columns, commit: Commit, checksums: bool = True
-) -> SegmentFindings:
-  """Looks at every file of a segment that can be looked at.
-
-  Args:
-    folder: of the segment.
-    columns: of the store.
-    commit: of the segment; without `index_crc32` where the real one was lost.
-    checksums: reads every byte; False looks at lengths and the index only.
-  Returns:
-    What was found.
-  """
-  return _Check(folder, columns, commit, checksums).run()
-
-
-class _Check:
   def __init__(
     self, folder: str, columns: Columns, commit: Commit, checksums: bool
   ) -> None:
+    """Creates the check.
+
+    Args:
+      folder: of the segment.
+      columns: of the store.
+      commit: of the segment; without `index_crc32` if the real one was lost.
+      checksums: reads every byte; False reads lengths and the index only.
+    """
     self._columns = columns
     self._commit = commit
     self._checksums = checksums
@@ -511,7 +496,7 @@ class _Check:
       self._sizes[name] = self._usable_size(name)
     if self._commit.episodes:
       ends = self._read_index(layout.ENDS, "<i8")
-      self._found.steps = step_spans(ends, self._commit.episodes, self._commit.steps)
+      self._found.steps = _step_spans(ends, self._commit.episodes, self._commit.steps)
       has_sums = self._read_sums()
       self._check_files(self._is_damaged(ends), not has_sums)
     return self._found
@@ -520,12 +505,12 @@ class _Check:
     return os.path.join(self._found.folder, name)
 
   def _usable_size(self, name: str) -> int:
-    """Returns how many bytes of a file count and are there; -1 where it is missing."""
+    """Returns how many bytes of a file count and exist; -1 if it is missing."""
     committed = self._commit.sizes.get(name)
     if self._commit.episodes:
       problem = segments.size_problem(self._found.folder, name, committed)
       if problem:
-        self._found.add(problem)  # Its episodes follow, where they are known.
+        self._found.add(problem)  # Its episodes are added as they are found.
     try:
       size = os.stat(self._path(name)).st_size
     except FileNotFoundError:
@@ -540,7 +525,7 @@ class _Check:
     return np.fromfile(self._path(name), dtype, count)
 
   def _is_damaged(self, ends: np.ndarray) -> bool:
-    """Whether some end is wrong; too few have been reported as such."""
+    """Whether some end is wrong; a short file has been reported before."""
     if len(ends) != self._commit.episodes:
       return False
     want = self._commit.index_crc32.get(layout.ENDS)
@@ -549,7 +534,7 @@ class _Check:
     return not is_whole or not is_rising or int(ends[-1]) != self._commit.steps
 
   def _read_sums(self) -> bool:
-    """Reads what the bytes of each episode should give; False if it is damaged."""
+    """Reads the checksums of each episode's bytes; returns False if damaged."""
     names = layout.file_names(self._columns)
     sums = self._read_index(layout.CHECKSUMS, "<u4")
     count = min(len(sums) // len(names), self._commit.episodes)
@@ -562,32 +547,35 @@ class _Check:
     return not is_complete or want in (None, zlib.crc32(sums.tobytes()))
 
   def _check_files(self, is_index_damaged: bool, are_sums_damaged: bool) -> None:
+    found, no_sums = self._found, np.zeros(0, np.uint32)
     for column, name in self._files():
-      self._found.file_spans[name] = self._spans(column, name)
+      found.file_spans[name] = self._spans(column, name)
+
+    def check(name: str) -> _FileFailures:
+      sums = found.sums[name] if self._checksums else no_sums
+      return _check_file(
+        self._path(name), self._sizes[name], found.file_spans[name], sums
+      )
+
     names = layout.file_names(self._columns)
     with futures.ThreadPoolExecutor(os.cpu_count()) as executor:
-      failures = dict(zip(names, executor.map(self._check_file, names), strict=True))
-    self._found.num_bytes = sum(found.num_bytes for found in failures.values())
+      failures = dict(zip(names, executor.map(check, names), strict=True))
+    found.num_bytes = sum(each.num_bytes for each in failures.values())
     if are_sums_damaged:
       self._blame_sums(failures)
     if is_index_damaged:
       self._blame_index(failures)
     for column, name in self._files():
       causes = [name, *([column.offsets_file] if column.is_bytes else []), layout.ENDS]
-      self._found.add_failures(name, failures[name], causes, self._rows(column, name))
+      found.add_failures(name, failures[name], causes, self._rows(column, name))
 
   def _files(self) -> Iterator[tuple[Column, str]]:
     for column in self._columns.values():
       for name in column.files:
         yield column, name
 
-  def _check_file(self, name: str) -> FileFailures:
-    sums = self._found.sums[name] if self._checksums else _NO_SUMS
-    spans_of_file = self._found.file_spans[name]
-    return check_file(self._path(name), self._sizes[name], spans_of_file, sums)
-
   def _spans(self, column: Column, name: str) -> Spans:
-    """Finds the bytes of each episode; reports offsets that make no sense."""
+    """Finds the bytes of each episode; reports impossible offsets."""
     rows = self._rows(column, name)
     offsets = np.zeros(0, np.int64)
     if column.is_bytes and name == column.data_file:
@@ -595,12 +583,12 @@ class _Check:
       path = self._path(column.offsets_file)
       offsets = mapped.map_file(path, np.dtype("<i8"), (count,))
       self._check_offsets(column, rows.scaled(column.items_per_row), offsets)
-    return file_spans(column, name, rows, offsets)
+    return _file_spans(column, name, rows, offsets)
 
   def _rows(self, column: Column, name: str) -> Spans:
     if column.is_per_step and name != column.present_file:
       return self._found.steps
-    return episode_spans(self._commit.episodes)
+    return _episode_spans(self._commit.episodes)
 
   def _check_offsets(self, column: Column, items: Spans, offsets: np.ndarray) -> None:
     """Reports offsets that do not rise from 0 to the end of the data."""
@@ -615,11 +603,11 @@ class _Check:
       if not is_bound or (np.diff(part) < 0).any():
         bad.append(int(episode))
     if bad:
-      want, got = f"offsets that rise from 0 to {size}", f"others in {listing(bad)}"
-      self._found.add(errors.Mismatch(column.offsets_file, want, got), bad)
+      want, got = f"offsets that rise from 0 to {size}", f"others in {_listing(bad)}"
+      self._found.add(Mismatch(column.offsets_file, want, got), bad)
 
-  def _blame_sums(self, failures: dict[str, FileFailures]) -> None:
-    """Bytes that do not fit damaged checksums may be right: nobody knows."""
+  def _blame_sums(self, failures: dict[str, _FileFailures]) -> None:
+    """Reports damaged checksums: bytes that do not fit them may be right."""
     doubtful = {episode for found in failures.values() for episode in found.changed}
     for found in failures.values():
       found.changed.clear()
@@ -627,14 +615,14 @@ class _Check:
     want = self._commit.index_crc32[layout.CHECKSUMS]
     got = "others"
     if self._checksums:
-      names = listing(doubtful) if doubtful else "no episode"
+      names = _listing(doubtful) if doubtful else "no episode"
       got += f", which differ from those of the bytes for {names}"
     hint = "The checksums are damaged; the data itself may be right."
-    wanted = f"checksums with the CRC-32 {want:08x}"
-    self._found.add(errors.Mismatch(layout.CHECKSUMS, wanted, got, hint))
+    want_text = f"checksums with the CRC-32 {want:08x}"
+    self._found.add(Mismatch(layout.CHECKSUMS, want_text, got, hint))
 
-  def _blame_index(self, failures: dict[str, FileFailures]) -> None:
-    """An episode that no file has where the index says is not where it says."""
+  def _blame_index(self, failures: dict[str, _FileFailures]) -> None:
+    """Reports a damaged index: an episode that fails in every file is misplaced."""
     lost = set(range(self._commit.episodes))
     per_step = [
       failures[name]
@@ -642,107 +630,16 @@ class _Check:
       if column.is_per_step and name != column.present_file
     ]
     if self._checksums and per_step:
-      lost = set.intersection(*(found.episodes for found in per_step))
+      lost = set.intersection(*({*found.lost, *found.changed} for found in per_step))
       for found in per_step:
-        found.forgive(lost)
-    mismatch = errors.Mismatch(
+        for episode in lost:
+          found.lost.pop(episode, None)
+          found.changed.pop(episode, None)
+    mismatch = Mismatch(
       layout.ENDS,
       f"{self._commit.episodes} ends that rise to {self._commit.steps}, with a "
       "fitting checksum",
-      f"others: {listing(lost)} cannot be found by them" if lost else "others",
+      f"others: {_listing(lost)} cannot be found by them" if lost else "others",
       "The index is damaged: restore it from a copy.",
     )
-    self._found.add(mismatch, lost, first=True)
-
-
-_MAX_LOOKS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class StoreFindings:
-  """All that is known of a store after a look at it.
-
-  Attributes:
-    report: for the user.
-    manifest: of the store, or what stands in for it; None where there is nothing.
-    segments: in the order in which they are the store.
-  """
-
-  report: StoreReport
-  manifest: StoreManifest | None
-  segments: tuple[SegmentFindings, ...]
-
-
-def verify_store(
-  path: str | os.PathLike[str],
-  checksums: bool = True,
-  spec: specs.SpecStructure | None = None,
-) -> StoreReport:
-  """Checks the lengths, offsets and checksums of a store.
-
-  Args:
-    path: of the folder.
-    checksums: reads every byte; False looks at lengths and the index only.
-    spec: the flat specs that the store was created with, needed only where its
-      `store.json` is damaged; a whole store must have them.
-  Returns:
-    What is wrong, and which episodes that concerns.
-  Raises:
-    StoreError: no store, or one of a newer version.
-    SpecError: the store has not these specs; all differences are named.
-    OSError: the folder cannot be read.
-  """
-  return examine(os.path.abspath(os.fspath(path)), checksums, spec).report
-
-
-def examine(
-  folder: str, checksums: bool, spec: specs.SpecStructure | None
-) -> StoreFindings:
-  """Looks at a store; see `verify_store`."""
-  for _ in range(_MAX_LOOKS):
-    found = _examine_once(folder, checksums, spec)
-    seen = found.report.num_episodes.keys()
-    # What is missing may only have been merged away in between.
-    if found.report.is_whole or read_commits(folder)[0].keys() == seen:
-      break
-  return found
-
-
-def _examine_once(
-  folder: str, checksums: bool, spec: specs.SpecStructure | None
-) -> StoreFindings:
-  store, broken_manifest = read_manifest(folder, spec)
-  commits, broken_commits = read_commits(folder)
-  if store is not None and broken_manifest is not None:
-    store = fit_to_commits(store, commits)
-    if store is None:
-      broken_manifest = _misfit(broken_manifest)
-  found = []
-  for name, commit in commits.items():
-    segment = layout.segment_folder(folder, name)
-    if store is None:
-      unverified = {*range(commit.episodes)}
-      found.append(SegmentFindings(segment, commit, unverified=unverified))
-      continue
-    if name in broken_commits:
-      commit = commit_of_index(segment, store.columns)
-    found.append(check_segment(segment, store.columns, commit, checksums))
-  problems = [p for p in (broken_manifest,) if p] + [*broken_commits.values()]
-  report = StoreReport(
-    path=folder,
-    num_episodes={segment.name: segment.commit.episodes for segment in found},
-    num_bytes=sum(segment.num_bytes for segment in found),
-    problems=(*problems, *(p for segment in found for p in segment.problems)),
-    unverified={s.name: tuple(sorted(s.unverified)) for s in found if s.unverified},
-  )
-  return StoreFindings(report, store, tuple(found))
-
-
-def _misfit(problem: StoreProblem) -> StoreProblem:
-  """Says that what should stand in for the manifest is of another store."""
-  hint = (
-    "The specs that were given are not those of the segments' files, so nothing else "
-    "was checked."
-  )
-  mismatch = dataclasses.replace(problem.mismatch, hint=hint)
-  return dataclasses.replace(problem, mismatch=mismatch)
+    self._found.problems.insert(0, _problem(self._found.name, mismatch, lost))

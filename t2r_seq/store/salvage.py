@@ -1,4 +1,4 @@
-"""Every episode that is good, copied out of a damaged store."""
+"""Copies every good episode out of a damaged store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.files import new_folder
+from t2r_seq import files as files_lib
 from t2r_seq.store import check, files, layout
 from t2r_seq.store import writer as writer_lib
 from t2r_seq.store.check import SegmentFindings, StoreReport
@@ -19,18 +19,17 @@ from t2r_seq.store.segments import SegmentWriter
 from t2r_seq.store.values import Rows
 
 _COMMIT_EVERY = 1000
-_UNVERIFIED = "no checksum vouches for its bytes"
 
 
 @dataclasses.dataclass(frozen=True)
 class SalvageReport:
-  """What became of the episodes of a damaged store.
+  """What `salvage_store` copied.
 
   Attributes:
     path: of the new store.
-    source: what is wrong with the old one.
+    source: the report of the old one.
     kept: (segment, episode) of each episode of the new store, in its order.
-    left_out: why an episode is not there, by (segment, episode).
+    left_out: why an episode was not copied, by (segment, episode).
   """
 
   path: str
@@ -47,25 +46,28 @@ def salvage_store(
 ) -> SalvageReport:
   """Copies every good episode of a store to a new one, byte for byte.
 
-  An episode is good when it is committed and each of its bytes has a fitting checksum;
-  where a segment's commit is lost, the checksums alone decide. The old store is only
-  read. The new one has one segment, and appears when it is complete.
+  An episode is good if it is committed and each of its bytes has a fitting checksum; if
+  a segment's commit is lost, the checksums alone decide. The old store is only read.
+  The new one has one segment, and appears when it is complete.
 
   Args:
     path: of the folder, damaged or not.
-    out: of the new store; there must be nothing.
-    spec: the flat specs that the store was created with; needed only where its
+    out: of the new store, which must not exist.
+    spec: the flat specs that the store was created with; needed only if its
       `store.json` is damaged. The metadata is lost then.
-    lenient: keeps episodes that can be read, too, but that no checksum vouches for.
-  Returns:
-    Which episodes were kept, and why others were not.
+    lenient: keeps episodes that can be read, but have no valid checksum, too.
   Raises:
-    StoreError: no store, one of a newer version, or one of unknown specs; or there is
-      something at `out`.
+    StoreError: no store, one of a newer version, or one of unknown specs; or `out`
+      exists.
     OSError: the new store cannot be written; nothing is left of it.
   """
   folder, target = os.path.abspath(os.fspath(path)), os.path.abspath(os.fspath(out))
-  _check_target(folder, target)
+  files_lib.check_vacant("salvage", target, errors.StoreError)
+  if os.path.realpath(target).startswith(os.path.realpath(folder) + os.sep):
+    raise errors.StoreError(
+      f"salvage: {target}: expected a place outside of the damaged store, got one in "
+      f"{folder}. The old store is not to be touched."
+    )
   found = check.examine(folder, True, spec)
   if found.manifest is None:
     hint = "Give the flat specs that the store was created with: spec=..., or --spec."
@@ -74,26 +76,12 @@ def salvage_store(
     )
     raise errors.mismatch_error(f"salvage: {folder}", [problem], errors.StoreError)
   try:
-    with new_folder(target) as hidden:
+    with files_lib.new_folder(target) as hidden:
       kept, left_out = _copy(found.segments, found.manifest, hidden, lenient)
   except OSError as error:
     hint = "Nothing was salvaged; the old store is as it was."
     raise files.explain(error, target, hint) from error
   return SalvageReport(target, found.report, tuple(kept), left_out)
-
-
-def _check_target(folder: str, target: str) -> None:
-  if os.path.lexists(target):
-    raise errors.StoreError(
-      f"salvage: {target}: expected nothing there, got a "
-      f"{'folder' if os.path.isdir(target) else 'file'}. Name a new folder."
-    )
-  inside = os.path.realpath(target).startswith(os.path.realpath(folder) + os.sep)
-  if inside:
-    raise errors.StoreError(
-      f"salvage: {target}: expected a place outside of the damaged store, got one in "
-      f"{folder}. The old store is not to be touched."
-    )
 
 
 def _copy(
@@ -111,9 +99,9 @@ def _copy(
     for segment in segments:
       reasons = _reasons(segment, lenient)
       for episode in range(segment.commit.episodes):
-        reason = reasons.get(episode) or _copy_episode(
-          writer, segment, store.columns, episode
-        )
+        reason = reasons.get(episode)
+        if reason is None:
+          reason = _copy_episode(writer, segment, store.columns, episode)
         if reason:
           left_out[segment.name, episode] = reason
         else:
@@ -127,23 +115,27 @@ def _copy(
 
 
 def _reasons(segment: SegmentFindings, lenient: bool) -> dict[int, str]:
-  """Says which episodes are not good, and why."""
-  reasons = {} if lenient else dict.fromkeys(segment.unverified, _UNVERIFIED)
-  for episode, problems in segment.broken.items():
-    names = dict.fromkeys(problem.mismatch.path for problem in problems)
-    reasons[episode] = f"damaged in {', '.join(names)}"
-  return reasons
+  """Returns why episodes are not good, by number."""
+  unverified = "no checksum vouches for its bytes"
+  reasons = {} if lenient else dict.fromkeys(segment.unverified, unverified)
+  names: dict[int, dict[str, None]] = {}
+  for problem in segment.problems:
+    for episode in problem.episodes:
+      names.setdefault(episode, {})[problem.path] = None
+  return reasons | {e: f"damaged in {', '.join(found)}" for e, found in names.items()}
 
 
 def _copy_episode(
   writer: SegmentWriter, segment: SegmentFindings, columns: Columns, episode: int
 ) -> str:
-  """Appends one episode; returns why not, where its bytes have changed since."""
+  """Appends one episode; returns why not, if its bytes have changed since."""
+  steps = int(segment.steps.stops[episode] - segment.steps.starts[episode])
   for column in columns.values():
     try:
-      if not _is_present(segment, column, episode):
+      is_optional = column.is_optional
+      if is_optional and not _read(segment, column.present_file, episode)[0]:
         continue
-      writer.append(column.path, _read_rows(segment, column, episode))
+      writer.append(column.path, _read_rows(segment, column, episode, steps))
     except _UnreadableError as error:
       writer.roll_back()
       return f"{column.path} cannot be read: {error}"
@@ -152,8 +144,7 @@ def _copy_episode(
     if not is_same and writer.checksum(column.data_file) != int(sums[episode]):
       writer.roll_back()
       return f"{column.data_file} changed while it was read"
-  steps = segment.steps
-  writer.end_episode(int(steps.stops[episode] - steps.starts[episode]))
+  writer.end_episode(steps)
   return ""
 
 
@@ -161,17 +152,11 @@ class _UnreadableError(Exception):
   """Bytes of the old store that could be read a moment ago."""
 
 
-def _is_present(segment: SegmentFindings, column: Column, episode: int) -> bool:
-  if not column.is_optional:
-    return True
-  return bool(_read(segment, column.present_file, episode)[0])
-
-
-def _read_rows(segment: SegmentFindings, column: Column, episode: int) -> Rows:
+def _read_rows(
+  segment: SegmentFindings, column: Column, episode: int, steps: int
+) -> Rows:
   data = _read(segment, column.data_file, episode)
-  num_rows = 1
-  if column.is_per_step:
-    num_rows = int(segment.steps.stops[episode] - segment.steps.starts[episode])
+  num_rows = steps if column.is_per_step else 1
   if not column.is_bytes:
     return Rows(num_rows, data)
   ends = _read(segment, column.offsets_file, episode).view("<i8")

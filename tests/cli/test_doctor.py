@@ -117,7 +117,7 @@ def test_a_damaged_manifest(run_main):
   status, out, _ = run_main("doctor", "s")
   assert status == 1
   text = " ".join(out.split())
-  assert "1 problem: store.json expected JSON, got " in text
+  assert "1 problem: store.json: expected JSON, got " in text
   assert "20 episodes not compared with a checksum (0 to 19)" in text
   status, _, err = run_main("doctor", "s", "--salvage", "saved")
   assert status == 1

@@ -230,7 +230,7 @@ def test_salvage(run_main):
   os.remove("bad.tfrecord")  # Nothing is read before it is refused.
   status, _, err = run_main("doctor", "bad.tfrecord", *argv, "--salvage", "saved")
   assert status == 1
-  assert "--salvage saved: expected nothing there, got a folder. Name a new" in err
+  assert "--salvage: saved: expected nothing there, got a folder. Name a new" in err
 
 
 ERRORS = {

@@ -231,7 +231,7 @@ def _examine(cases: list[FileCase], folder: str) -> Iterator[str]:
   by_file = collections.defaultdict(set)
   for problem in report.problems:
     if problem.kind != explain.INDEX:
-      by_file[problem.filename].add((problem.record, problem.offset))
+      by_file[problem.source].add((problem.record, problem.offset))
   for case in cases:
     found = by_file[case.path]
     is_right = found == case.bad if not case.suffix else bool(found) == case.is_damaged

@@ -122,7 +122,7 @@ class RecordFuzz:
     report = records.examine_records(pattern, parser.flat, allow_nan=True)
     by_kind: dict[str, set[Any]] = collections.defaultdict(set)
     for problem in report.problems:
-      by_kind[problem.kind].add((problem.filename, problem.record, problem.offset))
+      by_kind[problem.kind].add((problem.source, problem.record, problem.offset))
     wrong = _compare(
       "content", by_kind[explain.CONTENT], {c.place for c in cases if not c.is_good}
     ) + _compare(

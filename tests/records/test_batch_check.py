@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import specs
-from t2r_seq.records import check
+from t2r_seq.records import explain
 from t2r_seq.records.features import collect_features
 
 
@@ -20,7 +20,7 @@ def _write(value):
 def test_no_thread_waits_for_another(monkeypatch, num_records):
   # As where garbage is collected while one traces: that may end an iterator, which
   # waits for its threads, and one of them checks records, too.
-  create, others = check.parse.create_parse_tf_example_fn, []
+  create, others = explain.parse.create_parse_tf_example_fn, []
   data = [_write(7)] * num_records + [b"bad"]
 
   def create_waiting(*args, **kwargs):
@@ -37,10 +37,10 @@ def test_no_thread_waits_for_another(monkeypatch, num_records):
 
     return parse
 
-  monkeypatch.setattr(check.parse, "create_parse_tf_example_fn", create_waiting)
+  monkeypatch.setattr(explain.parse, "create_parse_tf_example_fn", create_waiting)
   flat = specs.TensorSpecStruct({"x": specs.ExtendedTensorSpec((), tf.int64, "x")})
   (features,) = collect_features({"": flat}).values()
-  checker = check.BatchChecker(features)
+  checker = explain.BatchChecker(features)
   want = [True] * num_records + [False]
-  assert checker.check(data).is_parsed.tolist() == want
-  assert [found.is_parsed.tolist() for found in others[0]] == [want]
+  assert [not r for r in checker.check(data).reasons] == want
+  assert [[not r for r in found.reasons] for found in others[0]] == [want]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, specs, tfdata
 
 Spec = specs.ExtendedTensorSpec
 
@@ -33,14 +33,14 @@ def test_round_trip(name: str) -> None:
   given = {"image": image, "pose": np.ones(3, np.float32)}
   structure = {"image": spec, "pose": Spec((3,), tf.float32)}
   dataset = tf.data.Dataset.from_tensors(given)
-  compressed = dataset.map(records.create_compress_fn(structure, quality=100))
+  compressed = dataset.map(tfdata.create_compress_fn(structure, quality=100))
   assert compressed.element_spec[0]["image"] == tf.TensorSpec(
     image.shape[:-3], tf.string
   )
-  decompress_fn = records.create_decompress_fn(structure)
+  decompress_fn = tfdata.create_decompress_fn(structure)
   ((restored, labels),) = compressed.map(decompress_fn)
   assert labels is None
-  eager, _ = decompress_fn(records.create_compress_fn(structure, quality=100)(given)[0])
+  eager, _ = decompress_fn(tfdata.create_compress_fn(structure, quality=100)(given)[0])
   np.testing.assert_array_equal(eager["image"], restored["image"])
   assert restored["image"].dtype == spec.dtype
   tolerance = 0.01 if spec.dtype.is_floating else 1
@@ -54,7 +54,7 @@ def test_other_formats_and_absent_images_stay() -> None:
     "jpeg": Spec((8, 6, 3), tf.uint8, data_format="jpeg", is_optional=True),
   }
   image = np.full((8, 6, 3), 3, np.uint8)
-  got, _ = records.create_compress_fn(structure)({"png": image})
+  got, _ = tfdata.create_compress_fn(structure)({"png": image})
   assert list(got) == ["png"]
   np.testing.assert_array_equal(got["png"], image)
 
@@ -65,7 +65,7 @@ SIZES = {"turned": (4, 6, 8, 3), "flat": (144,), "gray": (4, 8, 6, 1)}
 @pytest.mark.parametrize("name", SIZES)
 def test_other_sizes_are_refused(name: str) -> None:
   structure = {"image": Spec((8, 6, 3), tf.uint8, data_format="jpeg")}
-  compress = records.create_compress_fn(structure)
+  compress = tfdata.create_compress_fn(structure)
   with pytest.raises(
     errors.SpecError, match=r"compress: image: expected images of \(8"
   ):
@@ -76,4 +76,4 @@ def test_what_is_no_such_image_fails_with_its_path() -> None:
   structure = {"image": Spec((8, 6, 3), tf.uint8, data_format="jpeg")}
   other = tf.io.encode_jpeg(np.zeros((6, 8, 3), np.uint8))
   with pytest.raises(tf.errors.InvalidArgumentError, match="image"):
-    records.create_decompress_fn(structure)({"image": tf.stack([other])})
+    tfdata.create_decompress_fn(structure)({"image": tf.stack([other])})

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.records import images
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
@@ -188,8 +189,8 @@ def test_numbers_of_numpy_are_fine():
 def test_what_is_no_way_of_decoding(how):
   want = "decode_images: expected True, False or a records.ImageDecoding, got "
   with pytest.raises(errors.SpecError, match=f"{want}{how!r}"):
-    records.image_decoding(how)
-  assert records.image_decoding(np.bool_(True)) == records.ImageDecoding()
+    images.image_decoding(how)
+  assert images.image_decoding(np.bool_(True)) == records.ImageDecoding()
 
 
 def test_a_crop_fits_its_spec():

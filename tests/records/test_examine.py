@@ -132,9 +132,9 @@ def test_a_bad_example_among_many(name, tmp_path):
   starts = write(tmp_path / "a", serialized)
   report = records.examine_records(str(tmp_path / "a"), EXAMPLE)
   (problem,) = report.problems
-  assert (problem.filename, problem.record) == (str(tmp_path / "a"), 555)
+  assert (problem.source, problem.record) == (str(tmp_path / "a"), 555)
   assert (problem.offset, problem.kind) == (starts[555], kind)
-  assert problem.feature == feature
+  assert problem.path == feature
   with pytest.raises(
     errors.RecordError, match=rf"record 555 of .*: {message}|{message}"
   ):
@@ -149,7 +149,7 @@ def test_several_kinds_in_several_files(tmp_path):
   write(tmp_path / "b", [good])
   write(tmp_path / "c", [good, BAD["no proto"][0]])
   report = records.examine_records([str(tmp_path / name) for name in "abc"], EXAMPLE)
-  got = [(os.path.basename(p.filename), p.record, p.kind) for p in report.problems]
+  got = [(os.path.basename(p.source), p.record, p.kind) for p in report.problems]
   assert got == [
     ("a", 0, "content"),
     ("a", 2, "nan"),
@@ -172,7 +172,7 @@ def test_episodes(tmp_path, count):
   serialized[2] = episode(0, 3, exact=exact)
   write(tmp_path / "a", serialized)
   report = records.examine_records(str(tmp_path / "a"), EPISODE)
-  assert [(p.record, p.kind, p.feature) for p in report.problems] == [
+  assert [(p.record, p.kind, p.path) for p in report.problems] == [
     (1, "lengths", "reward"),
     (2, "nan", "exact"),
   ]
@@ -208,7 +208,7 @@ def test_every_record_is_bad(tmp_path):
   wrong = {"pose": Spec((3,), F32, "pose", is_sequence=True)}
   report = records.examine_records(str(tmp_path / "a"), wrong)
   assert [p.record for p in report.problems] == [*range(30)]
-  assert {p.feature for p in report.problems} == {"pose"}
+  assert {p.path for p in report.problems} == {"pose"}
 
 
 def test_features(tmp_path):
@@ -323,7 +323,7 @@ def test_a_proto_of_another_kind_is_no_example(tmp_path):
     records.inspect_records(str(tmp_path / "x*"))
   report = records.examine_records(str(tmp_path / "x*"))
   (problem,) = report.problems
-  assert (problem.filename, problem.kind) == (
+  assert (problem.source, problem.kind) == (
     str(tmp_path / "x.tfrecord.spec"),
     "content",
   )
@@ -404,14 +404,14 @@ def test_labels_and_datasets(tmp_path):
   features = {"pose": EXAMPLE["state/pose"]}
   labels = {"count": EXAMPLE["count"]}
   report = records.examine_records(str(tmp_path / "a"), features, labels)
-  assert [(p.record, p.feature) for p in report.problems] == [(1, "labels/count")]
+  assert [(p.record, p.path) for p in report.problems] == [(1, "labels/count")]
   two = {
     key: Spec((), tf.uint8, "count", dataset_key=key) for key in ("first", "second")
   }
   write(tmp_path / "b", [example(1)])
   patterns = {"first": str(tmp_path / "a"), "second": str(tmp_path / "b")}
   report = records.examine_records(patterns, two)
-  assert [(p.record, p.feature) for p in report.problems] == [(1, "first")]
+  assert [(p.record, p.path) for p in report.problems] == [(1, "first")]
   with pytest.raises(errors.SpecError, match="examine_records: expected file patterns"):
     records.examine_records(str(tmp_path / "a"), two)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, records, specs, tensorspec_utils
 from t2r_seq.records.features import parsed_specs
 
 Spec = specs.ExtendedTensorSpec
@@ -187,24 +187,24 @@ FEATURES = {
 @pytest.mark.parametrize("case", FEATURES)
 def test_tensorspec_to_feature_dict(case: str) -> None:
   spec, want = FEATURES[case]
-  features, by_name = records.tensorspec_to_feature_dict({"path": spec})
+  features, by_name = tensorspec_utils.tensorspec_to_feature_dict({"path": spec})
   assert features == {"x": want}
   assert by_name["x"].is_identical_to(spec)
 
 
 def test_optional_features_have_a_default() -> None:
   spec = {"a": Spec((2,), tf.uint8, "a", is_optional=True)}
-  feature = records.tensorspec_to_feature_dict(spec)[0]["a"]
+  feature = tensorspec_utils.tensorspec_to_feature_dict(spec)[0]["a"]
   np.testing.assert_array_equal(feature.default_value, [0, 0])
   spec = {"b": Spec((2,), tf.string, "b", is_optional=True)}
-  feature = records.tensorspec_to_feature_dict(spec)[0]["b"]
+  feature = tensorspec_utils.tensorspec_to_feature_dict(spec)[0]["b"]
   assert feature.default_value.tolist() == [b"", b""]
 
 
 def test_feature_dicts_are_of_one_dataset() -> None:
   spec = {"a": Spec((), F32, "n", dataset_key="a"), "b": Spec((), F32, "n")}
   with pytest.raises(errors.SpecError, match=r"of one dataset, got those of \[, a\]"):
-    records.tensorspec_to_feature_dict(spec)
+    tensorspec_utils.tensorspec_to_feature_dict(spec)
 
 
 def test_length_specs_are_not_parsed() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, records, specs, tfdata
 from t2r_seq.records import files
 
 NUMBER = {"x": specs.ExtendedTensorSpec((), tf.int64, "n")}
@@ -58,7 +58,7 @@ PATTERNS = {
 @pytest.mark.parametrize("case", PATTERNS)
 def test_file_patterns(case: str) -> None:
   patterns, want = PATTERNS[case]
-  data_format, found = records.get_data_format_and_filenames_list(patterns)
+  data_format, found = tfdata.get_data_format_and_filenames_list(patterns)
   assert data_format == "tfrecord"
   assert [[os.path.basename(name) for name in names] for names in found] == want
   data_format, flat = records.get_data_format_and_filenames(patterns)
@@ -165,23 +165,23 @@ def test_record_dataset_refuses_what_is_no_pattern(patterns: Any) -> None:
 
 
 def test_infer_data_format() -> None:
-  assert records.infer_data_format("tfrecord:a,/b*") == "tfrecord"
-  assert records.infer_data_format("gs://bucket/a") == "tfrecord"
+  assert tfdata.infer_data_format("tfrecord:a,/b*") == "tfrecord"
+  assert tfdata.infer_data_format("gs://bucket/a") == "tfrecord"
   with pytest.raises(errors.SpecError, match="got 'recordio:'"):
-    records.infer_data_format(["a", "recordio:b"])
+    tfdata.infer_data_format(["a", "recordio:b"])
 
 
 @pytest.mark.usefixtures("folder")
 def test_get_dataset_metadata() -> None:
-  assert records.get_dataset_metadata("a*") == ("tfrecord", 3, 3)
-  assert records.get_dataset_metadata("b*,a*") == ("tfrecord", 4, 2)
+  assert tfdata.get_dataset_metadata("a*") == ("tfrecord", 3, 3)
+  assert tfdata.get_dataset_metadata("b*,a*") == ("tfrecord", 4, 2)
 
 
 @pytest.mark.parametrize(
   ("params", "want"), [(None, 8), ({}, 8), ({"batch_size": 4}, 4), ({"other": 1}, 8)]
 )
 def test_get_batch_size(params: Any, want: int) -> None:
-  assert records.get_batch_size(params, 8) == want
+  assert tfdata.get_batch_size(params, 8) == want
 
 
 @pytest.mark.usefixtures("folder")
@@ -210,7 +210,7 @@ def test_files_are_shuffled_by_seed_anew_in_each_epoch() -> None:
 @pytest.mark.usefixtures("folder")
 def test_parallel_read_takes_turns_anew_in_each_epoch() -> None:
   orders = [
-    values(records.parallel_read("a*", num_epochs=8, seed=seed)) for seed in (3, 3, 4)
+    values(tfdata.parallel_read("a*", num_epochs=8, seed=seed)) for seed in (3, 3, 4)
   ]
   assert orders[0] == orders[1] != orders[2]
   epochs = [orders[0][i : i + 9] for i in range(0, 72, 9)]
@@ -235,16 +235,16 @@ READERS = {
 @pytest.mark.parametrize("case", READERS)
 def test_how_many_files_parallel_read_reads_at_a_time(case: str) -> None:
   arguments, want = READERS[case]
-  order = values(records.parallel_read("a*", num_epochs=1, **arguments))
+  order = values(tfdata.parallel_read("a*", num_epochs=1, **arguments))
   assert len(order) == 9
   assert len({number // 10 for number in order[: min(want + 1, 3)]}) == want
 
 
 @pytest.mark.usefixtures("folder")
 def test_parallel_read_repeats_for_ever_by_default() -> None:
-  assert len(values(records.parallel_read("b*").take(7))) == 7
+  assert len(values(tfdata.parallel_read("b*").take(7))) == 7
   with pytest.raises(errors.SpecError, match=r"c\*: expected at least one file, got"):
-    records.parallel_read("c*")
+    tfdata.parallel_read("c*")
 
 
 def test_no_files_are_an_error() -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.records import contents, index_file, rlds
+from t2r_seq.records import index_file, rlds
 from t2r_seq.records.framing import iterate_records
 from t2r_seq.records.index_file import index_path
 
@@ -77,7 +77,7 @@ def brute_force(filename, compression=""):
   """Reads every record: where it ends, its bytes, and the steps of its sequences."""
   found = list(iterate_records(filename, compression))
   ends = [record.offset + len(record.data) + 16 for record in found]
-  steps = [contents.RecordContents(record.data).num_steps for record in found]
+  steps = [record.contents().num_steps for record in found]
   return ends, [record.data for record in found], steps
 
 

@@ -71,7 +71,7 @@ state/image  sequence  bytes       1   3..5       100 %  png 4x6x3"""
 
 def test_the_table(path: str) -> None:
   summary = records.inspect_records(path)
-  got = records.format_table(summary).replace(path, "PATH")
+  got = str(summary).replace(path, "PATH")
   assert [line.rstrip("─") for line in got.splitlines()] == [
     line.rstrip("─") for line in TABLE.splitlines()
   ]
@@ -92,7 +92,7 @@ def test_the_summary(path: str) -> None:
 def test_the_first_records_only(path: str) -> None:
   summary = records.inspect_records(path, max_records=1)
   assert (summary.num_records, summary.is_complete) == (1, False)
-  assert "the first 1 record, tf" in records.format_table(summary)
+  assert "the first 1 record, tf" in str(summary)
   assert records.inspect_records(path, max_records=3).is_complete
 
 
@@ -209,9 +209,7 @@ def test_strange_features(tmp_path: pathlib.Path) -> None:
 def test_nothing_to_propose(tmp_path: pathlib.Path) -> None:
   (tmp_path / "a").write_bytes(b"")
   summary = records.inspect_records(str(tmp_path / "a"))
-  assert (
-    records.format_table(summary).splitlines()[0].endswith("0 records, no features")
-  )
+  assert str(summary).splitlines()[0].endswith("0 records, no features")
   with pytest.raises(
     errors.SpecError, match="a feature that has values, got 0 records"
   ):
@@ -232,7 +230,7 @@ def test_damaged_files_are_read_up_to_their_damage(tmp_path: pathlib.Path) -> No
   want = r"record 0 of \S*b \(byte 0\): frame: .* the file is truncated\.$"
   with pytest.raises(errors.RecordError, match=want):
     raise summary.damages[str(tmp_path / "b")]
-  assert records.format_table(summary).startswith("3 files: 7 whole records, tf.train.")
+  assert str(summary).startswith("3 files: 7 whole records, tf.train.")
   with pytest.raises(errors.RecordError, match=want):
     records.inspect_records(str(tmp_path / "b"), allow_damage=True)
   whole = records.inspect_records(str(tmp_path / "c"), allow_damage=True)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.data import skipping
-from t2r_seq.records import check, framing
+from t2r_seq.records import explain, framing
 from t2r_seq.records.features import collect_features
 from t2r_seq.records.framing import iterate_records
 
@@ -100,7 +100,7 @@ def test_a_sequence_without_steps_is_as_uneven_as_a_short_one(path):
 
 def test_the_reason_is_told_where_tensorflow_quotes_what_is_no_text():
   (feature,) = collect_features({"": {"x": _Spec((), tf.string, "x")}})[""]
-  (reason,) = check.BatchChecker([feature]).check([b"\x0a\xff\xff no proto"]).reasons
+  (reason,) = explain.BatchChecker([feature]).check([b"\x0a\xff\xff no proto"]).reasons
   assert "Could not parse example input" in reason
 
 

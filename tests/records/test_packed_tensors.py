@@ -103,7 +103,7 @@ def test_serialized_tensors_are_known(name, tmp_path):
   path = str(tmp_path / "a.tfrecord")
   write_bytes(path, [tf.io.serialize_tensor(value).numpy() for value in values])
   summary = records.inspect_records(path)
-  assert looks in records.format_table(summary)
+  assert looks in str(summary)
   spec = records.propose_spec(summary)
   assert spec["x"].data_format == want
   if want:

@@ -155,7 +155,7 @@ def test_schemas(name, tmp_path):
   assert report.num_bad == num_bad
   assert all(re.search(message, str(problem)) for problem in report.problems)
   assert report.is_good == (len(schemas) == 1)
-  lines = records.describe_schemas(report.summary)
+  lines = report.summary.describe_schemas()
   assert len(lines) == (len(schemas) + 1 if len(schemas) > 1 else 0)
 
 
@@ -256,7 +256,7 @@ def test_what_is_proposed(name: str, tmp_path: pathlib.Path) -> None:
   proposed = records.propose_spec(summary)["x"]
   is_varlen = proposed.varlen_default_value is not None
   assert ("varlen" if is_varlen else tuple(proposed.shape)) == want
-  lines = records.describe_odd_values(summary)
+  lines = summary.describe_odd_values()
   if not said:
     assert not lines
     return
@@ -274,7 +274,7 @@ def test_lists_of_many_lengths_are_ragged(tmp_path: pathlib.Path) -> None:
     for number in range(200):
       writer.write(record(x=[0.5] * max(1, number - 193)))
   summary = records.inspect_records(path)
-  assert not records.describe_odd_values(summary)
+  assert not summary.describe_odd_values()
   assert records.propose_spec(summary)["x"].varlen_default_value == 0.0
 
 
@@ -286,7 +286,7 @@ def test_steps(tmp_path: pathlib.Path) -> None:
   good = proto.SerializeToString()
   proto.feature_lists.feature_list["cam"].feature[3].bytes_list.value[:] = [b"bad"]
   path = write_odd(tmp_path / "a", good, proto.SerializeToString())
-  (line,) = records.describe_odd_values(records.inspect_records(path))
+  (line,) = records.inspect_records(path).describe_odd_values()
   assert line.startswith(
     "'cam': 1 of 300 steps has 1 x bytes, not 1 x jpeg 4x4x3: record"
   )

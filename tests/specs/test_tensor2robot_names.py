@@ -71,7 +71,7 @@ def test_the_names_are_the_same_objects():
   assert tensorspec_utils.nest is tf.nest
   assert tensorspec_utils.TSPEC is tf.TensorSpec
   assert issubclass(Spec, tensorspec_utils.TSPEC)
-  assert tfdata.parallel_read is records.parallel_read
+  assert tfdata.record_dataset is records.record_dataset
 
 
 def test_supported_pixel_encodings_are_what_the_parser_takes():

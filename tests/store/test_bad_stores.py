@@ -254,7 +254,7 @@ def test_a_flipped_bit_is_found(name, path):
 def test_a_flipped_bit_breaks_one_episode(path):
   flip(in_main(path, "reward.data"), 5 * 4)  # The only step of the second episode.
   (problem,) = store.verify_store(path).problems
-  assert (problem.segment, problem.episodes) == ("main", (1,))
+  assert (problem.source, problem.episodes) == ("main", (1,))
   want = (
     "main/reward.data: expected the checksums of every episode, got others for 1 of 3: "
     "episode 1 (rows 5 to 5, bytes 20 to 23: CRC-32 "
@@ -377,9 +377,7 @@ def test_reports(name, path):
   assert len(problems) == len(want), problems
   for file, text, episodes in want:
     assert any(
-      problem.mismatch.path == file
-      and text in str(problem)
-      and problem.episodes == episodes
+      problem.path == file and text in str(problem) and problem.episodes == episodes
       for problem in problems
     ), (file, text, episodes, problems)
 
@@ -441,11 +439,11 @@ def test_given_specs_stand_in_for_a_manifest(path, spec):
   # The order of the columns is that of the commit.
   given = dict(reversed(spec.items()))
   manifest_problem, problem = store.verify_store(path, spec=given).problems
-  assert "checked with the specs that were given" in manifest_problem.mismatch.hint
-  assert (problem.mismatch.path, problem.episodes) == ("goal.data", (0,))
+  assert "checked with the specs that were given" in manifest_problem.text
+  assert (problem.path, problem.episodes) == ("goal.data", (0,))
   del given["reward"]
   (problem,) = store.verify_store(path, spec=given).problems
-  assert "specs that were given are not those of the segments" in problem.mismatch.hint
+  assert "specs that were given are not those of the segments" in problem.text
 
 
 def test_specs_of_a_whole_store_are_checked(path, spec):
