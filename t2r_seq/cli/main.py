@@ -26,10 +26,10 @@ _COMMANDS = {
   "stats": "stats",
   "data-service": "data_service",
   "replay-server": "gin_commands:REPLAY_SERVER",
-  "predict": "predict",
-  "export": "export",
+  "predict": "policies:PREDICT",
+  "export": "policies:EXPORT",
   "serve": "serve",
-  "verify": "verify",
+  "verify": "policies:VERIFY",
   "view": "view",
   "gin": "gin_commands:GIN",
 }

@@ -17,7 +17,7 @@ import pytest
 import t2r_seq
 from t2r_seq import __version__, records, specs, store
 from t2r_seq.cli import main as main_function
-from t2r_seq.cli import predict
+from t2r_seq.cli import view
 
 LIGHT = {
   "--help": ["--help"],
@@ -281,15 +281,15 @@ def test_status(run_main, monkeypatch, error, status):
   def fail(args):
     raise error
 
-  monkeypatch.setattr(predict, "run", fail)
-  got, _, err = run_main("predict", "export", "--random")
+  monkeypatch.setattr(view, "run", fail)
+  got, _, err = run_main("view", "s")
   assert got == status
-  assert err.startswith("t2r_seq predict: ")
+  assert err.startswith("t2r_seq view: ")
 
 
 _SECOND_SIGNAL = """
 import os, signal, sys
-from t2r_seq.cli import main, predict
+from t2r_seq.cli import main, view
 
 class Last:
   def __del__(self, kill=os.kill, process=os.getpid()):
@@ -303,7 +303,7 @@ def run(args):
 
 last, number = Last(), int(sys.argv.pop())
 signal.signal(signal.SIGINT, signal.default_int_handler)
-predict.run = run
+view.run = run
 sys.exit(main())
 """
 
@@ -312,7 +312,7 @@ sys.exit(main())
   ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)]
 )
 def test_a_second_signal_while_the_process_ends_keeps_the_status(number, status):
-  argv = ["predict", "export", "--random", str(int(number))]
+  argv = ["view", "s", str(int(number))]
   done = subprocess.run(
     [sys.executable, "-c", _SECOND_SIGNAL, *argv], capture_output=True, text=True
   )
@@ -323,9 +323,9 @@ def test_an_unexpected_error_is_raised(run_main, monkeypatch):
   def fail(args):
     raise KeyError("a bug")
 
-  monkeypatch.setattr(predict, "run", fail)
+  monkeypatch.setattr(view, "run", fail)
   with pytest.raises(KeyError, match="a bug"):
-    run_main("predict", "export", "--random")
+    run_main("view", "s")
 
 
 def test_the_current_folder_can_be_imported_from(run_main, monkeypatch, tmp_path):

@@ -1,0 +1,336 @@
+"""`t2r_seq export`, `predict` and `verify`: what is done with exported policies."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from t2r_seq.cli import console, sources
+from t2r_seq.cli.gin_commands import Command
+from t2r_seq.lite import lite_policy
+
+
+def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument("export_dir", metavar="EXPORT", help="an export, or their folder")
+  parser.add_argument("out", metavar="OUT", help="the folder to write")
+  parser.add_argument("--lite", action="store_true", required=True, help="for LiteRT")
+  parser.add_argument(
+    "--weights",
+    default="float32",
+    choices=("float32", "float16", "int8"),
+    help="how weights are stored (float32)",
+  )
+
+
+def _export(args: argparse.Namespace) -> int:
+  """Writes the folder, and says what was compared."""
+  console.load_tensorflow()
+  from t2r_seq import policies
+
+  with console.silent_libraries():
+    report = policies.export_lite(args.export_dir, args.out, args.weights)
+  rounding = f" ({', '.join(report.narrow)} became float32)" if report.narrow else ""
+  print(
+    f"{report.folder}: {report.num_steps} steps of both forms: what the network sees "
+    f"is identical, outputs differ by at most {report.max_difference:.1e} of the range "
+    f"of an element{rounding}."
+  )
+  return 0
+
+
+def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument("export_dir", metavar="EXPORT_DIR", help="holds the exports")
+  source = parser.add_mutually_exclusive_group(required=True)
+  source.add_argument("--records", metavar="FILES", help="TFRecord files or patterns")
+  source.add_argument(
+    "--random", action="store_true", help="random inputs that fit the specs"
+  )
+  parser.add_argument(
+    "--max_records", type=int, default=5, metavar="N", help="how many inputs (5)"
+  )
+  parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+  parser.add_argument(
+    "--json", action="store_true", help="one JSON object a line, in full precision"
+  )
+
+
+def _predict(args: argparse.Namespace) -> int:
+  """Prints one line of outputs per input."""
+  if args.max_records < 1:
+    raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
+  console.load_tensorflow()
+  predictor = console.load_export(args.export_dir)
+  if args.random:
+    outputs = _predict_random(predictor, args.max_records, args.seed)
+  else:
+    outputs = _predict_records(predictor, args.records, args.max_records)
+  print(_render(outputs, args.json))
+  return 0
+
+
+def _predict_random(predictor: Any, count: int, seed: int) -> Mapping[str, Any]:
+  """Predicts for random inputs."""
+  from t2r_seq import specs
+
+  inputs = specs.make_random_numpy(
+    predictor.get_feature_specification(), batch_size=count, seed=seed
+  )
+  return predictor.predict(inputs)
+
+
+def _predict_records(
+  predictor: Any, file_patterns: str, count: int
+) -> Mapping[str, Any]:
+  """Predicts for the first records of the files."""
+  from t2r_seq import records, windows
+
+  _, filenames = records.get_data_format_and_filenames(file_patterns)
+  dataset = records.record_dataset(filenames).take(count)
+  flat = windows.flat_specs(predictor.get_feature_specification())
+  with records.explain_failures(filenames, flat):
+    serialized = list(dataset.as_numpy_iterator())
+    if not serialized:
+      raise console.UsageError(f"there are no records in {file_patterns}.")
+    return predictor.predict_records(serialized)
+
+
+def _render(outputs: Mapping[str, Any], as_json: bool) -> str:
+  """Returns the outputs, one line an input."""
+  names = sorted(outputs)
+  count = len(outputs[names[0]])
+  if as_json:
+    return "\n".join(
+      json.dumps({name: console.to_json(outputs[name][row]) for name in names})
+      for row in range(count)
+    )
+  rows = [
+    [str(row), *[console.format_value(outputs[name][row]) for name in names]]
+    for row in range(count)
+  ]
+  return console.format_table(["input", *names], rows)
+
+
+_SERVER = "ws://"
+
+
+def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument(
+    "export_dir",
+    metavar="EXPORT",
+    help="an export, or its folder; a lite folder; or ws://HOST:PORT of a server",
+  )
+  parser.add_argument("dataset", metavar="DATASET", help="a data set of any format")
+  sources.add_opening(parser)
+  console.add_arguments(parser)
+  parser.add_argument(
+    "--no_model", action="store_true", help="do without the model's code"
+  )
+  parser.add_argument(
+    "--checkpoint", metavar="PATH", help="what the outputs should be: a run's folder, "
+    "or the prefix of a checkpoint",
+  )  # fmt: skip
+  parser.add_argument(
+    "--export",
+    metavar="EXPORT",
+    help="that a lite folder was made of, or a server serves, if it is elsewhere now",
+  )
+  parser.add_argument(
+    "--statistics", metavar="FILE", help="of the data of training: `t2r_seq stats`"
+  )
+  parser.add_argument(
+    "--source",
+    metavar="NAME",
+    help="of the mixture that was trained on, whose data DATASET is like",
+  )
+  parser.add_argument(
+    "--observe",
+    metavar="MODULE:NAME",
+    help="what the robot's code does to an observation: called with arrays by path, "
+    "and whether an episode begins",
+  )
+  parser.add_argument(
+    "--episodes", type=int, default=10, metavar="N", help="the first N; 0 for all (10)"
+  )
+  parser.add_argument(
+    "--tolerance",
+    type=float,
+    metavar="SHARE",
+    help="of outputs, of the range of each element (0.005, as of export --lite)",
+  )
+  parser.add_argument("--strict", action="store_true", help="warnings fail, too")
+  parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _verify(args: argparse.Namespace) -> int:
+  """Verifies; prints the report."""
+  if args.episodes < 0:
+    raise console.UsageError(f"--episodes must be >= 0, got {args.episodes}.")
+  console.load_tensorflow()
+  with contextlib.ExitStack() as stack:
+    policy = _load_policy(args.export_dir, stack)
+    report = _verify_policy(args, policy)
+  console.show(json.dumps(report.to_json()) if args.json else report)
+  return int(not report.is_identical or bool(args.strict and report.warnings))
+
+
+def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
+  """Verifies; returns the report."""
+  from t2r_seq import policies, verification
+
+  is_export = isinstance(policy, policies.ExportedSavedModelPredictor)
+  export = policy if is_export else _find_export(args.export, policy)
+  model = reference = None
+  if console.configures_model(args, _config_path(policy, export)):
+    model = console.create_model()
+    reference = None if export is None else _reference(args.checkpoint, export)
+  elif args.checkpoint:
+    raise console.UsageError("--checkpoint needs the model's code: name --gin_configs.")
+  if reference is None and not is_export:
+    reference = export
+  return verification.verify(
+    policy,
+    args.dataset,
+    model,
+    reference=reference,
+    statistics_path=args.statistics,
+    observe=console.load_object("--observe", args.observe) if args.observe else None,
+    num_episodes=args.episodes or None,
+    **({} if args.tolerance is None else {"tolerance": args.tolerance}),
+    source=args.source,
+    **_opening_options(args),
+  )
+
+
+def _opening_options(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns how the dataset is opened: frames are found as training finds them."""
+  import gin
+
+  from t2r_seq.episodes import registry
+
+  given = sources.opening_options(args)
+  name = given.get("format")
+  chosen = registry.get_format(name) if name else registry.find_format(args.dataset)
+  configured = {}
+  for name in {"frames_by", "frame_tolerance"} & chosen.options:
+    with contextlib.suppress(ValueError):  # Not configured.
+      configured[name] = gin.query_parameter(f"LeRobotInputGenerator.{name}")
+  return configured | given
+
+
+def _load_policy(place: str, stack: contextlib.ExitStack) -> Any:
+  """Returns what is verified: a predictor, a lite policy, or a client."""
+  from t2r_seq import lite, serving
+
+  if place.startswith(_SERVER):
+    host, _, port = place.removeprefix(_SERVER).rstrip("/").rpartition(":")
+    if not host or not port.isdecimal():
+      raise console.UsageError(f"expected ws://HOST:PORT, got {place}.")
+    client = serving.PolicyClient(host, int(port), timeout=60.0)
+    stack.callback(client.close)
+    return client
+  if os.path.exists(os.path.join(place, lite_policy.LAYOUT_FILE)):
+    keys = lite_policy.Layout.read(place).outputs
+    return lite.LitePolicy(place, keys[0], allow_nan=True)
+  return console.load_export(place)
+
+
+def _find_export(given: str | None, policy: Any) -> Any:
+  """Returns a predictor of the export that a lite folder or a server was made of."""
+  from t2r_seq import lite, policies
+
+  if given is not None:
+    return console.load_export(given)
+  if isinstance(policy, lite.LitePolicy):
+    place = policy.layout.export
+  else:
+    place = str(policy.metadata.get("model", ""))
+    if os.path.exists(os.path.join(place, lite_policy.LAYOUT_FILE)):
+      place = lite_policy.Layout.read(place).export
+  return console.load_export(place) if place and policies.list_exports(place) else None
+
+
+def _config_path(policy: Any, export: Any) -> str | None:
+  """Returns where the gin config of the training may be."""
+  from t2r_seq import lite, policies
+  from t2r_seq.policies.policy_record import OPERATIVE_CONFIG
+
+  if export is not None:
+    return policies.operative_config_path(export.model_path)
+  if isinstance(policy, lite.LitePolicy):
+    return os.path.join(policy.model_path, OPERATIVE_CONFIG)
+  return None
+
+
+def _reference(checkpoint: str | None, predictor: Any) -> Any:
+  """Returns a predictor of the checkpoint of the export, if there is one."""
+  from t2r_seq import policies
+
+  if checkpoint is None:
+    # <model_dir>/export/<name>/<version>
+    model_dir = os.path.join(predictor.model_path, *[os.pardir] * 3)
+    step = predictor.global_step
+    checkpoint = os.path.normpath(os.path.join(model_dir, f"model.ckpt-{step}"))
+    if not os.path.exists(f"{checkpoint}.index"):
+      return None
+  reference = policies.CheckpointPredictor(
+    console.create_model(), checkpoint, timeout=0, allow_nan=True
+  )
+  if not reference.restore():
+    raise console.UsageError(f"there is no checkpoint in {checkpoint}.")
+  return reference
+
+
+EXPORT = Command(
+  "write an export as a folder that runs without TensorFlow",
+  """Writes the newest export of a folder in another form.
+
+With --lite: for LiteRT, which needs no TensorFlow where it runs. `t2r_seq.lite` loads
+the folder. Both forms take some steps first, and have to agree.
+
+  t2r_seq export --lite runs/pose/export/latest pose_lite
+  t2r_seq export --lite runs/pose/export/latest pose_lite --weights int8""",
+  _export,
+  _add_export_arguments,
+)
+
+PREDICT = Command(
+  "print what an exported model predicts for records, or for random inputs",
+  """Loads the newest export of a folder and prints its outputs.
+
+An export parses records by itself, and knows what its inputs look like: no model code
+is needed. For windowed features the prediction is that of an episode's last step.
+
+  t2r_seq predict runs/pose/export/latest --records 'data/test*.tfrecord'
+  t2r_seq predict runs/pose/export/latest --random --json""",
+  _predict,
+  _add_predict_arguments,
+)
+
+VERIFY = Command(
+  "prove that an exported policy sees what training saw, on a dataset",
+  """Replays the episodes of a dataset through an export as a robot would,
+one observation at a time, and compares every window, every mask and every preprocessed
+value that the network gets with what training's input pipeline gives, to the last bit;
+and the actions with the model's.
+
+  t2r_seq verify runs/pose/export/latest 'data/test*.tfrecord'
+  t2r_seq verify runs/pose/export/latest my_store --statistics statistics.json
+  t2r_seq verify runs/pose/export/latest pusht --observe my_robot.glue:to_observation
+  t2r_seq verify pose_lite my_store          # what `t2r_seq export --lite` wrote
+  t2r_seq verify ws://10.0.0.5:8000 my_store    # what `t2r_seq serve` serves
+
+The model's code is taken from the gin config that the export keeps; --gin_configs names
+another one, and --no_model does without: then preprocessed values are not compared.
+What the outputs should be is asked of the checkpoint that the export was made of, where
+that is there, and otherwise of the export's own network. Of a lite folder, or a server,
+the export is looked for where it was; --export names it.
+
+The status is 0 where all is identical, and 1 where something differs; with --strict
+also where the dataset does not fit.""",
+  _verify,
+  _add_verify_arguments,
+)
