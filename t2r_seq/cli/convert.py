@@ -29,73 +29,66 @@ sides of a complete conversion, and compares every value."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument(
-    "sources", metavar="SRC", nargs="+", help="data sets to read; may be patterns"
-  )
-  parser.add_argument("destination", metavar="DST", help="the data set to write")
+  add = parser.add_argument
+  add("sources", metavar="SRC", nargs="+", help="data sets to read; may be patterns")
+  add("destination", metavar="DST", help="the data set to write")
   kinds = (("from", "SRC", sources.SOURCE_KINDS), ("to", "DST", sources.KINDS))
   for name, where, choices in kinds:
-    parser.add_argument(
+    add(
       f"--{name}",
       dest=f"{name}_format",
       choices=choices,
       help=f"the format of {where}, if its contents or its name do not tell",
     )
-  parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
+  add("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_bounds(parser)
-  parser.add_argument(
+  add(
     "--drop",
     metavar="PATH",
     nargs="+",
     action="extend",
     help="paths to leave out, with all paths below them",
   )
-  parser.add_argument(
+  add(
     "--rename",
     metavar="OLD=NEW",
     nargs="+",
     action="extend",
     help="new names of paths, and of all paths below them",
   )
-  parser.add_argument(
+  add(
     "--decode_images",
     action="store_true",
     help="turn encoded images into pixels; otherwise their bytes are kept",
   )
-  parser.add_argument(
+  add(
     "--cast",
     metavar="NAME=DTYPE",
     nargs="+",
     action="extend",
     help="float64=float32 for all numbers of a dtype, or a path and another dtype",
   )
-  parser.add_argument(
+  add(
     "--allow_nan",
     action="store_true",
     help="accept NaN and infinity in what goes into a store",
   )
-  parser.add_argument(
-    "--num_shards", type=int, metavar="N", help="TFRecord files to write (1)"
-  )
-  parser.add_argument(
+  add("--num_shards", type=int, metavar="N", help="TFRecord files to write (1)")
+  add(
     "--compression",
     choices=("GZIP", "ZLIB", "gzip"),
     help="of TFRecord files, if their suffixes do not tell (.gz, .zz); "
     "gzip: of the observations in an HDF5 file",
   )
-  parser.add_argument(
+  add(
     "--split",
     metavar="SPLIT",
     help="train=0.9,eval=0.1 deals the episodes to splits at random, which are kept; "
     "a name reads only that split of SRC",
   )
-  parser.add_argument("--seed", type=int, help="of the dealing (0)")
-  parser.add_argument(
-    "--layout",
-    metavar="JSON",
-    help=sources.LAYOUT_HELP,
-  )
-  parser.add_argument(
+  add("--seed", type=int, help="of the dealing (0)")
+  add("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
+  add(
     "--filter",
     metavar="KEY",
     help="read only this split of SRC, such as a filter key of robomimic",
@@ -104,12 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   sources.add_frames(parser)
   parser.set_defaults(frame_tolerance=None)
   _add_writing(parser)
-  parser.add_argument(
+  add(
     "--keep_videos",
     action="store_true",
     help="copy the videos of LeRobot to a store without decoding them",
   )
-  parser.add_argument(
+  add(
     "--verify",
     action="store_true",
     help="convert nothing: read both sides and compare every value",
@@ -119,25 +112,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_writing(parser: argparse.ArgumentParser) -> None:
   """Adds how a LeRobot dataset is written."""
   group = parser.add_argument_group("of a LeRobot dataset that is written")
-  group.add_argument(
-    "--fps", type=float, help="steps a second, if the source does not tell"
-  )
-  group.add_argument(
-    "--task", metavar="TEXT", help="the text of episodes that have no path of it"
-  )
-  group.add_argument(
+  add = group.add_argument
+  add("--fps", type=float, help="steps a second, if the source does not tell")
+  add("--task", metavar="TEXT", help="the text of episodes that have no path of it")
+  add(
     "--video_codec",
     metavar="NAME",
     help="encoder of pixels: libsvtav1, by default, libx264, libx265; or png, which "
     "keeps them exactly",
   )
-  group.add_argument(
+  add(
     "--video_gop",
     type=int,
     metavar="N",
     help="frames from one key frame to the next; by default 2, as LeRobot has it",
   )
-  group.add_argument(
+  add(
     "--video_quality",
     type=int,
     metavar="N",

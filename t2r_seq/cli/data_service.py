@@ -37,46 +37,45 @@ _ADDRESS = r"(grpc://)?[^/\s]+:\d+"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument(
+  add = parser.add_argument
+  add(
     "role",
     metavar="ROLE",
     choices=("dispatcher", "worker"),
     help="dispatcher or worker",
   )
-  parser.add_argument(
-    "--port", type=int, default=0, help="to listen at; 0, the default: any free one"
-  )
-  parser.add_argument(
+  add("--port", type=int, default=0, help="to listen at; 0, the default: any free one")
+  add(
     "--dispatcher",
     metavar="HOST:PORT",
     default="",
     help="a worker's: address of the dispatcher",
   )
-  parser.add_argument(
+  add(
     "--listen",
     metavar="ADDRESS",
     default=listening.LOOPBACK,
     help="of this machine, where the server can be reached; "
     f"{listening.EVERYWHERE}: at all of them; default: localhost, from here only",
   )
-  parser.add_argument(
+  add(
     "--host",
     help="a worker's: how others reach its machine, if it is not by the address that "
     "it listens at",
   )
-  parser.add_argument(
+  add(
     "--heartbeat",
     type=float,
     metavar="SECONDS",
     default=10.0,
     help="a worker's: how often it reports; default: 10",
   )
-  parser.add_argument(
+  add(
     "--work_dir",
     metavar="FOLDER",
     help="the dispatcher's: a journal, from which it goes on when it is started again",
   )
-  parser.add_argument(
+  add(
     "--worker_timeout",
     type=float,
     metavar="SECONDS",

@@ -33,37 +33,34 @@ names the place. The data is only read; --salvage copies what is good.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument(
+  add = parser.add_argument
+  add(
     "sources",
     metavar="SOURCE",
     nargs="+",
     help="folder of an EpisodeStore, or TFRecord files or patterns",
   )
-  parser.add_argument(
+  add(
     "--spec",
     metavar="SPEC",
     help="what records must fit (by default what most seem to have); of a store, what "
     f"it was created with, if its store.json is damaged: {console.FORMS}",
   )
-  parser.add_argument(
+  add(
     "--schema",
     type=int,
     metavar="N",
     help="of TFRecord files without --spec: judge by the records of the Nth schema (1)",
   )
   sources.add_opening(parser)
-  parser.add_argument(
-    "--salvage", metavar="OUT", help="copy what is good to a new store, or folder"
-  )
-  parser.add_argument(
+  add("--salvage", metavar="OUT", help="copy what is good to a new store, or folder")
+  add(
     "--lenient",
     action="store_true",
     help="of a store: salvage what has no checksum to compare with, too",
   )
-  parser.add_argument(
-    "--allow_nan", action="store_true", help="a NaN is no problem; not of a store"
-  )
-  parser.add_argument(
+  add("--allow_nan", action="store_true", help="a NaN is no problem; not of a store")
+  add(
     "--time_key",
     action="append",
     default=[],
@@ -71,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="a feature, or path, of time stamps, which must not run backwards; those that "
     "are called time or timestamp, and clocks/<topic> of MCAP, are looked at anyway",
   )
-  parser.add_argument(
+  add(
     "--max_shown",
     type=int,
     default=20,

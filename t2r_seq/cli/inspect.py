@@ -61,26 +61,25 @@ windows: how many it has, and what storing them stacked would take.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument(
+  add = parser.add_argument
+  add(
     "files",
     metavar="FILES",
     nargs="+",
     help="TFRecord files or patterns, the folder of a store, or of an export",
   )
-  parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
+  add("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_opening(parser)
-  parser.add_argument(
+  add(
     "--max_records",
     type=int,
     metavar="N",
     help="show the first N records only; a check is of all",
   )
-  parser.add_argument(
-    "--format",
-    choices=tuple(_STARTS),
-    help="print the spec, and nothing else, as this",
+  add(
+    "--format", choices=tuple(_STARTS), help="print the spec, and nothing else, as this"
   )
-  parser.add_argument(
+  add(
     "--output",
     metavar="OUT",
     help="write the spec to a file; .py, .pbtxt or .json, if --format doesn't say",

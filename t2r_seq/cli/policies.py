@@ -15,10 +15,11 @@ from t2r_seq.lite import lite_policy
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument("export_dir", metavar="EXPORT", help="an export, or their folder")
-  parser.add_argument("out", metavar="OUT", help="the folder to write")
-  parser.add_argument("--lite", action="store_true", required=True, help="for LiteRT")
-  parser.add_argument(
+  add = parser.add_argument
+  add("export_dir", metavar="EXPORT", help="an export, or their folder")
+  add("out", metavar="OUT", help="the folder to write")
+  add("--lite", action="store_true", required=True, help="for LiteRT")
+  add(
     "--weights",
     default="float32",
     choices=("float32", "float16", "int8"),
@@ -43,19 +44,16 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument("export_dir", metavar="EXPORT_DIR", help="holds the exports")
+  add = parser.add_argument
+  add("export_dir", metavar="EXPORT_DIR", help="holds the exports")
   source = parser.add_mutually_exclusive_group(required=True)
   source.add_argument("--records", metavar="FILES", help="TFRecord files or patterns")
   source.add_argument(
     "--random", action="store_true", help="random inputs that fit the specs"
   )
-  parser.add_argument(
-    "--max_records", type=int, default=5, metavar="N", help="how many inputs (5)"
-  )
-  parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
-  parser.add_argument(
-    "--json", action="store_true", help="one JSON object a line, in full precision"
-  )
+  add("--max_records", type=int, default=5, metavar="N", help="how many inputs (5)")
+  add("--seed", type=int, default=0, help="of the random inputs (0)")
+  add("--json", action="store_true", help="one JSON object a line, in full precision")
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -118,51 +116,49 @@ _SERVER = "ws://"
 
 
 def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument(
+  add = parser.add_argument
+  add(
     "export_dir",
     metavar="EXPORT",
     help="an export, or its folder; a lite folder; or ws://HOST:PORT of a server",
   )
-  parser.add_argument("dataset", metavar="DATASET", help="a data set of any format")
+  add("dataset", metavar="DATASET", help="a data set of any format")
   sources.add_opening(parser)
   console.add_arguments(parser)
-  parser.add_argument(
-    "--no_model", action="store_true", help="do without the model's code"
+  add("--no_model", action="store_true", help="do without the model's code")
+  add(
+    "--checkpoint",
+    metavar="PATH",
+    help="what the outputs should be: a run's folder, or the prefix of a checkpoint",
   )
-  parser.add_argument(
-    "--checkpoint", metavar="PATH", help="what the outputs should be: a run's folder, "
-    "or the prefix of a checkpoint",
-  )  # fmt: skip
-  parser.add_argument(
+  add(
     "--export",
     metavar="EXPORT",
     help="that a lite folder was made of, or a server serves, if it is elsewhere now",
   )
-  parser.add_argument(
-    "--statistics", metavar="FILE", help="of the data of training: `t2r_seq stats`"
-  )
-  parser.add_argument(
+  add("--statistics", metavar="FILE", help="of the data of training: `t2r_seq stats`")
+  add(
     "--source",
     metavar="NAME",
     help="of the mixture that was trained on, whose data DATASET is like",
   )
-  parser.add_argument(
+  add(
     "--observe",
     metavar="MODULE:NAME",
     help="what the robot's code does to an observation: called with arrays by path, "
     "and whether an episode begins",
   )
-  parser.add_argument(
+  add(
     "--episodes", type=int, default=10, metavar="N", help="the first N; 0 for all (10)"
   )
-  parser.add_argument(
+  add(
     "--tolerance",
     type=float,
     metavar="SHARE",
     help="of outputs, of the range of each element (0.005, as of export --lite)",
   )
-  parser.add_argument("--strict", action="store_true", help="warnings fail, too")
-  parser.add_argument("--json", action="store_true", help="one JSON object")
+  add("--strict", action="store_true", help="warnings fail, too")
+  add("--json", action="store_true", help="one JSON object")
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -29,28 +29,27 @@ _LOOK_SECONDS = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument("export_dir", metavar="EXPORT", help="exports, or a lite folder")
-  parser.add_argument(
+  add = parser.add_argument
+  add("export_dir", metavar="EXPORT", help="exports, or a lite folder")
+  add(
     "--listen",
     default=listening.LOOPBACK,
     metavar="ADDRESS",
     help="where it can be reached: localhost, one of this machine's addresses, or "
     "0.0.0.0 for all of them (localhost). Nobody is asked who he is.",
   )
-  parser.add_argument(
+  add(
     "--port", type=int, default=websocket.PORT, help=f"0 chooses one ({websocket.PORT})"
   )
-  parser.add_argument(
-    "--max_clients", type=int, default=8, metavar="N", help="at the same time (8)"
-  )
-  parser.add_argument(
+  add("--max_clients", type=int, default=8, metavar="N", help="at the same time (8)")
+  add(
     "--max_connections",
     type=int,
     metavar="N",
     help="open at the same time, including silent ones (64 more than clients, or fewer "
     "if `ulimit -n` requires it)",
   )
-  parser.add_argument(
+  add(
     "--rename",
     metavar="CLIENT=POLICY",
     nargs="+",
@@ -58,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default=[],
     help="observation/image=camera/top: a client's name, and the policy's path",
   )
-  parser.add_argument(
+  add(
     "--output",
     default="",
     metavar="NAME",
     help="send the action under this name as well, [steps, size]: openpi's clients "
     "read 'actions'. NAME=OUTPUT for another output than inference_output",
   )
-  parser.add_argument(
+  add(
     "--allow_nan",
     action="store_true",
     help="accept NaN and infinity in observations, which are otherwise an error",

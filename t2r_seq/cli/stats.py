@@ -32,37 +32,30 @@ _OF_SPLIT, _OF_EPISODES = "{}.statistics.json", "episodes"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument(
+  add = parser.add_argument
+  add(
     "source", metavar="SOURCE", nargs="+", help="a store, or TFRecord files or patterns"
   )
-  parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
+  add("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_opening(parser)
   sources.add_episodes(parser)
-  parser.add_argument(
+  add(
     "--transform",
     metavar="MODULE:NAME",
     help="a function of an episode, a preprocessor or a model: counts what it gives",
   )
-  parser.add_argument(
-    "--images", action="store_true", help="decode images, for figures per channel"
-  )
+  add("--images", action="store_true", help="decode images, for figures per channel")
   console.add_arguments(parser)
-  parser.add_argument(
+  add(
     "-o",
     "--output",
     metavar="FILE",
     help=f"JSON file; by default {_FILENAME} in the store, or beside the files; of a "
     "split NAME.statistics.json, of some episodes episodes.statistics.json",
   )
-  parser.add_argument(
-    "--elements", action="store_true", help="show a line for each element"
-  )
-  parser.add_argument(
-    "--check", action="store_true", help="say whether the JSON file is up to date"
-  )
-  parser.add_argument(
-    "--num_workers", type=int, metavar="N", help="threads; one a core, at most 8"
-  )
+  add("--elements", action="store_true", help="show a line for each element")
+  add("--check", action="store_true", help="say whether the JSON file is up to date")
+  add("--num_workers", type=int, metavar="N", help="threads; one a core, at most 8")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -30,33 +30,28 @@ _REASON = 62
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument(
+  add = parser.add_argument
+  add(
     "sources", metavar="SOURCE", nargs="+", help="one, or two that are put side by side"
   )
-  parser.add_argument(
+  add(
     "-o", "--output", metavar="PAGE", default="view.html", help="the page (view.html)"
   )
-  parser.add_argument(
+  add(
     "--spec",
     metavar="SPEC",
     help=f"of records, or of windows with time offsets: {console.FORMS}",
   )
   sources.add_opening(parser)
   sources.add_episodes(parser)
-  parser.add_argument("--export", metavar="EXPORT", help="an export, or its folder")
+  add("--export", metavar="EXPORT", help="an export, or its folder")
   console.add_arguments(parser)
-  parser.add_argument(
-    "--no_model", action="store_true", help="do without the model's code"
-  )
-  parser.add_argument(
-    "--max_mb", type=float, default=20.0, metavar="MB", help="of the page (20)"
-  )
-  parser.add_argument(
+  add("--no_model", action="store_true", help="do without the model's code")
+  add("--max_mb", type=float, default=20.0, metavar="MB", help="of the page (20)")
+  add(
     "--png", metavar="FILE", help="a contact sheet, too, of the most suspected episodes"
   )
-  parser.add_argument(
-    "--rrd", metavar="FILE", help="a recording for Rerun, too, of all episodes"
-  )
+  add("--rrd", metavar="FILE", help="a recording for Rerun, too, of all episodes")
 
 
 def run(args: argparse.Namespace) -> int:
