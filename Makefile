@@ -9,6 +9,7 @@ VENV := .venv
 VENV_TF215 := .venv-tf215
 VENV_PEERS := .venv-peers
 VENV_DOCS := .venv-docs
+VENV_DIST := .venv-dist
 EXTRAS_PEERS := plots,test
 # Peers that need no compiler: what the store is compared to is tested with them.
 PEERS_TESTED := cpprb grain rlds
@@ -97,7 +98,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --max-worker-restart 0 \
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs docs-test lint \
   format types demo demo-distributed demo-distributed-reverb research-bcz \
   research-grasp2vec research-pose-env research-qtopt research-vrgripper \
-  bench-setup bench bench-reverb clean distclean
+  bench-setup bench bench-reverb dist clean distclean
 
 help:  ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -226,6 +227,17 @@ bench: $(STAMP_PEERS)  ## Runs the store's benchmarks; wants a quiet machine.
 bench-reverb: $(STAMP_TF215)  ## Runs the benchmark of sampling from Reverb.
 	$(RUN_TF215) -m benchmarks.bench_reverb
 
+$(VENV_DIST)/.stamp: requirements/dist.txt
+	$(PYTHON) -m venv $(VENV_DIST)
+	$(VENV_DIST)/bin/python -m pip install --quiet -r requirements/dist.txt
+	@touch $@
+
+dist: $(VENV_DIST)/.stamp  ## Builds wheels and the sdist, and checks what an index would show.
+	rm -rf dist
+	$(VENV_DIST)/bin/python -m build --outdir dist .
+	$(VENV_DIST)/bin/python -m build --wheel --outdir dist lite
+	$(VENV_DIST)/bin/python -m twine check --strict dist/*
+
 clean:  ## Removes caches and outputs; keeps the environments.
 	rm -rf build dist *.egg-info lite/build lite/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf $(DEMO_DIR)
@@ -233,4 +245,4 @@ clean:  ## Removes caches and outputs; keeps the environments.
 	  -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean  ## Removes the environments too.
-	rm -rf $(VENV) $(VENV_TF215) $(VENV_PEERS) $(VENV_DOCS)
+	rm -rf $(VENV) $(VENV_TF215) $(VENV_PEERS) $(VENV_DOCS) $(VENV_DIST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 
@@ -68,10 +69,22 @@ def read_version() -> str:
   return match.group(1)
 
 
+# Where the repository is, as a release knows; the page of an index has no folder that
+# relative links could be relative to.
+REPOSITORY = os.environ.get("T2R_SEQ_REPOSITORY", "").rstrip("/")
+
+
 def read_description() -> str:
-  """Reads the long description; an unfinished checkout may have none."""
-  readme = ROOT / "README.md"
-  return readme.read_text(encoding="utf-8") if readme.exists() else ""
+  """Reads the README; in a release its links point to the repository at that tag."""
+  text = (ROOT / "README.md").read_text(encoding="utf-8")
+  if not REPOSITORY:
+    return text
+  tag = f"v{read_version()}"
+  link = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)]+)\)")
+  kinds = {"!": "raw", "": "blob"}
+  return link.sub(
+    lambda m: f"{m[1]}{m[2]}({REPOSITORY}/{kinds[m[1]]}/{tag}/{m[3]})", text
+  )
 
 
 setuptools.setup(
@@ -80,7 +93,30 @@ setuptools.setup(
   description="Sequence and frame-stacking policies from one spec, on TensorFlow 2.",
   long_description=read_description(),
   long_description_content_type="text/markdown",
+  author="The t2r_seq authors",
   license="Apache-2.0",
+  license_files=["LICENSE"],
+  keywords="robotics, imitation learning, reinforcement learning, TensorFlow, LeRobot",
+  project_urls=(
+    {
+      "Source": REPOSITORY,
+      "Documentation": f"{REPOSITORY}/tree/main/docs",
+      "Changes": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+      "Issues": f"{REPOSITORY}/issues",
+    }
+    if REPOSITORY
+    else {}
+  ),
+  classifiers=[
+    "Development Status :: 4 - Beta",
+    "Intended Audience :: Science/Research",
+    "Operating System :: MacOS",
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: Python :: 3",
+    *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)),
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    "Typing :: Typed",
+  ],
   python_requires=">=3.10,<3.15",
   # The shared gin files stand at the top of the repository.
   packages=[

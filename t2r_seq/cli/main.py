@@ -32,6 +32,7 @@ _COMMANDS = {
   "verify": "policies:VERIFY",
   "view": "view",
   "gin": "gin_commands:GIN",
+  "info": "info",
 }
 
 

@@ -27,6 +27,7 @@ LIGHT = {
   "inspect a store": ["inspect", "a_store"],
   "doctor of a store": ["doctor", "a_store"],
   "index": ["index", "some-*.tfrecord", "--num_parallel", "1"],
+  "info": ["info", "--no_devices"],
   "check of an index": ["index", "some-*.tfrecord", "--check"],
 }
 RUN_ALL = """
@@ -354,3 +355,10 @@ def test_there_may_be_no_output():
     ["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False
   )
   assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_info_lists_versions_and_extras(capsys):
+  assert main_function(["info", "--no_devices"]) == 0
+  rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+  assert rows["t2r_seq"] == __version__ and rows["numpy"] == np.__version__
+  assert "hdf5" in rows["extras"].split(", ")
