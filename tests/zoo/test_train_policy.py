@@ -10,7 +10,7 @@ from t2r_seq import cli, policies, verification, zoo
 
 # Sizes for seconds; whatever the policy calls its own.
 FAST = [
-  "train_eval_model.save_checkpoints_steps = 2",
+  "RunConfig.save_checkpoints_steps = 2",
   "ImageEncoder.num_filters = 8",
   "ImageEncoder.num_block_layers = 1",
   "ImageEncoder.num_points = 4",
