@@ -148,7 +148,9 @@ def load(model_dir: str, name: str = "latest") -> policies.ExportedSavedModelPre
   return policies.ExportedSavedModelPredictor(f"{model_dir}/export/{name}", timeout=0.0)
 
 
-def evaluate(policy: Any, env: Any, num_episodes: int, seed: int) -> actors.Evaluation:
+def evaluate(
+  policy: Any, env: Any, num_episodes: int, seed: int
+) -> actors.evaluation.Evaluation:
   """Acts in episodes, which are the same for all policies, and closes the environment.
 
   Args:

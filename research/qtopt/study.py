@@ -59,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   runs.collect(f"{_CONFIGS}/collect_grasps.gin", out / "logs", args.episodes)
   split(out / "logs")
-  found: dict[str, list[actors.Evaluation]] = {n: [] for n in ("script", *ends)}
+  found: dict[str, list[actors.evaluation.Evaluation]] = {
+    n: [] for n in ("script", *ends)
+  }
   for seed in range(args.seeds):
     for name in found:
       policy: policies.Policy = grasp_policies.ScriptedGraspPolicy()

@@ -1,19 +1,17 @@
 """Collect and evaluate loops over Gymnasium environments."""
 
-from t2r_seq.actors.collect import collect_episodes, run_env
-from t2r_seq.actors.collect_eval import (
+from t2r_seq.actors.collect import (
   CollectByExport,
   CollectThread,
+  collect_episodes,
   collect_eval_loop,
 )
 from t2r_seq.actors.evaluation import (
   ClosedLoopEvaluation,
-  Evaluation,
   evaluate_policies,
   evaluation_table,
 )
-from t2r_seq.actors.meta import run_meta_env
-from t2r_seq.actors.robot import run_robot
+from t2r_seq.actors.running import run_env, run_meta_env, run_robot
 from t2r_seq.actors.sinks import (
   EpisodeSink,
   RecordSink,
@@ -26,7 +24,6 @@ __all__ = [
   "CollectByExport",
   "CollectThread",
   "EpisodeSink",
-  "Evaluation",
   "RecordSink",
   "ReplaySink",
   "StoreSink",

@@ -1,114 +1,25 @@
-"""Collection of a number of episodes, and episodes for evaluation."""
+"""Collection of episodes: a number of them, or rounds by the newest policy."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
+import os
+import threading
+import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
 from absl import logging
 
-from t2r_seq import errors, records, training, windows
-from t2r_seq.actors import rollouts, sinks
+from t2r_seq import errors, policies, records, training, windows
+from t2r_seq.actors import rollouts, running, sinks
 from t2r_seq.records.files import other_shards, shard_paths
 from t2r_seq.training import stopping
-
-_LOG_EVERY_N_EPISODES = 10
-
-
-@gin.configurable
-def run_env(
-  env: Any = gin.REQUIRED,
-  policy: Any = gin.REQUIRED,
-  num_episodes: int = 100,
-  seed: int | None = None,
-  explore_prob: float = 0.0,
-  episode_writer: Callable[[rollouts.Episode], Any] | None = None,
-  episode_metrics_fn: rollouts.EpisodeMetricsFn | None = None,
-  max_steps: int | None = None,
-  sink: sinks.EpisodeSink | None = None,
-  summary_writer: training.SummaryWriter | None = None,
-  global_step: int = 0,
-  tag: str = "eval",
-  restore_policy: bool = True,
-  stop: stopping.StopCondition | None = None,
-) -> dict[str, float]:
-  """Runs a policy in an environment and returns what it achieved.
-
-  Args:
-    env: a Gymnasium environment or a `gymnasium.vector` one (left open), or a function
-      without arguments that makes one (closed at the end).
-    policy: an object with `reset()` and `sample_action(obs, explore_prob)`; restored
-      first if it has `restore()`.
-    num_episodes: how many episodes, >= 1.
-    seed: makes the run repeatable: every policy then meets the same episodes.
-    explore_prob: is handed to the policy with each observation.
-    episode_writer: is called with the steps of each finished episode.
-    episode_metrics_fn: steps -> numbers of one episode; their means are returned.
-    max_steps: cuts an episode off.
-    sink: gets every step as it is taken; is left open. Episodes in progress when the
-      run ends early or fails are abandoned, see `EpisodeSink.abandon_episode`.
-    summary_writer: gets the run's metrics, as '<tag>/episode_reward' and so on.
-    global_step: of the policy; the summaries' step.
-    tag: names the run in the summaries.
-    restore_policy: whether the policy's newest parameters are loaded first.
-    stop: is asked after each step; ends the run without the episodes in progress.
-  Returns:
-    See `EpisodeTally.metrics`.
-  Raises:
-    ValueError: a count is below 1, or the environment isn't a Gymnasium environment.
-  """
-  if restore_policy:
-    rollouts.restore_policy(policy)
-  tally = rollouts.EpisodeTally(episode_metrics_fn)
-  steps = rollouts.generate_steps(
-    env, policy, num_episodes, seed, explore_prob, max_steps
-  )
-  episodes = rollouts.whole_episodes(_recorded(steps, sink, stop))
-  with contextlib.closing(episodes):
-    for episode in episodes:
-      tally.add(episode)
-      if episode_writer is not None:
-        episode_writer(episode)
-      if tally.num_episodes % _LOG_EVERY_N_EPISODES == 0:
-        reward = tally.metrics()["episode_reward"]
-        logging.info("Ran %d episodes: mean reward %.4f.", tally.num_episodes, reward)
-  metrics = tally.metrics()
-  if summary_writer is not None and tally.num_episodes:
-    named = {f"{tag}/{name}": value for name, value in metrics.items()}
-    summary_writer.scalars(named, global_step)
-  return metrics
-
-
-def _recorded(
-  steps: rollouts.Steps,
-  sink: sinks.EpisodeSink | None,
-  stop: stopping.StopCondition | None,
-) -> rollouts.Steps:
-  """Hands the steps to the sink as they come, until it is time to stop."""
-  with contextlib.closing(steps), contextlib.ExitStack() as abandoning:
-    running: set[int] = set()
-    if sink is not None:
-      abandoning.callback(_abandon, sink, running)
-    for env, step in steps:
-      if sink is not None:
-        running.add(env)
-        sink.add(step, env)
-        if rollouts.is_last(step):
-          running.remove(env)
-      yield env, step
-      if stop is not None and stop.is_set():
-        return
-
-
-def _abandon(sink: sinks.EpisodeSink, envs: set[int]) -> None:
-  """Abandons the episodes in progress: the next run's would continue them."""
-  with contextlib.ExitStack() as stack:
-    for env in envs:
-      stack.callback(sink.abandon_episode, env)
 
 
 @gin.configurable
@@ -138,17 +49,17 @@ def collect_episodes(
       first if it has `restore()`.
     spec: what is stored: a spec structure (or a function without arguments that
       returns one); of windowed specs, the flat specs are stored. A sink has its own.
-    num_episodes: how many episodes, >= 1.
+    num_episodes: >= 1.
     output_path: the file to write. With `episodes_per_file`, 'a/train.tfrecord' becomes
       'a/train-00000-of-00004.tfrecord' and so on. A suffix '.gz' compresses.
     seed: of the run; makes environment and policy repeatable.
     episodes_per_file: None writes one file.
-    episode_to_features_fn: steps -> numpy structure that matches `spec`; None takes
-      `episode_to_features`.
-    explore_prob: is handed to the policy with each observation.
-    max_steps: cuts an episode off.
+    episode_to_features_fn: steps -> numpy structure that matches `spec`; None looks
+      each path up in the steps, see `sinks.make_step_to_features`.
+    explore_prob: passed to the policy with each observation.
+    max_steps: truncates an episode.
     sink: takes the steps in place of record files, e.g. a `StoreSink`; is closed.
-    stop: e.g. a `threading.Event`; is asked after each step, and ends the collection as
+    stop: e.g. a `threading.Event`; checked after each step, ends the collection as
       SIGTERM does.
   Returns:
     The metrics of `run_env`, and 'files': the paths written.
@@ -157,8 +68,8 @@ def collect_episodes(
       `sink`, or `output_path` was collected before into another number of files;
       nothing is run.
     SpecError: an episode doesn't match the specs.
-    Stopped: it was told to stop before all episodes were collected. The file in
-      progress is dropped, a sink has been closed.
+    Stopped: it was stopped before all episodes were collected. The file in progress is
+      dropped, a sink has been closed.
   """
   run = {
     "env": env,
@@ -170,25 +81,21 @@ def collect_episodes(
   }
   if sink is not None and output_path is None:
     with stopping.StopSignal(stop) as signal, stopping.given_up(signal), sink:
-      return _collect_to_sink(sink, run, signal)
+      sink.stop_with(signal)
+      _restore(policy, signal)
+      metrics = running.run_env(sink=sink, restore_policy=False, stop=signal, **run)
+      if metrics["num_episodes"] < num_episodes:
+        raise stopping.Stopped
+      return {**metrics, "files": list(getattr(sink, "files", []))}
   if output_path is None or sink is not None or spec is None:
     raise ValueError(
       "collect episodes: expected an output_path and a spec, or a sink, got "
       f"output_path {output_path!r}, {'a' if spec is not None else 'no'} spec and "
       f"{'a' if sink is not None else 'no'} sink."
     )
-  if episodes_per_file is not None and episodes_per_file < 1:
-    raise ValueError(
-      f"collect episodes: episodes_per_file must be >= 1, got {episodes_per_file}."
-    )
   flat_spec = windows.flat_specs(spec() if callable(spec) else spec)
-  to_features = episode_to_features_fn or functools.partial(
-    sinks.episode_to_features, spec=flat_spec
-  )
-  files = [output_path]
-  if episodes_per_file is not None:
-    files = shard_paths(output_path, math.ceil(num_episodes / episodes_per_file))
-  _check_no_other_shards(output_path, files)
+  to_features = episode_to_features_fn or sinks.make_episode_to_features(flat_spec)
+  files = _output_files(output_path, num_episodes, episodes_per_file)
   tally = rollouts.EpisodeTally()
   with stopping.StopSignal(stop) as signal:
     _restore(policy, signal)
@@ -201,20 +108,8 @@ def collect_episodes(
   return {**tally.metrics(), "files": files}
 
 
-def _collect_to_sink(
-  sink: sinks.EpisodeSink, run: dict[str, Any], signal: stopping.StopSignal
-) -> dict[str, Any]:
-  """Runs the policy with the arguments of `run_env`."""
-  sink.stop_with(signal)
-  _restore(run["policy"], signal)
-  metrics = run_env(sink=sink, restore_policy=False, stop=signal, **run)
-  if metrics["num_episodes"] < run["num_episodes"]:
-    raise stopping.Stopped
-  return {**metrics, "files": list(getattr(sink, "files", []))}
-
-
 def _restore(policy: Any, signal: stopping.StopSignal) -> None:
-  """Loads the newest policy; the wait for a first one ends when it is told to stop."""
+  """Loads the newest policy; a stop ends the wait for a first one."""
   with signal.waiting():
     rollouts.restore_policy(policy)
 
@@ -222,26 +117,37 @@ def _restore(policy: Any, signal: stopping.StopSignal) -> None:
 def _until_stopped(
   steps: rollouts.Steps, signal: stopping.StopSignal
 ) -> rollouts.Steps:
-  """Asks after each step: an exception of a signal may be lost in whatever is run."""
+  """Checks after each step: an exception of a signal handler could be swallowed."""
   with contextlib.closing(steps):
     for step in steps:
       yield step
       signal.check()
 
 
-def _check_no_other_shards(output_path: str, files: list[str]) -> None:
-  """Refuses to leave files of an earlier run beside the new ones.
+def _output_files(
+  output_path: str, num: int, episodes_per_file: int | None
+) -> list[str]:
+  """Returns the paths to write.
 
-  A pattern that means one collection would read both.
+  Raises:
+    ValueError: files of an earlier collection would stay beside the new ones, and a
+      pattern that means one collection would read both.
   """
-  old = other_shards(output_path, files)
-  if old:
+  files = [output_path]
+  if episodes_per_file is not None:
+    if episodes_per_file < 1:
+      raise ValueError(
+        f"collect episodes: episodes_per_file must be >= 1, got {episodes_per_file}."
+      )
+    files = shard_paths(output_path, math.ceil(num / episodes_per_file))
+  if old := other_shards(output_path, files):
     raise ValueError(
       f"collect episodes: output_path: {output_path}: expected no files but those that "
       f"are replaced, got {len(old)} of an earlier collection, "
       f"{errors.listing(old, limit=6)}, which would be read along with the new ones. "
       "Delete them, or choose another output_path."
     )
+  return files
 
 
 def _take(
@@ -254,3 +160,446 @@ def _take(
   for _, steps in zip(range(count), episodes, strict=False):
     tally.add(steps)
     yield to_features(steps)
+
+
+_LOG_EVERY_SECONDS = 60.0
+# How long the end of a `CollectThread` waits for the step that its loop is in.
+_JOIN_SECONDS = 30.0
+
+
+class _NewestPolicy:
+  """A policy that is restored between rounds.
+
+  Attributes:
+    policy: acts now: the initial one until there is an export.
+    global_step: its training step; 0 for a policy that has none.
+    is_initial: whether the initial policy acts.
+    is_new: whether its training step is later than that of the last round.
+  """
+
+  def __init__(self, policy: Any, initial_policy_class: Any = None) -> None:
+    self.policy = policy
+    self.global_step = 0
+    self.is_initial = False
+    self.is_new = True
+    self._policy = policy
+    self._initial = initial_policy_class() if initial_policy_class else None
+    self._last_step = -2  # That of an ensemble is -1.
+    self._logged = time.monotonic()
+
+  def restore(self) -> None:
+    """Loads the newest model; NoModelError if there is none and no initial policy."""
+    try:
+      rollouts.restore_policy(self._policy)
+    except policies.NoModelError:
+      if self._initial is None:
+        raise
+      self.policy, self.is_initial = self._initial, True
+      return
+    self.global_step = int(getattr(self._policy, "global_step", 0))
+    self.policy, self.is_initial = self._policy, False
+    self.is_new = self.global_step > self._last_step
+
+  def end_round(self) -> None:
+    """Remembers which policy acted."""
+    if not self.is_initial:
+      self._last_step = self.global_step
+      self.is_new = False
+
+  def log_wait(self) -> None:
+    """Logs once a minute that there is nothing newer yet."""
+    if time.monotonic() - self._logged >= _LOG_EVERY_SECONDS:
+      self._logged = time.monotonic()
+      logging.info("Waiting for a policy newer than that of step %d.", self.global_step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+  """The rounds of `collect_eval_loop`.
+
+  Attributes:
+    num_collect: episodes a round. With 1 and `wait_for_new_policy=False` every episode
+      has the newest policy.
+    num_eval: episodes that each new policy is evaluated in.
+    continuous: continues with the next policy, until `max_steps`; False ends after one
+      round.
+    min_collect_eval_step: waits until a policy is of at least this training step.
+    max_steps: the round of a policy of at least this training step is the last; None
+      continues until it is stopped.
+    wait_for_new_policy: one round a policy, as in Tensor2Robot; False continues to
+      collect with the same policy.
+    poll_interval: seconds between two looks for a newer policy.
+    pre_collect_eval_fn: called once, first; e.g. fills a replay.
+    record_eval_env_video: records the first evaluated episode of each policy by
+      Gymnasium's `RecordVideo`; the environment needs `render_mode="rgb_array"`.
+  """
+
+  num_collect: int = 2000
+  num_eval: int = 100
+  continuous: bool = False
+  min_collect_eval_step: int = 0
+  max_steps: int | None = 1
+  wait_for_new_policy: bool = True
+  poll_interval: float = 10.0
+  pre_collect_eval_fn: Callable[[], Any] | None = None
+  record_eval_env_video: bool = False
+
+
+# Of the summaries, by the tag of the run; the names are Tensor2Robot's.
+_FOLDERS = {"collect": "policy_collect", "eval": "eval"}
+
+
+@gin.configurable
+def collect_eval_loop(
+  collect_env: Any = None,
+  eval_env: Any = None,
+  policy_class: Callable[[], Any] = gin.REQUIRED,
+  run_agent_fn: Callable[..., dict[str, float]] = running.run_env,
+  root_dir: str = "",
+  sink: sinks.EpisodeSink | None = None,
+  initial_policy_class: Callable[[], Any] | None = None,
+  eval_policy_class: Callable[[], Any] | None = None,
+  seed: int | None = None,
+  stop: stopping.StopCondition | None = None,
+  **rounds: Any,
+) -> dict[str, float]:
+  """Collects episodes with the newest policy, evaluates it, and waits for the next.
+
+  Tensor2Robot's loop: a learner in another process trains and exports, this one acts.
+  The policy is restored between two rounds, never within an episode. SIGTERM ends the
+  loop between two steps: the sink and the environments are closed, and it returns.
+
+  Args:
+    collect_env: a Gymnasium environment or a `gymnasium.vector` one, or a function that
+      makes one; None collects nothing.
+    eval_env: likewise, to evaluate in; None evaluates nothing.
+    policy_class: makes the policy.
+    run_agent_fn: runs the policy; is called with arguments of `run_env`, by name, in
+      the gin scopes 'collect' and 'eval': `collect/run_env.explore_prob = 0.1`.
+    root_dir: summaries go to 'policy_collect' and 'eval' in it, videos to
+      'videos/<step>'; '' writes neither.
+    sink: gets the collected steps; is closed at the end.
+    initial_policy_class: makes the policy that collects as long as there is no export,
+      e.g. a scripted one; give the predictor `timeout=0` then. None waits for an export
+      as long as the predictor does.
+    eval_policy_class: makes the policy that is evaluated, e.g. one that does not
+      explore; None evaluates the one that collects.
+    seed: makes the rounds repeatable, with different episodes in each; give each actor
+      its own. All policies are evaluated in the same episodes. None draws none.
+    stop: e.g. a `threading.Event`; ends the loop as SIGTERM does.
+    **rounds: fields of `Rounds`: num_collect, num_eval, continuous, max_steps, ...
+  Returns:
+    'global_step' of the last policy, 'num_rounds', 'num_episodes' and 'num_steps'
+    collected in all, 'was_stopped', and the last round's metrics as
+    'collect/episode_reward' and so on.
+  Raises:
+    ValueError: there is neither environment, or videos have no `root_dir`.
+    NoModelError: there is no export and no initial policy.
+  """
+  plan = Rounds(**rounds)
+  _check_environments(collect_env, eval_env, root_dir, plan.record_eval_env_video)
+  with contextlib.ExitStack() as stack:
+    signal = stack.enter_context(stopping.StopSignal(stop))
+    if plan.pre_collect_eval_fn is not None:
+      plan.pre_collect_eval_fn()
+    if sink is not None:
+      sink.stop_with(signal)
+      stack.push(functools.partial(_close, sink, signal))
+    runner = _Runner(run_agent_fn, root_dir, seed, signal, stack)
+    collector = _NewestPolicy(policy_class(), initial_policy_class)
+    evaluator = _NewestPolicy(eval_policy_class()) if eval_policy_class else collector
+    collect_env, eval_env = _open(collect_env, stack), _open(eval_env, stack)
+    with contextlib.suppress(stopping.Stopped):
+      while not signal.is_set():
+        runner.restore(collector)
+        is_waiting = plan.wait_for_new_policy and not collector.is_new
+        is_early = collector.global_step < plan.min_collect_eval_step
+        if not collector.is_initial and (is_waiting or is_early):
+          collector.log_wait()
+          signal.wait(plan.poll_interval)
+          continue
+        if collect_env is not None:
+          runner.collect(collector, collect_env, plan, sink)
+        if eval_env is not None and not collector.is_initial:
+          if evaluator is not collector:
+            runner.restore(evaluator)
+          runner.evaluate(evaluator, eval_env, plan)
+        collector.end_round()
+        is_last = (plan.max_steps or math.inf) <= collector.global_step
+        if not plan.continuous or (is_last and not collector.is_initial):
+          break
+    was_stopped = signal.is_set()
+  step = collector.global_step
+  return {**runner.result, "global_step": step, "was_stopped": was_stopped}
+
+
+class _Runner:
+  """Runs policies, and writes and keeps their metrics."""
+
+  def __init__(
+    self,
+    run_agent_fn: Callable[..., dict[str, float]],
+    root_dir: str,
+    seed: int | None,
+    signal: stopping.StopSignal,
+    stack: contextlib.ExitStack,
+  ) -> None:
+    self._run_agent_fn = run_agent_fn
+    self._root_dir, self._seed, self._signal = root_dir, seed, signal
+    totals = ("num_rounds", "num_episodes", "num_steps")
+    self.result: dict[str, float] = dict.fromkeys(totals, 0)
+    self._writers = {}
+    for tag, folder in _FOLDERS.items() if root_dir else ():
+      self._writers[tag] = training.SummaryWriter(os.path.join(root_dir, folder))
+      stack.callback(self._writers[tag].close)
+
+  def restore(self, actor: _NewestPolicy) -> None:
+    """Loads the newest policy; a stop ends the wait for a first one."""
+    with self._signal.waiting():
+      actor.restore()
+
+  def collect(
+    self, actor: _NewestPolicy, env: Any, plan: Rounds, sink: sinks.EpisodeSink | None
+  ) -> None:
+    """Collects a round of episodes."""
+    run_seed = self._run_seed(int(self.result["num_rounds"]), stream=2)
+    with stopping.given_up(self._signal):
+      metrics = self._run("collect", actor, env, plan.num_collect, run_seed, sink)
+    self.result["num_rounds"] += 1
+    for name in ("num_episodes", "num_steps"):
+      self.result[name] += metrics[name]
+
+  def evaluate(self, actor: _NewestPolicy, env: Any, plan: Rounds) -> None:
+    """Evaluates a policy that has not been evaluated yet."""
+    if self._signal.is_set() or not actor.is_new:
+      return
+    is_recorded = plan.record_eval_env_video
+    if is_recorded:
+      folder = os.path.join(self._root_dir, "videos", str(actor.global_step))
+      env = _record_first_episode(env, folder)
+    self._run("eval", actor, env, plan.num_eval, self._run_seed(0, stream=3), None)
+    if is_recorded and env.recording:  # The episode was truncated.
+      env.stop_recording()
+    actor.end_round()
+
+  def _run(
+    self,
+    tag: str,
+    actor: _NewestPolicy,
+    env: Any,
+    num_episodes: int,
+    seed: int | None,
+    sink: sinks.EpisodeSink | None,
+  ) -> dict[str, float]:
+    with gin.config_scope(tag):
+      metrics = self._run_agent_fn(
+        env=env,
+        policy=actor.policy,
+        num_episodes=num_episodes,
+        seed=seed,
+        sink=sink,
+        restore_policy=False,
+        stop=self._signal,
+      )
+    named = {f"{tag}/{name}": value for name, value in metrics.items()}
+    self.result.update(named)
+    if tag in self._writers and metrics["num_episodes"]:
+      self._writers[tag].scalars(named, actor.global_step)
+    logging.info(
+      "%s, policy of step %d: %d episodes, %d steps, mean reward %s.",
+      tag, actor.global_step, metrics["num_episodes"], metrics["num_steps"],
+      metrics.get("episode_reward", "unknown"),
+    )  # fmt: skip
+    return metrics
+
+  def _run_seed(self, run: int, stream: int) -> int | None:
+    return (
+      None if self._seed is None else rollouts.episode_seed(self._seed, run, stream)
+    )
+
+
+def _check_environments(
+  collect_env: Any, eval_env: Any, root_dir: str, is_recorded: bool
+) -> None:
+  if collect_env is None and eval_env is None:
+    raise ValueError(
+      "collect_eval_loop: expected a collect_env, an eval_env or both, got neither."
+    )
+  if is_recorded and (eval_env is None or not root_dir):
+    raise ValueError(
+      "collect_eval_loop: record_eval_env_video: expected an eval_env to record and a "
+      f"root_dir for the videos, got {'an' if eval_env else 'no'} eval_env and "
+      f"root_dir {root_dir!r}."
+    )
+
+
+def _record_first_episode(env: Any, folder: str) -> Any:
+  """Wraps an environment, or several, to record the next episode of the first one."""
+  from gymnasium import wrappers
+
+  def is_first(episode: int) -> bool:
+    return episode == 0
+
+  if hasattr(env, "num_envs"):
+    return wrappers.vector.RecordVideo(
+      env, folder, record_first_only=True, episode_trigger=is_first
+    )
+  return wrappers.RecordVideo(env, folder, episode_trigger=is_first)
+
+
+def _open(env: Any, stack: contextlib.ExitStack) -> Any:
+  """Returns the environment; one that is made here is closed at the end."""
+  if env is None:
+    return None
+  env, is_ours = rollouts.make_env(env)
+  if is_ours:
+    stack.callback(env.close)
+  return env
+
+
+def _close(
+  sink: sinks.EpisodeSink,
+  signal: stopping.StopSignal,
+  exc_type: type[BaseException] | None,
+  error: BaseException | None,
+  traceback: types.TracebackType | None,
+) -> None:
+  """Closes the sink; after a stop it is no failure if it cannot empty itself."""
+  try:
+    sink.__exit__(exc_type, error, traceback)
+  except errors.ReplayTimeoutError as error:
+    if not signal.is_set():
+      raise
+    logging.info("Stopped before all was written: %s", error)
+
+
+class CollectThread:
+  """Runs `collect_eval_loop` in a thread, beside a learner of what it collects.
+
+  A context manager: its end stops the loop, and waits for it for half a minute. If the
+  loop fails, it closes the replay, so that a learner that waits for steps fails, too;
+  the end of the block then raises what the loop raised. If the loop ends by itself, a
+  learner that waits gets an error as well.
+  """
+
+  def __init__(self, replay: Any, **kwargs: Any) -> None:
+    """Creates the thread.
+
+    Args:
+      replay: a `Replay`, what the learner samples from.
+      **kwargs: of `collect_eval_loop`, but for `stop`.
+    """
+    self._replay = replay
+    self._kwargs = kwargs
+    self._stop = threading.Event()
+    self._error: BaseException | None = None
+    # A daemon: an environment that hangs must not keep the process from ending.
+    self._thread = threading.Thread(target=self._run, name="collect", daemon=True)
+
+  def __enter__(self) -> CollectThread:
+    """Starts the thread."""
+    self._thread.start()
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    """Stops the loop, and waits for it; RuntimeError if it failed."""
+    self._stop.set()
+    self._thread.join(_JOIN_SECONDS)
+    if self._thread.is_alive():
+      logging.warning(
+        "CollectThread: the loop has not ended within %g s, and is left running: it "
+        "waits for the environment, or for a first export.", _JOIN_SECONDS
+      )  # fmt: skip
+    if self._error is not None:
+      error = self._error
+      raise RuntimeError(
+        f"CollectThread: expected to collect until the learner is done, got "
+        f"{type(error).__name__}: {error}"
+      ) from error
+
+  def _run(self) -> None:
+    try:
+      collect_eval_loop(**self._kwargs, stop=self._stop)
+    except BaseException as error:  # A learner that waits for steps must learn of it.
+      self._error = error
+      logging.error("CollectThread: the loop failed, the replay is closed: %r", error)
+      self._replay.close()
+      return
+    if not self._stop.is_set():
+      hint = "it goes on with continuous=True and max_steps=None"
+      ended = errors.ReplayError(f"CollectThread: the loop ended by itself: {hint}")
+      self._replay.give_up(ended)
+
+
+@gin.configurable
+class CollectByExport(training.Callback):
+  """Collects episodes by each export, while the training that exports it waits.
+
+  What `collect_eval_loop` does in a process or thread of its own, in the learner's: its
+  input generator reads the replay that the sink fills. A first round is before the
+  first step, so that there is something to learn from.
+  """
+
+  def __init__(
+    self,
+    env: Any = gin.REQUIRED,
+    policy_class: Callable[[], Any] = gin.REQUIRED,
+    sink: sinks.EpisodeSink = gin.REQUIRED,
+    num_episodes: int = 50,
+    initial_policy_class: Callable[[], Any] | None = None,
+    seed: int = 0,
+    max_steps: int | None = None,
+  ) -> None:
+    """Creates the callback.
+
+    Args:
+      env: as for `run_env`.
+      policy_class: makes the policy, which restores the newest export of the training.
+      sink: gets the steps; is closed at the end.
+      num_episodes: of each round.
+      initial_policy_class: makes the policy that collects as long as there is no
+        export; give the predictor `timeout=0` then.
+      seed: of the rounds, which have different episodes.
+      max_steps: truncates an episode.
+    """
+    errors.check_count("CollectByExport", "num_episodes", num_episodes)
+    self._env, self._sink = env, sink
+    self._collector = _NewestPolicy(policy_class(), initial_policy_class)
+    self._options = {"num_episodes": num_episodes, "max_steps": max_steps}
+    self._seed, self._num_rounds = seed, 0
+    self._open = contextlib.ExitStack()
+
+  def on_begin(self, run: training.Run) -> None:
+    """See the base class: the first round."""
+    self._env = _open(self._env, self._open)
+    self._open.enter_context(self._sink)
+    self._collect(run)
+
+  def after_export(self, run: training.Run, name: str, path: str) -> None:
+    """See the base class: a round by the new export."""
+    del name, path
+    self._collect(run)
+
+  def on_end(self, run: training.Run) -> None:
+    """See the base class."""
+    del run
+    self._open.close()
+
+  def _collect(self, run: training.Run) -> None:
+    self._collector.restore()
+    # By the step, too: a run that resumes continues with episodes that are new to it.
+    seed = rollouts.episode_seed(self._seed + run.step, self._num_rounds, 2)
+    self._num_rounds += 1
+    metrics = running.run_env(
+      self._env,
+      self._collector.policy,
+      seed=seed,
+      sink=self._sink,
+      restore_policy=False,
+      **self._options,
+    )
+    run.write_scalars({f"collect/{name}": value for name, value in metrics.items()})
+    logging.info(
+      "Step %d: %d episodes, mean reward %.4f.",
+      run.step, metrics["num_episodes"], metrics["episode_reward"],
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How good policies are, and how sure that is: success and reward over seeds."""
+"""Success rates and rewards of policies over seeds, with their intervals."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Interval = tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """A policy's figures; an interval has 95 % confidence.
+  """A policy's results; intervals have 95 % confidence.
 
   Attributes:
     num_episodes: of all seeds.
-    success_rate: None where no episode says whether it succeeded.
-    success_interval: Wilson's, so that it is one for 0 of 10, too.
+    success_rate: None if no episode has a success flag.
+    success_interval: Wilson's.
     reward: mean of the episodes' sums.
     reward_interval: by resampling episodes.
     episode_length: mean.
@@ -45,11 +45,7 @@ class Evaluation:
 
 
 def ends_in_success(episode: rollouts.Episode) -> bool | None:
-  """Says whether an episode succeeded, as most environments tell it.
-
-  Returns:
-    `is_success`, or `success`, of the last step's info; None without either.
-  """
+  """Returns `is_success`, or `success`, of the last info; None without either."""
   info = episode[-1]["next_info"]
   for name in ("is_success", "success"):
     if name in info:
@@ -73,10 +69,10 @@ def evaluate_policies(
     env: as for `run_env`; with several environments a policy needs `sample_actions`.
     num_episodes: of each seed.
     seeds: of the runs, each >= 0.
-    max_steps: episodes are cut off there.
-    success_fn: says whether an episode succeeded, or None.
+    max_steps: truncates an episode.
+    success_fn: returns whether an episode succeeded, or None.
   Returns:
-    Figures by policy; `evaluation_table` shows them.
+    An `Evaluation` a policy; `evaluation_table` shows them.
   Raises:
     SpecError: there is no seed, or one twice.
   """
@@ -126,9 +122,9 @@ class ClosedLoopEvaluation(training.Callback):
       policy_class: makes the policy of a predictor.
       num_episodes: of each evaluation; all meet the same episodes.
       seed: of the episodes.
-      max_steps: episodes are cut off there.
-      success_fn: says whether an episode succeeded; None where it cannot tell.
-      name: in front of the metrics.
+      max_steps: truncates an episode.
+      success_fn: returns whether an episode succeeded.
+      name: prefix of the metrics.
     """
     self._env, self._policy_class, self._name = env, policy_class, name
     self._num_episodes = errors.check_count(
@@ -143,11 +139,7 @@ class ClosedLoopEvaluation(training.Callback):
     return [f"{self._name}/{key}" for key in ("success_rate", "reward", "num_steps")]
 
   def evaluate(self, run: training.Run) -> Mapping[str, float]:
-    """See the base class.
-
-    Raises:
-      SpecError: no episode says whether it succeeded.
-    """
+    """See the base class; SpecError if no episode has a success flag."""
     if self._policy is None:
       self._policy = self._policy_class(policies_lib.ModelPredictor(run.model))
     found = evaluate_policies(
@@ -160,16 +152,15 @@ class ClosedLoopEvaluation(training.Callback):
     )[self._name]
     if found.success_rate is None:
       raise errors.SpecError(
-        "ClosedLoopEvaluation: success_fn: expected it to tell of an episode whether "
-        "it succeeded, got None of all. Where the environment's info has no "
-        "'is_success', give a success_fn."
+        "ClosedLoopEvaluation: success_fn: expected True or False for an episode, got "
+        "None for all. Give one if the environment's info has no 'is_success'."
       )
     values = (found.success_rate, found.reward, found.episode_length)
     return dict(zip(self.eval_metric_names, values, strict=True))
 
 
 def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
-  """Returns figures as a table in Markdown."""
+  """Returns evaluations as a table in Markdown."""
   rows = [
     "| policy | success | 95 % | reward | 95 % | steps | episodes |",
     "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",

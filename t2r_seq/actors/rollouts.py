@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, TypedDict
+import copy
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq.actors import environments
+from t2r_seq import errors
 
 
 class EpisodeStep(TypedDict):
-  """One step of an episode: what was seen, what was done, what came of it.
+  """One step of an episode: the observation, the action and its result.
 
   `info` came with `observation` (from `env.reset` or the step before), `next_info`
-  with `next_observation`, so that a target that is only known with the first
-  observation, or only afterwards, can be found in either.
+  with `next_observation`.
   """
 
   observation: Any
@@ -39,14 +39,13 @@ Episodes = Generator[Episode, None, None]
 def episode_seed(seed: int, episode: int, stream: int = 0) -> int:
   """Returns the seed of one episode: a function of the run's seed and its number.
 
-  Because no state is carried over, episode 7 starts the same way whatever happened in
-  the episodes before it: two policies can be compared on the very same episodes.
+  No state is carried over, so two policies can be compared on the same episodes.
 
   Args:
     seed: of the run, >= 0.
     episode: its number, from 0.
-    stream: whose randomness: 0 the environment's, 1 the policy's. One seed for both
-      would tie a policy's noise to the episode that it acts in.
+    stream: 0 for the environment, 1 for the policy. One seed for both would tie a
+      policy's noise to the episode that it acts in.
   """
   return int(np.random.SeedSequence([seed, episode, stream]).generate_state(1)[0])
 
@@ -59,7 +58,7 @@ def generate_steps(
   explore_prob: float = 0.0,
   max_steps: int | None = None,
 ) -> Steps:
-  """Runs the policy for whole episodes; gives each step as soon as it is taken.
+  """Runs the policy for whole episodes; yields each step as soon as it is taken.
 
   The episodes of a seed are the same however many environments share them: each takes
   the next one as it becomes free, and all that were started are finished, so that short
@@ -69,43 +68,29 @@ def generate_steps(
     env: a Gymnasium environment, a `gymnasium.vector` one with disabled autoreset, or a
       function without arguments that makes one (which is then closed at the end).
     policy: acts; is reset (and, with a seed, seeded) before each episode.
-    num_episodes: how many episodes, >= 1.
+    num_episodes: >= 1.
     seed: makes the run repeatable; None leaves the randomness to the environment.
-    explore_prob: is handed to the policy with each observation.
-    max_steps: an episode that reaches it is cut off there, as truncated.
+    explore_prob: passed to the policy with each observation.
+    max_steps: truncates an episode that reaches it.
   Returns:
     A generator of the environment's number and an `EpisodeStep`; the last one of an
     episode is terminated or truncated.
   Raises:
-    ValueError: num_episodes or max_steps is below 1, or the environment isn't a
-      Gymnasium environment.
+    ValueError: a count is below 1, or this is no Gymnasium environment.
   """
-  if num_episodes < 1:
-    raise ValueError(f"run episodes: num_episodes must be >= 1, got {num_episodes}.")
-  if max_steps is not None and max_steps < 1:
-    raise ValueError(f"run episodes: max_steps must be >= 1, got {max_steps}.")
+  for name, count in (("num_episodes", num_episodes), ("max_steps", max_steps)):
+    if count is not None and count < 1:
+      raise ValueError(f"run episodes: {name} must be >= 1, got {count}.")
   # Not a generator itself: wrong arguments fail here, before the first episode.
   return _steps(env, policy, num_episodes, seed, explore_prob, max_steps)
 
 
-def generate_episodes(
-  env: Any,
-  policy: Any,
-  num_episodes: int,
-  seed: int | None = None,
-  explore_prob: float = 0.0,
-  max_steps: int | None = None,
-) -> Episodes:
-  """Runs the policy for whole episodes; gives each, when it ends, as a list of steps.
+def generate_episodes(*args: Any, **kwargs: Any) -> Episodes:
+  """Runs the policy for whole episodes; yields each as a list of steps when it ends.
 
-  Args and Raises: see `generate_steps`.
-  Returns:
-    A generator of one list of `EpisodeStep`s an episode, of length >= 1; those of
-    several environments in the order in which they end.
+  The arguments are those of `generate_steps`.
   """
-  return whole_episodes(
-    generate_steps(env, policy, num_episodes, seed, explore_prob, max_steps)
-  )
+  return whole_episodes(generate_steps(*args, **kwargs))
 
 
 def is_last(step: EpisodeStep) -> bool:
@@ -114,7 +99,7 @@ def is_last(step: EpisodeStep) -> bool:
 
 
 def last_observation(step: EpisodeStep) -> EpisodeStep:
-  """Returns the step that would follow the last one: what was seen, and nothing done.
+  """Returns the step that would follow the last one: its observation, and no action.
 
   Its action and reward are zeros and its flags False, as in the last row of a chain of
   transitions.
@@ -133,13 +118,7 @@ def last_observation(step: EpisodeStep) -> EpisodeStep:
 
 
 def whole_episodes(steps: Steps) -> Episodes:
-  """Gathers the steps of each environment into episodes.
-
-  Args:
-    steps: as from `generate_steps`; is closed at the end.
-  Returns:
-    A generator of the episodes as they end.
-  """
+  """Gathers the steps of each environment into episodes; closes `steps` at the end."""
   running: dict[int, Episode] = {}
   with contextlib.closing(steps):
     for env, step in steps:
@@ -156,14 +135,11 @@ def _steps(
   explore_prob: float,
   max_steps: int | None,
 ) -> Steps:
-  """Yields the steps."""
-  env, is_ours = environments.make_env(env)
+  env, is_ours = make_env(env)
   try:
     is_vector = hasattr(env, "num_envs")
-    face = (
-      environments.VectorEnvironments if is_vector else (environments.SingleEnvironment)
-    )
-    run = _Run(face(env), policy, num_episodes, seed)
+    envs = _VectorEnvironments(env) if is_vector else _SingleEnvironment(env)
+    run = _Run(envs, policy, num_episodes, seed)
     run.start(range(run.envs.num_envs))
     while run.is_going:
       yield from run.step(explore_prob, max_steps)
@@ -174,29 +150,26 @@ def _steps(
 
 
 class _Run:
-  """Which environment is in which episode, and what it was seen in last."""
+  """The episode, length and latest observation of each environment."""
 
-  def __init__(
-    self, envs: environments.Environments, policy: Any, num_episodes: int, seed: Any
-  ) -> None:
+  def __init__(self, envs: Any, policy: Any, num_episodes: int, seed: Any) -> None:
     self.envs = envs
     self.latest: dict[int, EpisodeStep] = {}
     self._policy = policy
     self._num_episodes = num_episodes
     self._seed = seed
     self._num_started = 0
-    # Per environment: its episode's number, steps so far, and what it sees now.
     self._episodes = [0] * envs.num_envs
     self._lengths = [0] * envs.num_envs
     self._seen: dict[int, tuple[Any, dict[str, Any]]] = {}
 
   @property
   def is_going(self) -> bool:
-    """Whether an episode that was asked for is in progress."""
+    """Whether a requested episode is in progress."""
     return min(self._episodes) < self._num_episodes
 
   def start(self, numbers: Iterable[int]) -> None:
-    """Gives environments their next episodes; the surplus ones are never reported."""
+    """Starts the next episodes in environments; surplus ones are never reported."""
     starting = list(numbers)
     for env in starting:
       self._episodes[env], self._lengths[env] = self._num_started, 0
@@ -208,35 +181,29 @@ class _Run:
   def step(
     self, explore_prob: float, max_steps: int | None
   ) -> list[tuple[int, EpisodeStep]]:
-    """Takes one step everywhere; returns those of the episodes that were asked for."""
+    """Takes one step everywhere; returns those of the requested episodes."""
     is_first = np.array(self._lengths) == 0
     actions, debugs = self.envs.act(self._policy, is_first, explore_prob)
-    for env, move in enumerate(self.envs.step(actions)):
+    for env, result in enumerate(self.envs.step(actions)):
       self._lengths[env] += 1
-      is_cut = self._lengths[env] == max_steps
-      self.latest[env] = self._make_step(env, actions[env], debugs[env], move, is_cut)
-      self._seen[env] = (move.observation, move.info)
+      observation, info = self._seen[env]
+      self.latest[env] = EpisodeStep(
+        observation=observation,
+        info=info,
+        action=actions[env],
+        debug=debugs[env],
+        reward=float(result.reward),
+        terminated=bool(result.terminated),
+        truncated=bool(result.truncated) or self._lengths[env] == max_steps,
+        next_observation=result.observation,
+        next_info=result.info,
+      )
+      self._seen[env] = (result.observation, result.info)
     return [
       (env, step)
       for env, step in self.latest.items()
       if self._episodes[env] < self._num_episodes
     ]
-
-  def _make_step(
-    self, env: int, action: Any, debug: Any, move: environments.Move, is_cut: bool
-  ) -> EpisodeStep:
-    observation, info = self._seen[env]
-    return EpisodeStep(
-      observation=observation,
-      info=info,
-      action=action,
-      debug=debug,
-      reward=float(move.reward),
-      terminated=bool(move.terminated),
-      truncated=bool(move.truncated) or is_cut,
-      next_observation=move.observation,
-      next_info=move.info,
-    )
 
   def _seeds(self, envs: list[int], stream: int) -> dict[int, int | None]:
     if self._seed is None:
@@ -244,11 +211,188 @@ class _Run:
     return {env: episode_seed(self._seed, self._episodes[env], stream) for env in envs}
 
 
+def make_env(env: Any) -> tuple[Any, bool]:
+  """Returns the environment, and whether it was made here and is ours to close.
+
+  Args:
+    env: a Gymnasium environment, or a function without arguments that makes one.
+  """
+  if isinstance(env, type) or not hasattr(env, "reset"):
+    return env(), True
+  return env, False
+
+
+class StepResult(NamedTuple):
+  """Result of one environment step, in the order of Gymnasium's `step`."""
+
+  observation: Any
+  reward: float
+  terminated: bool
+  truncated: bool
+  info: dict[str, Any]
+
+
+class _SingleEnvironment:
+  """One Gymnasium environment; it may write its next observation over the last one."""
+
+  num_envs = 1
+
+  def __init__(self, env: Any) -> None:
+    self._env = env
+    self._observation: Any = None
+
+  def start(
+    self,
+    policy: Any,
+    env_seeds: Mapping[int, int | None],
+    policy_seeds: Mapping[int, int | None],
+  ) -> dict[int, tuple[Any, dict[str, Any]]]:
+    """Starts an episode; returns observation and info by the environment's number."""
+    seed, policy_seed = env_seeds[0], policy_seeds[0]
+    if policy_seed is not None and callable(getattr(policy, "seed", None)):
+      policy.seed(policy_seed)
+    policy.reset()
+    result = self._env.reset() if seed is None else self._env.reset(seed=seed)
+    self._observation, info = _copied(_check_length("reset", result, 2))
+    return {0: (self._observation, info)}
+
+  def act(
+    self, policy: Any, is_first: np.ndarray, explore_prob: float
+  ) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Returns one action, and what the policy keeps beside it."""
+    action, debug = policy.sample_action(self._observation, explore_prob)
+    return [action], [debug]
+
+  def step(self, actions: Sequence[Any]) -> list[StepResult]:
+    """Takes the action."""
+    values = _check_length("step", self._env.step(actions[0]), 5)
+    result = StepResult(*_copied(values))
+    self._observation = result.observation
+    return [result]
+
+
+class _VectorEnvironments:
+  """A `gymnasium.vector` environment whose episodes the actor itself resets."""
+
+  def __init__(self, env: Any) -> None:
+    mode = env.metadata.get("autoreset_mode")
+    if getattr(mode, "name", None) != "DISABLED":
+      raise ValueError(
+        "run episodes: a vector environment's autoreset_mode: expected DISABLED, so "
+        f"that every episode can be given its own seed, got {mode}. Make it with "
+        "autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED."
+      )
+    self._env = env
+    self.num_envs = env.num_envs
+    self._observations: Any = None
+
+  def start(
+    self,
+    policy: Any,
+    env_seeds: Mapping[int, int | None],
+    policy_seeds: Mapping[int, int | None],
+  ) -> dict[int, tuple[Any, dict[str, Any]]]:
+    """Starts episodes in some of the environments."""
+    for env, seed in policy_seeds.items():
+      if seed is not None and callable(getattr(policy, "seed", None)):
+        policy.seed(seed, env)
+    numbers = range(self.num_envs)
+    mask = np.array([env in env_seeds for env in numbers])
+    result = self._env.reset(
+      seed=[env_seeds.get(env) for env in numbers], options={"reset_mask": mask}
+    )
+    self._observations, infos = _check_length("reset", result, 2)
+    observations = self._split()
+    return {env: (observations[env], _info_of(infos, env)) for env in env_seeds}
+
+  def act(
+    self, policy: Any, is_first: np.ndarray, explore_prob: float
+  ) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Calls the policy once, for all environments."""
+    if not callable(getattr(policy, "sample_actions", None)):
+      raise ValueError(
+        f"run episodes: {type(policy).__name__}: expected a method sample_actions("
+        "observations, is_first, explore_prob) to act in several environments at once, "
+        "got none. Write it, or run a single environment."
+      )
+    return policy.sample_actions(self._observations, is_first, explore_prob)
+
+  def step(self, actions: Sequence[Any]) -> list[StepResult]:
+    """Takes the actions; ValueError if they do not fit the action space."""
+    result = _check_length("step", self._env.step(self._join(actions)), 5)
+    self._observations, rewards, terminated, truncated, infos = result
+    infos_by_env = [_info_of(infos, env) for env in range(self.num_envs)]
+    parts = (self._split(), rewards, terminated, truncated, infos_by_env)
+    return [StepResult(*values) for values in zip(*parts, strict=True)]
+
+  def _join(self, actions: Sequence[Any]) -> Any:
+    from gymnasium.vector import utils
+
+    space = self._env.single_action_space
+    empty: Any = utils.create_empty_array(space, self.num_envs)
+    try:
+      return utils.concatenate(space, actions, empty)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+      got = tf.nest.map_structure(errors.describe, actions[0])
+      raise ValueError(
+        f"run episodes: the policy's actions: expected one of {space} for each "
+        f"environment, got {got} for the first ({type(error).__name__}: {error})."
+      ) from error
+
+  def _split(self) -> list[Any]:
+    """Returns the latest observation of every environment."""
+    from gymnasium.vector import utils
+
+    return list(utils.iterate(self._env.observation_space, self._observations))
+
+
+def _check_length(method: str, result: Any, length: int) -> Any:
+  """Returns the result, after a check that it is a tuple as Gymnasium has it."""
+  if isinstance(result, tuple) and len(result) == length:
+    return result
+  got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+  raise ValueError(
+    f"run episodes: env.{method}() must return {length} values as in Gymnasium, got "
+    f"{got}. Wrap environments of the older Gym API first."
+  )
+
+
+def _copied(value: Any) -> Any:
+  """Copies the arrays of what an environment returned; the rest stays unchanged."""
+  if isinstance(value, np.ndarray):
+    return value.copy()
+  if isinstance(value, dict):
+    copied = copy.copy(value)
+    copied.update((key, _copied(item)) for key, item in value.items())
+    return copied
+  if type(value) in (tuple, list):
+    return type(value)(_copied(item) for item in value)
+  return value
+
+
+def _info_of(infos: Mapping[str, Any], env: int) -> dict[str, Any]:
+  """Returns one environment's `info` of a vector environment's.
+
+  Gymnasium keeps arrays with an entry per environment under each key, and under the
+  key with a leading '_' which of the entries were given.
+  """
+  info = {}
+  for key, value in infos.items():
+    if key.startswith("_") and key[1:] in infos:
+      continue
+    given = infos.get(f"_{key}")
+    if given is None:
+      info[key] = value  # not by environment
+    elif given[env]:
+      info[key] = _info_of(value, env) if isinstance(value, Mapping) else value[env]
+  return info
+
+
 EpisodeMetricsFn = Callable[[Episode], Mapping[str, float]]
 
 
 class EpisodeTally:
-  """Counts episodes and their rewards, lengths and the user's own measures."""
+  """Counts episodes and their rewards, lengths and user-defined metrics."""
 
   def __init__(self, episode_metrics_fn: EpisodeMetricsFn | None = None) -> None:
     """Starts at nothing.
@@ -263,7 +407,7 @@ class EpisodeTally:
 
   @property
   def num_episodes(self) -> int:
-    """How many episodes were added."""
+    """Number of episodes added."""
     return len(self._rewards)
 
   def add(self, steps: Episode) -> None:
@@ -280,30 +424,28 @@ class EpisodeTally:
     Returns:
       'num_episodes', 'num_steps', 'episode_reward' (mean of the sums of rewards),
       'episode_reward_std', 'episode_reward_min', 'episode_reward_max',
-      'episode_length' (mean), and the means of the user's own measures. Without an
-      episode there are only the two counts.
+      'episode_length' (mean), and the means of the user's metrics. Without an episode
+      there are only the two counts.
     """
-    counts: dict[str, float] = {
+    metrics: dict[str, float] = {
       "num_episodes": len(self._rewards),
       "num_steps": sum(self._lengths),
     }
-    if not self._rewards:
-      return counts
-    rewards = np.asarray(self._rewards, np.float64)
-    numbers = {
-      **counts,
-      "episode_reward": float(rewards.mean()),
-      "episode_reward_std": float(rewards.std()),
-      "episode_reward_min": float(rewards.min()),
-      "episode_reward_max": float(rewards.max()),
-      "episode_length": float(np.mean(self._lengths)),
-    }
-    extras = {name: float(np.mean(values)) for name, values in self._extras.items()}
-    return {**numbers, **extras}
+    if self._rewards:
+      rewards = np.asarray(self._rewards, np.float64)
+      metrics |= {
+        "episode_reward": float(rewards.mean()),
+        "episode_reward_std": float(rewards.std()),
+        "episode_reward_min": float(rewards.min()),
+        "episode_reward_max": float(rewards.max()),
+        "episode_length": float(np.mean(self._lengths)),
+      }
+      metrics |= {name: float(np.mean(each)) for name, each in self._extras.items()}
+    return metrics
 
 
 def restore_policy(policy: Any) -> None:
-  """Loads the policy's newest parameters, where it has any to load."""
+  """Loads the policy's newest parameters, if it has `restore()`."""
   restore = getattr(policy, "restore", None)
   if callable(restore):
     restore()

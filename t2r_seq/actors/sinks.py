@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -27,70 +26,84 @@ from t2r_seq.windows.cut import appended_specs
 def flatten_step(step: rollouts.EpisodeStep) -> dict[str, Any]:
   """Flattens a step into one value a path.
 
-  Args:
-    step: of an episode.
   Returns:
     'observation' (or, for dictionary observations, one path a leaf, 'a/b' when
     nested), 'action' (of a dictionary, 'action/a' and so on), 'reward', 'terminated'
     and 'truncated'.
   """
   observation, action = step["observation"], step["action"]
+  is_tree, is_action_tree = (
+    isinstance(observation, Mapping),
+    isinstance(action, Mapping),
+  )
+  flat = policies.flatten_observation
   return {
-    **(
-      policies.flatten_observation(observation)
-      if isinstance(observation, Mapping)
-      else {"observation": observation}
-    ),
-    **(
-      policies.flatten_observation(action, "action/")
-      if isinstance(action, Mapping)
-      else {"action": action}
-    ),
+    **(flat(observation) if is_tree else {"observation": observation}),
+    **(flat(action, "action/") if is_action_tree else {"action": action}),
     "reward": np.float32(step["reward"]),
     "terminated": np.bool_(step["terminated"]),
     "truncated": np.bool_(step["truncated"]),
   }
 
 
-def step_to_features(step: rollouts.EpisodeStep, spec: Any) -> specs.TensorSpecStruct:
-  """Turns a step into what the spec structure stores of it.
+StepToFeaturesFn = Callable[[rollouts.EpisodeStep], Mapping[str, Any]]
 
-  The default of the sinks: each path of the spec is looked up among the observation's
-  own paths, 'action', 'reward', 'terminated' and 'truncated'. Numbers are converted as
-  the policies convert them, so that what acts and what is stored are one.
+
+def make_step_to_features(spec: specs.SpecStructure) -> StepToFeaturesFn:
+  """Makes the default `step_to_features_fn` of the sinks.
+
+  Each path of the spec is looked up among the observation's own paths, 'action',
+  'reward', 'terminated' and 'truncated'. Numbers are converted as the policies convert
+  them, so that what acts and what is stored are one.
 
   Args:
-    step: of an episode.
     spec: the flat specs of an episode (or windowed ones: their flat specs are taken).
   Returns:
-    Numpy arrays by path, without a time axis. A path that the step lacks is left out
-    when its spec is optional.
-  Raises:
-    SpecError: the step lacks required paths; all are named.
+    A function of a step that returns numpy arrays by path, without a time axis. It
+    leaves optional paths out that the step lacks, and raises SpecError with the names
+    of all required ones.
   """
-  flat_spec = windows.flat_specs(spec)
-  values = flatten_step(step)
-  missing = [
+  leaves = dict(windows.flat_specs(spec).items())
+  # Records often keep a scalar, such as the reward, in the shape (1,).
+  vectors = {
+    path
+    for path, leaf in leaves.items()
+    if leaf.shape.rank == 1 and leaf.shape.is_compatible_with([1])
+  }
+
+  def step_to_features(step: rollouts.EpisodeStep) -> dict[str, Any]:
+    values = flatten_step(step)
+    features = {}
+    for path, leaf in leaves.items():
+      if path in values:
+        value = policies.to_spec_dtype(path, values[path], leaf)
+        features[path] = (
+          value.reshape(1) if path in vectors and not value.ndim else value
+        )
+      elif not leaf.is_optional:
+        raise errors.mismatch_error("step to features", _missing(leaves, values))
+    return features
+
+  return step_to_features
+
+
+def _missing(
+  leaves: Mapping[str, specs.ExtendedTensorSpec], values: Mapping[str, Any]
+) -> list[errors.Mismatch]:
+  return [
     errors.Mismatch(
       path, errors.describe(leaf), "nothing", errors.nearest(path, values)
     )
-    for path, leaf in flat_spec.items()
+    for path, leaf in leaves.items()
     if path not in values and not leaf.is_optional
   ]
-  if missing:
-    raise errors.mismatch_error("step to features", missing)
-  return specs.TensorSpecStruct(
-    (path, _fit_shape(policies.to_spec_dtype(path, values[path], leaf), leaf))
-    for path, leaf in flat_spec.items()
-    if path in values
-  )
 
 
 def stack_steps(rows: Sequence[Mapping[str, Any]], spec: Any) -> specs.TensorSpecStruct:
-  """Makes an episode of its steps.
+  """Stacks the steps of an episode.
 
   Args:
-    rows: T >= 1 structures as of `step_to_features`, with the same paths.
+    rows: T >= 1 structures of one step each, with the same paths.
     spec: the flat specs of the episode.
   Returns:
     Numpy arrays by path: [T, ...] for sequence specs, the first step's value for the
@@ -99,36 +112,16 @@ def stack_steps(rows: Sequence[Mapping[str, Any]], spec: Any) -> specs.TensorSpe
   flat = [policies.flatten_observation(row) for row in rows]
   return specs.TensorSpecStruct(
     (path, np.stack([row[path] for row in flat]) if leaf.is_sequence else flat[0][path])
-    for path, leaf in windows.flat_specs(spec).items()
+    for path, leaf in spec.items()
     if path in flat[0]
   )
 
 
-def episode_to_features(steps: rollouts.Episode, spec: Any) -> specs.TensorSpecStruct:
-  """Turns the steps of an episode into what the spec structure stores of it.
-
-  The default of `collect_episodes`: `step_to_features` of each, stacked.
-
-  Args:
-    steps: the episode, T steps.
-    spec: the flat specs of an episode record, or windowed ones.
-  Returns:
-    Numpy arrays by path; see `stack_steps`.
-  Raises:
-    SpecError: a step lacks required paths; all are named.
-  """
+def make_episode_to_features(spec: Any) -> Callable[[rollouts.Episode], Any]:
+  """Returns a function that turns the steps of an episode into what a record holds."""
   flat_spec = windows.flat_specs(spec)
-  return stack_steps([step_to_features(step, flat_spec) for step in steps], flat_spec)
-
-
-def _fit_shape(value: np.ndarray, spec: specs.ExtendedTensorSpec) -> np.ndarray:
-  """Gives a scalar (a reward) the shape (1,) that records often keep it in."""
-  if value.ndim == 0 and spec.shape.rank == 1 and spec.shape.is_compatible_with([1]):
-    return value.reshape(1)
-  return value
-
-
-StepToFeaturesFn = Callable[[rollouts.EpisodeStep], Mapping[str, Any]]
+  to_features = make_step_to_features(flat_spec)
+  return lambda steps: stack_steps([to_features(step) for step in steps], flat_spec)
 
 
 class EpisodeSink(files.Closing):
@@ -137,10 +130,10 @@ class EpisodeSink(files.Closing):
   Several episodes may be in progress at once, one an environment.
 
   Attributes:
-    with_last_observation: whether the observation that the last action led to follows
-      as one more step (see `last_observation`). Next observations, and all that looks
-      ahead, need it; then an episode of T actions has T + 1 steps. Without it `n_step`
-      keeps a terminal transition and leaves out a truncated one.
+    with_last_observation: whether the observation after the last action follows as one
+      more step (see `last_observation`). Next observations, and all that looks ahead,
+      need it; then an episode of T actions has T + 1 steps. Without it `n_step` keeps a
+      terminal transition and leaves out a truncated one.
   """
 
   with_last_observation = False
@@ -164,26 +157,20 @@ class EpisodeSink(files.Closing):
   def abandon_episode(self, env: int = 0) -> None:
     """Ends, or drops, an episode that will not be finished: the run ended before it.
 
-    Here it ends with the step before. Without steps, nothing has to happen.
-
-    Args:
-      env: whose episode; the next step is of another one.
+    Here it ends with the step before. The next step is of another episode.
     """
     self.end_episode(env)
 
   def stop_with(self, stop: stopping.StopCondition) -> None:
-    """Names what ends the waits of a sink that waits for another process."""
+    """Sets the condition that ends a wait for another process."""
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Ends the writing; what becomes of an episode in progress is the sink's to say.
-
-    Whole episodes are kept, whatever went wrong after them.
-    """
+    """Ends the writing; whole episodes are kept, whatever went wrong after them."""
 
 
 class WholeEpisodeSink(EpisodeSink):
-  """Keeps the steps of an episode until it ends; one that never does is dropped."""
+  """Keeps the steps of an episode until it ends; drops one that never does."""
 
   def __init__(
     self,
@@ -195,17 +182,15 @@ class WholeEpisodeSink(EpisodeSink):
 
     Args:
       spec: what is stored: a spec structure (or a function without arguments that
-        returns one); of windowed specs each step once, and what is named after another
-        path is that path's. `models.training_specification` gives that of a model.
+        returns one). Each step is stored once; a spec that is named after another path
+        reads that path. `models.training_specification` returns that of a model.
       step_to_features_fn: turns a step into values by path; None takes
-        `step_to_features`.
+        `make_step_to_features`.
       with_last_observation: see `EpisodeSink`.
     """
     self.with_last_observation = with_last_observation
     self.flat_spec = appended_specs(spec() if callable(spec) else spec)
-    self._to_features = step_to_features_fn or functools.partial(
-      step_to_features, spec=self.flat_spec
-    )
+    self._to_features = step_to_features_fn or make_step_to_features(self.flat_spec)
     self._rows: dict[int, list[Mapping[str, Any]]] = {}
 
   @abc.abstractmethod
@@ -230,8 +215,8 @@ class RecordSink(WholeEpisodeSink):
   """Writes each episode as a record, a few records a file.
 
   A file appears, whole, when it has its number of episodes or the sink is closed. Its
-  name has the time and a token of this sink, so that neither another actor nor an
-  earlier run is ever overwritten: 'a/collect.tfrecord.gz' becomes
+  name has the time and a random token, so that no other actor or earlier run is
+  overwritten: 'a/collect.tfrecord.gz' becomes
   'a/collect-20261120T193000-3fa9c21b-00000.tfrecord.gz' and so on.
 
   Attributes:
@@ -249,8 +234,7 @@ class RecordSink(WholeEpisodeSink):
     """Creates the sink; the first file begins with the first episode.
 
     Args:
-      output_path: the name of the files, but for what is put into it. A suffix '.gz'
-        compresses.
+      output_path: the name of the files before the token. A suffix '.gz' compresses.
       spec: what is stored; see `WholeEpisodeSink`.
       episodes_per_file: how many records a file has, >= 1; the last one may have fewer.
       step_to_features_fn: see `WholeEpisodeSink`.
@@ -298,8 +282,8 @@ class RecordSink(WholeEpisodeSink):
 class StoreSink(WholeEpisodeSink):
   """Appends each episode to a store as it ends.
 
-  The store is made where there is none. Actors that share one need segments of their
-  own; an actor that is started again goes on in its segment.
+  The store is created if it is missing. Actors that share one need different segments;
+  an actor that is started again continues in its segment.
   """
 
   def __init__(
@@ -321,33 +305,28 @@ class StoreSink(WholeEpisodeSink):
       step_to_features_fn: see `WholeEpisodeSink`.
       commit_every: episodes between two commits, which wait for the disk.
       with_last_observation: see `EpisodeSink`.
-      videos: of a store that is made, how the frames of specs with `data_format` 'mp4'
-        are kept; see `EpisodeStore.create`.
+      videos: see `EpisodeStore.create`.
     Raises:
       SpecError: a spec cannot be stored, or is not the store's.
       StoreError: the store is damaged, or another actor holds the segment.
     """
     super().__init__(spec, step_to_features_fn, with_last_observation)
-    self._writer = self._open(path, segment, commit_every, videos)
+    create, append = store_lib.EpisodeStore.create, store_lib.EpisodeStore.append
+    try:
+      self._writer = create(
+        path, self.flat_spec, None, segment, commit_every, videos=videos
+      )
+    except errors.StoreError:  # Another actor made it, or an earlier run.
+      self._writer = append(path, segment, self.flat_spec, commit_every)
 
   def write_episode(self, structure: specs.TensorSpecStruct) -> None:
     """Appends the episode."""
     self._writer.append_episode(structure)
 
   def close(self) -> None:
-    """Commits the episodes and lets go of the segment."""
+    """Commits the episodes and releases the segment."""
     self._rows.clear()
     self._writer.close()
-
-  def _open(
-    self, path: str, segment: str, commit_every: int, videos: Videos
-  ) -> store_lib.EpisodeWriter:
-    """Makes the store, or opens what another actor made, or an earlier run."""
-    make, append = store_lib.EpisodeStore.create, store_lib.EpisodeStore.append
-    try:
-      return make(path, self.flat_spec, None, segment, commit_every, videos=videos)
-    except errors.StoreError:
-      return append(path, segment, self.flat_spec, commit_every)
 
 
 @gin.configurable
@@ -368,18 +347,15 @@ class ReplaySink(EpisodeSink):
     Args:
       replay: is left open.
       step_to_features_fn: turns a step into values by path, as the replay's flat specs
-        have it; None takes `step_to_features`.
-      with_last_observation: see `EpisodeSink`; None: where nothing looks ahead but next
-        observations, as of transitions, and what would look beyond the end is left out:
-        an episode's last transition would be missing, and with it all that is terminal.
+        have it; None takes `make_step_to_features`.
+      with_last_observation: see `EpisodeSink`. None: for transitions whose windows end
+        with the episode, as otherwise its last transition would be missing.
     """
     if with_last_observation is None:
       with_last_observation = _lacks_last_transition(replay)
     self.with_last_observation = with_last_observation
     self._replay = replay
-    self._to_features = step_to_features_fn or functools.partial(
-      step_to_features, spec=replay.flat_spec
-    )
+    self._to_features = step_to_features_fn or make_step_to_features(replay.flat_spec)
     self._context_paths = frozenset(
       path for path, leaf in replay.flat_spec.items() if not leaf.is_sequence
     )
@@ -388,12 +364,12 @@ class ReplaySink(EpisodeSink):
     self._stop: stopping.StopCondition | None = None
 
   def append(self, step: rollouts.EpisodeStep, env: int = 0) -> None:
-    """Appends the step; of context features, the first step's values count.
+    """Appends the step; context features take the first step's values.
 
     Raises:
       SpecError: it does not fit the replay's specs; all paths are named.
-      ReplayTimeoutError: the replay takes nothing for longer than was allowed, or
-        until it is told to stop.
+      ReplayTimeoutError: the wait for the replay's rate limiter took too long, or was
+        stopped.
     """
     if env not in self._writers:
       should_stop = None if self._stop is None else self._stop.is_set
@@ -410,21 +386,21 @@ class ReplaySink(EpisodeSink):
     self._running.discard(env)
 
   def abandon_episode(self, env: int = 0) -> None:
-    """Ends the episode with the step before: what was taken is experience."""
+    """Ends the episode with the step before."""
     if env not in self._running:
       return
     try:
       self.end_episode(env)
     except errors.ReplayError as error:  # Not in place of what ended the run.
-      # Who stops a learner and its actors has no use for what nobody would sample.
-      is_asked = self._stop is not None and self._stop.is_set()
-      log = logging.info if is_asked else logging.warning
+      # After a stop of learner and actors nobody would sample them.
+      is_stopped = self._stop is not None and self._stop.is_set()
+      log = logging.info if is_stopped else logging.warning
       log("The last windows of an episode may be lost: %s", error)
     finally:
       self._running.discard(env)
 
   def close_after(self, error: BaseException) -> None:
-    """Closes the writers; a learner that would wait for ever is told of the error."""
+    """Closes the writers, and ends the wait of a learner with the error."""
     try:
       self.close()
     finally:
@@ -432,7 +408,7 @@ class ReplaySink(EpisodeSink):
         self._replay.give_up(error)
 
   def stop_with(self, stop: stopping.StopCondition) -> None:
-    """Names what ends the wait for a replay that takes nothing; set it first."""
+    """Sets the condition that ends the wait for a replay that takes nothing."""
     self._stop = stop
 
   def close(self) -> None:

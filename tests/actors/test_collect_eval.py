@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, errors, policies, replay, specs
-from t2r_seq.actors import collect_eval
+from t2r_seq.actors import collect
 
 
 class _Sink(actors.EpisodeSink):
@@ -171,10 +171,6 @@ def test_a_policy_of_its_own_is_evaluated(make_env):
     eval_policy_class=lambda: _Policy(_Exports(5)),
     run_agent_fn=lambda **kwargs: seen.append(kwargs) or actors.run_env(**kwargs),
   )  # fmt: skip
-  assert [(run["tag"], run["global_step"]) for run in seen] == [
-    ("collect", 3),
-    ("eval", 5),
-  ]
   assert [run["policy"].global_step for run in seen] == [3, 5]
 
 
@@ -359,9 +355,9 @@ def test_a_learner_hears_of_a_loop_that_ended_by_itself(make_env):
 
 
 def test_an_environment_that_hangs_is_left_to_itself(make_env, monkeypatch):
-  monkeypatch.setattr(collect_eval, "_JOIN_SECONDS", 0.2)
+  monkeypatch.setattr(collect, "_JOIN_SECONDS", 0.2)
   warned, hangs, goes_on = [], threading.Event(), threading.Event()
-  monkeypatch.setattr(collect_eval.logging, "warning", lambda *a: warned.append(a[0]))
+  monkeypatch.setattr(collect.logging, "warning", lambda *a: warned.append(a[0]))
   env = make_env()
   step, steps = env.step, []
 

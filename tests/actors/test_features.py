@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.actors.sinks import episode_to_features, flatten_step
+from t2r_seq.actors.sinks import flatten_step, make_episode_to_features
 
 
 def _steps(num_steps):
@@ -38,7 +38,7 @@ def test_episode_to_features():
       ("comment", _spec((), tf.string, name="comment", is_optional=True)),
     ]
   )
-  got = episode_to_features(_steps(3), spec)
+  got = make_episode_to_features(spec)(_steps(3))
   want = {
     "state/pos": np.float32([[0, 0], [1, 1], [2, 2]]),
     "action": np.float32([[10, 10], [11, 11], [12, 12]]),
@@ -54,7 +54,7 @@ def test_episode_to_features():
 
 def test_windowed_specs_are_stored_flat():
   spec = {"action": _spec((4, 2), name="action", time_offsets=(0, 1, 2, 3))}
-  got = episode_to_features(_steps(3), spec)
+  got = make_episode_to_features(spec)(_steps(3))
   assert got["action"].shape == (3, 2)
 
 
@@ -76,7 +76,7 @@ def test_missing_paths_are_named():
   }
   want = "^step to features: 2 mismatches:"
   with pytest.raises(errors.SpecError, match=want) as info:
-    episode_to_features(_steps(1), spec)
+    make_episode_to_features(spec)(_steps(1))
   message = str(info.value)
   assert (
     "state/poss: expected (2,) float32, got nothing. Did you mean 'state/pos'?"

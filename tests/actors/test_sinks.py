@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import actors, data, errors, records, replay, specs, store
 from t2r_seq.actors.rollouts import generate_steps
-from t2r_seq.actors.sinks import step_to_features
+from t2r_seq.actors.sinks import make_step_to_features
 
 SPEC = specs.TensorSpecStruct(
   [
@@ -163,7 +163,7 @@ def test_what_a_step_lacks_is_named(env, policy):
   ((_, step), *_) = _steps(env, policy)
   spec = {"state": {"poss": SPEC["state/pos"]}, "zeal": SPEC["reward"]}
   with pytest.raises(errors.SpecError, match=r"^step to features: 2 mism") as caught:
-    step_to_features(step, spec)
+    make_step_to_features(spec)(step)
   caught.match(r"state/poss: expected \(2,\) float32, got nothing. Did you mean")
 
 
@@ -174,7 +174,7 @@ def test_numbers_become_the_specs(env, policy):
     "a": specs.ExtendedTensorSpec((1,), tf.float32, "a", is_sequence=True),
     "b": specs.ExtendedTensorSpec((2,), tf.float32, "b", is_sequence=True),
   }
-  got = step_to_features(step, spec)
+  got = make_step_to_features(spec)(step)
   assert got["a"].tolist() == [1.5]
   assert (got["a"].dtype, got["b"].dtype) == (np.float32, np.float32)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import policies, specs
 from t2r_seq.actors.rollouts import generate_episodes, generate_steps
-from t2r_seq.actors.sinks import step_to_features
+from t2r_seq.actors.sinks import make_step_to_features
 
 
 def vector_env(make_env, num_envs, vector_class=gymnasium.vector.SyncVectorEnv):
@@ -197,7 +197,7 @@ def test_parts_of_an_action_are_stored_by_path():
   policy = SamplingPolicy(SPACES["dict"])
   _, step = next(generate_steps(env, policy, 3, seed=2))
   grip = specs.ExtendedTensorSpec((), tf.int64, "grip", is_sequence=True)
-  got = step_to_features(step, {"action": {"hand": {"grip": grip}}})
+  got = make_step_to_features({"action": {"hand": {"grip": grip}}})(step)
   assert got["action/hand/grip"] == step["action"]["hand"]["grip"]
   env.close()
 

@@ -117,7 +117,7 @@ def test_the_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_ev
 
 def test_an_environment_that_tells_of_no_success(tmp_path):
   callback = actors.ClosedLoopEvaluation(lambda: CoinEnv(says_success=False))
-  with pytest.raises(errors.SpecError, match="success_fn: expected it to tell of an"):
+  with pytest.raises(errors.SpecError, match="success_fn: expected True or False"):
     _train(tmp_path, callback, create_exporters_fn=None)
 
 

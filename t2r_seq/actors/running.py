@@ -1,0 +1,326 @@
+"""Runs of a policy: in an environment, over tasks, on a robot."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import signal as signals
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+from absl import logging
+
+from t2r_seq import errors
+from t2r_seq.actors import rollouts, sinks
+from t2r_seq.lite import policy_io
+from t2r_seq.training import stopping
+
+_LOG_EVERY_N_EPISODES = 10
+
+
+@gin.configurable
+def run_env(
+  env: Any = gin.REQUIRED,
+  policy: Any = gin.REQUIRED,
+  num_episodes: int = 100,
+  seed: int | None = None,
+  explore_prob: float = 0.0,
+  episode_writer: Callable[[rollouts.Episode], Any] | None = None,
+  episode_metrics_fn: rollouts.EpisodeMetricsFn | None = None,
+  max_steps: int | None = None,
+  sink: sinks.EpisodeSink | None = None,
+  restore_policy: bool = True,
+  stop: stopping.StopCondition | None = None,
+) -> dict[str, float]:
+  """Runs a policy in an environment and returns its metrics.
+
+  Args:
+    env: a Gymnasium environment or a `gymnasium.vector` one (left open), or a function
+      without arguments that makes one (closed at the end).
+    policy: an object with `reset()` and `sample_action(obs, explore_prob)`; restored
+      first if it has `restore()`.
+    num_episodes: >= 1.
+    seed: makes the run repeatable: every policy then meets the same episodes.
+    explore_prob: passed to the policy with each observation.
+    episode_writer: called with the steps of each finished episode.
+    episode_metrics_fn: steps -> numbers of one episode; their means are returned.
+    max_steps: truncates an episode.
+    sink: gets every step as it is taken; is left open. Episodes in progress when the
+      run ends early or fails are abandoned, see `EpisodeSink.abandon_episode`.
+    restore_policy: whether the policy's newest parameters are loaded first.
+    stop: checked after each step; ends the run without the episodes in progress.
+  Returns:
+    See `EpisodeTally.metrics`.
+  Raises:
+    ValueError: a count is below 1, or the environment isn't a Gymnasium environment.
+  """
+  if restore_policy:
+    rollouts.restore_policy(policy)
+  tally = rollouts.EpisodeTally(episode_metrics_fn)
+  steps = rollouts.generate_steps(
+    env, policy, num_episodes, seed, explore_prob, max_steps
+  )
+  episodes = rollouts.whole_episodes(_recorded(steps, sink, stop))
+  with contextlib.closing(episodes):
+    for episode in episodes:
+      tally.add(episode)
+      if episode_writer is not None:
+        episode_writer(episode)
+      if tally.num_episodes % _LOG_EVERY_N_EPISODES == 0:
+        reward = tally.metrics()["episode_reward"]
+        logging.info("Ran %d episodes: mean reward %.4f.", tally.num_episodes, reward)
+  return tally.metrics()
+
+
+def _recorded(
+  steps: rollouts.Steps,
+  sink: sinks.EpisodeSink | None,
+  stop: stopping.StopCondition | None,
+) -> rollouts.Steps:
+  """Passes the steps to the sink as they come, until it is time to stop."""
+  running: set[int] = set()
+  with contextlib.closing(steps), contextlib.ExitStack() as stack:
+    if sink is not None:
+      stack.callback(_abandon, sink, running)
+    for env, step in steps:
+      if sink is not None:
+        running.add(env)
+        sink.add(step, env)
+        if rollouts.is_last(step):
+          running.remove(env)
+      yield env, step
+      if stop is not None and stop.is_set():
+        return
+
+
+def _abandon(sink: sinks.EpisodeSink, envs: set[int]) -> None:
+  """Abandons the episodes in progress: the next run's would continue them."""
+  with contextlib.ExitStack() as stack:
+    for env in envs:
+      stack.callback(sink.abandon_episode, env)
+
+
+@gin.configurable
+def run_meta_env(
+  env: Any = gin.REQUIRED,
+  policy: Any = gin.REQUIRED,
+  demo_policy: Any = None,
+  num_tasks: int = 10,
+  num_adaptations_per_task: int = 2,
+  num_episodes_per_adaptation: int = 1,
+  num_demos: int = 1,
+  seed: int | None = 0,
+  episode_writer: Callable[[rollouts.Episode], Any] | None = None,
+  reset_task_fn: Callable[[Any, int], Any] | None = None,
+  restore_policy: bool = True,
+  stop: stopping.StopCondition | None = None,
+  **run_options: Any,
+) -> dict[str, float]:
+  """Lets a policy adapt to tasks, one after the other, and measures its gain.
+
+  In each task the policy forgets the one before (`reset_task`), and learns from
+  `num_demos` demonstrations (`adapt`). Then it acts `num_adaptations_per_task` times
+  for some episodes; before each time but the first it learns from all episodes of the
+  task so far. After Tensor2Robot's function of that name; it can be the `run_agent_fn`
+  of `collect_eval_loop`.
+
+  Args:
+    env: a Gymnasium environment, or a function without arguments that makes one.
+    policy: see `meta_learning.MetaLearningPolicy`; without `adapt` it only acts.
+    demo_policy: acts in demonstrations; None for no demonstrations.
+    num_tasks: tasks.
+    num_adaptations_per_task: times that the policy acts in a task, between learning.
+    num_episodes_per_adaptation: episodes of each time.
+    num_demos: demonstrations of a task.
+    seed: of tasks, episodes and policies; None draws one.
+    episode_writer: called with each episode, demonstrations too.
+    reset_task_fn: called with (environment, seed) to begin a task; None: the
+      unwrapped environment's `reset_task(seed)`.
+    restore_policy: whether the policy's newest parameters are loaded first.
+    stop: checked after each step; ends the run without the task in progress.
+    **run_options: explore_prob, max_steps and sink of `run_env`. `num_episodes`, which
+      `collect_eval_loop` passes, has no effect.
+  Returns:
+    'num_episodes' and 'num_steps' of all, demonstrations too; if a task was finished
+    'step_<i>_reward', the mean reward of an episode after learning i times (with
+    demonstrations i + 1 times), and 'step_<i>_improvement' over the time before.
+  Raises:
+    SpecError: the environment has no tasks, or a number is too small.
+  """
+  num_episodes = num_episodes_per_adaptation
+  errors.check_count("run_meta_env", "num_tasks", num_tasks)
+  for name, count in (
+    ("num_adaptations_per_task", num_adaptations_per_task),
+    ("num_episodes_per_adaptation", num_episodes),
+  ):
+    errors.check_count("run_meta_env", name, count)
+  run_options = {**run_options, "stop": stop, "restore_policy": False}
+  run_options.pop("num_episodes", None)
+  if restore_policy:
+    rollouts.restore_policy(policy)
+  if seed is None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+  tally = rollouts.EpisodeTally()
+  made, is_ours = rollouts.make_env(env)
+
+  def run(actor: Any, count: int, run_seed: int) -> list[rollouts.Episode]:
+    episodes: list[rollouts.Episode] = []
+    run_env(made, actor, count, run_seed, episode_writer=episodes.append, **run_options)
+    for episode in episodes:
+      tally.add(episode)
+      if episode_writer is not None:
+        episode_writer(episode)
+    if stop is not None and stop.is_set():
+      raise stopping.Stopped
+    return episodes
+
+  rewards: list[list[float]] = []
+  try:
+    for task in range(num_tasks):
+      task_seed = rollouts.episode_seed(seed, task, stream=2)
+      (reset_task_fn or _reset_task)(made, task_seed)
+      if hasattr(policy, "reset_task"):
+        policy.reset_task()
+      seen: list[rollouts.Episode] = []
+      if demo_policy is not None and num_demos:
+        seen += run(demo_policy, num_demos, task_seed)
+      of_task = []
+      for step in range(num_adaptations_per_task):
+        if seen and hasattr(policy, "adapt"):
+          policy.adapt(list(seen))
+        step_seed = rollouts.episode_seed(task_seed, 1 + step)
+        episodes = run(policy, num_episodes, step_seed)
+        of_task.append(_mean_return(episodes))
+        seen += episodes
+      rewards.append(of_task)
+      logging.info("Task %d: rewards %s.", task, np.round(of_task, 4))
+  except stopping.Stopped:
+    logging.info("Stopped after %d tasks.", len(rewards))
+  finally:
+    if is_ours:
+      made.close()
+  return _meta_metrics(tally, rewards)
+
+
+def _meta_metrics(
+  tally: rollouts.EpisodeTally, rewards: list[list[float]]
+) -> dict[str, float]:
+  counted = tally.metrics()
+  metrics = {name: counted[name] for name in ("num_episodes", "num_steps")}
+  if rewards:
+    means = np.mean(rewards, axis=0)
+    metrics |= {f"step_{i}_reward": float(mean) for i, mean in enumerate(means)}
+    for i, gain in enumerate(np.diff(means), start=1):
+      metrics[f"step_{i}_improvement"] = float(gain)
+  return metrics
+
+
+def _mean_return(episodes: Sequence[rollouts.Episode]) -> float:
+  return float(np.mean([sum(step["reward"] for step in each) for each in episodes]))
+
+
+def _reset_task(env: Any, seed: int) -> None:
+  inner = getattr(env, "unwrapped", env)
+  if not hasattr(inner, "reset_task"):
+    raise errors.SpecError(
+      f"run_meta_env: env: expected an environment with reset_task(seed), got "
+      f"{type(inner).__name__}. Give it one, or a reset_task_fn."
+    )
+  inner.reset_task(seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class RobotRun:
+  """Result of an episode on a robot.
+
+  Attributes:
+    num_steps: actions that were executed.
+    num_late: steps that were not done when the next one was due.
+    num_missed: steps that were left out because an earlier one took too long.
+    max_seconds: of the longest step, from the observation to the action's end.
+    was_stopped: by a signal or by `stop`.
+  """
+
+  num_steps: int
+  num_late: int
+  num_missed: int
+  max_seconds: float
+  was_stopped: bool
+
+
+@gin.configurable(denylist=["policy", "observe", "act"])
+def run_robot(
+  policy: Any,
+  observe: Callable[[], Any],
+  act: Callable[[Any], Any],
+  rate_hz: float = gin.REQUIRED,
+  max_steps: int | None = None,
+  halt: Callable[[], Any] | None = None,
+  stop: stopping.StopCondition | None = None,
+  clock: Callable[[], float] = time.monotonic,
+  wait: Callable[[float], Any] | None = None,
+) -> RobotRun:
+  """Runs an episode of a policy on a robot.
+
+  Step k is due `k / rate_hz` seconds after the first. Late steps are counted, and steps
+  whose time has passed meanwhile are left out: the loop never makes up for lost time by
+  a burst of actions. SIGINT, SIGTERM and `stop` end it between two steps.
+
+  Args:
+    policy: has `reset()` and `sample_action(observation)`, e.g. a `lite.LitePolicy`.
+    observe: returns an observation; None ends the episode.
+    act: executes an action.
+    rate_hz: steps a second; there is a warning if it differs from that of the policy's
+      training data.
+    max_steps: ends the episode; None for no limit.
+    halt: called at the end, after an error, too. Makes the robot stand still.
+    stop: e.g. a `threading.Event`.
+    clock: returns seconds.
+    wait: waits for some seconds; None also listens for signals meanwhile.
+  Raises:
+    SpecError: the rate or max_steps is no positive number.
+  """
+  if not (rate_hz > 0 and math.isfinite(rate_hz)):
+    raise errors.SpecError(f"run_robot: rate_hz: expected a number > 0, got {rate_hz}.")
+  if max_steps is not None and max_steps < 1:
+    raise errors.SpecError(f"run_robot: max_steps: expected >= 1, got {max_steps}.")
+  period = getattr(policy, "control_period", None)
+  if period is not None and not 0.9 <= period * rate_hz <= 1.1:
+    logging.warning(policy_io.rate_warning("run_robot: rate_hz", 1 / rate_hz, period))
+  numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
+  num_steps = num_late = num_missed = 0
+  longest = 0.0
+  with contextlib.ExitStack() as stack:
+    signal = stack.enter_context(stopping.StopSignal(stop, numbers))
+    if halt is not None:
+      stack.callback(halt)
+    wait = wait or signal.wait
+    policy.reset()
+    begun, tick = clock(), 0
+    with contextlib.suppress(stopping.Stopped):
+      while max_steps is None or num_steps < max_steps:
+        signal.check()
+        started = clock()
+        observation = observe()
+        if observation is None:
+          break
+        act(policy.sample_action(observation)[0])
+        ended = clock()
+        num_steps += 1
+        longest = max(longest, ended - started)
+        due = begun + (tick + 1) / rate_hz
+        if ended <= due:
+          tick += 1
+          wait(due - ended)
+          continue
+        num_late += 1
+        # The next step is the one that is due now or first after now.
+        passed = math.floor((ended - begun) * rate_hz)
+        num_missed += passed - tick - 1
+        tick = passed
+    was_stopped = signal.is_set()
+  return RobotRun(num_steps, num_late, num_missed, longest, was_stopped)
