@@ -450,6 +450,12 @@ def pack(
   Raises:
     SpecError: features are missing (all are named), or a list is ragged.
   """
+  if (
+    type(observation) is dict
+    and not context
+    and all(path in observation and type(observation[path]) is not dict for path in spec)
+  ):  # Flattening takes longer than a small network.
+    return {path: to_spec_dtype(path, observation[path], spec[path]) for path in spec}
   values = flatten_observation(context or {})
   open_paths = [path for path in spec if path not in values]
   if isinstance(observation, Mapping):
@@ -528,9 +534,10 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
   Raises:
     SpecError: a list is ragged, or a text is another object.
   """
-  want_dtype = np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype))
-  if type(value) is np.ndarray and value.dtype == want_dtype:
+  want_dtype = spec.dtype
+  if type(value) is np.ndarray and value.dtype is want_dtype:
     return value
+  want_dtype = np.dtype(getattr(want_dtype, "as_numpy_dtype", want_dtype))
   try:
     array = np.asarray(value)
   except ValueError as error:

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import ipaddress
-import logging
 import os
 import socket
 import stat
 import struct
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from t2r_seq import errors
 
@@ -37,27 +32,9 @@ _PROTOCOL, _NETWORK_HEADER = 2**32 - 0x1000, 2**32 - 0x100000
 _IP = {4: (0x0800, 16), 6: (0x86DD, 24)}
 _PASS, _DROP = 2**32 - 1, 0
 
-# A connection of websockets has its socket, a pair of sockets and a selector.
-_FILES_PER_CONNECTION = 4
-# Other open files of the process, e.g. those of the interpreter.
-_OTHER_FILES = 128
-# More than one connection needs, as handlers open files at the same time.
-_FREE_FILES = 4 * _FILES_PER_CONNECTION
+# Other open files of the process, with those of connections that are just accepted.
+_OTHER_FILES = 256
 _NUM_UNKNOWN = 64
-_LOOK_SECONDS = 0.2
-_WAIT_SECONDS = 0.05
-_LOG_EVERY_SECONDS = 60.0
-# Errors of accept() that pass: of one client, or while resources are short.
-_PASSING = (
-  errno.EMFILE,
-  errno.ENFILE,
-  errno.ENOBUFS,
-  errno.ENOMEM,
-  errno.ECONNABORTED,
-  errno.EPROTO,
-  errno.EINTR,
-  errno.EPERM,
-)
 
 
 def check_address(operation: str, address: str) -> None:
@@ -189,7 +166,7 @@ def check_max_connections(
   """
   errors.check_count(operation, "max_clients", max_clients)
   limit = _max_files()
-  most = max(1, (limit - _OTHER_FILES) // _FILES_PER_CONNECTION)
+  most = max(1, limit - _OTHER_FILES)
   found = min(max_clients + _NUM_UNKNOWN, most)
   if max_connections is not None:
     hint = f"This process may open {limit:,} files: see `ulimit -n`."
@@ -199,8 +176,8 @@ def check_max_connections(
   if found <= max_clients:
     raise errors.SpecError(
       f"{operation}: max_connections: expected more than the {max_clients} of "
-      f"max_clients, got {found}. This process may open {limit:,} files, and a "
-      f"connection takes {_FILES_PER_CONNECTION}: see `ulimit -n`."
+      f"max_clients, got {found}. This process may open {limit:,} files: see "
+      "`ulimit -n`."
     )
   return found
 
@@ -212,161 +189,3 @@ def _max_files() -> int:
     return 1 << 20
   limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
   return 1 << 20 if limit == resource.RLIM_INFINITY else min(limit, 1 << 20)
-
-
-class Acceptor:
-  """Accepts connections in a thread, and handles each in a thread.
-
-  It holds at most `max_connections`. For one more it closes the oldest one that is
-  not kept, so that silent connections block no new client. Without free file
-  descriptors or threads it waits.
-
-  Attributes:
-    error: what ended the thread; None while it accepts, and after `stop`.
-  """
-
-  def __init__(
-    self,
-    server: socket.socket,
-    handle: Callable[[socket.socket, Any], None],
-    max_connections: int,
-  ) -> None:
-    """Prepares the thread; `start` starts it.
-
-    Args:
-      server: listens; it is closed at the end.
-      handle: called with each connection and its address; it closes the connection.
-      max_connections: see `check_max_connections`.
-    """
-    self._server = server
-    self._handle = handle
-    self._max_connections = max_connections
-    self._changed = threading.Condition()
-    # By connection, the oldest first: whether it may be closed to make room.
-    self._is_idle: dict[socket.socket, bool] = {}
-    # Was closed to make room, and its handler has not returned.
-    self._closing: socket.socket | None = None
-    self._is_stopped = False
-    self._logged = -_LOG_EVERY_SECONDS
-    self.error: Exception | None = None
-    server.settimeout(_LOOK_SECONDS)
-    self._thread = threading.Thread(target=self._accept_all, name="accept")
-
-  def start(self) -> None:
-    """Begins to accept connections."""
-    self._thread.start()
-
-  def keep(self, connection: socket.socket) -> None:
-    """Keeps a connection until its handler returns."""
-    with self._changed:
-      if connection in self._is_idle:
-        self._is_idle[connection] = False
-
-  def stop(self) -> None:
-    """Accepts no more connections; closes those that are not kept."""
-    self._is_stopped = True
-    self._thread.join()
-    self._shut_down(lambda is_idle: is_idle)
-
-  def join(self, seconds: float) -> None:
-    """Waits for all handlers; after some seconds it closes their connections."""
-    with self._changed:
-      self._changed.wait_for(lambda: not self._is_idle, seconds)
-    self._shut_down(lambda _: True)
-    with self._changed:
-      self._changed.wait_for(lambda: not self._is_idle)
-
-  def _shut_down(self, applies: Callable[[bool], bool]) -> None:
-    with self._changed:
-      chosen = [each for each, is_idle in self._is_idle.items() if applies(is_idle)]
-    for connection in chosen:
-      _shut_down(connection)
-
-  def _accept_all(self) -> None:
-    try:
-      while not self._is_stopped:
-        if error := _file_shortage(self._server):
-          self._wait_for_resources(error)
-        else:
-          self._accept()
-    except Exception as error:
-      logging.exception("The server can accept no more connections.")
-      self.error = error
-    finally:
-      self._server.close()  # Clients are refused at once.
-
-  def _accept(self) -> None:
-    try:
-      connection, address = self._server.accept()
-    except TimeoutError:
-      return
-    except OSError as error:
-      if error.errno not in _PASSING:
-        raise
-      self._wait_for_resources(error)
-      return
-    # Not ahead of it: the last connection may stay until another one needs its place.
-    while len(self._is_idle) >= self._max_connections and not self._is_stopped:
-      self._wait_for_end()
-    thread = threading.Thread(target=self._serve, args=(connection, address))
-    with self._changed:
-      self._is_idle[connection] = True
-    try:
-      thread.start()
-    except RuntimeError as error:  # The system has no more threads.
-      connection.close()
-      self._drop(connection)
-      self._wait_for_resources(error)
-
-  def _wait_for_resources(self, error: Exception) -> None:
-    if time.monotonic() - self._logged >= _LOG_EVERY_SECONDS:
-      self._logged = time.monotonic()
-      logging.warning("The server waits to accept connections: %s.", error)
-    self._wait_for_end()
-
-  def _wait_for_end(self) -> None:
-    """Closes the oldest idle connection; waits for a moment until one has ended."""
-    with self._changed:
-      # One at a time: on a busy machine its handler returns late, and to close others
-      # meanwhile would end those that have just come.
-      if self._closing is None:
-        idle = (each for each, is_idle in self._is_idle.items() if is_idle)
-        if (oldest := next(idle, None)) is not None:
-          self._closing = oldest
-          self._is_idle[oldest] = False
-          _shut_down(oldest)
-      self._changed.wait(_WAIT_SECONDS)
-
-  def _serve(self, connection: socket.socket, address: Any) -> None:
-    try:
-      self._handle(connection, address)
-    finally:
-      connection.close()
-      self._drop(connection)
-
-  def _drop(self, connection: socket.socket) -> None:
-    with self._changed:
-      self._is_idle.pop(connection, None)
-      if self._closing is connection:
-        self._closing = None
-      self._changed.notify_all()
-
-
-def _file_shortage(server: socket.socket) -> OSError | None:
-  """Returns the error of a process that cannot open the files of a connection."""
-  copies: list[int] = []
-  try:
-    for _ in range(_FREE_FILES):
-      copies.append(os.dup(server.fileno()))
-  except OSError as error:
-    return error
-  finally:
-    for copy in copies:
-      os.close(copy)
-  return None
-
-
-def _shut_down(connection: socket.socket) -> None:
-  """Ends all reads and writes of a connection, which its own thread closes."""
-  with contextlib.suppress(OSError):
-    connection.shutdown(socket.SHUT_RDWR)

@@ -8,14 +8,17 @@ numpy, and a server of a lite policy the interpreter.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
 import http
 import logging
+import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent import futures
 from types import TracebackType
 from typing import Any
 
@@ -32,10 +35,13 @@ ACTION = "inference_output"
 _OPENPI_ACTIONS = "actions"
 _NAME = "t2r_seq"
 # Close codes of the websocket protocol.
-_GOING_AWAY, _INTERNAL, _TRY_AGAIN = 1001, 1011, 1013
+_INTERNAL, _TRY_AGAIN = 1011, 1013
 # How long a client may take to answer that its connection is closed.
 _CLOSE_SECONDS = 1.0
 _SLACK_BYTES = 1 << 20
+_LOG_EVERY_SECONDS = 60.0
+# A step of this length delays other clients less than a thread would cost.
+_FAST_SECONDS = 0.01
 
 
 def make_packer() -> Any:
@@ -76,9 +82,10 @@ def unpack(data: bytes) -> Any:
 
 
 def _encode(value: Any) -> Any:
-  value = _plain(value)
   if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "biufSU":
-    raise TypeError(f"an array of {value.dtype}")
+    value = _plain(value)
+    if value.dtype.kind not in "biufSU":
+      raise TypeError(f"an array of {value.dtype}")
   if isinstance(value, np.ndarray):
     return {
       b"__ndarray__": True,
@@ -97,7 +104,7 @@ def _encode(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
   """Returns bfloat16 as float32, and texts as UTF-8, which any client knows."""
-  if isinstance(value, (np.ndarray, np.generic)) and value.dtype.name == "bfloat16":
+  if value.dtype.name == "bfloat16":
     return value.astype(np.float32)
   if isinstance(value, np.ndarray) and value.dtype == object:
     texts = value.ravel().tolist()
@@ -134,15 +141,16 @@ def _msgpack() -> Any:
 
 
 class PolicyServer:
-  """Serves a policy: one state a connection, one step at a time.
+  """Serves a policy: each connection is an environment with a separate state.
 
-  An episode begins with a connection, and wherever an observation has `is_first`. A
-  `seed` in an observation is that of what the policy draws from there on. With a
-  `timestamp`, in seconds, there is a warning in the log where observations come at
-  another rate than the steps of training did. `inspect` asks for what the policy saw
-  of an observation, which comes as `inspection` beside the outputs; see
-  `policy_io.Inspection`. The answer to a message that does not fit is a text, and the
-  episode continues.
+  An episode starts with a connection, and at each observation with `is_first`. A `seed`
+  in an observation seeds the random numbers of the following steps. If observations
+  with a `timestamp`, in seconds, come at another rate than in training, the log warns.
+  With `inspect`, the outputs include `inspection`; see `policy_io.Inspection`. The
+  answer to a message that does not fit is a text, and the episode continues.
+
+  One event loop, in a thread, serves all connections. Fast policies step inside of it;
+  a slow one, whose last step took over 10 ms, steps in another thread.
 
   Attributes:
     port: where it listens.
@@ -158,15 +166,15 @@ class PolicyServer:
     rename: Mapping[str, str] | None = None,
     output: str = "",
   ) -> None:
-    """Starts the server, in threads of its own.
+    """Starts the server.
 
     Args:
       policy: a predictor with a model, a `lite.LitePolicy`, or another
         `policies.PurePolicy`, whose `describe()` and `inspect(...)` are optional.
-      address: 'localhost', so that it is reached from this machine alone; one of the
-        machine's addresses; or '0.0.0.0' for all of them. Nobody is asked who he is.
+      address: 'localhost' for clients on this machine only; one of the machine's
+        addresses; or '0.0.0.0' for all of them. There is no authentication.
       port: 0 chooses one.
-      max_clients: at the same time; others are sent away.
+      max_clients: clients at the same time; others are refused.
       max_connections: open connections, including silent ones; the oldest silent one
         is closed for a new one. None: 64 more than clients, or fewer if the limit of
         open files requires it.
@@ -176,64 +184,54 @@ class PolicyServer:
         servers: [steps, size].
     Raises:
       SpecError: the address or a name is invalid, or there are too many connections.
-      OSError: it cannot be listened at.
+      OSError: the address cannot be listened at.
       ImportError: a package is missing; names the extra.
     """
     _msgpack()
-    server = imports.load_extra("websockets.sync.server", "serve")
+    self._websockets = imports.load_extra("websockets.asyncio.server", "serve")
     self._closed = imports.load_extra("websockets.exceptions", "serve").ConnectionClosed
     listening.check_address("serve: address", address)
-    max_connections = listening.check_max_connections(
+    self._max_connections = listening.check_max_connections(
       "serve", max_clients, max_connections
     )
-    self._policy = policy = getattr(policy, "pure", policy)
-    # Of the policy, for as long as a step takes; and of who is there.
-    self._step_lock, self._lock = threading.Lock(), threading.Lock()
     self._max_clients = max_clients
-    self._connections: set[Any] = set()
+    self._policy = policy = getattr(policy, "pure", policy)
     spec = policy.step_specification()
     self._rename = _check_rename(dict(rename or {}), spec)
     self._output, _, action = output.partition("=")
     self._action = action or ACTION
     names = {path: name for name, path in self._rename.items()}
-    sizes = [
-      np.prod(leaf.shape) * np.dtype(_numpy(leaf.dtype)).itemsize
-      for leaf in spec.values()
-    ]
+    leaves = {
+      names.get(path, path): (leaf.shape, np.dtype(_numpy(leaf.dtype)))
+      for path, leaf in spec.items()
+    }
     self._metadata = pack(
       {
         "server": _NAME,
         "global_step": policy.global_step,
         "observation": {
-          names.get(path, path): {
-            "shape": list(leaf.shape),
-            "dtype": np.dtype(_numpy(leaf.dtype)).name,
-          }
-          for path, leaf in spec.items()
+          name: {"shape": list(shape), "dtype": dtype.name}
+          for name, (shape, dtype) in leaves.items()
         },
         **(policy.describe() if hasattr(policy, "describe") else {}),
       }
     )
-    websocket_server = server.serve(
-      self._serve_client,
-      "127.0.0.1" if address == listening.LOOPBACK else address,
-      port,
-      # No page that a browser shows may move a robot.
-      origins=[None],
-      compression=None,
-      # Floats may come as twice as large ones, and more than is asked for.
-      max_size=_SLACK_BYTES + 4 * int(sum(sizes)),
-      max_queue=1,
-      close_timeout=_CLOSE_SECONDS,
-      process_request=_healthz,
-      server_header=None,
+    # Clients may send float64 in place of float32, and entries that are not needed.
+    num_bytes = sum(np.prod(shape) * dtype.itemsize for shape, dtype in leaves.values())
+    self._max_size = _SLACK_BYTES + 4 * int(num_bytes)
+    host = "127.0.0.1" if address == listening.LOOPBACK else address
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    self._socket = socket.create_server((host, port), family=family)
+    self.port: int = self._socket.getsockname()[1]
+    # By connection, the oldest first; others may be closed to make room.
+    self._is_client: dict[Any, bool] = {}
+    self._is_fast, self._logged = False, -_LOG_EVERY_SECONDS
+    started: futures.Future[None] = futures.Future()
+    self._thread = threading.Thread(
+      target=lambda: asyncio.run(self._serve(started)), name="serve"
     )
-    self.port: int = websocket_server.socket.getsockname()[1]
-    # Its own loop ends at the first error, e.g. when no file descriptor is free.
-    self._acceptor = listening.Acceptor(
-      websocket_server.socket, websocket_server.handler, max_connections
-    )
-    self._acceptor.start()
+    self._thread.start()
+    started.result()
 
   def check(self) -> None:
     """Checks that clients can connect.
@@ -241,21 +239,17 @@ class PolicyServer:
     Raises:
       OSError: the server has stopped listening because of an error.
     """
-    if (error := self._acceptor.error) is not None:
+    if not self._is_listening():
       raise OSError(
-        f"serve: port {self.port}: expected a server that listens, got: {error!r}. "
-        "Start it again."
-      ) from error
+        f"serve: port {self.port}: expected a server that listens, got a socket that "
+        "does not. Start it again."
+      )
 
   def close(self) -> None:
     """Stops listening, and closes all connections; waits for steps in progress."""
-    self._acceptor.stop()
-    with self._lock:
-      connections = list(self._connections)
-    for connection in connections:  # Each waits for its client to answer.
-      goodbye = (_GOING_AWAY, "the server stops")
-      threading.Thread(target=connection.close, args=goodbye).start()
-    self._acceptor.join(_CLOSE_SECONDS)
+    with contextlib.suppress(RuntimeError):  # The loop was closed before.
+      self._loop.call_soon_threadsafe(self._stop.set)
+    self._thread.join()
 
   def __enter__(self) -> PolicyServer:
     """Returns itself."""
@@ -270,54 +264,142 @@ class PolicyServer:
     """Closes it."""
     self.close()
 
-  def _serve_client(self, connection: Any) -> None:
-    with self._lock:
-      is_full = len(self._connections) >= self._max_clients
-      if not is_full:
-        self._connections.add(connection)
-    if is_full:
-      connection.close(_TRY_AGAIN, f"all {self._max_clients} clients are there")
-      return
-    self._acceptor.keep(connection.socket)
+  async def _serve(self, started: futures.Future[None]) -> None:
+    """Serves until `close`; sets `started` when clients can connect."""
+    server = self
+
+    class Connection(self._websockets.ServerConnection):  # type: ignore[misc]
+      """Reports when it opens, before the handshake, and when it is closed."""
+
+      def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        server._admit(self)
+
+      def connection_lost(self, error: Exception | None) -> None:
+        server._is_client.pop(self, None)
+        super().connection_lost(error)
+
+    self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+    self._step_lock = asyncio.Lock()
+    self._loop.set_exception_handler(self._on_loop_error)
     try:
-      connection.send(self._metadata)
-      self._answer_all(connection)
+      listener = await self._websockets.serve(
+        self._serve_client,
+        sock=self._socket,
+        create_connection=Connection,
+        origins=[None],  # A web page must not be able to move a robot.
+        compression=None,
+        max_size=self._max_size,
+        max_queue=1,
+        close_timeout=_CLOSE_SECONDS,
+        process_request=_healthz,
+        server_header=None,
+      )
+    except BaseException as error:
+      started.set_exception(error)
+      return
+    started.set_result(None)
+    await self._stop.wait()
+    self._abort_idle(len(self._is_client))
+    listener.close()
+    await listener.wait_closed()
+
+  def _admit(self, connection: Any) -> None:
+    """Counts a new connection; closes the oldest idle one if there are too many."""
+    self._is_client[connection] = False
+    if self._stop.is_set():
+      connection.transport.abort()
+    elif len(self._is_client) > self._max_connections:
+      self._abort_idle(1)
+
+  def _abort_idle(self, count: int) -> None:
+    """Closes the oldest connections that are no clients."""
+    idle = [each for each, is_client in self._is_client.items() if not is_client]
+    for connection in idle[:count]:
+      del self._is_client[connection]
+      connection.transport.abort()
+
+  def _is_listening(self) -> bool:
+    try:
+      return bool(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+      return False
+
+  def _on_loop_error(
+    self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+  ) -> None:
+    """Makes room if no connection can be accepted; asyncio tries again in a second."""
+    if not self._is_listening():
+      loop.remove_reader(self._socket)  # Otherwise the error repeats at once.
+    if "socket" not in context:
+      loop.default_exception_handler(context)
+      return
+    if time.monotonic() - self._logged >= _LOG_EVERY_SECONDS:
+      self._logged = time.monotonic()
+      logging.warning(
+        "The server waits to accept connections: %s.", context.get("exception")
+      )
+    self._abort_idle(1 + len(self._is_client) // 2)
+
+  async def _serve_client(self, connection: Any) -> None:
+    if sum(self._is_client.values()) >= self._max_clients:
+      await connection.close(_TRY_AGAIN, f"all {self._max_clients} clients are there")
+      return
+    self._is_client[connection] = True
+    name = f"serve: {connection.remote_address}"
+    policy, packer = policy_io.StatefulPolicy(self._policy, name), make_packer()
+    try:
+      await connection.send(self._metadata)
+      async for message in connection:
+        await connection.send(await self._answer(policy, message, packer))
     except self._closed:
-      pass  # A client may go at any time.
+      pass  # Clients may disconnect at any time.
     except Exception as error:
       logging.exception("A step of a served policy failed.")
-      connection.send(f"{type(error).__name__}: {error}")
-      connection.close(_INTERNAL)
+      await connection.send(f"{type(error).__name__}: {error}")
+      await connection.close(_INTERNAL)
     finally:
-      with self._lock:
-        self._connections.discard(connection)
+      if connection in self._is_client:
+        self._is_client[connection] = False
 
-  def _answer_all(self, connection: Any) -> None:
-    policy = policy_io.StatefulPolicy(
-      self._policy, f"serve: {connection.remote_address}"
-    )
-    packer = make_packer()
-    for message in connection:
-      try:
-        observation = self._renamed(_observation(message))
-        is_first = bool(_number(observation, IS_FIRST))
-        seed = _number(observation, SEED, None)
-        inspects = bool(_number(observation, INSPECT))
-        if seed is not None:
-          policy.seed(seed)
-        found = {}
-        if inspects:
-          found = self._inspect(policy, observation, is_first)
+  async def _answer(
+    self, policy: policy_io.StatefulPolicy, message: str | bytes, packer: Any
+  ) -> str | bytes:
+    """Returns the outputs of a step, or the text of an error."""
+    try:
+      observation = self._renamed(_observation(message))
+      is_first = bool(_number(observation, IS_FIRST))
+      seed = _number(observation, SEED, None)
+      inspects = bool(_number(observation, INSPECT))
+      if seed is not None:
+        policy.seed(seed)
+      extra: dict[str, Any] = {}
+      if inspects:
+        if not hasattr(self._policy, "inspect"):
+          raise errors.SpecError(
+            f"serve: {INSPECT}: expected a policy with `inspect`, got a "
+            f"{type(self._policy).__name__}."
+          )
+        inspection, _ = await self._call(policy.inspect_one, observation, is_first)
+        extra["inspection"] = dataclasses.asdict(inspection)
+      outputs, seconds = await self._call(policy.step_one, observation, is_first)
+      extra["server_timing"] = {"infer_ms": 1000 * seconds}
+      return pack({**self._with_actions(outputs), **extra}, packer)
+    except errors.SpecError as error:
+      return f"{error}{self._hint(str(error))}"
+
+  async def _call(self, function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    """Calls the policy, one call at a time; returns the result and its seconds."""
+    started = time.perf_counter()
+    if self._is_fast and not self._step_lock.locked():
+      result = function(*args)
+    else:
+      async with self._step_lock:
         started = time.perf_counter()
-        with self._step_lock:
-          outputs = policy.step_one(observation, is_first)
-        milliseconds = 1000 * (time.perf_counter() - started)
-        named = self._with_actions(outputs)
-      except errors.SpecError as error:
-        connection.send(f"{error}{self._hint(str(error))}")
-        continue
-      timing = {"server_timing": {"infer_ms": milliseconds}}
-      connection.send(pack({**named, **found, **timing}, packer))
+        result = await self._loop.run_in_executor(None, function, *args)
+    seconds = time.perf_counter() - started
+    self._is_fast = seconds < _FAST_SECONDS
+    return result, seconds
 
   def _renamed(self, observation: dict[str, Any]) -> dict[str, Any]:
     """Returns an observation by the policy's paths."""
@@ -346,19 +428,6 @@ class PolicyServer:
         f"with output='{self._output}=OUTPUT'."
       )
     return {**outputs, self._output: np.atleast_2d(outputs[self._action])}
-
-  def _inspect(
-    self, policy: policy_io.StatefulPolicy, observation: Any, is_first: bool
-  ) -> dict[str, Any]:
-    """Returns the inspection of a step that is not taken yet."""
-    if not hasattr(self._policy, "inspect"):
-      raise errors.SpecError(
-        f"serve: {INSPECT}: expected a policy with `inspect`, got a "
-        f"{type(self._policy).__name__}, which has none."
-      )
-    with self._step_lock:
-      inspection = policy.inspect_one(observation, is_first)
-    return {"inspection": dataclasses.asdict(inspection)}
 
 
 class PolicyClient:
@@ -586,8 +655,8 @@ def _number(observation: dict[str, Any], name: str, default: int | None = 0) -> 
     SpecError: it is something else.
   """
   given = observation.pop(name, default)
-  if given is None:
-    return None
+  if given is None or given is default or isinstance(given, bool):
+    return given
   try:
     value: Any = np.asarray(given)
   except ValueError:  # A ragged list.

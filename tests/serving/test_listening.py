@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
 
 import pytest
 
@@ -109,38 +107,3 @@ def test_nobody_listens():
     port = server.getsockname()[1]
   with pytest.raises(OSError, match=f"expected a server at port {port} in"):
     listening.restrict("localhost", port)
-
-
-def test_an_acceptor_closes_one_connection_for_each_new_one():
-  may_return = threading.Event()
-
-  def handle(connection, address):
-    connection.sendall(b"x")
-    if not connection.recv(1):
-      assert may_return.wait(30)  # As on a busy machine.
-
-  server = socket.create_server(("127.0.0.1", 0))
-  address = server.getsockname()
-  acceptor = listening.Acceptor(server, handle, max_connections=3)
-  acceptor.start()
-  with contextlib.ExitStack() as stack:
-    stack.callback(acceptor.join, 30)
-    stack.callback(acceptor.stop)
-    stack.callback(may_return.set)
-    first, *others = (
-      stack.enter_context(socket.create_connection(address, timeout=30))
-      for _ in range(3)
-    )
-    assert [each.recv(1) for each in (first, *others)] == [b"x"] * 3
-    for each in (first, *others):
-      each.settimeout(0.2)
-      with pytest.raises(TimeoutError):  # All are within the limit.
-        each.recv(1)
-    last = stack.enter_context(socket.create_connection(address, timeout=30))
-    first.settimeout(30)
-    assert first.recv(1) == b""
-    for each in others:
-      with pytest.raises(TimeoutError):
-        each.recv(1)
-    may_return.set()
-    assert last.recv(1) == b"x"
