@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from google.protobuf import text_format
@@ -17,30 +17,18 @@ from t2r_seq.specs import TensorSpecStruct, t2r_pb2
 Arrays = dict[str, np.ndarray]
 
 
-class Step(NamedTuple):
-  """What a policy did and saw at a step, `[1, ...]`.
-
-  Attributes:
-    outputs: of the step.
-    inspection: the inputs of its network, and its outputs.
-  """
-
-  outputs: Arrays
-  inspection: policy_io.Inspection
-
-
 class Subject(abc.ABC):
-  """A deployed policy, of which episodes are lived.
+  """A deployed policy that episodes are replayed through.
 
   Attributes:
-    name: says which one it is.
+    name: for the report.
     feature_spec: the raw features, by path.
-    step_spec: what a step takes, by path.
-    record: what the policy tells of itself, if it does.
-    one_task: how a task is learned from an episode; None where none is learned.
+    step_spec: the observation of a step, by path.
+    record: describes the policy; None if it has no description.
+    one_task: how a task is learned from an episode; None for models without tasks.
     weights: how they are stored; other than 'float32' they are rounded.
-    tells_inputs: whether it can say what its network is given.
-    predict: maps whole windows, [B, ...], to outputs; None where there is no such way.
+    tells_inputs: whether it returns the inputs of its network.
+    predict: maps whole windows, [B, ...], to outputs; None if it cannot.
   """
 
   name: str
@@ -53,32 +41,22 @@ class Subject(abc.ABC):
   predict: Callable[[Any], Arrays] | None = None
 
   def learn(self, condition: Arrays) -> None:
-    """Learns a task.
-
-    Args:
-      condition: what it is learned from, [1, samples, ...].
-    """
+    """Learns a task from samples, [1, samples, ...]."""
     raise NotImplementedError(f"{type(self).__name__} learns no tasks.")
 
   @abc.abstractmethod
-  def take(self, observation: Arrays, begins: bool) -> Step:
-    """Takes a step; an episode begins with it, or not.
+  def take(
+    self, observation: Arrays, is_first: bool
+  ) -> tuple[Arrays, policy_io.Inspection]:
+    """Takes a step; returns its outputs and inspection, [1, ...].
 
-    Args:
-      observation: by path, without the axis of environments.
-      begins: whether an episode begins.
     Raises:
-      SpecError: the observation is refused.
+      SpecError: the observation does not fit.
     """
 
 
 def subject_of(policy: Any) -> Subject:
-  """Returns what lives episodes with a policy.
-
-  Args:
-    policy: a predictor that has a model, a `lite.LitePolicy`, or a
-      `serving.PolicyClient`.
-  """
+  """Returns the subject for a predictor, a `LitePolicy` or a `PolicyClient`."""
   if isinstance(policy, lite.LitePolicy):
     return _Lite(policy)
   if isinstance(policy, serving.PolicyClient):
@@ -103,10 +81,12 @@ class _Exported(Subject):
     """See the base class."""
     self._predictor.adapt({path: value[0] for path, value in condition.items()})
 
-  def take(self, observation: Arrays, begins: bool) -> Step:
-    given = {path: value[np.newaxis] for path, value in observation.items()}
-    inspection = self._predictor.inspect(given, is_first=begins)
-    return Step(self._predictor.step(given, is_first=begins), inspection)
+  def take(
+    self, observation: Arrays, is_first: bool
+  ) -> tuple[Arrays, policy_io.Inspection]:
+    given = _batched(observation)
+    inspection = self._predictor.inspect(given, is_first=is_first)
+    return self._predictor.step(given, is_first=is_first), inspection
 
 
 class _Lite(Subject):
@@ -121,44 +101,47 @@ class _Lite(Subject):
     self.step_spec = policy.pure.step_specification()
     self.feature_spec, self.record = _described(self.name, policy.pure.describe())
 
-  def take(self, observation: Arrays, begins: bool) -> Step:
-    policy = self._policy
-    if begins:
-      policy.reset()
-    inspection = policy.inspect(observation)
-    return Step(_batched(policy.step(observation)), inspection)
+  def take(
+    self, observation: Arrays, is_first: bool
+  ) -> tuple[Arrays, policy_io.Inspection]:
+    if is_first:
+      self._policy.reset()
+    inspection = self._policy.inspect(observation)
+    return _batched(self._policy.step(observation)), inspection
 
 
 class _Served(Subject):
-  """A policy behind a socket, whose server tells what it sees."""
+  """A policy behind a socket."""
 
   def __init__(self, client: serving.PolicyClient) -> None:
     self._client = client
-    said = client.metadata
-    if "observation" not in said:
+    metadata = client.metadata
+    if "observation" not in metadata:
       raise errors.SpecError(
         f"verify: {client.model_path}: expected a t2r_seq server, which describes its "
-        f"policy, got one with {errors.listing(said)}."
+        f"policy, got one with {errors.listing(metadata)}."
       )
     self.name = f"{client.model_path} (step {client.global_step})"
     self.step_spec = {
       path: lite_policy.Leaf("", tuple(leaf["shape"]), np.dtype(leaf["dtype"]))
-      for path, leaf in said["observation"].items()
+      for path, leaf in metadata["observation"].items()
     }
-    self.feature_spec, self.record = _described(self.name, said)
+    self.feature_spec, self.record = _described(self.name, metadata)
     self.tells_inputs = False
 
-  def take(self, observation: Arrays, begins: bool) -> Step:
-    if begins:
+  def take(
+    self, observation: Arrays, is_first: bool
+  ) -> tuple[Arrays, policy_io.Inspection]:
+    if is_first:
       self._client.reset()
     answer: Any = self._client.step({**observation, websocket.INSPECT: True})
     inspection = policy_io.Inspection(**answer.pop("inspection"))
     for path, value in inspection.seen.items():
       if path in self.step_spec:  # bfloat16 and texts are sent in another dtype.
         inspection.seen[path] = value.astype(self.step_spec[path].dtype)
-    outputs = {name: x for name, x in answer.items() if name != "server_timing"}
+    del answer["server_timing"]
     self.tells_inputs = bool(inspection.inputs)
-    return Step(_batched(outputs), inspection)
+    return _batched(answer), inspection
 
 
 def _batched(values: Mapping[str, np.ndarray]) -> Arrays:
@@ -166,16 +149,16 @@ def _batched(values: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def _described(
-  name: str, said: Mapping[str, Any]
+  name: str, description: Mapping[str, Any]
 ) -> tuple[TensorSpecStruct, policies.PolicyRecord | None]:
-  """Reads what a policy tells of itself, see `LoadedPolicy.describe`."""
-  if "specs" not in said:
+  """Reads the description of a policy, see `LoadedPolicy.describe`."""
+  if "specs" not in description:
     raise errors.SpecError(
       f"verify: {name}: expected a policy that tells its specs, got one that does not. "
       "Serve an export, or a lite folder."
     )
-  assets = text_format.Parse(said["specs"], t2r_pb2.T2RAssets())
-  record = said.get("record")
+  assets = text_format.Parse(description["specs"], t2r_pb2.T2RAssets())
+  record = description.get("record")
   return (
     specs.TensorSpecStruct.from_proto(assets.feature_spec),
     None if record is None else policies.PolicyRecord.from_fields(record),

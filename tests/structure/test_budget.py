@@ -12,7 +12,7 @@ MOST_FILES = 271
 MOST_NAMES = 370
 # Longer functions, and those with more parameters, which nobody has split yet.
 MOST_FUNCTION_LINES = 100
-LONG_FUNCTIONS = {"verify"}
+LONG_FUNCTIONS: set[str] = set()
 MOST_PARAMETERS = 12
 WIDE_FUNCTIONS: set[str] = set()
 
