@@ -252,7 +252,7 @@ def _find_export(given: str | None, policy: Any) -> Any:
 def _config_path(policy: Any, export: Any) -> str | None:
   """Returns where the gin config of the training may be."""
   from t2r_seq import lite, policies
-  from t2r_seq.policies.policy_record import OPERATIVE_CONFIG
+  from t2r_seq.policies.policy_model import OPERATIVE_CONFIG
 
   if export is not None:
     return policies.operative_config_path(export.model_path)

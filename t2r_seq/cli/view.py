@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SUMMARY = "make a page to look at episodes, and to find the bad ones"
 DESCRIPTION = """Writes one HTML file, which needs no server and no network: frames,
 curves and language at each step, histograms of the set, and all episodes in the order
-of suspicion, with the reason. Tick-boxes save a keep-list of episodes.
+of their outlier scores, with the reason. Tick-boxes save a keep-list of episodes.
 
   t2r_seq view my_store
   t2r_seq view 'data/train*.tfrecord' --spec my_project.specs:episode_spec -o page.html
@@ -48,14 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   console.add_arguments(parser)
   add("--no_model", action="store_true", help="do without the model's code")
   add("--max_mb", type=float, default=20.0, metavar="MB", help="of the page (20)")
-  add(
-    "--png", metavar="FILE", help="a contact sheet, too, of the most suspected episodes"
-  )
+  add("--png", metavar="FILE", help="a contact sheet, too, of the worst outliers")
   add("--rrd", metavar="FILE", help="a recording for Rerun, too, of all episodes")
 
 
 def run(args: argparse.Namespace) -> int:
-  """Writes the page; prints what it holds, and which episodes are suspected."""
+  """Writes the page; prints what it holds, and the outliers."""
   if not args.max_mb > 0:
     raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
   console.load_tensorflow()
@@ -92,14 +90,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _render(survey: Survey, chosen: str) -> list[str]:
-  """Renders which episodes are suspected."""
+  """Renders the outliers."""
   num_steps = sum(each.num_steps for each in survey.figures)
   heading = (
     f"{survey.viewer.path}: {console.count(len(survey.figures), 'episode')}, "
     f"{console.count(num_steps, 'step')}\n{chosen}"
   )
-  suspects = [each for each in survey.ranked if each.reasons]
-  if not suspects:
+  outliers = [each for each in survey.ranked if each.reasons]
+  if not outliers:
     return [heading, "No episode stands out."]
   lengths = {each.number: each.num_steps for each in survey.figures}
   rows = [
@@ -109,9 +107,9 @@ def _render(survey: Survey, chosen: str) -> list[str]:
       f"{each.score:.1f}",
       console.shorten(each.reasons[0].text, _REASON),
     ]
-    for each in suspects[:_MOST_TOLD]
+    for each in outliers[:_MOST_TOLD]
   ]
-  header = ["episode", "steps", "suspicion", "because"]
+  header = ["episode", "steps", "score", "because"]
   table = console.format_table(header, rows, header[:3])
-  more = len(suspects) - len(rows)
+  more = len(outliers) - len(rows)
   return [heading, table + (f"\nand {more} more, on the page" if more else "")]

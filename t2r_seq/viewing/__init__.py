@@ -1,4 +1,4 @@
-"""Episodes to look at: a page with frames, curves, windows, and what is suspect."""
+"""Episodes to look at: a page with frames, curves, windows, and outliers."""
 
 from t2r_seq.viewing.episodes import EpisodeViewer
 from t2r_seq.viewing.survey import survey_episodes

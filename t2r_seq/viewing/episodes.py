@@ -1,4 +1,4 @@
-"""What episodes look like: cameras, curves, texts."""
+"""Reads episodes for people: cameras, curves, texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from t2r_seq.episodes.views import Episodes
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
-# Curves of more numbers a step tell nobody anything.
+# More curves than this cannot be read.
 MAX_ELEMENTS = 64
 _LEAST_PIXELS = 8
 _CHANNELS = (1, 3, 4)
@@ -27,18 +27,17 @@ _MARKS = ("reward", "rewards", "discount", "done", "dones", "success", "terminal
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-  """What the paths of a source are to somebody who looks at it.
+  """The paths of a source by how they are shown.
 
   Attributes:
-    cameras: images, one a step; of several a step the first.
+    cameras: images; the first of several a step.
     series: numbers of each step, at most 64 of them.
     texts: strings, of steps or of the episode.
     contexts: numbers of the episode.
-    times: those of `series` that are time stamps.
-    actions: those of `series` that are actions; all numbers that no others are, where
-      none is called so.
-    signals: floats among `series` that are neither time stamps nor rewards and flags.
-    unseen: paths that are none of these.
+    times: time stamps, among `series`.
+    actions: among `series`; all signals if no path begins with 'action'.
+    signals: floats among `series` without time stamps, rewards and flags.
+    unseen: all others.
   """
 
   cameras: tuple[str, ...]
@@ -102,23 +101,19 @@ def _kind(spec: ExtendedTensorSpec) -> str:
 
 
 class EpisodeViewer:
-  """Reads episodes again and again, whole or some of them, and decodes their frames.
+  """Reads episodes, all or some of them, and decodes their frames.
 
   Attributes:
     path: of the data set.
-    format: of it, such as 'store'.
+    format: such as 'store'.
     spec: of its episodes.
-    columns: what its paths are.
-    period: seconds from a step to the next one, if the data set has it.
-    num_episodes: None if only reading them all tells.
+    columns: its paths by how they are shown.
+    period: seconds from a step to the next one, if known.
+    num_episodes: None if unknown.
   """
 
   def __init__(self, episodes: Episodes) -> None:
-    """Takes the episodes.
-
-    Args:
-      episodes: as `open_episodes` returns them.
-    """
+    """Wraps episodes that `open_episodes` returned."""
     self.path, self.format = episodes.path, episodes.format
     self.num_episodes = episodes.num_episodes
     self._episodes = episodes
@@ -129,7 +124,7 @@ class EpisodeViewer:
 
   @property
   def notes(self) -> list[str]:
-    """What a user should know of how the data set is read."""
+    """Warnings about how the data set is read."""
     return [*self._episodes.notes]
 
   def episodes(
@@ -138,15 +133,12 @@ class EpisodeViewer:
     progress: Progress | None = None,
     label: str = "look at",
   ) -> Iterator[tuple[int, Values]]:
-    """Yields episodes in order.
+    """Yields number and values of episodes with steps, in order.
 
     Args:
       chosen: their numbers, as this method yields them; None for all.
-      progress: counts each episode when the next one is requested.
-      label: what is done with the episodes, for the progress.
-    Yields:
-      The number in the whole data set, and values by path. Episodes without a step are
-      left out.
+      progress: counts the episodes.
+      label: describes the pass in the progress.
     """
     if progress is not None:
       total = self.num_episodes if chosen is None else len(chosen)
@@ -175,22 +167,15 @@ class EpisodeViewer:
       yield from zip(rising.tolist(), episodes.select(places), strict=True)
 
   def frames(self, values: Values, path: str, steps: np.ndarray) -> np.ndarray:
-    """Returns images of a camera as they can be shown.
+    """Returns images of a camera at some steps, uint8 [n, h, w, 1 or 3].
 
-    Args:
-      values: of an episode.
-      path: of a camera.
-      steps: which ones, int [n].
-    Returns:
-      uint8 [n, h, w, 1 or 3]; numbers that are no pixels of 0 to 255 are stretched from
-      their least to their most.
     Raises:
       SpecError: an image cannot be decoded.
     """
     return as_pixels(self.pixels(values, path, steps))
 
   def pixels(self, values: Values, path: str, steps: np.ndarray) -> np.ndarray:
-    """Returns images of a camera as they are, decoded; see `frames`."""
+    """Returns decoded images of a camera in their own dtype; see `frames`."""
     rows, spec = values[path][steps], self.spec[path]
     if not specs.is_encoded_image_spec(spec):
       return np.asarray(rows)
@@ -211,7 +196,7 @@ class EpisodeViewer:
 def _decoder(
   spec: ExtendedTensorSpec, path: str, rank: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-  """Returns what decodes strings of a rank: a graph, without Python for each image."""
+  """Returns a graph that decodes strings of a rank."""
   signature = [tf.TensorSpec([None] * rank, tf.string)]
 
   @tf.function(input_signature=signature, autograph=False)
@@ -222,13 +207,10 @@ def _decoder(
 
 
 def as_pixels(images: np.ndarray) -> np.ndarray:
-  """Makes images of any numbers ones that can be shown.
+  """Converts images to uint8 [..., h, w, 1 or 3].
 
-  Args:
-    images: [..., h, w, c]; integers, or floats.
-  Returns:
-    uint8 [..., h, w, 1 or 3]: floats of 0 to 1 and bytes as they are, other numbers
-    stretched from the least to the most; alpha is left out.
+  Floats of 0 to 1 and bytes keep their scale; other numbers are stretched from their
+  minimum to their maximum. Alpha is dropped.
   """
   images = images[..., :3] if images.shape[-1] == 4 else images
   if images.dtype == np.uint8:
@@ -242,10 +224,10 @@ def as_pixels(images: np.ndarray) -> np.ndarray:
 
 
 def same_frames(values: np.ndarray) -> np.ndarray:
-  """Returns which steps show just what the step before them does, bool [T].
+  """Returns which steps show the frame of the step before, bool [T].
 
   Args:
-    values: images [T, ...], or byte strings, of which equal ones are equal images.
+    values: images [T, ...], or encoded ones.
   """
   same = np.zeros(len(values), bool)
   for step in range(1, len(values)):
@@ -253,7 +235,7 @@ def same_frames(values: np.ndarray) -> np.ndarray:
     if values.dtype == object:
       same[step] = np.array_equal(now, before)
     elif now.dtype == np.uint8:
-      # A video's own noise, where its camera stands still.
+      # Lossy video adds noise to a still picture.
       far = np.maximum(now, before) - np.minimum(now, before)
       same[step] = far.max(initial=0) <= 2
     else:
@@ -275,20 +257,14 @@ def text_of(value: object) -> str:
 
 
 def spread(length: int, limit: int) -> np.ndarray:
-  """Returns at most so many of the numbers below a length, evenly spread, int [n]."""
+  """Returns at most `limit` numbers below a length, evenly spread, int [n]."""
   if length <= limit:
     return np.arange(length)
   return np.unique(np.linspace(0, length - 1, limit).round().astype(int))
 
 
 def encode_jpegs(images: np.ndarray, most_pixels: int, quality: int) -> list[bytes]:
-  """Makes JPEGs of images, smaller where they are large.
-
-  Args:
-    images: uint8 [n, h, w, 1 or 3].
-    most_pixels: of the longer side.
-    quality: of JPEG, 1 to 100.
-  """
+  """Encodes images, uint8 [n, h, w, 1 or 3], with at most so many pixels a side."""
   height, width = images.shape[1:3]
   factor = min(1.0, most_pixels / max(height, width))
   if factor < 1:

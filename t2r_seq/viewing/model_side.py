@@ -1,4 +1,4 @@
-"""What a model sees of an episode, and what an export would have done in it."""
+"""Windows of an episode as training has them, and the actions of an export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t2r_seq.episodes.episodes import Values, num_steps
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
-from t2r_seq.viewing.episodes import EpisodeViewer
+from t2r_seq.viewing.episodes import EpisodeViewer, spread
 from t2r_seq.windows.cut import DEFAULT_PADDING, Anchors, Padding, mask_paths
 
 Arrays = dict[str, np.ndarray]
@@ -31,7 +31,7 @@ class SeenWindows:
     raw: as they are read, by 'features/...' and 'labels/...', [n, ...].
     real: which steps of each are of the episode and not padding, bool [n, K] or [n].
     inputs: the same after preprocessing; empty without a preprocessor.
-    offsets: of each path, relative to the anchor; None for what holds for the episode.
+    offsets: of each path, relative to the anchor; None for context features.
   """
 
   anchors: np.ndarray
@@ -44,9 +44,8 @@ class SeenWindows:
 class ModelSide:
   """Cuts windows of episodes as training does, and preprocesses them.
 
-  The reader of windows is the one of stores, streams and replay, images are decoded as
-  input generators decode them, and the preprocessor runs in mode 'train': crops and
-  noise are drawn, for each window by its number.
+  The preprocessor runs in mode 'train': crops and noise are random, for each window by
+  its number.
 
   Attributes:
     viewer: of the episodes.
@@ -65,12 +64,12 @@ class ModelSide:
 
     Args:
       viewer: of the episodes.
-      features: specs as the preprocessor takes them, or as records are read.
+      features: specs of the preprocessor's input, or of records.
       labels: likewise.
       padding: of the model.
       preprocessor: of the model; None shows raw windows only.
     Raises:
-      SpecError: the episodes lack what the specs want; all is named.
+      SpecError: the episodes lack paths of the specs; all are named.
     """
     joined = filter_required_flat_tensor_spec(joint.join(features, labels))
     self.viewer = viewer
@@ -90,7 +89,7 @@ class ModelSide:
     self._windows = windows.WindowReader(element, self.spec, cut)
 
   def _find_columns(self) -> dict[str, str]:
-    """Finds what the source has for each path; see `source_paths`."""
+    """Returns the source's path for each path; see `source_paths`."""
     known, found = self.viewer.spec, {}
     for branch, flat in zip(joint.BRANCHES, joint.split(self.spec), strict=True):
       for path, name in source_paths(flat, known).items():
@@ -106,31 +105,17 @@ class ModelSide:
     return tf.TensorSpec(shape, stored.dtype)
 
   def column(self, path: str) -> str | None:
-    """Returns the path that the source has for one of the windows."""
+    """Returns the source's path for a path of the windows."""
     return self._columns.get(path)
 
   def anchors(self, length: int, limit: int | None = None) -> np.ndarray:
-    """Returns the steps that training has windows of.
-
-    Args:
-      length: of the episode.
-      limit: at most so many, evenly spread; None for all.
-    """
+    """Returns the anchors of training's windows; at most `limit`, evenly spread."""
     count = int(self._windows.grid.num_windows(length))
-    chosen = np.arange(count)
-    if limit is not None and count > limit:
-      chosen = np.unique(np.linspace(0, count - 1, limit).round().astype(int))
+    chosen = spread(count, count if limit is None else limit)
     return np.asarray(self._windows.grid.start(chosen), np.int64)
 
   def read(self, values: Values, anchors: np.ndarray) -> tuple[Arrays, Arrays]:
-    """Cuts windows.
-
-    Args:
-      values: of an episode.
-      anchors: some that `anchors` has given, [n].
-    Returns:
-      The windows by path, [n, ...], and which of their steps are real.
-    """
+    """Returns windows by path, [n, ...], and which of their steps are real."""
     length = num_steps(values, self.viewer.spec)
 
     def take(path: str, rows: np.ndarray | None) -> np.ndarray:
@@ -160,14 +145,12 @@ class ModelSide:
     }, real
 
   def see(self, values: Values, anchors: np.ndarray, first_number: int) -> SeenWindows:
-    """Cuts windows, and preprocesses them as a training step gets them.
+    """Returns windows as a training step gets them.
 
     Args:
       values: of an episode.
-      anchors: some of its own, [n].
-      first_number: of the samples, for the draws of augmentation.
-    Returns:
-      What a model sees.
+      anchors: of the windows, [n].
+      first_number: the number of the first sample, which seeds augmentation.
     Raises:
       SpecError: the windows do not fit the preprocessor.
     """
@@ -204,7 +187,7 @@ class ModelSide:
     return dict(joint.join(*made).items())
 
   def offsets(self, path: str) -> tuple[int, ...] | None:
-    """Returns which steps a path shows; None for what holds for the episode."""
+    """Returns which steps a path shows; None for context features."""
     reading = self._windows.readings.get(path)
     if reading is None or reading.steps is None or reading.is_last:
       return None
@@ -227,58 +210,51 @@ def _as_numbers(values: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
-  """What an export would have done in an episode, beside what was done.
+class Predicted:
+  """Actions of an export in an episode, beside the recorded ones.
 
   Attributes:
-    anchors: the steps that it was asked at, [n].
-    said: float64 [n, K, D]; of what is no chunk K is 1.
-    done: likewise.
-    real: which of what was done is of the episode, bool [n, K].
+    anchors: the steps of the windows, [n].
+    actions: of the export, float64 [n, K, D]; K is 1 without chunks.
+    recorded: likewise.
+    real: which recorded actions are not padding, bool [n, K].
   """
 
   anchors: np.ndarray
-  said: np.ndarray
-  done: np.ndarray
+  actions: np.ndarray
+  recorded: np.ndarray
   real: np.ndarray
 
   def mean_square(self) -> np.ndarray | None:
-    """Returns the mean square error of each dimension, [D]; None of no steps."""
+    """Returns the mean square error of each dimension, [D]; None without steps."""
     weights = self.real[..., np.newaxis].astype(np.float64)
     if not weights.any():
       return None
-    return ((self.said - self.done) ** 2 * weights).sum((0, 1)) / weights.sum()
+    return ((self.actions - self.recorded) ** 2 * weights).sum((0, 1)) / weights.sum()
 
   def per_step(self, scale: np.ndarray) -> np.ndarray:
-    """Returns the root of the mean square error at each anchor, [n].
-
-    Args:
-      scale: what counts as 1 of each dimension, [D].
-    """
-    square = (((self.said - self.done) / scale) ** 2).mean(axis=-1)
+    """Returns the root mean square error at each anchor, [n], in units of `scale`."""
+    square = (((self.actions - self.recorded) / scale) ** 2).mean(axis=-1)
     count = np.maximum(self.real.sum(axis=1), 1)
     return np.sqrt((square * self.real).sum(axis=1) / count)
 
 
 class ExportSide:
-  """Asks an export what it would do in the windows of episodes.
+  """Predicts actions of an export in the windows of episodes.
 
   Attributes:
-    output: the export's output that is an action; None where none is.
+    output: the export's output that is an action; None if there is none.
     label: the label that it is compared with.
-    column: what the source has for it.
+    column: the source's path for the label.
     offsets: the steps of a chunk, relative to the anchor.
-    note: what a user should know.
+    note: why there is no output; '' otherwise.
   """
 
   def __init__(self, viewer: EpisodeViewer, predictor: Any) -> None:
-    """Plans it.
+    """Plans the windows.
 
-    Args:
-      viewer: of the episodes.
-      predictor: with a model.
     Raises:
-      SpecError: the episodes lack what the export sees, or its labels; all is named.
+      SpecError: the episodes lack features or labels of the export; all are named.
     """
     self.output: str | None = None
     self.label = self.column = ""
@@ -296,12 +272,8 @@ class ExportSide:
       viewer, features, labels, DEFAULT_PADDING if record is None else record.padding
     )
 
-  def ask(self, values: Values) -> Said | None:
-    """Asks it about every window of an episode; None where it says no action.
-
-    Raises:
-      SpecError: the windows are none that it takes.
-    """
+  def predict(self, values: Values) -> Predicted | None:
+    """Predicts from every window of an episode; None without an action."""
     anchors = self.side.anchors(num_steps(values, self.side.viewer.spec))
     if not len(anchors):
       return None
@@ -315,7 +287,7 @@ class ExportSide:
     path = f"labels/{self.label}"
     shape = (len(anchors), len(self.offsets), -1)
     shown = real.get(path, np.ones(shape[:2], bool)).reshape(shape[:2])
-    return Said(
+    return Predicted(
       anchors,
       np.asarray(outputs[self.output], np.float64).reshape(shape),
       np.asarray(raw[path], np.float64).reshape(shape),
@@ -340,7 +312,7 @@ class ExportSide:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
   def _choose(self, outputs: Arrays, labels: Mapping[str, np.ndarray]) -> None:
-    """Finds the output that is of the form of a label."""
+    """Finds the output with the shape of a label."""
     pairs = [
       (output, label)
       for output in sorted(outputs, key=lambda name: name != "inference_output")

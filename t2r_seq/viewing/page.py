@@ -26,7 +26,6 @@ from t2r_seq.viewing.model_side import ExportSide, ModelSide, SeenWindows
 from t2r_seq.viewing.survey import SIZES, Survey
 
 MAX_BYTES = 20_000_000
-NOTABLE = 3.5
 # Frames a camera and windows an episode, of each of SIZES; pixels of a window's frame.
 _FRAMES = (150, 100, 72, 60, 48, 24)
 _WINDOWS = (40, 30, 24, 16, 12, 8)
@@ -41,30 +40,28 @@ _PLACE = "/*DATA*/"
 
 @dataclasses.dataclass(frozen=True)
 class SourcePage:
-  """What a page shows of one source.
+  """Contents of a page for one source.
 
   Attributes:
-    name: of it, for people.
+    name: shown on the page.
     survey: of its episodes.
-    model: what a model sees; None shows no windows.
-    export: what an export would have done; None for none.
-    notes: what a user should know, sentences.
+    model: cuts the windows; None shows none.
+    export: predicts actions; None shows none.
   """
 
   name: str
   survey: Survey
   model: ModelSide | None = None
   export: ExportSide | None = None
-  notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class PageReport:
-  """What was written.
+  """Describes a page that was written.
 
   Attributes:
     path: of the page.
-    num_bytes: of it.
+    num_bytes: of the page.
     chosen: what it holds of each source, a sentence each.
   """
 
@@ -81,20 +78,12 @@ def write_page(
 ) -> PageReport:
   """Writes a page of one source, or of two side by side.
 
-  All episodes are listed. As many as there is room for are shown with their frames,
-  the most suspected and some that are spread over the set; size and number of frames
-  follow from the room, and stand on the page.
+  It lists all episodes. As many as fit in `max_bytes` are shown with their frames: the
+  worst outliers, and some that are spread over the set.
 
-  Args:
-    pages: one source, or two.
-    path: of the file, in a folder that is there.
-    max_bytes: of the file.
-    progress: counts the episodes that are drawn.
-  Returns:
-    What was written.
   Raises:
-    SpecError: the room is too small for anything.
-    OSError: it cannot be written.
+    SpecError: the list of episodes alone takes more than `max_bytes`.
+    OSError: the file cannot be written.
   """
   template = _TEMPLATE.read_text(encoding="utf-8")
   ranges = _ranges(pages)
@@ -205,13 +194,12 @@ def _describe(
   detail = _details(page, rung, shown, ranges, room, progress)
   values["detail"] = detail
   said = _sentence(page, rung, len(detail))
-  notes = [*page.notes, *viewer.notes]
+  notes = [*viewer.notes]
   if page.export is not None and page.export.note:
     notes.append(page.export.note)
   if len(survey.ranked) > len(ranked):
     notes.append(
-      f"The {len(ranked):,} most suspected episodes are listed; a keep-list has the "
-      "others, too."
+      f"The {len(ranked):,} worst outliers are listed; a keep-list has the others, too."
     )
   if columns.unseen:
     notes.append(f"Not shown: {errors.listing(columns.unseen)}.")
@@ -417,20 +405,20 @@ def _detail(
     anchors = page.model.anchors(length, _WINDOWS[rung])
     seen = page.model.see(values, anchors, first_number)
     detail["windows"] = _windows(seen, _WINDOW_PIXELS[rung], SIZES[rung][1])
-  if page.export is not None and (said := page.export.ask(values)) is not None:
+  if page.export is not None and (said := page.export.predict(values)) is not None:
     now = int(np.argmin(np.abs(page.export.offsets)))
     scale = survey.scale(page.export.column)
-    if len(scale) != said.said.shape[-1]:
-      scale = np.ones(said.said.shape[-1])
+    if len(scale) != said.actions.shape[-1]:
+      scale = np.ones(said.actions.shape[-1])
     chunks = np.searchsorted(said.anchors, anchors)
     detail["said"] = {
       "anchors": said.anchors.tolist(),
-      "now": _numbers64(said.said[:, now], "<f4"),
+      "now": _numbers64(said.actions[:, now], "<f4"),
       "offset": page.export.offsets[now],
-      "dims": said.said.shape[-1],
+      "dims": said.actions.shape[-1],
       "error": _finite(said.per_step(scale)),
       "chunkAnchors": anchors.tolist(),
-      "chunks": _numbers64(said.said[chunks % max(len(said.anchors), 1)], "<f4"),
+      "chunks": _numbers64(said.actions[chunks % max(len(said.anchors), 1)], "<f4"),
     }
   return detail
 

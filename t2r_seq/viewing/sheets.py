@@ -14,7 +14,7 @@ from t2r_seq import errors, files, imports
 from t2r_seq.episodes.episodes import num_steps
 from t2r_seq.progress import Progress
 from t2r_seq.viewing.episodes import encode_jpegs, series_of, spread, text_of
-from t2r_seq.viewing.page import NOTABLE, SourcePage
+from t2r_seq.viewing.page import SourcePage
 
 _ROWS, _COLUMNS = 30, 8
 _HEIGHT, _GAP, _LABEL = 88, 6, 250
@@ -29,11 +29,7 @@ _RRD_QUALITY, _RRD_PIXELS = 90, 1024
 
 
 def check_extras(png: bool, rrd: bool) -> None:
-  """Checks, before the data is read, that what is asked for can be written.
-
-  Raises:
-    ImportError: names the extra.
-  """
+  """Raises an ImportError that names the extra if a package is missing."""
   if png:
     imports.load_extra("PIL", "plots")
   if rrd:
@@ -45,20 +41,15 @@ def write_contact_sheet(
   path: str | os.PathLike[str],
   progress: Progress | None = None,
 ) -> None:
-  """Writes a PNG: a row for each of the most suspected episodes, 8 frames of it.
+  """Writes a PNG: 8 frames of each of the worst outliers, a row an episode.
 
-  The frames are those of the suspected camera, if one is, or else of the first one.
+  The frames are of the camera that is a reason, or else of the first one.
 
-  Args:
-    pages: of the sources.
-    path: of the file.
-    progress: counts the episodes.
   Raises:
     SpecError: no source has a camera.
     ImportError: Pillow is not installed.
     OSError: it cannot be written.
   """
-  imports.load_extra("PIL", "plots")
   from PIL import Image
 
   rows = [
@@ -92,15 +83,15 @@ def _rows(
   chosen = {each.number: each for each in survey.ranked[:limit]}
   made: dict[int, Any] = {}
   for number, values in viewer.episodes(list(chosen), progress, "contact sheet of"):
-    suspected = [reason.path for reason in chosen[number].reasons[:1]]
+    reason = chosen[number].reasons[:1]
     cameras = [path for path in viewer.columns.cameras if path in values]
-    camera = next((p for p in (*suspected, *cameras) if p in cameras), None)
+    first = [each.path for each in reason]
+    camera = next((p for p in (*first, *cameras) if p in cameras), None)
     if camera is None:
       continue
     length = num_steps(values, viewer.spec)
     steps = spread(length, _COLUMNS)
     frames = viewer.frames(values, camera, steps)
-    reason = chosen[number].reasons[:1]
     made[number] = _row(
       f"{name}Episode {number}", f"{length} steps, {camera}",
       reason[0].text if reason else "", frames,
@@ -135,12 +126,8 @@ def write_recording(
   path: str | os.PathLike[str],
   progress: Progress | None = None,
 ) -> None:
-  """Writes a recording for Rerun's viewer, of all episodes and in full.
+  """Writes a recording of all episodes for Rerun's viewer, in full.
 
-  Args:
-    pages: of the sources.
-    path: of the file, by custom '.rrd'.
-    progress: counts the episodes.
   Raises:
     ImportError: rerun-sdk is not installed.
     OSError: it cannot be written.
@@ -163,9 +150,9 @@ def _record(
   ranked = {each.number: each for each in page.survey.ranked}
   for number, values in viewer.episodes(list(ranked), progress, "record"):
     root = f"{page.name}/episode_{number}"
-    reasons = [each.text for each in ranked[number].reasons if each.score >= NOTABLE]
-    text = "\n".join(f"- {reason}" for reason in reasons) or "nothing is suspected"
-    recording.log(f"{root}/suspicion", rerun.TextDocument(text), static=True)
+    reasons = [f"- {each.text}" for each in ranked[number].reasons]
+    text = "\n".join(reasons) or "no outlier"
+    recording.log(f"{root}/outlier", rerun.TextDocument(text), static=True)
     length = num_steps(values, viewer.spec)
     jpegs = {
       path: encode_jpegs(

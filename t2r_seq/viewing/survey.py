@@ -1,4 +1,4 @@
-"""One pass over a source: what its page needs to know before it chooses."""
+"""One pass over a source: statistics, outliers, thumbnails and sizes of frames."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from t2r_seq.viewing.episodes import (
   text_of,
 )
 from t2r_seq.viewing.model_side import ExportSide
-from t2r_seq.viewing.suspicion import (
+from t2r_seq.viewing.outliers import (
   EpisodeFigures,
-  Suspicion,
+  OutlierScore,
   measure_episode,
   rank_episodes,
 )
 
 THUMBNAIL, THUMBNAIL_QUALITY = 96, 70
 _ROWS_PER_EPISODE, _MOST_ROWS = 64, 200_000
-# Of these sizes and qualities it is asked how large a frame is.
+# Pixels and JPEG qualities whose bytes are measured.
 SIZES = ((320, 85), (256, 80), (192, 75), (160, 68), (128, 62), (96, 58))
 
 
 @dataclasses.dataclass
 class Survey:
-  """What is known of a source after a pass.
+  """Results of one pass over a source.
 
   Attributes:
     viewer: of the episodes.
     figures: of each episode, in the order of the source.
-    ranked: the most suspected episode first.
-    statistics: by path of all numbers of steps.
-    samples: rows of the same, at most 64 an episode, float64 [n, D].
+    ranked: the largest outlier score first.
+    statistics: by path.
+    samples: rows by path, at most 64 an episode, float64 [n, D].
     thumbnails: JPEGs by number, of the first camera.
-    texts: by number; '' where there are none.
+    texts: by number; '' without any.
     frame_bytes: of a JPEG of all cameras together, by (size, quality).
   """
 
   viewer: EpisodeViewer
   figures: list[EpisodeFigures] = dataclasses.field(default_factory=list)
-  ranked: list[Suspicion] = dataclasses.field(default_factory=list)
+  ranked: list[OutlierScore] = dataclasses.field(default_factory=list)
   statistics: dict[str, PathStatistics] = dataclasses.field(default_factory=dict)
   samples: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
   thumbnails: dict[int, bytes] = dataclasses.field(default_factory=dict)
@@ -69,14 +69,12 @@ def survey_episodes(
   export: ExportSide | None = None,
   progress: Progress | None = None,
 ) -> Survey:
-  """Reads every episode once: figures, statistics, thumbnails.
+  """Reads every episode once: statistics, outlier scores, thumbnails.
 
   Args:
     viewer: of the episodes.
-    export: asked what it would do in each, for its error.
-    progress: counts them.
-  Returns:
-    The survey.
+    export: whose error in each episode is measured.
+    progress: counts the episodes.
   Raises:
     SpecError: an episode cannot be read, or there is none.
   """
@@ -100,8 +98,8 @@ def survey_episodes(
         if num_rows < _MOST_ROWS:
           rows[path].append(series_of(values, path)[spread(length, _ROWS_PER_EPISODE)])
     num_rows += min(length, _ROWS_PER_EPISODE)
-    if export is not None and (said := export.ask(values)) is not None:
-      figures.error = said.mean_square()
+    if export is not None and (predicted := export.predict(values)) is not None:
+      figures.error = predicted.mean_square()
     survey.texts[number] = _text(values, columns.texts)
     _add_thumbnail(survey, number, values, length)
     count = len(survey.figures)

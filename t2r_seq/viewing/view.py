@@ -24,11 +24,11 @@ Source = str | os.PathLike[str] | Episodes
 
 @dataclasses.dataclass(frozen=True)
 class View:
-  """What was made.
+  """Results of `view`.
 
   Attributes:
-    page: the page that was written.
-    surveys: of each source; `ranked` has its episodes, the most suspected first.
+    page: describes the page that was written.
+    surveys: of each source; `ranked` has its episodes, the largest score first.
   """
 
   page: PageReport
@@ -49,28 +49,25 @@ def view(
 ) -> View:
   """Makes a page that shows episodes: one file, without a server or a network.
 
-  It has frames, curves and language at each step; with specs or a model the windows
-  that training makes there, after preprocessing in mode 'train'; with an export what it
-  would have done; and the episodes in the order of suspicion, to be ticked for a
-  keep-list.
+  It has frames, curves and language at each step; with specs or a model the windows of
+  training after preprocessing in mode 'train'; with an export its actions; and the
+  episodes in the order of their outlier scores, to be ticked for a keep-list.
 
   Args:
-    sources: a path, or episodes that `open_episodes` returns with options, such as a
-      split; or two of these, which are shown side by side.
-    output: the page, an HTML file in a folder that is there.
+    sources: a path, or episodes that `open_episodes` returns; or two of these, which
+      are shown side by side.
+    output: the page, an HTML file in an existing folder.
     spec: of records, flat or with time offsets; with offsets the page has windows.
-    model: as it is trained: windows are those of its specs and padding, preprocessed.
-    predictor: has an export of a model; asked at each step what it would do.
+    model: the trained model, whose specs, padding and preprocessor make the windows.
+    predictor: of an export, whose actions are shown.
     max_bytes: of the page, which holds as much as fits.
-    png: a contact sheet, too, of the most suspected episodes; asks for Pillow.
-    rrd: a recording for Rerun, too, of all episodes; asks for rerun-sdk.
-    progress: counts the episodes that are read, and those that are drawn.
-  Returns:
-    What was made, and what is suspected why.
+    png: also writes a contact sheet of the worst outliers; needs Pillow.
+    rrd: also writes a recording of all episodes for Rerun; needs rerun-sdk.
+    progress: counts the episodes.
   Raises:
-    SpecError: a source cannot be read, has no episodes, or lacks what the specs want.
-    ImportError: what a sheet or a recording asks for is not installed.
-    OSError: a file cannot be written, or would take the place of one of another kind.
+    SpecError: a source cannot be read, has no episodes, or lacks what the specs need.
+    ImportError: a package for a sheet or a recording is missing.
+    OSError: a file cannot be written, or would replace one of another kind.
   """
   is_one = isinstance(sources, (str, os.PathLike, Episodes))
   given: list[Any] = [sources] if is_one else list(sources)  # type: ignore[arg-type]
@@ -117,7 +114,7 @@ def view(
 
 
 def _check_folder(output: str | os.PathLike[str]) -> None:
-  """Checks, before the data is read, that the page will have a folder."""
+  """Checks before the data is read that the folder exists."""
   folder = os.path.dirname(os.path.abspath(os.fspath(output)))
   if not os.path.isdir(folder):
     raise FileNotFoundError(
@@ -129,7 +126,7 @@ def _check_folder(output: str | os.PathLike[str]) -> None:
 def _specs_of(
   spec: specs.SpecStructure | None, model: Any, predictor: Any
 ) -> tuple[TensorSpecStruct | None, TensorSpecStruct]:
-  """Returns features and labels of what is looked at; None where nobody says."""
+  """Returns the specs of features, None if unknown, and of labels."""
   nothing = TensorSpecStruct()
   if spec is not None:
     return specs.flatten_spec_structure(spec), nothing
