@@ -450,12 +450,11 @@ def pack(
   Raises:
     SpecError: features are missing (all are named), or a list is ragged.
   """
-  if (
-    type(observation) is dict
-    and not context
-    and all(path in observation and type(observation[path]) is not dict for path in spec)
-  ):  # Flattening takes longer than a small network.
-    return {path: to_spec_dtype(path, observation[path], spec[path]) for path in spec}
+  if type(observation) is dict and not context:
+    # Flattening takes longer than a small network.
+    given = {path: observation.get(path) for path in spec}
+    if all(type(value) is np.ndarray for value in given.values()):
+      return {path: to_spec_dtype(path, given[path], spec[path]) for path in given}
   values = flatten_observation(context or {})
   open_paths = [path for path in spec if path not in values]
   if isinstance(observation, Mapping):

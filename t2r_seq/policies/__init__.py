@@ -33,9 +33,12 @@ from t2r_seq.policies.policy import (
   RegressionPolicy,
   pack_observation,
 )
-from t2r_seq.policies.policy_model import PolicyModel
+from t2r_seq.policies.policy_model import (
+  PolicyModel,
+  PolicyRecord,
+  operative_config_path,
+)
 from t2r_seq.policies.policy_module import PolicyFunctions, exported_feature_specs
-from t2r_seq.policies.policy_record import PolicyRecord, operative_config_path
 from t2r_seq.policies.predictors import (
   AbstractPredictor,
   EnsembleExportedSavedModelPredictor,

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, randomness, specs
 from t2r_seq.policies import policy, predictors
-from t2r_seq.policies.exploration_policies import Generators
+from t2r_seq.policies.policy import Generators
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 _as_it_is = tf.autograph.experimental.do_not_convert

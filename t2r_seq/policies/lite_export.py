@@ -25,8 +25,8 @@ from t2r_seq.policies.loaded_export import (
   assets_path,
   scan_exports,
 )
+from t2r_seq.policies.policy_model import operative_config_path
 from t2r_seq.policies.policy_module import EMBEDDED_STEP, IS_FIRST
-from t2r_seq.policies.policy_record import operative_config_path
 from t2r_seq.windows.cut import mask_paths
 
 # A share of each element's range. Kernels add in other orders and approximate

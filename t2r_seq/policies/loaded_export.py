@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from t2r_seq import errors, specs
 from t2r_seq.lite import policy_io
 from t2r_seq.lite.policy_io import Inspection, PolicyState
+from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.policies.policy_module import (
   ENVS,
   INPUT,
@@ -23,7 +24,6 @@ from t2r_seq.policies.policy_module import (
   SEEN,
   records_arguments,
 )
-from t2r_seq.policies.policy_record import PolicyRecord
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
 
 SAVED_MODEL = "saved_model.pb"
@@ -45,28 +45,22 @@ class Export:
 
 
 def list_exports(export_dir: str) -> list[Export]:
-  """Finds the finished exports of a folder.
-
-  Exporters write to a temporary folder and rename it, so anything whose name is not a
-  number, or that lacks the model or its specs, is not an export (yet).
+  """Returns the finished exports of a folder, the oldest first.
 
   Args:
-    export_dir: holds one folder per version; or is itself one export.
-  Returns:
-    The exports, oldest first. The version of a lone export whose folder isn't named by
-    a number is 0.
+    export_dir: holds one folder per version; or is itself one export, whose version is
+      0 if its name is no number.
   """
   return scan_exports(export_dir)[0]
 
 
 def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
-  """Finds the finished exports of a folder, and what looks like one but is not.
+  """Returns the finished exports of a folder, and missing files of unfinished ones.
 
   Args:
     export_dir: as in `list_exports`.
   Returns:
-    The exports, oldest first; and by folder the files that are missing in it, of each
-    version, and of `export_dir` itself where that has some of them.
+    The exports, the oldest first; and the missing files by folder.
   """
   # Not normpath: it would spoil the two slashes of a URL.
   export_dir = export_dir.rstrip("/") or "/"
@@ -90,12 +84,12 @@ def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
 
 
 def assets_path(export_path: str) -> str:
-  """Returns where an export keeps its specs."""
+  """Returns the path of an export's specs."""
   return os.path.join(export_path, _ASSETS)
 
 
 def missing_files(path: str) -> list[str]:
-  """Returns which of the files that hold the model and its specs a folder lacks."""
+  """Returns the files of an export that a folder lacks."""
   return [file for file in _FILES if not tf.io.gfile.exists(os.path.join(path, file))]
 
 
@@ -111,8 +105,8 @@ _HINTS = {
 class LoadedPolicy(policy_io.PurePolicy):
   """A policy as functions of numpy arrays by path: a `PurePolicy`.
 
-  Arguments are checked against the specs of the model. The state is not: it is as the
-  step before returned it, in tensors that stay on their device.
+  Observations are checked against the specs. A state is not checked: its tensors stay
+  on their device.
   """
 
   def __init__(
@@ -126,17 +120,8 @@ class LoadedPolicy(policy_io.PurePolicy):
     record: PolicyRecord,
     allow_nan: bool = False,
   ) -> None:
-    """Compares signatures with specs.
+    """Compares signatures, concrete functions by name, with specs.
 
-    Args:
-      path: the folder, or another name, of the model.
-      version: higher is newer.
-      global_step: the training step.
-      feature_spec: raw features by path.
-      label_spec: the labels.
-      signatures: concrete functions by name.
-      record: describes the policy and its state.
-      allow_nan: accepts features with NaN or infinity.
     Raises:
       SpecError: the signatures don't fit the specs.
     """
@@ -243,12 +228,12 @@ class LoadedPolicy(policy_io.PurePolicy):
   def adapt(
     self, features: Any, state: PolicyState, envs: Sequence[int] | None = None
   ) -> PolicyState:
-    """Returns a state that has learned tasks.
+    """Returns a state of N environments, K of which have learned tasks.
 
     Args:
       features: numpy by path, of K tasks, [K, samples, ...].
       state: of N environments.
-      envs: the numbers of the K environments that learn; None for all.
+      envs: the numbers of the K environments; None for all.
     Raises:
       SpecError: the model learns no tasks, or the arguments do not fit.
     """
@@ -294,14 +279,14 @@ class LoadedPolicy(policy_io.PurePolicy):
       policy_io.check_finite(operation, features, has_envs)
 
   def _state(self, outputs: dict[str, tf.Tensor]) -> PolicyState:
-    """Takes the state out of the outputs of a signature."""
+    """Removes the state from the outputs of a signature, and returns it."""
     tensors = {name: outputs.pop(name) for name in self._arguments}
     return PolicyState(tensors, self._leaves, self.path)
 
   def _signature_spec(
     self, signature: str, declared: Mapping[str, specs.ExtendedTensorSpec]
   ) -> specs.TensorSpecStruct:
-    """Returns the declared specs that a signature takes: optional ones it may not."""
+    """Returns the declared specs that a signature takes."""
     taken = specs.TensorSpecStruct()
     if signature not in self._signatures:
       return taken
@@ -325,11 +310,10 @@ class LoadedPolicy(policy_io.PurePolicy):
 
 
 class _Call:
-  """Calls a signature with tensors by argument, of the right dtypes.
+  """Calls a signature with tensors by argument.
 
-  The call of a `ConcreteFunction` binds and casts its arguments in Python, which costs
-  160 us where there are eight. On a host without accelerators the op that runs the
-  function does without. Elsewhere TensorFlow has to place arguments on devices first.
+  A `ConcreteFunction` binds and casts its arguments in Python, 160 us for eight. On a
+  host without accelerators the op that runs the function is called directly.
   """
 
   def __init__(self, function: Any) -> None:
@@ -388,20 +372,14 @@ class LoadedExport(LoadedPolicy):
 
 
 class _ExactFeatures:
-  """Recognises arrays by path of exactly the shapes and dtypes that specs ask for.
+  """Accepts arrays by path with exactly the shapes and dtypes of specs.
 
-  The full check of a structure costs 0.1 ms, a sixth of a small policy's step. What it
-  would accept in nearly every step is known beforehand; anything else, another nesting
-  or a tensor, is left to the full check, which also has the errors.
+  The full check of a structure costs 0.1 ms, a sixth of a small policy's step; it is
+  only needed for other observations, and for the error.
   """
 
   def __init__(self, spec: specs.TensorSpecStruct) -> None:
-    """Prepares the check.
-
-    Args:
-      spec: by path, without the axis of environments.
-    """
-    # Strings and open shapes have no one array type to compare with.
+    # Strings and open shapes need the full check.
     self._is_exact = all(
       leaf.shape.is_fully_defined() and np.dtype(leaf.dtype.as_numpy_dtype) != object
       for leaf in spec.values()
@@ -413,12 +391,7 @@ class _ExactFeatures:
     ]
 
   def take(self, features: Any, num_envs: int) -> dict[str, np.ndarray] | None:
-    """Returns the features by path, or None where they have to be looked at closely.
-
-    Args:
-      features: what a user gives.
-      num_envs: size of the first axis.
-    """
+    """Returns the features by path; None if they need the full check."""
     if not self._is_exact or not isinstance(features, Mapping):
       return None
     taken = {}
@@ -435,7 +408,7 @@ class _ExactFeatures:
 
 
 def _arguments(signature: Any) -> dict[str, tf.TensorSpec]:
-  """Returns what a signature takes, by name."""
+  """Returns the arguments of a signature, by name."""
   args, kwargs = signature.structured_input_signature
   return {**{spec.name: spec for spec in tf.nest.flatten(args)}, **kwargs}
 
@@ -443,13 +416,10 @@ def _arguments(signature: Any) -> dict[str, tf.TensorSpec]:
 def read_signatures(
   path: str,
 ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-  """Reads what the signatures of an export take and give, without its graph.
+  """Reads inputs and outputs of an export's signatures, without loading its graph.
 
-  Args:
-    path: the folder of one export.
   Returns:
-    By the signature's name (what it takes, what it gives): by name (shape with None for
-    open sizes, dtype).
+    (inputs, outputs) by signature; each is (shape, dtype) by name.
   Raises:
     SpecError: saved_model.pb is damaged.
   """
@@ -471,11 +441,7 @@ def _described(tensors: Mapping[str, Any]) -> dict[str, tuple[list[int | None], 
 
 
 def _read_saved_model(path: str) -> Any:
-  """Reads the graph; tells a damaged one from anything else that is wrong with a model.
-
-  Raises:
-    SpecError: saved_model.pb is no SavedModel.
-  """
+  """Reads saved_model.pb; raises a SpecError if it is damaged."""
   file = os.path.join(path, SAVED_MODEL)
   with tf.io.gfile.GFile(file, "rb") as f:
     data = f.read()
@@ -494,7 +460,7 @@ def _read_saved_model(path: str) -> Any:
 
 
 def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Returns the specs of what arrives once per step: no stack, no sequence axis."""
+  """Returns the specs of single frames: no stack, no sequence axis."""
   frames = specs.TensorSpecStruct()
   for path, spec in feature_spec.items():
     frames[path] = specs.ExtendedTensorSpec.from_spec(
@@ -504,7 +470,7 @@ def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct
 
 
 def _inputs(taken: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]]:
-  """Returns path, argument and dtype of what a signature takes."""
+  """Returns path, argument and dtype of a signature's inputs."""
   return [(path, specs.signature_key(path), spec.dtype) for path, spec in taken.items()]
 
 
@@ -567,7 +533,7 @@ def _check_batch(
 def _by_argument(
   serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]], names: Sequence[str]
 ) -> dict[str, list[bytes]]:
-  """Returns records by the names of the arguments that take them."""
+  """Returns records by argument."""
   if not isinstance(serialized, Mapping):
     serialized = {"": serialized}
   given_names = records_arguments(serialized)
@@ -579,3 +545,114 @@ def _by_argument(
       "by dataset_key."
     )
   return given
+
+
+Arrays = dict[str, np.ndarray]
+_FEATURES, _LABELS = "condition/features/", "condition/labels/"
+_INFERENCE = "inference/features/"
+# Samples that a task is learned from, where a model takes any number of them.
+_SAMPLES = 8
+
+
+class OneTask:
+  """Lets a model that learns tasks learn one from an episode, and predict in it.
+
+  The samples of the task are windows of the episode itself, evenly spread.
+
+  Attributes:
+    feature_spec: the raw features of a step, by path.
+    label_spec: the labels of the samples, by path.
+    is_searched: whether the model scores candidate actions, which data lacks.
+  """
+
+  def __init__(
+    self,
+    adaptation_spec: Mapping[str, specs.ExtendedTensorSpec],
+    feature_spec: Mapping[str, specs.ExtendedTensorSpec],
+    time_offsets: Mapping[str, Any] | None = None,
+  ) -> None:
+    """Reads the specs of an export.
+
+    Args:
+      adaptation_spec: of `get_adaptation_specification`.
+      feature_spec: of `get_feature_specification`: of whole tasks, and of a step.
+      time_offsets: of stacks, by path of the adaptation's specs.
+    Raises:
+      SpecError: a sample is a sequence.
+    """
+    found = []
+    for path, spec in adaptation_spec.items():
+      name = path.removeprefix(_FEATURES)
+      if not spec.shape[1:].is_fully_defined():
+        found.append(errors.Mismatch(path, "samples of one window each", "sequences"))
+      elif path.startswith(_FEATURES) and name not in feature_spec:
+        found.append(errors.Mismatch(path, "all samples together", "numbered ones"))
+    if found:
+      raise errors.mismatch_error("learn a task of an episode", found)
+    self._spec = adaptation_spec
+    self.feature_spec = specs.TensorSpecStruct(
+      # An export marks features of a step as optional.
+      (name, specs.ExtendedTensorSpec.from_spec(feature_spec[name], is_optional=False))
+      for path in adaptation_spec
+      for name in [path.removeprefix(_FEATURES)]
+      if path.startswith(_FEATURES)
+    )
+    self.is_searched = any(
+      adaptation_spec[_FEATURES + path].shape[1:] != inferred.shape[1:]
+      for path in self.feature_spec
+      if (inferred := feature_spec.get(_INFERENCE + path)) is not None
+    )
+    self.label_spec = specs.TensorSpecStruct()
+    for path, spec in adaptation_spec.items():
+      if path.startswith(_LABELS):
+        label = path.removeprefix(_LABELS)
+        self.label_spec[label] = specs.ExtendedTensorSpec.from_spec(
+          spec,
+          shape=spec.shape[1:],
+          name=(spec.name or label).removeprefix("condition_labels/"),
+          time_offsets=(time_offsets or {}).get(path, 0),
+        )
+
+  @classmethod
+  def of(cls, predictor: Any) -> OneTask | None:
+    """Returns the task of a predictor's model; None for models without tasks."""
+    spec = predictor.get_adaptation_specification()
+    if not spec:
+      return None
+    record = predictor.get_policy_record()
+    offsets = None if record is None else record.adaptation_offsets
+    return cls(spec, predictor.get_feature_specification(), offsets)
+
+  def condition(
+    self, features: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]
+  ) -> Arrays:
+    """Returns the samples of a task, [1, samples, ...], from windows, [n, ...]."""
+    found = {}
+    for path, spec in self._spec.items():
+      source = labels if path.startswith(_LABELS) else features
+      values = source[path.removeprefix(_LABELS).removeprefix(_FEATURES)]
+      rows = np.linspace(0, len(values) - 1, spec.shape[0] or _SAMPLES).astype(int)
+      found[path] = values[rows][np.newaxis]
+    return found
+
+  def predict(
+    self,
+    predict: Callable[[Any], Arrays],
+    condition: Mapping[str, np.ndarray],
+    features: Mapping[str, np.ndarray],
+  ) -> Arrays:
+    """Returns a model's outputs for windows in the task; none if `is_searched`.
+
+    Args:
+      predict: of the model.
+      condition: of `condition`.
+      features: windows by path, [n, ...].
+    """
+    if self.is_searched:
+      return {}
+    count = len(next(iter(features.values())))
+    asked = {f"{_INFERENCE}{p}": features[p][np.newaxis] for p in self.feature_spec}
+    outputs = predict({**condition, **asked})
+    return {
+      name: value[0] for name, value in outputs.items() if value.shape[:2] == (1, count)
+    }

@@ -1,9 +1,10 @@
-"""Policies: what chooses actions, over models that predict them."""
+"""Policies: choose actions, by a model or without one, and explore."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -17,16 +18,12 @@ from t2r_seq.policies import predictors
 class Policy(abc.ABC):
   """Chooses actions, with a predictor or without one.
 
-  `SelectAction` keeps the name that it has in Tensor2Robot; the loops of
-  `t2r_seq.actors` call `sample_action`.
+  `SelectAction` keeps its name of Tensor2Robot; the loops of `t2r_seq.actors` call
+  `sample_action`.
   """
 
   def __init__(self, predictor: predictors.AbstractPredictor | None = None) -> None:
-    """Creates the policy.
-
-    Args:
-      predictor: what it asks; None for a policy that needs no model.
-    """
+    """Creates the policy; predictor is None for a policy without a model."""
     self._predictor = predictor
 
   @abc.abstractmethod
@@ -37,19 +34,15 @@ class Policy(abc.ABC):
       state: the observation.
       context: further features that hold for the episode, or None.
       timestep: the number of the step in its episode, from 0, or None.
-    Returns:
-      The action.
     """
 
   def sample_action(self, obs: Any, explore_prob: float = 0.0) -> tuple[Any, Any]:
-    """Selects an action, as the loops of `t2r_seq.actors` ask for it.
+    """Selects an action; returns it, and anything to record beside it or None.
 
     Args:
       obs: the observation.
-      explore_prob: the probability of an exploring action; a policy that doesn't
-        explore, or does so by its own schedule, ignores it.
-    Returns:
-      The action, and anything worth keeping beside it (or None).
+      explore_prob: the probability of an exploring action; policies that do not
+        explore, or have a schedule, ignore it.
     """
     del explore_prob
     return self.SelectAction(obs, None, None), None
@@ -61,10 +54,10 @@ class Policy(abc.ABC):
 
     Args:
       observations: the batch of observations of a `gymnasium.vector` environment.
-      is_first: bool `[N]`; where an episode starts, which takes the place of `reset`.
+      is_first: bool `[N]`; where an episode starts, in place of `reset`.
       explore_prob: as for `sample_action`.
     Returns:
-      N actions, and N objects worth keeping beside them (or None).
+      N actions, and N objects to record beside them.
     Raises:
       NotImplementedError: this policy acts in one environment at a time.
     """
@@ -76,23 +69,18 @@ class Policy(abc.ABC):
     )
 
   def reset(self) -> None:  # noqa: B027
-    """Forgets the episode before."""
+    """Starts an episode."""
 
   def seed(self, seed: int, env: int = 0) -> None:  # noqa: B027
-    """Makes the policy's own randomness in an environment repeatable from here on."""
+    """Makes the policy's random numbers in an environment repeatable."""
 
   def restore(self) -> bool:
-    """Loads the newest model there is; called between episodes.
-
-    The loops of `t2r_seq.actors` ask for no more than this, of policies of any class:
-    where there is no model to act with yet, `restore` raises `NoModelError`, and an
-    initial policy acts, if there is one.
+    """Loads the newest model; called between episodes.
 
     Returns:
-      Whether the newest model is in use; True without a predictor. False with a model
-      in use means that the newest is broken.
+      Whether the newest model is in use; False if it is broken and an older one acts.
     Raises:
-      NoModelError: there is no model at all.
+      NoModelError: there is no model yet; an initial policy acts, if there is one.
     """
     if self._predictor is None:
       return True
@@ -101,13 +89,13 @@ class Policy(abc.ABC):
     return is_newest
 
   def init_randomly(self) -> None:
-    """Gives the model random weights, where the predictor can."""
+    """Gives the model random weights, if the predictor can."""
     if self._predictor is not None:
       self._predictor.init_randomly()
 
   @property
   def global_step(self) -> int:
-    """The training step of the model in use; -1 before it is there, 0 without one."""
+    """The training step of the model; -1 before it is loaded, 0 without one."""
     return 0 if self._predictor is None else self._predictor.global_step
 
   @property
@@ -117,7 +105,7 @@ class Policy(abc.ABC):
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step of the training data to the next one, if that is known."""
+    """Seconds from a step of the training data to the next one, if known."""
     return None if self._predictor is None else self._predictor.control_period
 
 
@@ -133,10 +121,10 @@ def pack_observation(
 
 @gin.configurable
 class RegressionPolicy(Policy):
-  """Acts as the model says, from single observations.
+  """Executes the model's action, from single observations.
 
-  The frames that the model stacks are kept by the exported model itself, so the policy
-  is the same for a stack of 1 and of 16: it says only where an episode starts.
+  The exported model keeps the frames that it stacks, so that the policy is the same for
+  a stack of 1 and of 16.
   """
 
   def __init__(
@@ -148,7 +136,7 @@ class RegressionPolicy(Policy):
 
     Args:
       predictor: has `step`.
-      action_key: the model's output that is the action; of an action of several parts,
+      action_key: the model's output that is the action; for an action of several parts,
         the output of each by the name of the part.
     """
     super().__init__(predictor)
@@ -162,7 +150,7 @@ class RegressionPolicy(Policy):
     self._is_first = True
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes what the model draws in an environment repeatable from here on."""
+    """Makes the model's random numbers in an environment repeatable."""
     self._steps.seed(seed, env)
 
   def restore(self) -> bool:
@@ -174,17 +162,13 @@ class RegressionPolicy(Policy):
   def SelectAction(
     self, state: Any, context: Any = None, timestep: int | None = None
   ) -> Any:
-    """Selects the action for one observation.
+    """Selects the action for one observation, without a batch axis.
 
     Args:
-      state: the observation: a dictionary by path, or one array for one feature.
-        Lists, and arrays of another dtype of the same kind, are converted. Has it a
-        `timestamp`, in seconds, there is a warning where observations come at another
-        rate than the steps of training did.
+      state: the observation: a dictionary by path, or one array for one feature; with a
+        `timestamp`, in seconds, another rate than in training is warned of.
       context: further features by path, or None.
-      timestep: 0 starts an episode, as `reset` does; else not used.
-    Returns:
-      The action, without a batch axis.
+      timestep: 0 starts an episode, as `reset` does.
     """
     return self._act(state, context, timestep)[0]
 
@@ -215,10 +199,10 @@ class RegressionPolicy(Policy):
     return self._act_all(features, np.asarray(is_first), timestamp)
 
   def start_episode(self, env: int = 0) -> None:
-    """Forgets what exploration remembers of an environment; here there is nothing."""
+    """Resets the exploration in an environment; here there is none."""
 
   def explore(self, action: Any, env: int = 0) -> Any:
-    """Changes the model's action in one environment; here not at all."""
+    """Changes the model's action in one environment; by default not."""
     del env
     return action
 
@@ -243,7 +227,7 @@ class RegressionPolicy(Policy):
     if num_envs != self._num_envs:
       self._steps.reset(num_envs)
       self._num_envs = num_envs
-    # Predictors of a project's own need not know of times.
+    # A project's own predictor may have no timestamps.
     timed = {} if timestamp is None else {policy_io.TIMESTAMP: timestamp}
     outputs = self._steps.step(features, is_first, **timed)
     key = self._action_key
@@ -261,7 +245,294 @@ class RegressionPolicy(Policy):
       parts = {name: outputs[each][env] for name, each in keys.items()}
       action = parts if isinstance(key, Mapping) else parts[""]
       actions.append(self.explore(action, env))
-    kept = [
+    rows = [
       {name: value[env] for name, value in outputs.items()} for env in range(num_envs)
     ]
-    return actions, kept
+    return actions, rows
+
+
+class Generators:
+  """Independent random generators, one an environment."""
+
+  def __init__(self, seed: int | None) -> None:
+    self._seed = seed
+    self._by_env: dict[int, np.random.Generator] = {}
+
+  def seed(self, seed: int, env: int) -> None:
+    """Restarts an environment's generator."""
+    self._by_env[env] = np.random.default_rng(seed)
+
+  def __getitem__(self, env: int) -> np.random.Generator:
+    if env not in self._by_env:
+      seeds = None if self._seed is None else [self._seed, env] if env else self._seed
+      self._by_env[env] = np.random.default_rng(seeds)
+    return self._by_env[env]
+
+
+class _ExploringPolicy(RegressionPolicy):
+  """A `RegressionPolicy` with random numbers for each environment."""
+
+  def __init__(
+    self,
+    predictor: predictors.AbstractPredictor,
+    action_key: str,
+    seed: int | None,
+  ) -> None:
+    super().__init__(predictor, action_key)
+    self._rngs = Generators(seed)
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes model and exploration in an environment repeatable."""
+    super().seed(seed, env)
+    self._rngs.seed(seed, env)
+
+
+@gin.configurable
+class OUExploreRegressionPolicy(_ExploringPolicy):
+  """Adds the noise of an Ornstein-Uhlenbeck process: it drifts from step to step."""
+
+  def __init__(
+    self,
+    predictor: predictors.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "inference_output",
+    theta: float = 0.2,
+    sigma: float = 0.15,
+    use_noise: bool = True,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the policy.
+
+    Args:
+      predictor: has `step`.
+      action_key: the model's output that is the action.
+      theta: the share of the noise that decays each step, in [0, 1].
+      sigma: the standard deviation of the noise added each step, in units of the
+        action.
+      use_noise: False executes the model's action.
+      seed: of the noise.
+    """
+    super().__init__(predictor, action_key, seed)
+    self._theta, self._sigma, self._use_noise = theta, sigma, use_noise
+    self._noise: dict[int, Any] = {}
+
+  def reset(self) -> None:
+    """Starts an episode, without noise."""
+    super().reset()
+    self._noise.clear()
+
+  def start_episode(self, env: int = 0) -> None:
+    """Starts an environment's episode, without noise."""
+    self._noise.pop(env, None)
+
+  def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
+    """Adds the noise of this step."""
+    if not self._use_noise:
+      return action
+    kick = self._sigma * self._rngs[env].standard_normal(action.shape)
+    self._noise[env] = (1.0 - self._theta) * self._noise.get(env, 0.0) + kick
+    return (action + self._noise[env]).astype(action.dtype)
+
+
+@gin.configurable
+class ScheduledExplorationRegressionPolicy(_ExploringPolicy):
+  """Adds Gaussian noise whose standard deviation is linear in the training step."""
+
+  def __init__(
+    self,
+    predictor: predictors.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "inference_output",
+    stddev_0: float = 0.2,
+    slope: float = 0.0,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the policy.
+
+    Args:
+      predictor: has `step`, and a `global_step`.
+      action_key: the model's output that is the action.
+      stddev_0: the standard deviation at step 0, in units of the action.
+      slope: its change each training step; negative to explore less over time.
+      seed: of the noise.
+    """
+    super().__init__(predictor, action_key, seed)
+    self._stddev_0, self._slope = stddev_0, slope
+
+  @property
+  def stddev(self) -> float:
+    """The standard deviation at the model's training step, never below 0."""
+    return max(self._stddev_0 + self._slope * self.global_step, 0.0)
+
+  def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
+    """Adds the noise of this step."""
+    noise = self.stddev * self._rngs[env].standard_normal(action.shape)
+    return (action + noise).astype(action.dtype)
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class LinearSchedule:
+  """A number that changes linearly from `initial` to `final` over `num_steps` steps."""
+
+  initial: float = 1.0
+  final: float = 0.05
+  num_steps: int = 10000
+
+  def __call__(self, step: int) -> float:
+    """Returns the number at a training step."""
+    done = min(max(step, 0) / self.num_steps, 1.0)
+    return self.initial + done * (self.final - self.initial)
+
+
+@gin.configurable
+class EpsilonGreedyPolicy(_ExploringPolicy):
+  """Chooses the action of the highest score; with probability epsilon a random one.
+
+  For models with one score for each of a few actions, e.g. 'q_predicted' or
+  'a_predicted', [B, num_actions]. The action is its number.
+  """
+
+  def __init__(
+    self,
+    predictor: predictors.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "q_predicted",
+    epsilon: float | Callable[[int], float] = 0.0,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the policy; by default a greedy one.
+
+    Args:
+      predictor: has `step`.
+      action_key: the model's output that scores the actions.
+      epsilon: the probability of a random action, or a function of the training step,
+        such as a `LinearSchedule`.
+      seed: of the random actions.
+    """
+    super().__init__(predictor, action_key, seed)
+    self._epsilon = epsilon
+
+  @property
+  def epsilon(self) -> float:
+    """The probability of a random action at the model's training step."""
+    if callable(self._epsilon):
+      return float(self._epsilon(self.global_step))
+    return self._epsilon
+
+  def explore(self, action: np.ndarray, env: int = 0) -> Any:
+    """Chooses by the scores, [num_actions]."""
+    if action.ndim != 1:
+      raise errors.SpecError(
+        f"EpsilonGreedyPolicy: {self._action_key}: expected one score for each action, "
+        f"(batch, num_actions), got {errors.describe(action)} of one environment."
+      )
+    rng = self._rngs[env]
+    # Both are always drawn, so that epsilon does not change later random numbers.
+    is_random, anyone = rng.random() < self.epsilon, rng.integers(len(action))
+    return np.int64(anyone if is_random else np.argmax(action))
+
+
+@gin.configurable
+class PerEpisodeSwitchPolicy(Policy):
+  """Chooses at random, each episode, between an exploring and a greedy policy.
+
+  E.g. a scripted policy, for some successes to learn from, and a learned one.
+  """
+
+  def __init__(
+    self,
+    explore_policy_class: Callable[[], Policy] = gin.REQUIRED,
+    greedy_policy_class: Callable[[], Policy] = gin.REQUIRED,
+    explore_prob: float = gin.REQUIRED,
+    seed: int | None = None,
+  ) -> None:
+    """Creates both policies.
+
+    Args:
+      explore_policy_class: makes the exploring policy.
+      greedy_policy_class: makes the greedy policy.
+      explore_prob: the probability of an exploring episode, in [0, 1].
+      seed: of the choice.
+    Raises:
+      ValueError: explore_prob is no probability.
+    """
+    super().__init__()
+    if not 0.0 <= explore_prob <= 1.0:
+      raise ValueError(
+        "PerEpisodeSwitchPolicy: explore_prob must be between 0 and 1, got "
+        f"{explore_prob}."
+      )
+    self._explore_policy = explore_policy_class()
+    self._greedy_policy = greedy_policy_class()
+    self._explore_prob = explore_prob
+    self._rngs = Generators(seed)
+    self._is_exploring: dict[int, bool] = {}
+
+  def reset(self) -> None:
+    """Starts an episode and chooses its policy."""
+    self._toss(0)
+    self._active_policy.reset()
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes the choice and both policies repeatable."""
+    # With the same seed the choice would depend on the noise.
+    coin, explore, greedy = np.random.SeedSequence(seed).generate_state(3)
+    self._rngs.seed(int(coin), env)
+    # A policy for one environment may have no argument `env`.
+    which = (env,) if env else ()
+    self._explore_policy.seed(int(explore), *which)
+    self._greedy_policy.seed(int(greedy), *which)
+
+  def init_randomly(self) -> None:
+    """Gives both policies' models random weights."""
+    self._explore_policy.init_randomly()
+    self._greedy_policy.init_randomly()
+
+  def restore(self) -> bool:
+    """Loads the newest models of both policies; returns whether both are."""
+    restored = [self._explore_policy.restore(), self._greedy_policy.restore()]
+    return all(restored)
+
+  @property
+  def global_step(self) -> int:
+    """The training step of the greedy policy."""
+    return self._greedy_policy.global_step
+
+  @property
+  def model_path(self) -> str:
+    """The path of the greedy policy's model."""
+    return self._greedy_policy.model_path
+
+  def SelectAction(self, state: Any, context: Any, timestep: int | None) -> Any:
+    """Selects the active policy's action."""
+    return self._active_policy.SelectAction(state, context, timestep)
+
+  def sample_action(self, obs: Any, explore_prob: float = 0.0) -> tuple[Any, Any]:
+    """Selects the active policy's action."""
+    return self._active_policy.sample_action(obs, explore_prob)
+
+  def sample_actions(
+    self, observations: Any, is_first: Any, explore_prob: float = 0.0
+  ) -> tuple[list[Any], list[Any]]:
+    """Selects the active policy's action in each of N environments.
+
+    Both policies are called, so that each has the history of every environment.
+    """
+    for env in np.flatnonzero(is_first):
+      self._toss(int(env))
+    args = (observations, is_first, explore_prob)
+    explored = self._explore_policy.sample_actions(*args)
+    greedy = self._greedy_policy.sample_actions(*args)
+    chosen = [
+      explored if self._is_exploring[env] else greedy for env in range(len(is_first))
+    ]
+    return (
+      [actions[env] for env, (actions, _) in enumerate(chosen)],
+      [records[env] for env, (_, records) in enumerate(chosen)],
+    )
+
+  @property
+  def _active_policy(self) -> Policy:
+    is_exploring = self._is_exploring.get(0, False)
+    return self._explore_policy if is_exploring else self._greedy_policy
+
+  def _toss(self, env: int) -> None:
+    self._is_exploring[env] = self._rngs[env].random() < self._explore_prob

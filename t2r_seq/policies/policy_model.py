@@ -1,19 +1,29 @@
-"""What a model tells of itself, so that a policy can be exported from it."""
+"""The interface of models that can be exported as policies, and an export's record."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import contextvars
+import dataclasses
+import json
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import specs
+from t2r_seq import errors, specs
+from t2r_seq.lite.policy_io import Leaf
+from t2r_seq.lite.texts import HashedWords
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
-from t2r_seq.windows.cut import Padding
+from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
+from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
+
+POLICY_RECORD = "policy.json"
+OPERATIVE_CONFIG = "operative_config.gin"
+_STATES = ("state", "embedded_state")
 
 _noted: contextvars.ContextVar[dict[str, tf.Tensor] | None] = contextvars.ContextVar(
   "network_inputs", default=None
@@ -23,7 +33,7 @@ _noted: contextvars.ContextVar[dict[str, tf.Tensor] | None] = contextvars.Contex
 @tf.autograph.experimental.do_not_convert
 @contextlib.contextmanager
 def noting_network_inputs() -> Iterator[dict[str, tf.Tensor]]:
-  """Gives a dictionary that is filled with what the network is given inside."""
+  """Yields a dictionary that collects the inputs of the network."""
   noted: dict[str, tf.Tensor] = {}
   token = _noted.set(noted)
   try:
@@ -34,40 +44,40 @@ def noting_network_inputs() -> Iterator[dict[str, tf.Tensor]]:
 
 @tf.autograph.experimental.do_not_convert
 def note_network_inputs(features: SpecStructure) -> None:
-  """Tells whoever asks what the network is given, after all preprocessing.
+  """Records the inputs of the network, after all preprocessing, for `inspect`.
 
-  `T2RModel.pack` does so. Where the network is asked several times in a step, as by a
-  search, the first time counts.
+  `T2RModel.pack` calls it. If a step calls the network several times, as a search does,
+  the first call counts.
   """
   noted = _noted.get()
   if noted is None or noted:
     return
   graph = tf.compat.v1.get_default_graph()
   for path, value in specs.flatten_spec_structure(features).items():
-    # What is made inside of a loop's body cannot be looked at from outside.
+    # Tensors of a loop's body are not visible outside of it.
     if tf.is_tensor(value) and getattr(value, "graph", None) is graph:
       noted[path] = value
 
 
 class PolicyModel(abc.ABC):
-  """The side of a model that its exported policy is made of; `T2RModel` is one.
+  """A model that can be exported as a policy, such as a `T2RModel`.
 
-  By default a step of the policy is one call of `export_outputs`, and all that the
-  policy remembers are the frames that the specs' time offsets ask for.
+  By default a step of the policy is one call of `export_outputs`, and its state has the
+  frames that the time offsets of the specs need.
   """
 
-  # Whether a step draws random numbers; the policy then keeps a seed per environment.
+  # Whether a step needs random numbers; the state then has a seed an environment.
   is_seeded = False
 
   @property
   @abc.abstractmethod
   def preprocessor(self) -> Any:
-    """The preprocessor; its in specs in mode 'infer' are what the policy is given."""
+    """The preprocessor; its in specs in mode 'infer' are the policy's features."""
 
   @property
   @abc.abstractmethod
   def padding(self) -> Padding:
-    """What a window shows beyond the ends of an episode."""
+    """The padding of windows beyond the ends of an episode."""
 
   @property
   @abc.abstractmethod
@@ -77,7 +87,7 @@ class PolicyModel(abc.ABC):
   @property
   @abc.abstractmethod
   def named_variables(self) -> dict[str, tf.Variable]:
-    """All variables, by the names that checkpoints have of them."""
+    """All variables, by their names in checkpoints."""
 
   @abc.abstractmethod
   def export_outputs(self, raw_features: SpecStructure) -> dict[str, tf.Tensor]:
@@ -85,7 +95,7 @@ class PolicyModel(abc.ABC):
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step to the next one in the training data, if that is known."""
+    """Seconds from a step to the next one in the training data, if known."""
     return None
 
   @property
@@ -95,35 +105,26 @@ class PolicyModel(abc.ABC):
 
   @property
   def execution(self) -> ChunkExecution | None:
-    """How the policy executes the model's action chunks; None hands them out whole."""
+    """How the policy executes the model's action chunks; None returns them whole."""
     return None
 
   def get_recurrent_state_specification(self, mode: str) -> SpecStructure:
-    """Returns the specs of what a network carries from step to step; by default none.
+    """Returns the specs of a recurrent state, without the batch axis; by default none.
 
-    E.g. the two states of an LSTM, of one environment, without the batch axis.
+    E.g. the two states of an LSTM.
     """
     del mode
     return TensorSpecStruct()
 
   def initial_recurrent_state(self, batch_size: tf.Tensor) -> SpecStructure:
-    """Returns the state that episodes begin with; by default zeros.
-
-    Override it for a learned one.
-
-    Args:
-      batch_size: int32 scalar, a number of environments.
-    Returns:
-      Tensors [batch_size, ...], in the structure of
-      `get_recurrent_state_specification`.
-    """
+    """Returns the recurrent state before an episode, [batch_size, ...]; zeros."""
     spec = self.get_recurrent_state_specification(specs.ModeKeys.INFER)
     return specs.map_leaves(
       lambda leaf: tf.zeros(tf.concat([[batch_size], leaf.shape], 0), leaf.dtype), spec
     )
 
   def step_paths(self, raw_paths: list[str]) -> list[str]:
-    """Says which of the raw features a step of the policy is given; by default all."""
+    """Returns the raw features of a step of the policy; by default all."""
     return raw_paths
 
   def export_step(
@@ -132,14 +133,14 @@ class PolicyModel(abc.ABC):
     recurrent_state: SpecStructure,
     seeds: tf.Tensor | None,
   ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
-    """Maps what a step of the policy sees to outputs, and the state to the next one.
+    """Computes a step of the policy.
 
     Args:
       raw_features: whole windows of `step_paths`, [N, ...]; of sequences one step,
         [N, 1, ...].
-      recurrent_state: [N, ...], as `get_recurrent_state_specification` says.
-      seeds: int32 [N, 2], one for each environment and never the same twice, for
-        `tf.random.stateless_*`; None where the model is not `is_seeded`.
+      recurrent_state: see `get_recurrent_state_specification`, [N, ...].
+      seeds: int32 [N, 2], never the same twice, for `tf.random.stateless_*`; None
+        unless the model is `is_seeded`.
     Returns:
       (outputs by name, [N, ...]; the next recurrent state).
     """
@@ -148,28 +149,164 @@ class PolicyModel(abc.ABC):
 
   @property
   def step_model(self) -> PolicyModel:
-    """The model whose raw features a step of the policy is given; by default this."""
+    """The model whose raw features a step of the policy takes; by default this."""
     return self
 
   def keeps_state(self, path: str) -> bool:
-    """Whether a part of the recurrent state outlives episodes, until the reset."""
+    """Whether a part of the recurrent state survives episodes, until the reset."""
     del path
     return False
 
   def get_adaptation_specification(self) -> SpecStructure | None:
-    """Returns the raw features that `adapt` takes; None: the model does not adapt."""
+    """Returns the raw features of `adapt`; None if the model does not adapt."""
     return None
 
   def adaptation_offsets(self) -> dict[str, list[int]]:
-    """Returns the time offsets of those of them that are windows, by path."""
+    """Returns the time offsets of the windows among them, by path."""
     return {}
 
   def adapt(self, raw_features: SpecStructure) -> SpecStructure:
-    """Maps what a task is learned from to the parts of the state that hold it.
+    """Learns tasks.
 
     Args:
-      raw_features: fits `get_adaptation_specification`, [N, ...].
+      raw_features: see `get_adaptation_specification`, [N, ...].
     Returns:
-      Parts of the recurrent state, which `keeps_state`, by path, [N, ...].
+      The parts of the recurrent state that hold the tasks, by path, [N, ...].
     """
     raise NotImplementedError(f"{type(self).__name__} does not adapt.")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyRecord:
+  """How the policy of an export was trained, and how it acts.
+
+  Attributes:
+    padding: what windows showed beyond the ends of episodes in training.
+    control_period: seconds from a step of the training data to the next one; None
+      where the data do not say.
+    execution: how action chunks are executed; None for whole chunks.
+    normalization: the figures that are inside of the export, by 'features/<path>' or
+      'labels/<path>': mode, center and scale; None where nothing is normalised.
+    adaptation_offsets: the time offsets of what a task is learned from, by path, where
+      a sample is a window; None where none is.
+    source_preprocessing: stages between the stored data and the model's preprocessor
+      in training, by source; '' if there is one source. They are not in the export.
+      None if there are none. Each has a name, 'stage', and options.
+    texts: how the texts of each path become vectors; None without texts.
+    state: where each part of the state of a step is, by path; None without a step.
+    embedded_state: the same for a step that takes vectors for texts.
+  """
+
+  padding: Padding = DEFAULT_PADDING
+  control_period: float | None = None
+  execution: ChunkExecution | None = None
+  normalization: dict[str, dict[str, Any]] | None = None
+  adaptation_offsets: dict[str, list[int]] | None = None
+  source_preprocessing: dict[str, list[dict[str, Any]]] | None = None
+  texts: dict[str, HashedWords] | None = None
+  state: dict[str, Leaf] | None = None
+  embedded_state: dict[str, Leaf] | None = None
+
+  def stages_of(self, source: str | None = None) -> list[dict[str, Any]] | None:
+    """Returns the stages of one source.
+
+    Args:
+      source: its name; None for one that has the same stages as all others.
+    Returns:
+      The stages; None if no source is given, and they differ.
+    Raises:
+      SpecError: there is no source of that name.
+    """
+    known = self.source_preprocessing or {}
+    if source is not None and source not in known:
+      want = f"one of {errors.listing(known)}" if known else "none, as there is one"
+      raise errors.SpecError(
+        f"source: expected {want}, got {source!r}.{errors.nearest(source, known)}"
+      )
+    if source is not None:
+      return known[source]
+    first, *others = [*known.values()] or [[]]
+    return first if all(other == first for other in others) else None
+
+  @classmethod
+  def of(cls, model: PolicyModel) -> PolicyRecord:
+    """Returns the record of a model's policy."""
+    return cls(
+      model.padding,
+      model.control_period,
+      model.execution,
+      adaptation_offsets=model.adaptation_offsets() or None,
+      source_preprocessing=(
+        dict(stages) if any((stages := model.source_preprocessing).values()) else None
+      ),
+    )
+
+  def to_fields(self) -> dict[str, Any]:
+    """Returns the fields for JSON."""
+    fields = dataclasses.asdict(self)
+    for name in _STATES:
+      leaves = getattr(self, name)
+      if leaves is not None:
+        fields[name] = {path: leaf.to_json() for path, leaf in leaves.items()}
+    return fields
+
+  def to_json(self) -> str:
+    """Returns the record as text."""
+    return json.dumps(self.to_fields(), indent=1) + "\n"
+
+  @classmethod
+  def from_fields(cls, fields: Mapping[str, Any]) -> PolicyRecord:
+    """Reads the output of `to_fields`; a lite folder may lack newer fields."""
+    padding, execution = fields["padding"], fields["execution"]
+    if execution is not None:
+      outputs = tuple(execution["outputs"])
+      execution = ChunkExecution(**{**execution, "outputs": outputs})
+    padding = padding if isinstance(padding, str) else tuple(padding)
+    texts = fields.get("texts")
+    if texts is not None:
+      texts = {path: HashedWords(**words) for path, words in texts.items()}
+    states = {
+      name: {path: Leaf.from_json(leaf) for path, leaf in fields[name].items()}
+      for name in _STATES
+      if fields.get(name) is not None
+    }
+    return cls(
+      check_padding(padding),
+      fields["control_period"],
+      execution,
+      fields.get("normalization"),
+      fields.get("adaptation_offsets"),
+      fields.get("source_preprocessing"),
+      texts,
+      **states,
+    )
+
+  @classmethod
+  def load(cls, export_path: str) -> PolicyRecord:
+    """Reads the record of an export.
+
+    Args:
+      export_path: the folder of one export.
+    Raises:
+      SpecError: the file is missing or damaged.
+    """
+    path = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY, POLICY_RECORD)
+    try:
+      with tf.io.gfile.GFile(path, "r") as f:
+        return cls.from_fields(json.loads(f.read()))
+    except (
+      AttributeError,
+      KeyError,
+      TypeError,
+      ValueError,
+      tf.errors.OpError,
+    ) as error:
+      raise errors.SpecError(
+        f"load export: {path}: expected the record of a policy, got "
+        f"{type(error).__name__}: {error}. Copy or export it again."
+      ) from error
+
+
+def operative_config_path(export_path: str) -> str:
+  """Returns where an export keeps the gin config of its training, if there was one."""
+  return os.path.join(export_path, EXTRA_ASSETS_DIRECTORY, OPERATIVE_CONFIG)

@@ -12,8 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.policies.policy_model import PolicyModel
-from t2r_seq.policies.policy_record import PolicyRecord
+from t2r_seq.policies.policy_model import PolicyModel, PolicyRecord
 from t2r_seq.policies.policy_step import (
   GIVEN_EACH_STEP,
   RECURRENT,

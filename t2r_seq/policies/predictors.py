@@ -18,7 +18,7 @@ from absl import logging
 from t2r_seq import errors, specs
 from t2r_seq.lite.policy_io import Inspection, StatefulPolicy
 from t2r_seq.policies.loaded_export import LoadedExport, LoadedPolicy, scan_exports
-from t2r_seq.policies.policy_record import PolicyRecord
+from t2r_seq.policies.policy_model import PolicyRecord
 
 
 class NoModelError(ValueError):

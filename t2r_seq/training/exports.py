@@ -34,12 +34,12 @@ from t2r_seq.policies import (
   export_lite,
   exported_feature_specs,
 )
+from t2r_seq.policies.policy_model import OPERATIVE_CONFIG, POLICY_RECORD
 from t2r_seq.policies.policy_module import (
   EMBEDDED_STEP,
   stored_feature_specs,
   write_warmup_requests,
 )
-from t2r_seq.policies.policy_record import OPERATIVE_CONFIG, POLICY_RECORD
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.preprocessors.text_preprocessor import embedded_texts
 from t2r_seq.specs import ModeKeys
