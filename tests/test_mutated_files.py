@@ -200,7 +200,9 @@ def read_lite(path):
 def make_record():
   os.makedirs("export/assets.extra")
   execution = policies.ChunkExecution(2)
-  record = policies.PolicyRecord("repeat", 0.1, execution, {"pose": {"mean": [1.0]}})
+  record = policies.policy_model.PolicyRecord(
+    "repeat", 0.1, execution, {"pose": {"mean": [1.0]}}
+  )
   pathlib.Path("export/assets.extra/policy.json").write_text(record.to_json())
   return "export/assets.extra/policy.json"
 
@@ -353,7 +355,7 @@ KINDS = {
   "lite": (make_lite, of_json, read_lite),
   "lite state": (make_lite_state, flip, read_lite),
   "policy record": (
-    make_record, of_json, lambda _: policies.PolicyRecord.load("export"),
+    make_record, of_json, lambda _: policies.policy_model.PolicyRecord.load("export"),
   ),
   "Minari": (make_minari, of_json, lambda _: read_all("m")),
   "Minari's episode": (make_minari_episode, of_json, lambda _: read_all("m")),

@@ -13,10 +13,11 @@ import gin
 import numpy as np
 from absl import logging
 
-from t2r_seq import errors, files, policies, records, specs, windows
+from t2r_seq import errors, files, records, specs, windows
 from t2r_seq import replay as replay_lib
 from t2r_seq import store as store_lib
 from t2r_seq.actors import rollouts
+from t2r_seq.lite import policy_io
 from t2r_seq.records.files import token_path
 from t2r_seq.store.layout import Videos
 from t2r_seq.training import stopping
@@ -36,7 +37,7 @@ def flatten_step(step: rollouts.EpisodeStep) -> dict[str, Any]:
     isinstance(observation, Mapping),
     isinstance(action, Mapping),
   )
-  flat = policies.flatten_observation
+  flat = policy_io.flatten_observation
   return {
     **(flat(observation) if is_tree else {"observation": observation}),
     **(flat(action, "action/") if is_action_tree else {"action": action}),
@@ -76,7 +77,7 @@ def make_step_to_features(spec: specs.SpecStructure) -> StepToFeaturesFn:
     features = {}
     for path, leaf in leaves.items():
       if path in values:
-        value = policies.to_spec_dtype(path, values[path], leaf)
+        value = policy_io.to_spec_dtype(path, values[path], leaf)
         features[path] = (
           value.reshape(1) if path in vectors and not value.ndim else value
         )
@@ -109,7 +110,7 @@ def stack_steps(rows: Sequence[Mapping[str, Any]], spec: Any) -> specs.TensorSpe
     Numpy arrays by path: [T, ...] for sequence specs, the first step's value for the
     others.
   """
-  flat = [policies.flatten_observation(row) for row in rows]
+  flat = [policy_io.flatten_observation(row) for row in rows]
   return specs.TensorSpecStruct(
     (path, np.stack([row[path] for row in flat]) if leaf.is_sequence else flat[0][path])
     for path, leaf in spec.items()
@@ -374,7 +375,7 @@ class ReplaySink(EpisodeSink):
     if env not in self._writers:
       should_stop = None if self._stop is None else self._stop.is_set
       self._writers[env] = self._replay.writer(should_stop)
-    values = policies.flatten_observation(self._to_features(step))
+    values = policy_io.flatten_observation(self._to_features(step))
     if env in self._running:
       values = {p: v for p, v in values.items() if p not in self._context_paths}
     self._writers[env].append(values)

@@ -17,6 +17,7 @@ import numpy as np
 from t2r_seq import files
 from t2r_seq.cli import console, sources
 from t2r_seq.lite import lite_policy, policy_io
+from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.specs.names import VIDEO_FORMATS
 
 if TYPE_CHECKING:
@@ -512,13 +513,13 @@ def _render_lite(path: str) -> str:
 
 def _render_export(path: str) -> str:
   """Renders what an export holds; its graph is read, and not run."""
-  from t2r_seq import policies, specs
+  from t2r_seq import specs
   from t2r_seq.policies import loaded_export
   from t2r_seq.windows.cut import mask_paths
 
   assets = specs.load_t2r_assets_to_file(loaded_export.assets_path(path))
   spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
-  record = policies.PolicyRecord.load(path)
+  record = PolicyRecord.load(path)
   masks = mask_paths(spec)
   masked = set(masks.values())
   features = [

@@ -63,7 +63,7 @@ class Layout:
     state: what is remembered, by path.
     outputs: names of what a step gives.
     windows: what the network sees, by path.
-    record: the fields of `policies.PolicyRecord`; None of older folders.
+    record: the fields of `PolicyRecord`; None of older folders.
     export: where the export was that it was made of; '' of older folders.
   """
 
@@ -172,7 +172,7 @@ class LiteModel(policy_io.PurePolicy):
       raise _load_error(self.model_path, want, got) from error
 
   def describe(self) -> dict[str, Any]:
-    """Returns a description of the policy for JSON; see `policies.PolicyRecord`."""
+    """Returns a description of the policy for JSON; see `PolicyRecord`."""
     with open(os.path.join(self.model_path, SPECS_FILE), encoding="utf-8") as f:
       text = f.read()
     return {"model": self.model_path, "record": self.layout.record, "specs": text}

@@ -11,8 +11,8 @@ import gin
 import numpy as np
 
 from t2r_seq import errors, policies, specs
+from t2r_seq.lite.policy_io import flatten_observation, to_spec_dtype
 from t2r_seq.meta_learning import meta_tfdata
-from t2r_seq.policies import flatten_observation, to_spec_dtype
 
 Episode = Sequence[Mapping[str, Any]]
 """Steps as `t2r_seq.actors` gives them: 'observation', 'action', 'reward', ..."""

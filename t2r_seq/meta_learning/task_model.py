@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import models, policies, specs
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
+from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 from t2r_seq.windows.cut import Padding
 
@@ -144,7 +145,7 @@ class TaskModel(models.T2RModel):
     return self._base_model.is_seeded
 
   @property
-  def step_model(self) -> policies.PolicyModel:
+  def step_model(self) -> PolicyModel:
     return self._base_model
 
   def step_paths(self, raw_paths: list[str]) -> list[str]:

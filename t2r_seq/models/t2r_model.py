@@ -19,7 +19,7 @@ from t2r_seq import errors, policies, preprocessors, specs
 from t2r_seq.lite import policy_io
 from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.updates import WeightAverages
-from t2r_seq.policies.policy_model import note_network_inputs
+from t2r_seq.policies.policy_model import PolicyModel, note_network_inputs
 from t2r_seq.preprocessors.abstract_preprocessor import create_preprocessor
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
@@ -37,7 +37,7 @@ Loss: TypeAlias = (
 """What `model_train_fn` returns; see there."""
 
 
-class T2RModel(policies.PolicyModel):
+class T2RModel(PolicyModel):
   """A model as Tensor2Robot knows it, with networks that own their variables.
 
   A subclass says what it needs (`get_feature_specification`,

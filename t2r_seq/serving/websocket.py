@@ -170,7 +170,7 @@ class PolicyServer:
 
     Args:
       policy: a predictor with a model, a `lite.LitePolicy`, or another
-        `policies.PurePolicy`, whose `describe()` and `inspect(...)` are optional.
+        `policy_io.PurePolicy`, whose `describe()` and `inspect(...)` are optional.
       address: 'localhost' for clients on this machine only; one of the machine's
         addresses; or '0.0.0.0' for all of them. There is no authentication.
       port: 0 chooses one.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import data, errors, files, models, policies, specs, training
+from t2r_seq.policies.policy_module import exported_feature_specs
 
 _UPDATE = "T2R_SEQ_UPDATE_GOLDEN"
 
@@ -78,7 +79,7 @@ def train_on_random_data(
   predictor = policies.ExportedSavedModelPredictor(latest)
   predictor.restore()
   features = specs.make_random_numpy(
-    policies.exported_feature_specs(model), batch_size=batch_size, seed=seed
+    exported_feature_specs(model), batch_size=batch_size, seed=seed
   )
   predictions = predictor.predict(features)
   return TrainedModel(model, result, predictor, features, predictions)

@@ -20,7 +20,7 @@ from absl import logging
 from t2r_seq import errors, files
 from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.models import T2RModel
-from t2r_seq.policies import exported_feature_specs
+from t2r_seq.policies.policy_module import exported_feature_specs
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training import arguments, checkpoints, exports, stopping, workers
 from t2r_seq.training.callbacks import Callback, Run

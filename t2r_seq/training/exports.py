@@ -28,15 +28,12 @@ from absl import logging
 
 from t2r_seq import errors, files, specs
 from t2r_seq.models import T2RModel
-from t2r_seq.policies import (
-  PolicyFunctions,
-  PolicyRecord,
-  export_lite,
-  exported_feature_specs,
-)
-from t2r_seq.policies.policy_model import OPERATIVE_CONFIG, POLICY_RECORD
+from t2r_seq.policies import export_lite
+from t2r_seq.policies.policy_model import OPERATIVE_CONFIG, POLICY_RECORD, PolicyRecord
 from t2r_seq.policies.policy_module import (
   EMBEDDED_STEP,
+  PolicyFunctions,
+  exported_feature_specs,
   stored_feature_specs,
   write_warmup_requests,
 )

@@ -15,7 +15,7 @@ from absl import logging
 from t2r_seq import errors, files, windows
 from t2r_seq.data import AbstractInputGenerator, joint
 from t2r_seq.models import T2RModel
-from t2r_seq.policies import exported_feature_specs
+from t2r_seq.policies.policy_module import exported_feature_specs
 from t2r_seq.specs import ModeKeys, flatten_spec_structure
 from t2r_seq.training import arguments, evaluation, exports, stopping, workers
 from t2r_seq.training.callbacks import Callback, Run

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import policies, specs
+from t2r_seq import specs
+from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.statistics import Statistics
 from t2r_seq.statistics.accumulators import Accumulator, create_accumulator
 from t2r_seq.statistics.statistics import MEASURES, PathStatistics
@@ -28,7 +29,7 @@ class FitCheck:
     self,
     dataset: Dataset,
     known: Statistics | None,
-    record: policies.PolicyRecord | None,
+    record: PolicyRecord | None,
   ) -> None:
     """Creates the check.
 

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from google.protobuf import text_format
 
-from t2r_seq import errors, lite, policies, serving, specs
+from t2r_seq import errors, lite, serving, specs
 from t2r_seq.lite import lite_policy, policy_io
+from t2r_seq.policies.loaded_export import OneTask
+from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.serving import websocket
 from t2r_seq.specs import TensorSpecStruct, t2r_pb2
 
@@ -34,8 +36,8 @@ class Subject(abc.ABC):
   name: str
   feature_spec: TensorSpecStruct
   step_spec: Mapping[str, Any]
-  record: policies.PolicyRecord | None
-  one_task: policies.OneTask | None = None
+  record: PolicyRecord | None
+  one_task: OneTask | None = None
   weights = "float32"
   tells_inputs = True
   predict: Callable[[Any], Arrays] | None = None
@@ -73,7 +75,7 @@ class _Exported(Subject):
     self.feature_spec = predictor.get_feature_specification()
     self.step_spec = predictor.get_step_specification()
     self.record = predictor.get_policy_record()
-    self.one_task = policies.OneTask.of(predictor)
+    self.one_task = OneTask.of(predictor)
     self.predict = predictor.predict
     predictor.reset()
 
@@ -150,7 +152,7 @@ def _batched(values: Mapping[str, np.ndarray]) -> Arrays:
 
 def _described(
   name: str, description: Mapping[str, Any]
-) -> tuple[TensorSpecStruct, policies.PolicyRecord | None]:
+) -> tuple[TensorSpecStruct, PolicyRecord | None]:
   """Reads the description of a policy, see `LoadedPolicy.describe`."""
   if "specs" not in description:
     raise errors.SpecError(
@@ -161,5 +163,5 @@ def _described(
   record = description.get("record")
   return (
     specs.TensorSpecStruct.from_proto(assets.feature_spec),
-    None if record is None else policies.PolicyRecord.from_fields(record),
+    None if record is None else PolicyRecord.from_fields(record),
   )

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from t2r_seq import errors, policies, records, specs, statistics, windows
+from t2r_seq import errors, records, specs, statistics, windows
 from t2r_seq.episodes import Episodes
 from t2r_seq.lite import policy_io
 from t2r_seq.policies.lite_export import TOLERANCE
+from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.verification import fit
 from t2r_seq.verification.comparison import (
@@ -187,7 +188,7 @@ def verify(
 
 
 def _not_exported(
-  record: policies.PolicyRecord | None, stages: list[dict[str, Any]] | None
+  record: PolicyRecord | None, stages: list[dict[str, Any]] | None
 ) -> Iterator[str]:
   """Yields stages of training's input that are not in the export."""
   sources = {} if record is None else record.source_preprocessing or {}

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, policies, randomness, specs, windows
+from t2r_seq import errors, randomness, specs, windows
 from t2r_seq.data import joint
 from t2r_seq.episodes.episodes import Values, num_steps
+from t2r_seq.policies.loaded_export import OneTask
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
@@ -264,7 +265,7 @@ class ExportSide:
     record = predictor.get_policy_record()
     features = predictor.get_feature_specification()
     labels = predictor.get_label_specification() or TensorSpecStruct()
-    self._one_task = policies.OneTask.of(predictor)
+    self._one_task = OneTask.of(predictor)
     if self._one_task is not None:
       features, labels = self._one_task.feature_spec, self._one_task.label_spec
     self._sequences = {path for path, spec in features.items() if spec.is_sequence}

@@ -7,9 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq import errors, files, policies, specs, windows
+from t2r_seq import errors, files, specs, windows
 from t2r_seq.episodes import Episodes
 from t2r_seq.episodes.registry import as_episodes
+from t2r_seq.policies.loaded_export import OneTask
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.viewing import sheets
@@ -135,7 +136,7 @@ def _specs_of(
     labels = model.step_preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     return specs.flatten_spec_structure(in_spec), specs.flatten_spec_structure(labels)
   if predictor is not None:
-    one_task = policies.OneTask.of(predictor)
+    one_task = OneTask.of(predictor)
     if one_task is not None:
       return one_task.feature_spec, one_task.label_spec
     labels = predictor.get_label_specification() or nothing

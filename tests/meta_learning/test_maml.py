@@ -393,7 +393,7 @@ def test_recurrent_model_adapts_to_tasks_of_a_store(tmp_path):
   assert np.abs(first - before).max() > 0
   assert np.abs(second - first).max() > 0  # It remembers.
   with pytest.raises(errors.SpecError, match="features/x: expected samples of one win"):
-    policies.OneTask.of(predictor)
+    policies.loaded_export.OneTask.of(predictor)
 
 
 class LineEnv(gymnasium.Env):

@@ -98,7 +98,7 @@ def write_export(
     )
     kept = {"history/state/pos": Leaf(STATE, (3,), np.dtype(np.float32))}
     with open(os.path.join(folder, "policy.json"), "w", encoding="utf-8") as f:
-      f.write(policies.PolicyRecord(state=kept).to_json())
+      f.write(policies.policy_model.PolicyRecord(state=kept).to_json())
   return path
 
 

@@ -67,7 +67,9 @@ def test_what_is_missing_is_named(tmp_path):
 def test_a_folder_may_be_one_export(tmp_path, name, want):
   folder = _make_folder(tmp_path, name)
   # A trailing slash must not hide the version.
-  assert policies.list_exports(f"{folder}/") == [policies.Export(want, str(folder))]
+  assert policies.list_exports(f"{folder}/") == [
+    policies.loaded_export.Export(want, str(folder))
+  ]
 
 
 def test_no_folder_no_exports(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, models, policies, specs, training, windows
+from t2r_seq.lite import policy_io
 
 _SPEC = specs.ExtendedTensorSpec
 LENGTHS = (7, 1, 4)
@@ -348,7 +349,7 @@ def test_a_state_that_does_not_fit_is_refused():
   observation = {"state/pos": np.zeros([2, 3], "f"), "goal": np.zeros([2, 1], "f")}
   pure = predictor.pure
   state = pure.initial_state([0, 1])
-  foreign = policies.PolicyState(state.tensors, state.leaves, "exports/7")
+  foreign = policy_io.PolicyState(state.tensors, state.leaves, "exports/7")
   for bad, message in (
     (foreign, r"state: expected one of the model .*got one of exports/7\. Begin"),
     (dict(state.tensors), r"state: expected one of the model .*got .*dict"),
@@ -368,7 +369,7 @@ def test_a_state_shows_its_parts_and_may_be_kept_as_arrays():
   # Few tensors: one of each dtype.
   assert sorted(state.tensors) == ["policy_state_float32", "policy_state_int32"]
   arrays = {name: np.asarray(value) for name, value in state.tensors.items()}
-  kept = policies.PolicyState(arrays, state.leaves, state.model_path)
+  kept = policy_io.PolicyState(arrays, state.leaves, state.model_path)
   got, _ = pure.step(observation, kept)
   want, _ = pure.step(observation, state)
   np.testing.assert_array_equal(got["inference_output"], want["inference_output"])

@@ -150,7 +150,7 @@ def test_training_decodes_each_frame_once_a_pool(made, frames, monkeypatch):
 
 def test_a_policy_is_given_frames():
   spec = Spec.from_spec(WINDOW["camera"], data_format="mp4")
-  exported = policies.exported_feature_specs(Model({"camera": spec}))
+  exported = policies.policy_module.exported_feature_specs(Model({"camera": spec}))
   assert exported["camera"].data_format is None
 
 

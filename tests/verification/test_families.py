@@ -21,7 +21,7 @@ from t2r_seq import (
   verification,
   windows,
 )
-from t2r_seq.lite import lite_policy
+from t2r_seq.lite import lite_policy, policy_io
 from t2r_seq.store import EpisodeStore
 
 pytest.importorskip("ai_edge_litert")
@@ -464,7 +464,7 @@ RATES = {
 @pytest.mark.parametrize("case", RATES)
 def test_a_rate_is_the_median_of_some_intervals(case, caplog):
   intervals, want = RATES[case]
-  watch = policies.RateWatch(0.1)
+  watch = policy_io.RateWatch(0.1)
   for n, time in enumerate(np.cumsum([0.0, *intervals])):
     watch.see([time, 3 + 0.1 * n], [n == 0, n == 0])  # The second one is right.
   assert len(caplog.messages) == want

@@ -416,7 +416,7 @@ def test_verify_compares_what_the_input_does_or_reports_it(
   make, model_cls, options, want = VERIFIED[case]
   export = _train(tmp_path, make(folder), model_cls())
   is_warned = "The export holds the model's preprocessor, and nothing" in caplog.text
-  record = policies.PolicyRecord.load(export)
+  record = policies.policy_model.PolicyRecord.load(export)
   assert is_warned == (record.source_preprocessing is not None)
   assert ("move it to the model's" in caplog.text) == (
     case.split(",")[0] in ("the same of all sources", "crops", "resized")
@@ -443,7 +443,7 @@ def test_the_command_says_what_an_export_lacks(folder, tmp_path, capsys):
   assert cli.main(["inspect", export]) == 0
   shown = capsys.readouterr().out
   assert "sim: Normalize of [features/state, labels/target]" in shown
-  kept = policies.PolicyRecord.load(export).source_preprocessing["sim"][0]
+  kept = policies.policy_model.PolicyRecord.load(export).source_preprocessing["sim"][0]
   assert 50 < kept["normalization"]["features/state"]["scale"][0] < 200
 
 
@@ -456,7 +456,10 @@ def test_a_loop_of_the_user_exports_the_record_too(folder, tmp_path, caplog):
     mixture.create_dataset("train")
   assert caplog.text.count("The export holds the model's preprocessor") == 1
   export = training.export_saved_model(model, str(tmp_path), global_step=1)
-  assert set(policies.PolicyRecord.load(export).source_preprocessing) == {"lab", "sim"}
+  assert set(policies.policy_model.PolicyRecord.load(export).source_preprocessing) == {
+    "lab",
+    "sim",
+  }
 
 
 def test_evaluation_on_otherwise_prepared_data_is_warned_of(folder, tmp_path, caplog):

@@ -436,7 +436,9 @@ def _second_action(bench):
 
 def _declares_another_execution(bench):
   predictor = bench.load(policies.ExportedSavedModelPredictor)
-  record = policies.PolicyRecord("repeat", None, policies.ChunkExecution(4))
+  record = policies.policy_model.PolicyRecord(
+    "repeat", None, policies.ChunkExecution(4)
+  )
   predictor.get_policy_record = lambda: record
   return bench.verify(predictor)
 
