@@ -1,14 +1,20 @@
 """Layers: networks that models share, as Keras layers of either version."""
 
 from t2r_seq.layers.action_decoders import ActionDecoder, MSEDecoder
+from t2r_seq.layers.attention import Attention, Transformer
 from t2r_seq.layers.bcz_networks import (
   SNAILEncoder,
 )
 from t2r_seq.layers.construction import LayerStore
+from t2r_seq.layers.diffusion_networks import (
+  ConditionalUNet,
+  DiffusionTransformer,
+)
 from t2r_seq.layers.discrete import DiscreteDecoder
 from t2r_seq.layers.flow_matching import (
   DiffusionDecoder,
   FlowMatchingDecoder,
+  NoiseSchedule,
 )
 from t2r_seq.layers.losses import (
   cosine_triplet_semihard_loss,
@@ -38,8 +44,11 @@ from t2r_seq.layers.vision_layers import (
 __all__ = [
   "MLP",
   "ActionDecoder",
+  "Attention",
   "CausalTransformer",
+  "ConditionalUNet",
   "DiffusionDecoder",
+  "DiffusionTransformer",
   "DiscreteDecoder",
   "FlowMatchingDecoder",
   "ImageEncoder",
@@ -50,10 +59,12 @@ __all__ = [
   "MAFDecoder",
   "MDNDecoder",
   "MSEDecoder",
+  "NoiseSchedule",
   "ObservationEncoder",
   "ResNet",
   "SNAILEncoder",
   "SpatialSoftmax",
+  "Transformer",
   "compute_embedding_contrastive_loss",
   "cosine_triplet_semihard_loss",
   "film",

@@ -185,11 +185,13 @@ def valid_targets(
   return is_valid
 
 
-def check_inference(layer: Any, inference: str, known: Sequence[str]) -> None:
-  """Raises SpecError where a decoder's `inference` is not one of its ways."""
+def check_inference(
+  layer: Any, inference: str, known: Sequence[str], name: str = "inference"
+) -> None:
+  """Raises SpecError if an option of a decoder is unknown."""
   if inference not in known:
     raise errors.SpecError(
-      f"{type(layer).__name__}: inference: expected one of {errors.listing(known)}, "
+      f"{type(layer).__name__}: {name}: expected one of {errors.listing(known)}, "
       f"got {inference!r}."
     )
 

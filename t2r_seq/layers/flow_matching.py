@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import gin
 import numpy as np
 import tensorflow as tf
 
@@ -16,6 +18,7 @@ from t2r_seq import errors
 from t2r_seq.layers.action_decoders import (
   ActionDecoder,
   Outputs,
+  check_inference,
   draw,
   draw_for_actions,
 )
@@ -33,12 +36,15 @@ class Denoiser(CompositeLayer):
   """Residual dense layers over noisy actions, the time and an embedding."""
 
   def __init__(
-    self, num_components: int, hidden_sizes: Sequence[int] = (256, 256), **kwargs: Any
+    self,
+    action_shape: Sequence[int],
+    hidden_sizes: Sequence[int] = (256, 256),
+    **kwargs: Any,
   ) -> None:
     """Creates the layer.
 
     Args:
-      num_components: numbers in an action or chunk.
+      action_shape: shape of one action or chunk.
       hidden_sizes: units of each hidden layer.
       **kwargs: of the Keras layer.
     """
@@ -47,17 +53,17 @@ class Denoiser(CompositeLayer):
     dense = functools.partial(tf.keras.layers.Dense, dtype=self.dtype)
     self._input = dense(hidden_sizes[0])
     self._hidden = [dense(n, activation="silu") for n in hidden_sizes]
-    self._output = dense(num_components, kernel_initializer="zeros")
+    self._output = dense(math.prod(action_shape), kernel_initializer="zeros")
 
   def call(self, noisy: tf.Tensor, time: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-    """Maps noisy actions to what the decoder asks for.
+    """Maps noisy actions to the prediction that the decoder trains.
 
     Args:
-      noisy: flat actions, [B, ..., num_components].
+      noisy: flat actions, [B, ..., N].
       time: in [0, 1], [B, ..., 1].
       embedding: [B, ..., D].
     Returns:
-      [B, ..., num_components].
+      [B, ..., N].
     """
     # Periods of 0.004 to 4, as in https://arxiv.org/abs/2410.24164.
     count = _TIME_FEATURES // 2
@@ -78,7 +84,7 @@ class _NoiseDecoder(ActionDecoder):
     self,
     action_shape: Sequence[int],
     num_steps: int = 10,
-    create_denoiser_fn: Callable[[int], Any] = Denoiser,
+    create_denoiser_fn: Callable[[Sequence[int]], Any] = Denoiser,
     temperature: float = 1.0,
     seed: int | None = None,
     **kwargs: Any,
@@ -88,8 +94,8 @@ class _NoiseDecoder(ActionDecoder):
     Args:
       action_shape: of one action, or of one chunk of them.
       num_steps: calls of the network for an action.
-      create_denoiser_fn: called with the numbers in an action, gives the network, which
-        is called as `Denoiser` is.
+      create_denoiser_fn: called with `action_shape`, gives the network, which is called
+        as `Denoiser` is, such as `ConditionalUNet` or `DiffusionTransformer`.
       temperature: scales the noise that actions begin with; 0 begins at zeros.
       seed: begins with the same noise at each call, so that a policy depends on what
         it sees alone; None draws anew.
@@ -104,7 +110,7 @@ class _NoiseDecoder(ActionDecoder):
       )
     self._num_steps = num_steps
     self._temperature, self._seed = temperature, seed
-    self._denoiser = create_denoiser_fn(self.num_components)
+    self._denoiser = create_denoiser_fn(self.action_shape)
 
   def call(self, embedding: tf.Tensor, training: bool = False) -> Outputs:
     """See the base class; in training there is no action."""
@@ -119,32 +125,27 @@ class _NoiseDecoder(ActionDecoder):
   def errors(
     self, outputs: Outputs, target: tf.Tensor, is_valid: tf.Tensor, training: bool
   ) -> tf.Tensor:
-    """See the base class: squared differences of what the network says."""
+    """See the base class: squared errors of the network's predictions."""
     del is_valid
     flat, seed = self.flatten(target), None if training else 0
     time = draw("uniform", tf.shape(flat[..., :1]), seed, 1)
     noise = draw("normal", tf.shape(flat), seed, 2)
-    noisy, want = self._corrupt(flat, noise, time)
-    said = self._ask(noisy, time, outputs["action_embedding"])
-    return self.as_actions(tf.math.squared_difference(said, want))
+    noisy, time, expected = self._corrupt(flat, noise, time)
+    predicted = self._predict(noisy, time, outputs["action_embedding"])
+    return self.as_actions(tf.math.squared_difference(predicted, expected))
 
-  def _ask(self, noisy: tf.Tensor, time: Any, embedding: tf.Tensor) -> tf.Tensor:
-    if not tf.is_tensor(time):
-      time = tf.fill(tf.shape(noisy[..., :1]), tf.constant(time, noisy.dtype))
+  def _predict(self, noisy: tf.Tensor, time: Any, embedding: tf.Tensor) -> tf.Tensor:
+    time = tf.convert_to_tensor(time, noisy.dtype)
+    if not time.shape.rank:
+      time = tf.fill(tf.shape(noisy[..., :1]), time)
       time = tf.ensure_shape(time, [*noisy.shape[:-1], 1])
-    said = self._denoiser(noisy, time, embedding)
-    return tf.cast(said, tf.float32)
-
-  def _progress(self) -> Iterator[tuple[float, float]]:
-    """Yields the start and end of each step, from 0 for noise to 1 for actions."""
-    ends = (np.arange(self._num_steps + 1) / self._num_steps) ** _STEP_EXPONENT
-    return itertools.pairwise(ends.tolist())
+    return tf.cast(self._denoiser(noisy, time, embedding), tf.float32)
 
   @abc.abstractmethod
   def _corrupt(
     self, action: tf.Tensor, noise: tf.Tensor, time: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns (noisy actions, what the network is to say of them)."""
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns (noisy actions, the network's time, the prediction to learn)."""
 
   @abc.abstractmethod
   def _denoise(self, noise: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
@@ -160,37 +161,208 @@ class FlowMatchingDecoder(_NoiseDecoder):
 
   def _corrupt(
     self, action: tf.Tensor, noise: tf.Tensor, time: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    return (1 - time) * noise + time * action, action - noise
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    return (1 - time) * noise + time * action, time, action - noise
 
   def _denoise(self, noise: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
     flat = noise
-    for start, end in self._progress():
-      flat += (end - start) * self._ask(flat, start, embedding)
+    for start, end in itertools.pairwise(_dense_progress(self._num_steps).tolist()):
+      flat += (end - start) * self._predict(flat, start, embedding)
     return flat
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class NoiseSchedule:
+  """The noise of each step of a diffusion, and what its network predicts.
+
+  Words and formulas are those of DDPM (https://arxiv.org/abs/2006.11239) and of its
+  implementations, so that networks trained elsewhere fit.
+
+  Attributes:
+    num_steps: T, steps of the diffusion that is trained.
+    betas: 'squaredcos_cap_v2' (https://arxiv.org/abs/2102.09672) or 'linear', from
+      `beta_start` to `beta_end`.
+    beta_start: first value of 'linear'.
+    beta_end: last value of 'linear'.
+    prediction: 'epsilon' (the noise), 'sample' (the actions), or 'velocity'
+      (https://arxiv.org/abs/2202.00512).
+    clip: bounds predicted actions to [-clip, clip] in every step; None does not.
+    spacing: steps of the sampler: 'leading', equally far apart and the last at 0; or
+      'dense', shorter near noise, where the mode of a long chunk is decided.
+  """
+
+  num_steps: int = 1000
+  betas: str = "squaredcos_cap_v2"
+  beta_start: float = 0.0001
+  beta_end: float = 0.02
+  prediction: str = "velocity"
+  clip: float | None = None
+  spacing: str = "dense"
+
+  def __post_init__(self) -> None:
+    """Checks the options.
+
+    Raises:
+      SpecError: an option is unknown or out of range.
+    """
+    for name, options in _SCHEDULE_OPTIONS.items():
+      if getattr(self, name) not in options:
+        raise errors.SpecError(
+          f"NoiseSchedule: {name}: expected one of {errors.listing(options)}, got "
+          f"{getattr(self, name)!r}."
+        )
+    if self.num_steps < 1:
+      raise errors.SpecError(
+        f"NoiseSchedule: num_steps: expected at least 1, got {self.num_steps}."
+      )
+
+  @functools.cached_property
+  def alphas_cumprod(self) -> np.ndarray:
+    """The share of the signal's power after each step, float64 [num_steps]."""
+    if self.betas == "linear":
+      betas = np.linspace(self.beta_start, self.beta_end, self.num_steps)
+    else:
+      ends = np.arange(self.num_steps + 1) / self.num_steps
+      powers = np.cos((ends + 0.008) / 1.008 * math.pi / 2) ** 2
+      betas = np.minimum(1 - powers[1:] / powers[:-1], 0.999)
+    return np.cumprod(1 - betas)
+
+  def sampler_steps(self, num_steps: int) -> np.ndarray:
+    """Returns the steps that a sampler of so many steps visits, descending."""
+    if self.spacing == "leading":
+      return np.arange(num_steps)[::-1] * (self.num_steps // num_steps)
+    steps = np.round(self.num_steps * (1 - _dense_progress(num_steps)[:-1]))
+    return steps.astype(np.int64) - 1
+
+
+_SCHEDULE_OPTIONS = {
+  "betas": ("squaredcos_cap_v2", "linear"),
+  "prediction": ("epsilon", "sample", "velocity"),
+  "spacing": ("leading", "dense"),
+}
 
 
 @configurable_layer
 class DiffusionDecoder(_NoiseDecoder):
-  """Denoising diffusion with a cosine schedule, sampled by deterministic steps.
+  """Denoising diffusion of actions, sampled by DDIM or DDPM steps.
 
-  DDIM, https://arxiv.org/abs/2010.02502. The network predicts velocities, as in
-  https://arxiv.org/abs/2202.00512. Actions are best of unit scale.
+  DDIM, https://arxiv.org/abs/2010.02502, is deterministic but for its first noise;
+  DDPM, https://arxiv.org/abs/2006.11239, adds noise in every step. Actions are best of
+  unit scale.
   """
+
+  def __init__(
+    self,
+    action_shape: Sequence[int],
+    num_steps: int = 10,
+    schedule: NoiseSchedule = NoiseSchedule(),
+    sampler: str = "ddim",
+    **kwargs: Any,
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      action_shape: of one action, or of one chunk of them.
+      num_steps: calls of the network for an action.
+      schedule: the diffusion that is trained.
+      sampler: 'ddim' or 'ddpm'.
+      **kwargs: of `FlowMatchingDecoder`.
+    Raises:
+      SpecError: unknown sampler, or more steps than the schedule has.
+    """
+    super().__init__(action_shape, num_steps, **kwargs)
+    check_inference(self, sampler, ("ddim", "ddpm"), "sampler")
+    if num_steps > schedule.num_steps:
+      raise errors.SpecError(
+        f"DiffusionDecoder: num_steps: expected at most the {schedule.num_steps} of "
+        f"its schedule, got {num_steps}."
+      )
+    self._schedule, self._sampler = schedule, sampler
 
   def _corrupt(
     self, action: tf.Tensor, noise: tf.Tensor, time: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    angle = time * (math.pi / 2)
-    cos, sin = tf.cos(angle), tf.sin(angle)
-    return cos * action + sin * noise, cos * noise - sin * action
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    count, power = self._schedule.num_steps, self._schedule.alphas_cumprod
+    step = tf.minimum(tf.cast(time * count, tf.int32), count - 1)
+    signal, sigma = (
+      tf.gather(tf.constant(rates, tf.float32), step)
+      for rates in (np.sqrt(power), np.sqrt(1 - power))
+    )
+    expected = {
+      "epsilon": noise,
+      "sample": action,
+      "velocity": signal * noise - sigma * action,
+    }
+    time = tf.cast(step, tf.float32) / count
+    return signal * action + sigma * noise, time, expected[self._schedule.prediction]
 
   def _denoise(self, noise: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-    flat = noise
-    for start, end in self._progress():
-      now, then = ((1 - progress) * math.pi / 2 for progress in (start, end))
-      velocity = self._ask(flat, 1 - start, embedding)
-      action = math.cos(now) * flat - math.sin(now) * velocity
-      rest = math.sin(now) * flat + math.cos(now) * velocity
-      flat = math.cos(then) * action + math.sin(then) * rest
+    steps = self._schedule.sampler_steps(self._num_steps)
+    power = self._schedule.alphas_cumprod[steps]
+    next_power = np.append(power[1:], 1.0)
+    variance = np.zeros_like(power)
+    if self._sampler == "ddpm":  # That of DDIM with eta = 1.
+      variance = (1 - next_power) / (1 - power) * (1 - power / next_power)
+    rates = np.stack(
+      [
+        steps / self._schedule.num_steps,
+        np.sqrt(power),
+        np.sqrt(1 - power),
+        np.sqrt(next_power),
+        np.sqrt(np.maximum(1 - next_power - variance, 0)),
+        self._temperature * np.sqrt(variance),
+      ],
+      axis=1,
+    )
+
+    def step(i: Any, flat: tf.Tensor) -> tuple[Any, tf.Tensor]:
+      row = tf.gather(tf.constant(rates, tf.float32), i)
+      time, signal, sigma, next_signal, rest, spread = tf.unstack(row)
+      predicted = self._predict(flat, time, embedding)
+      action, noise = self._action_and_noise(flat, predicted, signal, sigma)
+      flat = next_signal * action + rest * noise
+      if self._sampler == "ddpm":
+        flat += spread * self._step_noise(i, flat)
+      return i + 1, flat
+
+    # The first step creates the network's variables, which a loop can't.
+    _, flat = step(0, noise)
+    if self._num_steps > 1:
+      # One graph of the network, however many steps there are.
+      last = self._num_steps - 1
+      condition = lambda i, _: i <= last  # noqa: E731
+      _, flat = tf.while_loop(condition, step, (1, flat), maximum_iterations=last)
     return flat
+
+  def _action_and_noise(
+    self, flat: tf.Tensor, predicted: tf.Tensor, signal: tf.Tensor, sigma: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Splits noisy actions by a prediction of the network."""
+    schedule = self._schedule
+    if schedule.prediction == "epsilon":
+      action, noise = (flat - sigma * predicted) / signal, predicted
+    elif schedule.prediction == "sample":
+      action, noise = predicted, (flat - signal * predicted) / sigma
+    else:
+      action = signal * flat - sigma * predicted
+      noise = signal * predicted + sigma * flat
+    if schedule.clip is not None:
+      action = tf.clip_by_value(action, -schedule.clip, schedule.clip)
+    if self._sampler == "ddpm":
+      # The posterior's mean is that of the clipped actions. DDIM keeps the noise.
+      noise = (flat - signal * action) / sigma
+    return action, noise
+
+  def _step_noise(self, i: Any, like: tf.Tensor) -> tf.Tensor:
+    """Draws the noise of step i, [B, ..., N]; with a seed the same in every row."""
+    if self._seed is None:
+      return tf.random.normal(tf.shape(like))
+    rng = np.random.default_rng([self._seed, 1])
+    table = rng.standard_normal((self._num_steps, self.num_components))
+    return tf.zeros_like(like) + tf.gather(tf.constant(table, like.dtype), i)
+
+
+def _dense_progress(num_steps: int) -> np.ndarray:
+  """Returns the ends of steps from 0 for noise to 1 for actions, [num_steps + 1]."""
+  return (np.arange(num_steps + 1) / num_steps) ** _STEP_EXPONENT

@@ -77,7 +77,8 @@ class LinearFiLMGenerator(CompositeLayer):
 class ResNet(CompositeLayer):
   """A ResNet of version 1 (https://arxiv.org/abs/1512.03385) or 2 (1603.05027).
 
-  Where a condition is given, FiLM modulates each block behind its last normalisation.
+  Version 1 has torchvision's structure, so that its weights fit. If a condition is
+  given, FiLM modulates each block behind its last normalization.
   """
 
   def __init__(
@@ -105,11 +106,11 @@ class ResNet(CompositeLayer):
       film_generator_cls: called with the blocks and the filters of each block layer,
         gives the layer that maps a condition to FiLM, e.g. `LinearFiLMGenerator`.
       num_block_layers: fewer than 4 leave out the last ones: finer maps.
-      normalizer: 'batch', or 'group' (8 groups of channels), which is the same in
-        training and acting, for small batches and for averaged weights.
+      normalizer: 'batch'; 'frozen', batch normalization that is never trained, for
+        pretrained weights and small batches; or 'group', with a group for 16 filters.
       **kwargs: of the Keras layer.
     Raises:
-      SpecError: the size, version or normalizer is not known, or there are no such
+      SpecError: the size, version or normalizer is unknown, or there are no such
         block layers.
     """
     super().__init__(**kwargs)
@@ -125,10 +126,9 @@ class ResNet(CompositeLayer):
       )
     if normalizer not in _NORMALIZERS:
       raise errors.SpecError(
-        f"ResNet: normalizer: expected one of {errors.listing(_NORMALIZERS)}, got "
-        f"{normalizer!r}."
+        f"ResNet: normalizer: expected one of {errors.listing(_NORMALIZERS)}, "
+        f"got {normalizer!r}."
       )
-    norm = _NORMALIZERS[normalizer]
     self._is_v2 = version == 2
     block_sizes, filters = [
       sizes[:num_block_layers]
@@ -136,16 +136,21 @@ class ResNet(CompositeLayer):
     ]
     bottleneck = resnet_size >= 50
     self._first = PaddedConv(num_filters, kernel_size, 2, weight_decay)
-    self._first_norm = None if self._is_v2 else norm()
-    self._pool = tf.keras.layers.MaxPooling2D(3, 2, padding="same")
+    norm = _NORMALIZERS[normalizer]
+    self._first_norm = None if self._is_v2 else norm(num_filters)
+    self._pool = tf.keras.layers.MaxPooling2D(
+      3, 2, padding="same" if self._is_v2 else "valid"
+    )
     block_cls = BlockV2 if self._is_v2 else BlockV1
     self._blocks: dict[str, Any] = {}
     for i, (count, width) in enumerate(zip(block_sizes, filters, strict=True)):
       for j in range(count):
         strides = 2 if i > 0 and j == 0 else 1
-        block = block_cls(width, strides, bottleneck, j == 0, weight_decay, norm)
+        # The first maps have as many channels already, without bottlenecks.
+        projects = j == 0 and (self._is_v2 or bottleneck or i > 0)
+        block = block_cls(width, strides, bottleneck, projects, weight_decay, norm)
         self._blocks[f"{i}/{j}"] = block
-    self._last_norm = norm() if self._is_v2 else None
+    self._last_norm = norm(filters[-1]) if self._is_v2 else None
     self._dense = tf.keras.layers.Dense(num_classes) if num_classes else None
     self._generator = None
     if film_generator_cls is not None:
@@ -194,6 +199,8 @@ class ResNet(CompositeLayer):
     end_points = {"initial_conv": net}
     if self._first_norm is not None:
       net = tf.nn.relu(self._first_norm(net))
+      # Zeros behind a ReLU are never a maximum that was not there.
+      net = tf.pad(net, [[0, 0], [1, 1], [1, 1], [0, 0]])
     net = end_points["initial_max_pool"] = self._pool(net)
     for key, block in self._blocks.items():
       net = block(net, vectors.get(key))
@@ -294,15 +301,27 @@ def resnet_model(
   return end_points if return_intermediate_values else end_points["final_dense"]
 
 
-def _batch_norm() -> Any:
+def _batch_norm(num_filters: int) -> Any:
+  del num_filters
   return tf.keras.layers.BatchNormalization(momentum=0.997, epsilon=1e-5)
 
 
-def _group_norm() -> Any:
-  return tf.keras.layers.GroupNormalization(8, epsilon=1e-5)
+def _frozen_batch_norm(num_filters: int) -> Any:
+  norm = _batch_norm(num_filters)
+  norm.trainable = False
+  return norm
 
 
-_NORMALIZERS = {"batch": _batch_norm, "group": _group_norm}
+def _group_norm(num_filters: int) -> Any:
+  groups = max(num_filters // 16, 1)
+  return tf.keras.layers.GroupNormalization(groups, epsilon=1e-5)
+
+
+_NORMALIZERS: dict[str, Callable[[int], Any]] = {
+  "batch": _batch_norm,
+  "frozen": _frozen_batch_norm,
+  "group": _group_norm,
+}
 
 
 class PaddedConv(CompositeLayer):
@@ -341,14 +360,14 @@ class Block(CompositeLayer):
     bottleneck: bool,
     projects: bool,
     weight_decay: float | None,
-    norm: Callable[[], Any],
+    norm: Callable[[int], Any],
   ) -> None:
     super().__init__()
     shapes = [(filters, 3, strides), (filters, 3, 1)]
     if bottleneck:
       shapes = [(filters, 1, 1), (filters, 3, strides), (4 * filters, 1, 1)]
     self._convs = [PaddedConv(*shape, weight_decay) for shape in shapes]
-    self._norms = [norm() for _ in shapes]
+    self._norms = [norm(shape[0]) for shape in shapes]
     self._projection = None
     if projects:
       self._projection = PaddedConv(shapes[-1][0], 1, strides, weight_decay)
@@ -361,7 +380,7 @@ class BlockV1(Block):
     super().__init__(*args)
     self._shortcut_norm: Any = None
     if self._projection is not None:
-      self._shortcut_norm = args[-1]()
+      self._shortcut_norm = args[-1](args[0])
 
   def call(self, inputs: tf.Tensor, gamma_beta: tf.Tensor | None = None) -> tf.Tensor:
     shortcut, net = inputs, inputs

@@ -245,17 +245,46 @@ def test_flow_matching_goes_where_the_field_leads():
   assert float(got) == pytest.approx(4, rel=1e-4)
 
 
-def test_diffusion_goes_where_the_velocities_lead():
-  def velocity(x, t, e):
-    # x = cos * e + sin * noise, so the noise is known, and cos * noise - sin * e.
-    cos, sin = tf.cos(t * math.pi / 2), tf.sin(t * math.pi / 2)
-    return cos * (x - cos * e) / sin - sin * e
+_SCHEDULES = {
+  "velocities": layers.NoiseSchedule(),
+  "epsilon": layers.NoiseSchedule(100, prediction="epsilon", spacing="leading"),
+  "sample": layers.NoiseSchedule(50, "linear", beta_end=0.2, prediction="sample"),
+}
 
-  decoder = layers.DiffusionDecoder((2,), 3, lambda n: _Known(velocity))
+
+def _rates(schedule, time):
+  """Returns the shares of action and noise at a network's time."""
+  step = tf.cast(tf.round(time * schedule.num_steps), tf.int32)
+  power = tf.gather(tf.constant(schedule.alphas_cumprod, tf.float32), step)
+  return tf.sqrt(power), tf.sqrt(1 - power)
+
+
+def _prediction(schedule, action_fn):
+  """Returns a network that predicts what follows from the expected action."""
+
+  def predict(x, t, e):
+    signal, sigma = _rates(schedule, t)
+    action = action_fn(x, signal, sigma, e)
+    noise = (x - signal * action) / sigma
+    velocity = signal * noise - sigma * action
+    values = {"epsilon": noise, "sample": action, "velocity": velocity}
+    return values[schedule.prediction]
+
+  return _Known(predict)
+
+
+@pytest.mark.parametrize("sampler", ["ddim", "ddpm"])
+@pytest.mark.parametrize("name", _SCHEDULES)
+def test_diffusion_ends_at_the_predicted_action(name, sampler):
+  schedule = _SCHEDULES[name]
+  network = _prediction(schedule, lambda x, signal, sigma, e: e)
+  decoder = layers.DiffusionDecoder(
+    (2,), 5, schedule, sampler, create_denoiser_fn=lambda shape: network
+  )
   embedding = _normal(3, 2)
   outputs = decoder(embedding)
-  np.testing.assert_allclose(outputs["inference_output"], embedding, atol=1e-5)
-  assert float(decoder.loss(outputs, tf.constant(embedding))) < 1e-5
+  np.testing.assert_allclose(outputs["inference_output"], embedding, atol=1e-4)
+  assert float(decoder.loss(outputs, tf.constant(embedding))) < 1e-4
 
 
 def _two_modes(x, signal, noise):
@@ -268,22 +297,15 @@ def _two_modes_flow(x, t, _):
   return (_two_modes(x, t, 1 - t) - x) / (1 - t)
 
 
-def _two_modes_velocity(x, t, _):
-  cos, sin = tf.cos(t * math.pi / 2), tf.sin(t * math.pi / 2)
-  action = _two_modes(x, cos, sin)
-  return cos * (x - cos * action) / sin - sin * action
-
-
-@pytest.mark.parametrize(
-  "decoder_cls, function",
-  [
-    (layers.FlowMatchingDecoder, _two_modes_flow),
-    (layers.DiffusionDecoder, _two_modes_velocity),
-  ],
-)
-def test_ten_steps_keep_the_shares_of_modes(decoder_cls, function):
+@pytest.mark.parametrize("name", ["flow matching", "diffusion"])
+def test_ten_steps_keep_the_shares_of_modes(name):
   tf.random.set_seed(0)
-  decoder = decoder_cls((56,), create_denoiser_fn=lambda n: _Known(function))
+  decoder_cls, network = layers.FlowMatchingDecoder, _Known(_two_modes_flow)
+  if name == "diffusion":
+    action_fn = lambda x, signal, sigma, e: _two_modes(x, signal, sigma)  # noqa: E731
+    network = _prediction(layers.NoiseSchedule(), action_fn)
+    decoder_cls = layers.DiffusionDecoder
+  decoder = decoder_cls((56,), create_denoiser_fn=lambda shape: network)
   actions = decoder(tf.zeros([8000, 1]))["inference_output"].numpy()
   assert np.mean(actions < 0) == pytest.approx(0.29, abs=0.025)
   assert np.mean(np.abs(actions) < 0.7) < 0.02

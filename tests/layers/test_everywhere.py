@@ -33,6 +33,18 @@ class _All:
       "waypoints": (layers.bcz_networks.WaypointHeads([2, 1], 3, [4]), [steps]),
       "reduction": (layers.tec.TemporalReduction(3, None, [5]), [steps]),
       "transformer": (layers.CausalTransformer(1, 2, 8, 3), [_normal(2, 4, 1, 8)]),
+      "decoder": (
+        layers.Transformer(1, 2, 8, 16, pre_norm=True, has_memory=True),
+        [_normal(2, 4, 8), _normal(4, 8), None, _normal(2, 3, 8), _normal(3, 8)],
+      ),
+      "U-Net": (
+        layers.ConditionalUNet((4, 2), (8, 8), num_groups=4, time_size=4),
+        [_normal(2, 8), tf.constant([[0.1], [0.5]]), vectors],
+      ),
+      "diffusion transformer": (
+        layers.DiffusionTransformer((4, 2), 2, 1, 2, 8),
+        [_normal(2, 8), tf.constant([[0.1], [0.5]]), vectors],
+      ),
     }
     decoders = {
       "mse": layers.MSEDecoder((3, 2)),
@@ -40,7 +52,7 @@ class _All:
       "discrete": layers.DiscreteDecoder((3, 2), 4),
       "maf": layers.MAFDecoder((3, 2), 1, [8], seed=0),
       "flow": layers.FlowMatchingDecoder((3, 2), 2, seed=0),
-      "diffusion": layers.DiffusionDecoder((3, 2), 2, seed=0),
+      "diffusion": layers.DiffusionDecoder((3, 2), 3, seed=0),
     }
     self.decoders = {name: (d, vectors, target) for name, d in decoders.items()}
 
@@ -67,7 +79,7 @@ class _All:
 
 
 # One compilation for all costs seconds: of layers that are alike, one is enough.
-_COMPILED = ["tower", "lstm", "mdn", "maf", "flow"]
+_COMPILED = ["tower", "lstm", "mdn", "maf", "flow", "U-Net", "diffusion"]
 
 
 def test_compiled_by_xla_they_give_the_same_and_train():
@@ -112,7 +124,9 @@ def test_in_half_precision(half_precision):
   outputs = all_layers.outputs(training=False)
   assert all(np.all(np.isfinite(tf.cast(x, tf.float32))) for x in outputs["tower"])
   for name in all_layers.networks:
-    assert outputs[name][0].dtype == tf.bfloat16, name
+    is_denoiser = name in ("U-Net", "diffusion transformer")
+    want = tf.float32 if is_denoiser else tf.bfloat16
+    assert outputs[name][0].dtype == want, name
   for name in all_layers.decoders:
     assert {x.dtype for x in outputs[name]} == {tf.float32}, name
   assert {v.dtype for v in all_layers.variables()} <= {tf.float32, "float32"}
