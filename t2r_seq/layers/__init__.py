@@ -27,7 +27,11 @@ from t2r_seq.layers.mdn import (
   gaussian_mixture_approximate_mode,
   get_mixture_distribution,
 )
-from t2r_seq.layers.observation_encoder import ImageEncoder, ObservationEncoder
+from t2r_seq.layers.observation_encoder import (
+  ImageEncoder,
+  ObservationEncoder,
+  standardize,
+)
 from t2r_seq.layers.resnet import LinearFiLMGenerator, ResNet
 from t2r_seq.layers.spatial_softmax import SpatialSoftmax
 from t2r_seq.layers.tec import (
@@ -72,4 +76,5 @@ __all__ = [
   "get_mixture_distribution",
   "masked_mean",
   "n_pairs_loss",
+  "standardize",
 ]

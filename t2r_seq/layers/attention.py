@@ -187,6 +187,7 @@ class Transformer(CompositeLayer):
       SpecError: the size cannot be split among the heads.
     """
     super().__init__(**kwargs)
+    self.model_size = model_size
     self._blocks = [
       TransformerBlock(
         num_heads, model_size, mlp_size, dropout, pre_norm, activation, has_memory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +10,16 @@ import tensorflow as tf
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 from t2r_seq.layers.resnet import ResNet
 from t2r_seq.layers.spatial_softmax import SpatialSoftmax
+
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def standardize(
+  images: tf.Tensor, mean_and_std: Sequence[Sequence[float]] | None = None
+) -> tf.Tensor:
+  """Standardizes the channels of images in [0, 1]; None: by ImageNet's statistics."""
+  mean, std = (tf.constant(v, images.dtype) for v in mean_and_std or _IMAGENET)
+  return (images - mean) / std
 
 
 @configurable_layer
@@ -27,6 +37,9 @@ class ImageEncoder(CompositeLayer):
     num_block_layers: int = 4,
     num_points: int = 32,
     output_size: int = 64,
+    normalizer: str = "group",
+    activation: str | None = None,
+    centers_images: bool = True,
     **kwargs: Any,
   ) -> None:
     """Creates the layer.
@@ -37,6 +50,9 @@ class ImageEncoder(CompositeLayer):
       num_block_layers: fewer than 4 leave out the last ones: finer maps.
       num_points: feature points.
       output_size: numbers of an image.
+      normalizer: of the ResNet.
+      activation: Keras' name of that of the last layer.
+      centers_images: maps images from [0, 1] to [-1, 1]; False takes standardized ones.
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
@@ -45,16 +61,18 @@ class ImageEncoder(CompositeLayer):
       version=1,
       num_filters=num_filters,
       num_block_layers=num_block_layers,
-      normalizer="group",
+      normalizer=normalizer,
     )
     self._maps = tf.keras.layers.Conv2D(num_points, 1)
     self._points = SpatialSoftmax()
-    self._output = tf.keras.layers.Dense(output_size)
+    self._output = tf.keras.layers.Dense(output_size, activation)
+    self._centers_images = centers_images
 
   def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Maps images [N, height, width, channels] in [0, 1] to [N, output_size]."""
+    """Maps images [N, height, width, channels] to [N, output_size]."""
     del training  # Keras hands it on to the layers inside.
-    maps = self._resnet(2.0 * images - 1.0)["pre_final_pool"]
+    images = 2.0 * images - 1.0 if self._centers_images else images
+    maps = self._resnet(images)["pre_final_pool"]
     points, _ = self._points(self._maps(maps))
     return self._output(points)
 
