@@ -1,11 +1,7 @@
 """Statistics of stored data, in one pass; the same for any number of workers."""
 
-from t2r_seq.statistics.compute import compute_statistics
-from t2r_seq.statistics.sources import check_statistics
-from t2r_seq.statistics.statistics import (
-  Statistics,
-  load_statistics,
-)
+from t2r_seq.statistics.compute import check_statistics, compute_statistics
+from t2r_seq.statistics.statistics import Statistics, load_statistics
 
 __all__ = [
   "Statistics",

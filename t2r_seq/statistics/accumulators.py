@@ -1,16 +1,15 @@
-"""What is kept of a path while its values pass by: moments, sketches, histograms.
+"""Moments, quantile sketches and histograms of a path, in one pass over its values.
 
 Each block gives its count, its mean and its sum of squared deviations; two of them are
 merged by the formula of Chan, Golub and LeVeque (1983). No sum of squares is ever
 subtracted from another, and means are kept as two floats each, so an offset that is a
 billion times the spread costs no digits.
 
-After Munro and Paterson (1980) and Manku, Rajagopalan and Lindsay (1998): items of
-weight 2^h lie in level h. A full level is sorted, and every other item goes up with
-twice the weight. That moves the rank of any value by at most one weight, up where the
-items in odd places stay, down where those in even places do. No dice are thrown: the
-side is the one that has been chosen less, and both sums are kept, so the sketch knows
-how wrong it can be, whatever the values and their order.
+Quantiles follow Munro and Paterson (1980) and Manku, Rajagopalan and Lindsay (1998):
+items of weight 2^h lie in level h. A full level is sorted, and every other item goes up
+with twice the weight. That moves the rank of any value by at most one weight, up if the
+items in odd places stay, down if those in even places do. The side is the one that was
+chosen less, and both sums are kept: they bound the error, for any values in any order.
 """
 
 from __future__ import annotations
@@ -30,43 +29,17 @@ MAX_ELEMENTS = 2048
 ELEMENT, CHANNEL, TENSOR = "element", "channel", "tensor"
 
 
-@dataclasses.dataclass(frozen=True)
-class FigureLayout:
-  """How the values of one step are told apart.
+def _layout(row_shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+  """Returns what has separate statistics in a step, and the shape of these.
 
-  Small vectors and matrices have figures for each element, images and what is too
-  large for that for each index of the last axis, and what is too large even so has one
-  figure. Figures have the shape of the last axes, so they broadcast against the values.
-
-  Attributes:
-    row_shape: shape of one step.
+  Small vectors and matrices have them for each element; images and larger vectors for
+  each index of the last axis; what is too large even so as a whole. They have the shape
+  of the last axes, so they broadcast against the values.
   """
-
-  row_shape: tuple[int, ...]
-
-  @property
-  def per(self) -> str:
-    """'element', 'channel' or 'tensor'."""
-    if len(self.row_shape) < 3 and math.prod(self.row_shape) <= MAX_ELEMENTS:
-      return ELEMENT
-    return CHANNEL if self.row_shape[-1] <= MAX_ELEMENTS else TENSOR
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """The shape of the figures."""
-    axes = {ELEMENT: len(self.row_shape), CHANNEL: 1, TENSOR: 0}[self.per]
-    return self.row_shape[len(self.row_shape) - axes :]
-
-  @property
-  def size(self) -> int:
-    """How many figures there are of a kind."""
-    return math.prod(self.shape)
-
-  def to_columns(self, rows: np.ndarray) -> np.ndarray:
-    """Views rows [n, *row_shape] as [m, size]: a column for each figure."""
-    if not self.size:
-      return np.zeros((0, 0), rows.dtype)
-    return rows.reshape(-1, self.size)
+  if len(row_shape) < 3 and math.prod(row_shape) <= MAX_ELEMENTS:
+    return ELEMENT, row_shape
+  is_small = row_shape[-1] <= MAX_ELEMENTS
+  return (CHANNEL, row_shape[-1:]) if is_small else (TENSOR, ())
 
 
 @dataclasses.dataclass
@@ -92,14 +65,7 @@ class Moments:
 
   @classmethod
   def of_block(cls, values: np.ndarray, finite: np.ndarray | None = None) -> Moments:
-    """Computes the moments of a block.
-
-    Args:
-      values: floats or integers, [rows, E].
-      finite: which values count, bool [rows, E]; None for all of them.
-    Returns:
-      The moments.
-    """
+    """Computes the moments of a block [rows, E], of those values that are finite."""
     if not len(values):
       return cls.zeros(values.shape[1])
     # Elements first: numpy adds pairwise along the last axis only.
@@ -110,17 +76,6 @@ class Moments:
     else:
       pivot, distance = _float_distances(values, finite)
       rest = np.zeros(len(pivot))
-    return cls._of_distances(pivot, rest, distance, finite)
-
-  @classmethod
-  def _of_distances(
-    cls,
-    pivot: np.ndarray,
-    pivot_rest: np.ndarray,
-    distance: np.ndarray,
-    finite: np.ndarray | None,
-  ) -> Moments:
-    """Takes distances from the pivots, [E, rows]."""
     if finite is None:
       count = np.full(len(distance), distance.shape[1], np.int64)
     else:
@@ -134,11 +89,11 @@ class Moments:
     # The second term takes off what rounding of `shift` has added.
     drift = deviation.sum(axis=1)
     squares = np.square(deviation).sum(axis=1) - drift * drift / divisor
-    mean, rest = _two_sum(pivot, pivot_rest + (shift + drift / divisor))
+    mean, rest = _two_sum(pivot, rest + (shift + drift / divisor))
     return cls(count, mean, rest, np.maximum(squares, 0.0))
 
   def merge(self, other: Moments) -> None:
-    """Takes in the moments of other values of the same elements."""
+    """Adds the moments of other values of the same elements."""
     total = self.count + other.count
     divisor = np.maximum(total, 1)
     distance = (other.mean - self.mean) + (other.mean_rest - self.mean_rest)
@@ -154,7 +109,7 @@ class Moments:
     self.count = total
 
   def std(self) -> np.ndarray:
-    """Returns the standard deviation of the values, numpy's `ddof=0`; NaN of none."""
+    """Returns the standard deviation, numpy's `ddof=0`; NaN without values."""
     variance = self.squares / np.maximum(self.count, 1)
     return np.where(self.count > 0, np.sqrt(variance), np.nan)
 
@@ -162,7 +117,7 @@ class Moments:
 def _float_distances(
   values: np.ndarray, finite: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Measures from a value of each element: close values differ exactly."""
+  """Returns a value of each element, and distances from it: these are exact."""
   values = values.astype(np.float64)
   if finite is None:
     pivot = values[:, 0].copy()
@@ -176,7 +131,7 @@ def _float_distances(
 def _integer_distances(
   values: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Measures from the smallest integer of each element, before rounding to floats."""
+  """Returns the least integer of each element as two floats, and distances from it."""
   wide = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64)
   low = wide.min(axis=1)
   # Modulo 2^64 the difference is right even where int64 would overflow.
@@ -203,7 +158,7 @@ _LEVELS = 20
 
 
 def sketch_size(num_elements: int) -> int:
-  """Returns how many values a level may have, so that all elements' fit in memory."""
+  """Returns the values of a level, so that the sketches of all elements fit."""
   fair = _MEMORY_VALUES // (_LEVELS * max(num_elements, 1))
   size = 1 << max(fair, 1).bit_length() - 1
   return min(MAX_SIZE, max(MIN_SIZE, size))
@@ -219,15 +174,11 @@ class QuantileSketch:
   and 0.23 % for 10^9, at the size of 4096. Up to `size` values it is exact.
 
   Attributes:
-    count: how many values there were.
+    count: the number of values.
   """
 
   def __init__(self, size: int = MAX_SIZE) -> None:
-    """Creates an empty sketch.
-
-    Args:
-      size: the most values of a level, even.
-    """
+    """Creates an empty sketch; `size` is the most values of a level, even."""
     self._size = size
     self._levels: list[np.ndarray] = [np.zeros(0)]
     # How far ranks may have moved up and down.
@@ -237,17 +188,17 @@ class QuantileSketch:
 
   @property
   def rank_error(self) -> int:
-    """How many ranks an answer may be away from the asked one, at most."""
+    """The most ranks that an answer may be wrong by."""
     return max(self._up, self._down)
 
   def add(self, values: np.ndarray) -> None:
-    """Takes in finite values, float64 [n]."""
+    """Adds finite values, float64 [n]."""
     self.count += len(values)
     self._levels[0] = np.concatenate([self._levels[0], values])
     self._compress()
 
   def merge(self, other: QuantileSketch) -> None:
-    """Takes in another sketch of the same size; it stays as it is."""
+    """Adds another sketch of the same size, which stays unchanged."""
     self.count += other.count
     self._up += other._up
     self._down += other._down
@@ -258,12 +209,9 @@ class QuantileSketch:
     self._compress()
 
   def quantiles(self, fractions: Sequence[float]) -> np.ndarray:
-    """Returns values whose rank is the asked one, give or take `rank_error`.
+    """Returns values of rank ceil(fraction * count), give or take `rank_error`.
 
-    Args:
-      fractions: 0 to 1; the rank is ceil(fraction * count), at least 1.
-    Returns:
-      Values that were added, float64 [len(fractions)]; NaN if there were none.
+    They are among those that were added, float64 [len(fractions)]; NaN without any.
     """
     if not self.count:
       return np.full(len(fractions), np.nan)
@@ -278,56 +226,46 @@ class QuantileSketch:
     return items[order][np.searchsorted(ranks, wanted)]
 
   def _compress(self) -> None:
+    """Moves every other item of a full level to the next one."""
     height = 0
     while height < len(self._levels):
       if len(self._levels[height]) > self._size:
-        self._compact(height)
+        items = np.sort(self._levels[height])
+        rest = len(items) % 2
+        self._levels[height] = items[len(items) - rest :]
+        if height + 1 == len(self._levels):
+          self._levels.append(np.zeros(0))
+        is_up = self._up <= self._down
+        kept = items[: len(items) - rest][0 if is_up else 1 :: 2]
+        self._levels[height + 1] = np.concatenate([self._levels[height + 1], kept])
+        if is_up:
+          self._up += 1 << height
+        else:
+          self._down += 1 << height
       height += 1
-
-  def _compact(self, height: int) -> None:
-    """Sends every other item of a level up."""
-    items = np.sort(self._levels[height])
-    rest = len(items) % 2
-    self._levels[height] = items[len(items) - rest :]
-    if height + 1 == len(self._levels):
-      self._levels.append(np.zeros(0))
-    goes_up = self._up <= self._down
-    kept = items[: len(items) - rest][0 if goes_up else 1 :: 2]
-    self._levels[height + 1] = np.concatenate([self._levels[height + 1], kept])
-    if goes_up:
-      self._up += 1 << height
-    else:
-      self._down += 1 << height
 
 
 class Accumulator:
-  """Takes in rows of one path, and counts them: of bytes no more is known.
-
-  Subclasses keep more.
-  """
+  """Counts the rows of one path; subclasses keep more than their number."""
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
-    """Creates an empty one.
-
-    Args:
-      spec: of one row.
-    """
+    """Creates an empty accumulator of rows of this spec."""
     self.spec = spec
     self.rows = 0
 
   def add(self, values: np.ndarray) -> None:
-    """Takes in values [rows, *shape]; they must not change afterwards."""
+    """Adds values [rows, *shape]; they must not change afterwards."""
     self.rows += len(values)
 
   def flush(self) -> None:
-    """Works on what is buffered."""
+    """Counts what is buffered."""
 
   def merge(self, other: Any) -> None:
-    """Takes in what another of the same kind and spec has seen."""
+    """Adds the rows of another accumulator of the same kind and spec."""
     self.rows += other.rows
 
   def finish(self) -> PathStatistics:
-    """Returns the figures."""
+    """Returns the statistics."""
     is_image = specs.is_encoded_image_spec(self.spec) or specs.is_video_spec(self.spec)
     is_bytes = self.spec.dtype.name == "string" or is_image
     return PathStatistics(self.spec, BYTES if is_bytes else UNSUPPORTED, self.rows)
@@ -338,22 +276,23 @@ _CHUNK_VALUES = 1 << 20
 
 
 class NumberAccumulator(Accumulator):
-  """Keeps figures; buffers rows, so that small ones are worked on together."""
+  """Keeps numbers; buffers rows, so that small ones are worked on together."""
 
   method = ""
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
-    """Creates an empty one; see the base class."""
     super().__init__(spec)
-    self.layout = FigureLayout(tuple(spec.shape.as_list()))
+    self.per, self._shape = _layout(tuple(spec.shape.as_list()))
+    self._size = math.prod(self._shape)  # Elements with separate statistics.
     self._pending: list[np.ndarray] = []
     self._num_pending = 0
 
   def add(self, values: np.ndarray) -> None:
-    """Takes in values [rows, *shape]; they must not change afterwards."""
     super().add(values)
-    columns = self.layout.to_columns(values)
-    step = max(1, _CHUNK_VALUES // max(self.layout.size, 1))
+    columns = np.zeros((0, 0), values.dtype)
+    if self._size:
+      columns = values.reshape(-1, self._size)
+    step = max(1, _CHUNK_VALUES // max(self._size, 1))
     for start in range(0, len(columns), step):
       self._pending.append(columns[start : start + step])
       self._num_pending += self._pending[-1].size
@@ -361,22 +300,20 @@ class NumberAccumulator(Accumulator):
         self.flush()
 
   def flush(self) -> None:
-    """Works on what is buffered."""
     if self._pending:
       pending, self._pending, self._num_pending = self._pending, [], 0
       self._add_columns(np.concatenate(pending))
 
   def merge(self, other: Any) -> None:
-    """Takes in what another of the same kind and spec has seen."""
     self.flush()
     other.flush()
     super().merge(other)
 
   def finish(self) -> PathStatistics:
-    """Returns the figures; those of no values are NaN."""
+    """Returns the statistics; NaN of elements without values."""
     self.flush()
     figures = self._figures()
-    count, shape = figures["count"], self.layout.shape
+    count, shape = figures["count"], self._shape
 
     def measure(numbers: np.ndarray) -> np.ndarray:
       if np.all(count > 0):  # Integers stay integers.
@@ -389,15 +326,12 @@ class NumberAccumulator(Accumulator):
       spec=self.spec,
       kind=statistics.NUMBERS,
       rows=self.rows,
-      per=self.layout.per,
+      per=self.per,
       count=count.reshape(shape),
       nan=nan,
       posinf=posinf,
       neginf=neginf,
-      mean=measure(figures["mean"]),
-      std=measure(figures["std"]),
-      min=measure(figures["min"]),
-      max=measure(figures["max"]),
+      **{name: measure(figures[name]) for name in statistics.MEASURES},
       quantiles=dict(
         zip(statistics.QUANTILES, map(measure, figures["quantiles"]), strict=True)
       ),
@@ -406,11 +340,11 @@ class NumberAccumulator(Accumulator):
     )
 
   def _add_columns(self, columns: np.ndarray) -> None:
-    """Takes in values [rows, figures]."""
+    """Adds values [rows, elements]."""
     raise NotImplementedError
 
   def _figures(self) -> dict[str, Any]:
-    """Returns the figures of `PathStatistics` by name, [E] each.
+    """Returns fields of `PathStatistics` by name, [E] each.
 
     The quantiles are one array a fraction; 'not_finite', [3, E], and 'rank_error' may
     be left out.
@@ -424,9 +358,8 @@ class SketchAccumulator(NumberAccumulator):
   method = statistics.SKETCH
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
-    """Creates an empty one; see the base class."""
     super().__init__(spec)
-    size = self.layout.size
+    size = self._size
     # NaNs, positive and negative infinities.
     self._not_finite = np.zeros((3, size), np.int64)
     self._moments = Moments.zeros(size)
@@ -453,7 +386,7 @@ class SketchAccumulator(NumberAccumulator):
         sketch.add(values.astype(np.float64))
 
   def _find_finite(self, columns: np.ndarray) -> np.ndarray | None:
-    """Counts what is not finite; None if all is."""
+    """Counts values that are not finite; None if all are."""
     finite: np.ndarray = np.isfinite(columns)
     if finite.all():
       return None
@@ -462,7 +395,6 @@ class SketchAccumulator(NumberAccumulator):
     return finite
 
   def merge(self, other: SketchAccumulator) -> None:
-    """Takes in what another of the same kind and spec has seen."""
     super().merge(other)
     self._not_finite += other._not_finite
     self._moments.merge(other._moments)
@@ -473,7 +405,7 @@ class SketchAccumulator(NumberAccumulator):
 
   def _figures(self) -> dict[str, Any]:
     found = [sketch.quantiles(statistics.QUANTILES) for sketch in self._sketches]
-    quantiles = np.reshape(found, (self.layout.size, len(statistics.QUANTILES)))
+    quantiles = np.reshape(found, (self._size, len(statistics.QUANTILES)))
     shares = [s.rank_error / s.count for s in self._sketches if s.count]
     return {
       "count": self._moments.count,
@@ -499,27 +431,25 @@ class HistogramAccumulator(NumberAccumulator):
   method = statistics.HISTOGRAM
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
-    """Creates an empty one; see the base class."""
     super().__init__(spec)
     is_bool = spec.dtype.is_bool
     low, high = (0, 1) if is_bool else (spec.dtype.min, spec.dtype.max)
     self._values = np.arange(low, high + 1)
-    self._counts = np.zeros((self.layout.size, len(self._values)), np.int64)
+    self._counts = np.zeros((self._size, len(self._values)), np.int64)
 
   def _add_columns(self, columns: np.ndarray) -> None:
     num_bins = len(self._values)
     if self._values[0]:
       columns = columns.astype(np.int64) - self._values[0]
-    if self.layout.size <= _MAX_SINGLE:
+    if self._size <= _MAX_SINGLE:
       for counts, column in zip(self._counts, columns.T, strict=True):
         counts += np.bincount(column, minlength=num_bins)
       return
-    bins = columns.astype(np.int64) + np.arange(self.layout.size) * num_bins
+    bins = columns.astype(np.int64) + np.arange(self._size) * num_bins
     found = np.bincount(bins.reshape(-1), minlength=self._counts.size)
     self._counts += found.reshape(self._counts.shape)
 
   def merge(self, other: HistogramAccumulator) -> None:
-    """Takes in what another of the same kind and spec has seen."""
     super().merge(other)
     self._counts += other._counts
 
@@ -547,20 +477,13 @@ class HistogramAccumulator(NumberAccumulator):
 
 
 def create_accumulator(spec: specs.ExtendedTensorSpec, is_counted: bool) -> Accumulator:
-  """Chooses what is kept of a path.
-
-  Args:
-    spec: of one row.
-    is_counted: counts rows only.
-  Returns:
-    An empty accumulator.
-  """
+  """Returns an empty accumulator of rows of a spec; `is_counted` counts them only."""
   dtype = spec.dtype
   if is_counted or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
     return Accumulator(spec)
   if dtype.is_integer or dtype.is_bool:
     bins = 2 if dtype.is_bool else 1 << 8 * dtype.size
     # Few enough to be counted one by one.
-    if bins * FigureLayout(tuple(spec.shape.as_list())).size <= _MAX_BINS:
+    if bins * math.prod(_layout(tuple(spec.shape.as_list()))[1]) <= _MAX_BINS:
       return HistogramAccumulator(spec)
   return SketchAccumulator(spec)

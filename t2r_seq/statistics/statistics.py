@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -82,7 +82,7 @@ class PathStatistics:
 
   @property
   def rounding_noise(self) -> np.ndarray:
-    """How far an element may be from its center by rounding alone, float64."""
+    """Distance of an element from its center by rounding alone, at most, float64."""
     low, high = self.measure("min"), self.measure("max")
     spacing = _ROUNDING.get(self.spec.dtype.name, 0.0)
     return spacing * np.maximum(np.abs(low), np.abs(high))
@@ -94,34 +94,25 @@ class PathStatistics:
     return np.asarray(half <= self.rounding_noise)
 
   def check(self) -> None:
-    """Checks that the figures can be those of the spec; they may come from a file.
-
-    Raises:
-      ValueError: they have not one shape, or not that of the spec's last axes; one is
-        infinite, a count or a standard deviation negative, or a minimum above the
-        maximum.
-    """
+    """Checks numbers of a file: one shape, finite, none that cannot be (ValueError)."""
     if self.count is None:
       return
     shape, wanted = self.count.shape, self.spec.shape
     if len(shape) > wanted.rank or not wanted[wanted.rank - len(shape) :] == shape:
-      raise ValueError(f"expected figures of {errors.describe(self.spec)}, got {shape}")
-    figures = {name: getattr(self, name) for name in (*COUNTS, *MEASURES)}
-    figures |= {f"quantile {q}": values for q, values in self.quantiles.items()}
-    for name, values in figures.items():
-      if values.shape != shape:
-        raise ValueError(f"{name}: expected {shape} numbers, got {values.shape}")
-      if np.any(np.isinf(values)):
-        raise ValueError(f"{name}: expected finite numbers, got {values.tolist()}")
-    for name in (*COUNTS, "std"):
-      if np.any(figures[name] < 0):
-        raise ValueError(f"{name}: expected none below 0, got {figures[name].tolist()}")
-    if np.any(figures["min"] > figures["max"]):
-      raise ValueError(f"min: expected none above max, got {figures['min'].tolist()}")
-    if {*self.quantiles} != {*QUANTILES}:
-      raise ValueError(f"expected quantiles {QUANTILES}, got {[*self.quantiles]}")
-    if not 0 <= self.rank_error <= 1:
-      raise ValueError(f"rank_error: expected 0 to 1, got {self.rank_error}")
+      raise ValueError(f"expected numbers of {errors.describe(self.spec)}, got {shape}")
+    found = {name: getattr(self, name) for name in (*COUNTS, *MEASURES)}
+    found |= {f"quantile {q}": values for q, values in self.quantiles.items()}
+    for name, values in found.items():
+      if values.shape != shape or np.any(np.isinf(values)):
+        got = f"{values.shape} {values.tolist()!s:.80}"
+        raise ValueError(f"{name}: expected {shape} finite numbers, got {got}")
+      if name in (*COUNTS, "std") and np.any(values < 0):
+        raise ValueError(f"{name}: expected none below 0, got {values.tolist()}")
+    if np.any(found["min"] > found["max"]):
+      raise ValueError(f"min: expected none above max, got {found['min'].tolist()}")
+    if {*self.quantiles} != {*QUANTILES} or not 0 <= self.rank_error <= 1:
+      got = f"{[*self.quantiles]} and {self.rank_error}"
+      raise ValueError(f"expected quantiles {QUANTILES}, a rank_error to 1, got {got}")
 
   @property
   def num_not_finite(self) -> int:
@@ -172,28 +163,12 @@ class LengthStatistics:
   edges: tuple[int, ...]
   counts: tuple[int, ...]
 
-
-class LengthCounter:
-  """Counts episodes by their length."""
-
-  def __init__(self) -> None:
-    """Creates an empty counter."""
-    self._counts: collections.Counter[int] = collections.Counter()
-
-  def add(self, num_steps: int) -> None:
-    """Counts an episode."""
-    self._counts[num_steps] += 1
-
-  def merge(self, other: LengthCounter) -> None:
-    """Takes in the episodes of another counter."""
-    self._counts.update(other._counts)
-
-  def finish(self) -> LengthStatistics | None:
-    """Returns the statistics; None if there were no episodes."""
-    if not self._counts:
+  @classmethod
+  def of(cls, num_episodes: Mapping[int, int]) -> LengthStatistics | None:
+    """Returns the statistics of the number of episodes by length; None for none."""
+    if not num_episodes:
       return None
-    pairs = sorted(self._counts.items())
-    lengths, counts = np.asarray(pairs, np.int64).T
+    lengths, counts = np.asarray(sorted(num_episodes.items()), np.int64).T
     ranks = np.cumsum(counts)
     total, steps = int(ranks[-1]), int(lengths @ counts)
     wanted = np.ceil(np.asarray(QUANTILES) * total).clip(1)
@@ -202,7 +177,7 @@ class LengthCounter:
     width = -(-(high - low + 1) // _MAX_BINS)
     edges = np.arange(low, high + width + 1, width)
     bins, _ = np.histogram(lengths, edges, weights=counts)
-    return LengthStatistics(
+    return cls(
       num_episodes=total,
       num_steps=steps,
       min=low,
@@ -223,42 +198,12 @@ def file_fingerprints(filenames: Iterable[str]) -> dict[str, str]:
 
   They hold the size and a checksum of 16 samples of 64 KiB, first and last bytes
   among them (of the whole file up to 1 MiB), and no times: a copy is not a change.
-
-  Args:
-    filenames: the files.
-  Returns:
-    Texts by name, relative to the folder that the files have in common.
+  Names are relative to the folder that the files have in common.
   """
   names = [name if "://" in name else os.path.abspath(name) for name in filenames]
-  folders = [name.split("/")[:-1] for name in names]
-  num_common = 0
-  while all(
-    parts[: num_common + 1] == folders[0][: num_common + 1] for parts in folders
-  ):
-    if num_common == len(folders[0]):
-      break
-    num_common += 1
+  levels = zip(*(name.split("/")[:-1] for name in names), strict=False)
+  num_common = len([*itertools.takewhile(lambda parts: len({*parts}) == 1, levels)])
   return {"/".join(name.split("/")[num_common:]): _fingerprint(name) for name in names}
-
-
-def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-  """Says which files have changed between two fingerprints, sorted by name.
-
-  Args:
-    before: fingerprints by name.
-    now: the same, later.
-  Returns:
-    Such as "a.tfrecord has changed", "b.tfrecord is gone", "c.tfrecord is new".
-  """
-  changes = []
-  for name in sorted({*before, *now}):
-    if name not in now:
-      changes.append(f"{name} is gone")
-    elif name not in before:
-      changes.append(f"{name} is new")
-    elif before[name] != now[name]:
-      changes.append(f"{name} has changed")
-  return changes
 
 
 def _fingerprint(name: str) -> str:
@@ -307,8 +252,16 @@ class Statistics:
     return specs.TensorSpecStruct((path, p.spec) for path, p in self.paths.items())
 
   def find_changes(self, fingerprint: Mapping[str, str]) -> list[str]:
-    """Says in which files a source differs from the one of these figures."""
-    return find_changes(self.fingerprint, fingerprint)
+    """Returns a phrase for each file of the source that has changed, by name."""
+    before, changes = self.fingerprint, []
+    for name in sorted({*before, *fingerprint}):
+      if name not in fingerprint:
+        changes.append(f"{name} is gone")
+      elif name not in before:
+        changes.append(f"{name} is new")
+      elif before[name] != fingerprint[name]:
+        changes.append(f"{name} has changed")
+    return changes
 
   def to_json(self) -> str:
     """Returns the JSON text; NaN is null."""
@@ -327,25 +280,19 @@ class Statistics:
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes the JSON file, whole or not at all.
 
-    Args:
-      path: of the file, in a folder that is there.
     Raises:
       OSError: it cannot be written.
     """
     try:
       files.write_output(path, self.to_json().encode())
     except OSError as error:
-      hint = "Name a file in a folder that is there and may be written to."
+      hint = "Name a file in a folder that exists and may be written to."
       raise _os_error(path, error, hint) from error
 
 
 def load_statistics(path: str | os.PathLike[str]) -> Statistics:
   """Reads statistics from their JSON file.
 
-  Args:
-    path: of the file.
-  Returns:
-    The statistics, as they were saved.
   Raises:
     SpecError: the file is none of statistics, is damaged, or of a newer version.
     OSError: the file cannot be read.
@@ -504,15 +451,7 @@ _MAX_NOTED = 8
 
 
 def table_rows(statistics: Statistics, elements: bool = False) -> list[list[str]]:
-  """Returns the cells under `HEADER`.
-
-  Args:
-    statistics: of a source.
-    elements: a line for each element; otherwise one for each path, with the span of
-      its elements.
-  Returns:
-    Rows of texts, by path.
-  """
+  """Returns rows of texts under `HEADER`: one a path, or with `elements` one each."""
   rows = []
   for path, found in statistics.paths.items():
     if elements and found.count is not None and found.count.ndim:

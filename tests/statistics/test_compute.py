@@ -12,7 +12,7 @@ from t2r_seq import errors, preprocessors, records, specs, windows
 from t2r_seq.data import DefaultRecordInputGenerator, StoreInputGenerator
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs.packing import encode_image
-from t2r_seq.statistics import compute_statistics, load_statistics, sources
+from t2r_seq.statistics import compute, compute_statistics, load_statistics
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -43,8 +43,7 @@ def joined(data, path):
 @pytest.mark.parametrize("kind", ["records", "packed", "store"])
 @pytest.mark.parametrize("part_bytes", [1, 1500, 16 << 20])
 def test_episodes(data, kind, part_bytes, monkeypatch):
-  for module in (sources, sources):
-    monkeypatch.setattr(module, "PART_BYTES", part_bytes)
+  monkeypatch.setattr(compute, "PART_BYTES", part_bytes)
   got = compute_statistics(getattr(data, kind), spec=data.spec, images=True)
   lengths = [len(episode["done"]) for episode in data.episodes]
   assert sorted(got.paths) == sorted(data.spec)
@@ -84,8 +83,7 @@ def test_spec_selects_paths_of_a_store(data):
 
 @pytest.mark.parametrize("kind", ["records", "store"])
 def test_workers_do_not_change_a_byte(data, kind, monkeypatch):
-  for module in (sources, sources):
-    monkeypatch.setattr(module, "PART_BYTES", 700)
+  monkeypatch.setattr(compute, "PART_BYTES", 700)
   texts = {
     compute_statistics(
       getattr(data, kind), spec=data.spec, num_workers=workers

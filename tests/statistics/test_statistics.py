@@ -46,7 +46,7 @@ def test_figures_of_nothing_are_null(tmp_path):
 
 def test_output_in_a_folder_that_is_not_there(data, tmp_path):
   output = tmp_path / "none" / "out.json"
-  want = rf"^statistics: {output}: expected a file in a folder that is there, got no fo"
+  want = rf"^statistics: {output}: expected a file in a folder that exists, got no fo"
   with pytest.raises(FileNotFoundError, match=want):
     compute_statistics(data.store, output)
   found = compute_statistics(data.store)
@@ -152,18 +152,18 @@ def test_files_that_are_none(name, tmp_path):
 
 
 UNFIT = {
-  "a size": ("mean", [1.0], r"mean: expected \(2,\) numbers, got \(1,\)"),
+  "a size": ("mean", [1.0], r"mean: expected \(2,\) finite numbers, got \(1,\)"),
   "a quantile's size": (
     "quantiles",
     {"0.5": 1},
-    r"quantile 0\.5: expected \(2,\) numb",
+    r"quantile 0\.5: expected \(2,\) finite numb",
   ),
-  "another shape": ("count", [3, 3, 3], r"expected figures of \(2,\) float32, got \(3"),
+  "another shape": ("count", [3, 3, 3], r"expected numbers of \(2,\) float32, got \(3"),
   "a count below 0": ("nan", [0, -1], r"nan: expected none below 0, got \[0, -1\]"),
   "a spread without end": (
     "std",
     [np.inf, 1],
-    r"std: expected finite numbers, got \[inf",
+    r"std: expected \(2,\) finite numbers, got \(2,\) \[inf",
   ),
   "a spread below 0": ("std", [-3, 1], r"std: expected none below 0, got \[-3"),
   "no range": ("min", [9, 9], "min: expected none above max"),
