@@ -152,7 +152,7 @@ def _check_store(args: argparse.Namespace) -> int:
   from t2r_seq import store, windows
   from t2r_seq.checks.check import check_time_stamps
   from t2r_seq.episodes.splits import describe_overlaps, describe_splits
-  from t2r_seq.store.splits import read_splits
+  from t2r_seq.store.manifest import read_splits
 
   if args.allow_nan:
     raise console.UsageError(

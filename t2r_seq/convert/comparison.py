@@ -1,23 +1,24 @@
-"""Compares the episodes of two data sets."""
+"""Compares two data sets; decodes images."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
+import tensorflow as tf
 
-from t2r_seq import errors
-from t2r_seq.episodes.episodes import Episode, num_bytes
-from t2r_seq.episodes.views import Episodes
+from t2r_seq import errors, specs
+from t2r_seq.episodes.episodes import Episode, Values, num_bytes
+from t2r_seq.episodes.views import Episodes, View
 from t2r_seq.progress import Progress
+from t2r_seq.records import images
 
 _MAX_NAMED = 20
 
 
 def compare_episodes(
   operation: str,
-  reader: Episodes,
+  source: Episodes,
   written: Episodes,
   lossy: frozenset[str],
   progress: Progress | None,
@@ -25,22 +26,18 @@ def compare_episodes(
   """Compares the episodes of two data sets, in the bits of their values.
 
   Args:
-    operation: for the error.
-    reader: the expected episodes.
+    source: the expected episodes.
     written: the other ones.
     lossy: paths of which only dtypes and shapes are compared.
-    progress: shows how many episodes are compared; None shows nothing.
+    progress: shows how many episodes are compared.
   Returns:
     Bytes of the values that were compared.
-  Raises:
-    ConversionError: with every difference, up to 20.
   """
   counts, total, num_others = [0, 0], 0, 0
   found: list[errors.Mismatch] = []
   if progress:
     progress.start("checking", 0, written.num_episodes)
-  both = itertools.zip_longest(reader, written)
-  for index, (one, other) in enumerate(both):
+  for index, (one, other) in enumerate(itertools.zip_longest(source, written)):
     counts[0] += one is not None
     counts[1] += other is not None
     if one is None or other is None:
@@ -65,15 +62,12 @@ def compare_episodes(
   return total
 
 
-def _differing(one: Episode, other: Episode, lossy: frozenset[str]) -> Iterator[str]:
-  """Yields the paths at which two episodes differ, in the bits of their values."""
-  for path in sorted({*one.values, *other.values}):
-    if (
-      path not in one.values
-      or path not in other.values
-      or not _is_same(one.values[path], other.values[path], path in lossy)
-    ):
-      yield path
+def _differing(one: Episode, other: Episode, lossy: frozenset[str]) -> list[str]:
+  """Returns the paths at which two episodes differ, in the bits of their values."""
+  a, b = one.values, other.values
+  both = {*a} & {*b}
+  same = {path for path in both if _is_same(a[path], b[path], path in lossy)}
+  return sorted({*a, *b} - same)
 
 
 def _is_same(one: np.ndarray, other: np.ndarray, is_lossy: bool) -> bool:
@@ -83,3 +77,49 @@ def _is_same(one: np.ndarray, other: np.ndarray, is_lossy: bool) -> bool:
   if a.dtype == object:
     return bool(a.tolist() == b.tolist())
   return a.tobytes() == b.tobytes()  # A NaN is one only if it has the same bits.
+
+
+class Decoded(View):
+  """Encoded images as pixels."""
+
+  def __init__(self, base: Episodes) -> None:
+    """Decodes the images of all paths."""
+    encoded = {p: s for p, s in base.spec.items() if specs.is_encoded_image_spec(s)}
+    self._images = encoded
+    pixels = {
+      path: specs.ExtendedTensorSpec(**{**leaf.fields(), "data_format": None})
+      for path, leaf in encoded.items()
+    }
+    super().__init__(base, {**base.spec, **pixels})
+    self.kept_videos = {}
+
+  def with_videos(self, formats: object, encoding: object = None) -> Episodes:
+    """Returns the same: all frames are decoded."""
+    del formats, encoding
+    return self
+
+  def _is_unchanged(self, source: str) -> bool:
+    return source not in self._images
+
+  def _change(self, values: Values, place: str) -> Values:
+    return {
+      path: self._decode(path, array, place) if path in self._images else array
+      for path, array in values.items()
+    }
+
+  def _decode(self, path: str, array: np.ndarray, place: str) -> np.ndarray:
+    missing = np.argwhere(array == b"")
+    if len(missing):  # As black pixels no mask could tell them from an image.
+      raise errors.ConversionError(
+        f"convert: {place}: {path}: expected an image in every step, got none at step "
+        f"{missing[0][0] if array.ndim else 0}. Leave the images encoded: missing ones "
+        "stay missing."
+      )
+    encoded = tf.constant(array.tolist(), tf.string, array.shape)
+    try:
+      return images.decode_images(encoded, self._images[path], path).numpy()
+    except tf.errors.OpError as error:
+      raise errors.ConversionError(
+        f"convert: {place}: {path}: expected images that can be decoded, got "
+        f"{error.message.splitlines()[0]:.200}"
+      ) from error

@@ -1,8 +1,8 @@
 """Converts data sets: opens sources, changes them by views, and writes another format.
 
-A conversion that was killed resumes after the episodes that the destination has
-committed. `<destination>.conversion/conversion.json` says what it converts, so that it
-resumes with the same source and options, and whether it is complete.
+A killed conversion resumes after the episodes that the destination has committed.
+`<destination>.conversion/conversion.json` has its source and options, with which it
+resumes, and whether it is complete.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import gin
 import numpy as np
 
 from t2r_seq import errors, files, specs
-from t2r_seq.convert.comparison import compare_episodes
-from t2r_seq.convert.decoding import Decoded
+from t2r_seq.convert.comparison import Decoded, compare_episodes
 from t2r_seq.episodes import open_episodes, registry, views
 from t2r_seq.episodes.episodes import EpisodeWriter, num_steps
 from t2r_seq.episodes.rates import check_rate
@@ -44,7 +43,7 @@ Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Episodes
 
 @dataclasses.dataclass(frozen=True)
 class ConversionReport:
-  """What a conversion, or a comparison of its two sides, did.
+  """The result of a conversion, or of a comparison of its two sides.
 
   Attributes:
     source_format: such as 'store'; see `episodes.formats`.
@@ -52,7 +51,7 @@ class ConversionReport:
     num_episodes: of the destination.
     num_steps: of all episodes.
     num_bytes: of the values that were read.
-    resumed_at: how many episodes earlier runs had converted.
+    resumed_at: the number of episodes that earlier runs had converted.
     notes: what a user should know of how the source was read; sentences.
     files: the files, or the folder, of the destination.
   """
@@ -176,8 +175,6 @@ def verify_conversion(
     sources: of the conversion.
     destination: of the conversion.
     progress: shows how many episodes are compared; None shows nothing.
-  Returns:
-    What was read.
   Raises:
     ConversionError: no complete conversion, or episodes that differ; names up to 20.
     SpecError: a side cannot be read.
@@ -185,7 +182,7 @@ def verify_conversion(
   path = os.path.normpath(os.fspath(destination))
   record = _read_record(path)
   if record is None or not record["is_finished"]:
-    got = "one that is not" if record else f"nothing in {_folder(path)}"
+    got = "an incomplete one" if record else f"nothing in {_folder(path)}"
     raise errors.ConversionError(
       f"convert: {path}: expected a complete conversion to verify, got {got}. Run it "
       "without --verify first."
@@ -204,7 +201,7 @@ def verify_conversion(
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """What is converted, and how; all fields are JSON values.
+  """The sources and the options of a conversion; all fields are JSON values.
 
   Attributes:
     sources: paths, for people.
@@ -234,12 +231,7 @@ class _Plan:
     format: str | None,
     options: Mapping[str, Any],
   ) -> _Plan:
-    """Sorts the options by the part that uses them.
-
-    Raises:
-      SpecError: with every unknown option.
-      ConversionError: a source is missing, or is the destination.
-    """
+    """Sorts the options by the part that uses them."""
     names = _names(sources)
     for name in names:
       if os.path.realpath(name) == os.path.realpath(path):
@@ -305,11 +297,7 @@ class _Plan:
     return registry.get_format(self.format).files(path, self.writing)
 
   def check_same(self, path: str, earlier: Mapping[str, Any]) -> None:
-    """Checks that a conversion resumes with the options that it started with.
-
-    Raises:
-      ConversionError: with every difference. Only `allow_nan` may change.
-    """
+    """Checks that the options are those of the start; only `allow_nan` may change."""
     before, now = _Plan(**earlier)._options(), self._options()
     hint = (
       f"Give the same, or delete the destination and {_folder(path)} to start again."
@@ -453,11 +441,7 @@ def _destination_format(
 def _edit(
   parts: list[Episodes], edit: Callable[[Episodes], Episodes]
 ) -> list[Episodes]:
-  """Edits every data set that has what the edit names.
-
-  Raises:
-    SpecError: that of the first data set, if none has it.
-  """
+  """Edits every data set that has the paths of the edit; one of them must."""
   edited, failed = [], []
   for part in parts:
     try:
@@ -473,19 +457,11 @@ def _edit(
 def _check_same_specs(
   operation: str, wanted: specs.SpecStructure, spec: specs.TensorSpecStruct
 ) -> specs.TensorSpecStruct:
-  """Returns the specs that a user wants of those that a data set has.
-
-  Args:
-    operation: for the error.
-    wanted: flat specs; their names in records are used.
-    spec: of the data set.
-  Raises:
-    SpecError: with every difference.
-  """
+  """Returns the user's specs, with their names in records, of a data set's paths."""
   columns = layout.make_columns(operation, specs.map_leaves(specs.frame_spec, spec))
   manifest.check_spec(operation, wanted, columns, False)
   return specs.TensorSpecStruct(
-    # How videos are stored, the data set determines.
+    # The data set determines how videos are stored.
     (path, spec[path] if specs.is_video_spec(spec[path]) else specs.frame_spec(leaf))
     for path, leaf in specs.flatten_spec_structure(wanted).items()
     if path in spec
@@ -504,11 +480,7 @@ def _record_name(path: str) -> str:
 
 
 def _read_record(path: str) -> dict[str, Any] | None:
-  """Returns the record of an earlier run, or None.
-
-  Raises:
-    ConversionError: it is damaged, or of another version.
-  """
+  """Returns the record of an earlier run, or None."""
   name = _record_name(path)
   try:
     with open(name, "rb") as file:
@@ -550,11 +522,7 @@ def _write_record(path: str, record: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-  """Excludes other conversions to a destination; removes a folder without a record.
-
-  Raises:
-    ConversionError: another process converts to it.
-  """
+  """Excludes other conversions to a destination; removes a folder without a record."""
   folder = _folder(path)
   files.make_folders(folder)
   lock = files.FileLock(
@@ -591,11 +559,7 @@ def _check_same_source(
 
 
 def _check_present(path: str, plan: _Plan) -> None:
-  """Checks that what a complete conversion wrote still exists.
-
-  Raises:
-    ConversionError: with every missing file.
-  """
+  """Checks that what a complete conversion wrote still exists."""
   missing = [name for name in plan.files(path) if not os.path.exists(name)]
   if missing:
     raise errors.ConversionError(

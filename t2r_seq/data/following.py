@@ -22,7 +22,7 @@ from absl import logging
 from t2r_seq import errors, process, specs, windows
 from t2r_seq.data import arguments
 from t2r_seq.store import EpisodeStore, StoreWindows
-from t2r_seq.store.episode_store import StoreColumns
+from t2r_seq.store.columns import StoreColumns
 
 _LOG_EVERY_SECONDS = 60.0
 

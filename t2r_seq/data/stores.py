@@ -24,8 +24,7 @@ from t2r_seq.episodes.rates import control_period
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.store import EpisodeStore, StoreWindows
-from t2r_seq.store.episode_store import StoreColumns
-from t2r_seq.store.file_columns import FileColumns
+from t2r_seq.store.columns import FileColumns, StoreColumns
 from t2r_seq.windows.cut import too_short_error
 from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList

@@ -19,12 +19,7 @@ _NUMBERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Cast:
-  """A cast of the numbers of a path.
-
-  Attributes:
-    dtype: the new one.
-    is_of_path: the path itself was named, so that values may become equal.
-  """
+  """A new dtype; `is_of_path` if the path itself was named: values may become equal."""
 
   dtype: tf.DType
   is_of_path: bool
@@ -33,37 +28,30 @@ class Cast:
 def find_casts(
   operation: str, casts: Iterable[str], spec: specs.TensorSpecStruct
 ) -> dict[str, Cast]:
-  """Finds which paths become numbers of another dtype.
+  """Returns the casts by path.
 
   Args:
-    operation: for the error.
     casts: 'float64=float32' for all paths of a dtype, or 'path=float32' for a path and
       all below it, which counts more.
-    spec: of the episodes.
-  Returns:
-    The casts by path.
-  Raises:
-    SpecError: with every invalid cast.
   """
   by_dtype: dict[str, Cast] = {}
   by_path: dict[str, Cast] = {}
   found = []
   for text in casts:
-    name, _, wanted = text.partition("=")
-    if wanted not in _NUMBERS:
-      want = f"a dtype of {errors.listing(_NUMBERS)} after a ="
-      near = errors.nearest(wanted, _NUMBERS)
-      found.append(errors.Mismatch(f"cast {text}", want, repr(wanted), near))
-      continue
+    name, _, dtype = text.partition("=")
     below = [p for p in spec if p == name or p.startswith(f"{name}/")]
-    if name in _NUMBERS and not below:
-      by_dtype[name] = Cast(tf.as_dtype(wanted), False)
-    elif not below:
+    if dtype not in _NUMBERS:
+      want = f"a dtype of {errors.listing(_NUMBERS)} after a ="
+      near = errors.nearest(dtype, _NUMBERS)
+      found.append(errors.Mismatch(f"cast {text}", want, repr(dtype), near))
+    elif below:
+      by_path |= {path: Cast(tf.as_dtype(dtype), path == name) for path in below}
+    elif name in _NUMBERS:
+      by_dtype[name] = Cast(tf.as_dtype(dtype), False)
+    else:
       want = f"a dtype, or a path of {errors.listing(spec)}"
-      found.append(
-        errors.Mismatch(f"cast {text}", want, repr(name), errors.nearest(name, spec))
-      )
-    by_path |= {path: Cast(tf.as_dtype(wanted), path == name) for path in below}
+      near = errors.nearest(name, spec)
+      found.append(errors.Mismatch(f"cast {text}", want, repr(name), near))
   result = {}
   for path, leaf in spec.items():
     is_image = specs.is_encoded_image_spec(leaf) or specs.is_video_spec(leaf)
@@ -82,16 +70,7 @@ def find_casts(
 
 
 def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndarray:
-  """Makes numbers of another dtype: floats are rounded, nothing else is lost.
-
-  Args:
-    path: for the error.
-    array: of numbers.
-    cast: to another dtype.
-    place: for the error.
-  Raises:
-    ConversionError: the new dtype lacks a number, or time stamps become equal.
-  """
+  """Casts numbers: floats are rounded, nothing else is lost."""
   dtype = cast.dtype
   with np.errstate(over="ignore", invalid="ignore"):
     result = array.astype(dtype.as_numpy_dtype)
@@ -105,7 +84,7 @@ def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndar
     lost = lost | ((result < 0) != (array < 0))
   if lost.any():
     raise errors.ConversionError(
-      f"convert: {place}: {path}: expected numbers that {dtype.name} has, got "
+      f"cast: {place}: {path}: expected numbers that {dtype.name} has, got "
       f"{array[lost].ravel()[0]} of {array.dtype.name}."
     )
   merged = None
@@ -113,7 +92,7 @@ def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndar
     merged = _find_merged(path, array.astype(np.float64), result.astype(np.float64))
   if merged is not None:
     raise errors.ConversionError(
-      f"convert: {place}: {path}: expected values that {dtype.name} tells apart, got "
+      f"cast: {place}: {path}: expected values that {dtype.name} tells apart, got "
       f"{merged[0]!r} and {merged[1]!r}, which become equal. Keep them, --cast "
       f"{path}={array.dtype.name}, or round them all the same, --cast "
       f"{path}={dtype.name}."
@@ -131,19 +110,12 @@ _MAX_COLUMNS = 256  # Of a step; more are an image.
 def _find_merged(
   path: str, array: np.ndarray, rounded: np.ndarray
 ) -> tuple[float, float] | None:
-  """Finds two steps of a column whose values differed, and whose difference mattered.
+  """Finds two values, of [T, ...], that become equal, if their difference matters.
 
   Rounding makes neighbours of almost any signal equal. It matters for time stamps, by
   their name, and for numbers that rise through the episode, such as a time under
   another name, or the position of a vehicle on a map, if rounding takes their rise. It
   also matters for others, if a quarter of their range is lost.
-
-  Args:
-    path: of the numbers.
-    array: float64 [T, ...].
-    rounded: the same in the other dtype.
-  Returns:
-    The two values; None if there are none.
   """
   if array.ndim == 0 or len(array) < 2:
     # A time stamp of an episode: those of other episodes become equal to it.

@@ -13,11 +13,7 @@ from t2r_seq.episodes.views import Episodes
 
 
 def control_period(metadata: Mapping[str, Any]) -> float | None:
-  """Returns seconds from a step to the next one, as far as metadata tell.
-
-  Args:
-    metadata: of a source, or of a store that was converted from it.
-  """
+  """Returns seconds from a step to the next one, if the metadata have them."""
   known = metadata.get("lerobot")
   fps = known.get("fps") if isinstance(known, dict) else metadata.get("fps")
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
@@ -25,8 +21,7 @@ def control_period(metadata: Mapping[str, Any]) -> float | None:
   return 1.0 / fps
 
 
-# How far a rate that a user names may be from that of the data: 30 for 29.97, and what
-# clocks measure.
+# Relative differences of a user's rate from metadata (30 for 29.97) and from clocks.
 _RATE_SLACK, _CLOCK_SLACK = 0.01, 0.1
 # Parts of a second that time stamps may be in, the likeliest first.
 _UNITS = (1.0, 1e3, 1e6, 1e9)
@@ -37,17 +32,10 @@ CLOCKS = "clocks/"
 
 
 def check_rate(operation: str, source: Episodes, fps: float) -> None:
-  """Checks that a rate is that of the data: nothing is resampled.
+  """Checks that steps a second are those of the data: nothing is resampled.
 
-  The data has it in its metadata, or as time stamps, as of `clocks/`. Where neither is
-  there, any rate is right.
-
-  Args:
-    operation: for the error.
-    source: of the data; an episode is read if it has time stamps.
-    fps: steps a second that a user names.
-  Raises:
-    ConversionError: the data has another rate.
+  The data has its rate in the metadata, or as time stamps, such as those of `clocks/`;
+  if it has neither, any rate is right.
   """
   period = control_period(source.metadata)
   known = [] if period is None else [(1 / period, "its metadata have", _RATE_SLACK)]

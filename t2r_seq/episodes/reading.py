@@ -1,4 +1,4 @@
-"""What all formats share: errors of damaged files, fingerprints, specs of arrays."""
+"""What formats share: errors of damaged files, layouts in JSON, specs of arrays."""
 
 from __future__ import annotations
 
@@ -6,118 +6,122 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, specs
 from t2r_seq.imports import tf
+from t2r_seq.specs.image_headers import read_image_header
 
+OPERATION = "open_episodes"
 # Files in the folder of a data set that are computed from it.
 _STATISTICS = "statistics.json"
 
 
-@contextlib.contextmanager
-def explained(place: str, what: str) -> Iterator[None]:
-  """Says where damage lies: of damaged files libraries raise what they like.
+def fault(
+  place: str, expected: str, got: Any, hint: str = ""
+) -> errors.ConversionError:
+  """Builds the error of a data set that cannot be read; `hint` says what to do."""
+  end = "" if str(got).endswith(".") else "."
+  return errors.ConversionError(
+    f"{OPERATION}: {place}: expected {expected}, got {got}{end}{hint and ' ' + hint}"
+  )
 
-  Args:
-    place: the file, or what of it.
-    what: is read, as 'chunks'.
-  Raises:
-    ConversionError: it cannot be read.
-  """
+
+def faults(place: str, mismatches: Iterable[errors.Mismatch]) -> errors.ConversionError:
+  """Builds the error of several paths of a data set."""
+  where = f"{OPERATION}: {place}"
+  return errors.mismatch_error(where, mismatches, errors.ConversionError)
+
+
+def leave_out(path: str) -> str:
+  """Returns the hint for a path that cannot be read."""
+  return f"Leave it out: --drop {path}."
+
+
+@contextlib.contextmanager
+def explained(place: str, expected: str) -> Iterator[None]:
+  """Names the place of damage: libraries raise any error for damaged files."""
   try:
     yield
   except (errors.SpecError, ImportError):
     raise
   except Exception as error:
-    raise errors.ConversionError(
-      f"convert: {place}: expected {what} that can be read, got "
-      f"{type(error).__name__}: {error}."
-    ) from error
+    got = f"{type(error).__name__}: {error}"
+    raise fault(place, f"{expected} that can be read", got) from error
 
 
-def read_json_object(operation: str, path: str) -> dict[str, Any]:
-  """Reads a JSON file whose values have names.
-
-  Args:
-    operation: for the error.
-    path: of the file.
-  Raises:
-    ConversionError: it is not a JSON object.
-  """
+def read_json_object(
+  path: str, expected: str = "a JSON object", known: Collection[str] = ()
+) -> dict[str, Any]:
+  """Reads a JSON object from a file; with `known` it has no other keys."""
   try:
     with open(path, encoding="utf-8") as file:
       values = json.load(file)
   except (OSError, RecursionError, ValueError) as error:
-    raise errors.ConversionError(
-      f"{operation}: expected a JSON object, got {error}."
-    ) from error
+    raise fault(path, expected, error) from error
   if not isinstance(values, dict):
-    raise errors.ConversionError(
-      f"{operation}: expected a JSON object, got {values!r:.80}."
+    raise fault(path, expected, f"{values!r:.80}")
+  found = [
+    errors.Mismatch(
+      key, f"one of {errors.listing(known)}", repr(key), errors.nearest(key, known)
     )
+    for key in values
+    if known and key not in known
+  ]
+  if found:
+    raise faults(path, found)
   return values
 
 
 def natural_order(name: str) -> list[Any]:
-  """Sorts episode_2 before episode_10.
-
-  Args:
-    name: of a file or a group.
-  """
+  """Sort key that puts episode_2 before episode_10."""
   return [(not part.isdigit(), part.zfill(20)) for part in re.split(r"(\d+)", name)]
 
 
+def file_fingerprint(names: Iterable[str], **options: Any) -> dict[str, Any]:
+  """Returns the sizes and times of files, and the options that they are read with."""
+  stats = [os.stat(name) for name in names]
+  return {"files": [[s.st_size, s.st_mtime_ns] for s in stats], **options}
+
+
 def folder_fingerprint(path: str) -> dict[str, Any]:
-  """Returns the number of the files in a folder, their sizes and the newest time.
+  """Returns number, sizes and newest time of the files below a folder, or of a file.
 
-  But for the statistics that were computed of them.
+  Statistics that were computed of them are left out.
   """
-  count, size, newest = 0, 0, 0
+  found = [os.stat(path)] if os.path.isfile(path) else []
   for folder, _, names in os.walk(path):
-    for name in names:
-      if _STATISTICS in name and folder == path:
-        continue
-      found = os.stat(os.path.join(folder, name))
-      count, size = count + 1, size + found.st_size
-      newest = max(newest, found.st_mtime_ns)
-  return {"files": count, "bytes": size, "newest": newest}
+    found += [
+      os.stat(os.path.join(folder, name))
+      for name in names
+      if folder != path or _STATISTICS not in name
+    ]
+  newest = max((each.st_mtime_ns for each in found), default=0)
+  size = sum(each.st_size for each in found)
+  return {"files": len(found), "bytes": size, "newest": newest}
 
 
-def left_out(count: int, first: str) -> str:
-  """Says that episodes without a step were left out: nothing would be read of them.
-
-  Args:
-    count: of them.
-    first: where the first one is.
-  """
-  one = f"An episode without a step is left out: {first}."
-  more = f"{count} episodes without a step are left out, the first: {first}."
-  return one if count == 1 else more
+def left_out(places: Sequence[str]) -> list[str]:
+  """Returns the note about episodes without a step, if there are any."""
+  if len(places) == 1:
+    return [f"An episode without a step is left out: {places[0]}."]
+  more = f"{len(places)} episodes without a step are left out, the first: "
+  return [f"{more}{places[0]}."] if places else []
 
 
 def check_numbers(operation: str, spec: specs.TensorSpecStruct) -> None:
-  """Checks that all specs of steps are numbers, which a plain array can hold.
-
-  Args:
-    operation: for the error.
-    spec: of the episodes.
-  Raises:
-    SpecError: with every path that is an encoded image, a byte string or of a dtype
-      that numpy alone does not have.
-  """
+  """Checks that a plain array can hold all specs of steps."""
   found = []
   for path, leaf in spec.items():
+    hint = leave_out(path)
     if specs.is_encoded_image_spec(leaf):
       got = f"encoded images ({leaf.data_format})"
       hint = "Store pixels: --decode_images."
-    elif leaf.dtype == tf.string:
-      got, hint = "byte strings", f"Leave them out: --drop {path}."
-    elif leaf.dtype == tf.bfloat16:
-      got, hint = "bfloat16", f"Leave it out: --drop {path}."
+    elif leaf.dtype in (tf.string, tf.bfloat16):
+      got = "byte strings" if leaf.dtype == tf.string else "bfloat16"
     else:
       continue
     found.append(errors.Mismatch(path, "numbers", got, hint))
@@ -125,28 +129,78 @@ def check_numbers(operation: str, spec: specs.TensorSpecStruct) -> None:
     raise errors.mismatch_error(operation, found)
 
 
+def check_present(operation: str, spec: specs.TensorSpecStruct) -> None:
+  """Checks that no path is optional, for formats whose episodes have all paths."""
+  found = [
+    errors.Mismatch(
+      path, "a path that every episode has", "an optional one", leave_out(path)
+    )
+    for path, leaf in spec.items()
+    if leaf.is_optional
+  ]
+  if found:
+    raise errors.mismatch_error(operation, found)
+
+
 def array_spec(
   path: str, dtype: np.dtype, shape: tuple[int, ...], is_sequence: bool
 ) -> specs.ExtendedTensorSpec | errors.Mismatch:
-  """Describes an array, or says why it cannot be taken over.
-
-  Args:
-    path: of the spec.
-    dtype: of the array.
-    shape: of one step, or of one episode's value.
-    is_sequence: there is one for each step.
-  """
-  hint = f"Leave it out: --drop {path}."
+  """Describes an array, by the shape of one step; or says what is wrong with it."""
   if dtype.kind not in "biufc":
     name = {"O": "objects", "S": "byte strings", "U": "text"}.get(dtype.kind, dtype)
-    return errors.Mismatch(path, "numbers", f"{name}", hint)
+    return errors.Mismatch(path, "numbers", f"{name}", leave_out(path))
   try:
     tf_dtype = tf.as_dtype(dtype.newbyteorder("="))
   except TypeError:
-    return errors.Mismatch(path, "a dtype that TensorFlow has", str(dtype), hint)
+    want = "a dtype that TensorFlow has"
+    return errors.Mismatch(path, want, str(dtype), leave_out(path))
   return specs.ExtendedTensorSpec(shape, tf_dtype, path, is_sequence=is_sequence)
 
 
 def describe(dtype: np.dtype, shape: tuple[int, ...]) -> str:
   """Renders shape and dtype of an array on disk."""
   return f"{tuple(shape)} {dtype.newbyteorder('=').name}"
+
+
+def image_form(data: bytes) -> tuple[str, tuple[int, int, int]] | None:
+  """Returns the format and the shape of an encoded image; None for other bytes."""
+  header = read_image_header(data)
+  if header is None:
+    return None
+  return header.format, (header.height, header.width, header.channels)
+
+
+def objects(items: Iterable[bytes]) -> np.ndarray:
+  """Returns byte strings as an array of bytes objects."""
+  listed = list(items)
+  found = np.empty(len(listed), object)
+  found[:] = listed
+  return found
+
+
+def scalar(item: bytes) -> np.ndarray:
+  """Returns a byte string as an array of shape ()."""
+  return objects([item]).reshape(())
+
+
+def unwritten(
+  path: str,
+  num_missing: int,
+  num_chunks: int,
+  fill: Any,
+  first: str,
+  shape: tuple[int, ...],
+  dtype: np.dtype,
+) -> tuple[str, bool]:
+  """Describes chunks that no file stores, and whether they are a problem.
+
+  Writers may leave out chunks of the fill value, such as the zeros of a reward. Among
+  pictures in colour a black one is suspicious.
+  """
+  text = (
+    f"{path}: {num_missing} of {num_chunks} chunks were never written, and are read as "
+    f"{fill}, {first}. They are lost, unless the writer leaves out chunks of that "
+    "value."
+  )
+  is_colour = len(shape) == 4 and shape[-1] in (3, 4) and dtype.itemsize < 3
+  return text, is_colour and num_missing < num_chunks

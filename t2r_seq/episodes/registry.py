@@ -12,6 +12,7 @@ import importlib
 import inspect
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,15 +20,45 @@ from t2r_seq import errors, specs
 from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes import views, writing
 from t2r_seq.episodes.episodes import EpisodeWriter
-from t2r_seq.episodes.other_formats import other_format
 from t2r_seq.episodes.views import Episodes
 
-# The modules that register formats, in the order in which they are asked about a path:
-# a store may hold any file, and TFRecord files are whatever nothing else is.
+# The modules that register formats, in the order in which they recognise a path: a
+# store may hold any file, and TFRecord files are whatever nothing else is.
 _MODULES = ("store", "lerobot", "zarr", "robomimic", "minari", "mcap", "records")
 _FALLBACK = "tfrecord"
 
-Recognise = Callable[[str], bool]
+_WITH_PYTHON = (
+  "Read them with Python, and write the episodes to a store: EpisodeStore.create"
+)
+# Formats of robot data that are not read: file names, format, what to do.
+_OTHER_FORMATS = (
+  (r"episode_\d+\.npz", "CALVIN's steps, an .npz file each", _WITH_PYTHON),
+  (
+    r".*\.db3",
+    "a bag of ROS 2 in SQLite",
+    "Make MCAP of it: mcap convert a.db3 a.mcap",
+  ),
+  (r".*\.bag", "a bag of ROS 1", "Make MCAP of it: mcap convert a.bag a.mcap"),
+  (
+    r".*\.(tar|tar\.\w+|tgz)",
+    "tar archives (WebDataset)",
+    "Unpack them. Samples of WebDataset can be written to a store with Python: "
+    "EpisodeStore.create",
+  ),
+  (
+    r".*\.parquet",
+    "Parquet files",
+    "Of a dataset of LeRobot's, name the folder that has meta/info.json. Read others "
+    "with Python, and write the episodes to a store: EpisodeStore.create",
+  ),
+  (
+    r".*\.(pkl|pickle|p)",
+    "Python pickles",
+    "Unpickling runs code: it is not done. Load those that you trust with Python, and "
+    "write the episodes to a store: EpisodeStore.create",
+  ),
+  (r".*\.(npz|npy)", "numpy files", _WITH_PYTHON),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +72,6 @@ class Format:
       never tells.
     recognises: whether a path, which exists, is of this format.
     suffixes: of the files or folders that are written in this format.
-    extra: what to install for it: `pip install 't2r_seq[zarr]'`; '' for nothing.
     writer: makes an `EpisodeWriter`; None if the format is read only. See
       `write_episodes`.
     splits_by_file: a split is a set of files and is chosen when they are opened.
@@ -50,9 +80,8 @@ class Format:
   name: str
   open: Callable[..., Episodes]
   description: str = ""
-  recognises: Recognise | None = None
+  recognises: Callable[[str], bool] | None = None
   suffixes: tuple[str, ...] = ()
-  extra: str = ""
   writer: Callable[..., EpisodeWriter] | None = None
   splits_by_file: bool = False
 
@@ -89,9 +118,8 @@ def register_format(
   name: str,
   *,
   suffixes: Sequence[str] = (),
-  recognises: Recognise | None = None,
+  recognises: Callable[[str], bool] | None = None,
   description: str = "",
-  extra: str = "",
   writer: Callable[..., EpisodeWriter] | None = None,
   splits_by_file: bool = False,
 ) -> Callable[[Any], Any]:
@@ -105,7 +133,6 @@ def register_format(
     suffixes: of files or folders in this format.
     recognises: whether a path, which exists, is of this format; None goes by suffixes.
     description: of what is recognised, for errors.
-    extra: of setup.py, whose packages it needs.
     writer: called with the path, the episodes to write (their specs, metadata and
       splits) and the options of `write_episodes` that its signature names.
     splits_by_file: a split is a set of files, chosen by an option `split` of the class.
@@ -125,7 +152,6 @@ def register_format(
       description or (f"{name} files" if suffixes or recognises else ""),
       recognises or (lambda path: path.lower().rstrip("/").endswith(tuple(suffixes))),
       tuple(suffixes),
-      extra,
       writer,
       splits_by_file,
     )
@@ -135,14 +161,14 @@ def register_format(
 
 
 def formats() -> Mapping[str, Format]:
-  """Returns all formats by name, in the order in which they are asked about a path."""
+  """Returns all formats by name, in the order in which they recognise a path."""
   for name in _MODULES:
     importlib.import_module(f"t2r_seq.formats.{name}")
   return dict(sorted(_formats.items(), key=lambda item: _rank(item[1])))
 
 
 def _rank(known: Format) -> int:
-  """Returns the place of a format: its module's, and users' before the fallback."""
+  """Returns the place of a format: that of its module, users' before the fallback."""
   if known.name == _FALLBACK:
     return len(_MODULES)
   module = known.open.__module__.removeprefix("t2r_seq.formats.")
@@ -150,15 +176,11 @@ def _rank(known: Format) -> int:
 
 
 def get_format(name: str) -> Format:
-  """Returns a format by its name.
-
-  Raises:
-    ConversionError: no format has this name.
-  """
+  """Returns a format by its name."""
   known = formats()
   if name not in known:
     raise errors.ConversionError(
-      f"open: expected a format of {errors.listing(known)}, got '{name}'."
+      f"open_episodes: expected a format of {errors.listing(known)}, got '{name}'."
       f"{errors.nearest(name, known)}"
     )
   return known[name]
@@ -169,7 +191,7 @@ def find_format(path: str | os.PathLike[str], format: str | None = None) -> Form
 
   Args:
     path: a folder, a file, or patterns of TFRecord files.
-    format: its name, if the caller knows better.
+    format: its name, which is then not recognised.
   Raises:
     ConversionError: nothing is there, or a folder of no known format.
   """
@@ -189,7 +211,7 @@ def find_format(path: str | os.PathLike[str], format: str | None = None) -> Form
   folder = os.path.dirname(os.path.abspath(path))
   siblings = os.listdir(folder) if os.path.isdir(folder) else []
   raise errors.ConversionError(
-    f"open: {path}: expected {_readable()}, got nothing there."
+    f"open_episodes: {path}: expected {_readable()}, got nothing there."
     f"{errors.nearest(os.path.basename(path), siblings)} The current folder is "
     f"{os.getcwd()}"
   )
@@ -223,8 +245,6 @@ def open_episodes(
     **options: of the format: `spec`, `compression`, `episode_key`, `first_key`,
       `last_key`, `episode_per_file` of TFRecord files, `layout` of HDF5 and MCAP files,
       `frames_by` and `frame_tolerance` of LeRobot.
-  Returns:
-    The episodes.
   Raises:
     ConversionError: nothing that can be read.
     SpecError: an option that the format does not have, or no such split, episode or
@@ -234,7 +254,7 @@ def open_episodes(
   path = os.fspath(path)
   chosen = find_format(path, format)
   given = {name: value for name, value in options.items() if value is not None}
-  _check_options(f"open: {path}", chosen.name, given, chosen.options)
+  _check_options(f"open_episodes: {path}", chosen.name, given, chosen.options)
   if split is not None and chosen.splits_by_file:
     given["split"], split = split, None
   dropped = drop if isinstance(drop, views.Dropped) else views.Dropped(drop)
@@ -244,7 +264,7 @@ def open_episodes(
   opened.path, opened.format = opened.path or path, chosen.name
   kept = dropped.filter(opened.spec)
   if dropped is not drop:
-    dropped.check(f"open: {path}")
+    dropped.check(f"open_episodes: {path}")
   if shared := splits_lib.describe_overlaps(opened.splits):
     opened.notes = [*opened.notes, *shared]
   if len(kept) != len(opened.spec):
@@ -259,13 +279,9 @@ def as_episodes(
   spec: specs.SpecStructure | None = None,
   **options: Any,
 ) -> Episodes:
-  """Returns episodes unchanged, and opens a path.
+  """Returns episodes unchanged, and opens a path; see `open_episodes`.
 
-  Args:
-    source: episodes, or a path; see `open_episodes`.
-    format: of a path.
-    spec: flat specs to read, for formats whose files have none, as they are stored.
-    **options: of `open_episodes`.
+  `spec` has flat specs to read, as they are stored, for formats whose files have none.
   """
   if isinstance(source, Episodes):
     return source
@@ -299,11 +315,7 @@ def _check_options(
 
 
 def written_format(path: str | os.PathLike[str], format: str | None = None) -> Format:
-  """Returns the format in which a path is written, by its suffix.
-
-  Raises:
-    ConversionError: the name does not tell, or the format is read only.
-  """
+  """Returns the format in which a path is written, by its suffix."""
   path = os.fspath(path)
   known = {name: each for name, each in formats().items() if each.writer is not None}
   if format is not None:
@@ -334,13 +346,7 @@ def open_writer(
 ) -> EpisodeWriter:
   """Opens a writer of a new data set, and checks that it can hold the episodes.
 
-  Args:
-    path: of the data set.
-    episodes: what will be written; only specs, metadata, splits and lengths are read.
-    format: of it, if the suffix does not tell.
-    **options: of the format; see `write_episodes`.
-  Raises:
-    SpecError: with every path that the format cannot hold.
+  It reads specs, metadata, splits and lengths. Options are those of `write_episodes`.
   """
   path = os.fspath(path)
   chosen = written_format(path, format)
@@ -379,16 +385,7 @@ def write_episodes(
 def check_vacant(
   operation: str, path: str, chosen: Format, options: Mapping[str, Any]
 ) -> None:
-  """Checks that a new data set overwrites nothing.
-
-  Args:
-    operation: for the error.
-    path: of the data set.
-    chosen: its format.
-    options: of the writer.
-  Raises:
-    ConversionError: something is there.
-  """
+  """Checks that a new data set overwrites nothing."""
   names = chosen.files(path, options)
   present = [name for name in names if os.path.lexists(name)]
   is_empty = present == [path] and os.path.isdir(path) and not os.listdir(path)
@@ -421,7 +418,8 @@ def _unknown_folder(path: str) -> errors.ConversionError:
   other = other_format(names)
   got = other[0] if other else f"a folder with {errors.listing(names, _MAX_SHOWN)}"
   return errors.ConversionError(
-    f"open: {path}: expected {_readable()}, got {got}. {_way_out(path, names, other)}"
+    f"open_episodes: {path}: expected {_readable()}, got {got}. "
+    f"{_way_out(path, names, other)}"
   )
 
 
@@ -462,6 +460,15 @@ def _datasets_in(path: str, depth: int) -> Iterator[str]:
         yield from _datasets_in(place, depth - 1)
     except (OSError, errors.ConversionError):
       continue
+
+
+def other_format(names: Iterable[str]) -> tuple[str, str] | None:
+  """Recognises files of formats that are not read: the format, and what to do."""
+  bases = [os.path.basename(name).lower() for name in names]
+  for pattern, what, hint in _OTHER_FORMATS:
+    if any(re.fullmatch(pattern, base) for base in bases):
+      return what, f"{hint}."
+  return None
 
 
 def _has_records(names: Iterable[str]) -> bool:

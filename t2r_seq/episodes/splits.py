@@ -1,4 +1,4 @@
-"""Splits: named lists of episodes, and which episodes a reader is to see."""
+"""Splits: named lists of episodes, and the selection of episodes by them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def choose_episodes(
   split: str | None = None,
   splits: Splits | None = None,
 ) -> np.ndarray | None:
-  """Finds the episodes that are to be read.
+  """Finds the episodes to read.
 
   Args:
-    where: who reads, for the error.
+    where: the reader, for the error.
     num_episodes: of the dataset.
     episodes: their numbers, or a file of them; None for all.
     split: its name; None for all. With both, those of the split that are in the list.
-    splits: numbers by name, as the dataset has them.
+    splits: numbers by name, of the dataset.
   Returns:
-    int64, rising, each once; None where all are meant.
+    int64, rising, each once; None for all.
   Raises:
     SpecError: no such split or episode, or no episode is left.
   """
@@ -53,8 +53,9 @@ def choose_episodes(
   if episodes is not None:
     name = f"{where}: episodes"
     if isinstance(episodes, (str, os.PathLike)):
-      name, episodes = f"{name}: {os.fspath(episodes)}", _read_list(where, episodes)
-    chosen = np.intersect1d(chosen, _check(name, episodes, num_episodes))
+      name = f"{name}: {os.fspath(episodes)}"
+    numbers = read_episodes(where, episodes)
+    chosen = np.intersect1d(chosen, _check(name, numbers, num_episodes))
   if not len(chosen):
     both = (
       f" that are in split '{split}', too" if episodes is not None and split else ""
@@ -63,15 +64,27 @@ def choose_episodes(
   return chosen
 
 
-def read_episodes(where: str, episodes: EpisodeNumbers) -> list[int]:
-  """Returns numbers of episodes, of a file that lists them, too.
-
-  Raises:
-    SpecError: the file cannot be read, or a line is no number.
-  """
-  if isinstance(episodes, (str, os.PathLike)):
-    return _read_list(where, episodes)
-  return np.asarray(episodes, np.int64).tolist()
+def read_episodes(where: str, episodes: EpisodeNumbers) -> Any:
+  """Returns numbers of episodes; reads a file that lists them, one a line."""
+  if not isinstance(episodes, (str, os.PathLike)):
+    return np.asarray(episodes).tolist()
+  place = f"{where}: episodes: {os.fspath(episodes)}"
+  found, number, text = [], 0, ""
+  try:
+    with open(episodes, encoding="utf-8") as file:
+      for line in file:
+        number, text = number + 1, line.partition("#")[0].strip()
+        if text:
+          found.append(int(text))
+  except OSError as error:
+    raise errors.SpecError(
+      f"{place}: expected a file that lists episodes, got {error.strerror}."
+    ) from error
+  except ValueError as error:
+    raise errors.SpecError(
+      f"{place}: line {number}: expected the number of an episode, got {text[:40]!r}."
+    ) from error
+  return found
 
 
 def _check(where: str, numbers: Any, num_episodes: int) -> np.ndarray:
@@ -90,39 +103,8 @@ def _check(where: str, numbers: Any, num_episodes: int) -> np.ndarray:
   return np.unique(found.astype(np.int64))
 
 
-def _read_list(where: str, path: str | os.PathLike[str]) -> list[int]:
-  """Reads a file of numbers, one a line."""
-  found, number, text = [], 0, ""
-  try:
-    with open(path, encoding="utf-8") as file:
-      for line in file:
-        number, text = number + 1, line.partition("#")[0].strip()
-        if text:
-          found.append(int(text))
-  except OSError as error:
-    raise errors.SpecError(
-      f"{where}: episodes: {os.fspath(path)}: expected a file that lists episodes, got "
-      f"{error.strerror}."
-    ) from error
-  except ValueError as error:
-    raise errors.SpecError(
-      f"{where}: episodes: {os.fspath(path)}: line {number}: expected the number of an "
-      f"episode, got {text[:40]!r}."
-    ) from error
-  return found
-
-
 def parse_shares(where: str, text: str) -> dict[str, float]:
-  """Reads 'train=0.9,eval=0.1'.
-
-  Args:
-    where: who asks, for the error.
-    text: names and shares, of which none is 0 and the sum at most 1.
-  Returns:
-    Shares by name.
-  Raises:
-    SpecError: something else.
-  """
+  """Reads shares by name, above 0 and with a sum of 1 at most: 'train=0.9,eval=0.1'."""
   shares: dict[str, float] = {}
   for part in text.split(","):
     name, _, given = (piece.strip() for piece in part.partition("="))
@@ -147,14 +129,14 @@ def parse_shares(where: str, text: str) -> dict[str, float]:
 def make_splits(
   shares: Mapping[str, float], num_episodes: int, seed: int = 0
 ) -> dict[str, list[int]]:
-  """Deals episodes to splits, by chance: each to one at most.
+  """Deals episodes to splits at random: each to one at most.
 
   Args:
-    shares: of the episodes, by the name of the split; what they leave, no split has.
+    shares: of the episodes, by the name of the split; their sum may be below 1.
     num_episodes: to deal.
-    seed: of the draw; the same seed gives the same splits.
+    seed: the same seed gives the same splits.
   Returns:
-    Numbers of episodes by name, rising; the sizes are those of the shares, rounded.
+    Numbers of episodes by name, rising; sizes are rounded.
   Raises:
     SpecError: a split would have no episode.
   """
@@ -173,11 +155,7 @@ def make_splits(
 
 
 def check_splits(where: str, splits: Splits, num_episodes: int) -> dict[str, list[int]]:
-  """Returns the splits as lists of rising numbers.
-
-  Raises:
-    SpecError: no episode has such a number.
-  """
+  """Returns the splits as lists of rising numbers of episodes."""
   return {
     str(name): _check(f"{where}: split '{name}'", list(found), num_episodes).tolist()
     for name, found in splits.items()
@@ -185,14 +163,7 @@ def check_splits(where: str, splits: Splits, num_episodes: int) -> dict[str, lis
 
 
 def renumber(splits: Splits, chosen: np.ndarray) -> dict[str, list[int]]:
-  """Returns the splits of a dataset of which only some episodes are left.
-
-  Args:
-    splits: of the whole dataset.
-    chosen: numbers of the episodes that are left, rising.
-  Returns:
-    The same by the new numbers; without splits of which nothing is left.
-  """
+  """Returns the splits of a selection, by new numbers; leaves out empty ones."""
   found = {
     name: np.flatnonzero(np.isin(chosen, list(numbers))).tolist()
     for name, numbers in splits.items()
@@ -206,21 +177,16 @@ def describe_splits(splits: Splits) -> str:
   return "splits: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items())
 
 
-# What the names of splits say: data of a training, and data that it must not see.
+# Names of splits of training data, and of data that training must not see.
 _TRAINED = re.compile(r"(^|[^a-z])train(ing)?($|[^a-z])")
 _HELD_OUT = re.compile(r"(^|[^a-z])(val|valid(ation)?|eval(uation)?|test)($|[^a-z])")
 
 
 def describe_overlaps(splits: Splits) -> list[str]:
-  """Names the training splits that share episodes with those that are held out.
+  """Returns a sentence for each training split with episodes of a held-out one.
 
   A filter key may be a part of another one, as `20_percent` of `train` is: only names
   with the word train count, and those with valid, val, eval or test.
-
-  Args:
-    splits: numbers of episodes by name.
-  Returns:
-    A sentence for each pair.
   """
   found = []
   sets = {name: set(numbers) for name, numbers in splits.items()}

@@ -18,14 +18,9 @@ from t2r_seq.imports import tf
 
 
 class Dropped:
-  """The paths that a user leaves out; a name stands for all that is below it, too."""
+  """The paths that a user leaves out: 'next_obs' drops 'next_obs/image', too."""
 
   def __init__(self, names: Iterable[str] = ()) -> None:
-    """Takes the names.
-
-    Args:
-      names: paths, or the beginnings of some: 'next_obs' drops 'next_obs/image'.
-    """
     self.names = {name.strip("/") for name in names}
     self._met: set[str] = set()
     self._paths: set[str] = set()
@@ -44,11 +39,7 @@ class Dropped:
     )
 
   def check(self, operation: str) -> None:
-    """Checks that every name met a path.
-
-    Raises:
-      SpecError: with every name that met none.
-    """
+    """Checks that every name met a path."""
     found = [
       errors.Mismatch(
         name,
@@ -78,7 +69,16 @@ class Episodes(EpisodeReader):
     Raises:
       SpecError: no such split or episode, or the number of episodes is unknown.
     """
-    return select(self, episodes, split)
+    if episodes is None and split is None:
+      return self
+    where, count = f"select: {self.path}", self.num_episodes
+    if count is None:
+      raise errors.SpecError(
+        f"{where}: expected a known number of episodes, got record files, which only "
+        "reading counts. Convert them to a store first: t2r_seq convert."
+      )
+    chosen = splits_lib.choose_episodes(where, count, episodes, split, self.splits)
+    return self if chosen is None else Selected(self, chosen)
 
   def filter(self, paths: Iterable[str]) -> Episodes:
     """Keeps only some paths.
@@ -144,20 +144,29 @@ class Episodes(EpisodeReader):
 
 
 class View(Episodes):
-  """Changes the values of an episode; the episodes themselves stay the same."""
+  """Changes the values of an episode, or which episodes there are."""
 
-  def __init__(self, base: Episodes, spec: specs.SpecStructure) -> None:
-    """Wraps the data set.
-
-    Args:
-      base: the data set to read.
-      spec: flat specs of the view, by its own paths.
-    """
+  def __init__(self, base: Episodes, spec: specs.SpecStructure | None = None) -> None:
+    """Wraps the data set that is read; `spec` has the flat specs of the view."""
     self._base = base
     self.path, self.format = base.path, base.format
-    self.spec = specs.TensorSpecStruct(spec)
+    self.spec = base.spec if spec is None else specs.TensorSpecStruct(spec)
     self.splits, self.metadata = base.splits, base.metadata
     self.problems = base.problems
+    if spec is None:  # The paths stay the same.
+      self.derived_spec, self.depth = base.derived_spec, base.depth
+    self._rename_videos({path: path for path in self.spec})
+
+  def _rename_videos(self, names: Mapping[str, str]) -> None:
+    """Takes over the videos of the data set, under the names of the view."""
+    base = self._base
+    self.videos = [names[path] for path in base.videos if path in names]
+    kept = base.kept_videos
+    self.kept_videos = {names[path]: kept[path] for path in kept if path in names}
+
+  def _wrap(self, base: Episodes) -> Episodes:
+    """Returns the same view of another data set."""
+    raise NotImplementedError
 
   @property
   def lengths(self) -> np.ndarray | None:  # type: ignore[override]
@@ -196,15 +205,16 @@ class View(Episodes):
     """Reads an episode, changed; see `Episodes.read`."""
     own = list(self.spec if paths is None else paths)
     sources = {self._source(path): path for path in own}
-    # An array in which the values are changed afterwards is no place to decode to.
-    rooms = {s: (out or {})[p] for s, p in sources.items() if p in (out or {})}
-    rooms = {s: room for s, room in rooms.items() if self._is_unchanged(s)}
-    values = self._base.read(episode, [*sources], start, stop, rooms or None)
-    return self._change(values, self._base.place(episode))
+    # Values that are changed afterwards cannot be decoded into their final array.
+    arrays = {s: (out or {})[p] for s, p in sources.items() if p in (out or {})}
+    arrays = {s: array for s, array in arrays.items() if self._is_unchanged(s)}
+    number = self._number(episode)
+    values = self._base.read(number, [*sources], start, stop, arrays or None)
+    return self._change(values, self._base.place(number))
 
   def place(self, episode: int) -> str:
-    """Returns where an episode is stored."""
-    return self._base.place(episode)
+    """Returns where an episode is stored in the whole data set."""
+    return self._base.place(self._number(episode))
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns that of the data set."""
@@ -214,29 +224,36 @@ class View(Episodes):
     """Yields the problems of the data set's files."""
     return self._base.check_files()
 
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+    """Returns the same view with whole videos."""
+    return self._wrap(self._base.with_videos(formats, encoding))
+
+  # What views change: episodes, paths and values.
+
+  def _number(self, episode: int) -> int:
+    """Returns the number of an episode in the data set."""
+    return episode
+
   def _source(self, path: str) -> str:
     """Returns the path of the data set that a path of the view reads."""
     return path
 
   def _is_unchanged(self, source: str) -> bool:
-    """Whether the values of a path of the data set are returned as they are."""
+    """Whether the values of a path of the data set stay the same."""
     del source
-    return False
+    return True
 
   def _change(self, values: Values, place: str) -> Values:
-    """Returns the values of an episode as the view has them."""
-    raise NotImplementedError
+    """Returns the values of an episode of the view."""
+    del place
+    return values
 
 
 class Filtered(View):
   """Some paths of a data set."""
 
   def __init__(self, base: Episodes, paths: Iterable[str]) -> None:
-    """Keeps paths.
-
-    Raises:
-      SpecError: with every path that is missing.
-    """
+    """Keeps paths; see `Episodes.filter`."""
     known = {**base.spec, **base.derived_spec}
     paths = list(paths)
     missing = [
@@ -250,14 +267,14 @@ class Filtered(View):
       raise errors.mismatch_error(f"filter: {base.path}", missing)
     super().__init__(base, {path: known[path] for path in paths})
     self.depth = [path for path in base.depth if path in self.spec]
-    self.videos = [path for path in base.videos if path in self.spec]
-    kept = base.kept_videos
-    self.kept_videos = {path: kept[path] for path in kept if path in self.spec}
+
+  def _wrap(self, base: Episodes) -> Episodes:
+    return Filtered(base, self.spec)
 
   def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
     """Casts numbers; see `Episodes.cast`. Depth is cast as the format does it."""
     if isinstance(casts, Mapping) and all(path in self.depth for path in casts):
-      return Filtered(self._base.cast(casts), self.spec)
+      return self._wrap(self._base.cast(casts))
     return super().cast(casts)
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
@@ -267,18 +284,11 @@ class Filtered(View):
       return Episodes.iterate(self, start)
     return super().iterate(start)
 
-  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns the same paths with whole videos."""
-    return Filtered(self._base.with_videos(formats, encoding), self.spec)
-
   def compare_statistics(
     self, computed: Mapping[str, Mapping[str, np.ndarray]]
   ) -> list[str]:
     """Compares with those of the data set."""
     return self._base.compare_statistics(computed)
-
-  def _is_unchanged(self, source: str) -> bool:
-    return True
 
   def _change(self, values: Values, place: str) -> Values:
     return {path: array for path, array in values.items() if path in self.spec}
@@ -306,27 +316,20 @@ class Renamed(View):
       raise errors.mismatch_error(f"rename: {base.path}", found)
     self._new, self._old = new, {name: old for old, name in new.items()}
     spec = {
-      # The name in a record goes along with the path that it was made from.
+      # The name in a record follows the path that it was made from.
       name: specs.ExtendedTensorSpec.from_spec(
         base.spec[old], name=name if base.spec[old].name == old else base.spec[old].name
       )
       for old, name in new.items()
     }
     super().__init__(base, spec)
-    self.videos = [new[path] for path in base.videos if path in new]
-    kept = base.kept_videos
-    self.kept_videos = {new[path]: kept[path] for path in kept}
+    self._rename_videos(new)
 
-  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns the same names with whole videos."""
-    names = {old: name for old, name in self._new.items() if old != name}
-    return Renamed(self._base.with_videos(formats, encoding), names)
+  def _wrap(self, base: Episodes) -> Episodes:
+    return Renamed(base, {old: name for old, name in self._new.items() if old != name})
 
   def _source(self, path: str) -> str:
     return self._old[path]
-
-  def _is_unchanged(self, source: str) -> bool:
-    return True
 
   def _change(self, values: Values, place: str) -> Values:
     return {self._new[path]: array for path, array in values.items()}
@@ -346,11 +349,9 @@ class Casted(View):
       for path, leaf in base.spec.items()
     }
     super().__init__(base, spec)
-    self.videos, self.kept_videos = base.videos, base.kept_videos
 
-  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns the same casts with whole videos."""
-    return Casted(self._base.with_videos(formats, encoding), self._texts)
+  def _wrap(self, base: Episodes) -> Episodes:
+    return Casted(base, self._texts)
 
   def _is_unchanged(self, source: str) -> bool:
     return source not in self._casts
@@ -376,29 +377,20 @@ class Conformed(View):
     self._axes = {
       path: added_axes(base.spec[path].shape, leaf.shape) for path, leaf in spec.items()
     }
-    self.videos = [path for path in base.videos if path in spec]
-    kept = base.kept_videos
-    self.kept_videos = {path: kept[path] for path in kept if path in spec}
 
-  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns the same paths with whole videos."""
-    base = self._base.with_videos(formats, encoding)
-    spec = {
-      p: base.spec[p] if p in base.kept_videos else self.spec[p] for p in self.spec
-    }
+  def _wrap(self, base: Episodes) -> Episodes:
+    kept = base.kept_videos
+    spec = {p: base.spec[p] if p in kept else leaf for p, leaf in self.spec.items()}
     return Conformed(base, specs.TensorSpecStruct(spec))
 
   def _is_unchanged(self, source: str) -> bool:
     return not self._axes.get(source)
 
   def _change(self, values: Values, place: str) -> Values:
-    changed = {}
-    for path, array in values.items():
-      if path in self.spec:
-        axes = self._axes[path]
-        if axes:
-          array = array[..., np.newaxis] if axes > 0 else array[..., 0]
-        changed[path] = array
+    changed = {path: array for path, array in values.items() if path in self.spec}
+    for path, array in changed.items():
+      if axes := self._axes[path]:
+        changed[path] = array[..., np.newaxis] if axes > 0 else array[..., 0]
     return changed
 
 
@@ -412,11 +404,14 @@ class Mapped(View):
     spec: specs.SpecStructure,
   ) -> None:
     """Maps whole episodes; see `Episodes.map`."""
-    flat = specs.flatten_spec_structure(spec)
-    super().__init__(base, flat)
+    super().__init__(base, specs.flatten_spec_structure(spec))
     self._function = function
-    kept = base.kept_videos
-    self.kept_videos = {path: kept[path] for path in kept if path in flat}
+    self.videos = ()
+
+  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
+    """Returns the same: the function sees frames."""
+    del formats, encoding
+    return self
 
   def read(
     self,
@@ -426,7 +421,7 @@ class Mapped(View):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Maps the whole episode, of which it returns the steps."""
+    """Maps the whole episode, and returns its steps."""
     values = self._base.read(episode)
     changed = self._change(values, self._base.place(episode))
     return {
@@ -472,16 +467,13 @@ class Dealt(View):
   """The same episodes, dealt to other splits at random."""
 
   def __init__(self, base: Episodes, shares: Mapping[str, float], seed: int) -> None:
-    """Deals the episodes; see `splits.make_splits`.
-
-    Raises:
-      SpecError: a split would have no episode.
-    """
-    super().__init__(base, base.spec)
+    """Deals the episodes; see `splits.make_splits`."""
+    super().__init__(base)
     self._shares, self._seed = dict(shares), seed
-    self.derived_spec = base.derived_spec
-    self.videos, self.kept_videos = base.videos, base.kept_videos
     self._deal(base.num_episodes)
+
+  def _wrap(self, base: Episodes) -> Episodes:
+    return Dealt(base, self._shares, self._seed)
 
   def _deal(self, count: int | None) -> None:
     self.splits = {}
@@ -489,117 +481,62 @@ class Dealt(View):
       self.splits = splits_lib.make_splits(self._shares, count, self._seed)
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
-    """Yields the episodes; deals them at the end if it is that which counts them."""
+    """Yields the episodes; deals them at the end if only reading counts them."""
     count = start
     for episode in self._base.iterate(start):
       count += 1
       yield episode
     self._deal(count)
 
-  def read(
-    self,
-    episode: int,
-    paths: Collection[str] | None = None,
-    start: int = 0,
-    stop: int | None = None,
-    out: Mapping[str, np.ndarray] | None = None,
-  ) -> Values:
-    """Reads an episode; see `Episodes.read`."""
-    return self._base.read(episode, paths, start, stop, out)
-
-  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns the same splits with whole videos."""
-    return Dealt(self._base.with_videos(formats, encoding), self._shares, self._seed)
-
 
 class Selected(View):
   """Some episodes of a data set, in its order."""
 
-  def __init__(self, base: Episodes, numbers: np.ndarray) -> None:
-    """Selects episodes.
+  def __init__(self, base: Episodes, selected: np.ndarray) -> None:
+    """Selects episodes by rising numbers."""
+    super().__init__(base)
+    self._selected = selected
+    self.splits = splits_lib.renumber(base.splits, selected)
+    self.metadata = base.metadata_of(selected)
 
-    Args:
-      base: a data set whose number of episodes is known.
-      numbers: of the selected episodes, rising.
-    """
-    super().__init__(base, base.spec)
-    self._numbers = numbers
-    self.derived_spec, self.depth = base.derived_spec, base.depth
-    self.videos, self.kept_videos = base.videos, base.kept_videos
-    self.splits = splits_lib.renumber(base.splits, numbers)
-    self.metadata = base.metadata_of(numbers)
+  def _wrap(self, base: Episodes) -> Episodes:
+    return Selected(base, self._selected)
+
+  def _number(self, episode: int) -> int:
+    return int(self._selected[episode])
 
   @property
   def lengths(self) -> np.ndarray | None:  # type: ignore[override]
     """Steps of each selected episode."""
     lengths = self._base.lengths
-    return None if lengths is None else lengths[self._numbers]
+    return None if lengths is None else lengths[self._selected]
 
   @property
   def num_episodes(self) -> int:
     """The number of selected episodes."""
-    return len(self._numbers)
+    return len(self._selected)
 
   def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
     """Casts numbers; see `Episodes.cast`. Depth is cast as the format does it."""
-    return Selected(self._base.cast(casts), self._numbers)
+    return self._wrap(self._base.cast(casts))
 
   @property
   def numbers(self) -> np.ndarray:  # type: ignore[override]
     """Numbers of the selected episodes in the whole data set."""
     numbers = self._base.numbers
-    return self._numbers if numbers is None else numbers[self._numbers]
+    return self._selected if numbers is None else numbers[self._selected]
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
     """Yields the selected episodes; runs of neighbours are read as one."""
-    left = self._numbers[start:]
+    left = self._selected[start:]
     for run in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
       if len(run):
         yield from itertools.islice(self._base.iterate(int(run[0])), len(run))
 
-  def read(
-    self,
-    episode: int,
-    paths: Collection[str] | None = None,
-    start: int = 0,
-    stop: int | None = None,
-    out: Mapping[str, np.ndarray] | None = None,
-  ) -> Values:
-    """Reads a selected episode; see `Episodes.read`."""
-    return self._base.read(int(self._numbers[episode]), paths, start, stop, out)
-
-  def place(self, episode: int) -> str:
-    """Returns where the episode is stored in the whole data set."""
-    return self._base.place(int(self._numbers[episode]))
-
   def fingerprint(self) -> dict[str, Any]:
     """Returns that of the data set, and which episodes are selected."""
-    numbers = zlib.crc32(self._numbers.astype("<i8").tobytes())
+    numbers = zlib.crc32(self._selected.astype("<i8").tobytes())
     return {**self._base.fingerprint(), "selected": numbers}
-
-  def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns the same episodes with whole videos."""
-    return Selected(self._base.with_videos(formats, encoding), self._numbers)
-
-
-def select(
-  episodes: Episodes,
-  numbers: splits_lib.EpisodeNumbers | None = None,
-  split: str | None = None,
-) -> Episodes:
-  """Selects episodes; see `Episodes.select`."""
-  if numbers is None and split is None:
-    return episodes
-  count = episodes.num_episodes
-  if count is None:
-    raise errors.SpecError(
-      f"select: {episodes.path}: expected a known number of episodes, got record "
-      "files, which only reading counts. Convert them to a store first: t2r_seq "
-      "convert."
-    )
-  where = f"select: {episodes.path}"
-  chosen = splits_lib.choose_episodes(where, count, numbers, split, episodes.splits)
-  return episodes if chosen is None else Selected(episodes, chosen)
 
 
 class Joined(Episodes):

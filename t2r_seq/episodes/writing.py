@@ -21,31 +21,21 @@ class Staging:
 
   One writer at a time has it. The folder is empty at first: leftovers of a writer that
   was killed are removed.
-
-  Attributes:
-    folder: on the same file system as the data set.
   """
 
   def __init__(self, path: str) -> None:
-    """Makes and locks the folder.
-
-    Args:
-      path: of the data set.
-    Raises:
-      ConversionError: another process writes this data set.
-      OSError: the folder cannot be made.
-    """
+    """Makes and locks the folder of a data set."""
     self._path = os.path.normpath(path)
-    self.folder = f"{self._path}.partial"
-    files.make_folders(self.folder)
+    self._folder = f"{self._path}.partial"
+    files.make_folders(self._folder)
     self._lock = files.FileLock(
-      os.path.join(self.folder, "lock"),
+      self.place("lock"),
       lambda owner: errors.ConversionError(
         f"write: {path}: expected no other writer of it, got {owner}. Wait for it to "
         "end."
       ),
     )
-    for entry in os.scandir(self.folder):
+    for entry in os.scandir(self._folder):
       if entry.is_dir(follow_symlinks=False):
         shutil.rmtree(entry.path)
       elif entry.name != "lock":
@@ -53,7 +43,7 @@ class Staging:
 
   def place(self, name: str) -> str:
     """Returns the path of a file or folder in the folder."""
-    return os.path.join(self.folder, name)
+    return os.path.join(self._folder, name)
 
   def publish(self, name: str) -> None:
     """Moves a complete file or folder to the path of the data set."""
@@ -62,13 +52,12 @@ class Staging:
 
   def close(self) -> None:
     """Removes the folder, and releases the lock."""
-    if os.path.isdir(self.folder):
-      shutil.rmtree(self.folder, ignore_errors=True)
+    shutil.rmtree(self._folder, ignore_errors=True)
     self._lock.release()
 
 
 class Copied(NamedTuple):
-  """What `copy_episodes` has copied."""
+  """The numbers of what `copy_episodes` has copied."""
 
   num_episodes: int
   num_steps: int
@@ -84,14 +73,6 @@ def copy_episodes(
   """Writes the episodes that a writer has not yet committed, and completes it.
 
   If it fails, whole episodes stay committed, as far as the format allows.
-
-  Args:
-    operation: for errors.
-    episodes: to write.
-    writer: of them.
-    progress: shows how many are written; None shows nothing.
-  Raises:
-    ConversionError: an episode cannot be written, or there are no episodes.
   """
   source = episodes if writer.episodes is None else writer.episodes
   start = writer.num_committed

@@ -1,10 +1,9 @@
-"""HDF5 files: the layouts of Minari, ALOHA and D4RL, and those that a JSON file tells.
+"""HDF5 files: the layouts of Minari, ALOHA and D4RL, and those that a JSON file gives.
 
-Three things say what an episode is: a group of each (`episodes`), the file as a whole,
-or flags in one long file (`ends`). Of an episode the rows of every dataset are steps.
-Where a dataset has one row more, as the observations of Minari have, it is what the
-last step led to, and becomes 'final_<path>', a value of the episode.
-Robomimic's layout has more to it: `robomimic`.
+An episode is a group (`episodes`), a file as a whole, or the steps up to a flag in one
+long file (`ends`). The rows of its datasets are steps. A dataset with one row more, as
+the observations of Minari, ends with what the last step led to: 'final_<path>', a value
+of the episode. Robomimic's layout has more to it: see `robomimic`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Values
 from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.formats import hdf5_probe, minari
-from t2r_seq.specs.image_headers import read_image_header
 
 SUFFIXES = (".hdf5", ".h5")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -41,8 +39,8 @@ _ACTIONS = ("actions", "action")
 DATA = "data"
 # Robomimic's number of the steps of a group.
 NUM_SAMPLES = "num_samples"
-_MAX_SHOWN = 40
-# Of rows of one size the end is zeros; these formats end with other bytes.
+_MAX_SHOWN, _MAX_ALIKE, _NUM_ALIKE = 40, 12, 3
+# Rows of one size are padded with zeros; these formats end with other bytes.
 _PADDED = ("jpeg", "png")
 # D4RL keeps the policy and other things of the whole file beside the steps.
 TERMINALS, TIMEOUTS = "terminals", "timeouts"
@@ -55,38 +53,22 @@ def load_h5py() -> Any:
 
 
 def open_file(path: str) -> Any:
-  """Opens a file for reading.
-
-  Raises:
-    ImportError: h5py is not installed.
-    ConversionError: it is no HDF5 file, or a damaged one.
-  """
-  h5py = load_h5py()
+  """Opens a file for reading."""
   try:
-    return h5py.File(path, "r")
+    return load_h5py().File(path, "r")
   except OSError as error:
-    raise errors.ConversionError(
-      f"convert: {path}: expected an HDF5 file, got {error}."
-    ) from error
+    raise reading.fault(path, "an HDF5 file", error) from error
 
 
 Foreign = list[tuple[str, str]]
+"""A place in a file, and what is there that the file itself does not hold."""
 
 
 def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
-  """Looks for what is not in files themselves, in one process of its own.
-
-  Args:
-    paths: of the files.
-  Returns:
-    By file pairs of a place in it and of what is there.
-  Raises:
-    ConversionError: libhdf5 crashes on a file, or does not come back.
-  """
+  """Finds links and data outside of files, in one other process."""
   load_h5py()
-  imports = json.dumps([place for place in sys.path if place])
   done = subprocess.run(
-    [sys.executable, "-I", hdf5_probe.__file__, imports],
+    [sys.executable, "-I", hdf5_probe.__file__, json.dumps([*filter(None, sys.path)])],
     input=json.dumps([os.path.abspath(path) for path in paths]),
     capture_output=True,
     text=True,
@@ -94,22 +76,20 @@ def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
   )
   found = [json.loads(line) for line in done.stdout.splitlines()]
   if not done.returncode:
-    there = [[(place, what) for place, what in pairs] for pairs in found]
-    return dict(zip(paths, there, strict=True))
+    pairs = [[(place, what) for place, what in each] for each in found]
+    return dict(zip(paths, pairs, strict=True))
   if done.returncode == -signal.SIGXCPU:
     got = f"one that keeps libhdf5 busy for more than {hdf5_probe.MAX_SECONDS} s"
   elif done.returncode < 0:
     got = f"one that libhdf5 crashes on ({signal.Signals(-done.returncode).name})"
   else:
     got = done.stderr.strip().rpartition("\n")[2]
-  raise errors.ConversionError(
-    f"convert: {paths[len(found)]}: expected an HDF5 file that can be walked through, "
-    f"got {got}. The file is damaged."
-  )
+  want = "an HDF5 file that can be walked through"
+  raise reading.fault(paths[len(found)], want, got, "The file is damaged.")
 
 
-def datasets(demo: Any) -> list[tuple[str, Any]]:
-  """Lists the datasets of a demo by path; links to other places are not followed."""
+def datasets(group: Any) -> list[tuple[str, Any]]:
+  """Lists the datasets below a group by path; links are not followed."""
   h5py = load_h5py()
   found: list[tuple[str, Any]] = []
 
@@ -117,42 +97,36 @@ def datasets(demo: Any) -> list[tuple[str, Any]]:
     if isinstance(item, h5py.Dataset):
       found.append((name, item))
 
-  demo.visititems(visit)
+  group.visititems(visit)
   return sorted(found)
 
 
-def read_attributes(demo: Any) -> dict[str, np.ndarray]:
-  """Reads what a demo has besides its datasets: numbers, and text as bytes objects."""
+def read_attributes(group: Any) -> dict[str, np.ndarray]:
+  """Reads the attributes of an episode: numbers, and text as bytes objects."""
   h5py = load_h5py()
-  found = {}
-  for name, value in demo.attrs.items():
-    if name != NUM_SAMPLES and not isinstance(value, h5py.Empty):
-      found[name] = _to_array(value)
-  return dict(sorted(found.items()))
+  return {
+    name: _to_array(group, value)
+    for name, value in sorted(group.attrs.items())
+    if name != NUM_SAMPLES and not isinstance(value, h5py.Empty)
+  }
 
 
-def _to_array(value: Any) -> np.ndarray:
-  array = np.asarray(value)
+def _to_array(group: Any, value: Any) -> np.ndarray:
   if isinstance(value, np.void):  # Opaque: bytes that are no text.
-    array = np.empty((), object)
-    array[()] = value.tobytes()
-    return array
+    return reading.scalar(value.tobytes())
+  array = np.asarray(value)
   if array.dtype.kind not in "SUO":
     return array
-  items = np.empty(array.shape, object)
-  for index in np.ndindex(*array.shape):
-    item = array[index]
-    if not isinstance(item, (bytes, str)):
-      raise errors.ConversionError(
-        f"convert: an attribute of a demo: expected numbers or text, got "
-        f"{type(item).__name__}."
-      )
-    items[index] = item.encode() if isinstance(item, str) else bytes(item)
-  return items
+  items = array.ravel().tolist()
+  if others := [item for item in items if not isinstance(item, (bytes, str))]:
+    place = f"an attribute of {group.name}"
+    raise reading.fault(place, "numbers or text", type(others[0]).__name__)
+  texts = [item.encode() if isinstance(item, str) else item for item in items]
+  return reading.objects(texts).reshape(array.shape)
 
 
 def own(group: Any, name: str) -> Any:
-  """Returns what is in a group itself; None where there is nothing, or a link."""
+  """Returns an item of a group itself; None if it is missing, or a link."""
   link = group.get(name, getlink=True)
   return group[name] if isinstance(link, load_h5py().HardLink) else None
 
@@ -163,9 +137,9 @@ class Layout:
 
   Attributes:
     name: for people.
-    episodes: a pattern of the groups that are an episode each, such as 'runs/*'; '/'
-      where each file is one; '' where `ends` tells.
-    ends: datasets of flags, one a step; an episode ends after a step where one is set.
+    episodes: a pattern of the groups that are an episode each, such as 'runs/*'; '/' if
+      each file is one; '' if `ends` tells.
+    ends: datasets of flags, one a step; an episode ends after a step with a flag.
     paths: datasets by the path that they become, from the group of an episode on; None
       takes all, by their own names.
   """
@@ -177,32 +151,17 @@ class Layout:
 
   @classmethod
   def read(cls, path: str) -> Layout:
-    """Reads a JSON file: {"episodes": "runs/*", "paths": {"obs/pos": "state/pos"}}.
-
-    Raises:
-      ConversionError: it is none.
-    """
-    where = f"convert: layout: {path}"
-    values = reading.read_json_object(where, path)
-    known = ("episodes", "ends", "paths")
-    found = [
-      errors.Mismatch(
-        name, f"one of {errors.listing(known)}", repr(name), errors.nearest(name, known)
-      )
-      for name in values
-      if name not in known
-    ]
-    if found:
-      raise errors.mismatch_error(where, found, errors.ConversionError)
+    """Reads a JSON file: {"episodes": "runs/*", "paths": {"obs/pos": "state/pos"}}."""
+    values = reading.read_json_object(path, known=("episodes", "ends", "paths"))
     groups, ends = values.get("episodes", ""), values.get("ends", [])
     paths = values.get("paths")
     is_text = isinstance(groups, str) and (paths is None or isinstance(paths, dict))
     if not is_text or not isinstance(ends, list) or bool(groups) == bool(ends):
-      raise errors.ConversionError(
-        f'{where}: expected "episodes", a pattern of groups such as "runs/*" or "/" '
-        'for a file, or "ends", a list of datasets of flags, got '
-        f"{json.dumps(values)[:200]}."
+      want = (
+        '"episodes", a pattern of groups such as "runs/*" or "/" for a file, or '
+        '"ends", a list of datasets of flags'
       )
+      raise reading.fault(path, want, json.dumps(values)[:200])
     return cls(path, groups, tuple(map(str, ends)), paths)
 
   def to_json_dict(self) -> dict[str, Any]:
@@ -218,15 +177,14 @@ def list_files(path: str) -> list[str]:
   """Returns the HDF5 files of a dataset: the one, or all of a folder, in order."""
   if not os.path.isdir(path):
     return [path]
-  minari = os.path.join(path, _MINARI)
-  if os.path.isfile(minari):
-    return [minari]
+  if os.path.isfile(os.path.join(path, _MINARI)):
+    return [os.path.join(path, _MINARI)]
   found = [n for n in os.listdir(path) if n.lower().endswith(SUFFIXES)]
-  found.sort(key=reading.natural_order)
-  return [os.path.join(path, name) for name in found]
+  return [os.path.join(path, n) for n in sorted(found, key=reading.natural_order)]
 
 
 def recognises(path: str) -> bool:
+  """Whether a path is an HDF5 file, or a folder of some."""
   if os.path.isdir(path):
     return bool(list_files(path))
   with open(path, "rb") as file:
@@ -235,50 +193,41 @@ def recognises(path: str) -> bool:
 
 
 def find_layout(path: str) -> Layout:
-  """Finds the layout of a file that was walked through.
-
-  Raises:
-    ImportError: h5py is not installed.
-    ConversionError: it is none of those that are known, which is shown.
-  """
+  """Recognises the layout of a file; otherwise the error shows its datasets."""
   with open_file(path) as file, reading.explained(path, "an HDF5 file"):
-    return _detect(file, path)
-
-
-def _detect(file: Any, path: str) -> Layout:
-  h5py = load_h5py()
-  top = {name: own(file, name) for name in file}
-  if DATA in top and top[DATA] is None:
-    return ROBOMIMIC  # A link, which its source refuses.
-  groups = {name for name, item in top.items() if isinstance(item, h5py.Group)}
-  if DATA in groups and any(
-    isinstance(own(top[DATA], name), h5py.Group) for name in top[DATA]
-  ):
-    return ROBOMIMIC
-  if groups and all(re.fullmatch(r"episode_\d+", name) for name in top):
-    return Layout("Minari", "episode_*")
-  flags = tuple(name for name in (TERMINALS, TIMEOUTS) if name in top)
-  if flags and _ACTIONS[0] in top:
-    return Layout("D4RL", ends=flags)
-  if _ACTIONS[1] in top and "observations" in top:
-    return Layout("ALOHA", "/")
-  raise errors.ConversionError(
-    f"convert: {path}: expected the layout of robomimic, Minari, ALOHA or D4RL, got\n"
-    f"{render_tree(file)}\n"
-    "Say what an episode is with --layout layout.json, such as "
-    '{"episodes": "runs/*"} for a group of each, {"episodes": "/"} where each file is '
-    'one, or {"ends": ["done"]} where flags end them; "paths": {"obs/pos": '
-    '"state/position"} picks and names datasets.'
-  )
+    h5py = load_h5py()
+    top = {name: own(file, name) for name in file}
+    groups = {name for name, item in top.items() if isinstance(item, h5py.Group)}
+    data = top.get(DATA)
+    # A link is robomimic's, whose reader refuses it.
+    if DATA in top and data is None:
+      return ROBOMIMIC
+    if DATA in groups and any(isinstance(own(data, n), h5py.Group) for n in data):
+      return ROBOMIMIC
+    if groups and all(re.fullmatch(r"episode_\d+", name) for name in top):
+      return Layout("Minari", "episode_*")
+    flags = tuple(name for name in (TERMINALS, TIMEOUTS) if name in top)
+    if flags and _ACTIONS[0] in top:
+      return Layout("D4RL", ends=flags)
+    if _ACTIONS[1] in top and "observations" in top:
+      return Layout("ALOHA", "/")
+    hint = (
+      "Say what an episode is with --layout layout.json, such as "
+      '{"episodes": "runs/*"} for a group of each, {"episodes": "/"} if each file is '
+      'one, or {"ends": ["done"]} if flags end them; "paths": {"obs/pos": '
+      '"state/position"} picks and names datasets.'
+    )
+    want = "the layout of robomimic, Minari, ALOHA or D4RL"
+    raise reading.fault(path, want, f"\n{render_tree(file)}", hint)
 
 
 def render_tree(file: Any) -> str:
-  """Renders groups and datasets of a file; of many that look alike the first."""
+  """Renders groups and datasets of a file; the first of many that look alike."""
   lines: list[str] = []
 
   def add(group: Any, depth: int) -> None:
     names = sorted(group, key=reading.natural_order)
-    shown = names if len(names) <= 12 else names[:3]
+    shown = names if len(names) <= _MAX_ALIKE else names[:_NUM_ALIKE]
     for name in shown:
       item = own(group, name)
       if hasattr(item, "keys"):
@@ -291,10 +240,9 @@ def render_tree(file: Any) -> str:
       lines.append(f"{'  ' * depth}... {len(names) - len(shown)} more")
 
   add(file, 1)
-  rest = len(lines) - _MAX_SHOWN
-  return "\n".join(
-    lines[:_MAX_SHOWN] + ([f"  ... {rest} lines more"] if rest > 0 else [])
-  )
+  more = len(lines) - _MAX_SHOWN
+  rest = [f"  ... {more} lines more"] if more > 0 else []
+  return "\n".join(lines[:_MAX_SHOWN] + rest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,11 +292,8 @@ class PathOnDisk:
   count: int = 0
 
   def form(self) -> tuple[Any, ...]:
-    """What has to be the same in all episodes."""
-    return (
-      *(self.dtype, self.shape, self.is_step),
-      *(self.has_final, self.image_format, self.is_text),
-    )
+    """Returns what has to be the same in all episodes."""
+    return tuple(vars(self)[n] for n in vars(self) if n not in ("dataset", "count"))
 
   def describe(self) -> str:
     """Renders it for messages."""
@@ -359,29 +304,24 @@ class PathOnDisk:
 
 
 class _Unwritten:
-  """Counts the chunks of a path that no file stores.
-
-  Writers that allocate a dataset first and then stop leave chunks out. They are read as
-  the fill value.
-  """
+  """Counts the chunks of a path that no file stores."""
 
   def __init__(self) -> None:
     self.num_chunks = self.num_missing = 0
-    self.is_colour = False
+    self._form: tuple[tuple[int, ...], np.dtype] = ((), np.dtype(np.float64))
+    self._fill: Any = None
     self._first = ""
 
   def add(self, dataset: Any, place: str) -> None:
     """Adds the chunks of a dataset; a contiguous one is a single chunk."""
     if not dataset.size:
       return
-    h5d = load_h5py().h5d
     chunks = dataset.chunks or dataset.shape
     grid = [math.ceil(n / size) for n, size in zip(dataset.shape, chunks, strict=True)]
-    num_chunks = math.prod(grid)
-    missing = 0
+    num_chunks, missing = math.prod(grid), 0
     if dataset.chunks:
       missing = num_chunks - dataset.id.get_num_chunks()
-    elif dataset.id.get_space_status() == h5d.SPACE_STATUS_NOT_ALLOCATED:
+    elif dataset.id.get_space_status() == load_h5py().h5d.SPACE_STATUS_NOT_ALLOCATED:
       missing = num_chunks
     if missing and not self._first:
       stored: set[tuple[int, ...]] = set()
@@ -393,49 +333,35 @@ class _Unwritten:
       )
       first = next((each for each in offsets if each not in stored), (0,))
       row = first[0] if first else 0
-      self._first = f"{dataset.fillvalue!s}, first in {place}, from row {row}"
+      self._fill = dataset.fillvalue
+      self._first = f"first in {place}, from row {row}"
     self.num_chunks += num_chunks
     self.num_missing += missing
-    is_image = dataset.ndim == 4 and dataset.shape[-1] in (3, 4)
-    self.is_colour = is_image and dataset.dtype.itemsize < 3
+    self._form = (dataset.shape, dataset.dtype)
 
-  def __str__(self) -> str:
-    """Says how many chunks are missing."""
-    return (
-      f"{self.num_missing} of {self.num_chunks} chunks were never written, and are "
-      f"read as {self._first}. They are lost, unless the writer leaves out chunks of "
-      "that value."
-    )
+  def describe(self, path: str) -> tuple[str, bool]:
+    """Describes the missing chunks, and returns whether they are a problem."""
+    counts = (self.num_missing, self.num_chunks)
+    return reading.unwritten(path, *counts, self._fill, self._first, *self._form)
 
 
 class LayoutEpisodes(Episodes):
   """Reads the episodes of HDF5 files by a layout."""
 
   def __init__(
-    self,
-    path: str,
-    foreign: Mapping[str, Foreign],
-    layout: Layout,
-    dropped: Dropped,
+    self, path: str, foreign: Mapping[str, Foreign], layout: Layout, dropped: Dropped
   ) -> None:
     """Looks at every file and episode; reads flags, and first rows of images.
 
     Args:
       path: what the user named.
       foreign: the files, and what is not in them; see `find_foreign`.
-      layout: of all of them.
-      dropped: paths to leave out.
-    Raises:
-      ImportError: h5py is not installed.
-      ConversionError: a file that is none or damaged, or episodes that differ; with
-        every path.
     """
-    names = [*foreign]
-    self.path, self._names, self._layout = path, names, layout
+    self.path, self._names, self._layout = path, [*foreign], layout
     self._dropped = dropped
     self._places: list[Place] = []
     self._paths: dict[str, PathOnDisk] = {}
-    self._problems: list[errors.Mismatch] = []
+    self._faults: dict[str, errors.Mismatch] = {}
     self._left_out: set[str] = set()
     self._empty: list[str] = []
     self._unwritten: dict[str, _Unwritten] = {}
@@ -444,44 +370,32 @@ class LayoutEpisodes(Episodes):
     self._open: tuple[str, Any] = ("", None)
     self._lock = threading.Lock()  # The last file that was opened stays open.
     self._check_foreign(foreign)
-    for name in names:
+    for name in self._names:
       with reading.explained(name, "an HDF5 file"):
-        self._scan(name)
+        self._scan(name, self._file(name))
     if not self._places:
-      raise errors.ConversionError(
-        f"convert: {path}: expected episodes at '{layout.episodes}', got\n"
-        f"{render_tree(self._file(names[0]))}"
-      )
+      tree = render_tree(self._file(self._names[0]))
+      raise reading.fault(path, f"episodes at '{layout.episodes}'", f"\n{tree}")
     with reading.explained(path, "an HDF5 file"):
-      found = self._make_spec()
+      self.spec = self._make_spec()
       self.metadata = self._read_metadata()
-    if self._problems:
-      raise errors.mismatch_error(
-        f"convert: {path}", self._problems, errors.ConversionError
-      )
-    self.spec = found
+    if self._faults:
+      raise reading.faults(path, self._faults.values())
     lengths = [place.stop - place.start for place in self._places]
     self.lengths = np.asarray(lengths, np.int64)
     self.notes.insert(0, f"Read in the layout of {layout.name}.")
-    for path, each in self._unwritten.items():
-      if path in self.spec and each.num_missing:
-        is_problem = each.is_colour and each.num_missing < each.num_chunks
-        (self.problems if is_problem else self.notes).append(f"{path}: {each}")
-    if self._empty:
-      self.notes.append(reading.left_out(len(self._empty), self._empty[0]))
+    for name, each in self._unwritten.items():
+      if name in self.spec and each.num_missing:
+        text, is_problem = each.describe(name)
+        (self.problems if is_problem else self.notes).append(text)
+    self.notes += reading.left_out(self._empty)
     if self._left_out:
-      self.notes.append(
-        f"{errors.listing(self._left_out, 8)} have no row for each step, and are left "
-        "out."
-      )
+      listed = errors.listing(self._left_out, 8)
+      self.notes.append(f"{listed} have no row for each step, and are left out.")
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns sizes and times of the files, and the layout."""
-    stats = [os.stat(name) for name in self._names]
-    return {
-      "files": [[s.st_size, s.st_mtime_ns] for s in stats],
-      "layout": self._layout.to_json_dict(),
-    }
+    return reading.file_fingerprint(self._names, layout=self._layout.to_json_dict())
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """Returns what Minari keeps beside its file."""
@@ -516,15 +430,10 @@ class LayoutEpisodes(Episodes):
       self._open = (name, open_file(name))
     return self._open[1]
 
-  # What there is.
+  # The paths and episodes of the files.
 
   def _check_foreign(self, foreign: Mapping[str, Foreign]) -> None:
-    """Checks that all that is read lies in the files, where no link leads to it.
-
-    Raises:
-      ConversionError: with every path of which that is not so: other files may be
-        anybody's, and no walk follows links within one.
-    """
+    """Checks that the files themselves hold all that is read, without links."""
     found = []
     for name, links in foreign.items():
       for place, what in links:
@@ -532,14 +441,12 @@ class LayoutEpisodes(Episodes):
         if path is None or (path and not self._is_read(path)):
           continue
         is_within = what.startswith(hdf5_probe.WITHIN)
-        expected = "data" if is_within else "data in this file"
-        hint = f"Leave it out: --drop {path}." if path else ""
+        want = "data" if is_within else "data in this file"
+        hint = reading.leave_out(path) if path else ""
         got = f"{what} at {place} of {name}"
-        found.append(errors.Mismatch(path or place, expected, got, hint))
+        found.append(errors.Mismatch(path or place, want, got, hint))
     if found:
-      raise errors.mismatch_error(
-        f"convert: {self.path}", found, errors.ConversionError
-      )
+      raise reading.faults(self.path, found)
 
   def _path_at(self, place: str) -> str | None:
     """Returns the path within an episode; '' for a group, and None for other places."""
@@ -551,60 +458,50 @@ class LayoutEpisodes(Episodes):
 
   def _is_read(self, path: str) -> bool:
     """Whether something is read of a dataset, or of a group of them."""
+    read = [path]
     if self._layout.paths is not None:
-      named = self._layout.paths.items()
-      read = [name for own_path, name in named if not self._dropped.has(own_path)]
-    else:
-      read = [] if self._dropped.has(path) else [path]
-    read += self._layout.ends
-    return any(f"{each}/".startswith(f"{path}/") for each in read)
+      read = [n for own, n in self._layout.paths.items() if not self._dropped.has(own)]
+    elif self._dropped.has(path):
+      read = []
+    return any(f"{n}/".startswith(f"{path}/") for n in (*read, *self._layout.ends))
 
-  def _scan(self, name: str) -> None:
-    file = self._file(name)
+  def _scan(self, name: str, file: Any) -> None:
+    pattern = self._layout.episodes.strip("/")
     if self._layout.ends:
       self._scan_flat(name, file)
-      return
-    pattern = self._layout.episodes.strip("/")
-    if not pattern:
+    elif not pattern:
       self._scan_group(name, "/", file)
-      return
-    depth = pattern.count("/") + 1
-    groups = [g for g in _groups(file, depth) if fnmatch.fnmatch(g, pattern)]
-    for group in sorted(groups, key=reading.natural_order):
-      self._scan_group(name, group, file[group])
+    else:
+      groups = _groups(file, pattern.count("/") + 1)
+      found = [group for group in groups if fnmatch.fnmatch(group, pattern)]
+      for group in sorted(found, key=reading.natural_order):
+        self._scan_group(name, group, file[group])
 
   def _scan_flat(self, name: str, file: Any) -> None:
     """Finds the episodes of a file whose flags end them."""
-    missing = [flag for flag in self._layout.ends if flag not in file]
-    if missing:
-      raise errors.ConversionError(
-        f"convert: {name}: expected the flags {errors.listing(missing)}, got\n"
-        f"{render_tree(file)}"
-      )
-    flags = [np.asarray(file[flag][()]) for flag in self._layout.ends]
-    num_steps = len(flags[0])
+    if missing := [flag for flag in self._layout.ends if flag not in file]:
+      want = f"the flags {errors.listing(missing)}"
+      raise reading.fault(name, want, f"\n{render_tree(file)}")
+    flags = {flag: np.asarray(file[flag][()]) for flag in self._layout.ends}
+    num_steps = len(next(iter(flags.values())))
     is_end = np.zeros(num_steps, bool)
-    for flag, values in zip(self._layout.ends, flags, strict=True):
+    for flag, values in flags.items():
       if values.shape[:1] != (num_steps,) or values.size != num_steps:
-        want, got = f"a flag for each of {num_steps} steps", errors.describe(values)
-        raise errors.ConversionError(
-          f"convert: {name}: {flag}: expected {want}, got {got}."
-        )
+        want = f"a flag for each of {num_steps} steps"
+        raise reading.fault(f"{name}: {flag}", want, errors.describe(values))
       is_end |= values.reshape(-1) != 0
     ends = np.flatnonzero(is_end) + 1
     self._note_ends(name, ends, num_steps)
     if num_steps and (not len(ends) or ends[-1] != num_steps):
       ends = np.append(ends, num_steps)  # The last one was cut off.
-    starts = np.append(0, ends)[:-1]
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+    for start, stop in itertools.pairwise([0, *ends.tolist()]):
       self._places.append(Place(name, "/", start, stop))
     for path, dataset in self._datasets(file):
       if path.split("/")[0] == _NO_STEPS or dataset.shape[:1] != (num_steps,):
         self._left_out.add(path)
         continue
-      self._add(
-        path, dataset, name, PathOnDisk(path, dataset.dtype, dataset.shape[1:], True)
-      )
+      found = PathOnDisk(path, dataset.dtype, dataset.shape[1:], True)
+      self._add(path, dataset, name, found)
       self._paths[path].count += len(ends) - 1
 
   def _note_ends(self, name: str, ends: np.ndarray, num_steps: int) -> None:
@@ -637,23 +534,22 @@ class LayoutEpisodes(Episodes):
     self._places.append(place)
     for path, dataset in found:
       self._add(path, dataset, str(place), self._describe(path, dataset, place))
-    for path, value in read_attributes(item).items():
-      if not self._dropped.has(path) and self._layout.paths is None:
-        is_text = value.dtype == object
-        of_episode = PathOnDisk("", value.dtype, value.shape, False, is_text=is_text)
-        self._note(path, str(place), of_episode)
+    if self._layout.paths is None:
+      for path, value in read_attributes(item).items():
+        if not self._dropped.has(path):
+          is_text = value.dtype == object
+          form = PathOnDisk("", value.dtype, value.shape, False, is_text=is_text)
+          self._note(path, str(place), form)
 
   def _count_steps(self, group: Any, rows: dict[str, int]) -> int:
-    """Returns the steps of an episode: what it says, or the rows of its actions."""
+    """Returns the steps of an episode: its attribute, or the rows of its actions."""
     given = group.attrs.get(NUM_SAMPLES)
     if given is None:
       of_actions = [rows[a] for a in _ACTIONS if a in rows]
       return (of_actions or sorted(rows.values()) or [0])[0]
     if int(given) < 0:
-      raise errors.ConversionError(
-        f"convert: {self.path}: {group.name}: expected a number of steps, got "
-        f"{int(given)}."
-      )
+      place = f"{self.path}: {group.name}"
+      raise reading.fault(place, "a number of steps", int(given))
     return int(given)
 
   def _describe(self, path: str, dataset: Any, place: Place) -> PathOnDisk:
@@ -665,17 +561,16 @@ class LayoutEpisodes(Episodes):
     return PathOnDisk(path, dataset.dtype, shape, is_step, has_final)
 
   def _datasets(self, group: Any) -> list[tuple[str, Any]]:
-    """Lists the datasets of an episode by path, those that are wanted."""
+    """Lists the datasets of an episode that are read, by path."""
     found = datasets(group)
     if self._layout.paths is not None:
       by_name = dict(found)
       missing = [n for n in self._layout.paths.values() if n not in by_name]
       if missing:
-        near = errors.nearest(missing[0], by_name)
-        raise errors.ConversionError(
-          f"convert: {group.name} of {group.file.filename}: expected the datasets "
-          f"{errors.listing(missing)}, got {errors.listing(by_name)}.{near}"
-        )
+        place = f"{group.name} of {group.file.filename}"
+        near = errors.nearest(missing[0], by_name).strip()
+        want = f"the datasets {errors.listing(missing)}"
+        raise reading.fault(place, want, errors.listing(by_name), near)
       found = [(path, by_name[name]) for path, name in self._layout.paths.items()]
     # ALOHA's lengths of padded JPEGs: their own ends tell.
     found = [each for each in found if each[0] != "compress_len"]
@@ -684,12 +579,12 @@ class LayoutEpisodes(Episodes):
     return [each for each in found if each[1].shape is not None]
 
   def _add(self, path: str, dataset: Any, place: str, found: PathOnDisk) -> None:
-    """Takes note of a dataset; looks at the first row of what may be images or text."""
+    """Adds a dataset; looks at the first row of what may be images or text."""
     if self._layout.paths is not None:
       found.dataset = self._layout.paths[path]
     self._unwritten.setdefault(path, _Unwritten()).add(dataset, place)
-    if path in self._paths and self._paths[path].dtype == found.dtype:
-      known = self._paths[path]
+    known = self._paths.get(path)
+    if known is not None and known.dtype == found.dtype:
       is_padded = known.image_format and len(found.shape) == 1 and not known.is_text
       if known.image_format or known.is_text:
         # Their rows are checked as they are read: images by their headers.
@@ -702,30 +597,30 @@ class LayoutEpisodes(Episodes):
   def _note(self, path: str, place: str, found: PathOnDisk) -> None:
     known = self._paths.setdefault(path, found)
     if known.form() != found.form():
-      self._problem(path, f"{known.describe()}, as before", found.describe(), place)
+      self._fault(path, f"{known.describe()}, as before", found.describe(), place)
     known.count += 1
 
-  def _problem(self, path: str, want: str, got: str, place: str) -> None:
-    """Notes what is wrong with a path, the first thing of each."""
-    if all(problem.path != path for problem in self._problems):
-      hint = f"Leave it out: --drop {path}."
-      self._problems.append(errors.Mismatch(path, want, f"{got} in {place}", hint))
+  def _fault(self, path: str, want: str, got: str, place: str) -> None:
+    """Records the first fault of a path."""
+    fault = errors.Mismatch(path, want, f"{got} in {place}", reading.leave_out(path))
+    self._faults.setdefault(path, fault)
 
   def _make_spec(self) -> specs.TensorSpecStruct:
     spec = specs.TensorSpecStruct()
     for path, found in sorted(self._paths.items()):
       leaf: specs.ExtendedTensorSpec | errors.Mismatch
       if found.image_format or found.is_text:
-        dtype = tf.uint8 if found.image_format else tf.string
         leaf = specs.ExtendedTensorSpec(
-          *(found.shape, dtype, path),
+          found.shape,
+          tf.uint8 if found.image_format else tf.string,
+          path,
           is_sequence=found.is_step,
           data_format=found.image_format,
         )
       else:
         leaf = reading.array_spec(path, found.dtype, found.shape, found.is_step)
       if isinstance(leaf, errors.Mismatch):
-        self._problems.append(leaf)
+        self._faults.setdefault(path, leaf)
         continue
       is_optional = found.count < len(self._places)
       spec[path] = specs.ExtendedTensorSpec.from_spec(leaf, is_optional=is_optional)
@@ -735,12 +630,11 @@ class LayoutEpisodes(Episodes):
         )
     return specs.TensorSpecStruct(sorted(spec.items()))
 
-  # Reading.
+  # Values.
 
   def _read(
     self, place: Place, paths: Collection[str], start: int, stop: int
   ) -> Values:
-    """Reads steps of an episode."""
     group = self._file(place.file)[place.group]
     attributes = read_attributes(group)
     values: Values = {}
@@ -759,51 +653,35 @@ class LayoutEpisodes(Episodes):
         values[path] = np.asarray(dataset[()])
         continue
       if path in paths:
-        rows = self._rows(place, path, dataset, place.start + start, place.start + stop)
-        values[path] = rows
+        bounds = place.start + start, place.start + stop
+        values[path] = self._rows(place, path, dataset, *bounds)
       if found.has_final and final in paths:
         row = self._rows(place, path, dataset, place.stop, place.stop + 1)
-        values[final] = _item(row, 0)
+        values[final] = row.reshape(row.shape[1:])
     return values
 
   def _rows(
     self, place: Place, path: str, dataset: Any, start: int, stop: int
   ) -> np.ndarray:
-    """Reads rows of a dataset."""
-    rows = dataset[start:stop]
+    """Reads rows of a dataset; those of images or text as byte strings."""
+    rows, found = dataset[start:stop], self._paths[path]
     if len(rows) != stop - start:
-      raise errors.ConversionError(
-        f"convert: {place}: {path}: expected {stop} rows, got {start + len(rows)}. The "
-        "file was changed."
-      )
-    return self._as_rows(place, path, self._paths[path], rows, start - place.start)
-
-  def _as_rows(
-    self, place: Place, path: str, found: PathOnDisk, rows: Any, first: int
-  ) -> np.ndarray:
-    """Makes byte strings of rows that are images or text, from a step on."""
+      got = f"{start + len(rows)}. The file was changed"
+      raise reading.fault(f"{place}: {path}", f"{stop} rows", got)
     if not found.image_format and not found.is_text:
       return np.asarray(rows)
-    result = np.empty(len(rows), object)
-    for step, row in enumerate(rows, first):
-      data = _to_bytes(row)
-      if found.image_format:
-        data = data.rstrip(b"\0") if found.image_format in _PADDED else data
-        header = read_image_header(data)
-        shape = (
-          None if header is None else (header.height, header.width, header.channels)
-        )
-        if header is None or (header.format, shape) != (
-          found.image_format,
-          found.shape,
-        ):
-          got = f"{data[:8]!r}" if header is None else f"{header.format} {shape}"
-          raise errors.ConversionError(
-            f"convert: {place}: {path}: step {step}: expected an image, "
-            f"{found.image_format} {found.shape}, got {got}."
-          )
-      result[step - first] = data
-    return result
+    data = [_to_bytes(row) for row in rows]
+    if found.image_format:
+      if found.image_format in _PADDED:
+        data = [each.rstrip(b"\0") for each in data]
+      want = (found.image_format, found.shape)
+      for step, each in enumerate(data, start - place.start):
+        form = reading.image_form(each)
+        if form != want:
+          got = f"{each[:8]!r}" if form is None else f"{form[0]} {form[1]}"
+          where = f"{place}: {path}: step {step}"
+          raise reading.fault(where, f"an image, {want[0]} {want[1]}", got)
+    return reading.objects(data)
 
 
 def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
@@ -818,7 +696,7 @@ def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
 
 
 def _look_at(found: PathOnDisk, dataset: Any) -> None:
-  """Finds out, by the first row, whether rows are encoded images or text."""
+  """Looks at the first row: whether rows are encoded images or text."""
   h5py = load_h5py()
   is_text = h5py.check_string_dtype(found.dtype) is not None
   is_bytes = is_text or h5py.check_vlen_dtype(found.dtype) == np.uint8
@@ -826,12 +704,10 @@ def _look_at(found: PathOnDisk, dataset: Any) -> None:
   is_padded = found.dtype == np.uint8 and len(found.shape) == 1 and found.shape[0] > 64
   if not is_object and not is_padded:
     return  # Rows of any number of numbers among them: they are no bytes.
-  data = _to_bytes(dataset[0])
-  header = read_image_header(data)
-  # Numbers may begin as a bitmap does: only two formats are told among them.
-  if header is not None and (is_object or header.format in _PADDED):
-    found.image_format = header.format
-    found.shape = (header.height, header.width, header.channels)
+  form = reading.image_form(_to_bytes(dataset[0]))
+  # Numbers may begin as a bitmap does: only two formats are unmistakable.
+  if form is not None and (is_object or form[0] in _PADDED):
+    found.image_format, found.shape = form
   else:
     found.is_text = is_object and is_text
 
@@ -840,12 +716,3 @@ def _to_bytes(row: Any) -> bytes:
   if isinstance(row, str):
     return row.encode()
   return row.tobytes() if isinstance(row, (np.ndarray, np.void)) else bytes(row)
-
-
-def _item(rows: np.ndarray, index: int) -> np.ndarray:
-  """Returns a row as an array, also where it is an object."""
-  if rows.dtype != object:
-    return np.asarray(rows[index])
-  item = np.empty((), object)
-  item[()] = rows[index]
-  return item

@@ -1,4 +1,4 @@
-"""LeRobot's datasets as sources of episodes: their features, and the tasks as text."""
+"""Episodes of LeRobot's datasets: their features, and the tasks as text."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ from t2r_seq.store.videos import VideoEncoding, VideoOptions
   suffixes=(".lerobot",),
   recognises=lambda path: os.path.isdir(path) and is_lerobot(path),
   description=f"a LeRobot folder (with {INFO})",
-  extra="lerobot",
   writer=LeRobotWriter,
 )
 class LeRobotEpisodes(Episodes):
   """Reads the episodes of a dataset, with the text of their task at each step.
 
-  What says where a step is, such as its index, is left out: an episode tells.
+  Keys that follow from the position of a step, such as its index, are left out.
   """
 
   def __init__(
@@ -56,13 +55,7 @@ class LeRobotEpisodes(Episodes):
     """Opens the dataset.
 
     Args:
-      path: of the folder.
-      dropped: paths to leave out.
       frames_by: how the frames of steps are found; see `LeRobotFolder`.
-      frame_tolerance: likewise.
-    Raises:
-      ImportError: the extra is not installed.
-      ConversionError: no dataset that can be read.
     """
     self.path = path
     self.folder = LeRobotFolder(path, frames_by, frame_tolerance)
@@ -73,25 +66,21 @@ class LeRobotEpisodes(Episodes):
     # A clock's time stamps don't follow from the step.
     is_timed = self.folder.has_own_clock
     derived = tuple(key for key in DERIVED if key != TIMESTAMP or not is_timed)
-    of_keys = {
-      key: spec for key, spec in self.folder.spec.items() if key not in derived
-    }
+    of_keys = {k: leaf for k, leaf in self.folder.spec.items() if k not in derived}
     known = self._known_spec(of_keys)
     taken = {*self._keys.values(), TASK} if self._extra else set()
-    left = {key: spec for key, spec in of_keys.items() if key not in taken}
+    left = {key: leaf for key, leaf in of_keys.items() if key not in taken}
     self.spec = specs.TensorSpecStruct(
       (path, leaf) for path, leaf in {**known, **left}.items() if not dropped.has(path)
     )
     features = self.folder.features
+    keys = {path: self._key(path) for path in self.spec}
     self.videos = [
-      path
-      for path in self.spec
-      if (key := self._keys.get(path, path)) in features
-      and features[key].dtype == VIDEO
+      p for p, key in keys.items() if key in features and features[key].dtype == VIDEO
     ]
-    with reading.explained(
-      os.path.join(self.folder.path, EXTRA), "the options of its videos"
-    ):
+    self.depth = [p for p in self.videos if features[keys[p]].depth is not None]
+    name = os.path.join(self.folder.path, EXTRA)
+    with reading.explained(name, "the options of its videos"):
       self._were_kept = {
         path: VideoOptions.from_json_dict(options)
         for path, options in self._extra.get("videos", {}).items()
@@ -105,31 +94,32 @@ class LeRobotEpisodes(Episodes):
     self.lengths = lengths[self._episodes]
     self.metadata = self._read_metadata()
     self.splits = splits.renumber(self.folder.splits, np.asarray(self._episodes))
-    if not self._extra:
-      self.notes = [
-        f"{errors.listing(derived)} are left out: they say where a step is, and follow "
-        "from that."
-      ]
-    if TIMESTAMP in self.spec:
-      note = (
-        f"{TIMESTAMP} is kept: its values are no multiples of 1 / fps, as those of a "
-        "clock."
-      )
-      self.notes = [*self.notes, note]
-    self.depth = [
-      p for p in self.videos if features[self._keys.get(p, p)].depth is not None
-    ]
+    empty = np.flatnonzero(lengths == 0).tolist()
+    self.notes = reading.left_out([f"episode {number} of {path}" for number in empty])
     if self.depth:
       note = f"{errors.listing(self.depth)}: depth is float32 in metres."
-      self.notes = [*self.notes, note]
-    if empty := np.flatnonzero(lengths == 0).tolist():
-      note = reading.left_out(len(empty), f"episode {empty[0]} of {path}")
-      self.notes = [*self.notes, note]
+      self.notes.insert(0, note)
+    if TIMESTAMP in self.spec:
+      self.notes.insert(
+        0,
+        f"{TIMESTAMP} is kept: its values are no multiples of 1 / fps, as those of a "
+        "clock.",
+      )
+    if not self._extra:
+      self.notes.insert(
+        0,
+        f"{errors.listing(derived)} are left out: they follow from the position of a "
+        "step.",
+      )
+
+  def _key(self, path: str) -> str:
+    """Returns the key of the dataset that a path reads."""
+    return self._keys.get(path, path)
 
   def _known_spec(
     self, of_keys: Mapping[str, specs.ExtendedTensorSpec]
   ) -> dict[str, specs.ExtendedTensorSpec]:
-    """Returns the specs that a conversion has left, where the data is still so."""
+    """Returns the specs that a conversion left, if they still fit the data."""
     if not self._extra:
       return {}
     name = os.path.join(self.folder.path, EXTRA)
@@ -155,20 +145,20 @@ class LeRobotEpisodes(Episodes):
   def compare_statistics(
     self, computed: Mapping[str, Mapping[str, np.ndarray]]
   ) -> list[str]:
-    """Compares with the figures of `meta/stats.json`; see the base class."""
+    """Compares with `meta/stats.json`; see the base class."""
     name = os.path.join(self.folder.path, STATS)
     if not os.path.isfile(name):
       return []
-    found, kept = [], read_json(name)
-    for path, figures in computed.items():
-      known = kept.get(self._keys.get(path, path), {})
-      for figure, value in figures.items():
-        given = np.ravel(np.asarray(known.get(figure, value), np.float64))
+    found, stored = [], read_json(name)
+    for path, measures in computed.items():
+      known = stored.get(self._key(path), {})
+      for measure, value in measures.items():
+        given = np.ravel(np.asarray(known.get(measure, value), np.float64))
         want = np.ravel(value)
         scale = np.abs(want).max(initial=0) + 1e-6
         if given.shape != want.shape or np.abs(given - want).max() > 1e-3 * scale:
           found.append(
-            f"{STATS}: {path}: {figure} is {given[:3].tolist()}, of its values it is "
+            f"{STATS}: {path}: {measure} is {given[:3].tolist()}, of its values it is "
             f"{want[:3].tolist()}"
           )
           break
@@ -185,8 +175,8 @@ class LeRobotEpisodes(Episodes):
     kept = dict(self._were_kept)
     for path in self.videos if encoding is not None else ():
       if path not in kept:
-        made = {**vars(encoding), "gop": self.folder.gop(self._keys.get(path, path))}
-        depth = self.folder.quantizer(self._keys.get(path, path))
+        made = {**vars(encoding), "gop": self.folder.gop(self._key(path))}
+        depth = self.folder.quantizer(self._key(path))
         unit = None if depth is None else "m"
         kept[path] = VideoOptions(**made, fps=self.folder.fps, unit=unit, depth=depth)
     kept = {path: options for path, options in kept.items() if "mp4" in formats}
@@ -200,19 +190,20 @@ class LeRobotEpisodes(Episodes):
 
   def _cut(self, episode: int, path: str) -> np.ndarray:
     """Returns the video of an episode."""
-    key, how = self._keys.get(path, path), self.kept_videos[path]
-    video = self.folder.cut(episode, key, how.fps)
+    key, options = self._key(path), self.kept_videos[path]
+    video = self.folder.cut(episode, key, options.fps)
     if video is None:
-      note = f"{path}: videos that begin with no key frame are encoded anew."
+      note = f"{path}: videos that begin with no key frame are encoded again."
       notes: Any = self.notes  # Others hold the list.
       if note not in notes:
         notes.append(note)
-      video = videos.encode(self.folder.frames(episode, key), how.fps, how)
+      frames = self.folder.frames(episode, key)
+      video = videos.encode(frames, options.fps, options)
     return np.array(video, object)
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""
-    return self.folder.fingerprint()
+    return reading.folder_fingerprint(self.path)
 
   def read(
     self,
@@ -226,7 +217,7 @@ class LeRobotEpisodes(Episodes):
     index = self._episodes[episode]
     own = list(self.spec if paths is None else paths)
     kept = [path for path in own if path in self.kept_videos]
-    keys = {path: self._keys.get(path, path) for path in own if path not in kept}
+    keys = {path: self._key(path) for path in own if path not in kept}
     rooms = {keys[path]: room for path, room in (out or {}).items() if path in keys}
     for path in own:
       if path in self._millimetres and keys[path] not in rooms:
@@ -255,7 +246,7 @@ class LeRobotEpisodes(Episodes):
     return f"episode {self._episodes[episode]} of {self.path}"
 
   def _restore(self, path: str, rows: np.ndarray) -> np.ndarray:
-    """Gives the values of all steps the form of their spec."""
+    """Returns the values of all steps in the form of their spec."""
     leaf = self.spec.get(path) or self.derived_spec[path]
     if not leaf.is_sequence:
       rows = rows[:1]

@@ -1,14 +1,12 @@
 """LeRobot's datasets, v3 and v2.x: parquet files, videos, and metadata.
 
-A dataset is a folder. `meta/info.json` describes it, and where its files are; of v3 an
-episode is some rows of a parquet file and a part of a video per camera, and
-`meta/episodes` says which; of v2.x it has files of its own. Keys are paths here:
-`observation.state` is the path `observation.state`.
+`meta/info.json` in the folder describes the dataset and its files. In v3 an episode is
+some rows of a parquet file and a part of a video per camera: see `meta/episodes`. In
+v2.x each episode has its own files. Keys are paths here, such as `observation.state`.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -29,7 +27,7 @@ from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Values, num_bytes
 from t2r_seq.store import videos
 
-# What this library knows of the episodes beside what the format has.
+# What a conversion left there: paths, specs and metadata that the format lacks.
 EXTRA = "meta/t2r_seq.json"
 INFO, TASKS, STATS = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
 VIDEO, IMAGE = "video", "image"
@@ -37,12 +35,13 @@ EPISODES = "meta/episodes"
 TASK = "task"
 TIMESTAMP, FRAME_INDEX, EPISODE_INDEX = "timestamp", "frame_index", "episode_index"
 INDEX, TASK_INDEX = "index", "task_index"
-# They say where a step is, and follow from that.
+# They follow from the position of a step.
 DERIVED = (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX, INDEX, TASK_INDEX)
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
 _IMAGE_STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
-# Of decoded columns: a file has the rows of many episodes, and is read by their groups.
+# Of decoded columns: a file has the rows of many episodes, and is read by row groups.
 _CACHED_BYTES = 1 << 27
+_PARQUET = "a whole parquet file"
 
 
 def load_parquet() -> Any:
@@ -57,14 +56,14 @@ def is_lerobot(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-  """What `info.json` says of a key.
+  """A key in `info.json`.
 
   Attributes:
     key: its name.
     dtype: 'video', 'image', 'string', or of its numbers.
     shape: of a step; of images height, width, channels.
-    names: of its elements, as JSON has them.
-    depth: of a video of depth, how it became codes, as JSON has it.
+    names: of its elements, as in JSON.
+    depth: of a video of depth, its quantiser, as in JSON.
     bits: of a number of encoded images.
   """
 
@@ -76,13 +75,7 @@ class Feature:
   bits: int = 8
 
   def spec(self, data_format: str | None = None) -> specs.ExtendedTensorSpec:
-    """Describes the steps of an episode.
-
-    Args:
-      data_format: of its images.
-    Raises:
-      ConversionError: it has a dtype that TensorFlow has not.
-    """
+    """Returns the spec of an episode's steps; `data_format` is that of its images."""
     dtype: Any = self.dtype
     if self.dtype in (VIDEO, IMAGE):
       dtype = tf.uint16 if self.bits > 8 else tf.uint8
@@ -91,26 +84,18 @@ class Feature:
     # A single number is a scalar in the files, and to LeRobot's reader.
     shape = () if self.shape == (1,) else self.shape
     try:
-      return specs.ExtendedTensorSpec(
-        shape,
-        tf.as_dtype(dtype),
-        self.key,
-        is_sequence=True,
-        data_format=data_format,
-      )
+      tf_dtype = tf.as_dtype(dtype)
     except TypeError as error:
-      raise errors.ConversionError(
-        f"lerobot: {INFO}: {self.key}: expected a dtype that TensorFlow has, got "
-        f"{self.dtype!r}. Leave it out: --drop {self.key}."
-      ) from error
+      want, hint = "a dtype that TensorFlow has", reading.leave_out(self.key)
+      place = f"{INFO}: {self.key}"
+      raise reading.fault(place, want, repr(self.dtype), hint) from error
+    return specs.ExtendedTensorSpec(
+      shape, tf_dtype, self.key, is_sequence=True, data_format=data_format
+    )
 
   @classmethod
   def of_json(cls, key: str, described: Mapping[str, Any]) -> Feature:
-    """Makes it of a part of `info.json`.
-
-    Raises:
-      KeyError: the dtype or the shape is missing.
-    """
+    """Reads a key of `info.json`."""
     dtype, names = str(described["dtype"]), described.get("names")
     shape = tuple(int(size) for size in described["shape"])
     if min(shape, default=0) < 0:
@@ -121,13 +106,13 @@ class Feature:
       shape = (*shape[1:], shape[0])
     depth = _depth_of_json(described) if dtype == VIDEO else None
     if depth is not None and len(shape) == 3 and shape[-1] != 1:
-      # Depth in the colours of a picture, as other writers have it.
+      # Depth in the colours of a picture, as of other writers.
       depth = depth if any(value is not None for value in depth.values()) else None
     return cls(key, dtype, shape, names, depth)
 
 
 def _depth_of_json(described: Mapping[str, Any]) -> dict[str, Any] | None:
-  """Returns how depth became codes, missing parts as None; None for a picture."""
+  """Returns the quantiser of depth, missing parts as None; None for a picture."""
   info = described.get("info") or described.get("video_info") or {}
   if not (info.get("is_depth_map") or info.get("video.is_depth_map")):
     return None
@@ -140,18 +125,12 @@ class _Spans:
   """Where episodes are in the video files of a camera.
 
   Attributes:
-    start: seconds of the first frame, [episodes].
-    end: seconds of the frame after the last one, [episodes].
+    bounds: seconds of the first frame, and of the frame after the last one, by episode.
     overlaps: episodes whose parts overlap, each with another one.
   """
 
-  start: np.ndarray
-  end: np.ndarray
+  bounds: list[tuple[float, float]]
   overlaps: dict[int, int]
-
-  def of(self, episode: int) -> tuple[float, float]:
-    """Returns start and end of an episode."""
-    return float(self.start[episode]), float(self.end[episode])
 
 
 FRAMES_BY = ("timestamp", "index")
@@ -160,11 +139,7 @@ FRAMES_BY = ("timestamp", "index")
 def check_frame_options(
   operation: str, frames_by: str | None, frame_tolerance: float
 ) -> None:
-  """Checks how the frames of steps are found.
-
-  Raises:
-    SpecError: an option that is invalid.
-  """
+  """Checks how the frames of steps are found."""
   if frames_by is not None and frames_by not in FRAMES_BY:
     raise errors.SpecError(
       f"{operation}: frames_by: expected one of {errors.listing(FRAMES_BY)}, got "
@@ -226,7 +201,6 @@ class LeRobotFolder:
     self._table = self._read_episodes()
     self.lengths = self._table["length"]
     self._check_totals()
-    self._spec: specs.TensorSpecStruct | None = None
     self._files: dict[str, Any] = {}
     self._span_cache: dict[str, _Spans] = {}
     self._cache = _ColumnCache(_CACHED_BYTES)
@@ -237,9 +211,9 @@ class LeRobotFolder:
 
   @property
   def splits(self) -> dict[str, range | list[int]]:
-    """Numbers of episodes by the name of a split, as `info.json` has them.
+    """Numbers of episodes by the name of a split.
 
-    And those of a conversion that are no ranges, for which `info.json` has no place.
+    Those of `info.json`, which are ranges, and others that a conversion left.
 
     Raises:
       ConversionError: one is no range of numbers.
@@ -247,7 +221,7 @@ class LeRobotFolder:
     found: dict[str, range | list[int]] = {}
     ranges = self.info.get("splits") or {}
     if not isinstance(ranges, dict):
-      raise self._error(INFO, "splits", "ranges by name", repr(ranges))
+      raise self._fault(INFO, "splits", "ranges by name", repr(ranges))
     for name, text in ranges.items():
       try:
         first, end = (int(number) for number in str(text).split(":"))
@@ -255,7 +229,7 @@ class LeRobotFolder:
           raise ValueError(f"of {len(self)} episodes")
       except ValueError as error:
         want = f"a range of the {len(self)} episodes, such as '0:{len(self)}'"
-        raise self._error(INFO, f"splits: {name}", want, repr(text)) from error
+        raise self._fault(INFO, f"splits: {name}", want, repr(text)) from error
       found[name] = range(first, end)
     with reading.explained(os.path.join(self.path, EXTRA), "splits"):
       known = self.extra.get("splits") or {}
@@ -263,9 +237,9 @@ class LeRobotFolder:
 
   @functools.cached_property
   def has_own_clock(self) -> bool:
-    """Whether time stamps are not step / fps somewhere, as those of a hardware clock.
+    """Whether some time stamps are not step / fps, as those of a hardware clock.
 
-    Reads the time stamps of all files, but for those that are damaged.
+    Reads the time stamps of all files, except those that are damaged.
     """
     return any(map(self._is_off_grid, {self._data_file(e) for e in range(len(self))}))
 
@@ -278,27 +252,25 @@ class LeRobotFolder:
       columns = {key: table[key].combine_chunks() for key in keys}
       rows = {key: to_numpy(columns[key], self.features[key]) for key in keys}
     except (pyarrow.ArrowException, OSError, KeyError, ValueError):
-      return False  # Reading the episodes says what is wrong with it.
+      return False  # Reading the episodes explains the damage.
     return bool(np.any(self._times(rows) != rows[FRAME_INDEX] / self.fps))
 
-  @property
+  @functools.cached_property
   def spec(self) -> specs.TensorSpecStruct:
     """Specs of an episode, by key: all features, and the text of the task.
 
-    Of encoded images the first one of the dataset is looked at.
+    Reads the first encoded image of the dataset.
     """
-    if self._spec is None:
-      found = specs.TensorSpecStruct()
-      for key, feature in self.features.items():
-        image_format = None
-        if feature.dtype == IMAGE:
-          image_format, bits = self._look_at_image(key)
-          feature = dataclasses.replace(feature, bits=bits)
-        found[key] = feature.spec(image_format)
-      if TASK not in found:
-        found[TASK] = specs.ExtendedTensorSpec((), tf.string, TASK, is_sequence=True)
-      self._spec = found
-    return self._spec
+    found = specs.TensorSpecStruct()
+    for key, feature in self.features.items():
+      image_format = None
+      if feature.dtype == IMAGE:
+        image_format, bits = self._look_at_image(key)
+        feature = dataclasses.replace(feature, bits=bits)
+      found[key] = feature.spec(image_format)
+    if TASK not in found:
+      found[TASK] = specs.ExtendedTensorSpec((), tf.string, TASK, is_sequence=True)
+    return found
 
   def read(
     self,
@@ -315,13 +287,13 @@ class LeRobotFolder:
       keys: of `spec`.
       start: the first step.
       stop: the step after the last one; None for all that follow.
-      out: where frames of videos go, [T, ...] by key; None makes room. Depth is
-        float32 in metres, or uint16 in millimetres.
+      out: arrays for the frames of videos, [T, ...] by key. Depth is float32 in metres,
+        or uint16 in millimetres.
     Returns:
       Arrays [T, ...] by key: videos decoded, images encoded, text as bytes objects.
     Raises:
-      ConversionError: a file that is missing or damaged, or rows or frames that are not
-        where the metadata say: names file, episode and key.
+      ConversionError: a file is missing or damaged, or rows or frames are not where the
+        metadata say: names file, episode and key.
     """
     wanted = list(keys)
     is_video = {
@@ -351,30 +323,15 @@ class LeRobotFolder:
   def frames(
     self, episode: int, key: str, start: int = 0, stop: int | None = None
   ) -> np.ndarray:
-    """Decodes some frames of an episode: of a window, by seeking.
+    """Decodes some frames of an episode, by seeking; raises as `read` does.
 
-    Args:
-      episode: its number.
-      key: of a video.
-      start: the first step.
-      stop: the step after the last one; None for all that follow.
     Returns:
       uint8 [stop - start, height, width, channels]; of depth float32 in metres.
-    Raises:
-      ConversionError: as `read`.
     """
     return self.read(episode, [key], start, stop)[key]
 
   def cut(self, episode: int, key: str, fps: float) -> bytes | None:
-    """Returns the video of an episode; None where it begins with no key frame.
-
-    Args:
-      episode: its number.
-      key: of a video.
-      fps: of the video that is made.
-    Raises:
-      ConversionError: as `read`.
-    """
+    """Cuts out the video of an episode; None if no key frame begins it."""
     times = self._frame_times(self._read_rows(episode, [TIMESTAMP]), episode)
     self._check_span(episode, key, times)
     name, times = self._find_frames(episode, key, times)
@@ -382,22 +339,13 @@ class LeRobotFolder:
       return videos.cut_video(os.path.join(self.path, name), times, fps)
 
   def gop(self, key: str) -> int:
-    """Returns how many frames there are at most from one key frame to the next.
-
-    In the first file of a key's videos.
-    """
+    """Returns the most frames between key frames in the first video of a key."""
     name, _ = self._find_frames(0, key, np.zeros(0))
     with self._explained(name, key, 0, np.zeros(0), 0):
       return videos.VideoInfo.read(os.path.join(self.path, name)).gop
 
   def quantizer(self, key: str) -> videos.DepthQuantizer | None:
-    """Returns how depth became the codes of a video; None if its frames are pictures.
-
-    Args:
-      key: of a video.
-    Raises:
-      ConversionError: `info.json` lacks a part of it, or it is invalid.
-    """
+    """Returns the quantiser of a video of depth; None if its frames are pictures."""
     fields = self.features[key].depth
     if fields is None:
       return None
@@ -405,40 +353,34 @@ class LeRobotFolder:
     missing = [f"video.{name}" for name, value in fields.items() if value is None]
     if missing:
       want = f"{errors.listing(missing)} in the info of a depth map"
-      raise self._error(INFO, key, want, f"none of them. {hint}")
+      raise self._fault(INFO, key, want, f"none of them. {hint}")
     try:
       return videos.DepthQuantizer(**fields)
     except errors.SpecError as error:
       want = "the quantiser of a depth map"
-      raise self._error(INFO, key, want, f"an error ({error}) {hint}") from error
-
-  def fingerprint(self) -> dict[str, Any]:
-    """Returns JSON values that change when the files do."""
-    return reading.folder_fingerprint(self.path)
+      raise self._fault(INFO, key, want, f"an error ({error}) {hint}") from error
 
   # Metadata.
 
   def _read_info(self) -> dict[str, Any]:
-    name = os.path.join(self.path, INFO)
-    info = read_json(name)
+    info = read_json(os.path.join(self.path, INFO))
     needed = ("codebase_version", "fps", "features", "data_path", "total_episodes")
     missing = [key for key in (*needed, "total_frames") if key not in info]
     if missing:
-      raise self._error(INFO, "", f"the keys {errors.listing(missing)}", "none of them")
+      raise self._fault(INFO, "", f"the keys {errors.listing(missing)}", "none of them")
     version = info["codebase_version"]
     if version not in _VERSIONS:
       want = f"a version of {errors.listing(_VERSIONS)}"
       hint = " Convert it with LeRobot's own tools, or use a newer version of t2r_seq."
-      raise self._error(INFO, "codebase_version", want, f"{version!r}.{hint}")
+      raise self._fault(INFO, "codebase_version", want, f"{version!r}.{hint}")
     fps, chunk = info["fps"], info.get("chunks_size", 1000)
     if not isinstance(fps, (int, float)) or not 0 < fps < math.inf:
-      raise self._error(INFO, "fps", "steps a second", repr(fps))
+      raise self._fault(INFO, "fps", "steps a second", repr(fps))
     if type(chunk) is not int or chunk < 1:
-      raise self._error(INFO, "chunks_size", "episodes of a folder", repr(chunk))
+      raise self._fault(INFO, "chunks_size", "episodes of a folder", repr(chunk))
     return info
 
   def _read_extra(self) -> dict[str, Any]:
-    """Returns what a conversion left there."""
     name = os.path.join(self.path, EXTRA)
     return read_json(name) if os.path.isfile(name) else {}
 
@@ -447,11 +389,11 @@ class LeRobotFolder:
       found = {k: Feature.of_json(k, v) for k, v in self.info["features"].items()}
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
       want = "a dtype and a shape of each key"
-      raise self._error(INFO, "features", want, repr(error)) from error
+      raise self._fault(INFO, "features", want, repr(error)) from error
     needed = DERIVED if not self._is_v2 else (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX)
     missing = [key for key in needed if key not in found]
     if missing:
-      raise self._error(INFO, "features", errors.listing(missing), "none of them")
+      raise self._fault(INFO, "features", errors.listing(missing), "none of them")
     return found
 
   def _read_tasks(self) -> list[str]:
@@ -464,12 +406,12 @@ class LeRobotFolder:
       names = [name for name in table.column_names if name != TASK_INDEX]
       if len(names) != 1 or TASK_INDEX not in table.column_names:
         got = errors.listing(table.column_names)
-        raise self._error(TASKS, "", f"{TASK_INDEX} and a column of texts", got)
+        raise self._fault(TASKS, "", f"{TASK_INDEX} and a column of texts", got)
       numbers, texts = table[TASK_INDEX].to_pylist(), table[names[0]].to_pylist()
       found = dict(zip(numbers, texts, strict=True))
     if sorted(found) != list(range(len(found))):
       want = f"numbers from 0 to {len(found) - 1}"
-      raise self._error(TASKS, TASK_INDEX, want, errors.listing(map(str, found)))
+      raise self._fault(TASKS, TASK_INDEX, want, errors.listing(map(str, found)))
     return [found[index] for index in range(len(found))]
 
   def _read_episodes(self) -> dict[str, np.ndarray]:
@@ -488,7 +430,7 @@ class LeRobotFolder:
     if numbers.tolist() != list(range(len(numbers))):
       want = f"the numbers 0 to {len(numbers) - 1}, each once"
       got = f"{numbers[:8].tolist()} ..."
-      raise self._error(EPISODES, EPISODE_INDEX, want, got)
+      raise self._fault(EPISODES, EPISODE_INDEX, want, got)
     return columns
 
   def _read_episode_tables(self) -> dict[str, np.ndarray]:
@@ -502,7 +444,7 @@ class LeRobotFolder:
       glob.glob(os.path.join(glob.escape(self.path), EPISODES, "*", "*.parquet"))
     )
     if not found:
-      raise self._error(EPISODES, "", "parquet files of the episodes", _UNFINISHED)
+      raise self._fault(EPISODES, "", "parquet files of the episodes", _UNFINISHED)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for path in found:
       relative = os.path.relpath(path, self.path)
@@ -513,17 +455,17 @@ class LeRobotFolder:
           continue
         if name not in table.column_names:
           got = errors.listing(table.column_names)
-          raise self._error(relative, name, "a column of it", got)
+          raise self._fault(relative, name, "a column of it", got)
         parts[name].append(table[name].to_numpy())
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
   def _check_totals(self) -> None:
-    """Compares what `info.json` says with the episodes that there are."""
+    """Compares `info.json` with the episodes."""
     counted = {"total_episodes": len(self), "total_frames": int(self.lengths.sum())}
     for key, count in counted.items():
       if self.info[key] != count:
         want = f"{count}, as the metadata of the episodes have it"
-        raise self._error(INFO, key, want, f"{self.info[key]!r}: {_UNFINISHED}")
+        raise self._fault(INFO, key, want, f"{self.info[key]!r}: {_UNFINISHED}")
     if self._is_v2:
       return
     spans = self._table["dataset_to_index"] - self._table["dataset_from_index"]
@@ -532,17 +474,15 @@ class LeRobotFolder:
       episode = int(wrong[0])
       want = f"{spans[episode]} steps, as from dataset_from_index to dataset_to_index"
       got = str(self.lengths[episode])
-      raise self._error(EPISODES, "length", want, got, episode)
+      raise self._fault(EPISODES, "length", want, got, episode)
 
   # Rows.
 
   def _read_rows(self, episode: int, columns: Iterable[str]) -> Values:
     """Reads columns of an episode's rows, and checks that they are this episode's."""
     if not 0 <= episode < len(self):
-      raise errors.ConversionError(
-        f"lerobot: {self.path}: expected an episode from 0 to {len(self) - 1}, got "
-        f"{episode}."
-      )
+      want = f"an episode from 0 to {len(self) - 1}"
+      raise self._fault("", "", want, str(episode))
     length = int(self.lengths[episode])
     name, first = self._data_file(episode), 0
     expected = {EPISODE_INDEX: np.full(length, episode), FRAME_INDEX: np.arange(length)}
@@ -555,7 +495,7 @@ class LeRobotFolder:
       num_rows = file.metadata.num_rows
       if first < 0 or first + length > num_rows or (self._is_v2 and length != num_rows):
         want = f"its rows {first} to {first + length - 1}, as the metadata say"
-        raise self._error(name, "", want, f"{num_rows} rows", episode)
+        raise self._fault(name, "", want, f"{num_rows} rows", episode)
       keys = [*expected, *(key for key in columns if key not in expected)]
       rows = {key: self._slice(name, first, length, key, episode) for key in keys}
     for key, numbers in expected.items():
@@ -563,13 +503,13 @@ class LeRobotFolder:
       if len(wrong):
         step = int(wrong[0])
         want = f"{numbers[step]} at step {step}"
-        raise self._error(name, key, want, str(rows[key][step]), episode)
+        raise self._fault(name, key, want, str(rows[key][step]), episode)
     return rows
 
   def _slice(
     self, name: str, first: int, length: int, key: str, episode: int
   ) -> np.ndarray:
-    """Reads rows of a column: of each group of rows that has some."""
+    """Reads rows of a column, from each group that has some."""
     parts, start = [], 0
     metadata = self._files[name].metadata
     for group in range(metadata.num_row_groups):
@@ -584,58 +524,57 @@ class LeRobotFolder:
     """Reads a column of a group of rows, which most often has several episodes."""
     found = self._cache.get((name, group, key))
     if found is None:
-      import pyarrow
-
       file = self._open(name, episode)
       if key not in file.schema_arrow.names:
         got = errors.listing(file.schema_arrow.names)
-        raise self._error(name, key, "a column of it", got, episode)
-      try:
+        raise self._fault(name, key, "a column of it", got, episode)
+      with self._undamaged(name, key, "rows that can be read", episode):
         column = file.read_row_group(group, [key])[key].combine_chunks()
-      except (pyarrow.ArrowException, OSError) as error:
-        want = "rows that can be read"
-        raise self._error(name, key, want, _damage(error), episode) from error
       try:
         found = to_numpy(column, self.features[key])
       except ValueError as error:
         want = f"{self.features[key].shape} {self.features[key].dtype}, as {INFO} says"
-        raise self._error(name, key, want, str(error), episode) from error
+        raise self._fault(name, key, want, str(error), episode) from error
       self._cache.put((name, group, key), found)
     return found
 
   def _open(self, name: str, episode: int | None = None) -> Any:
-    """Opens a parquet file, or gives the one that is open."""
+    """Opens a parquet file, or returns the open one."""
     if name not in self._files:
-      import pyarrow
-
       path = os.path.join(self.path, name)
       if not os.path.isfile(path):
-        raise self._error(name, "", "a file", "none", episode)
-      try:
+        raise self._fault(name, "", "a file", "none", episode)
+      with self._undamaged(name, "", _PARQUET, episode):
         self._files[name] = load_parquet().ParquetFile(path)
-      except (pyarrow.ArrowException, OSError) as error:
-        want = "a whole parquet file"
-        raise self._error(name, "", want, _damage(error), episode) from error
     return self._files[name]
 
   def _read_table(self, name: str, columns: Sequence[str] | None = None) -> Any:
-    import pyarrow
-
     path = os.path.join(self.path, name)
     if not os.path.isfile(path):
-      raise self._error(name, "", "a file", f"none: {_UNFINISHED}")
-    try:
+      raise self._fault(name, "", "a file", f"none: {_UNFINISHED}")
+    with self._undamaged(name, "", _PARQUET):
       return load_parquet().ParquetFile(path).read(columns)
-    except (pyarrow.ArrowException, OSError) as error:
-      raise self._error(name, "", "a whole parquet file", _damage(error)) from error
 
   def _read_lines(self, name: str) -> list[dict[str, Any]]:
     """Reads a file of JSON lines."""
+    path = os.path.join(self.path, name)
+    with (
+      self._undamaged(name, "", "a file of JSON lines"),
+      open(path, encoding="utf-8") as file,
+    ):
+      return [json.loads(line) for line in file if line.strip()]
+
+  @contextlib.contextmanager
+  def _undamaged(
+    self, name: str, key: str, want: str, episode: int | None = None
+  ) -> Iterator[None]:
+    """Explains errors of pyarrow and of the operating system."""
+    import pyarrow
+
     try:
-      with open(os.path.join(self.path, name), encoding="utf-8") as file:
-        return [json.loads(line) for line in file if line.strip()]
-    except (OSError, ValueError) as error:
-      raise self._error(name, "", "a file of JSON lines", _damage(error)) from error
+      yield
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+      raise self._fault(name, key, want, _damage(error), episode) from error
 
   def _texts(self, episode: int, numbers: np.ndarray) -> np.ndarray:
     wrong = (numbers < 0) | (numbers >= len(self.tasks))
@@ -643,27 +582,26 @@ class LeRobotFolder:
       step = int(np.argmax(wrong))
       want = f"a number below {len(self.tasks)}, of {TASKS}, at step {step}"
       name, got = self._data_file(episode), str(numbers[step])
-      raise self._error(name, TASK_INDEX, want, got, episode)
-    texts = np.array([task.encode() for task in self.tasks] + [b""], object)[:-1]
-    return texts[numbers]
+      raise self._fault(name, TASK_INDEX, want, got, episode)
+    return reading.objects(task.encode() for task in self.tasks)[numbers]
 
   def _look_at_image(self, key: str) -> tuple[str, int]:
-    """Returns what the first image is encoded as, and the bits of its numbers."""
+    """Returns the format of the first image, and the bits of its numbers."""
     first = self._read_rows(0, [key])[key][0]
     for start, name in _IMAGE_STARTS.items():
       if first.startswith(start):
         # The header of a PNG: 8 bytes, IHDR with its size, width and height, bits.
         return name, first[24] if name == "png" and len(first) > 24 else 8
     want = f"images of {errors.listing(_IMAGE_STARTS.values())}"
-    raise self._error(self._data_file(0), key, want, f"{first[:8]!r}", 0)
+    raise self._fault(self._data_file(0), key, want, f"{first[:8]!r}", 0)
 
   # Videos.
 
   def _times(self, rows: Values) -> np.ndarray:
-    """Returns when steps were, in seconds from their episode's start.
+    """Returns the times of steps, in seconds from their episode's start.
 
-    As float32 a time stamp is exact to some digits only: where a multiple of 1 / fps
-    is as near as that, it is meant.
+    A float32 is exact to some digits only: a multiple of 1 / fps that is as near as
+    that is meant.
     """
     stamps = rows[TIMESTAMP]
     exact = rows[FRAME_INDEX] / self.fps
@@ -672,7 +610,7 @@ class LeRobotFolder:
     return np.where(np.abs(stamps - exact) <= slack, exact, stamps)
 
   def _frame_times(self, rows: Values, episode: int) -> np.ndarray:
-    """Returns when the frames of steps are shown, from their episode's start on."""
+    """Returns the times of the frames of steps, from their episode's start."""
     if self.frames_by == "index":
       return rows[FRAME_INDEX] / self.fps
     times = self._times(rows)
@@ -683,7 +621,7 @@ class LeRobotFolder:
       want = "time stamps that do not run backwards, to find frames by"
       after = f", after {times[step - 1]:.6f}" if step else ""
       got = f"{times[step]:.6f} at step {step}{after}.{_BY_INDEX}"
-      raise self._error(self._data_file(episode), TIMESTAMP, want, got, episode)
+      raise self._fault(self._data_file(episode), TIMESTAMP, want, got, episode)
     return times
 
   def _check_span(self, episode: int, key: str, times: np.ndarray) -> None:
@@ -694,17 +632,17 @@ class LeRobotFolder:
     if self._is_v2 or not len(times):
       return
     spans = self._spans(key)
-    name, (start, end) = self._video_file(episode, key), spans.of(episode)
+    name, (start, end) = self._video_file(episode, key), spans.bounds[episode]
     mend = f"Correct from_timestamp and to_timestamp in {EPISODES}"
     other = spans.overlaps.get(episode)
     if other is not None:
       want = "a part of the video that no other episode has"
-      its_start, its_end = spans.of(other)
+      its_start, its_end = spans.bounds[other]
       got = (
         f"{start:.4f} s to {end:.4f} s, and {its_start:.4f} s to {its_end:.4f} s of "
         f"episode {other}. {mend}"
       )
-      raise self._error(name, key, want, got, episode)
+      raise self._fault(name, key, want, got, episode)
     length = float(times[-1]) + 1 / self.fps
     excess = end - start - length
     # A clock's last time stamp may be some frames before the last one.
@@ -715,7 +653,7 @@ class LeRobotFolder:
       if self._is_by_clock:
         way_out = _BY_INDEX
       got = f"{end - start:.4f} s, from {start:.4f} s to {end:.4f} s.{way_out}"
-      raise self._error(name, key, want, got, episode)
+      raise self._fault(name, key, want, got, episode)
 
   @property
   def _is_by_clock(self) -> bool:
@@ -749,13 +687,14 @@ class LeRobotFolder:
           if end[episode] < end[last]:
             continue
         last = episode
-      self._span_cache[key] = _Spans(start, end, overlaps)
+      bounds = [*zip(start.tolist(), end.tolist(), strict=True)]
+      self._span_cache[key] = _Spans(bounds, overlaps)
     return self._span_cache[key]
 
   def extra_frames(self) -> Iterator[str]:
-    """Yields the videos that have more frames than their episodes have steps.
+    """Yields a sentence for each video with more frames than its episodes have steps.
 
-    Some episode then shows the frames of others, or lost steps.
+    An episode then shows the frames of others, or lost steps.
     """
     if self._is_by_clock:
       return  # Its frames may have another rate than its steps.
@@ -768,20 +707,15 @@ class LeRobotFolder:
         try:
           info = videos.VideoInfo.read(os.path.join(self.path, name))
         except (errors.RecordError, OSError):
-          continue  # Reading the episodes says what is wrong with it.
+          continue  # Reading the episodes explains the damage.
         if len(info.times) > count:
           want = f"{count} frames, one for each step of its episodes"
-          yield str(self._error(name, key, want, str(len(info.times))))
+          yield str(self._fault(name, key, want, str(len(info.times))))
 
   def _decode(
-    self,
-    episode: int,
-    key: str,
-    times: np.ndarray,
-    first: int,
-    out: np.ndarray | None,
+    self, episode: int, key: str, times: np.ndarray, first: int, out: np.ndarray | None
   ) -> np.ndarray:
-    """Decodes the frames of steps that follow each other, from a step on."""
+    """Decodes the frames of consecutive steps, from step `first`."""
     name, times = self._find_frames(episode, key, times)
     shape = self.features[key].shape
     depth = self.quantizer(key)
@@ -797,13 +731,13 @@ class LeRobotFolder:
       )
     if found.shape[1:] != shape:
       want = f"frames of {shape}, as {INFO} says"
-      raise self._error(name, key, want, str(found.shape[1:]), episode)
+      raise self._fault(name, key, want, str(found.shape[1:]), episode)
     return found
 
   def _find_frames(
     self, episode: int, key: str, times: np.ndarray
   ) -> tuple[str, np.ndarray]:
-    """Returns an episode's video file, and when its steps are in it."""
+    """Returns an episode's video file, and the times of its steps in it."""
     name = self._video_file(episode, key)
     start = 0.0
     if not self._is_v2:
@@ -811,10 +745,10 @@ class LeRobotFolder:
       nearest = round(start * self.fps) / self.fps
       start = nearest if abs(start - nearest) <= videos.TOLERANCE else start
     if not os.path.isfile(os.path.join(self.path, name)):
-      raise self._error(name, key, "a video file", "none", episode)
+      raise self._fault(name, key, "a video file", "none", episode)
     if not self._is_v2 and len(times):
       # The nearest frame may be that of a neighbour.
-      end = self._spans(key).of(episode)[1] - 1 / self.fps
+      end = self._spans(key).bounds[episode][1] - 1 / self.fps
       inside = np.clip(times, 0, max(end - start, 0))
       is_near = np.abs(inside - times) <= self.frame_tolerance
       times = np.where(is_near, inside, times)
@@ -824,21 +758,19 @@ class LeRobotFolder:
   def _explained(
     self, name: str, key: str, episode: int, times: np.ndarray, first: int
   ) -> Iterator[None]:
-    """Says of which episode and step a video cannot be read."""
+    """Names the episode and the step of a video that cannot be read."""
     try:
       yield
     except videos.MissingFrameError as error:
       step = first + error.index
       want = f"the frame of step {step} at {times[error.index]:.6f} s"
-      got = "none: the video ends before"
-      if error.difference is not None:
-        got = f"the nearest one {error.difference:+.6f} s from there"
+      got = error.got
       if self._is_by_clock:
         got += f". The time stamps are no multiples of 1 / fps.{_BY_INDEX}"
-      raise self._error(name, key, want, got, episode) from error
+      raise self._fault(name, key, want, got, episode) from error
     except errors.RecordError as error:
       want = "a video that can be decoded"
-      raise self._error(name, key, want, f"an error ({error})", episode) from error
+      raise self._fault(name, key, want, f"an error ({error})", episode) from error
 
   # Files.
 
@@ -864,21 +796,18 @@ class LeRobotFolder:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
       want = f"a template of {errors.listing(fields)}"
       got = repr(self.info.get(template))
-      raise self._error(INFO, template, want, got, episode) from error
+      raise self._fault(INFO, template, want, got, episode) from error
     if os.path.isabs(name) or name.startswith(os.pardir):
-      raise self._error(INFO, template, "files of this folder", name, episode)
+      raise self._fault(INFO, template, "files of this folder", name, episode)
     return name
 
-  def _error(
+  def _fault(
     self, name: str, key: str, want: str, got: str, episode: int | None = None
   ) -> errors.ConversionError:
-    places = [f"episode {episode}"] if episode is not None else []
+    places = [os.path.join(self.path, name) if name else self.path]
+    places += [f"episode {episode}"] if episode is not None else []
     places += [key] if key else []
-    where = "".join(f" {place}:" for place in places)
-    path, end = os.path.join(self.path, name), "" if got.endswith(".") else "."
-    return errors.ConversionError(
-      f"lerobot: {path}:{where} expected {want}, got {got}{end}"
-    )
+    return reading.fault(": ".join(places), want, got)
 
 
 _BY_INDEX = (
@@ -898,49 +827,37 @@ def _damage(error: Exception) -> str:
   return f"{type(error).__name__}: {text:.200}. {hint}"
 
 
-def read_json(name: str) -> Any:
-  try:
-    with open(name, encoding="utf-8") as file:
-      found = json.load(file)
-    if not isinstance(found, dict):
-      raise ValueError(f"a {type(found).__name__}")
-  except (OSError, ValueError) as error:
-    raise errors.ConversionError(
-      f"lerobot: {name}: expected the JSON description of a dataset of LeRobot's, got "
-      f"{error}."
-    ) from error
-  return found
+def read_json(name: str) -> dict[str, Any]:
+  """Reads a description of a dataset."""
+  want = "the JSON description of a dataset of LeRobot's"
+  return reading.read_json_object(name, want)
 
 
 class _ColumnCache:
-  """Columns of groups of rows, the newest, within a number of bytes."""
+  """The columns of groups of rows that were read last, within a number of bytes."""
 
   def __init__(self, max_bytes: int) -> None:
     self._max_bytes = max_bytes
     self._num_bytes = 0
-    self._found: collections.OrderedDict[Any, np.ndarray] = collections.OrderedDict()
+    self._found: dict[Any, np.ndarray] = {}
 
   def get(self, key: Any) -> np.ndarray | None:
-    """Returns what was put there, if it is there still."""
+    """Returns a column if it is kept."""
     if key in self._found:
-      self._found.move_to_end(key)
+      self._found[key] = self._found.pop(key)  # The last one of the dict.
     return self._found.get(key)
 
   def put(self, key: Any, column: np.ndarray) -> None:
-    """Keeps a column; drops those that were not asked for the longest."""
+    """Keeps a column; drops those that were not read for the longest."""
     self._found[key] = column
     self._num_bytes += num_bytes({"": column})
     while self._num_bytes > self._max_bytes and len(self._found) > 1:
-      _, dropped = self._found.popitem(last=False)
+      dropped = self._found.pop(next(iter(self._found)))
       self._num_bytes -= num_bytes({"": dropped})
 
 
 def to_numpy(column: Any, feature: Feature) -> np.ndarray:
-  """Makes an array [rows, ...] of a column.
-
-  Raises:
-    ValueError: the column has other values than the feature; says what.
-  """
+  """Makes an array [rows, ...] of a column (ValueError: it has other values)."""
   import pyarrow
 
   if isinstance(column, pyarrow.ExtensionArray):
@@ -951,13 +868,13 @@ def to_numpy(column: Any, feature: Feature) -> np.ndarray:
     images = column.field("bytes").to_pylist()
     if not all(images):  # They may be empty, too.
       raise ValueError("images that are not in the file, only their names")
-    return _objects(images)
+    return reading.objects(images)
   if feature.dtype == "string":
     if column.null_count or not (
       pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)
     ):
       raise ValueError(f"{column.null_count} nulls of {column.type}")
-    return _objects([text.encode() for text in column.to_pylist()])
+    return reading.objects(text.encode() for text in column.to_pylist())
   shape: tuple[int, ...] = ()
   num_rows = len(column)
   while pyarrow.types.is_nested(column.type):
@@ -983,22 +900,14 @@ def to_numpy(column: Any, feature: Feature) -> np.ndarray:
   return values.reshape(num_rows, *(() if want == (1,) else want))
 
 
-def _objects(items: Sequence[bytes]) -> np.ndarray:
-  found = np.empty(len(items), object)
-  found[:] = items
-  return found
-
-
 def delta_time_offsets(
   delta_timestamps: Sequence[float], fps: float
 ) -> tuple[int, ...]:
-  """Makes time offsets of LeRobot's `delta_timestamps`.
+  """Returns time offsets for LeRobot's `delta_timestamps`.
 
   Args:
     delta_timestamps: seconds from the anchor's step, multiples of 1 / fps.
     fps: of the dataset.
-  Returns:
-    Steps from the anchor's.
   Raises:
     SpecError: one is no multiple, by more than LeRobot tolerates.
   """

@@ -1,7 +1,7 @@
 """Writes LeRobot's v3 datasets: rows, videos, tasks, statistics and metadata.
 
-Rows go to parquet files as episodes come, videos to a file per episode and camera. In
-the end the videos are joined to files of LeRobot's sizes.
+Rows of each episode are appended to parquet files; videos get a file per episode and
+camera, which are joined to files of LeRobot's sizes at the end.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from t2r_seq.specs.packing import encode_image
 from t2r_seq.store import videos
 from t2r_seq.store.videos import VideoEncoding
 
-# How pixels are kept where not as a video: losslessly, in the parquet files.
+# Pixels that are not in a video: losslessly, in the parquet files.
 PNG = "png"
-# Names that paths of the text of a task have, the likeliest first.
+# Names of paths with the text of a task, the likeliest first.
 _TASK_NAMES = (TASK, "language_instruction", "instruction", "task_description")
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
@@ -57,13 +57,7 @@ _MAX_AXES = 5
 
 @dataclasses.dataclass(frozen=True)
 class _Column:
-  """How a path is kept.
-
-  Attributes:
-    path: of the spec.
-    spec: of it.
-    feature: what LeRobot has instead.
-  """
+  """A path, its spec, and the feature of LeRobot that holds it."""
 
   path: str
   spec: specs.ExtendedTensorSpec
@@ -88,7 +82,7 @@ class _Column:
     return kind
 
   def to_arrow(self, rows: np.ndarray) -> Any:
-    """Makes a column of the values of all steps."""
+    """Makes an array of the values of all steps."""
     import pyarrow
 
     if self.feature.dtype == IMAGE:
@@ -112,7 +106,7 @@ class _Column:
     return flat
 
 
-def clock_path(spec: specs.TensorSpecStruct) -> str | None:
+def _clock_path(spec: specs.TensorSpecStruct) -> str | None:
   """Returns the path of time stamps that LeRobot's own column can hold, or None."""
   leaf = spec.get(TIMESTAMP)
   if leaf is None or not leaf.is_sequence or leaf.is_optional:
@@ -121,9 +115,13 @@ def clock_path(spec: specs.TensorSpecStruct) -> str | None:
   return TIMESTAMP if is_number else None
 
 
-def task_path(spec: specs.TensorSpecStruct) -> str | None:
-  """Returns the path of the text of the task; None where there is none."""
-  texts = [path for path, leaf in spec.items() if _is_text(leaf)]
+def _task_path(spec: specs.TensorSpecStruct) -> str | None:
+  """Returns the path of the text of the task, or None."""
+  texts = [
+    path
+    for path, leaf in spec.items()
+    if leaf.dtype == tf.string and not leaf.shape.rank and not leaf.is_optional
+  ]
   for name in _TASK_NAMES:
     for path in texts:
       if path.rpartition("/")[2] == name:
@@ -134,14 +132,10 @@ def task_path(spec: specs.TensorSpecStruct) -> str | None:
 def _make_columns(
   path: str, spec: specs.TensorSpecStruct, has_videos: bool
 ) -> list[_Column]:
-  """Decides how each path is stored, except those of the task and of time stamps.
-
-  Raises:
-    SpecError: with every path that the dataset cannot hold.
-  """
+  """Decides how each path is stored, except those of the task and of time stamps."""
   columns: list[_Column] = []
   found: list[errors.Mismatch] = []
-  of_format = (task_path(spec), clock_path(spec))
+  of_format = (_task_path(spec), _clock_path(spec))
   for name, leaf in spec.items():
     if name in of_format:
       continue
@@ -165,7 +159,7 @@ def _make_column(
   key, shape = path.replace("/", "."), tuple(leaf.shape.as_list())
   hint = f"Leave it out: --drop {path}."
   if key in (*DERIVED, TASK):
-    want = "a path that is none of LeRobot's own, which say where a step is"
+    want = "another path than LeRobot's own"
     return errors.Mismatch(path, want, f"{key}", hint)
   if leaf.is_optional:
     return errors.Mismatch(path, "a path that every episode has", "an optional", hint)
@@ -190,10 +184,6 @@ def _make_column(
     want = f"at most {_MAX_AXES} axes, none of them empty"
     return errors.Mismatch(path, want, f"{shape}", hint)
   return _Column(path, leaf, lerobot_folder.Feature(key, dtype, shape or (1,)))
-
-
-def _is_text(leaf: specs.ExtendedTensorSpec) -> bool:
-  return leaf.dtype == tf.string and not leaf.shape.rank and not leaf.is_optional
 
 
 def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
@@ -233,7 +223,6 @@ class LeRobotWriter(EpisodeWriter):
     """Makes the dataset in a temporary folder.
 
     Args:
-      path: of the folder.
       episodes: to write; their metadata's 'lerobot' gives rate, robot, tasks and names.
       fps: steps a second of the data, which is not resampled; None takes that of the
         metadata.
@@ -241,10 +230,6 @@ class LeRobotWriter(EpisodeWriter):
       video_codec: the encoder of videos; 'png' stores pixels exactly, as images.
       video_gop: frames from one key frame to the next.
       video_quality: the codec's crf: lower is better.
-    Raises:
-      ImportError: the extra is not installed.
-      SpecError: with every path that it cannot hold; or the rate is missing.
-      ConversionError: another process writes this dataset.
     """
     lerobot_folder.load_parquet()
     self._encoding = None
@@ -252,15 +237,14 @@ class LeRobotWriter(EpisodeWriter):
       self._encoding = VideoEncoding(video_codec, video_gop, video_quality)
       episodes = episodes.with_videos(("mp4",), self._encoding)
     self.episodes = episodes
-    self._source = episodes
     self._kept_videos = episodes.kept_videos
     self._spec, self._task = episodes.spec, task
     self._columns = _make_columns(path, self._spec, self._encoding is not None)
     if self._encoding and any(c.feature.dtype == VIDEO for c in self._columns):
       self._encoding.check()
     self._fps = _rate(path, episodes, fps)
-    self._of_task = task_path(self._spec)
-    self._of_clock = clock_path(self._spec)
+    self._of_task = _task_path(self._spec)
+    self._of_clock = _clock_path(self._spec)
     self._metadata = dict(episodes.metadata)
     known = self._metadata.get("lerobot")
     self._known: dict[str, Any] = known if isinstance(known, dict) else {}
@@ -333,7 +317,7 @@ class LeRobotWriter(EpisodeWriter):
     return name
 
   def _copy_video(self, path: str, name: str, data: bytes) -> np.ndarray:
-    """Writes a video as it is, at the rate of the dataset; returns its frames."""
+    """Copies a video, at the rate of the dataset; returns its frames."""
     times = videos.VideoInfo.read(io.BytesIO(data)).times
     depth = self._kept_videos[name].depth
     frames = videos.read_frames(io.BytesIO(data), times, depth=depth)
@@ -345,7 +329,7 @@ class LeRobotWriter(EpisodeWriter):
     return frames
 
   def _measure(self, column: _Column, rows: np.ndarray) -> dict[str, Any]:
-    """Returns the figures of an episode; adds its pixels to those of all."""
+    """Returns the statistics of an episode; adds its pixels to those of all."""
     if column.feature.dtype not in (VIDEO, IMAGE):
       return _measure(rows)
     if rows.dtype == object:
@@ -359,12 +343,12 @@ class LeRobotWriter(EpisodeWriter):
     return _of_histogram(histogram, len(rows), levels)
 
   def _depth(self, column: _Column) -> videos.DepthQuantizer | None:
-    """How the frames of a column became codes; None if they are pictures."""
+    """Returns the quantiser of a column of depth; None for pictures."""
     kept = self._kept_videos.get(column.path)
     return None if kept is None else kept.depth
 
   def _levels(self, column: _Column) -> np.ndarray:
-    """Returns the values that pixels can have, as LeRobot has their figures."""
+    """Returns the values that pixels can have in LeRobot's statistics."""
     depth = self._depth(column)
     if depth is not None:  # Metres.
       codes = np.arange(videos.DEPTH_CODES)
@@ -393,11 +377,11 @@ class LeRobotWriter(EpisodeWriter):
     if timed and not any(value.ndim for value in timed):
       length = len(videos.VideoInfo.read(io.BytesIO(timed[0].item())).times)
     if not length:
-      raise errors.SpecError("lerobot: expected at least one step, got none.")
+      raise errors.SpecError("write: expected at least one step, got none.")
     return length
 
   def _rows(self, values: Values, length: int) -> dict[str, np.ndarray]:
-    """Returns the values of each step by key; what is of an episode at each step."""
+    """Returns the values of each step by key; those of an episode are repeated."""
     rows = {}
     for column in self._columns:
       value = values[column.path]
@@ -415,38 +399,31 @@ class LeRobotWriter(EpisodeWriter):
     _check_texts(self._of_task, texts)
     return [text.decode() for text in texts]
 
-  @property
-  def clock_dtype(self) -> tf.DType:
-    """The dtype of the time stamps."""
-    return self._spec[self._of_clock].dtype if self._of_clock else tf.float32
+  def _derived_dtype(self, key: str) -> tf.DType:
+    """Returns the dtype of one of `DERIVED`."""
+    clock = self._spec[self._of_clock].dtype if self._of_clock else tf.float32
+    return clock if key == TIMESTAMP else tf.int64
 
   def _stored(self) -> list[_Column]:
-    """The columns of the parquet files."""
+    """Returns the columns of the parquet files."""
     own = [column for column in self._columns if column.feature.dtype != VIDEO]
-    scalars = {
-      key: specs.ExtendedTensorSpec((), tf.int64, key, is_sequence=True)
-      for key in DERIVED
-    }
-    scalars[TIMESTAMP] = specs.ExtendedTensorSpec((), self.clock_dtype, TIMESTAMP)
-    return own + [
-      _Column(key, leaf, lerobot_folder.Feature(key, leaf.dtype.name, (1,)))
-      for key, leaf in scalars.items()
-    ]
-
-  def _schema(self) -> Any:
-    import pyarrow
-
-    return pyarrow.schema([(c.feature.key, c.arrow_type()) for c in self._stored()])
+    for key in DERIVED:
+      dtype = self._derived_dtype(key)
+      leaf = specs.ExtendedTensorSpec((), dtype, key, is_sequence=True)
+      own.append(_Column(key, leaf, lerobot_folder.Feature(key, dtype.name, (1,))))
+    return own
 
   def _table(self, rows: Mapping[str, np.ndarray]) -> Any:
     import pyarrow
 
-    arrays = [column.to_arrow(rows[column.feature.key]) for column in self._stored()]
-    return pyarrow.Table.from_arrays(arrays, schema=self._schema())
+    columns = self._stored()
+    schema = pyarrow.schema([(c.feature.key, c.arrow_type()) for c in columns])
+    arrays = [column.to_arrow(rows[column.feature.key]) for column in columns]
+    return pyarrow.Table.from_arrays(arrays, schema=schema)
 
 
 class _Completion:
-  """Writes what is known after the last episode: videos, statistics, metadata."""
+  """Writes what the last episode completes: videos, statistics, metadata."""
 
   def __init__(self, target: LeRobotWriter) -> None:
     self._target = target
@@ -471,7 +448,7 @@ class _Completion:
     for number in range(len(self._episodes)):
       video = self._target._video(key, number)
       num_bytes = os.path.getsize(video)
-      # What was not encoded here may differ from one episode to the next.
+      # Videos that were copied may differ from one episode to the next.
       codec = videos.VideoInfo.read(video).codec if self._target._kept_videos else None
       if codec is not None:
         self._codecs.setdefault(key, _CODEC_NAMES.get(codec[0], codec[0]))
@@ -495,7 +472,7 @@ class _Completion:
         first = end
 
   def _write_stats(self) -> None:
-    """Adds each episode's figures to its row; writes those of all of them."""
+    """Adds each episode's statistics to its row; writes those of all of them."""
     joined = {}
     for key in self._episodes[0]["stats"]:
       measured = [episode["stats"][key] for episode in self._episodes]
@@ -510,7 +487,7 @@ class _Completion:
     self._write_json(lerobot_folder.STATS, joined)
 
   def _values(self, key: str) -> np.ndarray:
-    """Reads a key's values of all episodes, or evenly taken ones of very many."""
+    """Reads a key's values of all episodes, or evenly spaced ones of very many."""
     every = -(-sum(row["length"] for row in self._table) // _MAX_RANKED)
     (column,) = (c for c in self._target._stored() if c.feature.key == key)
     found = []
@@ -562,7 +539,7 @@ class _Completion:
       fps = int(fps)
     features = {c.feature.key: self._describe(c, fps) for c in target._columns}
     for key in DERIVED:
-      dtype = target.clock_dtype.name if key == TIMESTAMP else "int64"
+      dtype = target._derived_dtype(key).name
       features[key] = {"dtype": dtype, "shape": [1], "names": None}
     has_videos = any(c.feature.dtype == VIDEO for c in target._columns)
     info = {
@@ -575,7 +552,7 @@ class _Completion:
       "data_files_size_in_mb": _DATA_MB,
       "video_files_size_in_mb": _VIDEO_MB,
       "fps": fps,
-      "splits": _ranges(target._source.splits) or {"train": f"0:{count}"},
+      "splits": _ranges(target.episodes.splits) or {"train": f"0:{count}"},
       "data_path": _DATA_PATH,
       "video_path": _VIDEO_PATH if has_videos else None,
       "features": features,
@@ -615,7 +592,7 @@ class _Completion:
     return found
 
   def _write_extra(self) -> None:
-    """Writes what the format has no place for: paths, specs and metadata."""
+    """Writes paths, specs and metadata, for which the format has no place."""
     target = self._target
     keys = {column.path: column.feature.key for column in target._columns}
     if target._of_task is not None:
@@ -627,10 +604,9 @@ class _Completion:
       kept = target._kept_videos.items()
       extra["videos"] = {path: how.to_json_dict() for path, how in kept}
     if target._of_clock is not None:
-      # Frame i of a video is that of step i, whatever the clock says.
+      # Frame i of a video is that of step i, for any clock.
       extra["frames_by"] = "index"
-    if target._source.splits:
-      splits = target._source.splits
+    if splits := target.episodes.splits:
       extra["splits"] = {name: [*map(int, splits[name])] for name in splits}
     self._write_json(
       lerobot_folder.EXTRA, {**extra, "metadata": dict(target._metadata)}
@@ -642,7 +618,7 @@ class _Completion:
 
 
 def _ranges(splits: Mapping[str, Any]) -> dict[str, str]:
-  """Returns the splits that are ranges of episodes: the format has no others."""
+  """Returns the splits that are ranges of episodes; the format has no others."""
   return {
     name: f"{numbers[0]}:{numbers[-1] + 1}"
     for name, numbers in ((name, [*map(int, splits[name])]) for name in splits)
@@ -661,16 +637,16 @@ def _check_texts(path: str, texts: np.ndarray) -> None:
       text.decode()
   except UnicodeDecodeError as error:
     raise errors.SpecError(
-      f"lerobot: {path}: expected text in UTF-8, got {text!r:.60}. Leave it out: "
+      f"write: {path}: expected text in UTF-8, got {text!r:.60}. Leave it out: "
       f"--drop {path}."
     ) from error
 
 
-# Figures as LeRobot has them: of numbers in their own shape, of pixels a channel each.
+# LeRobot's statistics: of numbers in their own shape, of pixels by channel.
 
 
 def _measure(rows: np.ndarray) -> dict[str, Any]:
-  """Returns the figures of the values of steps [T, ...]."""
+  """Returns the statistics of the values of steps [T, ...]."""
   values = rows.reshape(len(rows), -1).astype(np.float64)
   found = {"min": values.min(0), "max": values.max(0)}
   found |= {"mean": values.mean(0), "std": values.std(0), **_rank(values)}
@@ -682,7 +658,7 @@ def _rank(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _merge(measured: Sequence[Mapping[str, Any]], values: np.ndarray) -> dict[str, Any]:
-  """Joins the figures of episodes; quantiles are of values [N, ...] of them."""
+  """Joins the statistics of episodes; quantiles are of values [N, ...] of them."""
   of_each = {name: np.array([f[name] for f in measured]) for name in measured[0]}
   counts = of_each["count"].reshape(-1, *[1] * (of_each["mean"].ndim - 1))
   total = counts.sum()
@@ -703,7 +679,7 @@ def _histogram(pixels: np.ndarray, num_levels: int) -> np.ndarray:
 def _of_histogram(
   histogram: np.ndarray, count: int, levels: np.ndarray
 ) -> dict[str, Any]:
-  """Returns the figures of the pixels of `count` images, whose levels are rising."""
+  """Returns the statistics of the pixels of `count` images, whose levels are rising."""
   total = histogram.sum(1)
   mean = histogram @ levels / total
   variance = np.maximum(histogram @ levels**2 / total - mean**2, 0)

@@ -2,19 +2,15 @@
 
 A file is an episode; so is a folder of rosbag2's, with the files that it was split
 into. A JSON file says which topic is which path, and whose clock gives the steps. Each
-step shows, of every topic, the message that was the last one then, or the nearest one,
-and 'clocks/<topic>' says when that one came.
+step shows, of every topic, the last message up to it, or the nearest one;
+'clocks/<topic>' has the time of that message.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import os
 import re
-import struct
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,20 +22,12 @@ from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
+from t2r_seq.formats import mcap_files
+from t2r_seq.formats.mcap_files import Bag
 from t2r_seq.specs import names as spec_names
 from t2r_seq.specs.image_headers import read_image_header
 from t2r_seq.specs.packing import encode_image
 
-SIGNATURE = b"\x89MCAP"
-_MAGIC = SIGNATURE + b"0\r\n"
-# Before a record: its kind and size. In front of a message's data: channel, sequence
-# number, log time and publish time.
-_RECORD, _MESSAGE = struct.Struct("<BQ"), struct.Struct("<HIQQ")
-# Kind and size of a chunk's record.
-_CHUNK_HEADER_BYTES = _RECORD.size
-_PIECE_BYTES = 1 << 20
-SUFFIX = ".mcap"
-_ROSBAG = "metadata.yaml"
 HOLD, NEAREST = "hold", "nearest"
 LOG, PUBLISH, HEADER = "log", "publish", "header"
 _SECOND = 10**9
@@ -85,7 +73,8 @@ class Contract:
     paths: by path '/topic', of an image, or '/topic:field.of.it'.
     resample: 'hold' shows the last message up to a step, 'nearest' the nearest one; by
       topic.
-    tolerance: seconds that a message may be away from its step; by topic, none for any.
+    tolerance: seconds that a message may be away from its step; by topic, unlimited by
+      default.
     time: of a message, 'log' when it was recorded, 'publish' when it was sent, or
       'header', its own stamp.
   """
@@ -98,21 +87,10 @@ class Contract:
 
   @classmethod
   def read(cls, path: str) -> Contract:
-    """Reads a JSON file: {"clock": "/arm", "paths": {"position": "/arm:position"}}.
-
-    Raises:
-      ConversionError: it is none; with every key.
-    """
-    where = f"convert: layout: {path}"
-    values = reading.read_json_object(where, path)
+    """Reads a JSON file: {"clock": "/arm", "paths": {"position": "/arm:position"}}."""
     known = [field.name for field in dataclasses.fields(cls)]
-    found = [
-      errors.Mismatch(
-        key, f"one of {errors.listing(known)}", repr(key), errors.nearest(key, known)
-      )
-      for key in values
-      if key not in known
-    ]
+    values = reading.read_json_object(path, known=known)
+    found = []
     clock, time = values.get("clock"), values.get("time", LOG)
     paths: Any = values.get("paths")
     is_dict = isinstance(paths, dict) and paths
@@ -123,12 +101,11 @@ class Contract:
     topics = sorted({value.partition(":")[0] for value in paths.values()})
     if not isinstance(clock, str):
       found.append(errors.Mismatch("clock", "the topic that gives steps", repr(clock)))
-      clock = ""
     if time not in (LOG, PUBLISH, HEADER):
-      want = errors.listing((LOG, PUBLISH, HEADER))
-      found.append(errors.Mismatch("time", f"one of {want}", repr(time)))
+      want = f"one of {errors.listing((LOG, PUBLISH, HEADER))}"
+      found.append(errors.Mismatch("time", want, repr(time)))
     by_topic: dict[str, dict[str, Any]] = {}
-    for key, want, is_one in (
+    for key, want, is_valid in (
       ("resample", f"{HOLD} or {NEAREST}", lambda v: v in (HOLD, NEAREST)),
       ("tolerance", "seconds", lambda v: isinstance(v, (int, float)) and v >= 0),
     ):
@@ -139,36 +116,15 @@ class Contract:
       found += [
         errors.Mismatch(key, want, f"{v!r} of {topic}", errors.nearest(topic, topics))
         for topic, v in given.items()
-        if topic not in topics or not is_one(v)
+        if topic not in topics or not is_valid(v)
       ]
     if found:
-      raise errors.mismatch_error(where, found, errors.ConversionError)
-    return cls(clock, paths, time=time, **by_topic)
-
-
-def find_bags(path: str) -> list[tuple[str, list[str]]]:
-  """Finds the recordings of a dataset.
-
-  Args:
-    path: a file, a folder of rosbag2's, or a folder of either.
-  Returns:
-    Name and files of each, in the order of their numbers; none where there is none.
-  """
-  if not os.path.isdir(path):
-    return [(path, [path])]
-  names = sorted(os.listdir(path), key=reading.natural_order)
-  own = [os.path.join(path, n) for n in names if n.lower().endswith(SUFFIX)]
-  if own and _ROSBAG in names:
-    return [(path, own)]
-  found = [(name, [name]) for name in own]
-  for name in (os.path.join(path, n) for n in names):
-    if os.path.isfile(os.path.join(name, _ROSBAG)):
-      found += [bag for bag in find_bags(name) if bag[0] == name]
-  return found
+      raise reading.faults(path, found)
+    return cls(str(clock), paths, time=time, **by_topic)
 
 
 class _Message:
-  """What a topic's messages are: how they are decoded, and the types of their fields.
+  """How the messages of a topic are decoded, and the types of their fields.
 
   Attributes:
     type: its name, 'sensor_msgs/msg/JointState'.
@@ -176,40 +132,31 @@ class _Message:
   """
 
   def __init__(self, place: str, encoding: str, schema: Any) -> None:
-    """Reads a definition.
-
-    Args:
-      place: for the error.
-      encoding: of the messages.
-      schema: of the topic.
-    Raises:
-      ConversionError: no messages of ROS 2.
-    """
     decoder = imports.load_extra("mcap_ros2.decoder", "mcap")
-    # A factory of each: it knows schemas by numbers, which other files give anew.
+    # A factory for each: schemas of other files have the same numbers.
     self.decode = decoder.DecoderFactory().decoder_for(encoding, schema)
     if self.decode is None:
       got = f"{encoding or 'no encoding'}, {schema.encoding if schema else 'no schema'}"
-      raise errors.ConversionError(
-        f"convert: {place}: expected messages of ROS 2 (cdr, ros2msg), got {got}."
-      )
+      raise reading.fault(place, "messages of ROS 2 (cdr, ros2msg)", got)
     self.type = schema.name
     self.fields = {**_BUILTIN, **_read_definitions(schema.name, schema.data.decode())}
 
   def of(self, name: str) -> dict[str, str]:
-    """Returns the types of a message's fields."""
-    return self.fields[_short(name)]
+    """Returns the types of the fields of a message within; {} for a basic type."""
+    return self.fields.get(_short(name), {})
 
   def dtype(self, name: str) -> np.dtype:
-    """Returns the dtype that holds a type's numbers.
-
-    Raises:
-      KeyError: some are none.
-    """
-    base = name.partition("[")[0].partition("<")[0]
+    """Returns the dtype that holds a type's numbers (KeyError: some are not)."""
+    base = _base(name)
     if base in _NUMBERS:
       return _NUMBERS[base]
-    return np.result_type(*(self.dtype(field) for field in self.of(base).values()))
+    fields = self.fields[_short(base)]
+    return np.result_type(*(self.dtype(field) for field in fields.values()))
+
+
+def _base(kind: str) -> str:
+  """Returns a type without the bounds of arrays and strings."""
+  return kind.partition("[")[0].partition("<")[0]
 
 
 def _short(name: str) -> str:
@@ -227,8 +174,7 @@ def _read_definitions(name: str, text: str) -> dict[str, dict[str, str]]:
       if words[:1] == ["MSG:"]:
         name = words[1]
       elif len(words) > 1 and "=" not in "".join(words[1:3]):
-        kind = words[0]
-        base = kind.partition("[")[0].partition("<")[0]
+        kind, base = words[0], _base(words[0])
         is_own = base not in _NUMBERS and base not in _STRINGS and "/" not in base
         fields[words[1]] = f"{name.partition('/')[0]}/{kind}" if is_own else kind
     found[_short(name)] = fields
@@ -240,22 +186,25 @@ class _Form:
   """What a value of a step is.
 
   Attributes:
-    dtype: of numbers or pixels.
+    dtype: of numbers or pixels; object for text.
     shape: of them.
     data_format: of an encoded image, which comes as bytes.
-    is_text: it is text.
   """
 
   dtype: np.dtype
   shape: tuple[int, ...]
   data_format: str | None = None
-  is_text: bool = False
+
+  @property
+  def is_text(self) -> bool:
+    """Whether it is text."""
+    return self.dtype == object
 
   def __str__(self) -> str:
+    if self.is_text:
+      return f"text{self.shape}"
     what = f"{self.data_format} images of " if self.data_format else ""
-    return f"{what}{'text' if self.is_text else ''}" + (
-      f"{self.shape}" if self.is_text else reading.describe(self.dtype, self.shape)
-    )
+    return f"{what}{reading.describe(self.dtype, self.shape)}"
 
   def spec(self, path: str) -> specs.ExtendedTensorSpec:
     """Returns the spec of a path that has such a value at each step."""
@@ -266,9 +215,6 @@ class _Form:
       is_sequence=True,
       data_format=self.data_format,
     )
-
-
-_CLOCK = _Form(np.dtype(np.int64), ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,17 +232,7 @@ class _Shown:
   num_steps: int
 
 
-def _recognises(path: str) -> bool:
-  if os.path.isdir(path):
-    return bool(find_bags(path))
-  with open(path, "rb") as file:
-    is_mcap = file.read(len(SIGNATURE)) == SIGNATURE
-  return is_mcap or path.lower().endswith(SUFFIX)
-
-
-@register_format(
-  "mcap", recognises=_recognises, description="an MCAP file", extra="mcap"
-)
+@register_format("mcap", recognises=mcap_files.is_mcap, description="an MCAP file")
 class McapEpisodes(Episodes):
   """Reads recordings by a contract, each as an episode."""
 
@@ -308,35 +244,27 @@ class McapEpisodes(Episodes):
     Args:
       path: of a file, or of a folder of them.
       layout: a JSON file with the contract.
-      dropped: paths to leave out.
-    Raises:
-      ImportError: the extra is not installed.
-      ConversionError: no contract, with all topics; no recording, a damaged one, or
-        one without the topics.
     """
     imports.load_extra("mcap.reader", "mcap")
     self.path = path
     dropped = dropped or Dropped()
-    bags = find_bags(path)
+    bags = mcap_files.find_bags(path)
     if not bags:
-      raise errors.ConversionError(
-        f"convert: {path}: expected {SUFFIX} files, or folders of rosbag2's, got none."
-      )
+      want = f"{mcap_files.SUFFIX} files, or folders of rosbag2's"
+      raise reading.fault(path, want, "none")
     if layout is None:
-      raise _no_contract(*bags[0])
+      raise _no_contract(bags[0])
     self._contract = Contract.read(layout)
-    wanted = {p: v for p, v in self._contract.paths.items() if not dropped.has(p)}
     self._fields = {
       path: (value.partition(":")[0], value.partition(":")[2])
-      for path, value in wanted.items()
+      for path, value in self._contract.paths.items()
+      if not dropped.has(path)
     }
-    topics = [topic for topic, _ in self._fields.values()]
-    self._topics = sorted({self._contract.clock, *topics})
-    self._bags: list[tuple[str, list[str]]] = []
-    empty: list[tuple[str, list[str]]] = []
-    for name, parts in bags:
-      has_steps = _has_steps(name, parts, self._contract.clock, self._topics)
-      (self._bags if has_steps else empty).append((name, parts))
+    clock = self._contract.clock
+    self._topics = sorted({clock, *(topic for topic, _ in self._fields.values())})
+    has_steps = [mcap_files.check_topics(bag, clock, self._topics) for bag in bags]
+    self._bags = [bag for bag, has in zip(bags, has_steps, strict=True) if has]
+    empty = [bag[0] for bag, has in zip(bags, has_steps, strict=True) if not has]
     self._messages: dict[tuple[str, bytes], _Message] = {}
     self._names: dict[str, list[str]] = {}
     self._forms: dict[str, _Form] = {}
@@ -344,17 +272,16 @@ class McapEpisodes(Episodes):
     self._skipped: dict[str, int] = {}
     self._repeated: dict[str, int] = {}
     self._farthest = (0.0, "", "")
-    clocks = {
-      topic: f"{spec_names.CLOCKS}/{topic.strip('/')}" for topic in self._topics
-    }
+    self._shown: dict[int, _Shown] = {}
+    clocks = {t: f"{spec_names.CLOCKS}/{t.strip('/')}" for t in self._topics}
     self._clocks = {t: name for t, name in clocks.items() if not dropped.has(name)}
     if self._bags:
       self._look_at(*self._bags[0])
-    forms = {**self._forms, **dict.fromkeys(self._clocks.values(), _CLOCK)}
+    time = _Form(np.dtype(np.int64), ())
+    forms = {**self._forms, **dict.fromkeys(self._clocks.values(), time)}
     self.spec = specs.TensorSpecStruct(
       (path, form.spec(path)) for path, form in sorted(forms.items())
     )
-    self._shown: dict[int, _Shown] = {}
     self.metadata = {
       "mcap": {
         "layout": dataclasses.asdict(self._contract),
@@ -362,22 +289,19 @@ class McapEpisodes(Episodes):
         "names": self._names,
       }
     }
-    self._opening_notes: list[str] = []
+    self._opening_notes = reading.left_out(empty)
     if self._swapped:
-      self._opening_notes.append(
+      self._opening_notes.insert(
+        0,
         f"Red and blue of {errors.listing(self._swapped)} are swapped back, to PNG: "
-        "'compressed rgb8' says that the encoder took red for blue."
+        "'compressed rgb8' says that the encoder took red for blue.",
       )
-    if empty:
-      self._opening_notes.append(reading.left_out(len(empty), empty[0][0]))
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns sizes and times of the files, and the contract."""
-    stats = [os.stat(name) for _, parts in self._bags for name in parts]
-    return {
-      "files": [[s.st_size, s.st_mtime_ns] for s in stats],
-      "layout": dataclasses.asdict(self._contract),
-    }
+    layout = dataclasses.asdict(self._contract)
+    names = [name for _, parts in self._bags for name in parts]
+    return reading.file_fingerprint(names, layout=layout)
 
   @property
   def num_episodes(self) -> int:
@@ -408,8 +332,7 @@ class McapEpisodes(Episodes):
       if path in own
     }
     with reading.explained(self._bags[episode][0], "messages"):
-      values |= self._gather(episode, [p for p in self._forms if p in own], steps)
-    return values
+      return values | self._gather(episode, [p for p in self._forms if p in own], steps)
 
   def place(self, episode: int) -> str:
     """Returns the file or the folder of a recording."""
@@ -440,72 +363,41 @@ class McapEpisodes(Episodes):
       )
     return notes
 
-  # What there is.
-
   def _look_at(self, name: str, parts: list[str]) -> None:
-    """Finds what the values of each path are, by the first message of its topic."""
+    """Finds the form of each path, by the first message of its topic."""
     found = []
     for path, (topic, field) in self._fields.items():
       with reading.explained(name, "messages"):
         _, _, message, first = next(self._iterate(parts, [topic]))
-        place = f"{name}: {topic}"
         try:
           value = _find(message, message.decode(first.data), field)
         except KeyError as error:
-          found.append(_no_field(path, topic, field, message, error.args[0]))
+          fields = error.args[0]
+          want = f"a field of {message.type}, of {errors.listing(fields)}"
+          near = errors.nearest(field.rpartition(".")[2], fields)
+          found.append(errors.Mismatch(path, want, f"'{field}' of {topic}", near))
           continue
-        self._forms[path] = _make(place, path, message, value)[0]
+        self._forms[path] = _make(f"{name}: {topic}: {path}", message, value)[0]
         if value.names:
           self._names[path] = value.names
         if _SWAPPED.search(str(getattr(value.value, "format", ""))):
           self._swapped.append(path)
     if found:
-      raise errors.mismatch_error(f"convert: {name}", found, errors.ConversionError)
+      raise reading.faults(name, found)
 
   def _iterate(
     self, parts: list[str], topics: Collection[str], with_data: bool = True
   ) -> Iterator[tuple[str, str, _Message, Any]]:
     """Yields file, topic, type and message in the order of the files."""
     for name in parts:
-      for schema, channel, message in read_messages(name, topics, with_data):
+      for schema, channel, message in mcap_files.read_messages(name, topics, with_data):
         key = (schema.name, schema.data) if schema else ("", b"")
         if key not in self._messages:
           place = f"{name}: {channel.topic}"
           self._messages[key] = _Message(place, channel.message_encoding, schema)
         yield name, channel.topic, self._messages[key], message
 
-  def _time(self, place: str, known: _Message, message: Any) -> int:
-    if self._contract.time != HEADER:
-      is_log = self._contract.time == LOG
-      time = int(message.log_time if is_log else message.publish_time)
-      if time > _MAX_TIME:
-        raise errors.ConversionError(
-          f"convert: {place}: expected a {self._contract.time} time below 2**63 ns, "
-          f"got {time}. {self._way_out}"
-        )
-      return time
-    stamp = getattr(getattr(known.decode(message.data), "header", None), "stamp", None)
-    if stamp is None:
-      raise errors.ConversionError(
-        f"convert: {place}: {known.type}: expected messages with a header.stamp, as "
-        f'"time": "{HEADER}" needs them, got none. Take "{LOG}".'
-      )
-    return int(stamp.sec) * _SECOND + int(stamp.nanosec)
-
-  @property
-  def _way_out(self) -> str:
-    """What to do about times that are wrong."""
-    if self._contract.time != LOG:
-      return (
-        f'Take "time": "{LOG}", when messages were recorded; or split the recording '
-        "where the clock was reset."
-      )
-    return (
-      f'Take "time": "{HEADER}" or "{PUBLISH}"; or split the recording where the clock '
-      "was reset; or sort it, `mcap sort`, if messages are only out of order."
-    )
-
-  # Reading.
+  # Which messages the steps show.
 
   def _show(self, episode: int) -> _Shown:
     """Finds which message of each topic a step shows; reads times only, once."""
@@ -521,64 +413,71 @@ class McapEpisodes(Episodes):
     for part, topic, known, message in self._iterate(parts, self._topics, is_header):
       place = f"{part}: {topic}: message {len(came[topic])}"
       time = self._time(place, known, message)
-      log = min(message.log_time, _MAX_TIME)
-      came[topic].append((time, log, parts.index(part)))
-    clock = self._contract.clock
+      came[topic].append((time, min(message.log_time, _MAX_TIME), parts.index(part)))
+    # By topic: time, log time and number of the file of each message, in their order.
     table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in came.items()}
+    clock = table[self._contract.clock]
     for topic, rows in table.items():
       self._check_times(parts, topic, rows)
     for topic, rows in table.items():
-      self._check_same_clock(parts, topic, rows, table[clock])
-    times = {topic: rows[:, 0] for topic, rows in table.items()}
-    ticks = times[clock]
-    if repeated := int((np.diff(ticks) == 0).sum()):
+      self._check_same_clock(parts, topic, rows, clock)
+    if repeated := int((np.diff(clock[:, 0]) == 0).sum()):
       self._repeated[name] = repeated
-    shown = {t: self._choose(t, rows, table[clock]) for t, rows in table.items()}
+    shown = {topic: self._choose(topic, rows, clock) for topic, rows in table.items()}
     is_shown = np.all([numbers >= 0 for numbers in shown.values()], axis=0)
     if not is_shown.any():
       late = max(self._topics, key=lambda topic: (shown[topic] < 0).sum())
-      raise errors.ConversionError(
-        f"convert: {name}: {late}: expected a message before the last one of "
-        f"{clock}, got none."
-      )
-    # Once a topic has been heard of, it is shown.
+      want = f"a message before the last one of {self._contract.clock}"
+      raise reading.fault(f"{name}: {late}", want, "none")
+    # Once a topic has had a message, it is shown.
     first = int(np.argmax(is_shown))
     if first:
       self._skipped[name] = first
-    ticks = ticks[first:]
     shown = {topic: numbers[first:] for topic, numbers in shown.items()}
-    shown_times = {topic: times[topic][shown[topic]] for topic in self._topics}
+    times = {topic: table[topic][numbers, 0] for topic, numbers in shown.items()}
     for topic in self._topics:
-      self._check_distance(name, topic, shown_times[topic] - ticks)
-    return _Shown(shown, shown_times, len(ticks))
+      self._check_distance(name, topic, times[topic] - clock[first:, 0])
+    return _Shown(shown, times, len(clock) - first)
+
+  def _time(self, place: str, known: _Message, message: Any) -> int:
+    kind = self._contract.time
+    if kind != HEADER:
+      time = int(message.log_time if kind == LOG else message.publish_time)
+      if time > _MAX_TIME:
+        raise self._wrong_times(place, "below 2**63 ns", f"{time}")
+      return time
+    stamp = getattr(getattr(known.decode(message.data), "header", None), "stamp", None)
+    if stamp is None:
+      want = f'messages with a header.stamp, as "time": "{HEADER}" needs them'
+      raise reading.fault(f"{place}: {known.type}", want, "none", f'Take "{LOG}".')
+    return int(stamp.sec) * _SECOND + int(stamp.nanosec)
+
+  def _wrong_times(self, place: str, want: str, got: str) -> errors.ConversionError:
+    hint = (
+      f'Take "time": "{HEADER}" or "{PUBLISH}"; or split the recording where the clock '
+      "was reset; or sort it, `mcap sort`, if messages are only out of order."
+    )
+    if self._contract.time != LOG:
+      hint = (
+        f'Take "time": "{LOG}", when messages were recorded; or split the recording '
+        "where the clock was reset."
+      )
+    return reading.fault(place, f"{self._contract.time} times {want}", got, hint)
 
   def _check_times(self, parts: list[str], topic: str, rows: np.ndarray) -> None:
-    """Checks that the times of a topic's messages do not fall, and are set.
-
-    Args:
-      parts: the files.
-      topic: of the messages.
-      rows: time, log time and number of the file of each message, in their order.
-    Raises:
-      ConversionError: names the first message whose time is before the last one's.
-    """
-    times, kind = rows[:, 0], self._contract.time
+    """Checks that the times of a topic's messages do not fall, and are set."""
+    times = rows[:, 0]
     back = np.flatnonzero(np.diff(times) < 0) + 1
     if len(back):
       at = int(back[0])
-      raise errors.ConversionError(
-        f"convert: {parts[rows[at, 2]]}: {topic}: expected {kind} times that do not "
-        f"fall, got {times[at]} ns at message {at}, after {times[at - 1]} ns. "
-        f"{self._way_out}"
-      )
-    is_clock = topic == self._contract.clock
+      got = f"{times[at]} ns at message {at}, after {times[at - 1]} ns"
+      place = f"{parts[rows[at, 2]]}: {topic}"
+      raise self._wrong_times(place, "that do not fall", got)
+    place, is_clock = f"{parts[0]}: {topic}", topic == self._contract.clock
     if len(times) > 1 and times[0] == times[-1] and (is_clock or not times[0]):
-      raise errors.ConversionError(
-        f"convert: {parts[0]}: {topic}: expected {kind} times that rise, got "
-        f"{times[0]} ns in all of {len(times)} messages: they are not set. "
-        f"{self._way_out}"
-      )
-    if not is_clock or kind == LOG or not len(times) or times[0]:
+      got = f"{times[0]} ns in all of {len(times)} messages: they are not set"
+      raise self._wrong_times(place, "that rise", got)
+    if not is_clock or self._contract.time == LOG or not len(times) or times[0]:
       return
     num_unset = int(np.searchsorted(times, 0, "right"))
     # Simulations begin at 0, too, and rise about as the log does.
@@ -587,10 +486,8 @@ class McapEpisodes(Episodes):
     )
     if is_followed or len(times) == 1:
       followed = f", before {times[num_unset]} ns" if is_followed else ""
-      raise errors.ConversionError(
-        f"convert: {parts[0]}: {topic}: expected {kind} times that are set, got 0 ns "
-        f"at message {num_unset - 1}{followed}. {self._way_out}"
-      )
+      got = f"0 ns at message {num_unset - 1}{followed}"
+      raise self._wrong_times(place, "that are set", got)
 
   def _check_same_clock(
     self, parts: list[str], topic: str, rows: np.ndarray, clock: np.ndarray
@@ -599,14 +496,6 @@ class McapEpisodes(Episodes):
 
     Between two messages of the clock in the log, the times of others are those between,
     but for what messages are late. Other times jumped, or count from another moment.
-
-    Args:
-      parts: the files.
-      topic: of the messages.
-      rows: time, log time and number of the file of each message.
-      clock: the same of the clock.
-    Raises:
-      ConversionError: names the first message of another clock.
     """
     times = rows[:, 0]
     if self._contract.time == LOG or len(np.unique(times)) < 2:
@@ -617,30 +506,23 @@ class McapEpisodes(Episodes):
     low = np.where(before >= 0, clock[before, 0], times)
     high = np.where(after < len(clock), clock[after % len(clock), 0], times)
     away = np.maximum(low - times, times - high)
-    if (away > _LATE).any():
-      if len(jumps := _jumps(clock)) and not len(_jumps(rows)):
-        at = int(jumps[0])
-        raise errors.ConversionError(
-          f"convert: {parts[clock[at, 2]]}: {self._contract.clock}: expected "
-          f"{self._contract.time} times that rise as those of the log do, got "
-          f"{clock[at, 0]} ns at message {at}, after {clock[at - 1, 0]} ns. "
-          f"{self._way_out}"
-        )
-      at = int(np.argmax(away > _LATE))
-      raise errors.ConversionError(
-        f"convert: {parts[rows[at, 2]]}: {topic}: expected {self._contract.time} times "
-        f"of the clock of {self._contract.clock}, got {times[at]} ns at message {at}, "
-        f"{away[at] / _SECOND:.3f} s from those recorded with it. {self._way_out}"
-      )
+    if not (away > _LATE).any():
+      return
+    name, at = self._contract.clock, int(np.argmax(away > _LATE))
+    if len(jumps := _jumps(clock)) and not len(_jumps(rows)):
+      at = int(jumps[0])
+      got = f"{clock[at, 0]} ns at message {at}, after {clock[at - 1, 0]} ns"
+      place = f"{parts[clock[at, 2]]}: {name}"
+      raise self._wrong_times(place, "that rise as those of the log do", got)
+    got = (
+      f"{times[at]} ns at message {at}, {away[at] / _SECOND:.3f} s from those recorded "
+      "with it"
+    )
+    place = f"{parts[rows[at, 2]]}: {topic}"
+    raise self._wrong_times(place, f"of the clock of {name}", got)
 
   def _choose(self, topic: str, rows: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """Returns the number of the message that each tick shows; -1 for none.
-
-    Args:
-      topic: of the messages.
-      rows: time, log time and number of the file of each message.
-      clock: the same of the clock's messages, which are the ticks.
-    """
+    """Returns the number of the message that each tick shows; -1 for none."""
     times, ticks = rows[:, 0], clock[:, 0]
     if topic == self._contract.clock:
       return np.arange(len(ticks))
@@ -661,16 +543,17 @@ class McapEpisodes(Episodes):
     return chosen
 
   def _check_distance(self, name: str, topic: str, distance: np.ndarray) -> None:
-    """Checks that messages are as near to their steps as the contract wants."""
+    """Checks that messages are as near to their steps as the contract requires."""
     step = int(np.argmax(np.abs(distance)))
     seconds = abs(int(distance[step])) / _SECOND
-    if seconds > self._contract.tolerance.get(topic, np.inf):
-      raise errors.ConversionError(
-        f"convert: {name}: {topic}: expected a message within "
-        f"{self._contract.tolerance[topic]} s of step {step}, got the chosen one "
-        f"{int(distance[step]) / _SECOND:.3f} s from it."
-      )
+    bound = self._contract.tolerance.get(topic, np.inf)
+    if seconds > bound:
+      got = f"the chosen one {int(distance[step]) / _SECOND:.3f} s from it"
+      want = f"a message within {bound} s of step {step}"
+      raise reading.fault(f"{name}: {topic}", want, got)
     self._farthest = max(self._farthest, (seconds, topic, f"step {step} of {name}"))
+
+  # Values.
 
   def _gather(self, episode: int, own: Sequence[str], steps: slice) -> Values:
     """Decodes each message that the steps show, once, into all that show it."""
@@ -680,11 +563,10 @@ class McapEpisodes(Episodes):
     topics: dict[str, list[str]] = {}
     for path in own:
       form = self._forms[path]
-      is_object = form.is_text or form.data_format
-      shape = () if form.data_format else form.shape
-      values[path] = np.empty(
-        (max(num_steps, 0), *shape), object if is_object else form.dtype
-      )
+      shape, dtype = (max(num_steps, 0), *form.shape), form.dtype
+      if form.data_format:
+        shape, dtype = shape[:1], np.dtype(object)
+      values[path] = np.empty(shape, dtype)
       topics.setdefault(self._fields[path][0], []).append(path)
     spans = {topic: _spans(shown[topic][steps]) for topic in topics}
     count = dict.fromkeys(topics, 0)
@@ -697,43 +579,31 @@ class McapEpisodes(Episodes):
       try:
         decoded = message.decode(data)
       except Exception as error:
-        raise errors.ConversionError(
-          f"convert: {place}: expected a {message.type}, got {len(data)} bytes that "
-          f"are none: {error}."
-        ) from error
+        got = f"{len(data)} bytes that are none: {error}"
+        raise reading.fault(place, f"a {message.type}", got) from error
       for path in topics[topic]:
-        value = self._value(place, path, message, decoded)
+        value = self._value(f"{place}: {path}", path, message, decoded)
         for step in range(*span):
           values[path][step] = value
     return values
 
   def _value(self, place: str, path: str, message: _Message, decoded: Any) -> Any:
-    """Takes the value of a path, and checks that it is what others are."""
+    """Returns the value of a path; checks that it has the form of the first one."""
     found = _find(message, decoded, self._fields[path][1])
-    form, value = _make(place, path, message, found)
-    want = self._forms[path]
-    if form != want:
-      raise errors.ConversionError(
-        f"convert: {place}: {path}: expected {want}, as the first message has, got "
-        f"{form}. Leave it out: --drop {path}."
-      )
+    form, value = _make(place, message, found)
+    if form != self._forms[path]:
+      want = f"{self._forms[path]}, as the first message has"
+      raise reading.fault(place, want, form, reading.leave_out(path))
     if found.names and found.names != self._names.get(path):
-      raise errors.ConversionError(
-        f"convert: {place}: {path}: expected the values of {self._names.get(path)}, as "
-        f"the first message has them, got {found.names}: another order, or others."
-      )
+      want = f"the values of {self._names.get(path)}, as the first message has them"
+      got = f"{found.names}: another order, or others"
+      raise reading.fault(place, want, got)
     return value
 
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-  """A field of a message.
-
-  Attributes:
-    value: as the library gives it.
-    type: as its definition says.
-    names: of the values, where the message names them, as those of joints are.
-  """
+  """A field of a message: its value and type, and the names of its values, if any."""
 
   value: Any
   type: str
@@ -741,14 +611,10 @@ class _Found:
 
 
 def _find(message: _Message, decoded: Any, field: str) -> _Found:
-  """Finds a field of a message; '' is all of it.
-
-  Raises:
-    KeyError: with the fields that there are.
-  """
+  """Finds a field of a message; '' is all of it (KeyError: with the fields)."""
   kind, value, names = message.type, decoded, []
   for part in filter(None, field.split(".")):
-    fields = message.fields.get(_short(kind), {})
+    fields = message.of(kind)
     if part not in fields:
       raise KeyError(list(fields))
     listed = value.name if fields.get("name") == "string[]" else ()
@@ -758,33 +624,29 @@ def _find(message: _Message, decoded: Any, field: str) -> _Found:
   return _Found(value, kind, names)
 
 
-def _make(place: str, path: str, message: _Message, found: _Found) -> tuple[_Form, Any]:
-  """Makes a value of a field: numbers, pixels, or the bytes of images and text.
-
-  Raises:
-    ConversionError: it is none of them.
-  """
-  fields = message.fields.get(_short(found.type), {})
+def _make(place: str, message: _Message, found: _Found) -> tuple[_Form, Any]:
+  """Makes a value of a field: numbers, pixels, or the bytes of images and text."""
+  fields = message.of(found.type)
   if set(fields) >= _RAW:
-    pixels = _pixels(f"convert: {place}: {path}", found.value)
+    pixels = _pixels(place, found.value)
     return _Form(pixels.dtype, pixels.shape), pixels
   if set(fields) >= _COMPRESSED:
-    return _encoded(f"convert: {place}: {path}", found.value)
-  base, is_array = found.type.partition("[")[0].partition("<")[0], "[" in found.type
-  if base in _STRINGS:
+    return _encoded(place, found.value)
+  if _base(found.type) in _STRINGS:
+    is_array = "[" in found.type
     items = found.value if is_array else [found.value]
-    text = np.empty(len(items), object)
-    text[:] = [item.encode() for item in items]
-    shape = text.shape if is_array else ()
-    return _Form(np.dtype(object), shape, is_text=True), text if is_array else text[0]
+    text = reading.objects(item.encode() for item in items)
+    return _Form(text.dtype, text.shape if is_array else ()), (
+      text if is_array else text[0]
+    )
   try:
     dtype = message.dtype(found.type)
   except KeyError as error:
-    hint = f"Name a field of it: /topic:field, of {errors.listing(fields)}."
-    raise errors.ConversionError(
-      f"convert: {place}: {path}: expected numbers, text or an image, got "
-      f"{found.type}. {hint if fields else f'Leave it out: --drop {path}.'}"
-    ) from error
+    hint = reading.leave_out(place.rpartition(": ")[2])
+    if fields:
+      hint = f"Name a field of it: /topic:field, of {errors.listing(fields)}."
+    want = "numbers, text or an image"
+    raise reading.fault(place, want, found.type, hint) from error
   array = np.asarray(_numbers(message, found.value, found.type), dtype)
   return _Form(dtype, array.shape), array
 
@@ -807,20 +669,18 @@ def _numbers(message: _Message, value: Any, kind: str) -> Any:
 def _pixels(place: str, image: Any) -> np.ndarray:
   """Makes pixels (H, W, C) of a raw image: red, green, blue."""
   if image.encoding not in _PIXELS:
-    raise errors.ConversionError(
-      f"{place}: expected an encoding of {errors.listing(_PIXELS)}, got "
-      f"'{image.encoding}'."
-    )
+    want = f"an encoding of {errors.listing(_PIXELS)}"
+    raise reading.fault(place, want, f"'{image.encoding}'")
   dtype, channels = _PIXELS[image.encoding]
   kind = np.dtype(dtype).newbyteorder(">" if image.is_bigendian else "<")
   row = image.width * len(channels) * kind.itemsize
   data = np.frombuffer(image.data, np.uint8)
   if image.step < row or data.size != image.height * image.step:
-    raise errors.ConversionError(
-      f"{place}: expected {image.height} rows of at least {row} bytes, as "
-      f"{image.width} pixels of {image.encoding} have, got {data.size} bytes in rows "
-      f"of {image.step}."
+    want = (
+      f"{image.height} rows of at least {row} bytes, as {image.width} pixels of "
+      f"{image.encoding} have"
     )
+    raise reading.fault(place, want, f"{data.size} bytes in rows of {image.step}")
   rows = np.ascontiguousarray(data.reshape(image.height, image.step)[:, :row])
   pixels = rows.view(kind).reshape(image.height, image.width, len(channels))
   return pixels[..., list(channels)].astype(dtype)
@@ -834,22 +694,19 @@ def _encoded(place: str, image: Any) -> tuple[_Form, bytes]:
   header = read_image_header(data)
   is_depth = _DEPTH not in image.format or image.format.startswith("16UC1")
   if header is None or header.format not in ("jpeg", "png") or not is_depth:
-    raise errors.ConversionError(
-      f"{place}: expected a JPEG, a PNG, or depth of 16UC1 as PNG, got "
-      f"'{image.format}' with {data[:8]!r}."
-    )
+    want = "a JPEG, a PNG, or depth of 16UC1 as PNG"
+    raise reading.fault(place, want, f"'{image.format}' with {data[:8]!r}")
   if image.format.startswith("bayer") and header.channels == 1:
-    raise errors.ConversionError(
-      f"{place}: expected an image in colour, got '{image.format}', a mosaic of single "
-      "colours. Record the topic of an image that is debayered."
-    )
+    got = f"'{image.format}', a mosaic of single colours"
+    hint = "Record the topic of an image that is debayered."
+    raise reading.fault(place, "an image in colour", got, hint)
   dtype = np.dtype(np.uint16 if header.bits > 8 else np.uint8)
-  shape = (header.height, header.width, header.channels)
   data_format = header.format
   if _SWAPPED.search(image.format) and header.channels > 2:
     pixels = tf.io.decode_image(data, dtype=tf.as_dtype(dtype)).numpy()
     data_format = "png"
     data = encode_image(pixels[..., [2, 1, 0, 3][: header.channels]], data_format)
+  shape = (header.height, header.width, header.channels)
   return _Form(dtype, shape, data_format), data
 
 
@@ -857,13 +714,8 @@ def _spans(numbers: np.ndarray) -> dict[int, tuple[int, int]]:
   """Returns, by number of a message, the steps that show it: they follow each other."""
   starts = np.flatnonzero(np.diff(numbers, prepend=-1))
   stops = np.append(starts[1:], len(numbers))
-  of_starts = numbers[starts].tolist()
-  return dict(
-    zip(of_starts, zip(starts.tolist(), stops.tolist(), strict=True), strict=True)
-  )
-
-
-# Files.
+  steps = zip(starts.tolist(), stops.tolist(), strict=True)
+  return dict(zip(numbers[starts].tolist(), steps, strict=True))
 
 
 def _jumps(rows: np.ndarray) -> np.ndarray:
@@ -876,244 +728,13 @@ def _jumps(rows: np.ndarray) -> np.ndarray:
   return np.flatnonzero(np.abs(steps[:, 0] - steps[:, 1]) > _LATE) + 1
 
 
-def _has_steps(name: str, parts: list[str], clock: str, topics: list[str]) -> bool:
-  """Whether a recording has messages of the clock.
-
-  Raises:
-    ConversionError: with every topic that is not there.
-  """
-  known: dict[str, int] = {}
-  for part in parts:
-    for topic, (_, count) in list_topics(part).items():
-      known[topic] = known.get(topic, 0) + count
-  if known.get(clock) == 0:
-    return False
-  have = [topic for topic, count in known.items() if count]
-  found = [
-    errors.Mismatch(topic, "messages of it", "none", errors.nearest(topic, have))
-    for topic in topics
-    if topic not in have
-  ]
-  if found:
-    raise errors.mismatch_error(f"convert: {name}", found, errors.ConversionError)
-  return True
-
-
-def _no_contract(name: str, parts: list[str]) -> errors.ConversionError:
+def _no_contract(bag: Bag) -> errors.ConversionError:
   """Builds the error that shows the topics of a recording."""
-  topics: dict[str, list[Any]] = {}
-  for part in parts:
-    for topic, (kind, count) in list_topics(part).items():
-      topics.setdefault(topic, [kind, 0])[1] += count
-  lines = [f"  {t}  {kind}  {count} messages" for t, (kind, count) in topics.items()]
-  return errors.ConversionError(
-    f"convert: {name}: expected a layout that says which topics are which paths, got "
-    "none for\n" + "\n".join(sorted(lines)) + "\n"
+  topics = mcap_files.list_topics(bag).items()
+  lines = sorted(f"  {t}  {kind}  {count} messages" for t, (kind, count) in topics)
+  hint = (
     'Say it with --layout layout.json, such as {"clock": "/arm", "paths": {"position": '
     '"/arm:position", "image": "/camera"}}.'
   )
-
-
-def _no_field(
-  path: str, topic: str, field: str, message: _Message, fields: list[str]
-) -> errors.Mismatch:
-  want = f"a field of {message.type}, of {errors.listing(fields)}"
-  near = errors.nearest(field.rpartition(".")[2], fields)
-  return errors.Mismatch(path, want, f"'{field}' of {topic}", near)
-
-
-# The files. The `mcap` package sorts messages by the recorder's time, which hides a
-# clock that was set back, and decompresses whole chunks. Here a chunk is decompressed
-# piece by piece, and messages of other topics are skipped, so they take no memory.
-
-# Schema (None if it has none), channel and message, as the `mcap` package has them.
-Entry = tuple[Any, Any, Any]
-
-
-@contextlib.contextmanager
-def _open(name: str) -> Iterator[tuple[Any, Any]]:
-  """Opens a complete file, and yields it with its summary, which may be None.
-
-  Raises:
-    ConversionError: no MCAP file, another version, or a file that was cut.
-  """
-  with open(name, "rb") as file:
-    start = file.read(len(_MAGIC))
-    if start != _MAGIC:
-      version = start.removeprefix(SIGNATURE)
-      got = f"version {version[:1]!r}" if version != start else f"{start!r}"
-      raise errors.ConversionError(
-        f"convert: {name}: expected an MCAP file of version 0, got {got}."
-      )
-    file.seek(max(os.path.getsize(name) - len(_MAGIC), len(_MAGIC)))
-    if file.read() != _MAGIC:
-      raise errors.ConversionError(
-        f"convert: {name}: expected a whole MCAP file, got one without an end: the "
-        "recording was not finished, or the file was cut. `mcap recover` saves what is "
-        "whole."
-      )
-    file.seek(0)
-    yield (
-      file,
-      imports.load_extra("mcap.reader", "mcap").make_reader(file).get_summary(),
-    )
-
-
-def list_topics(name: str) -> dict[str, list[Any]]:
-  """Returns type and number of messages by topic.
-
-  Args:
-    name: of the file.
-  Raises:
-    ConversionError: the file cannot be read.
-  """
-  found: dict[str, list[Any]] = {}
-  with reading.explained(name, "an MCAP file"):
-    with _open(name) as (_, summary):
-      if summary is not None and summary.statistics is not None:
-        counts = summary.statistics.channel_message_counts
-        for number, channel in summary.channels.items():
-          schema = summary.schemas.get(channel.schema_id)
-          entry = found.setdefault(channel.topic, [schema.name if schema else "?", 0])
-          entry[1] += counts.get(number, 0)
-        return found
-    for schema, channel, _ in read_messages(name, with_data=False):
-      entry = found.setdefault(channel.topic, [schema.name if schema else "?", 0])
-      entry[1] += 1
-  return found
-
-
-def read_messages(
-  name: str, topics: Collection[str] | None = None, with_data: bool = True
-) -> Iterator[Entry]:
-  """Yields schema, channel and message in the order of the file.
-
-  Args:
-    name: of the file.
-    topics: to read; None for all.
-    with_data: reads the content of messages; otherwise `data` is empty.
-  Raises:
-    ConversionError: the file is not a complete MCAP file.
-    ValueError: a chunk is damaged.
-  """
-  from mcap import records
-
-  with _open(name) as (file, summary):
-    schemas = dict(summary.schemas) if summary else {}
-    channels = dict(summary.channels) if summary else {}
-
-    def is_read(number: int) -> bool:
-      return topics is None or channels[number].topic in topics
-
-    for record in _records(file, summary, is_read):
-      if isinstance(record, records.Chunk):
-        found: Any = _chunk_records(record, is_read, with_data)
-      else:
-        found = (record,)
-      for item in found:
-        if isinstance(item, records.Schema):
-          schemas[item.id] = item
-        elif isinstance(item, records.Channel):
-          channels[item.id] = item
-        elif isinstance(item, records.Message) and is_read(item.channel_id):
-          channel = channels[item.channel_id]
-          yield schemas.get(channel.schema_id), channel, item
-
-
-def _records(file: Any, summary: Any, is_read: Any) -> Iterator[Any]:
-  """Yields the chunks that may have messages to read; without an index all records."""
-  from mcap import data_stream, records, stream_reader
-
-  if summary is None or not summary.chunk_indexes:
-    file.seek(0)
-    yield from stream_reader.StreamReader(file, emit_chunks=True).records
-    return
-  for index in sorted(summary.chunk_indexes, key=lambda i: i.chunk_start_offset):
-    # Without message indexes only the chunk shows which channels it has.
-    numbers = index.message_index_offsets
-    if not numbers or any(map(is_read, numbers)):
-      file.seek(index.chunk_start_offset + _CHUNK_HEADER_BYTES)
-      yield records.Chunk.read(data_stream.ReadDataStream(file))
-
-
-def _chunk_records(chunk: Any, is_read: Any, with_data: bool) -> Iterator[Any]:
-  """Yields schemas, channels, and the messages to read of a chunk.
-
-  Raises:
-    ValueError: its records do not fit its size or checksum.
-  """
-  from mcap import data_stream, opcode, records
-
-  kinds = opcode.Opcode
-  stream = _ChunkStream(chunk)
-  while stream.left:
-    kind, size = _RECORD.unpack(stream.read(_RECORD.size))
-    if kind == kinds.MESSAGE:
-      number, sequence, log, publish = _MESSAGE.unpack(stream.read(_MESSAGE.size))
-      size -= _MESSAGE.size
-      if is_read(number):
-        data = stream.read(size) if with_data else b""
-        size -= len(data)
-        yield records.Message(number, log, data, publish, sequence)
-    elif kind in (kinds.SCHEMA, kinds.CHANNEL):
-      reads = records.Schema if kind == kinds.SCHEMA else records.Channel
-      data, size = stream.read(size), 0
-      yield reads.read(data_stream.ReadDataStream(io.BytesIO(data)))
-    stream.skip(size)
-  stream.check()
-
-
-class _ChunkStream:
-  """Decompresses a chunk as far as it is read; no size that it states is allocated.
-
-  Attributes:
-    left: bytes that are not yet read.
-  """
-
-  def __init__(self, chunk: Any) -> None:
-    """Starts at the first record.
-
-    Raises:
-      ValueError: an unknown compression.
-    """
-    data = io.BytesIO(chunk.data)
-    if chunk.compression == "zstd":
-      zstd = imports.load_extra("zstandard", "mcap")
-      self._file: Any = zstd.ZstdDecompressor().stream_reader(data)
-    elif chunk.compression == "lz4":
-      self._file = imports.load_extra("lz4.frame", "mcap").open(data)
-    elif not chunk.compression:
-      self._file = data
-    else:
-      raise ValueError(f"a chunk with the compression '{chunk.compression}'")
-    self.left: int = chunk.uncompressed_size
-    self._crc32 = chunk.uncompressed_crc  # 0 if the writer has computed none.
-    self._computed = 0
-
-  def _pieces(self, size: int) -> Iterator[bytes]:
-    if not 0 <= size <= self.left:
-      raise ValueError(f"a record of {size} bytes in the last {self.left} of a chunk")
-    while size:
-      piece = self._file.read(min(size, _PIECE_BYTES))
-      if not piece:
-        raise ValueError(f"a chunk that ends {self.left} bytes early")
-      self._computed = zlib.crc32(piece, self._computed)
-      self.left -= len(piece)
-      size -= len(piece)
-      yield piece
-
-  def read(self, size: int) -> bytes:
-    """Returns the next bytes."""
-    return b"".join(self._pieces(size))
-
-  def skip(self, size: int) -> None:
-    """Skips the next bytes."""
-    for _ in self._pieces(size):
-      pass
-
-  def check(self) -> None:
-    """Checks that the chunk ends here, and its checksum."""
-    if self._file.read(1):
-      raise ValueError("a chunk that is longer than its header states")
-    if self._crc32 and self._crc32 != self._computed:
-      raise ValueError("a chunk that does not fit its checksum")
+  want = "a layout that says which topics are which paths"
+  return reading.fault(bag[0], want, "none for\n" + "\n".join(lines) + "\n", hint)

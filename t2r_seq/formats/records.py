@@ -85,10 +85,7 @@ class RecordParser:
   """Parses records as specs say; encoded images stay as they are."""
 
   def __init__(
-    self,
-    spec: specs.TensorSpecStruct,
-    is_batched: bool,
-    compression: str | None = None,
+    self, spec: specs.TensorSpecStruct, is_batched: bool, compression: str | None = None
   ) -> None:
     """Creates the parser.
 
@@ -176,10 +173,7 @@ class _RecordSource(Episodes):
   """Reads record files."""
 
   def __init__(
-    self,
-    patterns: FilePatterns,
-    compression: str | None,
-    num_episodes: int | None,
+    self, patterns: FilePatterns, compression: str | None, num_episodes: int | None
   ) -> None:
     self._files = RecordFiles(patterns, compression)
     self._compression = compression
@@ -315,8 +309,7 @@ class RecordEpisodes(_RecordSource):
       for path in self._unread:
         values.pop(path, None)
       yield Episode(values, record.place, self._files.done(file_index, record))
-    if empty:
-      self.notes.append(reading.left_out(len(empty), empty[0]))
+    self.notes += reading.left_out(empty)
 
 
 def _as_episodes(spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
@@ -549,8 +542,7 @@ class RecordSteps(_RecordSource):
           f"{open_parts[-1].last_place}. What there is of it was converted."
         )
       yield self._episode(open_parts, labels)
-    if self._empty:
-      self.notes.append(reading.left_out(len(self._empty), self._empty[0]))
+    self.notes += reading.left_out(self._empty)
 
   def _parts(self) -> Iterator[_Part]:
     """Reads groups of records and cuts them where episodes end."""
@@ -918,10 +910,7 @@ register_format(
 )(open_records)
 
 
-@register_format(
-  "rlds",
-  splits_by_file=True,
-)
+@register_format("rlds", splits_by_file=True)
 def open_rlds(
   path: FilePatterns,
   dropped: Dropped | None = None,
@@ -938,11 +927,5 @@ def open_rlds(
   if spec is not None:
     spec = records.rlds_specs(spec)
   return open_records(
-    path,
-    dropped,
-    spec,
-    compression,
-    split,
-    first_key=first_key,
-    last_key=last_key,
+    path, dropped, spec, compression, split, first_key=first_key, last_key=last_key
   )

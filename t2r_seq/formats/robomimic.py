@@ -1,12 +1,12 @@
-"""HDF5 files in robomimic's layout, as sources and as targets.
+"""HDF5 files in robomimic's layout, read and written; opens all HDF5 files.
 
 `data/demo_0/{obs/<key>, next_obs/<key>, actions, rewards, dones, states}` datasets
 [steps, ...], the attribute `num_samples` of each demo, the attribute `env_args` of
 `data`, and `mask/<filter>` lists of demos.
 
-Of `next_obs/<key>` only the last row is news where the others are the next rows of
-`obs/<key>`: it becomes `final_obs/<key>`, once per episode, and turns into the whole
-`next_obs/<key>` again on the way out.
+If the rows of `next_obs/<key>` are the next rows of `obs/<key>`, only the last one is
+new: it becomes `final_obs/<key>`, once per episode. The writer makes the whole
+`next_obs/<key>` of it again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,12 @@ OBS, NEXT_OBS, FINAL_OBS = "obs/", "next_obs/", "final_obs/"
 # Attributes of `data`: specs and metadata, so that a round trip gives the same ones.
 SPEC_ATTRIBUTE = "t2r_seq_spec"
 METADATA_ATTRIBUTE = "t2r_seq_metadata"
+_COMPARED_BYTES = 1 << 24
+_MAX_ATTRIBUTE_BYTES = 60_000
 
 
-def final_paths(spec: specs.TensorSpecStruct) -> dict[str, str]:
-  """Finds the paths that stand for a whole `next_obs/<key>`.
-
-  Args:
-    spec: of the episodes.
-  Returns:
-    'final_obs/<key>' to 'obs/<key>', where both are there and fit.
-  """
+def _final_paths(spec: specs.TensorSpecStruct) -> dict[str, str]:
+  """Returns the paths that stand for a whole next_obs: 'final_obs/x' to 'obs/x'."""
   found = {}
   for path, leaf in spec.items():
     source = OBS + path.removeprefix(FINAL_OBS)
@@ -54,10 +50,11 @@ def final_paths(spec: specs.TensorSpecStruct) -> dict[str, str]:
   return found
 
 
-_COMPARED_BYTES = 1 << 24
+def _next_path(final: str) -> str:
+  return NEXT_OBS + final.removeprefix(FINAL_OBS)
 
 
-def is_shifted(obs: Any, next_obs: Any) -> bool:
+def _is_shifted(obs: Any, next_obs: Any) -> bool:
   """Whether next_obs[t] is obs[t + 1], bit for bit, for all steps but the last."""
   rows = len(obs)
   row_bytes = max(math.prod(obs.shape[1:]) * obs.dtype.itemsize, 1)
@@ -73,14 +70,11 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
   """Reads the demos of a file, or of a folder of them, demo_2 before demo_10."""
 
   def __init__(
-    self,
-    path: str,
-    foreign: Mapping[str, hdf5.Foreign],
-    dropped: Dropped,
+    self, path: str, foreign: Mapping[str, hdf5.Foreign], dropped: Dropped
   ) -> None:
     """Looks at every demo; reads masks, and next_obs; see `hdf5.LayoutEpisodes`."""
     super().__init__(path, foreign, hdf5.ROBOMIMIC, dropped)
-    self._finals = final_paths(self.spec)
+    self._finals = _final_paths(self.spec)
     with reading.explained(path, "masks"):
       self.splits = self._read_splits()
 
@@ -93,23 +87,33 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     num_steps, shape = place.stop - place.start, dataset.shape
     if shape[:1] != (num_steps,):
       got = reading.describe(dataset.dtype, shape)
-      self._problem(path, f"{num_steps} rows", got, str(place))
+      self._fault(path, f"{num_steps} rows", got, str(place))
     return hdf5.PathOnDisk(path, dataset.dtype, shape[1:], True)
 
   def _make_spec(self) -> specs.TensorSpecStruct:
     spec = super()._make_spec()
-    if self._problems:
+    if self._faults:
       return spec
-    return self._with_known(self._derive_next_obs(spec))
+    derived = self._derive_next_obs(spec)
+    # The specs that a conversion left, if they fit the data.
+    text = self._file(self._names[0])[DATA].attrs.get(SPEC_ATTRIBUTE)
+    known: Mapping[str, Any] = {}
+    if isinstance(text, str):
+      known = specs.TensorSpecStruct.from_json(text)
+    return specs.TensorSpecStruct(
+      (path, known[path] if _fits(known.get(path), leaf) else leaf)
+      for path, leaf in derived.items()
+    )
 
   def _derive_next_obs(self, spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
     """Replaces each next_obs whose rows are the next obs by its last row."""
-    derived = specs.TensorSpecStruct()
+    derived, count = specs.TensorSpecStruct(), 0
     for path, leaf in spec.items():
       key = path.removeprefix(NEXT_OBS)
       if not path.startswith(NEXT_OBS) or not leaf.is_sequence:
         derived[path] = leaf
       elif self._is_next(spec.get(OBS + key), leaf, key):
+        count += 1
         derived[FINAL_OBS + key] = specs.ExtendedTensorSpec.from_spec(
           leaf, name=FINAL_OBS + key, is_sequence=False
         )
@@ -118,7 +122,6 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
         self.notes.append(
           f"{path} is kept as a column: it is not everywhere the next {OBS}{key}."
         )
-    count = len({*derived} - {*spec})
     if count:
       self.notes.append(
         f"{count} next_obs are the next obs: of each only the last row of an episode "
@@ -126,28 +129,12 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
       )
     return specs.TensorSpecStruct(sorted(derived.items()))
 
-  def _is_next(
-    self,
-    obs: specs.ExtendedTensorSpec | None,
-    next_obs: specs.ExtendedTensorSpec,
-    key: str,
-  ) -> bool:
+  def _is_next(self, obs: Any, next_obs: specs.ExtendedTensorSpec, key: str) -> bool:
     """Whether the rows of a next_obs are the next ones of its obs, in all demos."""
-    if next_obs.is_optional or obs is None or not _fits(obs, next_obs):
+    if next_obs.is_optional or not _fits(obs, next_obs):
       return False
     demos = (self._file(place.file)[place.group] for place in self._places)
-    return all(is_shifted(demo[OBS + key], demo[NEXT_OBS + key]) for demo in demos)
-
-  def _with_known(self, found: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-    """Takes the specs that a conversion left, where they fit what was found."""
-    text = self._file(self._names[0])[DATA].attrs.get(SPEC_ATTRIBUTE)
-    if not isinstance(text, str):
-      return found
-    known = specs.TensorSpecStruct.from_json(text)
-    return specs.TensorSpecStruct(
-      (path, known[path] if _fits(known.get(path), leaf) else leaf)
-      for path, leaf in found.items()
-    )
+    return all(_is_shifted(demo[OBS + key], demo[NEXT_OBS + key]) for demo in demos)
 
   def _demo_names(self) -> list[str]:
     return [place.group.rpartition("/")[2] for place in self._places]
@@ -173,24 +160,22 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     return _with_names(self.metadata, robomimic, [names[n] for n in episodes.tolist()])
 
   def _read_splits(self) -> dict[str, list[int]]:
-    """The filter keys of all files, as numbers of demos."""
+    """Reads the filter keys of all files, as numbers of demos."""
     found: dict[str, list[int]] = {}
-    names = self._demo_names()
+    numbers = {(p.file, p.group): number for number, p in enumerate(self._places)}
     for file_name in self._names:
-      numbers = {
-        names[number]: number
-        for number, place in enumerate(self._places)
-        if place.file == file_name
-      }
       file = self._file(file_name)
-      for key, demos in read_masks(file).items():
-        missing = [demo for demo in demos if demo not in file[DATA]]
-        if missing:
+      masks = hdf5.own(file, MASK)
+      for key in masks if masks is not None else ():
+        if (mask := hdf5.own(masks, key)) is None:
+          continue
+        demos = _to_json(mask[()])
+        if missing := [demo for demo in demos if demo not in file[DATA]]:
           self.notes.append(
-            f"{MASK}/{key} names demos that are not there: "
-            f"{errors.listing(missing, 5)}."
+            f"{MASK}/{key} names missing demos: {errors.listing(missing, 5)}."
           )
-        own = sorted(numbers[demo] for demo in demos if demo in numbers)
+        places = [(file_name, f"{DATA}/{demo}") for demo in demos]
+        own = sorted(numbers[place] for place in places if place in numbers)
         found.setdefault(key, []).extend(own)
     return found
 
@@ -202,16 +187,8 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     demo = self._file(place.file)[place.group]
     for path in self._finals:
       if path in paths:
-        next_path = NEXT_OBS + path.removeprefix(FINAL_OBS)
-        values[path] = np.asarray(demo[next_path][place.stop - 1])
+        values[path] = np.asarray(demo[_next_path(path)][place.stop - 1])
     return values
-
-
-def read_masks(file: Any) -> dict[str, list[str]]:
-  """Returns names of demos by filter key."""
-  masks = hdf5.own(file, MASK)
-  found = {name: hdf5.own(masks, name) for name in masks} if masks is not None else {}
-  return {n: _to_json(mask[()]) for n, mask in found.items() if mask is not None}
 
 
 def _with_names(
@@ -219,22 +196,15 @@ def _with_names(
 ) -> dict[str, Any]:
   """Returns metadata with what is robomimic's, the names of demos if unusual."""
   robomimic = {name: value for name, value in robomimic.items() if name != "demos"}
-  if names != _usual_names(len(names)):
+  if names != [f"demo_{index}" for index in range(len(names))]:
     robomimic["demos"] = names
   found = {name: value for name, value in metadata.items() if name != "robomimic"}
   return {**found, **({"robomimic": robomimic} if robomimic else {})}
 
 
-def _usual_names(count: int) -> list[str]:
-  return [f"demo_{index}" for index in range(count)]
-
-
 def _fits(known: Any, leaf: specs.ExtendedTensorSpec) -> bool:
-  return known is not None and (known.shape, known.dtype, known.is_sequence) == (
-    leaf.shape,
-    leaf.dtype,
-    leaf.is_sequence,
-  )
+  form = (leaf.shape, leaf.dtype, leaf.is_sequence)
+  return known is not None and (known.shape, known.dtype, known.is_sequence) == form
 
 
 def _to_json(value: Any) -> Any:
@@ -243,9 +213,6 @@ def _to_json(value: Any) -> Any:
   if isinstance(value, np.ndarray) and value.dtype.kind in "SUO":
     return [_to_json(item) for item in value.tolist()]
   return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-_MAX_ATTRIBUTE_BYTES = 60_000
 
 
 class RobomimicWriter(EpisodeWriter):
@@ -257,15 +224,9 @@ class RobomimicWriter(EpisodeWriter):
     """Makes the file under a temporary name.
 
     Args:
-      path: of the file.
       episodes: to write; their metadata may have `robomimic`, as `RobomimicEpisodes`
         read it, and their splits become filter keys.
       compression: of the observations: 'gzip' or none.
-    Raises:
-      ImportError: h5py is not installed.
-      SpecError: with every path that datasets of numbers cannot hold; text is fine
-        once per episode.
-      ConversionError: another process writes this file.
     """
     h5py = hdf5.load_h5py()
     if (compression or "gzip").lower() != "gzip":
@@ -280,7 +241,7 @@ class RobomimicWriter(EpisodeWriter):
     }
     reading.check_numbers(f"write: {path}", specs.TensorSpecStruct(numbers))
     self._compression = "gzip" if compression else None
-    self._finals = final_paths(self._spec)
+    self._finals = _final_paths(self._spec)
     self._metadata = dict(episodes.metadata)
     self._robomimic = dict(self._metadata.pop("robomimic", {}))
     names = self._robomimic.get("demos") or []
@@ -293,16 +254,38 @@ class RobomimicWriter(EpisodeWriter):
 
   def append(self, values: Values) -> None:
     """Writes a demo."""
-    count = len(self._names)
+    count, num_steps = len(self._names), 0
     name = self._demos[count] if self._demos else f"demo_{count}"
     demo = self._data.create_group(name)
-    self._write(demo, values)
-    self._total += int(demo.attrs[NUM_SAMPLES])
+    for path, array in values.items():
+      if self._spec[path].is_sequence:
+        num_steps = len(array)
+        self._write_steps(demo, path, array)
+      elif path not in self._finals:
+        _write_attribute(demo, path, array)
+    for path, source in self._finals.items():
+      if path in values and source in values:
+        rows = np.concatenate([values[source][1:], values[path][None]])
+        self._write_steps(demo, _next_path(path), rows)
+    demo.attrs[NUM_SAMPLES] = num_steps
+    self._total += num_steps
     self._names.append(name)
 
   def finish(self) -> None:
-    """Writes the metadata, and publishes the file."""
-    self._write_metadata(self._file, self._data, self._total)
+    """Writes the metadata and the filter keys, and publishes the file."""
+    attributes = self._data.attrs
+    attributes[TOTAL] = self._total
+    for name, value in self._robomimic.get("attrs", {}).items():
+      attributes[name] = value
+    attributes[SPEC_ATTRIBUTE] = self._spec.to_json()
+    if self._metadata:
+      attributes[METADATA_ATTRIBUTE] = json.dumps(self._metadata)
+    masks = dict(self._robomimic.get("mask", {}))  # As stores had them.
+    for name, numbers in self._source.splits.items():
+      masks[name] = [self._names[number] for number in numbers]
+    for name, demos in masks.items():
+      value = np.asarray([demo.encode() for demo in demos], "S")
+      self._file.create_dataset(f"{MASK}/{name}", data=value)
     self._file.close()
     self._staging.publish("data.hdf5")
 
@@ -311,60 +294,30 @@ class RobomimicWriter(EpisodeWriter):
     self._file.close()
     self._staging.close()
 
-  def _write(self, demo: Any, values: Values) -> None:
-    num_steps = 0
-    for path, array in values.items():
-      if self._spec[path].is_sequence:
-        num_steps = len(array)
-        self._write_steps(demo, path, array)
-      elif path not in self._finals:
-        _write_attribute(demo, path, array)
-    for path, source in self._finals.items():
-      next_path = NEXT_OBS + path.removeprefix(FINAL_OBS)
-      if path in values and source in values:
-        rows = np.concatenate([values[source][1:], values[path][None]])
-        self._write_steps(demo, next_path, rows)
-    demo.attrs[NUM_SAMPLES] = num_steps
-
   def _write_steps(self, demo: Any, path: str, array: np.ndarray) -> None:
     is_obs = path.startswith((OBS, NEXT_OBS))
     compression = self._compression if is_obs and array.size else None
     demo.create_dataset(path, data=array, compression=compression)
 
-  def _write_metadata(self, file: Any, data: Any, total: int) -> None:
-    data.attrs[TOTAL] = total
-    for name, value in self._robomimic.get("attrs", {}).items():
-      data.attrs[name] = value
-    data.attrs[SPEC_ATTRIBUTE] = self._spec.to_json()
-    if self._metadata:
-      data.attrs[METADATA_ATTRIBUTE] = json.dumps(self._metadata)
-    masks = dict(self._robomimic.get("mask", {}))  # As stores had them.
-    for name, numbers in self._source.splits.items():
-      masks[name] = [self._names[number] for number in numbers]
-    for name, demos in masks.items():
-      value = np.asarray([demo.encode() for demo in demos], "S")
-      file.create_dataset(f"{MASK}/{name}", data=value)
-
 
 def _write_attribute(demo: Any, name: str, array: np.ndarray) -> None:
-  """Writes what there is once per episode; text as text, other bytes as opaque."""
+  """Writes a value of an episode; text as text, other bytes as opaque."""
   if array.dtype != object and array.nbytes <= _MAX_ATTRIBUTE_BYTES:
     demo.attrs[name] = array
     return
   if array.dtype == object:
     texts = [_to_text(item) for item in array.ravel().tolist()]
     if None not in texts:
-      h5py = hdf5.load_h5py()
       value = np.asarray(texts, object).reshape(array.shape)
-      demo.attrs.create(name, value, dtype=h5py.string_dtype())
+      demo.attrs.create(name, value, dtype=hdf5.load_h5py().string_dtype())
       return
     if not array.ndim:
       demo.attrs[name] = np.void(bytes(array[()]))
       return
   raise errors.ConversionError(
-    f"convert: {demo.name}: {name}: expected text, or at most {_MAX_ATTRIBUTE_BYTES} "
-    f"bytes of numbers, as an attribute of a demo, got {errors.describe(array)}. Leave "
-    f"it out: --drop {name}."
+    f"write: {demo.name}: {name}: expected text, or at most {_MAX_ATTRIBUTE_BYTES} "
+    f"bytes of numbers, as an attribute of a demo, got {errors.describe(array)}. "
+    f"{reading.leave_out(name)}"
   )
 
 
@@ -376,6 +329,13 @@ def _to_text(item: bytes) -> str | None:
   return None if "\0" in text else text
 
 
+@register_format(
+  "hdf5",
+  suffixes=hdf5.SUFFIXES,
+  recognises=hdf5.recognises,
+  description="HDF5 files",
+  writer=RobomimicWriter,
+)
 def open_hdf5(
   path: str, dropped: Dropped | None = None, layout: str | None = None
 ) -> Episodes:
@@ -383,32 +343,16 @@ def open_hdf5(
 
   Args:
     path: of the file or the folder.
-    dropped: paths to leave out.
     layout: a JSON file with the layout; None recognises robomimic, Minari, ALOHA and
       D4RL.
-  Raises:
-    ImportError: h5py is not installed.
-    ConversionError: no file of a known layout; names what there is.
   """
   dropped = dropped or Dropped()
   names = hdf5.list_files(path)
   if not names:
-    raise errors.ConversionError(
-      f"convert: {path}: expected files of {errors.listing(hdf5.SUFFIXES)}, got none."
-    )
-  known = hdf5.Layout.read(layout) if layout else None
+    raise reading.fault(path, f"files of {errors.listing(hdf5.SUFFIXES)}", "none")
+  given = hdf5.Layout.read(layout) if layout else None
   foreign = hdf5.find_foreign(names)
-  known = known or hdf5.find_layout(names[0])
+  known = given or hdf5.find_layout(names[0])
   if known is hdf5.ROBOMIMIC:
     return RobomimicEpisodes(path, foreign, dropped)
   return hdf5.LayoutEpisodes(path, foreign, known, dropped)
-
-
-register_format(
-  "hdf5",
-  suffixes=hdf5.SUFFIXES,
-  recognises=hdf5.recognises,
-  description="HDF5 files",
-  extra="hdf5",
-  writer=RobomimicWriter,
-)(open_hdf5)

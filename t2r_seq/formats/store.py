@@ -35,8 +35,6 @@ class StoreWriter(EpisodeWriter):
     """Creates the store, or resumes after the episodes that it has committed.
 
     Args:
-      path: of the folder.
-      episodes: to write.
       allow_nan: accepts NaN and infinity.
       keep_videos: stores the videos of other formats without decoding them; those of
         stores are always copied.
@@ -44,9 +42,6 @@ class StoreWriter(EpisodeWriter):
         an episode.
       video_gop: of these, frames from one key frame to the next.
       video_quality: of these, the codec's crf.
-    Raises:
-      SpecError: the specs cannot be stored, or are not those of the store.
-      StoreError: another process writes to it.
     """
     encoding = VideoEncoding(video_codec, video_gop, video_quality)
     self.episodes = episodes.with_videos(
@@ -108,11 +103,7 @@ class StoreEpisodes(Episodes):
   """Reads the episodes of an `EpisodeStore`."""
 
   def __init__(self, path: str) -> None:
-    """Opens the store.
-
-    Raises:
-      StoreError: it cannot be opened.
-    """
+    """Opens the store."""
     self.path = path
     self._store = EpisodeStore(path)
     self.spec = specs.map_leaves(specs.frame_spec, self._store.spec)
@@ -160,7 +151,7 @@ class StoreEpisodes(Episodes):
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the specs and the checksums of all segments."""
-    # The index has the checksums of all data.
+    # The index has the checksums of all data. Opened again, as it may have grown.
     segments = {
       segment.name: [segment.commit.episodes, dict(segment.commit.index_crc32)]
       for segment in EpisodeStore(self.path).segments

@@ -1,7 +1,7 @@
-"""Zarr groups in diffusion_policy's layout, as sources and as targets.
+"""Zarr groups in diffusion_policy's layout, read and written.
 
 `data/<key>` arrays [total_steps, ...], `meta/episode_ends` int64 [episodes], and
-further arrays [episodes, ...] in `meta` for what there is once per episode.
+further arrays [episodes, ...] in `meta` for values of an episode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import stat
 import threading
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,9 @@ _ROOT_FILES = (".zgroup", "zarr.json", ".zmetadata")
 _METADATA_FILES, _ATTRIBUTES = (".zarray", "zarr.json"), ".zattrs"
 # The header of a chunk, which ends with the length of it.
 _BLOSC_BYTES = 16
+_CHUNK_BYTES = 1 << 20
+_MAX_CHUNK_STEPS = 1024
+_CHUNK_EPISODES = 64
 
 
 def load_zarr() -> Any:
@@ -46,23 +49,8 @@ def _is_v3_api(zarr: Any) -> bool:
   return int(zarr.__version__.split(".")[0]) >= 3
 
 
-def _written_in_full() -> Any:
-  """Returns a context: arrays opened within write chunks of the fill value, too."""
-  zarr = load_zarr()
-  if not _is_v3_api(zarr):
-    return contextlib.nullcontext()  # They do by default.
-  return zarr.config.set({"array.write_empty_chunks": True})
-
-
 def open_group(path: str) -> Any:
-  """Opens a group for reading: a folder, or a .zip file of one.
-
-  Args:
-    path: of the folder or file.
-  Raises:
-    ImportError: zarr is not installed.
-    ConversionError: there is no zarr group.
-  """
+  """Opens a group for reading: a folder, or a .zip file of one."""
   zarr = load_zarr()
   store: Any = path
   if os.path.isfile(path):
@@ -72,9 +60,8 @@ def open_group(path: str) -> Any:
   try:
     return zarr.open_group(store, mode="r", **options)
   except Exception as error:
-    raise errors.ConversionError(
-      f"convert: {path}: expected a zarr group, got {type(error).__name__}: {error}."
-    ) from error
+    got = f"{type(error).__name__}: {error}"
+    raise reading.fault(path, "a zarr group", got) from error
 
 
 def create_group(path: str) -> Any:
@@ -87,64 +74,69 @@ def create_group(path: str) -> Any:
 def create_array(
   group: Any, name: str, shape: tuple[int, ...], dtype: Any, chunk: tuple[int, ...]
 ) -> Any:
-  """Makes an array, compressed with Zstandard.
-
-  Args:
-    group: to put it into.
-    name: of the array.
-    shape: of the array.
-    dtype: of its values.
-    chunk: shape of a chunk.
-  """
+  """Makes an array, compressed with Zstandard; chunks of zeros are written, too."""
   import numcodecs
 
+  zarr = load_zarr()
   codec = numcodecs.Zstd(level=3)
   options = {"shape": shape, "dtype": dtype, "chunks": chunk, "fill_value": 0}
-  if _is_v3_api(load_zarr()):
+  if not _is_v3_api(zarr):
+    return group.create_dataset(name, compressor=codec, **options)
+  # So a missing chunk is a lost one; the older API does this by default.
+  with zarr.config.set({"array.write_empty_chunks": True}):
     return group.create_array(name, compressors=codec, **options)
-  return group.create_dataset(name, compressor=codec, **options)
 
 
 def read_arrays(path: str, folder: str) -> dict[str, dict[str, Any]]:
-  """Reads the metadata of the arrays in a folder, and refuses what could run code.
+  """Reads the metadata of the arrays in 'data' or 'meta', by name.
 
   The metadata is read here and not by zarr, which may load a codec that unpickles.
-
-  Args:
-    path: of the group.
-    folder: 'data' or 'meta'.
-  Returns:
-    The metadata by name, sorted.
-  Raises:
-    ConversionError: with every array that is pickled.
   """
   found = []
   arrays: dict[str, dict[str, Any]] = {}
-  with _open_files(path) as (listing, read):
-    for name in listing:
-      parts = name.split("/")
-      if len(parts) < 3 or parts[0] != folder or parts[-1] not in _METADATA_FILES:
-        continue
-      metadata = json.loads(read(name))
-      if metadata.get("node_type", "array") != "array":
-        continue
-      key = "/".join(parts[1:-1])
-      arrays[key] = metadata
-      if _has_pickle(metadata):
-        hint = f"Unpickling runs code: it is not done. Leave it out: --drop {key}."
-        want = "an array of numbers"
-        found.append(errors.Mismatch(key, want, "pickled objects", hint))
+  names, read = _files(path)
+  for name in names:
+    parts = name.split("/")
+    if len(parts) < 3 or parts[0] != folder or parts[-1] not in _METADATA_FILES:
+      continue
+    metadata = json.loads(read(name))
+    if metadata.get("node_type", "array") != "array":
+      continue
+    key = "/".join(parts[1:-1])
+    arrays[key] = metadata
+    if _has_pickle(metadata):
+      hint = f"Unpickling runs code: it is not done. {reading.leave_out(key)}"
+      want = "an array of numbers"
+      found.append(errors.Mismatch(key, want, "pickled objects", hint))
   if found:
-    raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
+    raise reading.faults(path, found)
   return dict(sorted(arrays.items()))
 
 
-def list_files(path: str) -> set[str]:
-  """Lists the files of a group, relative to it.
+def _files(path: str) -> tuple[list[str], Callable[[str], bytes]]:
+  """Returns the metadata files of a folder or a .zip file, and how to read one."""
+  if os.path.isfile(path):
+    archive = zipfile.ZipFile(path)
+    return archive.namelist(), archive.read
 
-  Args:
-    path: of the folder, or of a .zip file of one.
-  """
+  def read(name: str) -> bytes:
+    with open(os.path.join(path, name), "rb") as file:
+      return file.read()
+
+  return list(_metadata_files(path)), read
+
+
+def _metadata_files(path: str) -> Iterator[str]:
+  for folder, folders, names in os.walk(path):
+    for name in names:
+      if name in _METADATA_FILES:
+        yield os.path.relpath(os.path.join(folder, name), path).replace(os.sep, "/")
+        if name == ".zarray":
+          folders.clear()  # Below an array there are only chunks.
+
+
+def list_files(path: str) -> set[str]:
+  """Lists the files of a group, relative to it: a folder, or a .zip file of one."""
   if os.path.isfile(path):
     with zipfile.ZipFile(path) as archive:
       return set(archive.namelist())
@@ -156,12 +148,8 @@ def list_files(path: str) -> set[str]:
 
 
 def chunk_names(metadata: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-  """Yields the first row and the file of each chunk, or shard, of an array.
-
-  Args:
-    metadata: of the array, in zarr format 2 or 3.
-  """
-  if "chunk_grid" in metadata:
+  """Yields the first row and the file of each chunk, or shard, of an array."""
+  if "chunk_grid" in metadata:  # Format 3.
     chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
     encoding = metadata["chunk_key_encoding"]
     is_default = encoding["name"] == "default"
@@ -177,31 +165,12 @@ def chunk_names(metadata: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     yield place[0] * chunk[0], start + separator.join(map(str, place))
 
 
-@contextlib.contextmanager
-def _open_files(path: str) -> Iterator[tuple[list[str], Any]]:
-  """Opens a folder or a .zip file: its metadata files, and how to read one."""
-  if os.path.isfile(path):
-    with zipfile.ZipFile(path) as archive:
-      yield archive.namelist(), archive.read
-    return
-
-  def read(name: str) -> bytes:
-    with open(os.path.join(path, name), "rb") as file:
-      return file.read()
-
-  yield list(_metadata_files(path)), read
-
-
 def check_own_files(path: str) -> None:
-  """Checks that a group is made of files of its own, and its chunks are whole.
+  """Checks that a group has no links, and that its chunks are whole.
 
   A link leads to anybody's file. A chunk of Blosc that was cut is decoded all the same,
-  to what the memory has beyond its end, where it was kept uncompressed.
-
-  Args:
-    path: of the group; a .zip file has no links that are followed, and checksums.
-  Raises:
-    ConversionError: names the first link, pipe or device in it, or chunk that was cut.
+  to what the memory has beyond its end, if it was kept uncompressed. A .zip file has no
+  links that are followed, and checksums.
   """
   blosc: set[str] = set()
   for folder, folders, names in os.walk(path):
@@ -209,13 +178,10 @@ def check_own_files(path: str) -> None:
       place = os.path.join(folder, name)
       mode = os.lstat(place).st_mode
       if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        got = (
-          f"a link to {os.readlink(place)}" if stat.S_ISLNK(mode) else "another kind"
-        )
-        raise errors.ConversionError(
-          f"convert: {place}: expected a file or folder of the zarr group, got {got}. "
-          "Put a copy of what it leads to in its place."
-        )
+        is_link = stat.S_ISLNK(mode)
+        got = f"a link to {os.readlink(place)}" if is_link else "another kind"
+        hint = "Put a copy of what it leads to in its place."
+        raise reading.fault(place, "a file or folder of the zarr group", got, hint)
     if os.path.dirname(folder) in blosc or _is_blosc(folder, names):
       blosc.add(folder)
       for name in {*names} - {*_METADATA_FILES, _ATTRIBUTES}:
@@ -225,7 +191,7 @@ def check_own_files(path: str) -> None:
 def _is_blosc(folder: str, names: list[str]) -> bool:
   """Whether a folder is an array whose chunks are Blosc's."""
   for name in {*names} & {*_METADATA_FILES}:
-    # Whoever reads the array says what is wrong with its metadata.
+    # Reading the array explains damaged metadata.
     with contextlib.suppress(Exception), open(os.path.join(folder, name), "rb") as file:
       metadata = json.loads(file.read())
       if name == "zarr.json":
@@ -241,19 +207,8 @@ def _check_blosc(place: str) -> None:
     size = os.fstat(file.fileno()).st_size
   want = int.from_bytes(header[-4:], "little")
   if size < max(want, _BLOSC_BYTES):
-    raise errors.ConversionError(
-      f"convert: {place}: expected a chunk of {want} bytes, as its header says, got "
-      f"{size}: the file was cut."
-    )
-
-
-def _metadata_files(path: str) -> Iterator[str]:
-  for folder, folders, names in os.walk(path):
-    for name in names:
-      if name in _METADATA_FILES:
-        yield os.path.relpath(os.path.join(folder, name), path).replace(os.sep, "/")
-        if name == ".zarray":
-          folders.clear()  # Below an array there are only chunks.
+    expected = f"a chunk of {want} bytes, as its header says"
+    raise reading.fault(place, expected, f"{size}: the file was cut")
 
 
 def _has_pickle(value: Any) -> bool:
@@ -265,30 +220,20 @@ def _has_pickle(value: Any) -> bool:
   return isinstance(value, list) and any(_has_pickle(item) for item in value)
 
 
-def array_keys(spec: specs.TensorSpecStruct) -> dict[str, str]:
-  """Names an array for each path: the spec's name, or the path, without slashes.
-
-  Args:
-    spec: of the episodes.
-  Returns:
-    Keys by path.
-  Raises:
-    SpecError: with every path whose key another one has.
-  """
+def array_keys(operation: str, spec: specs.TensorSpecStruct) -> dict[str, str]:
+  """Names an array for each path: the spec's name, or the path, without slashes."""
   keys: dict[str, str] = {}
   found = []
   taken: dict[str, str] = {ENDS: f"meta/{ENDS}"}
   for path, leaf in spec.items():
-    key = (leaf.name or path).replace("/", "_")
+    keys[path] = key = (leaf.name or path).replace("/", "_")
     if key in taken:
-      want = "a name of its own in the zarr group"
-      got = f"'{key}', as {taken[key]} has"
+      want, got = "another name in the zarr group", f"'{key}', as {taken[key]} has"
       hint = "Give the specs other names, or leave one out with --drop."
       found.append(errors.Mismatch(path, want, got, hint))
     taken[key] = path
-    keys[path] = key
   if found:
-    raise errors.mismatch_error("convert", found)
+    raise errors.mismatch_error(operation, found)
   return keys
 
 
@@ -300,11 +245,6 @@ class ZarrRows:
   """
 
   def __init__(self, array: Any) -> None:
-    """Reads nothing yet.
-
-    Args:
-      array: a zarr array [rows, ...].
-    """
     self._array = array
     self._chunk = max(int(array.chunks[0]), 1)
     self._start = 0
@@ -312,32 +252,24 @@ class ZarrRows:
     self._lock = threading.Lock()
 
   def read(self, start: int, stop: int) -> np.ndarray:
-    """Returns rows start to stop.
-
-    Args:
-      start: the first row.
-      stop: the row after the last one; at most the number of rows.
-    """
+    """Returns rows start to stop."""
     with self._lock:
-      return self._read(start, stop)
-
-  def _read(self, start: int, stop: int) -> np.ndarray:
-    kept = self._kept
-    if kept is None or not self._start <= start < self._start + len(kept):
-      self._start = start // self._chunk * self._chunk
-      kept = None
-    parts = [] if kept is None else [kept]
-    first = self._start + (0 if kept is None else len(kept))
-    if first < stop:
-      end = min(-(-stop // self._chunk) * self._chunk, self._array.shape[0])
-      parts.append(np.asarray(self._array[first:end]))
-    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    found = rows[start - self._start : stop - self._start]
-    last = (self._start + len(rows) - 1) // self._chunk * self._chunk
-    # A copy, so that the chunks before it can go.
-    self._kept = rows[last - self._start :].copy() if last > self._start else rows
-    self._start = max(last, self._start)
-    return found
+      kept = self._kept
+      if kept is None or not self._start <= start < self._start + len(kept):
+        self._start = start // self._chunk * self._chunk
+        kept = None
+      parts = [] if kept is None else [kept]
+      first = self._start + (0 if kept is None else len(kept))
+      if first < stop:
+        end = min(-(-stop // self._chunk) * self._chunk, self._array.shape[0])
+        parts.append(np.asarray(self._array[first:end]))
+      rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+      found = rows[start - self._start : stop - self._start]
+      last = (self._start + len(rows) - 1) // self._chunk * self._chunk
+      # A copy, so that the chunks before it can go.
+      self._kept = rows[last - self._start :].copy() if last > self._start else rows
+      self._start = max(last, self._start)
+      return found
 
 
 def _is_group(path: str) -> bool:
@@ -347,41 +279,17 @@ def _is_group(path: str) -> bool:
   return bool(names & set(_ROOT_FILES)) or {"data", "meta"} <= names
 
 
-_CHUNK_BYTES = 1 << 20
-_MAX_CHUNK_STEPS = 1024
-_CHUNK_EPISODES = 64
-
-
 class ZarrWriter(EpisodeWriter):
   """Writes a group in a temporary folder."""
 
   def __init__(self, path: str, episodes: Episodes) -> None:
-    """Makes the arrays.
-
-    Args:
-      path: of the group.
-      episodes: to write.
-    Raises:
-      ImportError: zarr is not installed.
-      SpecError: with every path that plain arrays cannot hold, or whose name is taken.
-      ConversionError: another process writes this group.
-    """
+    """Makes the arrays."""
     load_zarr()
     self._source, self._spec = episodes, episodes.spec
-    reading.check_numbers(f"write: {path}", self._spec)
-    keys = array_keys(self._spec)
-    found = [
-      errors.Mismatch(
-        name,
-        "a path that every episode has",
-        "an optional one",
-        f"Leave it out: --drop {name}.",
-      )
-      for name, leaf in self._spec.items()
-      if leaf.is_optional
-    ]
-    if found:
-      raise errors.mismatch_error(f"write: {path}", found)
+    operation = f"write: {path}"
+    reading.check_numbers(operation, self._spec)
+    keys = array_keys(operation, self._spec)
+    reading.check_present(operation, self._spec)
     self._staging = Staging(path)
     self._group = create_group(self._staging.place("zarr"))
     folders = {
@@ -390,16 +298,14 @@ class ZarrWriter(EpisodeWriter):
     }
     self._ends: list[int] = []
     self._columns: dict[str, _Column] = {}
-    # Chunks of zeros are written, too: a missing one is then a lost one.
-    with _written_in_full():
-      for name, leaf in self._spec.items():
-        shape = tuple(leaf.shape.as_list())
-        dtype = np.dtype(leaf.dtype.as_numpy_dtype).newbyteorder("<")
-        rows = _chunk_rows(leaf)
-        chunk = (rows, *(max(size, 1) for size in shape))
-        folder = folders[leaf.is_sequence]
-        array = create_array(folder, keys[name], (0, *shape), dtype, chunk)
-        self._columns[name] = _Column(array, rows)
+    for name, leaf in self._spec.items():
+      shape = tuple(leaf.shape.as_list())
+      dtype = np.dtype(leaf.dtype.as_numpy_dtype).newbyteorder("<")
+      rows = _chunk_rows(leaf)
+      chunk = (rows, *(max(size, 1) for size in shape))
+      folder = folders[leaf.is_sequence]
+      array = create_array(folder, keys[name], (0, *shape), dtype, chunk)
+      self._columns[name] = _Column(array, rows)
 
   def append(self, values: Values) -> None:
     """Appends to every array; a value of the episode is one row."""
@@ -481,26 +387,16 @@ def _chunk_rows(leaf: specs.ExtendedTensorSpec) -> int:
   suffixes=(".zarr",),
   recognises=_is_group,
   description="a zarr group",
-  extra="zarr",
   writer=ZarrWriter,
 )
 class ZarrEpisodes(Episodes):
   """Reads the episodes of a zarr group."""
 
   def __init__(self, path: str, dropped: Dropped | None = None) -> None:
-    """Opens the group and compares the lengths of its arrays.
-
-    Args:
-      path: of the folder, or of a .zip file of one.
-      dropped: paths to leave out.
-    Raises:
-      ImportError: zarr is not installed.
-      ConversionError: with every array that does not fit the layout.
-    """
+    """Opens the group and compares the lengths of its arrays."""
     self.path = path
     check_own_files(path)
     self._arrays: dict[str, Any] = {}
-    self._columns: dict[str, ZarrRows] = {}
     self.notes: list[str] = []
     self.problems: list[str] = []
     with reading.explained(path, "a zarr group"):
@@ -509,28 +405,26 @@ class ZarrEpisodes(Episodes):
       lengths = np.diff(self._ends, prepend=0)
       self._episodes = np.flatnonzero(lengths).tolist()
       self.lengths = lengths[self._episodes]
-      if empty := np.flatnonzero(lengths == 0).tolist():
-        self.notes.append(reading.left_out(len(empty), f"episode {empty[0]}"))
-      metadata = dict(self._read_metadata())
-      self.splits = metadata.pop("splits", {})
-      self.metadata = metadata
-      self.spec = self._collect(self._known_spec(), dropped or Dropped())
+      empty = np.flatnonzero(lengths == 0).tolist()
+      self.notes += reading.left_out([f"episode {number}" for number in empty])
+      attributes = dict(self._group.attrs)
+      text = attributes.pop(SPEC_ATTRIBUTE, None)
+      # What a conversion left there, or the attributes.
+      known = attributes.pop(METADATA_ATTRIBUTE, None)
+      if not isinstance(known, dict):
+        known = {"zarr": attributes} if attributes else {}
+      self.splits = known.pop("splits", {})
+      self.metadata = known
+      by_key: dict[str, tuple[str, specs.ExtendedTensorSpec]] = {}
+      if text is not None:
+        spec = specs.TensorSpecStruct.from_json(json.dumps(text))
+        keys = array_keys(reading.OPERATION, spec)
+        by_key = {keys[path]: (path, leaf) for path, leaf in spec.items()}
+      self.spec = self._collect(by_key, dropped or Dropped())
     self._columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
-
-  def _read_metadata(self) -> Mapping[str, Any]:
-    """The group's attributes, or the metadata that a conversion left there."""
-    attributes = dict(self._group.attrs)
-    attributes.pop(SPEC_ATTRIBUTE, None)
-    metadata = attributes.pop(METADATA_ATTRIBUTE, None)
-    if isinstance(metadata, dict):
-      return metadata
-    return {"zarr": attributes} if attributes else {}
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""
-    if os.path.isfile(self.path):
-      found = os.stat(self.path)
-      return {"files": 1, "bytes": found.st_size, "newest": found.st_mtime_ns}
     return reading.folder_fingerprint(self.path)
 
   def read(
@@ -562,59 +456,44 @@ class ZarrEpisodes(Episodes):
     """Reads where episodes end; they must not fall."""
     names = read_arrays(self.path, "meta")
     if ENDS not in names:
-      raise errors.ConversionError(
-        f"convert: {self.path}: expected an array meta/{ENDS}, as "
-        f"diffusion_policy has it, got {errors.listing(names)} in meta."
-      )
+      want = f"an array meta/{ENDS}, as diffusion_policy has it"
+      raise reading.fault(self.path, want, f"{errors.listing(names)} in meta")
+    place = f"{self.path}: meta/{ENDS}"
     stored = list_files(self.path)
     for _, name in chunk_names(names[ENDS]):
       if f"meta/{ENDS}/{name}" not in stored:
-        raise errors.ConversionError(
-          f"convert: {self.path}: meta/{ENDS}: expected its chunk {name}, got no "
-          "file: nothing else tells where episodes end."
-        )
-    array = self._group[f"meta/{ENDS}"]
-    ends = np.asarray(array[...])
+        got = "no file: nothing else tells where episodes end"
+        raise reading.fault(place, f"its chunk {name}", got)
+    ends = np.asarray(self._group[f"meta/{ENDS}"][...])
     is_rising = ends.ndim == 1 and ends.dtype.kind in "iu"
     if not is_rising or not (np.diff(ends.astype(np.int64), prepend=0) >= 0).all():
-      raise errors.ConversionError(
-        f"convert: {self.path}: meta/{ENDS}: expected integers that rise "
-        f"from 0, got {errors.describe(ends)} {ends.ravel()[:8].tolist()}."
-      )
+      got = f"{errors.describe(ends)} {ends.ravel()[:8].tolist()}"
+      raise reading.fault(place, "integers that rise from 0", got)
     return ends.tolist()
-
-  def _known_spec(self) -> dict[str, tuple[str, specs.ExtendedTensorSpec]]:
-    """Returns path and spec by key, where a conversion left them."""
-    text = dict(self._group.attrs).get(SPEC_ATTRIBUTE)
-    if text is None:
-      return {}
-    spec = specs.TensorSpecStruct.from_json(json.dumps(text))
-    keys = array_keys(spec)
-    return {keys[path]: (path, leaf) for path, leaf in spec.items()}
 
   def _collect(
     self, known: Mapping[str, tuple[str, specs.ExtendedTensorSpec]], dropped: Dropped
   ) -> specs.TensorSpecStruct:
+    """Opens the arrays, and returns their specs."""
     found: list[errors.Mismatch] = []
     collected: dict[str, specs.ExtendedTensorSpec] = {}
     names = list_files(self.path)
-    for folder, rows in (("data", self._ends[-1:]), ("meta", [len(self._ends)])):
+    for folder, num_rows in (("data", sum(self._ends[-1:])), ("meta", len(self._ends))):
       for key, metadata in read_arrays(self.path, folder).items():
         path, leaf = known.get(key, (key, None))
         if (folder == "meta" and key == ENDS) or dropped.has(path):
           continue
-        array = self._open_array(folder, key, found)
-        if array is None:
+        array: Any = self._open_array(folder, key)
+        if isinstance(array, errors.Mismatch):
+          found.append(array)
           continue
-        if list(array.shape[:1]) != rows:
-          want = f"{rows[0] if rows else 0} rows, as meta/{ENDS} says"
+        if array.shape[:1] != (num_rows,):
+          want = f"{num_rows} rows, as meta/{ENDS} says"
           got = reading.describe(array.dtype, array.shape)
-          hint = f"Leave it out: --drop {path}."
-          found.append(errors.Mismatch(path, want, got, hint))
+          found.append(errors.Mismatch(path, want, got, reading.leave_out(path)))
           continue
-        described = reading.array_spec(
-          path, array.dtype, array.shape[1:], folder == "data"
-        )
+        form = array.shape[1:], folder == "data"
+        described = reading.array_spec(path, array.dtype, *form)
         if isinstance(described, errors.Mismatch):
           found.append(described)
           continue
@@ -626,34 +505,25 @@ class ZarrEpisodes(Episodes):
         )
         collected[path] = leaf if leaf is not None and is_same else described
     if found:
-      operation = f"convert: {self.path}"
-      raise errors.mismatch_error(operation, found, errors.ConversionError)
+      raise reading.faults(self.path, found)
     return specs.TensorSpecStruct(sorted(collected.items()))
 
   def _check_chunks(
     self, place: str, path: str, metadata: Mapping[str, Any], names: Collection[str]
   ) -> None:
-    """Looks for chunks that are not stored, which are read as the fill value.
-
-    Writers may leave out chunks of that value, such as the zeros of a reward. Between
-    pictures in colour one that is black all over is a problem.
-    """
+    """Notes chunks that are not stored, which are read as the fill value."""
     chunks = [*chunk_names(metadata)]
     missing = [(row, name) for row, name in chunks if f"{place}/{name}" not in names]
-    if not missing:
-      return
-    array = self._arrays[path]
-    is_colour = (
-      array.ndim == 4 and array.shape[-1] in (3, 4) and array.dtype.itemsize < 3
-    )
-    is_problem = is_colour and len(missing) < len(chunks)
-    (self.problems if is_problem else self.notes).append(
-      f"{path}: {len(missing)} of {len(chunks)} chunks are not stored, and are read as "
-      f"{array.fill_value}, first {place}/{missing[0][1]}, from row {missing[0][0]}. "
-      "They are lost, unless the writer leaves out chunks of that value."
-    )
+    if missing:
+      array, (row, name) = self._arrays[path], missing[0]
+      first = f"first {place}/{name}, from row {row}"
+      counts = len(missing), len(chunks)
+      text, is_problem = reading.unwritten(
+        path, *counts, array.fill_value, first, array.shape, array.dtype
+      )
+      (self.problems if is_problem else self.notes).append(text)
 
-  def _open_array(self, folder: str, key: str, found: list[errors.Mismatch]) -> Any:
+  def _open_array(self, folder: str, key: str) -> Any:
     try:
       try:
         return self._group[f"{folder}/{key}"]
@@ -663,9 +533,8 @@ class ZarrEpisodes(Episodes):
           raise
         return self._group[f"{folder}/{key}"]
     except Exception as error:
-      # zarr has an error of its own for each dtype and codec that it does not know.
-      want, hint = "an array of numbers", f"Leave it out: --drop {key}."
-      got = f"{type(error).__name__}: {error}"
+      # zarr has a separate error for each dtype and codec that it does not know.
+      hint, got = reading.leave_out(key), f"{type(error).__name__}: {error}"
       if _IMAGE_CODECS in got:
         hint = f"pip install imagecodecs, which has this codec. {hint}"
       elif "codec" in got.lower():
@@ -673,12 +542,11 @@ class ZarrEpisodes(Episodes):
           "Install the package of its codec (imagecodecs has those of images) and "
           f"register it with numcodecs, or leave it out: --drop {key}."
         )
-      found.append(errors.Mismatch(key, want, got[:200], hint))
-      return None
+      return errors.Mismatch(key, "an array of numbers", got[:200], hint)
 
 
 def _register_image_codecs() -> bool:
-  """Makes the codecs of imagecodecs known to zarr, where it is installed."""
+  """Registers the codecs of imagecodecs with zarr, if it is installed."""
   try:
     numcodecs = importlib.import_module("imagecodecs.numcodecs")
   except ImportError:

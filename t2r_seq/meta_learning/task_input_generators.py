@@ -22,7 +22,7 @@ from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.records.files import files_of_split
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
-from t2r_seq.store.episode_store import StoreColumns
+from t2r_seq.store.columns import StoreColumns
 
 
 class _TaskInputGenerator(data.AbstractInputGenerator):

@@ -142,7 +142,7 @@ def _check_file_type(filename: str, compression: str) -> bool:
   )
   if what in ("an HDF5 file", "a Riegeli or ArrayRecord file"):
     hint = "`t2r_seq convert` reads it into a store."
-  from t2r_seq.episodes.other_formats import other_format
+  from t2r_seq.episodes.registry import other_format
 
   if other := other_format([filename]):
     hint = other[1]

@@ -3,9 +3,4 @@
 from t2r_seq.statistics.compute import check_statistics, compute_statistics
 from t2r_seq.statistics.statistics import Statistics, load_statistics
 
-__all__ = [
-  "Statistics",
-  "check_statistics",
-  "compute_statistics",
-  "load_statistics",
-]
+__all__ = ["Statistics", "check_statistics", "compute_statistics", "load_statistics"]

@@ -128,9 +128,7 @@ def _float_distances(
   return pivot, np.where(finite, values, pivot[:, None]) - pivot[:, None]
 
 
-def _integer_distances(
-  values: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _integer_distances(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns the least integer of each element as two floats, and distances from it."""
   wide = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64)
   low = wide.min(axis=1)

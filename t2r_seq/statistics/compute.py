@@ -167,11 +167,7 @@ class _Tally:
     self._paths: dict[str, Accumulator] = {}
 
   def add(self, item: _Item, source: _Source, transform: Transform) -> None:
-    """Counts an item.
-
-    Raises:
-      SpecError: it has other shapes or dtypes than those before.
-    """
+    """Counts an item."""
     if item.num_steps is None:
       self.num_items += max([len(v) for v in item.values.values()] or [0])
     else:

@@ -67,11 +67,7 @@ class PathStatistics:
   transform: str = ""
 
   def measure(self, name: str) -> np.ndarray:
-    """Returns one of `MEASURES`, as float64.
-
-    Raises:
-      SpecError: the values were only counted.
-    """
+    """Returns one of `MEASURES`, as float64."""
     found: np.ndarray | None = getattr(self, name)
     if found is None:
       raise errors.SpecError(

@@ -50,8 +50,6 @@ class Transform:
 
     Args:
       stored: the specs of the source by path; None for records, which have names.
-    Raises:
-      SpecError: the source lacks a path.
     """
     del stored
     return None
@@ -296,8 +294,6 @@ def create_transform(
       'module:name' of one of these.
     images: whether encoded images are decoded.
     cut: of the windows of a preprocessor; None for `windows.Cut()`.
-  Raises:
-    SpecError: it is none of these, or a cut is given where nothing is cut.
   """
   if isinstance(transform, str):
     transform = _import(transform)

@@ -4,9 +4,7 @@ from t2r_seq.store.check import verify_store
 from t2r_seq.store.episode_store import EpisodeStore, StoreWindows
 from t2r_seq.store.salvage import salvage_store
 from t2r_seq.store.segments import BytesColumn
-from t2r_seq.store.summary import (
-  summarize_store,
-)
+from t2r_seq.store.summary import summarize_store
 from t2r_seq.store.videos import DepthQuantizer, VideoOptions
 from t2r_seq.store.writer import EpisodeWriter
 

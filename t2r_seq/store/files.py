@@ -26,7 +26,6 @@ class AppendFile:
     """Opens the file, or makes it, and cuts it to `size` bytes.
 
     Args:
-      path: of the file.
       size: committed bytes; what lies past them is dropped.
       executor: computes checksums while bytes are written.
     """
@@ -149,12 +148,8 @@ def explain(error: OSError, place: str, hint: str) -> OSError:
 def lock_segment(folder: str) -> files.FileLock:
   """Holds a segment for one writer; a process that dies lets go of it.
 
-  Args:
-    folder: of the segment; made if it is missing, or a merge removes it meanwhile.
   Returns:
     The lock.
-  Raises:
-    StoreError: another writer holds it.
   """
 
   def refusal(holder: str) -> errors.StoreError:

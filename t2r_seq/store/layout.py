@@ -148,23 +148,20 @@ class Column:
 
   @functools.cached_property
   def offsets_file(self) -> str:
-    """Where in the data file each byte string starts; only where `is_bytes`."""
+    """Offset of each byte string in the data file; if `is_bytes`."""
     return _file_stem(self.path) + ".offsets"
 
   @functools.cached_property
   def present_file(self) -> str:
-    """Which episodes have the path; only where the spec is optional."""
+    """Which episodes have the path; if it is optional."""
     return _file_stem(self.path) + ".present"
 
   @functools.cached_property
   def files(self) -> tuple[str, ...]:
     """The names of the column's files."""
-    listed = [self.data_file]
-    if self.is_bytes:
-      listed.append(self.offsets_file)
-    if self.is_optional:
-      listed.append(self.present_file)
-    return tuple(listed)
+    offsets = (self.offsets_file,) if self.is_bytes else ()
+    present = (self.present_file,) if self.is_optional else ()
+    return (self.data_file, *offsets, *present)
 
   def to_json_dict(self) -> dict[str, Any]:
     """Describes the files for readers that know no specs."""
@@ -194,17 +191,7 @@ Videos = VideoOptions | Mapping[str, VideoOptions] | None
 def make_columns(
   operation: str, spec_structure: specs.SpecStructure, videos: Videos = None
 ) -> Columns:
-  """Lays out the columns of a flat spec structure.
-
-  Args:
-    operation: for the error.
-    spec_structure: specs without time offsets.
-    videos: how the frames of specs of 'mp4' and 'mkv' are kept.
-  Returns:
-    Columns by path, in the order of the structure.
-  Raises:
-    SpecError: with every spec that cannot be stored.
-  """
+  """Returns the columns of specs without time offsets, by path."""
   default = videos if isinstance(videos, VideoOptions) else VideoOptions()
   by_path = videos if isinstance(videos, Mapping) else {}
   flat = specs.flatten_spec_structure(spec_structure)
@@ -233,17 +220,7 @@ def make_columns(
 def check_columns(
   operation: str, listed: Sequence[Column], found: Sequence[errors.Mismatch] = ()
 ) -> Columns:
-  """Checks that columns can be stored.
-
-  Args:
-    operation: for the error.
-    listed: in their order.
-    found: what is wrong already.
-  Returns:
-    Columns by path.
-  Raises:
-    SpecError: with every one that cannot be stored.
-  """
+  """Returns columns by path; checks that they can be stored, with `found` faults."""
   columns = {column.path: column for column in listed}
   problems = (_check_path(c.path) or _check_spec(c) for c in listed)
   found = [*found, *filter(None, problems)]

@@ -1,4 +1,4 @@
-"""The two JSON files: what a store holds, and how much of a segment is committed."""
+"""The JSON files of a store: its manifest, the commits of segments, and splits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from t2r_seq import errors, files, specs
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Column, Columns
@@ -17,21 +19,17 @@ from t2r_seq.store.videos import VideoOptions
 
 STORE_FORMAT = "t2r_seq.EpisodeStore"
 SEGMENT_FORMAT = "t2r_seq.EpisodeStore.segment"
+SPLITS_FORMAT = "t2r_seq.splits"
 VERSION = 1
 
 
 class NewerVersionError(errors.StoreError):
-  """A file of a newer format: not damaged, but not to be judged here either."""
+  """A file of a newer format, which may be whole."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StoreManifest:
-  """What a store holds: written once, when it is created.
-
-  Attributes:
-    columns: by path.
-    metadata: the user's own, JSON values.
-  """
+  """Columns and metadata of a store: written once, when it is created."""
 
   columns: layout.Columns
   metadata: dict[str, Any]
@@ -57,12 +55,8 @@ class StoreManifest:
   def read(cls, folder: str) -> StoreManifest:
     """Reads the manifest of a store.
 
-    Args:
-      folder: of the store.
     Returns:
       The manifest.
-    Raises:
-      StoreError: the folder is no store, or its manifest is damaged or newer.
     """
     place = os.path.join(folder, layout.MANIFEST)
     try:
@@ -87,14 +81,14 @@ class StoreManifest:
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-  """How much of a segment counts; what lies past it in the files does not.
+  """The committed part of a segment; readers ignore what follows in the files.
 
   Attributes:
     episodes: committed episodes.
     steps: their steps.
     sizes: committed bytes of every file by name.
     index_crc32: CRC-32 of the committed bytes of the two index files.
-    replaces: segments whose episodes this one has taken over.
+    replaces: segments that a merge has moved to this one.
   """
 
   episodes: int = 0
@@ -110,13 +104,9 @@ class Commit:
 
   @classmethod
   def read(cls, folder: str) -> Commit:
-    """Reads a segment's commit; one that is being made has none, and no episodes.
-
-    Raises:
-      StoreError: the commit is damaged, newer, or was lost.
-    """
+    """Reads a segment's commit; one that is being made has none, and no episodes."""
     place = os.path.join(folder, layout.COMMIT)
-    # Looked up before: a writer makes its commit first, and then the index.
+    # Before reading: a writer makes its commit first, and then the index.
     has_episodes = _has_episodes(folder)
     try:
       values = _read(place, SEGMENT_FORMAT)
@@ -154,7 +144,7 @@ class Commit:
 
 
 def _has_episodes(folder: str) -> bool:
-  # One look: a merge may remove the segment between two.
+  # One call: a merge may remove the segment between two.
   try:
     return os.stat(os.path.join(folder, layout.ENDS)).st_size > 0
   except (FileNotFoundError, NotADirectoryError):
@@ -168,7 +158,7 @@ def _count(value: Any) -> int:
 
 
 def _check_names(own: str, replaced: tuple[str, ...]) -> None:
-  """They are removed: none may lead out of the store, or be the one that took over."""
+  """Checks names that will be removed: segments of the store, and not this one."""
   for name in replaced:
     if name == own:
       raise ValueError(f"{name!r} in the place of itself")
@@ -177,11 +167,7 @@ def _check_names(own: str, replaced: tuple[str, ...]) -> None:
 
 
 def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-  """Returns a copy of the user's metadata as it will be read back.
-
-  Raises:
-    SpecError: it is not a mapping of JSON values.
-  """
+  """Returns a copy of the user's metadata as it will be read back."""
   if not isinstance(metadata or {}, Mapping):
     raise errors.SpecError(
       "EpisodeStore: metadata: expected a mapping of JSON values, got "
@@ -319,12 +305,8 @@ def check_spec(
   """Checks specs against the columns of a store.
 
   Args:
-    operation: for the error.
     spec: flat specs that the store must have.
-    columns: of the store.
     is_exact: the store must not have further ones, nor lack optional ones.
-  Raises:
-    SpecError: with every difference.
   """
   videos = {
     path: columns[path].video
@@ -378,3 +360,87 @@ def _values_of(column: Column) -> list[str]:
   """Renders shape, dtype and encoding of values; of videos those of their frames."""
   encoding = [f"encoded as {column.image_format}"] if column.image_format else []
   return [f"{column.shape} {column.dtype_name}", *encoding]
+
+
+# Splits: a file beside the manifest, which may change at any time.
+
+
+def read_splits(folder: str, segments: Mapping[str, int]) -> dict[str, list[int]]:
+  """Reads the splits of a store, by the present numbers of its episodes.
+
+  An episode's number grows if a segment before its own grows. So the file has the
+  number of episodes of each segment when the splits were written.
+
+  Args:
+    folder: of the store.
+    segments: present number of episodes of each, by name, one after the other.
+  """
+  place = os.path.join(folder, layout.SPLITS)
+  try:
+    with open(place, encoding="utf-8") as file:
+      values = json.load(file)
+    if (values["format"], values["version"]) != (SPLITS_FORMAT, VERSION):
+      raise ValueError(f"{values['format']} of version {values['version']}")
+    known = {
+      str(name): [_count(number) for number in numbers]
+      for name, numbers in dict(values["splits"]).items()
+    }
+    # Missing in files of earlier versions.
+    dealt = {str(n): _count(count) for n, count in values.get("segments", ())}
+  except FileNotFoundError:
+    return {}
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise errors.StoreError(
+      f"EpisodeStore: {place}: expected splits, '{SPLITS_FORMAT}' of version "
+      f"{VERSION}, got {error}. {_AGAIN}"
+    ) from error
+  places = _places(place, dealt or segments, segments)
+  for name, numbers in known.items():
+    outside = [number for number in numbers if not 0 <= number < len(places)]
+    if outside:
+      raise errors.StoreError(
+        f"EpisodeStore: {place}: split '{name}': expected numbers from 0 to "
+        f"{len(places) - 1}, got {outside[0]}. {_AGAIN}"
+      )
+  return {name: places[numbers].tolist() for name, numbers in known.items()}
+
+
+_AGAIN = "Write them again: EpisodeStore.write_splits, or delete the file."
+
+
+def _places(
+  place: str, dealt: Mapping[str, int], segments: Mapping[str, int]
+) -> np.ndarray:
+  """Returns the present number of each episode, by its number in the file.
+
+  Args:
+    place: of the file.
+    dealt: number of episodes of the segments then; merges write the splits again.
+    segments: and now.
+  """
+  ends = np.cumsum([0, *segments.values()]).tolist()
+  starts = dict(zip(segments, ends, strict=False))
+  if {name for name, count in dealt.items() if count} - {*segments}:
+    # They were merged to the first.
+    dealt = {next(iter(dealt)): sum(dealt.values())}
+  if any(segments.get(name, 0) < count for name, count in dealt.items()):
+    raise errors.StoreError(
+      f"EpisodeStore: {place}: expected the segments that they were dealt of, "
+      f"{errors.listing(dealt)}, got {errors.listing(segments)}. {_AGAIN}"
+    )
+  parts = [starts[name] + np.arange(count) for name, count in dealt.items() if count]
+  return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def write_splits(
+  folder: str, splits: Mapping[str, list[int]], segments: Mapping[str, int]
+) -> None:
+  """Writes the splits, whole or not at all; see `read_splits`."""
+  values = {
+    "format": SPLITS_FORMAT,
+    "version": VERSION,
+    "segments": [*map(list, segments.items())],
+    "splits": dict(splits),
+  }
+  text = json.dumps(values) + "\n"
+  files.replace_file(os.path.join(folder, layout.SPLITS), text.encode())

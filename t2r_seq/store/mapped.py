@@ -16,15 +16,7 @@ _ALIGNMENT = 64
 
 
 def map_file(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-  """Maps the start of a file, read-only.
-
-  Args:
-    path: of the file.
-    dtype: of its values.
-    shape: the first bytes of the file are an array of this shape.
-  Returns:
-    An `np.memmap`; an empty array, read-only too, where there are no bytes to map.
-  """
+  """Maps the start of a file as a read-only array of this shape."""
   if not math.prod(shape):
     empty = np.zeros(shape, dtype)
     empty.flags.writeable = False
@@ -33,10 +25,9 @@ def map_file(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-  """Makes an array, not filled, whose memory TensorFlow takes over without a copy.
+  """Makes an array, not filled, whose memory TensorFlow uses without a copy.
 
   Args:
-    shape: of the array.
     dtype: of its numbers.
   """
   num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
@@ -46,17 +37,12 @@ def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:
-  """Turns a mapped array into a tensor of the same memory.
+  """Turns a contiguous, mapped array into a tensor of the same memory, on the CPU.
 
-  The tensor keeps the mapping alive. A dataset whose function captures it copies it
-  whole when its iterator is made: see `held_tensors`.
-
-  Args:
-    array: contiguous; nothing must write to the tensor's memory. An array that does
-      not start on a boundary of 64 bytes, as every mapped file does, is copied:
-      TensorFlow's kernels abort on it.
-  Returns:
-    The tensor, on the CPU; bool as uint8, because TensorFlow cannot share bool.
+  The tensor keeps the mapping alive; nothing must write to its memory. A dataset whose
+  function captures it copies it whole when its iterator is made: see `HeldTensor`. An
+  array that does not start on a boundary of 64 bytes, as every mapped file does, is
+  copied: TensorFlow's kernels abort on it. Bool becomes uint8, which can be shared.
   """
   dtype = tf.uint8 if array.dtype == np.bool_ else tf.as_dtype(array.dtype)
   if not array.size:
@@ -78,13 +64,13 @@ class _Shared:
   """Exports a read-only array as writable: numpy gives DLPack nothing else."""
 
   def __init__(self, array: np.ndarray) -> None:
-    self._array = array  # Kept alive by whoever holds the exported array.
+    self._array = array  # Kept alive by the exported array.
     interface: dict[str, Any] = dict(array.__array_interface__)
     interface["data"] = (interface["data"][0], False)
     self.__array_interface__ = interface
 
 
-# By the id of a held tensor, what stands for it in the function that is being traced.
+# By the id of a held tensor, its stand-in in the function that is being traced.
 _bound: contextvars.ContextVar[Mapping[int, tf.Tensor]] = contextvars.ContextVar(
   "bound", default=types.MappingProxyType({})
 )
@@ -93,11 +79,11 @@ _bound: contextvars.ContextVar[Mapping[int, tf.Tensor]] = contextvars.ContextVar
 class HeldTensor:
   """A tensor that datasets refer to, such as a mapped column.
 
-  When an iterator is made TensorFlow copies each tensor that a dataset's functions have
-  captured. A `tf.Variable` it does not copy, but a function that reads one has a state,
-  of which it warns with every element of an iterator that can be checkpointed. What it
-  neither copies nor takes for a state is the element of a dataset, which functions get
-  as their argument: `dataset_over` makes it one.
+  When an iterator is made, TensorFlow copies each tensor that a dataset's functions
+  have captured. It does not copy a `tf.Variable`, but a function that reads one has a
+  state, of which it warns with every element of an iterator that can be checkpointed.
+  It does neither with an element of a dataset, which functions get as their argument:
+  `dataset_over` makes the tensor one.
   """
 
   def __init__(self, tensor: tf.Tensor) -> None:
@@ -112,12 +98,7 @@ class HeldTensor:
       return cls(tf.constant(values, dtype))
 
   def read_value(self) -> tf.Tensor:
-    """Returns the tensor or, inside of `dataset_over`, what stands for it.
-
-    Raises:
-      ValueError: inside of `dataset_over`, which was not given this one: each iterator
-        would make a copy of it.
-    """
+    """Returns the tensor or, inside of `dataset_over`, its stand-in."""
     bound = _bound.get()
     if not bound:
       return self._tensor
@@ -137,14 +118,7 @@ class HeldTensor:
 def dataset_over(
   held: Sequence[HeldTensor], make: Callable[[], tf.data.Dataset]
 ) -> tf.data.Dataset:
-  """Makes a dataset whose functions read held tensors.
-
-  Args:
-    held: those that they read, or more.
-    make: makes the dataset; called once.
-  Returns:
-    The dataset; it refers to the tensors, and does not copy them.
-  """
+  """Makes a dataset whose functions read held tensors without a copy, with `make`."""
   if not held:
     return make()
 
@@ -169,9 +143,7 @@ def _list_of(held: HeldTensor) -> tf.Tensor:
   large as each tensor among the elements with zeros, and keeps it.
   """
   empty = tf.raw_ops.EmptyTensorList(
-    element_shape=held.tensor.shape,
-    max_num_elements=1,
-    element_dtype=held.tensor.dtype,
+    element_shape=held.tensor.shape, max_num_elements=1, element_dtype=held.tensor.dtype
   )
   return tf.raw_ops.TensorListPushBack(input_handle=empty, tensor=held.tensor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import zlib
@@ -14,8 +15,7 @@ import numpy as np
 from t2r_seq import errors
 from t2r_seq.files import sync_folder
 from t2r_seq.imports import tf
-from t2r_seq.store import files, layout, mapped
-from t2r_seq.store.frames import MappedFile, decode
+from t2r_seq.store import files, layout, mapped, videos
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit
 from t2r_seq.store.values import Rows
@@ -23,18 +23,7 @@ from t2r_seq.store.videos import FrameWriter, load_av
 
 
 def check_segment(folder: str, columns: Columns, commit: Commit) -> np.ndarray:
-  """Checks the lengths of a segment's files, and its index.
-
-  Args:
-    folder: of the segment.
-    columns: of the store.
-    commit: of the segment.
-  Returns:
-    Where the episodes end, int64 [episodes].
-  Raises:
-    StoreError: with every file that is missing, too short, or of a length that does
-      not fit the commit; or the index is damaged.
-  """
+  """Checks the lengths of a segment's files; returns where its episodes end."""
   if not commit.episodes:
     return np.zeros(0, np.int64)
   found = [
@@ -54,19 +43,19 @@ def check_segment(folder: str, columns: Columns, commit: Commit) -> np.ndarray:
 
 
 def file_size(column: Column, name: str, commit: Commit) -> int:
-  """Returns how many bytes one file of a column has, from the number of its rows."""
+  """Returns the bytes of one file of a column, from the number of its rows."""
   num_rows = commit.steps if column.is_per_step else commit.episodes
   if name == column.present_file:
     return commit.episodes
   if name == column.offsets_file:
     return 8 * (num_rows * column.items_per_row + 1)
   if column.is_bytes:
-    return commit.sizes[name]  # The offsets know.
+    return commit.sizes[name]  # The offsets determine it.
   return num_rows * column.items_per_row * column.dtype.itemsize
 
 
 def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | None:
-  """Says what is wrong with the length of a file, if anything is."""
+  """Returns what is wrong with the length of a file, or None."""
   if want is None:
     return errors.Mismatch(name, "its length in the commit", "none")
   hint = (
@@ -83,16 +72,7 @@ def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | 
 
 
 def read_index(folder: str, commit: Commit) -> np.ndarray:
-  """Reads where the episodes end.
-
-  Args:
-    folder: of the segment.
-    commit: of the segment.
-  Returns:
-    int64 [episodes].
-  Raises:
-    StoreError: the index is damaged.
-  """
+  """Reads where the episodes of a segment end, int64 [episodes]."""
   place = os.path.join(folder, layout.ENDS)
   ends = np.fromfile(place, "<i8", commit.episodes)
   starts = np.concatenate([np.zeros(1, np.int64), ends])
@@ -106,6 +86,7 @@ def read_index(folder: str, commit: Commit) -> np.ndarray:
   return ends
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class BytesColumn:
   """Byte strings of one path: `column[row]` is bytes, or an array of bytes objects.
 
@@ -115,13 +96,9 @@ class BytesColumn:
     shape: rows, then the shape of a row.
   """
 
-  def __init__(
-    self, data: np.ndarray, offsets: np.ndarray, shape: tuple[int, ...]
-  ) -> None:
-    """Creates the column; see the attributes."""
-    self.data = data
-    self.offsets = offsets
-    self.shape = shape
+  data: np.ndarray
+  offsets: np.ndarray
+  shape: tuple[int, ...]
 
   def __len__(self) -> int:
     return self.shape[0]
@@ -142,22 +119,48 @@ class BytesColumn:
     return items.reshape((stop - start, *self.shape[1:]))
 
 
+class _MappedFile:
+  """Bytes `start` to `end` of a mapped file, as a file."""
+
+  def __init__(self, name: str, data: np.ndarray, start: int, end: int) -> None:
+    self.name = name
+    self._data, self._start, self._size = data, start, end - start
+    self._place = 0
+
+  def read(self, count: int = -1) -> bytes:
+    """Reads some bytes, fewer at the end."""
+    left = self._size - self._place
+    count = left if count < 0 else min(count, left)
+    start = self._start + self._place
+    self._place += max(count, 0)
+    return self._data[start : start + max(count, 0)].tobytes()
+
+  def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+    """Moves to a place."""
+    base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}
+    self._place = base[whence] + offset
+    return self._place
+
+  def tell(self) -> int:
+    """Returns the place."""
+    return self._place
+
+
 class Segment:
-  """The committed episodes of one writer, in the order in which they were appended."""
+  """The committed episodes of one writer, in the order in which they were appended.
+
+  Attributes:
+    name: of the segment.
+    folder: of its files.
+    commit: of the segment.
+    num_steps: of all episodes.
+    episode_ends: the row after each episode's last one, int64 [episodes].
+  """
 
   def __init__(self, folder: str, columns: Columns, commit: Commit) -> None:
-    """Maps the files.
-
-    Args:
-      folder: of the segment.
-      columns: of the store.
-      commit: of the segment.
-    Raises:
-      StoreError: a file is missing or too short, or the index is damaged.
-    """
-    self._ends = check_segment(folder, columns, commit)
-    self._folder = folder
-    self.commit = commit
+    self.episode_ends = check_segment(folder, columns, commit)
+    self.name, self.folder = os.path.basename(folder), folder
+    self.commit, self.num_steps = commit, commit.steps
     self._by_path = columns
     self._columns: dict[str, np.ndarray | BytesColumn] = {
       path: self._map(column) for path, column in columns.items()
@@ -167,26 +170,6 @@ class Segment:
       for path, column in columns.items()
       if column.is_optional
     }
-
-  @property
-  def name(self) -> str:
-    """Name of the segment."""
-    return os.path.basename(self._folder)
-
-  @property
-  def folder(self) -> str:
-    """Folder of the segment's files."""
-    return self._folder
-
-  @property
-  def episode_ends(self) -> np.ndarray:
-    """The row after each episode's last one, int64 [episodes]."""
-    return self._ends
-
-  @property
-  def num_steps(self) -> int:
-    """Steps of all episodes."""
-    return self.commit.steps
 
   def __len__(self) -> int:
     return self.commit.episodes
@@ -210,11 +193,7 @@ class Segment:
     return mapped.to_tensor(column.data), mapped.to_tensor(column.offsets)
 
   def bytes_column(self, path: str) -> BytesColumn:
-    """Returns the rows of a path of byte strings.
-
-    Raises:
-      StoreError: the rows are numbers.
-    """
+    """Returns the rows of a path of byte strings."""
     column = self._columns[path]
     if not isinstance(column, BytesColumn):
       raise errors.StoreError(
@@ -239,15 +218,10 @@ class Segment:
   ) -> dict[str, np.ndarray]:
     """Returns steps of an episode by path: views, and copies of byte strings.
 
-    Args:
-      index: of the episode in the segment.
-      paths: None for all columns.
-      start: the first step.
-      stop: the step after the last one; None for the end of the episode.
-      out: arrays by path that frames of videos are decoded into.
+    Frames of videos are decoded, into the arrays of `out`. See `Episodes.read`.
     """
-    begin = int(self._ends[index - 1]) if index else 0
-    first, last, _ = slice(start, stop).indices(int(self._ends[index]) - begin)
+    begin = int(self.episode_ends[index - 1]) if index else 0
+    first, last, _ = slice(start, stop).indices(int(self.episode_ends[index]) - begin)
     steps = (begin + first, begin + max(first, last))
     episode = {}
     for path in self._columns if paths is None else paths:
@@ -256,8 +230,8 @@ class Segment:
         continue
       is_per_step = self._by_path[path].is_per_step
       if self._by_path[path].is_video:
-        shown, room = np.arange(first, max(first, last)), (out or {}).get(path)
-        episode[path] = self.frames(path, index, shown, room)
+        shown, array = np.arange(first, max(first, last)), (out or {}).get(path)
+        episode[path] = self.frames(path, index, shown, array)
         continue
       rows = steps if is_per_step else (index, index + 1)
       if isinstance(column, BytesColumn):
@@ -275,12 +249,44 @@ class Segment:
     out: np.ndarray | None = None,
     num_threads: int | None = None,
   ) -> np.ndarray:
-    """Decodes frames of an episode; see `frames.decode`."""
+    """Decodes frames of an episode: whole groups of pictures, or by seeking.
+
+    Args:
+      path: of videos.
+      index: of the episode in the segment.
+      steps: rising, int64 [N].
+      out: array for the frames, [N, height, width, channels].
+      num_threads: of the decoder.
+    """
     column, rows = self._by_path[path], self.bytes_column(path)
-    place = os.path.join(self._folder, column.data_file)
+    assert column.video is not None
+    if out is None:
+      shape = (len(steps), *column.shape)
+      out = mapped.empty_array(shape, column.spec.dtype.as_numpy_dtype)
+    if not len(steps):
+      return out
     start, end = map(int, rows.offsets[index : index + 2])
-    data = MappedFile(place, rows.data, start, end)
-    return decode(column, data, index, steps, out, num_threads)
+    name = os.path.join(self.folder, column.data_file)
+    data = _MappedFile(name, rows.data, start, end)
+    times = steps / column.video.fps
+    # A key frame is nearer than so many frames.
+    seek_after = (column.video.gop + 0.5) / column.video.fps
+    where = f"EpisodeStore: {name}: episode {index}: {path}: expected"
+    try:
+      depth = column.video.depth
+      return videos.read_frames(data, times, out, seek_after, num_threads, depth)
+    except videos.MissingFrameError as error:
+      step = int(steps[error.index])
+      raise errors.StoreError(
+        f"{where} the frame of step {step} at {times[error.index]:.6f} s, got "
+        f"{error.got}. The file is damaged, or another program wrote it: t2r_seq "
+        "doctor tells."
+      ) from error
+    except errors.RecordError as error:
+      raise errors.StoreError(
+        f"{where} a video that can be decoded, got an error ({error}). t2r_seq doctor "
+        "tells which episodes are whole."
+      ) from error
 
   def _map(self, column: Column) -> np.ndarray | BytesColumn:
     num_rows = self.num_steps if column.is_per_step else len(self)
@@ -299,16 +305,11 @@ class Segment:
   ) -> np.ndarray:
     """Maps the committed bytes of a file."""
     shape = (self.commit.sizes[name],) if shape is None else shape
-    return mapped.map_file(os.path.join(self._folder, name), dtype, shape)
+    return mapped.map_file(os.path.join(self.folder, name), dtype, shape)
 
 
 def check_codecs(columns: Columns) -> None:
-  """Checks, before anything is written, that videos can be encoded.
-
-  Raises:
-    ImportError: they need the extra `video`.
-    SpecError: there is no such encoder.
-  """
+  """Checks, before anything is written, that videos can be encoded."""
   for column in columns.values():
     if column.video is not None:
       load_av()
@@ -330,17 +331,11 @@ def segment_names(folder: str) -> list[str]:
 
 
 def read_commits(folder: str) -> dict[str, Commit]:
-  """Reads the commit of every segment that is not replaced by a merge.
+  """Reads the commit of every segment that is not replaced by a merge, by sorted name.
 
-  A merge replaces one commit and then removes the folders of the segments that it has
-  taken over, so that a look at one moment sees every episode once; this looks again
-  where anything has changed in between. Where writers give it no moment without a
-  commit, segments that seem to have grown have to do.
-
-  Args:
-    folder: of the store.
-  Returns:
-    Commits by name of the segment, sorted.
+  A merge replaces one commit and then removes the folders of the merged segments, so
+  that a snapshot sees every episode once. This reads again if anything has changed in
+  between; if writers never pause, it accepts segments that have only grown.
   """
   commits: dict[str, Commit] = {}
   for number in range(_MAX_SCANS):
@@ -360,17 +355,7 @@ def read_commits(folder: str) -> dict[str, Commit]:
 def read_segments(
   folder: str, columns: Columns, known: Sequence[Segment] = ()
 ) -> tuple[Segment, ...]:
-  """Maps the segments that have episodes.
-
-  Args:
-    folder: of the store.
-    columns: of the store.
-    known: segments of an earlier look; those that have not grown are kept.
-  Returns:
-    The segments, by name.
-  Raises:
-    StoreError: the store is gone, or a segment is damaged.
-  """
+  """Maps the segments that have episodes, by name; unchanged ones stay mapped."""
   _check_there(folder)
   for _ in range(_MAX_SCANS):
     commits = read_commits(folder)
@@ -386,10 +371,7 @@ def read_segments(
 
 
 def identity(folder: str) -> tuple[int, int] | None:
-  """Tells a store from another one in its place; None where there is none.
-
-  Its manifest is written once.
-  """
+  """Returns inode and time of a store's manifest, which is written once; or None."""
   try:
     found = os.stat(os.path.join(folder, layout.MANIFEST))
   except (FileNotFoundError, NotADirectoryError):
@@ -398,7 +380,7 @@ def identity(folder: str) -> tuple[int, int] | None:
 
 
 def check_identity(folder: str, opened: tuple[int, int] | None) -> None:
-  """Raises a StoreError where a store is not the one that was opened."""
+  """Checks that a store is the one that was opened."""
   if identity(folder) != opened:
     raise errors.StoreError(
       f"EpisodeStore: {folder}: expected the store that was opened, got another one, "
@@ -407,7 +389,7 @@ def check_identity(folder: str, opened: tuple[int, int] | None) -> None:
 
 
 def _check_there(folder: str) -> None:
-  """A store that was deleted is not one that has lost its episodes."""
+  """Checks that a store was not deleted: it did not lose its episodes."""
   if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
     raise errors.StoreError(
       f"EpisodeStore: {folder}: expected the store that was opened, got nothing there "
@@ -430,7 +412,7 @@ def _map_segments(
 
 
 def _is_still_there(segment: Segment) -> bool:
-  """Whether a folder has what was mapped: a merge frees names for other segments."""
+  """Whether a folder has the mapped segment: a merge frees names for other segments."""
   try:
     now = Commit.read(segment.folder)
     return now == segment.commit or all(
@@ -458,7 +440,7 @@ def list_segments(folder: str) -> list[str]:
 
 
 def _is_settled(seen: dict[str, Commit], commits: dict[str, Commit]) -> bool:
-  """Whether no merge fell between two looks; that segments have grown is fine."""
+  """Whether segments have only grown between two reads, without a merge."""
   return seen.keys() == commits.keys() and all(
     seen[name].replaces == commit.replaces and seen[name].episodes <= commit.episodes
     for name, commit in commits.items()
@@ -473,14 +455,7 @@ class SegmentWriter:
   """Appends rows and episodes to the files of a segment that it alone holds."""
 
   def __init__(self, folder: str, columns: Columns) -> None:
-    """Takes the segment's lock and cuts its files to what is committed.
-
-    Args:
-      folder: of the segment; it is made if there is none.
-      columns: of the store.
-    Raises:
-      StoreError: another writer holds it, or committed bytes are missing.
-    """
+    """Takes the segment's lock and cuts its files to what is committed."""
     self.folder = folder
     self._columns = columns
     self._files: dict[str, files.AppendFile] = {}
@@ -565,10 +540,10 @@ class SegmentWriter:
     self._begin()
 
   def write_commit(self, replaces: Iterable[str] | None = None) -> None:
-    """Puts the data on the disk, then makes the whole episodes count.
+    """Syncs the data to the disk, then commits the whole episodes.
 
     Args:
-      replaces: segments whose episodes are from now on here; None changes nothing.
+      replaces: segments whose episodes are here from now on; None changes nothing.
     """
     replaces = self.commit.replaces if replaces is None else tuple(replaces)
     if self._episodes == self.commit.episodes and replaces == self.commit.replaces:
@@ -608,7 +583,7 @@ class SegmentWriter:
   def _begin(self) -> None:
     """Records where the next episode starts."""
     self._present: set[str] = set()
-    # Of videos what is encoded so far: a file is whole when its last frame is there.
+    # Videos in progress: a file is whole with its last frame.
     self._encoders: dict[str, tuple[io.BytesIO, FrameWriter]] = {}
     for file in self._files.values():
       file.start_checksum()
@@ -616,7 +591,7 @@ class SegmentWriter:
     self._start_index_crc32: dict[str, int] = dict(self._index_crc32)
 
   def _resume(self) -> None:
-    """Goes on from the commit, to which the files have been cut."""
+    """Continues from the commit, to which the files have been cut."""
     self._episodes, self._steps = self.commit.episodes, self.commit.steps
     self._index_crc32 = dict(self.commit.index_crc32)
     for column in self._columns.values():
@@ -627,9 +602,10 @@ class SegmentWriter:
   def _encode(self, column: Column, frames: np.ndarray) -> None:
     if column.path not in self._encoders:
       assert column.video is not None
-      how = None if is_lossless(column) else column.video
+      encoding = None if is_lossless(column) else column.video
       video = io.BytesIO()
-      self._encoders[column.path] = video, FrameWriter(video, column.video.fps, how)
+      encoder = FrameWriter(video, column.video.fps, encoding)
+      self._encoders[column.path] = video, encoder
     for pixels in frames:
       self._encoders[column.path][1].write(pixels)
 
@@ -639,7 +615,7 @@ class SegmentWriter:
     self._index_crc32[name] = zlib.crc32(data.data, self._index_crc32.get(name, 0))
 
   def _append_absent(self, column: Column, num_rows: int) -> None:
-    """Keeps the rows in step: zeros, or empty strings, for an absent optional."""
+    """Appends zeros, or empty strings, for an absent optional."""
     num_items = num_rows * column.items_per_row
     if column.is_bytes:
       none = np.zeros(0, np.uint8)

@@ -1,4 +1,4 @@
-"""Values of one episode or step: found by path, checked, turned into rows of bytes."""
+"""Values of one episode or step: checked, and turned into rows of bytes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Rows:
   """Rows of one column.
 
   Attributes:
-    count: how many rows; of a video, frames.
-    data: their bytes, [n] uint8; or frames that are to be encoded, [count, h, w, c].
-    lengths: bytes of each byte string, [items] int64; None where rows are numbers.
+    count: the number of rows; of a video, frames.
+    data: their bytes, [n] uint8; or frames to be encoded, [count, h, w, c].
+    lengths: bytes of each byte string, [items] int64; None for numbers.
   """
 
   count: int
@@ -32,16 +32,11 @@ class Rows:
 
 
 def collect(
-  operation: str,
-  columns: Columns,
-  structure: Any,
-  has_steps: bool,
-  allow_nan: bool,
+  operation: str, columns: Columns, structure: Any, has_steps: bool, allow_nan: bool
 ) -> dict[str, Rows]:
   """Turns a structure into rows of columns.
 
   Args:
-    operation: for the error.
     columns: the columns that the structure may fill.
     structure: arrays, tensors, Python numbers, lists or byte strings, packed or flat.
     has_steps: values of columns with a row per step are [T, ...]; otherwise every
@@ -49,8 +44,6 @@ def collect(
     allow_nan: accepts NaN and infinity.
   Returns:
     Rows by path; absent optionals are left out.
-  Raises:
-    SpecError: with every mismatch.
   """
   given = dict(specs.packing.leaves(structure, columns))
   found = _unknown(columns, given) + _missing(columns, given, has_steps)
@@ -75,12 +68,6 @@ class RowPacker:
   """Packs rows whose values need no conversion, in a tenth of the time of `collect`."""
 
   def __init__(self, columns: Columns, allow_nan: bool) -> None:
-    """Prepares the checks.
-
-    Args:
-      columns: that rows may fill.
-      allow_nan: accepts NaN and infinity.
-    """
     self._paths = {*columns}
     self._packers = [
       (path, column.is_optional, _packer(column, allow_nan))
@@ -88,7 +75,7 @@ class RowPacker:
     ]
 
   def pack(self, structure: Any) -> dict[str, bytes] | None:
-    """Returns the bytes of one row by path; None if `collect` has to look at it."""
+    """Returns the bytes of one row by path; None if it needs `collect`."""
     given = structure
     if type(given) is not dict or not given.keys() <= self._paths:
       given = dict(specs.packing.leaves(structure, self._paths))
@@ -143,7 +130,7 @@ def _string_packer(column: Column) -> Callable[[Any], bytes | None]:
 
 
 def _python_numbers(dtype: np.dtype) -> tuple[type | None, Any, Any]:
-  """Returns which Python numbers have a value of a dtype: class, least and greatest."""
+  """Returns the class, the least and the greatest of a dtype's Python numbers."""
   if dtype.kind == "f":
     return float, float(np.finfo(dtype).min), float(np.finfo(dtype).max)
   if dtype.kind in "iu":
@@ -239,7 +226,7 @@ def _to_rows(
 
 
 def _to_frames(column: Column, value: Any, is_many: bool) -> Rows | errors.Mismatch:
-  """Takes frames, or a video of them as a byte string."""
+  """Returns rows of frames, or of a video of them as a byte string."""
   shape = (*column.spec.shape.as_list(),)
   if is_many and (data := _as_video(value)) is not None:
     found = find_video_misfit(column, data)
@@ -263,14 +250,7 @@ def _as_video(value: Any) -> bytes | None:
 
 
 def find_video_misfit(column: Column, data: bytes) -> int | errors.Mismatch:
-  """Looks for frames that no reader would find.
-
-  Args:
-    column: of videos.
-    data: a video.
-  Returns:
-    How many frames there are; or what is wrong with them.
-  """
+  """Returns the number of a video's frames; or a mismatch if readers would miss one."""
   assert column.video is not None
   height, width, _ = column.spec.shape.as_list()
   want = f"a video of {height} x {width}, frame i at i / {column.video.fps:g} s"
@@ -291,7 +271,7 @@ def find_video_misfit(column: Column, data: bytes) -> int | errors.Mismatch:
 def _find_image_misfit(
   column: Column, array: np.ndarray, is_many: bool
 ) -> errors.Mismatch | None:
-  """Looks for an encoded image that no reader could decode as the spec says."""
+  """Finds an encoded image that does not fit the spec."""
   if column.image_format is None:
     return None
   spec = column.spec

@@ -164,7 +164,6 @@ def read_frames(
   before the first on: of an episode, or of a window, whole groups of pictures.
 
   Args:
-    source: the file.
     times: seconds from the start of the file, rising, one or more.
     out: where the frames go, [len(times), height, width, channels]: uint8 of three
       channels or one, or uint16 of one; None makes room for RGB.
@@ -177,10 +176,6 @@ def read_frames(
   Returns:
     The frames; without `out` RGB, uint8 [len(times), height, width, 3], or depth,
     float32 [len(times), height, width, 1].
-  Raises:
-    ImportError: PyAV is not installed.
-    RecordError: no video that can be decoded, or a frame that is not there: says which
-      of the times, and what is nearest.
   """
   av = load_av()
   wanted, path = np.asarray(times, np.float64), _name(source)
@@ -211,11 +206,7 @@ def _explained(path: str, expected: str) -> Iterator[None]:
 
 
 def _video_stream(path: str, container: Any) -> Any:
-  """Returns the first video stream of a file.
-
-  Raises:
-    RecordError: the file has none, or one of an unknown codec.
-  """
+  """Returns the first video stream of a file."""
   streams = container.streams.video
   if not streams or streams[0].codec_context is None:
     got = "one of an unknown codec" if streams else "none"
@@ -343,32 +334,25 @@ class _Reading:
     wanted = float(self._times[count])
     near = [frame.time for frame in (before, after) if frame is not None]
     nearest = min(near, key=lambda time: abs(time - wanted), default=None)
-    return MissingFrameError.of(self._path, count, wanted, nearest)
+    return MissingFrameError(self._path, count, wanted, nearest)
 
 
 class MissingFrameError(errors.RecordError):
-  """A frame that is not where it is looked for.
+  """A video has no frame at one of the requested times.
 
   Attributes:
-    index: which of the times that were asked for.
-    difference: of the nearest frame, seconds; None where there is none.
+    index: of the time.
+    got: the nearest frame, for messages.
   """
 
-  index: int = 0
-  difference: float | None = None
-
-  @classmethod
-  def of(
-    cls, path: str, index: int, wanted: float, nearest: float | None
-  ) -> MissingFrameError:
-    """Makes the error of a frame that was wanted at a time."""
-    got = "none: the video ends before"
+  def __init__(self, path: str, index: int, time: float, nearest: float | None) -> None:
+    self.index = index
+    self.got = "none: the video ends before"
     if nearest is not None:
-      got = f"the nearest one at {nearest:.6f} s, {nearest - wanted:+.6f} s from there"
-    error = cls(f"video: {path}: expected a frame at {wanted:.6f} s, got {got}.")
-    error.index = index
-    error.difference = None if nearest is None else nearest - wanted
-    return error
+      self.got = f"the nearest one {nearest - time:+.6f} s from there"
+    super().__init__(
+      f"video: {path}: expected a frame at {time:.6f} s, got {self.got}."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -393,12 +377,7 @@ class VideoEncoding:
       errors.check_count("VideoEncoding", name, getattr(self, name), least)
 
   def check(self) -> None:
-    """Checks that the codec is there.
-
-    Raises:
-      ImportError: PyAV is not installed.
-      SpecError: there is no such encoder.
-    """
+    """Checks that the codec is there."""
     av = load_av()
     try:
       codec = av.Codec(self.codec, "w")
@@ -475,9 +454,6 @@ class FrameWriter:
       target: .mp4, or a file that can seek.
       fps: frames a second.
       encoding: how; None keeps every bit, by FFV1 in Matroska.
-    Raises:
-      ImportError: PyAV is not installed.
-      SpecError: no such codec.
     """
     av = load_av()
     self._depth = getattr(encoding, "depth", None)
@@ -502,8 +478,6 @@ class FrameWriter:
       pixels: RGB, uint8 [height, width, 3], of even sizes where it is not lossless; and
         where it is, also uint8 or uint16 [height, width, 1]; of depth, [height, width,
         1], float32 in metres or uint16 in millimetres.
-    Raises:
-      SpecError: frames that the codec cannot take.
     """
     av = load_av()
     kind = _frame_format(pixels.dtype, pixels.shape[-1])
@@ -588,14 +562,11 @@ def write_frames(
   """Writes a video of frames, the first at time 0; the file is synced by the caller.
 
   Args:
-    path: of the file, .mp4.
     frames: RGB, uint8 [height, width, 3] each, one or more; even heights and widths.
     fps: frames a second.
     encoding: how; None for `VideoEncoding()`.
   Returns:
     How many frames there were.
-  Raises:
-    SpecError: no such codec, or frames that it cannot take.
   """
   writer = FrameWriter(path, fps, encoding or VideoEncoding())
   try:
@@ -637,12 +608,7 @@ class VideoInfo:
 
   @classmethod
   def read(cls, source: Source) -> VideoInfo:
-    """Looks at the packets of a video.
-
-    Raises:
-      ImportError: PyAV is not installed.
-      RecordError: none that can be read.
-    """
+    """Looks at the packets of a video."""
     av, path = load_av(), _name(source)
     with (
       _explained(path, "a whole video"),
@@ -672,15 +638,11 @@ def cut_video(
   """Cuts frames that follow each other out of a video, without encoding them anew.
 
   Args:
-    source: the file.
     times: seconds of the frames, rising.
     fps: of the video that is made: frame i is at i / fps seconds.
   Returns:
     An .mp4 file; None where these are not whole groups of pictures, so that the frames
     cannot be decoded without others.
-  Raises:
-    ImportError: PyAV is not installed.
-    RecordError: the file cannot be read.
   """
   av, path = load_av(), _name(source)
   wanted, output = np.asarray(times, np.float64), io.BytesIO()
@@ -726,8 +688,6 @@ def join_videos(path: str, parts: Sequence[str]) -> None:
   Args:
     path: of the file to write, .mp4.
     parts: files of one codec, size and rate, as `write_frames` makes them.
-  Raises:
-    RecordError: a part cannot be read.
   """
   av = load_av()
   with (

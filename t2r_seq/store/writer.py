@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.files import Closing, left_behind, make_folders, sync_folder
-from t2r_seq.store import files, layout, manifest, segments, splits, values
+from t2r_seq.store import files, layout, manifest, segments, values
 from t2r_seq.store.files import lock_segment
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit, StoreManifest, check_spec
@@ -26,11 +26,11 @@ class EpisodeWriter(Closing):
   """Appends episodes to one segment of a store; a context manager.
 
   Episodes count once they are committed: data first, then one small file that is
-  replaced in one step. A process that is killed at any moment loses what was not
-  committed and nothing else, and the next writer goes on from there.
+  replaced atomically. A process that is killed at any moment loses only what was not
+  committed, and the next writer resumes there.
 
   Attributes:
-    num_left_out: episodes without a step; nothing could be read of them.
+    num_left_out: episodes without a step.
   """
 
   def __init__(
@@ -40,17 +40,7 @@ class EpisodeWriter(Closing):
     commit_every: int = 1,
     allow_nan: bool = False,
   ) -> None:
-    """Takes the segment; see `EpisodeStore.create` and `EpisodeStore.append`.
-
-    Args:
-      folder: of the segment.
-      manifest: of the store.
-      commit_every: episodes between two commits.
-      allow_nan: accepts NaN and infinity.
-    Raises:
-      StoreError: another writer holds the segment, or it is damaged.
-      OSError: the folder cannot be written.
-    """
+    """Locks the segment; see `EpisodeStore.create` and `EpisodeStore.append`."""
     errors.check_count("EpisodeStore", "commit_every", commit_every)
     columns = manifest.columns
     self._steps_columns = {p: c for p, c in columns.items() if c.is_timed}
@@ -62,7 +52,7 @@ class EpisodeWriter(Closing):
     self._num_steps = self.num_left_out = 0
     self._packer = values.RowPacker(self._steps_columns, allow_nan)
     self._step_paths: tuple[str, ...] = ()
-    self._episode_or_nothing = _EpisodeOrNothing(self)
+    self._episode_or_nothing = _EpisodeOrNothing(self._drop_episode)
     try:
       self._segment: SegmentWriter | None = SegmentWriter(folder, columns)
     except OSError as error:
@@ -71,12 +61,12 @@ class EpisodeWriter(Closing):
 
   @property
   def num_episodes(self) -> int:
-    """Whole episodes in this segment, those not yet committed too."""
+    """Whole episodes in this segment, including those not yet committed."""
     return self._open_segment().num_episodes
 
   @property
   def num_committed(self) -> int:
-    """Episodes in this segment that survive whatever happens."""
+    """Episodes in this segment that survive a crash."""
     return self._open_segment().commit.episodes
 
   def append_episode(self, structure: Any) -> None:
@@ -86,11 +76,11 @@ class EpisodeWriter(Closing):
       structure: [T, ...] values for the paths with a time axis and the context
         features, packed or flat: arrays or tensors of the spec's dtype, Python
         numbers, lists and byte strings; None for an absent optional. For a column of
-        videos frames, or a video of them as a byte string, which is taken as it is.
+        videos frames, or a video of them as a byte string, which is stored unchanged.
     Raises:
       SpecError: the structure does not fit the spec; nothing is appended.
-      OSError: the disk is full or failed; this episode is not appended. Where it was
-        the commit that failed, all episodes since the last one are dropped.
+      OSError: the disk is full or failed; this episode is not appended. If the commit
+        failed, all episodes since the last one are dropped.
     """
     segment = self._open_segment()
     self._check_no_steps("append_episode")
@@ -120,14 +110,13 @@ class EpisodeWriter(Closing):
   def append_step(self, structure: Any) -> None:
     """Appends one step to the episode in progress.
 
-    The step goes to the disk's files at once, so an episode of any length needs
-    little memory.
+    It is written to the files at once, so an episode of any length needs little memory.
 
     Args:
       structure: the values of one step for the paths with a time axis. Optional paths
         are in every step of an episode or in none.
     Raises:
-      SpecError: the step does not fit; it is not appended, the episode goes on.
+      SpecError: the step does not fit; it is not appended, the episode continues.
       OSError: the disk is full or failed; the whole episode in progress is dropped.
     """
     row = self._packer.pack(structure)
@@ -142,25 +131,17 @@ class EpisodeWriter(Closing):
     self._num_steps += 1
 
   def append_steps(self, structure: Any) -> None:
-    """Appends several steps to the episode in progress, as `append_step` does.
+    """Appends several steps, [k, ...], to the episode in progress; see `append_step`.
 
     So an episode that is too large for the memory can be written in blocks.
-
-    Args:
-      structure: [k, ...] values for the paths with a time axis, k >= 1.
-    Raises:
-      SpecError: the steps do not fit; none is appended, the episode goes on.
-      OSError: the disk is full or failed; the whole episode in progress is dropped.
     """
     self._append_steps("append_steps", structure, True)
 
   def end_episode(self, context: Mapping[str, Any] | None = None) -> None:
-    """Ends the episode in progress.
+    """Ends the episode in progress; `context` has the paths without a time axis.
 
-    Args:
-      context: the values of the paths without a time axis.
     Raises:
-      SpecError: there are no steps, or the context does not fit; the episode goes on.
+      SpecError: there are no steps, or the context does not fit; the episode continues.
       OSError: the disk is full or failed; the episode in progress is dropped.
     """
     segment = self._open_segment()
@@ -181,7 +162,7 @@ class EpisodeWriter(Closing):
     self._num_steps = 0
 
   def flush(self) -> None:
-    """Commits all whole episodes: when it returns, they are on the disk.
+    """Commits all whole episodes to the disk.
 
     Raises:
       OSError: the disk is full or failed; what was not committed is dropped.
@@ -194,7 +175,7 @@ class EpisodeWriter(Closing):
       raise files.explain(error, self._folder, self._safe()) from error
 
   def close(self) -> None:
-    """Commits all whole episodes and lets go of the segment.
+    """Commits all whole episodes and releases the segment.
 
     Raises:
       SpecError: an episode is in progress; it is dropped, the others are committed.
@@ -216,7 +197,7 @@ class EpisodeWriter(Closing):
       )
 
   def close_after(self, error: BaseException) -> None:
-    """Keeps whole episodes, whatever went wrong after them."""
+    """Keeps whole episodes after any error."""
     try:
       self.close()
     except (OSError, errors.SpecError) as another:
@@ -253,7 +234,7 @@ class EpisodeWriter(Closing):
     if self.num_episodes - self.num_committed >= self._commit_every:
       self.flush()
 
-  def drop_episode(self, error: BaseException) -> None:
+  def _drop_episode(self, error: BaseException) -> None:
     """Cuts the files back to the last whole episode after an append that failed."""
     self.discard_episode()
     if isinstance(error, OSError):
@@ -264,7 +245,7 @@ class EpisodeWriter(Closing):
       f"The {self.num_committed} committed episodes of segment "
       f"'{os.path.basename(self._folder)}' are safe, and "
       f"{self.num_episodes - self.num_committed} more are still to be committed; what "
-      "came after them was dropped. Make room and go on."
+      "came after them was dropped. Make room and continue."
     )
 
   def _check_no_steps(self, operation: str) -> None:
@@ -289,17 +270,17 @@ class EpisodeWriter(Closing):
 
 
 class _EpisodeOrNothing:
-  """Drops the episode in progress if an append fails."""
+  """Drops the episode in progress if an append fails; cheaper than a generator."""
 
-  def __init__(self, writer: EpisodeWriter) -> None:
-    self._writer = writer
+  def __init__(self, drop: Callable[[BaseException], None]) -> None:
+    self._drop = drop
 
   def __enter__(self) -> None:
     pass
 
   def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
     if error is not None:
-      self._writer.drop_episode(error)
+      self._drop(error)
 
 
 _REMOVED = ".removed."
@@ -308,13 +289,8 @@ _REMOVED = ".removed."
 def merge(folder: str) -> int:
   """Merges all segments into the first; see `EpisodeStore.merge`.
 
-  The episodes are appended to the first segment. The commit that makes them count
-  there also says which segments it replaces, so they stop counting in the same moment.
-
-  Args:
-    folder: of the store.
-  Returns:
-    The number of episodes.
+  The episodes are appended to the first segment. Its commit names the segments that it
+  replaces, so their episodes count here and no longer there from the same moment.
   """
   columns = StoreManifest.read(folder).columns
   names = segments.segment_names(folder)
@@ -349,23 +325,16 @@ def merge(folder: str) -> int:
 
 
 def _renew_splits(folder: str, names: list[str]) -> None:
-  """Has splits number the episodes as they are now: so the merged segment has them."""
+  """Renumbers the splits to the present episodes, as the merged segment has them."""
   commits = [Commit.read(layout.segment_folder(folder, name)) for name in names]
   counts = {n: commit.episodes for n, commit in zip(names, commits, strict=True)}
-  found = splits.read_splits(folder, counts)
+  found = manifest.read_splits(folder, counts)
   if found:
-    splits.write_splits(folder, found, counts)
+    manifest.write_splits(folder, found, counts)
 
 
 def finish(folder: str, segment: str) -> None:
-  """Removes what an interrupted merge left of the segments that it had replaced.
-
-  Args:
-    folder: of the store.
-    segment: that is about to be written; it took over others, or was taken over.
-  Raises:
-    StoreError: the merge is still going on.
-  """
+  """Removes leftovers of an interrupted merge that moved, or filled, a segment."""
   for name, commit in segments.read_commits(folder).items():
     if not commit.replaces or segment not in (name, *commit.replaces):
       continue
@@ -395,7 +364,7 @@ def _check_still_there(folder: str, names: list[str]) -> None:
 
 
 def _remove(folder: str, names: list[str]) -> None:
-  """Removes segments: out of sight first, in one step each, then from the disk."""
+  """Removes segments: hides each by one rename, then deletes it."""
   for name in names:
     if os.path.isdir(layout.segment_folder(folder, name)):
       hidden = f"{_REMOVED}{name}.{uuid.uuid4().hex}"
@@ -410,7 +379,7 @@ def _remove(folder: str, names: list[str]) -> None:
 
 
 def _take_over(writer: SegmentWriter, folder: str, columns: Columns) -> None:
-  """Appends the episodes of a segment; their checksums are compared on the way."""
+  """Appends the episodes of a segment, and compares their checksums."""
   commit = Commit.read(folder)
   if not commit.episodes:
     return
@@ -512,7 +481,7 @@ def _check_segment_name(segment: str) -> None:
 
 
 def _check_vacant(folder: str) -> None:
-  """A create that crashed may go on: its leavings are no store yet."""
+  """Checks that a folder has no store; leftovers of a create that crashed are fine."""
   if not os.path.lexists(folder):
     return
   names = set(os.listdir(folder)) if os.path.isdir(folder) else {"a file"}

@@ -15,7 +15,7 @@ from t2r_seq import data, errors, specs, windows
 from t2r_seq.data.loaders import NumpyBatches
 from t2r_seq.specs import SpecStructure
 from t2r_seq.store import EpisodeStore
-from t2r_seq.store.episode_store import StoreColumns
+from t2r_seq.store.columns import StoreColumns
 from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.windows import Cut, NStep, WindowReader
 from t2r_seq.windows.cut import TRANSITIONS_KEY as KEY

@@ -30,7 +30,7 @@ PATCHED = (
   (records_lib.RecordEpisodesWriter, ("append", "finish")),
   (zarr_group.ZarrWriter, ("append", "finish")),
   (zarr_group._Column, ("_write",)),
-  (robomimic.RobomimicWriter, ("append", "finish", "_write_metadata")),
+  (robomimic.RobomimicWriter, ("append", "finish")),
 )
 
 

@@ -116,12 +116,7 @@ MERGED = {
   ),
   "seconds as float16": ("time", np.arange(3000) / 30, "float64=float16", True),
   "seconds as float32": ("time", np.arange(3000) / 30, "float64=float32", False),
-  "a position on a map": (
-    "obs/x",
-    5e6 + np.arange(50) * 0.02,
-    "float64=float32",
-    True,
-  ),
+  "a position on a map": ("obs/x", 5e6 + np.arange(50) * 0.02, "float64=float32", True),
   "an arm that stands still": ("obs/x", STILL, "float64=float32", False),
   "noise that rises": ("obs/x", np.sort(STILL)[:3], "float64=float32", False),
   "an arm that comes to rest": (
@@ -137,12 +132,7 @@ MERGED = {
     "float64=float16",
     False,
   ),
-  "pressures": (
-    "obs/x",
-    101325 + RNG.normal(0, 1e-3, 50),
-    "float64=float32",
-    False,
-  ),
+  "pressures": ("obs/x", 101325 + RNG.normal(0, 1e-3, 50), "float64=float32", False),
   "counts that begin at 0": (
     "obs/x",
     np.append(0, 1e8 + np.arange(50)),

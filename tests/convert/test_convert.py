@@ -91,10 +91,7 @@ def newer_plan(source):
 
 
 REFUSALS = {
-  "the source changed": (
-    change_source,
-    ["expected the data of the first run"],
-  ),
+  "the source changed": (change_source, ["expected the data of the first run"]),
   "other options": (
     change_options,
     [
@@ -234,10 +231,7 @@ def test_verify_finds_flipped_bytes_on_both_sides(data):
 
 DAMAGED = {
   "x.tfrecord": ("x.tfrecord", r"record \d of x.tfrecord .*flipped bits"),
-  "x.zarr": (
-    "x.zarr/data/obs_image/0.0.0.0",
-    r"episode \d.*: obs/image: expected",
-  ),
+  "x.zarr": ("x.zarr/data/obs_image/0.0.0.0", r"episode \d.*: obs/image: expected"),
 }
 
 

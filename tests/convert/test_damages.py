@@ -380,7 +380,7 @@ FORMATS = {
     {
       FOREIGN: (
         text("meta/info.json", b"[1]"),
-        r"own/meta/info.json: expected the JSON description.*got a list",
+        r"own/meta/info.json: expected the JSON description.*got \[1\]",
       ),
       CUT: (
         cut(PARQUET),

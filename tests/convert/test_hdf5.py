@@ -91,10 +91,7 @@ def test_into_a_store_and_out_again(data):
   assert report.notes[1].startswith("2 next_obs are the next obs")
   data.assert_episodes("back", [want_episode(name) for name in LENGTHS])
   assert store.EpisodeStore("back").metadata == {
-    "robomimic": {
-      "attrs": {"env_args": ENV_ARGS},
-      "demos": list(LENGTHS),
-    }
+    "robomimic": {"attrs": {"env_args": ENV_ARGS}, "demos": list(LENGTHS)}
   }
   assert store.EpisodeStore("back").splits == {"train": [0, 3], "valid": [1]}
   convert.convert("back", "y.hdf5")

@@ -314,7 +314,7 @@ REFUSED = {
   "index": (
     dict(fps=5),
     {"index": Spec((), tf.int64, "i", is_sequence=True)},
-    "index: expected a path that is none of LeRobot's own.*--drop index",
+    "index: expected another path than LeRobot's own.*--drop index",
   ),
   "one key": (
     dict(fps=5),

@@ -293,11 +293,7 @@ SPANS = {
     r"0.8000 s to 0.9000 s, and 0.3000 s to 0.9000 s of episode 1. Correct from_timest",
   ),
   "its neighbour": (([0, 0, -1, 0],), 1, "and 0.8000 s to 0.9000 s of episode 2"),
-  "its start alone": (
-    ([0, -1, 0, 0], [0, 0, 0, 0]),
-    1,
-    "that no other episode",
-  ),
+  "its start alone": (([0, -1, 0, 0], [0, 0, 0, 0]), 1, "that no other episode"),
   "the first of them is late": (([1, 0, 0, 0],), 0, "of episode 1"),
   "it ends late": (
     ([0, 0, 0, 0], [0, 0, 0, 1]),

@@ -617,7 +617,7 @@ BAD_TIMES = {
     "log",
     "/cam",
     [*RISING[:4], 2**63 // MS + 1],
-    "message 4: expected a log time below 2\\*\\*63 ns",
+    "message 4: expected log times below 2\\*\\*63 ns",
   ),
 }
 

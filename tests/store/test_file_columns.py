@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
-from t2r_seq.store.episode_store import StoreColumns
-from t2r_seq.store.file_columns import FileColumns
+from t2r_seq.store.columns import FileColumns, StoreColumns
 
 Spec = specs.ExtendedTensorSpec
 DTYPES = (

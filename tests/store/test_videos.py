@@ -14,7 +14,7 @@ import tensorflow as tf
 from t2r_seq import data, errors, policies, preprocessors, specs, store
 from t2r_seq.cli import main
 from t2r_seq.store import layout, segments, values, videos
-from t2r_seq.store.file_columns import FileColumns
+from t2r_seq.store.columns import FileColumns
 
 Spec = specs.ExtendedTensorSpec
 FPS = 10
