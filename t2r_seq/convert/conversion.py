@@ -233,36 +233,25 @@ class _Plan:
   ) -> _Plan:
     """Sorts the options by the part that uses them."""
     names = _names(sources)
-    for name in names:
-      if os.path.realpath(name) == os.path.realpath(path):
-        raise errors.ConversionError(
-          f"convert: {path}: expected another place than the source, got the source."
-        )
+    if os.path.realpath(path) in map(os.path.realpath, names):
+      raise errors.ConversionError(
+        f"convert: {path}: expected another place than the source, got the source."
+      )
     readers: list[registry.Format] = []
-    if source_format is not None:
-      readers = [registry.get_format(source_format)]
-    elif not isinstance(sources, Episodes):
-      readers = [registry.find_format(name) for name in names]
-    read = {each.format for each in [sources] if isinstance(each, Episodes)}
-    read |= {each.name for each in readers}
+    if not isinstance(sources, Episodes):
+      readers = [registry.find_format(name, source_format) for name in names]
+    read = {each.name for each in readers}
+    if isinstance(sources, Episodes):
+      read = {sources.format}
     target = _destination_format(path, format, read)
     given = {name: value for name, value in options.items() if value is not None}
     readable = {name for each in readers for name in each.options} - {*_OWN, "spec"}
-    known = {*_OWN, *target.writer_options, *readable}
-    unknown = [
-      errors.Mismatch(
-        name,
-        f"an option of {errors.listing(known, limit=30)}",
-        f"'{name}'",
-        errors.nearest(name, known),
-      )
-      for name in given
-      if name not in known
-    ]
-    if unknown:
-      raise errors.mismatch_error(
-        f"convert: {path}: from {errors.listing(read)} to {target.name}", unknown
-      )
+    registry.check_options(
+      f"convert: {path}",
+      f"a conversion from {errors.listing(read)} to {target.name}",
+      given,
+      {*_OWN, *target.writer_options, *readable},
+    )
     own = {*_OWN} - target.writer_options
     edits = {name: _edit_values(name, given[name]) for name in own if name in given}
     others = {n: _as_json(value) for n, value in given.items() if n not in own}
@@ -362,9 +351,7 @@ class _Plan:
   def _open_part(
     self, name: str, dropped: views.Dropped, split: str | None, numbers: Any
   ) -> Episodes:
-    chosen = registry.find_format(name)
-    if self.source_format is not None:
-      chosen = registry.get_format(self.source_format)
+    chosen = registry.find_format(name, self.source_format)
     options = {n: v for n, v in self.reading.items() if n in chosen.options}
     wanted = None
     if self.spec is not None:

@@ -254,7 +254,7 @@ def open_episodes(
   path = os.fspath(path)
   chosen = find_format(path, format)
   given = {name: value for name, value in options.items() if value is not None}
-  _check_options(f"open_episodes: {path}", chosen.name, given, chosen.options)
+  check_options(f"open_episodes: {path}", chosen.name, given, chosen.options)
   if split is not None and chosen.splits_by_file:
     given["split"], split = split, None
   dropped = drop if isinstance(drop, views.Dropped) else views.Dropped(drop)
@@ -296,17 +296,16 @@ def as_episodes(
   return open_episodes(path, chosen.name, **options)
 
 
-def _check_options(
-  operation: str, name: str, given: Mapping[str, Any], known: Iterable[str]
+def check_options(
+  operation: str, name: str, given: Iterable[str], known: Iterable[str]
 ) -> None:
+  """Checks that options are those of a format, or of what `name` says."""
   known = sorted(known)
+  want = (
+    f"an option of {name}, of {errors.listing(known, 30)}" if known else "no option"
+  )
   found = [
-    errors.Mismatch(
-      option,
-      f"an option of {name}, of {errors.listing(known)}" if known else "no option",
-      f"'{option}'",
-      errors.nearest(option, known),
-    )
+    errors.Mismatch(option, want, f"'{option}'", errors.nearest(option, known))
     for option in given
     if option not in known
   ]
@@ -351,7 +350,7 @@ def open_writer(
   path = os.fspath(path)
   chosen = written_format(path, format)
   given = {name: value for name, value in options.items() if value is not None}
-  _check_options(f"write: {path}", chosen.name, given, chosen.writer_options)
+  check_options(f"write: {path}", chosen.name, given, chosen.writer_options)
   assert chosen.writer is not None
   return chosen.writer(path, episodes, **given)
 

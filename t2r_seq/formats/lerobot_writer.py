@@ -250,6 +250,8 @@ class LeRobotWriter(EpisodeWriter):
     self._known: dict[str, Any] = known if isinstance(known, dict) else {}
     self._tasks: list[str] = [str(task) for task in self._known.get("tasks", [])]
     self._episodes: list[dict[str, Any]] = []
+    self._stats: list[dict[str, dict[str, Any]]] = []
+    self._codecs: dict[str, str] = {}
     self._num_steps = 0
     self._histograms: dict[str, np.ndarray] = {}
     self._staging = Staging(path)
@@ -290,7 +292,8 @@ class LeRobotWriter(EpisodeWriter):
     row = {EPISODE_INDEX: number, "tasks": list(dict.fromkeys(texts)), "length": length}
     row |= {"dataset_from_index": first, "dataset_to_index": first + length}
     row |= _chunk_and_file("data/", self._place)
-    self._episodes.append({"row": row, "stats": stats})
+    self._episodes.append(row)
+    self._stats.append(stats)
     self._num_steps += length
 
   def _write_rows(self, table: Any) -> None:
@@ -360,7 +363,14 @@ class LeRobotWriter(EpisodeWriter):
   def finish(self) -> None:
     """Joins the videos, writes the metadata, and publishes the dataset."""
     self._close_rows()
-    _Completion(self).run()
+    for column in self._columns:
+      if column.feature.dtype == VIDEO:
+        self._join_videos(column.feature.key)
+    self._write_stats()
+    self._write_episodes()
+    self._write_tasks()
+    self._write_info()
+    self._write_extra()
     self._staging.publish("dataset")
 
   def close(self) -> None:
@@ -421,35 +431,14 @@ class LeRobotWriter(EpisodeWriter):
     arrays = [column.to_arrow(rows[column.feature.key]) for column in columns]
     return pyarrow.Table.from_arrays(arrays, schema=schema)
 
-
-class _Completion:
-  """Writes what the last episode completes: videos, statistics, metadata."""
-
-  def __init__(self, target: LeRobotWriter) -> None:
-    self._target = target
-    self._episodes = target._episodes
-    self._table = [episode["row"] for episode in target._episodes]
-    self._codecs: dict[str, str] = {}
-
-  def run(self) -> None:
-    """Writes all files."""
-    for column in self._target._columns:
-      if column.feature.dtype == VIDEO:
-        self._join_videos(column.feature.key)
-    self._write_stats()
-    self._write_episodes()
-    self._write_tasks()
-    self._write_info()
-    self._write_extra()
-
   def _join_videos(self, key: str) -> None:
     parts: list[list[int]] = []
     size, before = 0, None
     for number in range(len(self._episodes)):
-      video = self._target._video(key, number)
+      video = self._video(key, number)
       num_bytes = os.path.getsize(video)
       # Videos that were copied may differ from one episode to the next.
-      codec = videos.VideoInfo.read(video).codec if self._target._kept_videos else None
+      codec = videos.VideoInfo.read(video).codec if self._kept_videos else None
       if codec is not None:
         self._codecs.setdefault(key, _CODEC_NAMES.get(codec[0], codec[0]))
       if not parts or size + num_bytes > _VIDEO_MB * 2**20 or codec != before:
@@ -457,14 +446,14 @@ class _Completion:
         size, before = 0, codec
       parts[-1].append(number)
       size += num_bytes
-    fps = self._target._fps
+    fps = self._fps
     for place, numbers in enumerate(parts):
       path = _VIDEO_PATH.format(video_key=key, **_chunk_and_file("", place))
-      names = [self._target._video(key, number) for number in numbers]
-      videos.join_videos(self._target._name(path), names)
+      names = [self._video(key, number) for number in numbers]
+      videos.join_videos(self._name(path), names)
       first = 0
       for number in numbers:
-        row = self._table[number]
+        row = self._episodes[number]
         end = first + row["length"]
         row |= _chunk_and_file(f"videos/{key}/", place)
         times = {"from_timestamp": first / fps, "to_timestamp": end / fps}
@@ -474,25 +463,25 @@ class _Completion:
   def _write_stats(self) -> None:
     """Adds each episode's statistics to its row; writes those of all of them."""
     joined = {}
-    for key in self._episodes[0]["stats"]:
-      measured = [episode["stats"][key] for episode in self._episodes]
-      for row, found in zip(self._table, measured, strict=True):
+    for key in self._stats[0]:
+      measured = [stats[key] for stats in self._stats]
+      for row, found in zip(self._episodes, measured, strict=True):
         row |= {f"stats/{key}/{name}": value for name, value in found.items()}
-      if (histogram := self._target._histograms.get(key)) is not None:
+      if (histogram := self._histograms.get(key)) is not None:
         count = sum(found["count"][0] for found in measured)
-        (column,) = (c for c in self._target._columns if c.feature.key == key)
-        joined[key] = _of_histogram(histogram, count, self._target._levels(column))
+        (column,) = (c for c in self._columns if c.feature.key == key)
+        joined[key] = _of_histogram(histogram, count, self._levels(column))
       else:
         joined[key] = _merge(measured, self._values(key))
     self._write_json(lerobot_folder.STATS, joined)
 
   def _values(self, key: str) -> np.ndarray:
     """Reads a key's values of all episodes, or evenly spaced ones of very many."""
-    every = -(-sum(row["length"] for row in self._table) // _MAX_RANKED)
-    (column,) = (c for c in self._target._stored() if c.feature.key == key)
+    every = -(-sum(row["length"] for row in self._episodes) // _MAX_RANKED)
+    (column,) = (c for c in self._stored() if c.feature.key == key)
     found = []
-    for place in range(self._target._place + 1):
-      name = self._target._data_file(place)
+    for place in range(self._place + 1):
+      name = self._data_file(place)
       rows = lerobot_folder.load_parquet().read_table(name, columns=[key])[key]
       values = lerobot_folder.to_numpy(rows.combine_chunks(), column.feature)
       found.append(values[::every])
@@ -502,18 +491,18 @@ class _Completion:
     import pyarrow
 
     place = {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
-    columns = {name: [row[name] for row in self._table] for name in self._table[0]} | {
-      name: [0] * len(self._table) for name in place
-    }
+    columns = {
+      name: [row[name] for row in self._episodes] for name in self._episodes[0]
+    } | {name: [0] * len(self._episodes) for name in place}
     table = pyarrow.table(columns)
-    name = self._target._name(_EPISODES_PATH)
+    name = self._name(_EPISODES_PATH)
     lerobot_folder.load_parquet().write_table(table, name, row_group_size=_CHUNK_FILES)
 
   def _write_tasks(self) -> None:
     """Writes the tasks as pandas would, with the texts as its index."""
     import pyarrow
 
-    tasks = self._target._tasks
+    tasks = self._tasks
     table = pyarrow.table({TASK_INDEX: list(range(len(tasks))), TASK: tasks})
     text = {"pandas_type": "unicode", "numpy_type": "object"}
     index = {"name": TASK, "field_name": TASK, **text, "metadata": None}
@@ -528,31 +517,29 @@ class _Completion:
       "pandas_version": "2.2.0",
     }
     table = table.replace_schema_metadata({b"pandas": json.dumps(described).encode()})
-    lerobot_folder.load_parquet().write_table(
-      table, self._target._name(lerobot_folder.TASKS)
-    )
+    lerobot_folder.load_parquet().write_table(table, self._name(lerobot_folder.TASKS))
 
   def _write_info(self) -> None:
-    target, count = self._target, len(self._episodes)
-    fps = target._fps
+    count = len(self._episodes)
+    fps = self._fps
     if fps == int(fps):
       fps = int(fps)
-    features = {c.feature.key: self._describe(c, fps) for c in target._columns}
+    features = {c.feature.key: self._describe(c, fps) for c in self._columns}
     for key in DERIVED:
-      dtype = target._derived_dtype(key).name
+      dtype = self._derived_dtype(key).name
       features[key] = {"dtype": dtype, "shape": [1], "names": None}
-    has_videos = any(c.feature.dtype == VIDEO for c in target._columns)
+    has_videos = any(c.feature.dtype == VIDEO for c in self._columns)
     info = {
       "codebase_version": "v3.0",
-      "robot_type": target._known.get("robot_type"),
+      "robot_type": self._known.get("robot_type"),
       "total_episodes": count,
-      "total_frames": target._num_steps,
-      "total_tasks": len(target._tasks),
+      "total_frames": self._num_steps,
+      "total_tasks": len(self._tasks),
       "chunks_size": _CHUNK_FILES,
       "data_files_size_in_mb": _DATA_MB,
       "video_files_size_in_mb": _VIDEO_MB,
       "fps": fps,
-      "splits": _ranges(target.episodes.splits) or {"train": f"0:{count}"},
+      "splits": _ranges(self.episodes.splits) or {"train": f"0:{count}"},
       "data_path": _DATA_PATH,
       "video_path": _VIDEO_PATH if has_videos else None,
       "features": features,
@@ -561,13 +548,13 @@ class _Completion:
 
   def _describe(self, column: _Column, fps: float) -> dict[str, Any]:
     feature = column.feature
-    names = self._target._known.get("names")
+    names = self._known.get("names")
     known = names.get(feature.key) if isinstance(names, dict) else None
     shape = list(feature.shape)
     found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": known}
     if feature.dtype in (VIDEO, IMAGE):
       found["names"] = ["height", "width", "channels"]
-    encoding = self._target._encoding
+    encoding = self._encoding
     if feature.dtype == VIDEO and encoding is not None:
       found["info"] = {
         "video.height": feature.shape[0],
@@ -580,7 +567,7 @@ class _Completion:
         "video.channels": feature.shape[2],
         "has_audio": False,
       }
-    if (depth := self._target._depth(column)) is not None:
+    if (depth := self._depth(column)) is not None:
       found["info"] |= {
         "video.codec": _CODEC_NAMES["libx265"],
         "video.pix_fmt": videos.DEPTH_FORMAT,
@@ -593,27 +580,24 @@ class _Completion:
 
   def _write_extra(self) -> None:
     """Writes paths, specs and metadata, for which the format has no place."""
-    target = self._target
-    keys = {column.path: column.feature.key for column in target._columns}
-    if target._of_task is not None:
-      keys[target._of_task] = TASK
-    if target._of_clock is not None:
-      keys[target._of_clock] = TIMESTAMP
-    extra = {"keys": keys, "spec": json.loads(target._spec.to_json())}
-    if target._kept_videos:
-      kept = target._kept_videos.items()
+    keys = {column.path: column.feature.key for column in self._columns}
+    if self._of_task is not None:
+      keys[self._of_task] = TASK
+    if self._of_clock is not None:
+      keys[self._of_clock] = TIMESTAMP
+    extra = {"keys": keys, "spec": json.loads(self._spec.to_json())}
+    if self._kept_videos:
+      kept = self._kept_videos.items()
       extra["videos"] = {path: how.to_json_dict() for path, how in kept}
-    if target._of_clock is not None:
+    if self._of_clock is not None:
       # Frame i of a video is that of step i, for any clock.
       extra["frames_by"] = "index"
-    if splits := target.episodes.splits:
+    if splits := self.episodes.splits:
       extra["splits"] = {name: [*map(int, splits[name])] for name in splits}
-    self._write_json(
-      lerobot_folder.EXTRA, {**extra, "metadata": dict(target._metadata)}
-    )
+    self._write_json(lerobot_folder.EXTRA, {**extra, "metadata": dict(self._metadata)})
 
   def _write_json(self, name: str, value: Any) -> None:
-    with open(self._target._name(name), "w", encoding="utf-8") as file:
+    with open(self._name(name), "w", encoding="utf-8") as file:
       json.dump(value, file, indent=4)
 
 

@@ -19,14 +19,14 @@ _BUFFER_BYTES = 1 << 20
 class AppendFile:
   """A file that grows at its end, and can be cut back to any earlier length.
 
-  Nothing is promised to be on disk before `sync` has returned.
+  Only `sync` guarantees that bytes are on the disk.
   """
 
   def __init__(self, path: str, size: int, executor: futures.Executor) -> None:
     """Opens the file, or makes it, and cuts it to `size` bytes.
 
     Args:
-      size: committed bytes; what lies past them is dropped.
+      size: committed bytes; later ones are dropped.
       executor: computes checksums while bytes are written.
     """
     self.path = path
@@ -43,15 +43,11 @@ class AppendFile:
 
   @property
   def size(self) -> int:
-    """Bytes so far, those that are still buffered too."""
+    """Bytes so far, including buffered ones."""
     return self._written + len(self._pending)
 
   def append(self, data: Any) -> None:
-    """Appends bytes.
-
-    Args:
-      data: bytes, or a contiguous uint8 array.
-    """
+    """Appends bytes, or a contiguous uint8 array."""
     if len(self._pending) + len(data) < _BUFFER_BYTES:
       self._pending.extend(data)
       return
@@ -62,7 +58,7 @@ class AppendFile:
       self._write(memoryview(data))
 
   def checksum(self) -> int:
-    """Returns the CRC-32 of what was appended since the last `start_checksum`."""
+    """Returns the CRC-32 of the bytes since the last `start_checksum`."""
     if self._num_summed < len(self._pending):
       with memoryview(self._pending) as view:
         self._crc32 = zlib.crc32(view[self._num_summed :], self._crc32)
@@ -70,11 +66,11 @@ class AppendFile:
     return self._crc32
 
   def start_checksum(self) -> None:
-    """Starts another checksum, of what is appended from now on."""
+    """Starts another checksum."""
     self._crc32, self._num_summed = 0, len(self._pending)
 
   def truncate(self, size: int) -> None:
-    """Drops what was appended past `size` bytes; `start_checksum` must follow."""
+    """Cuts the file to `size` bytes; `start_checksum` must follow."""
     if size >= self._written:
       del self._pending[size - self._written :]
       return
@@ -84,14 +80,14 @@ class AppendFile:
     os.ftruncate(self._descriptor, size)
 
   def sync(self) -> None:
-    """Returns when all that was appended is on the disk."""
+    """Waits until all bytes are on the disk."""
     self._spill()
     if self._is_dirty:
       os.fsync(self._descriptor)
       self._is_dirty = False
 
   def close(self) -> None:
-    """Closes the file; what is not synced may be lost."""
+    """Closes the file; unsynced bytes may be lost."""
     if self._descriptor >= 0:
       os.close(self._descriptor)
       self._descriptor = -1
@@ -102,7 +98,7 @@ class AppendFile:
       try:
         self._write(memoryview(pending))
       except OSError:
-        # What was not written stays, so that `size` and `truncate` stay right.
+        # Unwritten bytes stay, so that `size` and `truncate` stay right.
         self._pending = pending[len(pending) - self._unwritten :]
         self._num_summed = len(self._pending)
         raise
@@ -120,36 +116,27 @@ class AppendFile:
         self._written += count
         self._unwritten -= count
     finally:
-      # Both release the GIL: one costs no time beside the other.
+      # Both release the GIL, and run in parallel.
       self._crc32 = checksum.result() if checksum else self._crc32
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
-  """Views an array as its little-endian bytes, [n] uint8; copies only if it must."""
+  """Views an array as its little-endian bytes, [n] uint8; copies only other orders."""
   array = np.ascontiguousarray(array)
   array = array.astype(array.dtype.newbyteorder("<"), copy=False)
   return array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
 
 
 def explain(error: OSError, place: str, hint: str) -> OSError:
-  """Rebuilds an error of the operating system so that it says what to do.
-
-  Args:
-    error: of any errno; the class follows from it.
-    place: the file or folder.
-    hint: what is safe, and what to do.
-  Returns:
-    The error, to be raised by the caller from the original one.
-  """
+  """Returns an error of the operating system with a place and a hint."""
   reason = error.strerror or str(error)
   return OSError(error.errno, f"EpisodeStore: {place}: {reason}. {hint}")
 
 
 def lock_segment(folder: str) -> files.FileLock:
-  """Holds a segment for one writer; a process that dies lets go of it.
+  """Locks the folder of a segment for one writer, until it or its process ends.
 
-  Returns:
-    The lock.
+  The folder is made if it is missing, or a merge removes it meanwhile.
   """
 
   def refusal(holder: str) -> errors.StoreError:
@@ -167,5 +154,5 @@ def lock_segment(folder: str) -> files.FileLock:
 
 
 def is_locked(folder: str) -> bool:
-  """Whether a writer holds the segment just now."""
+  """Whether a writer has locked the segment."""
   return files.is_locked(os.path.join(folder, layout.LOCK))

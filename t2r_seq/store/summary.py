@@ -1,4 +1,4 @@
-"""What a store holds, in numbers; and what it would hold with stacked frames."""
+"""Sizes and counts of a store; and its size with stacked frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ColumnSummary:
     row_shape: of one row; of byte strings and encoded images, how many there are.
     is_per_step: whether there is a row for each step; otherwise for each episode.
     num_rows: of all segments.
-    num_bytes: of all files of the column, what counts of them.
+    num_bytes: committed bytes of all files of the column.
     value_bytes: of the values alone, without offsets and rows of absent optionals.
     num_present: episodes that have the path; None where it is not optional.
   """
@@ -45,15 +45,15 @@ class ColumnSummary:
 
 @dataclasses.dataclass(frozen=True)
 class WindowSummary:
-  """What windows of a store there are, and what they would take if they were stored.
+  """The windows of a store, and their size if they were stored.
 
   Attributes:
     padding: 'drop', 'repeat' or 'zero'.
     num_windows: of all episodes.
     num_too_short: episodes without a window.
     stacked_bytes: of the values, with each window stored; encoded images and strings
-      count with their mean size.
-    flat_bytes: of the same paths as they are in the store.
+      have their mean size.
+    flat_bytes: of the same paths in the store.
   """
 
   padding: str
@@ -64,20 +64,20 @@ class WindowSummary:
 
   @property
   def ratio(self) -> float:
-    """How many times as much stacked data is."""
+    """Stacked size by flat size."""
     return self.stacked_bytes / max(self.flat_bytes, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class StoreSummary:
-  """What a store holds.
+  """Columns, episodes and windows of a store.
 
   Attributes:
     path: of the folder.
     columns: in the order of the specs.
-    segments: by name, (episodes, steps, bytes that count).
+    segments: by name, (episodes, steps, committed bytes).
     lengths: steps of each episode, int64 [episodes].
-    disk_bytes: of all files of the store, what is not committed included.
+    disk_bytes: of all files of the store, uncommitted bytes included.
     span: smallest and largest offset that the windows read.
     windows: under each padding.
     metadata: the user's own.
@@ -107,10 +107,8 @@ def summarize_store(
 
   Args:
     path: of the folder.
-    spec: specs of windows, with time offsets, that the store is to give; None counts
-      stacks of 4 frames of every path with a time axis.
-  Returns:
-    The summary.
+    spec: specs of windows, with time offsets; None counts stacks of 4 frames of every
+      path with a time axis.
   Raises:
     StoreError: no store, or a damaged or newer one.
     SpecError: the store does not fit the specs; every difference is named.

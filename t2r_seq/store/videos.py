@@ -1,8 +1,8 @@
 """Video files by PyAV: frames at given times, exactly, and files of frames.
 
-A decoder gives frames in the order in which they are shown, from a key frame on. So
-reading means: to seek to the key frame at or before the first frame that is wanted, to
-decode on, and to tell each frame by its own time stamp, never by counting.
+A decoder gives frames in the order in which they are shown, from a key frame. Reading
+seeks to the key frame at or before the first frame, decodes from there, and identifies
+each frame by its time stamp, never by counting.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ import numpy as np
 
 from t2r_seq import errors, imports
 
-# As far as LeRobot lets a frame be from where it is looked for; its own files keep to
-# some 1e-7 s.
+# LeRobot's tolerance for the time of a frame; its files keep to some 1e-7 s.
 TOLERANCE = 1e-4
 # Of the videos that are written: what every player and decoder has.
 PIXEL_FORMAT = "yuv420p"
-# Where the key frame that a seek found comes after the frame that is looked for.
+# If the key frame of a seek comes after the frame.
 _SEEK_BACK = 1.0
-# What is read of a file at once.
+# Read of a file at once.
 _IO_BYTES = 1 << 17
 # Ticks of a second in files that are written: of every usual rate a multiple.
 _TIME_BASE = 90000
@@ -39,7 +38,7 @@ def load_av(extra: str = "video") -> Any:
   return imports.load_extra("av", extra)
 
 
-# Of videos of depth: LeRobot's codes have 12 bits.
+# Videos of depth: LeRobot's codes have 12 bits.
 DEPTH_CODES = 4096
 DEPTH_FORMAT = "gray12le"
 
@@ -49,15 +48,14 @@ DEPTH_FORMAT = "gray12le"
 class DepthQuantizer:
   """Maps depth to the 12-bit codes of a video, as LeRobot's depth cameras do.
 
-  Depth is float32 in metres or uint16 in millimetres. What lies outside of the range
-  becomes its nearest end.
+  Depth is float32 in metres or uint16 in millimetres, and clipped to the range.
 
   Attributes:
     depth_min: metres of code 0.
     depth_max: metres of code 4095.
     shift: metres that are added before the logarithm.
-    use_log: codes are evenly spaced in the logarithm, finer where it is near; otherwise
-      in metres.
+    use_log: codes are evenly spaced in the logarithm, finer when near; otherwise in
+      metres.
   """
 
   depth_min: float = 0.01
@@ -84,11 +82,7 @@ class DepthQuantizer:
     return _depth_table(self, np.dtype(dtype))[codes]
 
   def to_codes(self, depth: np.ndarray) -> np.ndarray:
-    """Returns the nearest codes, uint16, of depth in metres or millimetres.
-
-    Raises:
-      SpecError: depth that is not finite.
-    """
+    """Returns the nearest codes, uint16, of finite depth in metres or millimetres."""
     metres = depth.astype(np.float64)
     if not np.all(np.isfinite(metres)):
       raise errors.SpecError(
@@ -120,7 +114,7 @@ def _depth_table(quantizer: DepthQuantizer, dtype: np.dtype) -> np.ndarray:
 
 
 def _depth_codes(path: str, frame: Any) -> np.ndarray:
-  """Returns the 12-bit codes of a frame: its luma as stored, [height, width].
+  """Returns the 12-bit codes of a frame: its stored luma, [height, width].
 
   A conversion to another pixel format would scale them: of YUV by its colour range.
   """
@@ -160,22 +154,23 @@ def read_frames(
 ) -> np.ndarray:
   """Decodes the frames of a video that are shown at given times.
 
-  What lies between the first and the last of them is decoded once, from the key frame
-  before the first on: of an episode, or of a window, whole groups of pictures.
+  All frames between the first and the last of them are decoded once.
 
   Args:
     times: seconds from the start of the file, rising, one or more.
-    out: where the frames go, [len(times), height, width, channels]: uint8 of three
-      channels or one, or uint16 of one; None makes room for RGB.
-    seek_after: seconds between two times from which on what lies between them is not
-      decoded; None decodes it.
-    num_threads: of the decoder; None leaves it to that.
-    depth: of a video of depth: `out` is float32 in metres or uint16 in millimetres, of
-      one channel.
+    out: array for the frames, [len(times), height, width, channels]: uint8 of three
+      channels or one, or uint16 of one; None for RGB.
+    seek_after: seconds between two times from which the frames between are skipped by
+      seeking; None decodes them.
+    num_threads: of the decoder.
+    depth: quantiser of a video of depth: `out` is float32 in metres or uint16 in
+      millimetres, of one channel.
     tolerance: seconds that the nearest frame may be from a time.
   Returns:
     The frames; without `out` RGB, uint8 [len(times), height, width, 3], or depth,
     float32 [len(times), height, width, 1].
+  Raises:
+    RecordError: a video that cannot be decoded, or a frame is missing.
   """
   av = load_av()
   wanted, path = np.asarray(times, np.float64), _name(source)
@@ -192,7 +187,7 @@ def read_frames(
 
 @contextlib.contextmanager
 def _explained(path: str, expected: str) -> Iterator[None]:
-  """Turns what PyAV raises for a damaged file into a RecordError that names it."""
+  """Explains PyAV's errors of damaged files."""
   try:
     yield
   except (errors.SpecError, ImportError):
@@ -219,7 +214,7 @@ def _name(source: Source) -> str:
 
 
 def _frame_format(dtype: np.dtype, num_channels: int) -> str:
-  """Returns what ffmpeg calls the frames of an array."""
+  """Returns ffmpeg's name of the frames of an array."""
   if dtype == np.uint16:
     return "gray16le"
   return "gray" if num_channels == 1 else "rgb24"
@@ -251,14 +246,14 @@ class _Reading:
     self._depth = depth
     self._times = times
     self._frames = out
-    # One for all frames: it keeps its tables.
+    # One for all frames: it caches its tables.
     self._reformatter = load_av().video.reformatter.VideoReformatter()
 
   def run(self, seek_after: float) -> np.ndarray:
     """Returns the frames.
 
-    Where a group of pictures is open, some of its frames need those before it: what is
-    missed after a seek is looked for from further back.
+    In an open group of pictures some frames need those before it: after a seek, missing
+    frames are read again from further back.
     """
     breaks = np.flatnonzero(np.diff(self._times) > seek_after) + 1
     for part in np.split(np.arange(len(self._times)), breaks):
@@ -276,7 +271,7 @@ class _Reading:
     return self._frames
 
   def _read(self, start: float, count: int, end: int) -> None:
-    """Decodes frames from a key frame at or before a time on."""
+    """Decodes frames from a key frame at or before a time."""
     before: Any = None
     for frame in self._decode(start):
       while frame.time >= (wanted := float(self._times[count])) - self._exact:
@@ -360,11 +355,11 @@ class VideoEncoding:
   """How frames become videos.
 
   Attributes:
-    codec: of ffmpeg: 'libsvtav1' (as LeRobot has it), 'libx264' or 'libx265'.
+    codec: of ffmpeg: 'libsvtav1' (LeRobot's), 'libx264' or 'libx265'.
     gop: frames from one key frame to the next: small ones make windows cheap to read,
       large ones make small files.
     quality: the crf of the codec, lower is better: 0 to 51, of AV1 to 63.
-    preset: of the codec; None for its own, of libsvtav1 8.
+    preset: of the codec; None for its default, and 8 for libsvtav1.
   """
 
   codec: str = "libsvtav1"
@@ -377,7 +372,7 @@ class VideoEncoding:
       errors.check_count("VideoEncoding", name, getattr(self, name), least)
 
   def check(self) -> None:
-    """Checks that the codec is there."""
+    """Checks that PyAV has the codec."""
     av = load_av()
     try:
       codec = av.Codec(self.codec, "w")
@@ -395,7 +390,7 @@ class VideoEncoding:
 
   @property
   def options(self) -> dict[str, str]:
-    """What the codec is told."""
+    """The options of the codec."""
     options = {"g": str(self.gop), "crf": str(self.quality)}
     preset = self.preset or {"libsvtav1": "8"}.get(self.codec)
     if preset is not None:
@@ -413,8 +408,8 @@ class VideoOptions(VideoEncoding):
   Attributes:
     fps: frames a second: step i is the frame at i / fps seconds.
     unit: of the values of a depth image, such as 'mm'; for people.
-    depth: of an 'mp4' of depth: how float32 in metres, or uint16 in millimetres, of one
-      channel become codes, which are kept exactly, by HEVC.
+    depth: quantiser of an 'mp4' of depth, float32 in metres or uint16 in millimetres of
+      one channel; HEVC keeps the codes exactly.
   """
 
   fps: float = 30.0
@@ -437,23 +432,20 @@ class VideoOptions(VideoEncoding):
 
   @classmethod
   def from_json_dict(cls, fields: Mapping[str, Any]) -> VideoOptions:
-    """Makes the options of what `to_json_dict` has given."""
+    """Reads the fields from JSON; see `to_json_dict`."""
     depth = fields.get("depth")
     return cls(**{**fields, "depth": DepthQuantizer(**depth) if depth else None})
 
 
 class FrameWriter:
-  """Encodes frames that come one by one to a video; the first is at time 0."""
+  """Encodes frames one by one to a video; the first is at time 0."""
 
   def __init__(
     self, target: Source, fps: float, encoding: VideoEncoding | None = None
   ) -> None:
-    """Opens the file; it is synced by the caller.
+    """Opens an .mp4 file, or a file that can seek; the caller syncs it.
 
-    Args:
-      target: .mp4, or a file that can seek.
-      fps: frames a second.
-      encoding: how; None keeps every bit, by FFV1 in Matroska.
+    Without an encoding every bit is kept, by FFV1 in Matroska.
     """
     av = load_av()
     self._depth = getattr(encoding, "depth", None)
@@ -464,7 +456,7 @@ class FrameWriter:
     av.logging.set_libav_level(av.logging.ERROR)
     self._path, self._encoding = _name(target), encoding
     self._rate = fractions.Fraction(fps).limit_denominator(1001)
-    # The encoder SVT-AV1 speaks about itself where it is made.
+    # SVT-AV1 prints about itself when it is made.
     os.environ.setdefault("SVT_LOG", "1")
     kind = "matroska" if encoding is None else "mp4"
     self._container = av.open(target, "w", format=kind)
@@ -475,9 +467,9 @@ class FrameWriter:
     """Encodes a frame.
 
     Args:
-      pixels: RGB, uint8 [height, width, 3], of even sizes where it is not lossless; and
-        where it is, also uint8 or uint16 [height, width, 1]; of depth, [height, width,
-        1], float32 in metres or uint16 in millimetres.
+      pixels: RGB, uint8 [height, width, 3], of even sizes if it is lossy; if it is
+        lossless, also uint8 or uint16 [height, width, 1]; of depth, [height, width, 1],
+        float32 in metres or uint16 in millimetres.
     """
     av = load_av()
     kind = _frame_format(pixels.dtype, pixels.shape[-1])
@@ -513,7 +505,7 @@ class FrameWriter:
     return stream
 
   def close(self) -> None:
-    """Writes what is left, and closes the file."""
+    """Writes the rest, and closes the file."""
     with self._explained(), self._container:
       if self._stream is not None:
         self._container.mux(self._stream.encode())
@@ -532,10 +524,10 @@ class FrameWriter:
 
 @contextlib.contextmanager
 def _ordinary_threads() -> Iterator[None]:
-  """Keeps the scheduling policy of threads, which SVT-AV1 changes where it is opened.
+  """Keeps the scheduling policy of threads, which SVT-AV1 changes when it is opened.
 
-  Run by root, as in a container, it has the calling thread and its own run in real
-  time, before all else on the machine; and what that thread starts later inherits it.
+  Run by root, as in a container, the calling thread and its own would run in real time,
+  before all else on the machine; and threads that are started later inherit it.
   """
   if not hasattr(os, "sched_getscheduler"):  # Of Linux.
     yield
@@ -559,14 +551,9 @@ def write_frames(
   fps: float,
   encoding: VideoEncoding | None = None,
 ) -> int:
-  """Writes a video of frames, the first at time 0; the file is synced by the caller.
+  """Writes an .mp4 video of RGB frames of even sizes; returns their number.
 
-  Args:
-    frames: RGB, uint8 [height, width, 3] each, one or more; even heights and widths.
-    fps: frames a second.
-    encoding: how; None for `VideoEncoding()`.
-  Returns:
-    How many frames there were.
+  The first frame is at time 0. The caller syncs the file.
   """
   writer = FrameWriter(path, fps, encoding or VideoEncoding())
   try:
@@ -595,8 +582,7 @@ class VideoInfo:
 
   Attributes:
     size: height, width.
-    codec: what decodes it, with the pixels' format and what the codec has to be told:
-      videos that agree in it can be joined.
+    codec: its name, pixel format and extra data: videos that agree in it can be joined.
     times: seconds of each frame, rising, [frames].
     gop: the most frames from one key frame to the next.
   """
@@ -608,7 +594,7 @@ class VideoInfo:
 
   @classmethod
   def read(cls, source: Source) -> VideoInfo:
-    """Looks at the packets of a video."""
+    """Reads the packets of a video."""
     av, path = load_av(), _name(source)
     with (
       _explained(path, "a whole video"),
@@ -635,13 +621,13 @@ class VideoInfo:
 def cut_video(
   source: Source, times: Sequence[float] | np.ndarray, fps: float
 ) -> bytes | None:
-  """Cuts frames that follow each other out of a video, without encoding them anew.
+  """Cuts consecutive frames out of a video, without re-encoding.
 
   Args:
     times: seconds of the frames, rising.
-    fps: of the video that is made: frame i is at i / fps seconds.
+    fps: of the new video: frame i is at i / fps seconds.
   Returns:
-    An .mp4 file; None where these are not whole groups of pictures, so that the frames
+    An .mp4 file; None if these are not whole groups of pictures, so that the frames
     cannot be decoded without others.
   """
   av, path = load_av(), _name(source)
@@ -683,12 +669,7 @@ def cut_video(
 
 
 def join_videos(path: str, parts: Sequence[str]) -> None:
-  """Puts videos one after the other into one file, without encoding them anew.
-
-  Args:
-    path: of the file to write, .mp4.
-    parts: files of one codec, size and rate, as `write_frames` makes them.
-  """
+  """Joins videos of one codec, size and rate to one .mp4 file, without re-encoding."""
   av = load_av()
   with (
     _explained(path, "videos that can be joined"),

@@ -309,7 +309,7 @@ KIND_FAILURES = {
   "an option of another format": (
     ("source", "x.zarr"),
     {"num_shards": 6},
-    r"num_shards: expected an option of \[cast, .* got 'num_shards'",
+    r"num_shards: expected an option of .*\[cast, .* got 'num_shards'",
   ),
   "dropped": (
     ("source", "x.tfrecord"),
