@@ -198,7 +198,7 @@ def find_layout(path: str) -> Layout:
     h5py = load_h5py()
     top = {name: own(file, name) for name in file}
     groups = {name for name, item in top.items() if isinstance(item, h5py.Group)}
-    data = top.get(DATA)
+    data: Any = top.get(DATA)
     # A link is robomimic's, whose reader refuses it.
     if DATA in top and data is None:
       return ROBOMIMIC

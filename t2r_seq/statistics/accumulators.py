@@ -329,7 +329,10 @@ class NumberAccumulator(Accumulator):
       nan=nan,
       posinf=posinf,
       neginf=neginf,
-      **{name: measure(figures[name]) for name in statistics.MEASURES},
+      mean=measure(figures["mean"]),
+      std=measure(figures["std"]),
+      min=measure(figures["min"]),
+      max=measure(figures["max"]),
       quantiles=dict(
         zip(statistics.QUANTILES, map(measure, figures["quantiles"]), strict=True)
       ),

@@ -64,7 +64,9 @@ class StoreColumns:
     self.absent: dict[str, str] = {}
     self.element_spec = specs.TensorSpecStruct()
     for path, spec in store.spec.items():
-      lacking = np.flatnonzero(~store.is_present(path)) if spec.is_optional else ()
+      lacking = np.zeros(0, np.int64)
+      if spec.is_optional:
+        lacking = np.flatnonzero(~store.is_present(path))
       if len(lacking):
         self.absent[path] = (
           f"none in {len(lacking)} of {len(store)} episodes, such as {lacking[0]}"
@@ -104,7 +106,7 @@ class StoreColumns:
     def take(rows: tf.Tensor) -> tf.Tensor:
       values = [each.read_value() for each in held]
       if column.is_bytes:
-        return _take_strings(*values, list(column.row_shape), rows)
+        return _take_strings(values[0], values[1], list(column.row_shape), rows)
       taken = tf.gather(values[0], rows)
       return tf.cast(taken, tf.bool) if column.dtype_name == "bool" else taken
 
