@@ -1,12 +1,11 @@
-"""Walks through HDF5 files, as a program: what the library does may end a process.
+"""Walks through HDF5 files in a process that may crash.
 
     python -I hdf5_probe.py PATHS_OF_IMPORTS < FILES
 
-libhdf5 crashes on some damaged files, and on others it never comes back. So a file is
-walked through in a process that may, before it is read in one that may not: whoever has
-seen names, attributes and the indices of chunks here has only data left to decompress.
-It reads a JSON list of files, and prints a line for each: what is in other files, as
-JSON, pairs of a place and a description.
+libhdf5 crashes on some damaged files, and never returns from others. So this program
+reads all names, attributes and indices of chunks first; then only data is left to
+decompress. It reads a JSON list of files, and prints a line of JSON for each: pairs of a
+place in the file and a description of data that is in other files, or of a link.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from typing import Any
 
 # One object: a list of millions of chunks takes some seconds.
 MAX_SECONDS = 30
-# What leads to another place of the same file; no walk through it comes there.
+# A link to another place of the same file, which the walk does not follow.
 WITHIN = "a link within the file"
-# Of each object a file has some bytes; a damaged group may be in itself.
+# Every object takes some bytes of a file; a damaged group may contain itself.
 _MIN_OBJECT_BYTES = 16
 
 
 def main(import_paths: str) -> None:
-  """Prints what files have from others."""
+  """Prints the links and the external data of files."""
   sys.path[:] = json.loads(import_paths)
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   for path in json.loads(sys.stdin.read()):
@@ -53,7 +52,7 @@ def find_foreign(path: str) -> list[tuple[str, str]]:
     if num_left < 0:
       raise SystemExit("it has more objects than room for them")
     renew()
-    with contextlib.suppress(Exception):  # Whoever reads it says it better.
+    with contextlib.suppress(Exception):  # Reading it explains the damage.
       for key in item.attrs:
         item.attrs.get(key)
     with contextlib.suppress(Exception):

@@ -112,8 +112,8 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
     path: of the JSON file.
     source: as for `compute_statistics`.
   Raises:
-    SpecError: the file is none of statistics, or the source has changed; every file
-      that has is named.
+    SpecError: the file has no statistics, or the source has changed; names every
+      changed file.
   """
   statistics = load_statistics(path)
   episodes = _open_episodes(source)

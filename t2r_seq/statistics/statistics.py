@@ -290,7 +290,7 @@ def load_statistics(path: str | os.PathLike[str]) -> Statistics:
   """Reads statistics from their JSON file.
 
   Raises:
-    SpecError: the file is none of statistics, is damaged, or of a newer version.
+    SpecError: the file has no statistics, is damaged, or of a newer version.
     OSError: the file cannot be read.
   """
   try:

@@ -243,7 +243,7 @@ def _read_videos(described: Mapping[str, Any]) -> dict[str, VideoOptions]:
 
 
 def _column(entry: Mapping[str, Any], videos: Mapping[str, VideoOptions]) -> Column:
-  """Reads a column; where it is none, the error is that of its spec."""
+  """Reads a column; if its fields are invalid, the error is that of its spec."""
   fields = dict(entry)
   path = fields.pop("path")
   if not _is_spec(fields):
