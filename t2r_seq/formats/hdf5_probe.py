@@ -4,8 +4,8 @@
 
 libhdf5 crashes on some damaged files, and never returns from others. So this program
 reads all names, attributes and indices of chunks first; then only data is left to
-decompress. It reads a JSON list of files, and prints a line of JSON for each: pairs of a
-place in the file and a description of data that is in other files, or of a link.
+decompress. It reads a JSON list of files, and prints a line of JSON for each: places in
+the file, and descriptions of the links and external data there.
 """
 
 from __future__ import annotations

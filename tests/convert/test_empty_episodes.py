@@ -128,8 +128,7 @@ def _make_store(lengths=LENGTHS):
 def make_lerobot():
   """The metadata of one more episode: LeRobot's recorder leaves such ones."""
   pq = pytest.importorskip("pyarrow.parquet")
-  options = dict(fps=10)
-  convert.convert(_make_store((5, 4)), "a.lerobot", **options)
+  convert.convert(_make_store((5, 4)), "a.lerobot", fps=10)
   (name,) = pathlib.Path("a.lerobot/meta/episodes").rglob("*.parquet")
   table = pq.read_table(name)
   row = table.to_pylist()[-1]

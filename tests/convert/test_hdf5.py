@@ -16,7 +16,6 @@ from t2r_seq import convert, errors, store
 from t2r_seq.formats import hdf5_probe
 
 DATA = pathlib.Path(__file__).parent / "data"
-Options = dict
 ENV_ARGS = json.dumps({"env_name": "Lift", "type": 1, "env_kwargs": {}})
 LENGTHS = {"demo_0": 4, "demo_1": 1, "demo_2": 3, "demo_10": 2}
 
@@ -138,8 +137,7 @@ def test_paths_that_some_demos_lack(data):
 def test_out_and_back(compression, data):
   spec = {**data.NUMBERS, "task": data.ALL["task"], "force": data.ALL["force"]}
   data.make_store("source", 12, spec, {"robot": "arm"})
-  options = Options(compression=compression)
-  convert.convert("source", "x.hdf5", **options)
+  convert.convert("source", "x.hdf5", compression=compression)
   with h5py.File("x.hdf5", "r") as file:
     demo = file["data/demo_11"]
     assert demo.attrs["num_samples"] == 2 and demo.attrs["task"] == "episode 11"
@@ -263,7 +261,7 @@ def test_nothing_comes_from_other_files(name):
   assert ("data in this file" in str(caught.value)) is not is_within
   assert not pathlib.Path("back").exists()
   if to_drop:
-    options = Options(drop=(to_drop,))
+    options = dict(drop=(to_drop,))
     assert convert.convert("x.hdf5", "back", **options).num_episodes == 4
     # Of what it was told to leave out, nothing is in the way of going on either.
     assert convert.convert("x.hdf5", "back", **options).num_episodes == 4

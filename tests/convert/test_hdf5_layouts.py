@@ -364,8 +364,7 @@ def test_what_is_no_data_is_left_out():
   with h5py.File(f"{make_aloha()}/episode_0.hdf5", "r+") as file:
     file["observations/nothing"] = h5py.Empty("f4")
     file["observations/far"] = h5py.SoftLink("/observations/qpos")
-  options = dict(drop=("observations/far",))
-  report = convert.convert("aloha", "s", **options)
+  report = convert.convert("aloha", "s", drop=("observations/far",))
   assert "[observations/nothing] have no row for each step" in report.notes[1]
   check(store.EpisodeStore("s"), "observations/qpos")
 

@@ -21,7 +21,6 @@ from t2r_seq.specs.packing import encode_image
 from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
-Options = dict
 Spec = specs.ExtendedTensorSpec
 REAL = sets.REAL
 CAMERA = sets.CAMERA
@@ -126,7 +125,7 @@ def test_round_trip(own, data):
 def test_videos_that_are_kept(own, here, monkeypatch):
   """From LeRobot's files to a store, and back, and back: no frame is encoded anew."""
   want = [episode.values for episode in open_episodes(own)]
-  keep = Options(keep_videos=True, drop=("reward",))
+  keep = dict(keep_videos=True, drop=("reward",))
   with monkeypatch.context() as patched:
     patched.setattr(videos.FrameWriter, "write", None)
     convert.convert(own, "kept", **keep)
@@ -149,7 +148,7 @@ def test_videos_that_are_kept(own, here, monkeypatch):
     ("again.lerobot", "back"),
   ):
     convert.verify_conversion(source, made)
-  pixels = Options(decode_images=True)
+  pixels = dict(decode_images=True)
   convert.convert("kept", "pixels", **pixels, format="store")
   pixels = store.EpisodeStore("pixels")
   assert pixels.spec[CAMERA].data_format is None
@@ -258,8 +257,7 @@ def test_every_kind_of_value(data):
 
 
 def test_pixels_are_kept_exactly_as_png(own, data):
-  options = Options(fps=10, video_codec="png")
-  convert.convert(f"{own}.store", "out.lerobot", **options)
+  convert.convert(f"{own}.store", "out.lerobot", fps=10, video_codec="png")
   convert.convert("out.lerobot", "back")
   data.assert_episodes("back", [sets.episode(i) for i in range(len(sets.LENGTHS))])
 
@@ -293,8 +291,9 @@ def test_several_files(own, monkeypatch):
   monkeypatch.setattr(lerobot_target, "_DATA_MB", 1e-5)
   monkeypatch.setattr(lerobot_target, "_VIDEO_MB", 1e-5)
   monkeypatch.setattr(lerobot_target, "_CHUNK_FILES", 3)
-  options = Options(fps=10, video_codec="libx264", video_gop=4)
-  report = convert.convert(f"{own}.store", "out.lerobot", **options)
+  report = convert.convert(
+    f"{own}.store", "out.lerobot", fps=10, video_codec="libx264", video_gop=4
+  )
   assert os.path.exists(f"out.lerobot/videos/{CAMERA}/chunk-001/file-000.mp4")
   assert os.path.exists("out.lerobot/data/chunk-001/file-000.parquet")
   assert report.num_episodes == 4

@@ -21,7 +21,6 @@ from t2r_seq.episodes import open_episodes
 from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
-Options = dict
 Spec = specs.ExtendedTensorSpec
 CAMERA, LENGTHS, FPS = sets.CAMERA, sets.LENGTHS, sets.FPS
 NUM_STEPS, STARTS = sum(LENGTHS), np.cumsum([0, *LENGTHS])
@@ -430,7 +429,7 @@ def test_the_nearest_frame_is_none_of_a_neighbour(copy):
 def test_clocks_go_to_a_store_and_back(copy):
   stamps = STAMPS["jitter"].astype(np.float32)
   change(ROWS, timestamp=stamps)
-  by_index = Options(frames_by="index")
+  by_index = dict(frames_by="index")
   convert.convert("own", "made", **by_index)
   convert.convert("made", "again.lerobot", video_codec="libx264")
   convert.verify_conversion("made", "again.lerobot")

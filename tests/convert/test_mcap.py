@@ -215,8 +215,7 @@ def test_a_folder_of_recordings_and_one_in_parts():
   assert sorted(first) == sorted(second)
   for path in first:  # Parts are one recording.
     np.testing.assert_array_equal(first[path], second[path])
-  options = dict(layout="layout.json", drop=("clocks", "pixels"))
-  convert.convert("bags/run_10", "s", **options)
+  convert.convert("bags/run_10", "s", layout="layout.json", drop=("clocks", "pixels"))
   assert sorted(store.EpisodeStore("s").spec) == sorted({*PATHS} - {"pixels"})
   for command in ("inspect", "doctor"):
     assert main([command, "bags", "--layout", "layout.json"]) == 0

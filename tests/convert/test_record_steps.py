@@ -10,7 +10,6 @@ from t2r_seq import convert, errors, records, specs, store
 from t2r_seq.episodes import open_episodes
 
 Spec = specs.ExtendedTensorSpec
-Options = dict
 
 STEP = {
   "x": Spec((2,), tf.float32, "x"),
@@ -63,16 +62,16 @@ def split(found, *sizes):
 
 
 BOUNDS = {
-  "key": (Options(episode_key="id"), (306,), ("id",)),
-  "key, text": (Options(episode_key="name"), (306,), ("name",)),
+  "key": (dict(episode_key="id"), (306,), ("id",)),
+  "key, text": (dict(episode_key="name"), (306,), ("name",)),
   "key, episodes over several files": (
-    Options(episode_key="id"),
+    dict(episode_key="id"),
     (2, 100, 204),
     ("id",),
   ),
-  "last": (Options(last_key="is_last"), (306,), ()),
-  "last, over several files": (Options(last_key="is_last"), (5, 256, 45), ()),
-  "file": (Options(episode_per_file=True), LENGTHS, ()),
+  "last": (dict(last_key="is_last"), (306,), ()),
+  "last, over several files": (dict(last_key="is_last"), (5, 256, 45), ()),
+  "file": (dict(episode_per_file=True), LENGTHS, ()),
 }
 
 
@@ -107,8 +106,7 @@ def test_context_and_sequences(data):
 
 def test_proposed_specs():
   write("x.tfrecord", steps((3, 2)))
-  options = Options(episode_key="id")
-  report = convert.convert("x.tfrecord", "back", **options)
+  report = convert.convert("x.tfrecord", "back", episode_key="id")
   assert report.notes == ("The specs were proposed from the files: look at them.",)
   opened = store.EpisodeStore("back")
   assert opened.episode_lengths.tolist() == [3, 2]
@@ -160,28 +158,28 @@ def without_force(found):
 FAILURES = {
   "no bounds": (
     lambda found: found,
-    Options(),
+    dict(),
     r"expected sequences, because a record is an episode, got none in .*--episode_key",
   ),
   "no such key": (
     lambda found: found,
-    Options(episode_key="idd"),
+    dict(episode_key="idd"),
     r"record 0 of x.tfrecord .*: expected the feature 'idd'.*Did you mean 'id'\?",
   ),
   "an episode that comes twice": (
     interleaved,
-    Options(episode_key="id"),
+    dict(episode_key="id"),
     r"id 1, 2 steps from record 7 of x.tfrecord .*: expected the steps of an episode "
     r"one after the other, got 'id' 1 a second time",
   ),
   "an optional path in some steps": (
     without_force,
-    Options(episode_key="id"),
+    dict(episode_key="id"),
     r"force: expected it in every step of the episode or in none, got 3 of 4 steps",
   ),
   "no episode key in one": (
     lambda found: found,
-    Options(episode_key="force"),
+    dict(episode_key="force"),
     r"record 0 of x.tfrecord",
   ),
 }
@@ -399,7 +397,7 @@ def test_flags_that_no_spec_reads_are_looked_at(name):
   other = "is_last" if name == "is_first" else "is_first"
   with pytest.raises(errors.ConversionError, match=rf"{name}: .*Cut .*{option}"):
     convert.convert("x.tfrecord", "back2", unread, drop=(other,))
-  both = Options(drop=("is_first", "is_last"))
+  both = dict(drop=("is_first", "is_last"))
   report = convert.convert("x.tfrecord", "back3", unread, **both)
   assert report.num_episodes == 1
 
@@ -431,8 +429,9 @@ def test_a_conversion_goes_on_within_a_record():
   )
   with pytest.raises(errors.ConversionError, match=r"episode 1 .*NaN"):
     convert.convert("x.tfrecord", "back", spec, first_key="is_first")
-  options = Options(first_key="is_first", allow_nan=True)
-  report = convert.convert("x.tfrecord", "back", spec, **options)
+  report = convert.convert(
+    "x.tfrecord", "back", spec, first_key="is_first", allow_nan=True
+  )
   assert report.resumed_at == 1
   opened = store.EpisodeStore("back")
   np.testing.assert_array_equal(

@@ -14,20 +14,19 @@ from t2r_seq.records.framing import iterate_records
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
-Options = dict
 
 LAYOUTS = {
-  "one file": ("x.tfrecord", Options(), ["x.tfrecord"], "x.tfrecord"),
+  "one file": ("x.tfrecord", dict(), ["x.tfrecord"], "x.tfrecord"),
   "shards": (
     "x.tfrecord",
-    Options(num_shards=3),
+    dict(num_shards=3),
     [f"x-0000{i}-of-00003.tfrecord" for i in range(3)],
     "x-*.tfrecord",
   ),
-  "gzip": ("x.tfrecord.gz", Options(), ["x.tfrecord.gz"], "x.tfrecord.gz"),
+  "gzip": ("x.tfrecord.gz", dict(), ["x.tfrecord.gz"], "x.tfrecord.gz"),
   "zlib, no suffix": (
     "x.tfrecord",
-    Options(num_shards=2, compression="ZLIB"),
+    dict(num_shards=2, compression="ZLIB"),
     [f"x-0000{i}-of-00002.tfrecord" for i in range(2)],
     "x-*.tfrecord",
   ),
@@ -87,7 +86,7 @@ def test_proposed_specs(data):
 
 def test_dropped_paths(data):
   data.make_store("source", 3)
-  options = Options(drop=("obs", "words"))
+  options = dict(drop=("obs", "words"))
   convert.convert("source", "x.tfrecord", **options)
   convert.convert("x.tfrecord", "back", data.ALL, **options)
   kept = [path for path in data.ALL if path != "words" and not path.startswith("obs/")]

@@ -78,8 +78,7 @@ def test_array_records_to_a_store(tmp_path, monkeypatch):
       writer.write(record.data)
   writer.close()
   path = str(tmp_path / "store")
-  options = dict(filter="train")
-  convert.convert(f"{tmp_path}/x-*", path, SPEC, **options)
+  convert.convert(f"{tmp_path}/x-*", path, SPEC, filter="train")
   check_store(path)
   with pytest.raises(errors.RecordError, match=r"or ArrayRecord file. .*t2r_seq conv"):
     records.record_dataset([str(name)])

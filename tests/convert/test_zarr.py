@@ -19,7 +19,6 @@ from t2r_seq import convert, errors, specs, store
 from t2r_seq.cli.main import main
 from t2r_seq.episodes import open_episodes
 
-Options = dict
 IS_V3 = int(zarr.__version__.split(".")[0]) >= 3
 ENDS = [3, 4, 9]
 
@@ -216,11 +215,12 @@ def test_what_arrays_cannot_hold(data):
   with pytest.raises(ValueError, match=want) as caught:
     convert.convert("source", "x.zarr")
   caught.match("words: expected numbers, got byte strings. Leave it out: --drop words.")
-  options = Options(decode_images=True, drop=("words", "task"))
+  options = dict(decode_images=True, drop=("words", "task"))
   with pytest.raises(ValueError, match="force: expected a path that every episode has"):
     convert.convert("source", "x.zarr", **options)
-  options = Options(decode_images=True, drop=("words", "task", "force", "rating"))
-  convert.convert("source", "x.zarr", **options)
+  convert.convert(
+    "source", "x.zarr", decode_images=True, drop=("words", "task", "force", "rating")
+  )
   group = zarr.open_group("x.zarr", mode="r")
   assert group["data/frame"].shape == (3, 8, 6, 3)
 
