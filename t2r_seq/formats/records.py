@@ -248,10 +248,12 @@ class RecordEpisodes(_RecordSource):
     self.spec = _as_episodes(self._stored)
     self._sequences = [path for path, leaf in self.spec.items() if leaf.is_sequence]
     if not self._sequences:
-      raise errors.ConversionError(
-        f"convert: {self._files.names[0]}: expected sequences, because a record is an "
-        f"episode, got none in {errors.listing(self.spec)}. Where a record is a step, "
-        "say how episodes end: --episode_key, --last_key or --episode_per_file."
+      raise reading.fault(
+        self._files.names[0],
+        "sequences, because a record is an episode",
+        f"none in {errors.listing(self.spec)}",
+        "If a record is a step, say how episodes end: --episode_key, --last_key or "
+        "--episode_per_file.",
       )
     dropped = dropped or Dropped()
     unread = {
@@ -296,15 +298,16 @@ class RecordEpisodes(_RecordSource):
         unset[path] = record.place
         self.notes.append(
           f"'{path}' is set in no step of {record.place}: if episodes go on from "
-          "record to record, convert anew with --first_key or --last_key, which join "
+          "record to record, convert again with --first_key or --last_key, which join "
           "them."
         )
       if part := next((name for name in firsts if whole and name in unset), ""):
-        raise errors.ConversionError(
-          f"convert: {unset[part]}: {part}: expected it to be set in step 0, as in "
-          f"{whole}, because a record is an episode, got a part of one. Join the "
-          "records of an episode with --first_key and the name of this feature; if it "
-          f"means something else: --drop {part}."
+        raise reading.fault(
+          f"{unset[part]}: {part}",
+          f"it to be set in step 0, as in {whole}, because a record is an episode",
+          "a part of one",
+          "Join the records of an episode with --first_key and the name of this "
+          f"feature; if it means something else: --drop {part}.",
         )
       for path in self._unread:
         values.pop(path, None)
@@ -333,12 +336,10 @@ def _shown(feature: RecordFeature) -> str:
 def _check_flags(
   features: Sequence[RecordFeature], values: Values, place: str
 ) -> list[str]:
-  """Checks that a record is one episode by its flags, where it has some.
+  """Checks that no episode begins or ends within a record.
 
   Returns:
-    The paths whose flag is set nowhere: the record may be a part of an episode.
-  Raises:
-    ConversionError: an episode begins or ends within the record.
+    The paths whose flag is not set: the record may be a part of an episode.
   """
   unset = []
   for feature in features:
@@ -346,12 +347,14 @@ def _check_flags(
     at = 0 if feature.edge == IS_FIRST else len(flags) - 1
     found = np.flatnonzero(flags)  # Of one value a step, whatever its shape.
     if (found != at).any():
-      step = found[found != at][0]
-      raise errors.ConversionError(
-        f"convert: {place}: {path}: expected it to be set in step {at} of "
-        f"{len(flags)} alone, because a record is an episode, got it in step {step}. "
-        f"Cut the records into episodes with --{feature.edge.removeprefix('is_')}_key "
-        f"{feature.name}; if it means something else: --drop {path}."
+      option = f"--{feature.edge.removeprefix('is_')}_key {feature.name}"
+      want = f"it to be set in step {at} of {len(flags)} alone"
+      raise reading.fault(
+        f"{place}: {path}",
+        f"{want}, because a record is an episode",
+        f"it in step {found[found != at][0]}",
+        f"Cut the records into episodes with {option}; if it means something else: "
+        f"--drop {path}.",
       )
     if not len(found):
       unset.append(path)
@@ -365,13 +368,13 @@ _KEY_PATH = "key of the episodes"
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeBounds:
-  """How the steps of an episode are told from those of the next; one of the four.
+  """How episode boundaries are detected; one of the four.
 
   Attributes:
     episode_key: a feature whose value is the same in all steps of an episode, and in
       no other.
     first_key: a feature that is 1 in the first step of an episode and 0 in the others;
-      or 'name=value', where another value says so.
+      or 'name=value' for another value.
     last_key: the same of the last step.
     is_file: a file is an episode.
   """
@@ -386,7 +389,7 @@ class EpisodeBounds:
 
   @property
   def key(self) -> str | None:
-    """The feature to look at."""
+    """The feature that has the boundaries."""
     return self.episode_key or self._flag.rpartition("=")[0] or self._flag or None
 
   @property
@@ -394,24 +397,12 @@ class EpisodeBounds:
     return self.first_key or self.last_key or ""
 
   def flags(self, values: np.ndarray, place: str) -> np.ndarray:
-    """Returns in which steps the first or last key is set.
-
-    Args:
-      values: of the key, [T], or of one number each.
-      place: of the first step, for the error.
-    Returns:
-      [T] bool.
-    Raises:
-      ConversionError: values that do not say so: bytes, other numbers than 0 and 1, or
-        several a step.
-    """
+    """Returns in which steps the first or last key is set, [T] bool."""
     option = "--first_key" if self.first_key else "--last_key"
-    wanted = f"convert: {place}: {self.key}: expected"
-    hint = f"Say which value it is: {option} '{self.key}=VALUE'."
+    where, hint = f"{place}: {self.key}", f"Say which value it is: {option} "
+    hint += f"'{self.key}=VALUE'."
     if values.size != len(values):
-      raise errors.ConversionError(
-        f"{wanted} one value a step, got shape {values.shape[1:]}."
-      )
+      raise reading.fault(where, "one value a step", f"shape {values.shape[1:]}")
     values = values.reshape(len(values))
     _, is_given, text = self._flag.rpartition("=")
     if is_given and values.dtype == object:
@@ -420,15 +411,13 @@ class EpisodeBounds:
       try:
         return values == float(text)
       except ValueError:
-        raise errors.ConversionError(
-          f"{wanted} a value of {option} that is a number, as the feature is, got "
-          f"'{text}'."
-        ) from None
+        want = f"a value of {option} that is a number, as the feature is"
+        raise reading.fault(where, want, f"'{text}'") from None
     if values.dtype == object:
-      raise errors.ConversionError(f"{wanted} 0 or 1, got bytes {values[0]!r}. {hint}")
+      raise reading.fault(where, "0 or 1", f"bytes {values[0]!r}", hint)
     others = values[(values != 0) & (values != 1)]
     if others.size:
-      raise errors.ConversionError(f"{wanted} 0 or 1, got {others[0]}. {hint}")
+      raise reading.fault(where, "0 or 1", others[0], hint)
     return values != 0
 
 
@@ -438,14 +427,14 @@ class _Part:
 
   Attributes:
     values: [n, ...] by path.
-    place: where the first of them is from.
-    last_place: where the last one is from.
+    place: of the first of them.
+    last_place: of the last one.
     num_steps: n.
     absent: the optional paths that each record lacks.
     label: value of the episode key.
     is_first: an episode begins with them.
     is_last: the episode ends with them.
-    done: how much of the files was read with them, 0 to 1.
+    done: share of the files that was read with them, 0 to 1.
   """
 
   values: Values
@@ -462,8 +451,7 @@ class _Part:
 class RecordSteps(_RecordSource):
   """Reads a record as a step; consecutive ones make an episode.
 
-  Where records are sequences, these are cut, and joined, as their first or last key
-  says.
+  Records of sequences are cut, and joined, by their first or last key.
   """
 
   def __init__(
@@ -479,14 +467,12 @@ class RecordSteps(_RecordSource):
     Args:
       patterns: see `records.get_data_format_and_filenames`.
       bounds: how episodes end.
-      spec: flat specs of the episode: sequences are read from each step, and what
-        is no sequence must be the same in all steps. Where there is no sequence at
-        all, they are specs of a step, and all but the episode key become sequences.
-        None proposes some from a look at all records.
+      spec: flat specs of the episode: sequences are read from each step, and other
+        paths must be the same in all steps. Without any sequence they are specs of a
+        step, and all but the episode key become sequences. None proposes some from a
+        look at all records.
       compression: of all files, if the suffixes don't tell.
-      num_episodes: how many there are, if that is known.
-    Raises:
-      SpecError: no file, no such key, or a spec that cannot be parsed.
+      num_episodes: if it is known.
     """
     super().__init__(patterns, compression, num_episodes)
     self._bounds = bounds
@@ -509,16 +495,15 @@ class RecordSteps(_RecordSource):
     self._is_step = is_step
 
   def _read(self) -> Iterator[Episode]:
-    labels: set[str] = set()
+    bounds, labels = self._bounds, set[str]()
     open_parts: list[_Part] = []
     self._empty: list[str] = []
     has_ends, num_steps = False, 0
+    cut_off = "'{}' is not set in {}. The part of it that is there was converted."
     for part in self._parts():
-      if self._bounds.first_key and not (part.is_first or num_steps):
-        self.notes.append(
-          f"The files begin within an episode: '{self._bounds.key}' is not set in "
-          f"{part.place}. What there is of it was converted."
-        )
+      if bounds.first_key and not (part.is_first or num_steps):
+        note = cut_off.format(bounds.key, part.place)
+        self.notes.append(f"The files begin within an episode: {note}")
       num_steps += part.num_steps
       has_ends |= part.is_first or part.is_last
       if open_parts and (part.is_first or part.label != open_parts[-1].label):
@@ -528,19 +513,15 @@ class RecordSteps(_RecordSource):
       if part.is_last:
         yield self._episode(open_parts, labels)
         open_parts = []
-    key = self._bounds.first_key or self._bounds.last_key
-    if key and num_steps and not has_ends:
-      raise errors.ConversionError(
-        f"convert: {self._files.names[0]}: {self._bounds.key}: expected it to be set "
-        f"in some step, got none in {num_steps} steps. Look at its values, or choose "
-        "another key."
-      )
+    is_flagged = bounds.first_key or bounds.last_key
+    if is_flagged and num_steps and not has_ends:
+      place, got = f"{self._files.names[0]}: {bounds.key}", f"none in {num_steps} steps"
+      hint = "Look at its values, or choose another key."
+      raise reading.fault(place, "it to be set in some step", got, hint)
     if open_parts:
-      if self._bounds.last_key:
-        self.notes.append(
-          f"The files end within an episode: '{self._bounds.key}' is not set in "
-          f"{open_parts[-1].last_place}. What there is of it was converted."
-        )
+      if bounds.last_key:
+        note = cut_off.format(bounds.key, open_parts[-1].last_place)
+        self.notes.append(f"The files end within an episode: {note}")
       yield self._episode(open_parts, labels)
     self.notes += reading.left_out(self._empty)
 
@@ -550,9 +531,9 @@ class RecordSteps(_RecordSource):
     for file_index, group, is_file_end in self._groups():
       absent = [self._parser.absent(record) for record in group]
       values = self._parser.parse(group)
-      count = (
-        len(group) if self._is_step else self._num_steps(values, group[0], absent[0])
-      )
+      count = len(group)
+      if not self._is_step:
+        count = self._num_steps(values, group[0], absent[0])
       if not count:
         self._empty.append(group[0].place)
       labels = None
@@ -585,7 +566,7 @@ class RecordSteps(_RecordSource):
         )
 
   def _num_steps(self, values: Values, record: Record, absent: frozenset[str]) -> int:
-    """Returns how many steps a record of sequences has."""
+    """Returns the number of steps of a record of sequences."""
     lengths = {
       path: len(values[path])
       for path, leaf in self.spec.items()
@@ -594,13 +575,11 @@ class RecordSteps(_RecordSource):
     if self._key_path not in absent:
       lengths.setdefault(self._key_path, len(values[self._key_path]))
     if len(set(lengths.values())) > 1:
-      raise errors.ConversionError(
-        f"convert: {record.place}: expected sequences of one length, got {lengths}."
-      )
+      raise reading.fault(record.place, "sequences of one length", lengths)
     return next(iter(lengths.values()))
 
   def _cut(self, values: Values, rows: slice) -> Values:
-    """Returns some steps; what is no sequence of a record as one row."""
+    """Returns some steps; other paths of a record of sequences as one row."""
     return {
       path: values[path][rows]
       if self._is_step or leaf.is_sequence
@@ -619,10 +598,11 @@ class RecordSteps(_RecordSource):
         group = []
       last_file = file_index
       if self._is_step and record.contents().steps:
-        raise errors.ConversionError(
-          f"convert: {record.place}: expected a step, a {EXAMPLE}, as the first record "
-          f"is one, got a {SEQUENCE_EXAMPLE}, which has several. Convert the files of "
-          "one kind apart from those of the other."
+        raise reading.fault(
+          record.place,
+          f"a step, a {EXAMPLE}, as the first record is one",
+          f"a {SEQUENCE_EXAMPLE}, which has several",
+          "Convert the files of one kind apart from those of the other.",
         )
       group.append(record)
     if group:
@@ -634,13 +614,12 @@ class RecordSteps(_RecordSource):
     count = sum(part.num_steps for part in parts)
     place = f"{count} steps from {first.place}"
     if first.label is not None:
-      place = f"{self._bounds.episode_key} {first.label}, {place}"
+      key = self._bounds.episode_key
+      place = f"{key} {first.label}, {place}"
       if first.label in labels:
-        raise errors.ConversionError(
-          f"convert: {place}: expected the steps of an episode one after the other, "
-          f"got '{self._bounds.episode_key}' {first.label} a second time. Sort the "
-          "records, or choose another --episode_key."
-        )
+        want = "the steps of an episode one after the other"
+        hint = "Sort the records, or choose another --episode_key."
+        raise reading.fault(place, want, f"'{key}' {first.label} a second time", hint)
       labels.add(first.label)
     values: Values = {}
     for path, leaf in self.spec.items():
@@ -654,15 +633,13 @@ class RecordSteps(_RecordSource):
     """Whether no step has an optional path; that only some have it is an error."""
     lacks = [path in absent for part in parts for absent in part.absent]
     if any(lacks) and not all(lacks):
-      raise errors.ConversionError(
-        f"convert: {place}: {path}: expected it in every step of the episode or in "
-        f"none, got {len(lacks) - sum(lacks)} of {len(lacks)} steps with it. Leave it "
-        f"out: --drop {path}."
-      )
+      want = "it in every step of the episode or in none"
+      got = f"{len(lacks) - sum(lacks)} of {len(lacks)} steps with it"
+      raise reading.fault(f"{place}: {path}", want, got, reading.leave_out(path))
     return all(lacks)
 
   def _find_key(self) -> tuple[specs.ExtendedTensorSpec | None, bool]:
-    """Looks for the key in the first record: its spec, and whether it is of a step."""
+    """Finds the key in the first record: its spec, and whether it is of a step."""
     key = self._bounds.key
     found = next(self._files.read(), None) if key else None
     if key is None or found is None:
@@ -674,10 +651,9 @@ class RecordSteps(_RecordSource):
     kind = feature.WhichOneof("kind") if feature else None
     if kind is None:
       names = [*contents.context, *in_steps]
-      raise errors.ConversionError(
-        f"convert: {record.place}: expected the feature '{key}', which tells the "
-        f"episodes apart, got {errors.listing(names)}.{errors.nearest(key, names)}"
-      )
+      want = f"the feature '{key}', which tells the episodes apart"
+      near = errors.nearest(key, names).strip()
+      raise reading.fault(record.place, want, errors.listing(names), near)
     dtypes = {"int64_list": tf.int64, "float_list": tf.float32}
     # RLDS has the steps of an episode in one list, too.
     is_step = key in contents.context and not self._is_rlds
@@ -707,7 +683,7 @@ def _with_sequence(
 def _episode_spec(
   spec: specs.TensorSpecStruct, episode_key: str | None
 ) -> specs.TensorSpecStruct:
-  """Specs of a step become those of an episode."""
+  """Returns the specs of an episode, from those of a step."""
   if any(leaf.is_sequence for leaf in spec.values()):
     return spec
   return specs.TensorSpecStruct(
@@ -717,13 +693,12 @@ def _episode_spec(
 
 
 def _constant(path: str, steps: np.ndarray, place: str) -> np.ndarray:
-  """Returns what all steps have in common."""
-  differing = [i for i in range(len(steps)) if not _is_same(steps[i], steps[0])]
-  if differing:
-    raise errors.ConversionError(
-      f"convert: {place}: {path}: expected the same value in all steps, because it is "
-      f"no sequence, got another at step {differing[0]}. Declare is_sequence=True."
-    )
+  """Returns the value that all steps have in common."""
+  for step in range(len(steps)):
+    if not _is_same(steps[step], steps[0]):
+      want = "the same value in all steps, because it is no sequence"
+      hint = "Declare is_sequence=True."
+      raise reading.fault(f"{place}: {path}", want, f"another at step {step}", hint)
   first = np.empty(steps.shape[1:], steps.dtype)
   first[...] = steps[0]
   return first
@@ -773,12 +748,12 @@ def open_records(
   }
   given = [name for name, value in keys.items() if value]
   if len(given) > 1:
-    raise errors.ConversionError(
-      f"convert: expected one of {errors.listing(keys)}, got {errors.listing(given)}."
+    raise reading.fault(
+      str(path), f"one of {errors.listing(keys)}", errors.listing(given)
     )
   if split is not None:
     _, names = records.get_data_format_and_filenames(path)
-    path = ",".join(files_of_split(f"convert: {path}", names, split))
+    path = ",".join(files_of_split(f"open_episodes: {path}", names, split))
   flat = None
   if spec is not None:
     flat = specs.TensorSpecStruct(specs.flatten_spec_structure(spec))
@@ -792,8 +767,8 @@ def open_records(
 class RecordEpisodesWriter(EpisodeWriter):
   """Writes shards, each of which appears when it is complete.
 
-  Which episodes are in which shard follows from their numbers, so a killed conversion
-  resumes with the first missing shard.
+  The number of an episode determines its shard, so a killed conversion resumes with the
+  first missing shard.
   """
 
   def __init__(
@@ -885,7 +860,7 @@ class RecordEpisodesWriter(EpisodeWriter):
 
 
 def record_spec(spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Returns the specs with a name each: that of the path where there is none."""
+  """Returns the specs with names: the path if a spec has no name."""
   return specs.TensorSpecStruct(
     (path, specs.ExtendedTensorSpec(**{**leaf.fields(), "name": leaf.name or path}))
     for path, leaf in spec.items()
