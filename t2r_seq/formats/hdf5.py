@@ -64,9 +64,29 @@ Foreign = list[tuple[str, str]]
 """A place in a file, and what is there that the file itself does not hold."""
 
 
+# By path, size and time: a process starts another one only for files it has not walked.
+_walked: dict[tuple[str, int, int], Foreign] = {}
+
+
 def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
-  """Finds links and data outside of files, in one other process."""
+  """Finds links and data outside of files, in one other process.
+
+  Raises:
+    ConversionError: libhdf5 crashes on a file, or does not end.
+  """
   load_h5py()
+  keys = {}
+  for path in paths:
+    with reading.explained(path, "an HDF5 file"):
+      found = os.stat(path)
+      keys[path] = (os.path.abspath(path), found.st_size, found.st_mtime_ns)
+  new = [path for path in paths if keys[path] not in _walked]
+  for path, foreign in zip(new, _walk(new) if new else (), strict=True):
+    _walked[keys[path]] = foreign
+  return {path: _walked[keys[path]] for path in paths}
+
+
+def _walk(paths: Sequence[str]) -> list[Foreign]:
   done = subprocess.run(
     [sys.executable, "-I", hdf5_probe.__file__, json.dumps([*filter(None, sys.path)])],
     input=json.dumps([os.path.abspath(path) for path in paths]),
@@ -76,8 +96,7 @@ def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
   )
   found = [json.loads(line) for line in done.stdout.splitlines()]
   if not done.returncode:
-    pairs = [[(place, what) for place, what in each] for each in found]
-    return dict(zip(paths, pairs, strict=True))
+    return [[(place, what) for place, what in pairs] for pairs in found]
   if done.returncode == -signal.SIGXCPU:
     got = f"one that keeps libhdf5 busy for more than {hdf5_probe.MAX_SECONDS} s"
   elif done.returncode < 0:

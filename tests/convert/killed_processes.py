@@ -20,17 +20,12 @@ import writing_processes as processes
 
 from t2r_seq import convert, records, specs, store
 from t2r_seq.episodes import writing
-from t2r_seq.formats import hdf5, robomimic
 from t2r_seq.formats import records as records_lib
 from t2r_seq.formats import store as stores
-from t2r_seq.formats import zarr as zarr_group
 
 PATCHED = (
   (stores.StoreWriter, ("append", "commit", "finish")),
   (records_lib.RecordEpisodesWriter, ("append", "finish")),
-  (zarr_group.ZarrWriter, ("append", "finish")),
-  (zarr_group._Column, ("_write",)),
-  (robomimic.RobomimicWriter, ("append", "finish")),
 )
 
 
@@ -38,7 +33,6 @@ STEP_SPEC = {
   "x": specs.ExtendedTensorSpec((2,), "float32", "x"),
   "id": specs.ExtendedTensorSpec((), "int64", "id"),
 }
-ZARR_MOMENTS = (5, 40, 60, 80)
 
 
 def kill_at(moment):
@@ -145,27 +139,6 @@ def records_to_store(root):
   kill(root, files.replace(".tf", "-*.tf"), "copy", dict(), (2, 40, 60, 90))
 
 
-def store_to_zarr(root):
-  zarr_group._MAX_CHUNK_STEPS, zarr_group._CHUNK_EPISODES = 8, 4
-  kill(root, make(root, data.NUMBERS, 20), "data.zarr", dict(), ZARR_MOMENTS)
-
-
-def zarr_to_store(root):
-  source = make(root, data.NUMBERS, 8)
-  assert in_child(source, os.path.join(root, "data.zarr"), dict()) == 0
-  kill(root, os.path.join(root, "data.zarr"), "copy", dict(), (1, 30, 50, 70))
-
-
-def store_to_hdf5(root):
-  kill_everywhere(root, make(root, data.NUMBERS, 7), "data.hdf5", dict(), every=3)
-
-
-def hdf5_to_store(root):
-  source = make(root, data.NUMBERS, 8)
-  assert in_child(source, os.path.join(root, "data.hdf5"), dict()) == 0
-  kill(root, os.path.join(root, "data.hdf5"), "copy", dict(), (1, 30, 50, 70))
-
-
 def write_steps(path):
   """Writes the steps of 60 episodes, one a record."""
   with records.RecordWriter(path, STEP_SPEC) as writer:
@@ -215,7 +188,4 @@ def tell_episodes(end):
 
 
 if __name__ == "__main__":
-  # Once, and not in each of the processes.
-  hdf5.load_h5py()
-  zarr_group.load_zarr()
   globals()[sys.argv[1]](sys.argv[2])

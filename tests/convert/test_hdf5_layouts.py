@@ -287,12 +287,13 @@ def test_files_are_walked_through_in_one_process(monkeypatch):
     return run(*args, **options)
 
   monkeypatch.setattr(subprocess, "run", watched)
-  assert open_episodes(path).num_episodes == 2
+  for _ in range(2):  # Once, as long as it does not change.
+    assert open_episodes(path).num_episodes == 2
   assert len(runs) == 1
   crashed = subprocess.CompletedProcess([], -signal.SIGSEGV, "[]\n", "")
   monkeypatch.setattr(subprocess, "run", lambda *_, **__: crashed)
   with pytest.raises(errors.ConversionError, match=r"episode_1.hdf5: .*crashes on"):
-    open_episodes(path)
+    open_episodes(make_aloha("other"))
 
 
 def test_an_unknown_layout_is_shown_and_told():

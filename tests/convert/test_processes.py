@@ -13,10 +13,6 @@ SCENARIOS = (
   "store_to_store",
   "store_to_records",
   "records_to_store",
-  "store_to_zarr",
-  "zarr_to_store",
-  "store_to_hdf5",
-  "hdf5_to_store",
   "steps_killed_from_outside",
 )
 
