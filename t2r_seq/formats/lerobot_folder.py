@@ -189,7 +189,7 @@ class LeRobotFolder:
         finished: metadata that disagree; names file and key.
     """
     self.path = os.fspath(path)
-    check_frame_options(f"lerobot: {self.path}", frames_by, frame_tolerance)
+    check_frame_options(f"open_episodes: {self.path}", frames_by, frame_tolerance)
     self.info = self._read_info()
     self.extra = self._read_extra()
     self.frames_by = frames_by or self.extra.get("frames_by", "timestamp")
@@ -197,8 +197,9 @@ class LeRobotFolder:
     self._is_v2 = self.info["codebase_version"].startswith("v2")
     self.fps = float(self.info["fps"])
     self.features = self._read_features()
-    self.tasks = self._read_tasks()
-    self._table = self._read_episodes()
+    with reading.explained(os.path.join(self.path, "meta"), "tasks and episodes"):
+      self.tasks = self._read_tasks()
+      self._table = self._read_episodes()
     self.lengths = self._table["length"]
     self._check_totals()
     self._files: dict[str, Any] = {}

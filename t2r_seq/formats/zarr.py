@@ -23,6 +23,7 @@ from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
+from t2r_seq.episodes.splits import check_splits, renumber
 from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.episodes.writing import Staging
 
@@ -413,7 +414,8 @@ class ZarrEpisodes(Episodes):
       known = attributes.pop(METADATA_ATTRIBUTE, None)
       if not isinstance(known, dict):
         known = {"zarr": attributes} if attributes else {}
-      self.splits = known.pop("splits", {})
+      splits = check_splits(path, known.pop("splits", {}), len(lengths))
+      self.splits = renumber(splits, np.asarray(self._episodes))
       self.metadata = known
       by_key: dict[str, tuple[str, specs.ExtendedTensorSpec]] = {}
       if text is not None:

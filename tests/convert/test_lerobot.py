@@ -97,6 +97,16 @@ def test_windows_of_real_videos_by_seeking(name):
       np.testing.assert_array_equal(some, whole[start : start + 4])
 
 
+def test_metadata_of_version_2_without_a_key(here):
+  shutil.copytree(REAL["lerobot_v21"], "own")
+  name = pathlib.Path("own/meta/episodes.jsonl")
+  name.chmod(0o644)
+  name.write_text(name.read_text().replace('"length"', '"len"'))
+  match = "own/meta: expected tasks and episodes that can be read, got KeyError: 'len"
+  with pytest.raises(errors.ConversionError, match=match):
+    convert.LeRobotFolder("own")
+
+
 def test_a_real_recording_that_was_killed():
   folders = sets.real_folders()
   with pytest.raises(

@@ -241,6 +241,7 @@ DAMAGED_METADATA = {
   "no text": ("meta/goal/.zarray", b"\xff\xfe"),
   "a shape of words": ("data/state/.zarray", b'{"shape": ["x"], "zarr_format": 2}'),
   "attributes": (".zattrs", b"[1]"),
+  "splits": (".zattrs", b'{"t2r_seq_metadata": {"splits": [1]}}'),
 }
 
 
