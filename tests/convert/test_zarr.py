@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import zarr
 from t2r_seq import convert, errors, specs, store
 from t2r_seq.cli.main import main
 from t2r_seq.episodes import open_episodes
+from t2r_seq.formats.zarr import ZarrRows
 
 IS_V3 = int(zarr.__version__.split(".")[0]) >= 3
 ENDS = [3, 4, 9]
@@ -362,3 +364,37 @@ def test_black_images_are_written():
     target.append_episode({"img": np.zeros((9, 4, 5, 3), np.uint8)})
   convert.convert("s", "x.zarr")
   assert convert.convert("x.zarr", "back").notes == ()
+
+
+class CountingArray:
+  """Counts how often the chunk of each row is read."""
+
+  def __init__(self, num_rows, chunk):
+    self.values = np.arange(2 * num_rows).reshape(num_rows, 2)
+    self.shape, self.chunks = self.values.shape, (chunk, 2)
+    self.reads = np.zeros(num_rows, int)
+
+  def __getitem__(self, rows):
+    assert rows.start % self.chunks[0] == 0
+    self.reads[rows] += 1
+    return self.values[rows]
+
+
+# name: (rows, rows of a chunk, the bounds of what is read)
+ROWS = {
+  "one chunk for all": (20, 100, [0, 3, 4, 11, 20]),
+  "chunks within episodes": (20, 3, [0, 7, 8, 20]),
+  "episodes within chunks": (20, 7, [0, 1, 2, 3, 9, 14, 20]),
+  "the same bounds": (12, 4, [0, 4, 8, 12]),
+  "from the middle": (20, 4, [9, 11, 17]),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_chunk_is_read_once(name):
+  num_rows, chunk, bounds = ROWS[name]
+  array = CountingArray(num_rows, chunk)
+  rows = ZarrRows(array)
+  for start, end in itertools.pairwise(bounds):
+    np.testing.assert_array_equal(rows.read(start, end), array.values[start:end])
+  assert set(array.reads[bounds[0] : bounds[-1]]) == {1} and array.reads.max() == 1
