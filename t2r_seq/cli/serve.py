@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default=listening.LOOPBACK,
     metavar="ADDRESS",
     help="where it can be reached: localhost, one of this machine's addresses, or "
-    "0.0.0.0 for all of them (localhost). Nobody is asked who he is.",
+    "0.0.0.0 for all of them (localhost). There is no authentication.",
   )
   add(
     "--port", type=int, default=websocket.PORT, help=f"0 chooses one ({websocket.PORT})"

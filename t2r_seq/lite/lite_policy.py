@@ -1,8 +1,7 @@
-"""Runs a policy with LiteRT and numpy alone: no TensorFlow in the process.
+"""Runs a policy with LiteRT and numpy, without TensorFlow.
 
-`t2r_seq export --lite EXPORT OUT` writes the folder. The history of frames, a network's
-state and the action chunk in execution are as in the export, and so is what its
-preprocessor does; images are given decoded.
+`t2r_seq export --lite EXPORT OUT` writes the folder. State and preprocessing are those
+of the export; images are given decoded.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ CHUNK_STEP = "chunk_step"
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-  """How a window is read from the frames that are kept.
+  """How a window is read from the frames of the state.
 
   Attributes:
     state: path of the frames in the state, the newest last.
-    offsets: of the steps that the window shows; an int has no stack axis.
+    offsets: of the window's steps; an int has no stack axis.
     mask: path of its mask; '' without one.
   """
 
@@ -52,19 +51,19 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """What a folder says of its policy, as JSON.
+  """Describes the policy of a folder, as JSON.
 
   Attributes:
     model: names the model; states of another are refused.
-    global_step: that it was trained to.
+    global_step: of the training.
     weights: 'float32', 'float16' or 'int8'.
     size: of the `.tflite` file, bytes.
-    observation: what a step takes, by path.
-    state: what is remembered, by path.
-    outputs: names of what a step gives.
-    windows: what the network sees, by path.
-    record: the fields of `PolicyRecord`; None of older folders.
-    export: where the export was that it was made of; '' of older folders.
+    observation: the observation of a step, by path.
+    state: the parts of the state, by path.
+    outputs: names of the outputs.
+    windows: the windows of the network, by path.
+    record: the fields of `PolicyRecord`; None in older folders.
+    export: the path of the export; '' in older folders.
   """
 
   model: str
@@ -80,7 +79,7 @@ class Layout:
 
   @property
   def texts(self) -> dict[str, HashedWords]:
-    """How to embed the texts of a path, for which the network takes vectors."""
+    """How to embed the texts of a path."""
     texts = (self.record or {}).get("texts") or {}
     return {path: HashedWords(**words) for path, words in texts.items()}
 
@@ -182,29 +181,14 @@ class LiteModel(policy_io.PurePolicy):
     return self._step_spec
 
   def initial_state(self, seeds: Sequence[int] = (0,)) -> PolicyState:
-    """Returns the state before a first step.
-
-    Args:
-      seeds: one, of the random numbers that the policy draws.
-    """
+    """Returns the state before a first step, with one seed."""
     state = PolicyState(self._initial, self.layout.state, self.layout.model)
     return state.with_seeds(dict(enumerate(seeds)))
 
   def step(
     self, observation: Any, state: PolicyState, is_first: Any = False
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
-    """Takes a step.
-
-    Args:
-      observation: arrays by path, [1, ...].
-      state: of `initial_state`, or of the step before.
-      is_first: whether an episode starts.
-    Returns:
-      (outputs by name, [1, ...]; the next state).
-    Raises:
-      SpecError: the observation does not fit, it has NaN or infinity, or the state is
-        of another model.
-    """
+    """See the base class; N is 1."""
     policy_io.check_state(state, self.layout.model)
     given = self._checked(observation)
     for path, words in self._texts.items():
@@ -227,8 +211,7 @@ class LiteModel(policy_io.PurePolicy):
   ) -> policy_io.Inspection:
     """Shows the inputs of the network at such a step; no step is taken.
 
-    The results of preprocessing, and whole chunks that are executed, are inside of the
-    `.tflite` file, and are not shown.
+    Preprocessed values, and whole chunks that are executed, are not shown.
     """
     outputs, new = self.step(observation, state, is_first)
     seen = self._checked(observation)
@@ -280,7 +263,7 @@ class LitePolicy:
 
     Args:
       folder: as `t2r_seq export --lite` wrote it.
-      action_key: the output that `sample_action` gives.
+      action_key: the output that `sample_action` returns.
       num_threads: of the interpreter.
       allow_nan: accepts observations with NaN or infinity, which are otherwise an
         error.
@@ -391,7 +374,7 @@ def _packed(
 def _check(
   operation: str, values: Mapping[str, Any], leaves: Mapping[str, Leaf]
 ) -> None:
-  """Compares arrays with what is asked for; all that is wrong is named."""
+  """Compares arrays with specs; names all mismatches."""
   wrong = [
     errors.Mismatch(
       path,
@@ -449,7 +432,7 @@ def write_checksums(folder: str) -> None:
 def _check_files(folder: str) -> None:
   """Compares files with their checksums, which older folders lack.
 
-  A flipped bit of a weight gives other actions, and nothing else shows it.
+  Nothing else detects a flipped bit of a weight.
   """
   path = os.path.join(folder, CHECKSUMS_FILE)
   try:

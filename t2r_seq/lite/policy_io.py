@@ -1,4 +1,4 @@
-"""What goes in and out of a policy at run time, in numpy: observations and states.
+"""Observations and states of policies at run time, in numpy.
 
 TensorFlow is not imported here: `t2r_seq.lite` works without it.
 """
@@ -20,7 +20,7 @@ from t2r_seq import errors
 
 TIMESTAMP = "timestamp"
 AGE, SEED = "age", "seed"
-# A late step, or a doubled one, is no other rate: the median of some intervals is.
+# The median of some intervals ignores single late or repeated steps.
 _NUM_INTERVALS = 6
 _MOST_OFF = 0.1
 
@@ -32,8 +32,8 @@ class Leaf:
   Attributes:
     argument: the name of the step's argument, [N, ...].
     shape: without the axis of environments.
-    dtype: numpy's.
-    start: the first column of the value, where an argument [N, size] holds several.
+    dtype: of numpy.
+    start: the first column of the value, if an argument [N, size] holds several.
   """
 
   argument: str
@@ -58,11 +58,11 @@ class Leaf:
 
 
 class PolicyState:
-  """Everything that a policy remembers of N environments, as a step returns it.
+  """The state of a policy in N environments.
 
   Attributes:
-    tensors: values by argument of the step, [N, ...]: arrays, or tensors of
-      TensorFlow, which stay on their device.
+    tensors: values by argument of the step, [N, ...]: arrays, or tensors, which stay on
+      their device.
     leaves: where each part of the state is, by path.
     model_path: the model that it belongs to.
   """
@@ -75,7 +75,7 @@ class PolicyState:
     leaves: Mapping[str, Leaf] | None = None,
     model_path: str = "",
   ) -> None:
-    """Keeps the values."""
+    """See the attributes."""
     self.tensors = tensors
     self.leaves = leaves or {}
     self.model_path = model_path
@@ -88,13 +88,9 @@ class PolicyState:
     return rows[:, : math.prod(leaf.shape)].reshape([-1, *leaf.shape])
 
   def with_seeds(self, seeds: Mapping[int, int]) -> PolicyState:
-    """Returns the state with other seeds.
-
-    Args:
-      seeds: integers of any size, by the number of the environment.
-    """
+    """Returns the state with other seeds, by the number of the environment."""
     leaf = self.leaves.get(SEED)
-    if leaf is None:  # The policy draws no random numbers.
+    if leaf is None:  # The policy has no random numbers.
       return self
     rows = np.array(self.tensors[leaf.argument])
     for env, seed in seeds.items():
@@ -128,11 +124,7 @@ class PurePolicy(abc.ABC):
 
   @abc.abstractmethod
   def initial_state(self, seeds: Sequence[int] = (0,)) -> PolicyState:
-    """Returns the state before a first step.
-
-    Args:
-      seeds: of the random numbers that the policy draws, one for each environment.
-    """
+    """Returns the state before a first step, with a seed for each environment."""
 
   @abc.abstractmethod
   def step(
@@ -152,16 +144,12 @@ class PurePolicy(abc.ABC):
 
 
 def check_state(state: Any, model_path: str) -> None:
-  """Checks that a state is of a model; the values of such a state are trusted.
-
-  Raises:
-    SpecError: it is of another model, or no state.
-  """
+  """Raises a SpecError unless a state is of a model."""
   got = getattr(state, "model_path", None)
   if got != model_path:
     raise errors.SpecError(
       f"step: state: expected one of the model {model_path}, got "
-      f"{errors.describe(state) if got is None else f'one of {got}'}. Begin an episode "
+      f"{errors.describe(state) if got is None else f'one of {got}'}. Start an episode "
       "with initial_state()."
     )
 
@@ -187,14 +175,13 @@ def check_is_first(is_first: Any, num_envs: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-  """What a step was about, as the policy itself tells it, `[N, ...]`.
+  """Inputs and outputs of the network at a step, `[N, ...]`.
 
   Attributes:
-    seen: raw features by path: windows as the history gave them, and their masks.
-    inputs: what the network was given after preprocessing, by
-      `specs.signature_key(path)`; nothing where the policy cannot tell.
-    said: what the network said, by name; of a chunk all of its actions. Nothing where
-      the policy cannot tell.
+    seen: raw features by path, with windows and masks.
+    inputs: the network's inputs after preprocessing, by `specs.signature_key(path)`;
+      empty if unknown.
+    said: the network's outputs by name, with whole chunks; empty if unknown.
   """
 
   seen: dict[str, np.ndarray]
@@ -203,18 +190,17 @@ class Inspection:
 
 
 class RateWatch:
-  """Warns when observations come at another rate than the steps of training did.
+  """Warns when observations come at another rate than in training.
 
-  A policy that was trained at 20 Hz and is asked at 60 sees motion at a third of its
-  speed, and nothing else tells. Each environment has a clock of its own.
+  A policy that was trained at 20 Hz and runs at 60 sees motion at a third of its speed.
   """
 
   def __init__(self, period: float | None, whose: str = "step") -> None:
-    """Begins to watch.
+    """Creates the watch.
 
     Args:
-      period: seconds from a step of the training data to the next one; None: that is
-        not known, and nothing is warned of.
+      period: seconds from a step of the training data to the next one; None never
+        warns.
       whose: begins the warning.
     """
     self._period = period
@@ -223,11 +209,11 @@ class RateWatch:
     self._warned: set[int] = set()
 
   def see(self, timestamps: Any, is_first: Any = False) -> None:
-    """Takes the time of an observation; warns once, until the rate is right again.
+    """Adds the time of an observation; warns once, until the rate is right again.
 
     Args:
       timestamps: seconds, on any clock; a number, or one for each environment, [N].
-      is_first: bool, or bool [N]; where an episode begins, whose time counts anew.
+      is_first: bool, or bool [N]; where an episode starts.
     Raises:
       SpecError: they are no numbers of seconds.
     """
@@ -293,10 +279,8 @@ class StatefulPolicy:
   def reset(self, num_envs: int = 1) -> None:
     """Starts with initial states: the next step is the first of all episodes.
 
-    Args:
-      num_envs: the number of environments of the following steps, >= 1.
     Raises:
-      SpecError: num_envs is no such number.
+      SpecError: num_envs is not an integer >= 1.
     """
     if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
       raise errors.SpecError(
@@ -308,7 +292,7 @@ class StatefulPolicy:
     self._is_fresh = True
 
   def start_episode(self) -> None:
-    """Starts episodes: the next step is the first of all; the seeds go on."""
+    """Starts episodes: the next step is the first of all; seeds stay."""
     self._is_fresh = True
 
   def seed(self, seed: int, env: int = 0) -> None:
@@ -403,13 +387,7 @@ def timestamp_of(observation: Any, spec: Mapping[str, Any]) -> Any:
 
 
 def rate_warning(whose: str, interval: float, period: float) -> str:
-  """Says that observations come at another rate than in training.
-
-  Args:
-    whose: begins the sentence.
-    interval: seconds between observations.
-    period: seconds between the steps of the training data.
-  """
+  """Returns a warning that observations come at another rate than in training."""
   got = f"{1e3 * interval:.4g} ms"
   if interval > 0:
     got += f" ({1 / interval:.4g} Hz)"
@@ -438,15 +416,13 @@ def pack(
   spec: Mapping[str, Any],
   context: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-  """Finds the value of every feature in an observation.
+  """Returns the array of every feature in an observation, see `to_spec_dtype`.
 
   Args:
-    observation: a dictionary by path, nested or flat, more entries allowed; or one
-      array, when a single feature is left to find.
-    spec: what one step needs, by path: specs, or other things of a shape and dtype.
-    context: values by path that come on top, e.g. a goal that holds for the episode.
-  Returns:
-    Arrays by path, see `to_spec_dtype`; shapes and dtypes are not checked here.
+    observation: a dictionary by path, nested or flat, which may have other entries; or
+      one array for a single feature.
+    spec: specs by path, or other objects with shape and dtype.
+    context: further values by path, e.g. a goal that holds for the episode.
   Raises:
     SpecError: features are missing (all are named), or a list is ragged.
   """
@@ -484,16 +460,14 @@ def pack(
 def check_finite(
   operation: str, values: Mapping[str, Any], has_envs: bool = False
 ) -> None:
-  """Checks that an observation has no NaN and no infinity.
+  """Raises a SpecError with the places of NaN and infinity in an observation.
 
-  A policy that remembers would return NaN actions for the rest of the episode.
+  A policy with a state would return NaN actions for the rest of the episode.
 
   Args:
     operation: for the error.
     values: arrays or eager tensors by path.
-    has_envs: the first axis is that of environments.
-  Raises:
-    SpecError: with every path that has such a value, and where.
+    has_envs: whether the first axis is that of environments.
   """
   wrong = []
   for path, value in values.items():
@@ -517,19 +491,16 @@ def check_finite(
 
 
 def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
-  """Converts numbers to a spec's dtype where that keeps their kind.
+  """Converts numbers to a spec's dtype of the same kind; else keeps their dtype.
 
-  NumPy and Gymnasium make float64 and int64 of nearly everything; what is converted is
-  what `np.can_cast(..., casting="same_kind")` allows, so float64 becomes float32 and
-  int64 int32 or float32, but floats never become integers. Unsigned integers never
-  become floats: they are pixels, and nobody has scaled them.
+  float64 becomes float32, and int64 int32 or float32, as
+  `np.can_cast(..., casting="same_kind")` allows. Floats never become integers; unsigned
+  integers, which are unscaled pixels, never become floats.
 
   Args:
-    path: where the value goes, for the error.
+    path: for the error.
     value: an array, a number, or a list of numbers.
-    spec: what is asked for.
-  Returns:
-    The array; of its own dtype where that cannot be converted.
+    spec: has the dtype.
   Raises:
     SpecError: a list is ragged, or a text is another object.
   """
@@ -566,11 +537,7 @@ def _check_texts(path: str, value: Any, array: np.ndarray, spec: Any) -> None:
 
 
 def list_stages(sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-  """Returns stages of the input by source as a line.
-
-  Args:
-    sources: see `PolicyRecord.source_preprocessing`.
-  """
+  """Describes stages of the input by source; see `PolicyRecord`."""
   return "; ".join(
     f"{name and f'{name}: '}{', then '.join(map(_describe_stage, stages)) or 'nothing'}"
     for name, stages in sources.items()

@@ -24,8 +24,8 @@ class HashedWords:
   """A fixed random vector for each word; a text is the sum over the root of its words.
 
   Attributes:
-    num_buckets: rows of the table; two words that share one are one word.
-    ngrams: up to so many neighbours count as a word of their own, too.
+    num_buckets: rows of the table, which words may share.
+    ngrams: the largest number of neighbours that also count as a word.
     seed: of the table.
     size: of a vector.
   """
@@ -38,7 +38,7 @@ class HashedWords:
   @functools.cached_property
   def table(self) -> np.ndarray:
     """The vectors of all buckets, float64 [num_buckets, size]."""
-    # The one generator of NumPy whose numbers are promised to stay as they are.
+    # NumPy promises that the numbers of this generator never change.
     rng = np.random.RandomState(self.seed)
     return rng.standard_normal([self.num_buckets, self.size])
 
@@ -67,7 +67,7 @@ class HashedWords:
 
 
 def _words(text: str | bytes, ngrams: int) -> list[str]:
-  """Splits a text at all that is no letter, mark or digit; adds the n-grams."""
+  """Splits a text at characters other than letters, marks and digits; adds n-grams."""
   if isinstance(text, bytes):
     text = text.decode("utf-8", "replace")
   text = text.partition("\0")[0]  # `tf.strings.lower` ends a text at a zero.

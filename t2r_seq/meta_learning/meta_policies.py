@@ -235,12 +235,12 @@ class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
     """Keeps the condition of the task."""
     self._condition = _pack(self._predictor, self._pack_condition_fn, episode_data)
 
-  def _evaluate(
-    self, state: Any, context: Any, timestep: int | None, samples: np.ndarray
-  ) -> dict[str, np.ndarray]:
-    """Returns the critic's values of the samples; zeros before the first task."""
+  def _evaluator(
+    self, state: Any, context: Any, timestep: int | None
+  ) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """Returns a function to values of samples; zeros before the first task."""
     if self._condition is None:
-      return {"q_predicted": np.zeros(len(samples), np.float32)}
+      return lambda samples: {"q_predicted": np.zeros(len(samples), np.float32)}
     spec = self._predictor.get_feature_specification()
     prefix = "inference/features/"
     frames = specs.TensorSpecStruct(
@@ -257,16 +257,20 @@ class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
     (action,) = actions
     rest = specs.TensorSpecStruct((p, f) for p, f in frames.items() if p != action)
     packed = policies.pack_observation(state, rest, context)
-    features = {
-      f"{prefix}{p}": np.repeat(x[np.newaxis, np.newaxis], len(samples), axis=1)
-      for p, x in packed.items()
-    }
-    shape = [1, len(samples), *frames[action].shape]
     dtype = frames[action].dtype.as_numpy_dtype
-    features[f"{prefix}{action}"] = samples.reshape(shape).astype(dtype)
-    features.update({p: x[np.newaxis] for p, x in self._condition.items()})
-    values = self._predictor.predict(features)["q_predicted"]
-    return {"q_predicted": values.reshape(len(samples))}
+    condition = {p: x[np.newaxis] for p, x in self._condition.items()}
+
+    def evaluate(samples: np.ndarray) -> dict[str, np.ndarray]:
+      features = {
+        f"{prefix}{p}": np.repeat(x[np.newaxis, np.newaxis], len(samples), axis=1)
+        for p, x in packed.items()
+      }
+      shape = [1, len(samples), *frames[action].shape]
+      features[f"{prefix}{action}"] = samples.reshape(shape).astype(dtype)
+      values = self._predictor.predict({**features, **condition})["q_predicted"]
+      return {"q_predicted": values.reshape(len(samples))}
+
+    return evaluate
 
 
 @gin.configurable

@@ -1,4 +1,4 @@
-"""A predictor that has the model's code, and reads a training run's checkpoints."""
+"""Predictors with the model's code: of checkpoints, and of a model in memory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 class CheckpointPredictor(LoadingPredictor):
   """Predicts with a model's code and the newest checkpoint of a training run.
 
-  It does what a predictor of the run's exports does, `step` included, as early as
-  there is a checkpoint, and for models that have none yet (`init_randomly`). The
-  weights go into the model that it is given: give it one of its own, not one that is
-  being trained.
+  Like a predictor of the run's exports, `step` included, and for models without a
+  checkpoint (`init_randomly`). It overwrites the weights of its model: give it a
+  separate one, not one that is being trained.
   """
 
   _noun = "checkpoint"
@@ -49,11 +48,11 @@ class CheckpointPredictor(LoadingPredictor):
     """Creates the predictor; the model is built at the first restore.
 
     Args:
-      t2r_model: a model as it was trained, with the same configuration.
+      t2r_model: a model with the configuration of the training.
       checkpoint_dir: the run's `model_dir`, or the prefix of one checkpoint,
-        `.../model.ckpt-100`; None for a model that only `init_randomly` is called of.
-      timeout: how long `restore` waits for a first checkpoint, seconds; 0 looks once.
-      poll_interval: seconds between two looks.
+        `.../model.ckpt-100`; None to call `init_randomly` only.
+      timeout: how long `restore` waits for a first checkpoint, seconds; 0 checks once.
+      poll_interval: seconds between two checks.
       restore_model_option: whether to restore now, and in which thread.
       use_gpu: False places the model's variables on the CPU.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
@@ -61,7 +60,7 @@ class CheckpointPredictor(LoadingPredictor):
     self._t2r_model: Any = t2r_model
     self._device = None if use_gpu else "/CPU:0"
     self._signatures: dict[str, Any] | None = None
-    # Of checkpoints that were read and are not in use yet.
+    # Weights of checkpoints that are not in use yet.
     self._values: dict[str, list[tuple[tf.Variable, Any]]] = {}
     place = "" if checkpoint_dir is None else str(checkpoint_dir)
     super().__init__(place, timeout, poll_interval, restore_model_option, allow_nan)
@@ -127,14 +126,14 @@ class CheckpointPredictor(LoadingPredictor):
     return policy
 
   def _use(self, loaded: LoadedPolicy | None) -> None:
-    # Only here, not in a thread: the weights in use change between two episodes.
+    # Not in a thread, so that the weights change between two episodes.
     values = self._values.pop(loaded.path, []) if loaded is not None else []
     for variable, value in values:
       variable.assign(value)
     super()._use(loaded)
 
   def _policy(self, path: str, step: int) -> LoadedPolicy:
-    """Returns the policy of the model's present weights."""
+    """Returns the policy of the model's current weights."""
     model = self._t2r_model
     if self._signatures is None:
       with tf.device(self._device):
@@ -161,12 +160,10 @@ class CheckpointPredictor(LoadingPredictor):
 
 @gin.configurable
 class ModelPredictor(CheckpointPredictor):
-  """Predicts with a model in memory, which somebody trains: no export is needed.
+  """Predicts with a model in memory that is being trained: needs no export.
 
-  `restore` takes the weights as they are then, averages where the model has any, to a
-  network of its own, so that an episode is acted by one policy. What the policy keeps
-  is what an export of the model would. A model's `global_step` is that of the first
-  `restore` in its outputs.
+  `restore` copies the current weights, or their averages, to a second network, so that
+  one policy acts in an episode. Its state is that of an export.
   """
 
   def __init__(
@@ -178,7 +175,7 @@ class ModelPredictor(CheckpointPredictor):
     """Creates the predictor; nothing is built yet.
 
     Args:
-      t2r_model: a `T2RModel`, whoever trains it.
+      t2r_model: a `T2RModel`.
       use_gpu: False places the second network's variables on the CPU.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     """
@@ -188,11 +185,7 @@ class ModelPredictor(CheckpointPredictor):
     self._place = f"{type(t2r_model).__name__} in memory"
 
   def restore(self, is_async: bool | None = None) -> bool:
-    """Takes the model's present weights; there is always a newest.
-
-    Args:
-      is_async: has no effect, as nothing is waited for.
-    """
+    """Copies the model's current weights; `is_async` has no effect."""
     del is_async
     if not self._is_made:
       self._source.build()
@@ -205,18 +198,12 @@ class ModelPredictor(CheckpointPredictor):
     return True
 
   def init_randomly(self) -> None:
-    """Takes the weights that the model has: random ones, before it is trained."""
+    """Copies the model's weights, which are random before it is trained."""
     self.restore()
 
 
 def weight_keys(keys: Collection[str]) -> dict[str, str]:
-  """Finds the weights that a run's checkpoint is evaluated by.
-
-  Args:
-    keys: of the checkpoint's variables.
-  Returns:
-    Keys by the names of the weights: of averages, where the run has any.
-  """
+  """Returns checkpoint keys by the names of the weights; of averages, if it has any."""
   found = {}
   for key in keys:
     if key.startswith("model/") and key.endswith(VALUE):

@@ -1,14 +1,14 @@
 """The cross-entropy method: searches the maximum of an objective, such as a critic.
 
-Draw, keep the best, fit the distribution to them, draw again (Rubinstein, 1999), as
+Draws samples, fits the distribution to the best, and repeats (Rubinstein, 1999), as
 QT-Opt chooses its actions (Kalashnikov et al., 2018). In numpy, with Tensor2Robot's
-functions and their order of arguments, as its CEM policies call them; and in a graph,
-for exported critics.
+functions and their order of arguments; and in a graph, for exported critics.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,16 +36,16 @@ def CrossEntropyMethod(
   num_iterations: int = 1,
   threshold_to_terminate: float | None = None,
 ) -> tuple[Any, np.ndarray, Params]:
-  """Maximises an objective, with a distribution of the caller's own.
+  """Maximises an objective with any distribution.
 
   Args:
-    sample_fn: called with the parameters by name; gives n samples: an array or list,
+    sample_fn: called with the parameters by name; returns n samples: an array or list,
       or a dictionary of them by name.
     objective_fn: maps the samples to n values.
-    update_fn: maps (the parameters, the elites) to the next parameters.
+    update_fn: maps (parameters, elites) to the next parameters; the best elite is last.
     initial_params: by name.
-    num_elites: how many of the best the next parameters are made of, the best last.
-    num_iterations: at most so many rounds.
+    num_elites: the number of best samples.
+    num_iterations: the largest number of iterations.
     threshold_to_terminate: ends the search once a value is above it.
   Returns:
     (the last samples, their values [n], the parameters after them).
@@ -82,13 +82,13 @@ def NormalCrossEntropyMethod(
 
   Args:
     objective_fn: maps samples [num_samples, D] to their values.
-    mean: to begin with, a scalar or [D].
-    stddev: to begin with, a scalar or [D].
+    mean: initial, a scalar or [D].
+    stddev: initial, a scalar or [D].
     num_samples: per iteration.
     num_elites: at least 2.
-    num_iterations: rounds.
-    decay: the share of the parameters before that the new ones keep, in [0, 1).
-    low: samples are clipped to it, a scalar or [D]; None for no bound.
+    num_iterations: of the search.
+    decay: the share of the old parameters in the new ones, in [0, 1).
+    low: a bound of the samples, a scalar or [D]; None for no bound.
     high: likewise.
     seed: of the samples.
   Returns:
@@ -136,15 +136,15 @@ def CategoricalCrossEntropyMethod(
   decay: float = 0.0,
   seed: int | np.random.Generator | None = None,
 ) -> np.ndarray:
-  """Maximises an objective over categories, each drawn on its own.
+  """Maximises an objective over independent categories.
 
   Args:
     objective_fn: maps samples [num_samples, D], integers below C, to their values.
-    probabilities: to begin with, [D, C].
+    probabilities: initial, [D, C].
     num_samples: per iteration.
     num_elites: at least 1.
-    num_iterations: rounds.
-    decay: the share of the probabilities before that the new ones keep, in [0, 1).
+    num_iterations: of the search.
+    decay: the share of the old probabilities in the new ones, in [0, 1).
     seed: of the samples.
   Returns:
     The final probabilities, [D, C].
@@ -403,10 +403,9 @@ PackFn = Callable[[Any, Any, Any, Any, np.ndarray], Any]
 class CEMPolicy(policy.Policy):
   """Chooses the action that a critic values most, by the cross-entropy method.
 
-  Here the search is in Python, and calls the predictor once an iteration, with any
-  critic and packing. An export of a `CriticModel` with a `search` does the same inside
-  of one `step`, several times as fast, and is run by a `RegressionPolicy` with
-  `action_key='action'`.
+  The search is in Python, and calls the predictor once an iteration, with any critic
+  and packing. An export of a `CriticModel` with a `search` does the same inside of one
+  `step`, several times as fast: act with a `RegressionPolicy`, `action_key='action'`.
   """
 
   def __init__(
@@ -426,15 +425,15 @@ class CEMPolicy(policy.Policy):
     """Creates the policy; the arguments up to `predictor` are Tensor2Robot's.
 
     Args:
-      t2r_model: is handed to `pack_fn`; not needed by the default one.
+      t2r_model: an argument of `pack_fn`; not needed by the default one.
       action_size: elements of an action.
       cem_iters: iterations of the search.
       cem_samples: actions drawn in each.
-      num_elites: the best of them, which the next are drawn from.
+      num_elites: the number of best samples that the next ones are drawn from.
       pack_fn: maps (t2r_model, state, context, timestep, samples [n, action_size]) to
-        the features that the predictor takes. By default the critic's single action
-        feature gets the samples, and all others come from state and context.
-      predictor: of a critic: gives 'q_predicted'.
+        the features of the predictor. By default the critic's single action feature
+        gets the samples, and all others come from state and context.
+      predictor: of a critic, with the output 'q_predicted'.
       decay: see `NormalCrossEntropyMethod`.
       low: of the action's elements, a number or one for each; None for no bound.
       high: likewise.
@@ -447,21 +446,19 @@ class CEMPolicy(policy.Policy):
     self._cem_iters = cem_iters
     self._cem_samples = cem_samples
     self._num_elites = num_elites
-    self.pack_fn = pack_fn or self._default_pack_fn
+    self._pack_fn = pack_fn
     self._decay, self._low, self._high = decay, low, high
     self._rngs = Generators(seed)
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes the samples repeatable from here on."""
+    """Makes the samples repeatable."""
     self._rngs.seed(seed, env)
 
   def get_cem_action(
     self, objective_fn: Callable[[np.ndarray], Any]
   ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Looks for what maximises a function.
+    """Maximises a function of samples, [cem_samples, action_size].
 
-    Args:
-      objective_fn: maps samples [cem_samples, action_size] to their values.
     Returns:
       (the best of the last samples; its value 'q_predicted', its number 'best_idx' and
       the 'final_params' of the distribution).
@@ -487,36 +484,39 @@ class CEMPolicy(policy.Policy):
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Selects the action, and returns what the search found out beside it."""
+    """Selects the action, and returns the results of the search beside it."""
     del explore_prob
     return self._search(obs, None, None)
 
   def _search(
     self, state: Any, context: Any, timestep: int | None
   ) -> tuple[np.ndarray, dict[str, Any]]:
-    def objective(samples: np.ndarray) -> np.ndarray:
-      return self._evaluate(state, context, timestep, samples)["q_predicted"]
+    evaluate = self._evaluator(state, context, timestep)
+    return self.get_cem_action(lambda samples: evaluate(samples)["q_predicted"])
 
-    return self.get_cem_action(objective)
+  def _evaluator(
+    self, state: Any, context: Any, timestep: int | None
+  ) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """Returns a function from samples to the critic's outputs."""
+    pack = self._packer(state, context, timestep)
 
-  def _evaluate(
-    self, state: Any, context: Any, timestep: int | None, samples: np.ndarray
-  ) -> dict[str, np.ndarray]:
-    """Asks the critic about all samples."""
-    packed = self.pack_fn(self._t2r_model, state, context, timestep, samples)
-    outputs = self._critic.predict(packed)
-    if "q_predicted" not in outputs:
-      raise errors.SpecError(
-        f"select action: the model has no output 'q_predicted', only "
-        f"{errors.listing(outputs)}. It takes a critic."
-      )
-    return outputs
+    def evaluate(samples: np.ndarray) -> dict[str, np.ndarray]:
+      outputs = self._critic.predict(pack(samples))
+      if "q_predicted" not in outputs:
+        raise errors.SpecError(
+          f"select action: the model has no output 'q_predicted', only "
+          f"{errors.listing(outputs)}. It takes a critic."
+        )
+      return outputs
 
-  def _default_pack_fn(
-    self, t2r_model: Any, state: Any, context: Any, timestep: Any, samples: np.ndarray
-  ) -> Any:
-    """Packs the features of an exported critic: of one state, or of as many."""
-    del t2r_model, timestep
+    return evaluate
+
+  def _packer(
+    self, state: Any, context: Any, timestep: int | None
+  ) -> Callable[[np.ndarray], Any]:
+    """Returns a function that packs the features of samples."""
+    if self._pack_fn is not None:
+      return functools.partial(self._pack_fn, self._t2r_model, state, context, timestep)
     spec = self._critic.get_feature_specification()
     paths = [p for p in spec if p == "action" or p.startswith("action/")]
     if len(paths) != 1:
@@ -525,40 +525,42 @@ class CEMPolicy(policy.Policy):
         f"{errors.listing(paths)}. Give a pack_fn."
       )
     (path,) = paths
-    rest = specs.TensorSpecStruct((p, s) for p, s in spec.items() if p != path)
-    features = policy.pack_observation(state, rest, context)
-    dtype = spec[path].dtype.as_numpy_dtype
-    candidates, size = samples.size, spec[path].shape.num_elements()
-    if size == candidates:  # action_batch_size
-      actions, count = samples.reshape([1, *spec[path].shape]), 1
-    elif size != self._action_size:
+    shape, size = spec[path].shape.as_list(), self._action_size
+    count = self._cem_samples
+    if math.prod(shape) == count * size:  # action_batch_size
+      count = 1
+    elif math.prod(shape) != size:
       raise errors.SpecError(
         f"CEMPolicy: action_size: expected that of the critic's {path}, "
         f"{errors.describe(spec[path])}, or cem_samples of them, got action_size "
-        f"{self._action_size} and cem_samples {self._cem_samples}."
+        f"{size} and cem_samples {count}."
       )
-    else:
-      actions, count = samples.reshape([len(samples), *spec[path].shape]), len(samples)
+    rest = specs.TensorSpecStruct((p, s) for p, s in spec.items() if p != path)
+    features = policy.pack_observation(state, rest, context)
     packed = {p: np.repeat(x[np.newaxis], count, axis=0) for p, x in features.items()}
-    return {**packed, path: actions.astype(dtype)}
+    dtype = spec[path].dtype.as_numpy_dtype
+    return lambda samples: {
+      **packed,
+      path: samples.reshape([count, *shape]).astype(dtype),
+    }
 
 
 @gin.configurable
 class LSTMCEMPolicy(CEMPolicy):
-  """A `CEMPolicy` of a critic that remembers: the chosen action's state is kept.
+  """A `CEMPolicy` for recurrent critics: keeps the hidden state of the chosen action.
 
-  The critic gives 'lstm_hidden_state' for each sample; `pack_fn` gets the hidden state
-  in the place of the context.
+  The critic has the output 'lstm_hidden_state' for each sample; `pack_fn` gets the
+  hidden state in place of the context.
   """
 
   def __init__(self, hidden_state_size: int = gin.REQUIRED, **kwargs: Any) -> None:
     """Creates the policy.
 
     Args:
-      hidden_state_size: elements of the hidden state, zeros to begin with.
+      hidden_state_size: elements of the hidden state, initially zeros.
       **kwargs: of `CEMPolicy`; `pack_fn` is required.
     Raises:
-      SpecError: there is no `pack_fn`, which alone knows where the state goes.
+      SpecError: there is no `pack_fn`.
     """
     super().__init__(**kwargs)
     if kwargs.get("pack_fn") is None:
@@ -578,9 +580,10 @@ class LSTMCEMPolicy(CEMPolicy):
   ) -> tuple[np.ndarray, dict[str, Any]]:
     del context
     hidden: list[np.ndarray] = []
+    evaluate = self._evaluator(state, self._hidden_state, timestep)
 
     def objective(samples: np.ndarray) -> np.ndarray:
-      outputs = self._evaluate(state, self._hidden_state, timestep, samples)
+      outputs = evaluate(samples)
       shape = [len(samples), self._hidden_state_size]
       hidden.append(outputs["lstm_hidden_state"].reshape(shape))
       return outputs["q_predicted"]

@@ -1,4 +1,4 @@
-"""How a policy executes action chunks: which of the actions said it takes, and when."""
+"""Which actions of a predicted chunk are executed, and when."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ CHUNK_STEP = "chunk_step"
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class ChunkExecution:
-  """Executes `num_executed` actions of each chunk, then asks the network again.
+  """Executes `num_executed` actions of each chunk, then runs the network again.
 
-  The history sees every observation, whether the network is asked or not.
+  The history sees every observation, whether the network runs or not.
 
   - `ChunkExecution()`: the first action only, a new chunk every step.
   - `ChunkExecution(num_executed=4)`: receding horizon, four actions of each chunk.
   - `ChunkExecution(ensemble_decay=0.01)`: temporal ensembling, as in ACT (Zhao et al.,
-    2023): the mean of what all chunks so far say about this step, the oldest with the
-    weight 1, the next with exp(-decay), exp(-2 decay) ... A negative decay trusts the
-    newest most: it has seen more, where the first chunk of an episode has seen one
-    observation. Both can be combined.
+    2023): the mean of this step's action in all chunks so far, the oldest with the
+    weight 1, the next with exp(-decay), exp(-2 decay) ... A negative decay weights the
+    newest most. Both can be combined.
 
   Attributes:
-    num_executed: m, actions taken of each chunk.
+    num_executed: actions executed of each chunk.
     ensemble_decay: k of the weights exp(-k i), of any sign; None does not average.
     outputs: names of the model's outputs that are chunks, [B, n, ...].
   """
@@ -68,7 +67,7 @@ class ChunkExecution:
 
 
 class ChunkRunner:
-  """The step of an execution, for outputs that are known, and the state it needs."""
+  """The step of an execution for known outputs, and its state."""
 
   def __init__(
     self,
@@ -81,9 +80,9 @@ class ChunkRunner:
     Args:
       execution: the declaration.
       said: the model's outputs by name, [None, ...].
-      lengths: of the chunks that the model's labels declare by their time offsets.
+      lengths: of the chunks of the model's labels.
     Raises:
-      SpecError: the model gives no such chunk, or a shorter one.
+      SpecError: the model has no such chunk, or a shorter one.
     """
     self._execution = execution
     self._said = dict(said)
@@ -106,7 +105,7 @@ class ChunkRunner:
 
   @property
   def keeps_outputs(self) -> bool:
-    """Whether there are steps at which the network need not be asked."""
+    """Whether some steps do not run the network."""
     return self._execution.num_executed > 1
 
   @property
@@ -134,10 +133,10 @@ class ChunkRunner:
     """Takes the next action in every environment.
 
     Args:
-      ask: runs the network; gives its outputs, [N, ...].
-      state: as `state_spec` says, [N, ...].
-      begins: bool [N]; true where an episode begins.
-      is_asked_always: the network must see each step, because it remembers.
+      ask: runs the network; returns its outputs, [N, ...].
+      state: see `state_spec`, [N, ...].
+      begins: bool [N]; true where an episode starts.
+      is_asked_always: whether the network runs at each step, because it is recurrent.
     Returns:
       (outputs, the next state): each chunk's name has the action to execute,
       `<name>_chunk` the newest chunk, `chunk_step` the place in it; all other outputs
@@ -185,7 +184,7 @@ class ChunkRunner:
       chunk: [N, n, ...], the newest.
       plan: [N, n, ...], what was planned before for the same steps.
       needs: bool [N]; where the chunk is of this step.
-      counts: int32 [N, n]; how many chunks each planned action is the mean of.
+      counts: int32 [N, n]; the number of chunks in each planned action's mean.
     """
     decay = self._execution.ensemble_decay
     if counts is not None and decay is not None:
@@ -194,7 +193,7 @@ class ChunkRunner:
         shares = 1 / np.cumsum(np.exp(decay * np.arange(self._length + 1)))
       share = _like(tf.gather(tf.constant(shares, chunk.dtype), counts), chunk)
       mean = plan * (1 - share) + chunk * share
-      # What nobody planned before is left as it is, to the last bit.
+      # Actions without an earlier plan stay unchanged, to the last bit.
       chunk = tf.where(_like(counts, chunk) > 0, mean, chunk)
     return _where(needs, chunk, plan)
 
@@ -203,7 +202,7 @@ class ChunkRunner:
     return ExtendedTensorSpec(spec.shape[1:], spec.dtype)
 
   def _mismatch(self, name: str) -> errors.Mismatch | None:
-    """Says what is wrong with a chunk."""
+    """Returns why a chunk cannot be executed."""
     if name not in self._said:
       hint = errors.nearest(name, self._said)
       got = f"only {errors.listing(self._said)}"

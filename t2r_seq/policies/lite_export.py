@@ -29,8 +29,7 @@ from t2r_seq.policies.policy_model import operative_config_path
 from t2r_seq.policies.policy_module import EMBEDDED_STEP, IS_FIRST
 from t2r_seq.windows.cut import mask_paths
 
-# A share of each element's range. Kernels add in other orders and approximate
-# functions, and that error follows the scale of an output, not its present value.
+# A share of each element's range: rounding errors follow the scale of an output.
 TOLERANCE = 5e-3
 # Fewer steps show no range.
 _FEWEST_STEPS = 4
@@ -39,8 +38,8 @@ _LEAST_RANGE = 0.02
 WEIGHTS = ("float32", "float16", "int8")
 _NUM_STEPS = 8
 _TEXTS = ("Pick up the RED block!", "", "open the 2nd drawer, then close it", "Öffne")
-# LiteRT has few ops for these dtypes. It computes in float32 what is computed in narrow
-# floats; values of the others are only moved and cast, so that they can be cast before.
+# LiteRT has few ops for these dtypes. Narrow floats become float32; the others are
+# replaced if the graph only moves and casts their values.
 _NARROW = {tf.bfloat16: tf.float32, tf.float16: tf.float32}
 _MOVED = {tf.float64: tf.float32, tf.uint16: tf.int32, tf.uint32: tf.int64}
 _MOVING_OPS = frozenset(
@@ -53,7 +52,7 @@ _MOVING_OPS = frozenset(
     *("Tile", "Transpose", "Unpack", "While", "ZerosLike"),
   )
 )
-# Ops that say of which shape the elements of a list are, and their input that does.
+# Ops with an input that is the shape of a list's elements, and its number.
 _LISTS = {
   "TensorListConcatV2": 1,
   "TensorListFromTensor": 1,
@@ -69,15 +68,14 @@ _UNKNOWN_OPS = (
 
 @dataclasses.dataclass(frozen=True)
 class LiteReport:
-  """What `export_lite` found when it compared both forms.
+  """Result of the comparison by `export_lite`.
 
   Attributes:
     folder: that was written.
-    num_steps: that both forms took, on random observations.
-    max_difference: the largest between outputs, in units of the range of each element;
-      see `relative_errors`.
-    narrow: the dtypes of the export that became float32, such as 'bfloat16'; the
-      difference is then mostly the rounding of the export.
+    num_steps: steps of both forms, on random observations.
+    max_difference: of outputs, in units of each element's range.
+    narrow: dtypes that became float32, such as 'bfloat16'; the difference is then
+      mostly the rounding of the export.
   """
 
   folder: str
@@ -89,28 +87,23 @@ class LiteReport:
 def export_lite(
   export_dir: str, folder: str, weights: str = "float32", tolerance: float = TOLERANCE
 ) -> LiteReport:
-  """Writes an export as a folder that `t2r_seq.lite` runs: for one environment.
+  """Writes an export as a folder that `t2r_seq.lite` runs, for one environment.
 
-  What the export computes in bfloat16 or float16 becomes float32, and `t2r_seq.lite`
-  embeds texts. Both forms then take some steps with random observations. What the
-  network sees has to be the same to the last bit, and with float32 weights so have its
-  outputs, to a tolerance: else nothing is written. An export in bfloat16 or float16 is
-  compared in float32.
+  Narrow floats become float32. Both forms then take steps with random observations. If
+  their windows differ in a bit, or float32 outputs by more than the tolerance, nothing
+  is written.
 
   Args:
     export_dir: holds exports, of which the newest is taken; or is itself one.
-    folder: to write; there is nothing yet.
-    weights: 'float32'; 'float16' halves the file; 'int8' quarters it, and rounds what
-      large layers are given as well.
-    tolerance: of float32 outputs, in units of the range of each element; that of
-      `verify`.
-  Returns:
-    What was compared.
+    folder: to write; must not exist.
+    weights: 'float32'; 'float16' halves the file; 'int8' quarters it, and also rounds
+      the inputs of large layers.
+    tolerance: of float32 outputs, as a share of the range of each element.
   Raises:
-    SpecError: there is no export, or it has no step; LiteRT lacks an op that
-      the model uses, which is named; or the two forms differ.
+    SpecError: there is no export, or it has no step; LiteRT lacks an op of the model;
+      or the two forms differ.
     ImportError: the interpreter is missing; names the extra.
-    OSError: the folder could not be written.
+    OSError: the folder cannot be written.
   """
   if weights not in WEIGHTS:
     raise errors.SpecError(
@@ -122,7 +115,6 @@ def export_lite(
       f"export lite: {folder}: expected a folder that is not there yet, got one that "
       "is. Name another one."
     )
-  # What is missing is said before the work is done.
   imports.load_extra("ai_edge_litert.interpreter", "lite")
   found = scan_exports(export_dir)[0]
   if not found:
@@ -155,7 +147,7 @@ def export_lite(
     lite_policy.write_checksums(partial)
     most = tolerance if weights == "float32" else float("inf")
     if step.narrow:
-      # The rounding of a narrow dtype says nothing about the conversion.
+      # The rounding of a narrow dtype hides errors of the conversion.
       _compare(loaded, partial, most, step)
       most = float("inf")
     difference = _compare(loaded, partial, most)
@@ -170,17 +162,13 @@ class _Step:
     function: with an `input_signature`.
     narrow: names of the narrow floats that became float32.
     texts: how texts are embedded, by path.
-    outputs: the names of what the policy gives.
-    observation: what it takes, by path.
-    state: what it remembers, by path.
+    outputs: names of the outputs.
+    observation: by path.
+    state: by path.
   """
 
   def __init__(self, loaded: LoadedExport) -> None:
-    """Reads the export.
-
-    Raises:
-      SpecError: it has no step, or one that takes strings.
-    """
+    """Reads the export; raises a SpecError if its step takes strings."""
     self.texts = dict(loaded.record.texts or {})
     signature = loaded.signature(EMBEDDED_STEP if self.texts else "step")
     self.function, changed = _for_one(signature)
@@ -279,12 +267,10 @@ def _converted(converter: Any, path: str, weights: str, function: Any) -> bytes:
 
 
 def _for_one(signature: Any) -> tuple[Any, dict[tf.DType, tf.DType]]:
-  """Makes a signature of any number of environments into a function of one.
-
-  Variables become constants, all shapes known, and dtypes those that LiteRT has.
+  """Converts a signature to a function of one environment, without variables.
 
   Returns:
-    The function, and the new dtype of each that was changed.
+    (the function; new dtypes by old ones).
   """
   taken = {
     name: tf.TensorSpec([1, *spec.shape[1:]], spec.dtype, name)
@@ -317,21 +303,17 @@ def _for_one(signature: Any) -> tuple[Any, dict[tf.DType, tf.DType]]:
   @tf.function(input_signature=given_specs, autograph=False)
   def step(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
     given = dict(zip(inputs, tensors, strict=True))
-    said = tf.graph_util.import_graph_def(graph_def, given, outputs, name="")
-    return dict(zip(names, said, strict=True))
+    found = tf.graph_util.import_graph_def(graph_def, given, outputs, name="")
+    return dict(zip(names, found, strict=True))
 
   return step, changed
 
 
 def _change_dtypes(graph_def: Any) -> dict[tf.DType, tf.DType]:
-  """Has a graph compute in dtypes for which LiteRT has ops.
+  """Changes a graph to dtypes for which LiteRT has ops; returns new dtypes by old ones.
 
-  Without variables, dtypes are attributes of nodes, constants, and the arguments of
-  functions. A cast from one float to another then does nothing. float64 stays if there
-  is arithmetic with it: time stamps, for example, need its precision.
-
-  Returns:
-    The new dtype of each that was changed.
+  Dtypes are attributes of nodes, constants, and arguments of functions. float64 stays
+  if there is arithmetic with it: time stamps, for example, need its precision.
   """
   nodes = list(_nodes(graph_def))
   moved = {
@@ -369,7 +351,7 @@ def _change_dtypes(graph_def: Any) -> dict[tf.DType, tf.DType]:
 
 
 def _only_moves(node: Any, dtype: tf.DType) -> bool:
-  """Whether an op does nothing with a dtype, or nothing but move its values."""
+  """Whether an op only moves or casts values of a dtype."""
   number = dtype.as_datatype_enum
   if number not in _dtypes(node):
     return True
@@ -381,7 +363,7 @@ def _only_moves(node: Any, dtype: tf.DType) -> bool:
 
 
 def _dtypes(node: Any) -> set[int]:
-  """Returns the dtypes that an op takes and gives."""
+  """Returns the dtypes of an op's inputs and outputs."""
   attributes = node.attr.values()
   return {each.type for each in attributes}.union(*(a.list.type for a in attributes))
 
@@ -394,10 +376,10 @@ def _nodes(graph_def: Any) -> Iterator[Any]:
 
 
 def _fix_list_shapes(graph_def: Any) -> None:
-  """Says that the lists in loops hold tensors of one environment.
+  """Sets the batch size of lists in loops to one environment.
 
-  Keras's recurrent layers collect their steps in lists of elements [batch, ...], whose
-  batch was open when they were traced; the converter must know it.
+  Keras's recurrent layers collect their steps in lists of elements [batch, ...] with an
+  unknown batch size, which the converter needs.
   """
   for nodes in (
     graph_def.node,
@@ -417,7 +399,7 @@ def _fix_list_shapes(graph_def: Any) -> None:
 
 
 def _rename_functions(graph_def: Any, suffix: str) -> None:
-  """Gives the functions other names than those that TensorFlow knows them by."""
+  """Renames the functions, so that they do not replace those of the export."""
   known = {each.signature.name for each in graph_def.library.function}
   for each in graph_def.library.function:
     each.signature.name += suffix
@@ -431,7 +413,7 @@ def _rename_functions(graph_def: Any, suffix: str) -> None:
 def _layout(
   loaded: LoadedExport, step: _Step, content: bytes, weights: str
 ) -> lite_policy.Layout:
-  """Returns what the folder says of the policy."""
+  """Returns the description of the folder."""
   masks = {path: mask for mask, path in mask_paths(loaded.feature_spec).items()}
   seen = {}
   for path, spec in loaded.feature_spec.items():
@@ -460,15 +442,15 @@ def _numpy(spec: tf.TensorSpec) -> np.dtype:
 def _compare(
   loaded: LoadedExport, folder: str, tolerance: float, reference: _Step | None = None
 ) -> float:
-  """Has both forms take steps of two episodes; returns by how much outputs differ.
+  """Steps both forms through two episodes; returns the largest difference of outputs.
 
   Args:
     loaded: the export.
     folder: the lite form.
     tolerance: of outputs.
-    reference: takes the steps that are compared; None: the export.
+    reference: takes the steps that are compared; None for the export.
   Raises:
-    SpecError: the frames that the network sees differ, or outputs do by more.
+    SpecError: frames differ, or outputs by more than the tolerance.
   """
   model = lite_policy.LiteModel(folder)
   state = model.initial_state()
@@ -502,7 +484,7 @@ def _compare(
     if is_seen or right.dtype.kind not in "fc":
       pairs = zip(right, mine, strict=True)
       same = np.array([np.array_equal(*pair, equal_nan=True) for pair in pairs])
-      # Where weights are rounded, another element may be the largest.
+      # With rounded weights, integers such as an argmax may differ.
       same |= not is_seen and tolerance == float("inf")
       allowed = ""
     else:
@@ -520,22 +502,16 @@ def _compare(
 
 
 def describe_tolerance(tolerance: float) -> str:
-  """Returns the tolerance as messages have it."""
+  """Describes the tolerance for messages."""
   return f"{tolerance:g} of each element's range"
 
 
 def relative_errors(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
-  """Returns how far outputs are apart, in units of the range of their element.
+  """Returns differences of outputs in units of the range of their element, [N, ...].
 
-  The range of an element (of the last axis) is from its least to its largest expected
-  value. `1 + |value|` stands for it where there are few steps.
-
-  Args:
-    expected: outputs at several steps, [N, ...].
-    got: the same, of another runtime.
-  Returns:
-    float64 [N, ...]; 0 where both are the same infinity, or no numbers; infinity where
-    one of them is not finite.
+  The range of an element of the last axis is that of its expected values at N steps; of
+  a few steps, `1 + |value|`. It is 0 for equal infinities or NaN, and infinity if only
+  one value is finite.
   """
   expected, got = (np.asarray(x).astype(np.float64) for x in (expected, got))
   rows = expected.reshape([-1, expected.shape[-1] if expected.ndim > 1 else 1])

@@ -141,6 +141,8 @@ class LoadedPolicy(policy_io.PurePolicy):
     self._step_spec = self._signature_spec("step", _frame_specs(feature_spec))
     self._step_keys = _inputs(self._step_spec)
     self._observation = _ExactFeatures(self._step_spec)
+    self._predict_keys = _inputs(self._predict_spec)
+    self._windows = _ExactFeatures(self._predict_spec)
     # Tensors of one bool for all environments: making one costs 6 us a step.
     self._starts: dict[tuple[int, bool], tf.Tensor] = {}
 
@@ -178,12 +180,12 @@ class LoadedPolicy(policy_io.PurePolicy):
 
   def predict(self, features: Any) -> dict[str, np.ndarray]:
     """Predicts from whole windows, [B, ...]; see `AbstractPredictor.predict`."""
-    flat = _validate("predict", self._predict_spec, features)
-    _check_batch("predict", flat)
+    flat: Any = self._windows.take(features)
+    if flat is None:
+      flat = _validate("predict", self._predict_spec, features)
+      _check_batch("predict", flat)
     self._check_finite("predict", flat)
-    return _to_numpy(
-      self._call("serving_default", _keyed(flat, _inputs(self._predict_spec)))
-    )
+    return _to_numpy(self._call("serving_default", _keyed(flat, self._predict_keys)))
 
   def predict_records(
     self, serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]]
@@ -390,18 +392,20 @@ class _ExactFeatures:
       if self._is_exact
     ]
 
-  def take(self, features: Any, num_envs: int) -> dict[str, np.ndarray] | None:
+  def take(
+    self, features: Any, batch_size: int | None = None
+  ) -> dict[str, np.ndarray] | None:
     """Returns the features by path; None if they need the full check."""
     if not self._is_exact or not isinstance(features, Mapping):
       return None
     taken = {}
     for path, dtype, shape in self._leaves:
       value = features.get(path)
-      if (
-        type(value) is not np.ndarray
-        or value.dtype != dtype
-        or value.shape != (num_envs, *shape)
-      ):
+      if type(value) is not np.ndarray or value.dtype != dtype or not value.ndim:
+        return None
+      if batch_size is None:
+        batch_size = len(value)
+      if value.shape != (batch_size, *shape):
         return None
       taken[path] = value
     return taken

@@ -29,21 +29,19 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 
 _Outputs = dict[str, tf.Tensor]
 IS_FIRST, ENVS = "is_first", "envs"
-# A step that takes vectors for texts; exports of models with texts have it.
+# A step with vectors in place of texts.
 EMBEDDED_STEP = "embedded_step"
 SEEN, INPUT, SAID = "seen", "input", "said"
 
 
 def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
-  """Returns the raw features that a policy of this model is given.
+  """Returns the raw features of a model's policy, by path.
 
-  Args:
-    model: the model.
-  Returns:
-    The required in specs of its preprocessor in mode 'infer', by path.
+  They are the required in specs of its preprocessor in mode 'infer'.
+
   Raises:
-    SpecError: a feature looks into the future, or two paths would be one argument of
-      a signature.
+    SpecError: a feature looks into the future, or two paths would be one argument of a
+      signature.
   """
   in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.INFER)
   flat = _required(in_spec)
@@ -68,13 +66,10 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
 
 
 def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
-  """Returns the feature specs that are stored beside an export.
+  """Returns the feature specs that an export stores.
 
-  Those of `exported_feature_specs`; and, where a step is given those of another model,
-  these as optional ones.
-
-  Raises:
-    SpecError: see `exported_feature_specs`; or a path is in both.
+  Those of `exported_feature_specs`, and as optional ones those of a separate step
+  model.
   """
   stored = exported_feature_specs(model)
   if model.step_model is not model:
@@ -86,14 +81,14 @@ def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
 def _required(in_spec: specs.SpecStructure) -> TensorSpecStruct:
   given = specs.flatten_spec_structure(in_spec)
   flat = filter_required_flat_tensor_spec(given)
-  # However a store keeps them, a policy is given frames.
+  # A policy is given frames in any storage.
   return specs.map_leaves(
     lambda spec: specs.frame_spec(ExtendedTensorSpec.to_spec(spec)), flat
   )
 
 
 def records_arguments(dataset_keys: Collection[str]) -> dict[str, str]:
-  """Returns which argument of 'parse_tf_example' takes a dataset's records, by key."""
+  """Returns the arguments of 'parse_tf_example' by dataset key."""
   if len(dataset_keys) == 1:
     return dict.fromkeys(dataset_keys, "examples")
   return {key: specs.signature_key(f"examples/{key}") for key in dataset_keys}
@@ -132,15 +127,13 @@ class PolicyFunctions:
     return dataclasses.replace(PolicyRecord.of(self._model), state=state)
 
   def signatures(self) -> dict[str, Any]:
-    """Returns the signatures, to be traced when they are saved.
+    """Returns the signatures by name, which are traced when they are saved.
 
-    Returns:
-      Functions by name. 'serving_default' takes batches of whole windows and
-      'parse_tf_example' serialized records. 'step' maps observations and a state to
-      outputs and the next state; 'initial_state' returns the first one, 'inspect' the
-      inputs of the network at a step, and 'adapt' a state that has learned a task, if
-      the model learns any. Models of sequences without a recurrent state have no step,
-      and 'parse_tf_example', with an argument for each dataset, needs named specs.
+    'serving_default' takes batches of whole windows, 'parse_tf_example' serialized
+    records if all specs have names. 'step' maps observations and a state to outputs and
+    the next state; 'initial_state' returns a first state, 'inspect' the inputs of the
+    network at a step, and 'adapt' a state that has learned a task. Models of sequences
+    without a recurrent state have no step.
     """
     signatures = {"serving_default": self._serving()}
     if self._is_parseable():
@@ -221,10 +214,9 @@ class PolicyFunctions:
     inputs: Mapping[str, tf.TensorSpec],
     autograph: bool = False,
   ) -> Any:
-    """Makes a function of a dictionary into one of arguments with names.
+    """Converts a function of a dictionary to one with named arguments.
 
-    It has an input signature and is not a concrete function, which could not be saved
-    once it has seen distributed variables.
+    A concrete function with distributed variables could not be saved.
     """
 
     @tf.function(input_signature=list(inputs.values()), autograph=autograph)
@@ -306,7 +298,6 @@ def _numbers(name: str) -> tf.TensorSpec:
 
 
 WARMUP_REQUESTS = "tf_serving_warmup_requests"
-# Those that change nothing.
 _SIGNATURES = ("serving_default", "step")
 _MODEL_NAME = "policy"
 
@@ -314,10 +305,9 @@ _MODEL_NAME = "policy"
 def write_warmup_requests(
   export_path: str, signatures: Mapping[str, Any], batch_sizes: Sequence[int] = (1,)
 ) -> None:
-  """Writes requests of zeros for each signature that keeps no state.
+  """Writes requests of zeros, with which TensorFlow Serving warms up a model.
 
-  Without them the first client waits for what TensorFlow sets up at a first call. The
-  file is a TFRecord of `tensorflow.serving.PredictionLog`.
+  The file is a TFRecord of `tensorflow.serving.PredictionLog`.
 
   Args:
     export_path: the folder of a SavedModel.
@@ -333,14 +323,14 @@ def write_warmup_requests(
 
 
 def _prediction_log(signature: str, inputs: Any, batch_size: int) -> bytes:
-  """Encodes a request; the numbers are those of the fields in the protos of Serving."""
+  """Encodes a request with the field numbers of TensorFlow Serving's protos."""
   model_spec = _field(1, _MODEL_NAME.encode()) + _field(3, signature.encode())
   request = _field(1, model_spec)
   for spec in inputs:
     shape = [1 if size is None else size for size in spec.shape]
     shape[:1] = [batch_size]
     empty = b"" if spec.dtype == tf.string else np.zeros([], spec.dtype.as_numpy_dtype)
-    # One value stands for all.
+    # One value is broadcast.
     tensor = tf.make_tensor_proto(empty, spec.dtype, shape).SerializeToString()
     request += _field(2, _field(1, spec.name.encode()) + _field(2, tensor))
   predict_log = _field(1, request)

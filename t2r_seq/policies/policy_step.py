@@ -34,11 +34,10 @@ _HISTORY, _CHUNK = "history", "chunk"
 
 
 class FrameHistory:
-  """Functions of the latest steps of every path, which the caller keeps.
+  """Functions of the latest frames of every path.
 
-  The windows equal, bit for bit, the training window whose anchor is the step pushed
-  last: the first step of an episode fills the past with itself under 'repeat' and with
-  zeros under 'zero'. Which steps are shown is the plan's to say, as in training.
+  Its windows equal, bit for bit, the training window whose anchor is the newest step:
+  before an episode's first step stands that step ('repeat') or zeros ('zero').
   """
 
   def __init__(
@@ -51,8 +50,8 @@ class FrameHistory:
 
     Args:
       specs_by_path: windowed specs by path, with offsets <= 0.
-      cut: says what stands before the first step: zeros, or that step.
-      masks: path of each mask that the windows hold, and the path that it masks.
+      cut: has the padding before the first step.
+      masks: the masked path by the path of each mask.
     """
     self._specs = dict(specs_by_path.items())
     self._grid = windows.WindowGrid(windows.time_span(specs_by_path), cut)
@@ -61,7 +60,7 @@ class FrameHistory:
 
   @property
   def state_spec(self) -> dict[str, ExtendedTensorSpec]:
-    """What is kept of one environment, by path."""
+    """The frames of one environment, by path."""
     return {
       path: ExtendedTensorSpec((_depth(spec), *spec.frame_shape), spec.dtype)
       for path, spec in self._specs.items()
@@ -74,15 +73,13 @@ class FrameHistory:
     observations: Mapping[str, tf.Tensor],
     ages: tf.Tensor,
   ) -> Frames:
-    """Adds one step of every environment.
+    """Returns the frames with the newest step at the end.
 
     Args:
       frames: of the step before.
       observations: [N, *frame_shape] by path.
-      ages: int32 [N]; steps of an environment's episode, this one included; at 1 its
-        past is forgotten.
-    Returns:
-      The frames with the newest step at the end.
+      ages: int32 [N]; steps of an environment's episode, this one included; 1 clears
+        its past.
     """
     rows = {
       depth: self._rows(depth, ages) for depth in set(map(_depth, self._specs.values()))
@@ -99,12 +96,12 @@ class FrameHistory:
     return pushed
 
   def _steps(self, offsets: np.ndarray, ages: tf.Tensor) -> tuple[Any, Any, Any]:
-    """Says which steps are shown at offsets from the newest one; see `WindowGrid`."""
+    """Returns the steps at offsets from the newest one; see `WindowGrid`."""
     before = tf.cast(tf.reshape(ages - 1, [-1] + [1] * offsets.ndim), tf.int64)
     return self._grid.steps(offsets, before, 0)
 
   def _rows(self, depth: int, ages: tf.Tensor) -> tf.Tensor:
-    """Returns which frames are kept, [N, depth]: rows of [kept, newest, zeros]."""
+    """Returns the new frames, [N, depth], as rows of [old, newest, zeros]."""
     num_envs = tf.shape(ages)[0]
     envs = tf.range(num_envs)[:, tf.newaxis]
     steps, _, shown = self._steps(np.arange(1 - depth, 1), ages)
@@ -115,14 +112,11 @@ class FrameHistory:
 
   @_as_it_is
   def windows(self, frames: Frames, ages: tf.Tensor) -> TensorSpecStruct:
-    """Returns the windows that end with the step pushed last.
+    """Returns windows, [N, K, *frame_shape], and masks, [N, K], of the newest step.
 
     Args:
-      frames: as `push` returned them.
-      ages: int32 [N]; steps that an environment's episode has had.
-    Returns:
-      Windows by path, [N, K, *frame_shape], or [N, *frame_shape] for an int offset;
-      and the masks, [N, K] or [N].
+      frames: of `push`.
+      ages: of `push`.
     """
     result = TensorSpecStruct()
     for path, spec in self._specs.items():
@@ -137,15 +131,15 @@ class FrameHistory:
     return result
 
 
-class _Sight(NamedTuple):
-  """What a step sees, before the network is asked.
+class _StepInputs(NamedTuple):
+  """Inputs of the network at a step.
 
   Attributes:
-    seen: raw features by path, windows and their masks among them.
+    seen: raw features by path, with windows and masks.
     carried: the recurrent state.
-    seeds: of what is drawn.
-    begins: bool [N]; where an episode begins.
-    new: the next state, as far as it is known without the network.
+    seeds: of random numbers.
+    begins: bool [N]; where an episode starts.
+    new: the parts of the next state that do not depend on the network.
   """
 
   seen: dict[str, tf.Tensor]
@@ -156,27 +150,23 @@ class _Sight(NamedTuple):
 
 
 class PolicyStep:
-  """All that a policy remembers, declared, and the function that takes a step with it.
+  """The state of a policy, and the function that takes a step with it.
 
   The state is derived from the specs and the model: `age`, the steps of the episode so
-  far; `history/<path>`, the frames that windows look back at; `recurrent/<path>`, what
-  the network carries; `chunk/<path>`, the action chunk in execution; and `seed`, of
-  what the model draws. Each is a tensor with a row per environment, and every row is
-  that environment's alone.
+  far; `history/<path>`, the frames of windows; `recurrent/<path>`, the network's state;
+  `chunk/<path>`, the action chunk in execution; and `seed`, of random numbers. Each is
+  a tensor with a row per environment, which depends on that environment alone.
   """
 
   def __init__(self, model: PolicyModel, feature_specs: TensorSpecStruct) -> None:
-    """Derives the state.
+    """Derives the state of a built model; see `exported_feature_specs`.
 
-    Args:
-      model: a built model.
-      feature_specs: the raw features by path, see `exported_feature_specs`.
     Raises:
-      SpecError: the action chunk to execute is none that the model gives.
+      SpecError: the model lacks the action chunk to execute.
     """
     self._model = model
     self._specs = feature_specs
-    # Masks are derived from the history, never asked for.
+    # Masks are derived from the history.
     masks = mask_paths(feature_specs)
     seen = [path for path in feature_specs if path not in masks]
     self._paths = model.step_paths(seen)
@@ -190,7 +180,7 @@ class PolicyStep:
     self._recurrent = specs.flatten_spec_structure(
       model.get_recurrent_state_specification(ModeKeys.INFER)
     )
-    # One function for all that step: traced once, and it is what they have in common.
+    # `step` and `inspect` share one function of the graph.
     self._network = tf.function(self._run_network)
     self._chunks: ChunkRunner | None = None
     if model.execution is not None:
@@ -199,13 +189,13 @@ class PolicyStep:
 
   @property
   def exists(self) -> bool:
-    """Whether the model can be stepped: sequences need a state to be carried."""
+    """Whether the model has a step: sequences need a recurrent state."""
     is_sequential = any(spec.is_sequence for spec in self._specs.values())
     return len(self._recurrent) > 0 or not is_sequential
 
   @property
   def observation_spec(self) -> TensorSpecStruct:
-    """What is seen of one environment at one step, by path."""
+    """The observation of one environment, by path."""
     return TensorSpecStruct(
       (path, ExtendedTensorSpec(spec.frame_shape, spec.dtype, path))
       for path, spec in self._specs.items()
@@ -214,7 +204,7 @@ class PolicyStep:
 
   @property
   def state_spec(self) -> TensorSpecStruct:
-    """What is remembered of one environment, by path."""
+    """The state of one environment, by path."""
     state = TensorSpecStruct({AGE: ExtendedTensorSpec((), tf.int32)})
     if self._model.is_seeded:
       state[SEED] = ExtendedTensorSpec((2,), tf.int32)
@@ -279,11 +269,7 @@ class PolicyStep:
 
   @_as_it_is
   def initial_state(self, seeds: tf.Tensor) -> TensorSpecStruct:
-    """Returns the state before a first step.
-
-    Args:
-      seeds: int32 [N], of the random numbers that the model draws.
-    """
+    """Returns the state before a first step; `seeds` are int32 [N]."""
     num_envs = tf.shape(seeds)[0]
     state = TensorSpecStruct()
     for path, spec in self.state_spec.items():
@@ -306,26 +292,23 @@ class PolicyStep:
     """Takes a step in every environment.
 
     Args:
-      observation: as `observation_spec` says, [N, ...].
-      is_first: bool [N]; true where an episode begins: that row of the state counts
-        for nothing, but for the seed.
-      state: as `state_spec` says, [N, ...].
+      observation: see `observation_spec`, [N, ...].
+      is_first: bool [N]; true where an episode starts, which clears that row of the
+        state except for the seed.
+      state: see `state_spec`, [N, ...].
     Returns:
       (outputs by name, [N, ...]; the next state).
     """
     seen, carried, seeds, begins, new = self._look(observation, is_first, state)
-    if self._chunks is None:
+    runs_always = self._chunks is None or bool(carried)
+    if runs_always:
       outputs, carried, _ = self._network(seen, carried, seeds)
-    elif carried:
-      said, carried, _ = self._network(seen, carried, seeds)
+    if self._chunks is not None:
       outputs, chunk = self._chunks.step(
-        lambda: said, TensorSpecStruct(_at(_CHUNK, state)), begins, True
-      )
-      new.update(_below(_CHUNK, chunk))
-    else:
-      ask = lambda: self._network(seen, {}, seeds)[0]  # noqa: E731
-      outputs, chunk = self._chunks.step(
-        ask, TensorSpecStruct(_at(_CHUNK, state)), begins, False
+        (lambda: outputs) if runs_always else lambda: self._network(seen, {}, seeds)[0],
+        TensorSpecStruct(_at(_CHUNK, state)),
+        begins,
+        runs_always,
       )
       new.update(_below(_CHUNK, chunk))
     new.update(_below(RECURRENT, carried))
@@ -338,29 +321,22 @@ class PolicyStep:
     is_first: tf.Tensor,
     state: Mapping[str, tf.Tensor],
   ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], _Outputs]:
-    """Asks the network as a step does, and tells what it was given.
+    """Runs the network as a step does.
 
-    It is the same function of the graph that a step calls, of which a step drops what
-    is told here.
-
-    Args:
-      observation: as for a step.
-      is_first: as for a step.
-      state: as for a step.
     Returns:
-      (raw features by path, windows and masks among them; what the network was given
-      after preprocessing, by path; what it said).
+      (raw features by path, with windows and masks; the network's inputs after
+      preprocessing, by path; its outputs by name).
     """
-    sight = self._look(observation, is_first, state)
-    said, _, inputs = self._network(sight.seen, sight.carried, sight.seeds)
-    return sight.seen, inputs, said
+    given = self._look(observation, is_first, state)
+    outputs, _, inputs = self._network(given.seen, given.carried, given.seeds)
+    return given.seen, inputs, outputs
 
   def _look(
     self,
     observation: Mapping[str, tf.Tensor],
     is_first: tf.Tensor,
     state: Mapping[str, tf.Tensor],
-  ) -> _Sight:
+  ) -> _StepInputs:
     new = TensorSpecStruct()
     begins = is_first | tf.equal(state[AGE], 0)
     new[AGE] = tf.where(begins, 1, state[AGE] + 1)
@@ -381,7 +357,7 @@ class PolicyStep:
     if self._model.is_seeded:
       seeds = state[SEED]
       new[SEED] = seeds + tf.constant([[0, 1]])
-    return _Sight(seen, carried, seeds, begins, new)
+    return _StepInputs(seen, carried, seeds, begins, new)
 
   def _run_network(
     self,
@@ -422,7 +398,7 @@ class PolicyStep:
     return flat
 
   def _outputs_spec(self) -> dict[str, tf.TensorSpec]:
-    """Returns the specs of what the model says at one step, by name."""
+    """Returns the specs of the model's outputs at one step, by name."""
     seen = {
       path: tf.TensorSpec([None, *spec.shape], spec.dtype)
       for path, spec in self._specs.items()
@@ -449,10 +425,7 @@ class PolicyStep:
 
 
 def history_cut(model: PolicyModel) -> windows.Cut:
-  """Says what stands before an episode's first step.
-
-  The policy acts at that step, too, whatever the model was trained on.
-  """
+  """Returns the cut of a policy, which also acts at an episode's first steps."""
   return windows.Cut(padding=model.padding).for_policy()
 
 
@@ -476,7 +449,7 @@ def _as_column(which: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 
 def _depth(spec: ExtendedTensorSpec) -> int:
-  """Returns how many steps of a path are kept, the present one included."""
+  """Returns the number of frames of a path, with the newest one."""
   return 1 - int(min(0, np.min(_offsets(spec))))
 
 

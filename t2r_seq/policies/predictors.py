@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 import gin
@@ -22,81 +23,73 @@ from t2r_seq.policies.policy_model import PolicyRecord
 
 
 class NoModelError(ValueError):
-  """A prediction was asked for, and no model has been loaded."""
+  """No model has been loaded."""
 
 
 class AbstractPredictor(abc.ABC):
-  """Loads a model and predicts with it, whatever form the model has on disk.
+  """Loads a model and predicts with it.
 
-  As in Tensor2Robot, with `step` and `reset` for models that see more than one step:
-  `step` takes one observation at a time, and the predictor keeps the state, such as the
-  frames that the model stacks.
+  As in Tensor2Robot, with `step` and `reset` for policies with a state, such as the
+  frames that the model stacks: `step` takes one observation at a time, and the
+  predictor keeps the state.
   """
 
   @abc.abstractmethod
   def predict(self, features: Any) -> dict[str, np.ndarray]:
-    """Predicts from stacked features.
+    """Returns the model's outputs by name, `[B, ...]`, for stacked features.
 
     Args:
-      features: numpy, hierarchical or by path, batched, `[B, ...]`, as in
+      features: numpy, hierarchical or by path, `[B, ...]`, as in
         `get_feature_specification`.
-    Returns:
-      The model's outputs by name, `[B, ...]`.
     """
 
   @abc.abstractmethod
   def step(
     self, features: Any, is_first: Any = None, timestamp: Any = None
   ) -> dict[str, np.ndarray]:
-    """Predicts from one observation per environment and the history before it.
+    """Returns the outputs by name, `[N, ...]`, for an observation per environment.
 
     Args:
-      features: numpy, hierarchical or by path, one frame an environment,
-        `[N, *frame_shape]`, as in `get_step_specification`.
-      is_first: bool `[N]`, or one for all; True where an episode starts, which forgets
-        that environment's history. All start at the first step after `reset`.
-      timestamp: seconds, one number or `[N]`; when the observations were made. There
-        is a warning if they come at another rate than the steps of training did.
-    Returns:
-      The model's outputs by name, `[N, ...]`.
+      features: numpy, hierarchical or by path, `[N, *frame_shape]`, as in
+        `get_step_specification`.
+      is_first: bool `[N]`, or one for all; True where an episode starts, which clears
+        that environment's state. All start at the first step after `reset`.
+      timestamp: of the observations in seconds, one number or `[N]`; another rate than
+        in training is warned of.
     """
 
   @abc.abstractmethod
   def reset(self, num_envs: int = 1) -> None:
-    """Forgets all history.
-
-    Args:
-      num_envs: how many environments the following steps are for.
-    """
+    """Clears all state; the following steps are for `num_envs` environments."""
 
   def get_policy_record(self) -> PolicyRecord | None:
     """Returns the description of the policy, if there is one."""
     return None
 
   def seed(self, seed: int, env: int = 0) -> None:  # noqa: B027
-    """Makes what the model draws in an environment repeatable from here on."""
+    """Makes the model's random numbers in an environment repeatable."""
 
   @abc.abstractmethod
   def get_feature_specification(self) -> specs.TensorSpecStruct:
-    """Returns what `predict` takes, without the batch axis."""
+    """Returns the features of `predict`, without the batch axis."""
 
   @abc.abstractmethod
   def get_step_specification(self) -> specs.TensorSpecStruct:
-    """Returns what `step` takes, without the axis of environments."""
+    """Returns the features of `step`, without the axis of environments."""
 
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
-    """Returns the labels that the model was trained on, if they are known."""
+    """Returns the labels of training, if known."""
     return None
 
   @abc.abstractmethod
   def restore(self, is_async: bool | None = None) -> bool:
-    """Loads the newest model there is; call it between episodes.
+    """Loads the newest model; call it between episodes.
 
     Args:
-      is_async: loads in a thread, and returns at once. None: as the predictor was
-        told when it was made.
+      is_async: loads in a thread, and returns at once; None for the default of the
+        predictor.
     Returns:
-      Whether the newest model is the one in use now, as far as is known.
+      Whether the newest model is in use, as far as is known.
     """
 
   def init_randomly(self) -> None:
@@ -108,19 +101,15 @@ class AbstractPredictor(abc.ABC):
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Lets go of the model."""
+    """Releases the model."""
 
   @abc.abstractmethod
   def assert_is_loaded(self) -> None:
-    """Checks that there is a model to predict with.
-
-    Raises:
-      NoModelError: no model has been restored yet.
-    """
+    """Raises a `NoModelError` if no model has been restored."""
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step of the training data to the next one, if that is known."""
+    """Seconds from a step of the training data to the next one, if known."""
     return None
 
   @property
@@ -144,10 +133,10 @@ _MAX_SHOWN = 400
 
 @gin.constants_from_enum
 class RestoreOptions(enum.Enum):
-  """When, and in which thread, a predictor loads its models.
+  """When, and in which thread, a predictor loads its models, as in Tensor2Robot.
 
-  As in Tensor2Robot: the last two begin when the predictor is made. With
-  RESTORE_ASYNCHRONOUSLY later calls of `restore()` load in a thread, too.
+  The last two start when the predictor is created. With RESTORE_ASYNCHRONOUSLY later
+  calls of `restore()` load in a thread, too.
   """
 
   DO_NOT_RESTORE = 0
@@ -168,24 +157,16 @@ class LoadingPredictor(AbstractPredictor):
     restore_model_option: RestoreOptions,
     allow_nan: bool = False,
   ) -> None:
-    """Creates a predictor without a model, and begins to restore it, if told to.
-
-    Args:
-      place: where models are looked for.
-      timeout: how long `restore` waits for a first model, seconds; 0 looks once.
-      poll_interval: seconds between two looks.
-      restore_model_option: whether to restore now, and in which thread.
-      allow_nan: accepts features with NaN or infinity, which are otherwise an error.
-    """
+    """Creates a predictor; see `ExportedSavedModelPredictor` for the arguments."""
     self._allow_nan = allow_nan
     self._place = place
     self._timeout = timeout
     self._poll_interval = poll_interval
     self._is_async = restore_model_option is RestoreOptions.RESTORE_ASYNCHRONOUSLY
     self._loaded: LoadedPolicy | None = None
-    self._loading: _Loading | None = None
+    self._loading: futures.Future[tuple[LoadedPolicy | None, bool]] | None = None
     self._acting = StatefulPolicy()
-    # What was logged already: `restore` looks at the same folders again and again.
+    # Already logged: `restore` checks the same folders repeatedly.
     self._logged: set[tuple[str, str]] = set()
     if restore_model_option is not RestoreOptions.DO_NOT_RESTORE:
       self.restore()
@@ -194,38 +175,44 @@ class LoadingPredictor(AbstractPredictor):
   def _find_newest(
     self, current: LoadedPolicy | None
   ) -> tuple[LoadedPolicy | None, bool]:
-    """Loads the newest model that can be; may run in a thread.
+    """Loads the newest intact model, perhaps in a thread.
 
     Args:
-      current: the one in use.
+      current: the model in use.
     Returns:
-      (the model to use, which may be the current one, or None where there is none;
-      whether it is the newest at all).
+      (the model to use, perhaps the current one, or None; whether it is the newest).
     """
 
   def restore(self, is_async: bool | None = None) -> bool:
-    """Loads the newest model, waiting for it if there is none to use yet.
+    """Loads the newest model; waits for a first one.
 
-    What cannot be loaded is logged as an error, once, and the one before it is used:
-    that which is loaded already, or the next older one on disk. A folder that lacks
-    files is logged as a warning, once; so is that there is none.
-
-    In a thread, a model that is found is used from the next `restore`, `reset` or first
-    step of all environments on: never in the middle of an episode, because it begins
-    without history. Where no model is in use yet, whatever needs one waits.
+    A broken model is logged once, and the next older one is used. A model that a thread
+    has loaded is used from the next `restore`, `reset` or first step of all
+    environments on, never in the middle of an episode. Calls that need a first model
+    wait for it.
 
     Args:
-      is_async: loads in a thread, and returns True at once. None: as
-        `restore_model_option` said.
+      is_async: loads in a thread, and returns True at once; None for the default by
+        `restore_model_option`.
     Returns:
-      True: the newest model is in use, or is looked for. False: it is not; either
-      nothing could be loaded in time, or the newest is broken and an older one is in
-      use (then `assert_is_loaded` passes).
+      True if the newest model is in use, or is being loaded. False if nothing was found
+      in time, or the newest is broken and an older one is in use (then
+      `assert_is_loaded` passes).
     """
     if self._is_async if is_async is None else is_async:
       self._swap_if_loaded()
       if self._loading is None:
-        self._loading = _Loading(self._wait_for_newest)
+        loading: futures.Future[tuple[LoadedPolicy | None, bool]] = futures.Future()
+        self._loading = loading
+
+        def load() -> None:
+          try:
+            loading.set_result(self._wait_for_newest())
+          except Exception as error:  # `_finish_loading` raises it.
+            loading.set_exception(error)
+
+        # A daemon: waiting for a first model must not delay the end of the process.
+        threading.Thread(target=load, name="restore", daemon=True).start()
       return True
     self._finish_loading()
     loaded, is_newest = self._wait_for_newest()
@@ -248,7 +235,7 @@ class LoadingPredictor(AbstractPredictor):
       time.sleep(min(self._poll_interval, remaining))
 
   def _use(self, loaded: LoadedPolicy | None) -> None:
-    """Has a model in use from here on, without history."""
+    """Uses a model, with initial states."""
     if loaded is None or loaded is self._loaded:
       return
     self._loaded = loaded
@@ -256,18 +243,18 @@ class LoadingPredictor(AbstractPredictor):
     logging.info("Loaded %s (step %d).", loaded.path, loaded.global_step)
 
   def _swap_if_loaded(self) -> None:
-    """Uses what a thread has loaded, if it is done."""
-    if self._loading is not None and self._loading.is_done:
+    """Uses the model that a thread has loaded, if it is done."""
+    if self._loading is not None and self._loading.done():
       self._finish_loading()
 
   def _finish_loading(self) -> None:
-    """Waits for the thread, and uses what it has loaded."""
+    """Waits for the thread, and uses the model that it has loaded."""
     if self._loading is not None:
       loading, self._loading = self._loading, None
       self._use(loading.result()[0])
 
   def _load_first(self, candidates: Mapping[str, Callable[[], LoadedPolicy]]) -> Any:
-    """Loads the first of several models that can be loaded, by their paths."""
+    """Loads the first intact model of several, by their paths."""
     for path, load in candidates.items():
       try:
         return load()
@@ -283,7 +270,7 @@ class LoadingPredictor(AbstractPredictor):
       logging.log(level, "The %s %s %s.", kind, path, problem.rstrip("."))
 
   def _kind_of(self, path: str) -> str:
-    """Says what a path is of, for people."""
+    """Returns the noun for a path in messages."""
     del path
     return "folder"
 
@@ -299,15 +286,13 @@ class LoadingPredictor(AbstractPredictor):
   def predict_records(
     self, serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]]
   ) -> dict[str, np.ndarray]:
-    """Predicts from serialized records, parsed inside the export.
+    """Returns the outputs by name, `[B, ...]`, for serialized records.
 
     Args:
-      serialized: B records, as the model was trained on; of a model of several
-        datasets, B records of each by its `dataset_key`.
-    Returns:
-      The model's outputs by name, `[B, ...]`.
+      serialized: B records; for a model of several datasets B records of each by its
+        `dataset_key`.
     Raises:
-      SpecError: there are records of other datasets than the model asks for.
+      SpecError: datasets are missing or unknown.
     """
     return self._model("predict_records").predict_records(serialized)
 
@@ -317,9 +302,8 @@ class LoadingPredictor(AbstractPredictor):
     """See the base class.
 
     Raises:
-      SpecError: features are missing, have another shape or dtype, NaN or infinity, or
-        not one entry per environment; all are named. Or the timestamp is no number. No
-        step is taken: the state stays unchanged.
+      SpecError: the arguments do not fit, or have NaN or infinity; all are named. The
+        state stays unchanged.
     """
     if self._loading is not None and is_first is not None and np.all(is_first):
       self._swap_if_loaded()
@@ -336,14 +320,7 @@ class LoadingPredictor(AbstractPredictor):
     self._acting.seed(seed, env)
 
   def inspect(self, features: Any, is_first: Any = None) -> Inspection:
-    """Shows the inputs of the network at such a `step`; no step is taken.
-
-    Args:
-      features: as for `step`.
-      is_first: as for `step`.
-    Returns:
-      The windows, the results of preprocessing, and the outputs of the network.
-    """
+    """Returns inputs and outputs of the network at such a `step`; takes none."""
     self._model("inspect")
     return self._acting.inspect(features, is_first)
 
@@ -362,26 +339,23 @@ class LoadingPredictor(AbstractPredictor):
     self._acting.adapt(rows, env)
 
   def get_adaptation_specification(self) -> specs.TensorSpecStruct:
-    """Returns the features of `adapt`, of one task: [samples, ...]."""
+    """Returns the features of `adapt` for one task: [samples, ...]."""
     return self._model("adapt").adaptation_spec
 
   @property
   def pure(self) -> LoadedPolicy:
-    """The model in use as functions, whose state the caller keeps.
+    """The model in use as functions; callers keep their states.
 
     Many callers can share it. It stays the same when `restore` finds a newer model.
-
-    Raises:
-      NoModelError: there is no model.
     """
     return self._model("pure")
 
   def get_feature_specification(self) -> specs.TensorSpecStruct:
-    """Returns the stored feature specs: stacked, without the batch axis."""
+    """See the base class."""
     return self._model().feature_spec
 
   def get_step_specification(self) -> specs.TensorSpecStruct:
-    """Returns what `step` takes: single frames, without the axis of environments."""
+    """See the base class."""
     return self._model("step").step_specification()
 
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
@@ -398,26 +372,18 @@ class LoadingPredictor(AbstractPredictor):
     return None if self._loaded is None else self._loaded.control_period
 
   def close(self) -> None:
-    """Lets go of the model; `restore` loads one again."""
+    """Releases the model; `restore` loads one again."""
     if self._loading is not None:
       self._finish_loading()
     self._loaded = None
 
   def assert_is_loaded(self) -> None:
-    """Checks that there is a model to predict with; waits for one that is loading.
-
-    Raises:
-      NoModelError: no model has been restored yet.
-    """
+    """See the base class; waits for a model that is loading."""
     self._model()
 
   @property
   def model_version(self) -> int:
-    """The version of the model in use.
-
-    Raises:
-      NoModelError: there is none.
-    """
+    """The version of the model in use."""
     return self._model().version
 
   @property
@@ -427,11 +393,7 @@ class LoadingPredictor(AbstractPredictor):
 
   @property
   def model_path(self) -> str:
-    """The folder of the model in use.
-
-    Raises:
-      NoModelError: there is none.
-    """
+    """The folder of the model in use."""
     return self._model().path
 
   def _model(self, operation: str = "predictor") -> LoadedPolicy:
@@ -446,42 +408,12 @@ class LoadingPredictor(AbstractPredictor):
     return self._loaded
 
 
-class _Loading:
-  """A model that is being loaded in a thread."""
-
-  def __init__(self, load: Callable[[], tuple[LoadedPolicy | None, bool]]) -> None:
-    self._load = load
-    self._result: tuple[LoadedPolicy | None, bool] = (None, False)
-    self._error: Exception | None = None
-    # A daemon: a wait for a first model must not hold up the end of the process.
-    self._thread = threading.Thread(target=self._run, name="restore", daemon=True)
-    self._thread.start()
-
-  @property
-  def is_done(self) -> bool:
-    """Whether `result` returns at once."""
-    return not self._thread.is_alive()
-
-  def result(self) -> tuple[LoadedPolicy | None, bool]:
-    """Waits for the thread; returns, or raises, what it did."""
-    self._thread.join()
-    if self._error is not None:
-      raise self._error
-    return self._result
-
-  def _run(self) -> None:
-    try:
-      self._result = self._load()
-    except Exception as error:  # For whoever asks for the result.
-      self._error = error
-
-
 @gin.configurable
 class ExportedSavedModelPredictor(LoadingPredictor):
   """Predicts with the newest export of a folder; needs no model code.
 
-  Nothing is loaded before `restore`. A restored predictor starts without history, and
-  so does one that found a newer export: restore between episodes.
+  Nothing is loaded before `restore`, which starts with initial states if it finds a
+  newer export: call it between episodes.
   """
 
   def __init__(
@@ -496,10 +428,9 @@ class ExportedSavedModelPredictor(LoadingPredictor):
 
     Args:
       export_dir: holds one folder per version, or is itself one export.
-      timeout: how long `restore` waits for a first export, seconds; 0 looks once.
-      poll_interval: seconds between two looks.
-      restore_model_option: whether to restore now, and in which thread, see
-        `RestoreOptions`.
+      timeout: how long `restore` waits for a first export, seconds; 0 checks once.
+      poll_interval: seconds between two checks.
+      restore_model_option: whether to restore now, and in which thread.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     """
     super().__init__(
@@ -534,11 +465,10 @@ _AGGREGATIONS = ("mean", "min", "lcb")
 
 @gin.configurable
 class EnsembleExportedSavedModelPredictor(AbstractPredictor):
-  """Asks several exports, and gives the mean of what they say, or the least.
+  """Returns the mean, minimum or lower confidence bound over an ensemble of exports.
 
-  `ensemble_size` of the folders are drawn by `resample_ensemble()`, and at the first
-  restore. The minimum, or the lower confidence bound, keeps a search over critics off
-  actions that one of them alone values.
+  `resample_ensemble()`, and the first restore, choose `ensemble_size` of the folders at
+  random.
   """
 
   def __init__(
@@ -557,14 +487,14 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
 
     Args:
       export_dirs: folders of exports, one a member; a list, or joined by commas.
-      local_export_root: looks for the folders' last names in here.
-      ensemble_size: members that are asked; 1 draws one of the exports.
-      timeout: see `ExportedSavedModelPredictor`, for each.
+      local_export_root: a folder that has the last names of `export_dirs`.
+      ensemble_size: the number of members in use.
+      timeout: see `ExportedSavedModelPredictor`.
       restore_model_option: see `ExportedSavedModelPredictor`.
-      aggregation: of outputs of floating point: 'mean', 'min', or 'lcb', the mean minus
-        `lcb_coefficient` standard deviations. Others are those of the first member.
+      aggregation: of floating point outputs: 'mean', 'min', or 'lcb', the mean minus
+        `lcb_coefficient` standard deviations; others come from the first member.
       lcb_coefficient: of 'lcb'.
-      seed: of the draw of members.
+      seed: of the choice of members.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     Raises:
       SpecError: a folder is missing below `local_export_root`, there are no folders or
@@ -613,7 +543,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     return resolved
 
   def resample_ensemble(self) -> None:
-    """Draws which exports are asked; each at most once, if there are enough."""
+    """Chooses the members at random; each at most once, if there are enough."""
     num = len(self._predictors)
     again = self._ensemble_size > num
     drawn = self._rng.choice(num, self._ensemble_size, replace=again)
@@ -622,52 +552,44 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
       predictor.reset(self._num_envs)
 
   def restore(self, is_async: bool | None = None) -> bool:
-    """Loads the newest exports of all folders; see `ExportedSavedModelPredictor`.
-
-    Returns:
-      Whether all are the newest.
-    """
+    """Loads the newest exports of all folders; returns whether all are the newest."""
     restored = [predictor.restore(is_async) for predictor in self._predictors]
     if not self._members:
       self.resample_ensemble()
     return all(restored)
 
   def predict(self, features: Any) -> dict[str, np.ndarray]:
-    """See the base class: the aggregate of the members' outputs."""
+    """See the base class; aggregates the members' outputs."""
     self.assert_is_loaded()
     return self._joined([each.predict(features) for each in self._ensemble])
 
   def step(
     self, features: Any, is_first: Any = None, timestamp: Any = None
   ) -> dict[str, np.ndarray]:
-    """See the base class: the aggregate; each member has a history of its own."""
+    """See the base class; each member has a separate state."""
     self.assert_is_loaded()
-    # One of them warns for all.
-    times = [timestamp, *[None] * (len(self._asked_once) - 1)]
-    return self._joined(
-      [
-        each.step(features, is_first, time)
-        for each, time in zip(self._asked_once, times, strict=True)
-      ]
-    )
+    # Without repetitions: a state sees each observation once. The first one warns.
+    first, *others = (self._predictors[i] for i in dict.fromkeys(self._members))
+    outputs = [first.step(features, is_first, timestamp)]
+    return self._joined(outputs + [each.step(features, is_first) for each in others])
 
   def reset(self, num_envs: int = 1) -> None:
-    """Forgets all history."""
+    """See the base class."""
     for predictor in self._predictors:
       predictor.reset(num_envs)
     self._num_envs = num_envs
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes what the members draw repeatable from here on."""
+    """Makes the members' random numbers repeatable."""
     for predictor in self._predictors:
       predictor.seed(seed, env)
 
   def get_feature_specification(self) -> specs.TensorSpecStruct:
-    """Returns what `predict` takes; the members' are the same."""
+    """See the base class."""
     return self._predictors[0].get_feature_specification()
 
   def get_step_specification(self) -> specs.TensorSpecStruct:
-    """Returns what `step` takes; the members' are the same."""
+    """See the base class."""
     return self._predictors[0].get_step_specification()
 
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
@@ -675,26 +597,20 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     return self._predictors[0].get_label_specification()
 
   def close(self) -> None:
-    """Lets go of the models."""
+    """Releases the models."""
     for predictor in self._predictors:
       predictor.close()
 
   def assert_is_loaded(self) -> None:
-    """Checks that there are models to predict with.
-
-    Raises:
-      NoModelError: nothing was restored, or a member has no model.
-    """
+    """Raises a `NoModelError` if a member has no model."""
     if not self._members:
-      raise NoModelError(
-        "ensemble: expected members to ask, got none. Call restore() first."
-      )
+      raise NoModelError("ensemble: expected members, got none. Call restore() first.")
     for predictor in self._ensemble:
       predictor.assert_is_loaded()
 
   @property
   def control_period(self) -> float | None:
-    """That of the members, which is the same."""
+    """See the base class."""
     return self._predictors[0].control_period
 
   @property
@@ -717,11 +633,6 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
   @property
   def _ensemble(self) -> list[ExportedSavedModelPredictor]:
     return [self._predictors[member] for member in self._members]
-
-  @property
-  def _asked_once(self) -> list[ExportedSavedModelPredictor]:
-    """Members without repetitions: a history sees each observation once."""
-    return [self._predictors[member] for member in dict.fromkeys(self._members)]
 
   def _joined(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {

@@ -1,8 +1,8 @@
-"""Servers of this process: at which address they are reached, by how many connections.
+"""Restricts servers of this process to an address, and counts connections.
 
-The servers of TensorFlow and of Reverb ask nobody who they are, do what they are told,
-and listen at every address of the machine: they take no other. So the operating system
-is told to drop what is sent to another one before a server sees it.
+The servers of TensorFlow and Reverb have no authentication, and listen at every address
+of the machine. A packet filter of the operating system drops what is sent to other
+addresses.
 """
 
 from __future__ import annotations
@@ -38,14 +38,7 @@ _NUM_UNKNOWN = 64
 
 
 def check_address(operation: str, address: str) -> None:
-  """Checks that a server could be restricted to an address.
-
-  Args:
-    operation: for the message.
-    address: see `restrict`.
-  Raises:
-    SpecError: it is no address, or this system cannot restrict a server to it.
-  """
+  """Raises a SpecError if a server cannot be restricted to an address."""
   try:
     is_restricted = bool(_addresses(address))
   except ValueError as error:
@@ -69,15 +62,15 @@ def reached_at(address: str) -> str:
 
 
 def restrict(address: str, port: int | None = None) -> None:
-  """Lets the servers that listen in this process be reached at one address.
+  """Restricts the servers that listen in this process to one address.
 
   Args:
-    address: 'localhost': 127.0.0.1 and ::1, that is, from this machine only; one of the
-      machine's addresses; or '0.0.0.0', which changes nothing.
-    port: of the servers that are meant; None: all that listen for TCP now.
+    address: 'localhost' for 127.0.0.1 and ::1; one of the machine's addresses; or
+      '0.0.0.0', which changes nothing.
+    port: of the servers; None for all that listen for TCP now.
   Raises:
     SpecError: see `check_address`.
-    OSError: nobody listens, or the system refuses.
+    OSError: no server listens, or the system refuses.
   """
   check_address("listen", address)
   allowed = _addresses(address)
@@ -95,7 +88,7 @@ def restrict(address: str, port: int | None = None) -> None:
   if not ports:
     at = "" if port is None else f" at port {port}"
     raise OSError(f"expected a server{at} in this process, got none")
-  for connection in _sockets():  # Of those who were quicker than this.
+  for connection in _sockets():  # Accepted before the filter was set.
     host, own_port, *_ = connection.getsockname()
     if own_port in ports and _of_ip4(host) not in allowed:
       with contextlib.suppress(OSError):
@@ -104,7 +97,7 @@ def restrict(address: str, port: int | None = None) -> None:
 
 
 def _addresses(address: str) -> tuple[_Address, ...]:
-  """Returns the addresses that are meant; none for all of the machine's."""
+  """Returns the allowed addresses; none for all of the machine's."""
   if address == EVERYWHERE:
     return ()
   names = ("127.0.0.1", "::1") if address == LOOPBACK else (address,)
@@ -112,13 +105,13 @@ def _addresses(address: str) -> tuple[_Address, ...]:
 
 
 def _of_ip4(address: str) -> _Address:
-  """Reads an address; sockets for both versions of IP show the old one's as a new."""
+  """Reads an address; sockets for both versions of IP show IPv4 as IPv6."""
   found = ipaddress.ip_address(address)
   return getattr(found, "ipv4_mapped", None) or found
 
 
 def _program(allowed: tuple[_Address, ...]) -> bytes:
-  """Makes the filter that lets what is sent to some addresses pass."""
+  """Returns a filter that accepts packets to some addresses."""
   program = b""
   for address in allowed:
     number, place = _IP[address.version]
@@ -136,12 +129,12 @@ def _program(allowed: tuple[_Address, ...]) -> bytes:
 
 
 def _sockets() -> Iterator[socket.socket]:
-  """Gives copies of this process's TCP sockets, one after the other."""
+  """Yields copies of this process's TCP sockets."""
   for name in os.listdir("/proc/self/fd"):
     try:
       copy = os.dup(int(name))
     except OSError:
-      continue  # That of the folder, which is closed again.
+      continue  # The folder itself, which is closed again.
     if not stat.S_ISSOCK(os.fstat(copy).st_mode):
       os.close(copy)
       continue

@@ -1,9 +1,9 @@
-"""A policy for robots that are another machine: websocket and msgpack, either end.
+"""Server and client of a policy for robots on another machine: websocket and msgpack.
 
-The protocol is that of openpi's clients (Physical Intelligence): the server says what
-it is as soon as somebody connects; then an observation comes in, and outputs by name go
-out. A text instead of them is an error. TensorFlow is not imported here: a robot needs
-numpy, and a server of a lite policy the interpreter.
+The protocol is that of openpi (Physical Intelligence): the server sends its metadata;
+then each observation is answered with outputs by name, or with a text: an error.
+TensorFlow is not imported here: a robot needs numpy, and a server of a lite policy the
+interpreter.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from t2r_seq.serving import listening
 IS_FIRST, SEED, INSPECT = "is_first", "seed", "inspect"
 PORT = 8000
 ACTION = "inference_output"
-# The output of openpi's servers: a chunk of actions, [steps, size].
+# The output of openpi servers: a chunk of actions, [steps, size].
 _OPENPI_ACTIONS = "actions"
 _NAME = "t2r_seq"
 # Close codes of the websocket protocol.
 _INTERNAL, _TRY_AGAIN = 1011, 1013
-# How long a client may take to answer that its connection is closed.
+# How long a client may take to confirm the end of its connection.
 _CLOSE_SECONDS = 1.0
 _SLACK_BYTES = 1 << 20
 _LOG_EVERY_SECONDS = 60.0
@@ -56,7 +56,7 @@ def pack(value: Any, packer: Any = None) -> bytes:
     value: the message.
     packer: of `make_packer`; None for a new one.
   Raises:
-    SpecError: there is something else among them.
+    SpecError: the message has other objects.
   """
   try:
     return (packer or make_packer()).pack(value)
@@ -67,7 +67,7 @@ def pack(value: Any, packer: Any = None) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-  """Decodes what `pack`, or an openpi client, encoded; arrays cannot be written to.
+  """Decodes a message of `pack` or of openpi; arrays are read-only.
 
   Raises:
     SpecError: it is no such message.
@@ -103,7 +103,7 @@ def _encode(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """Returns bfloat16 as float32, and texts as UTF-8, which any client knows."""
+  """Returns bfloat16 as float32, and texts as UTF-8."""
   if value.dtype.name == "bfloat16":
     return value.astype(np.float32)
   if isinstance(value, np.ndarray) and value.dtype == object:
@@ -129,7 +129,7 @@ def _decode(value: dict[Any, Any]) -> Any:
 
 def _dtype(value: Mapping[Any, Any]) -> np.dtype:
   dtype = np.dtype(value[b"dtype"])
-  # Others hold addresses, which nobody else may say.
+  # Objects hold addresses of memory.
   if dtype.kind not in "biufSU":
     raise ValueError(f"an array of {dtype}")
   return dtype
@@ -266,9 +266,9 @@ class PolicyServer:
 
   async def _serve(self, started: futures.Future[None]) -> None:
     """Serves until `close`; sets `started` when clients can connect."""
-    server = self
+    server, base = self, self._websockets.ServerConnection
 
-    class Connection(self._websockets.ServerConnection):  # type: ignore[misc]
+    class Connection(base):  # type: ignore[misc, valid-type]
       """Reports when it opens, before the handshake, and when it is closed."""
 
       def connection_made(self, transport: Any) -> None:
@@ -409,7 +409,7 @@ class PolicyServer:
     return {self._rename.get(name, name): value for name, value in flat.items()}
 
   def _hint(self, message: str) -> str:
-    """Returns which of the paths in a message clients know by another name."""
+    """Returns the clients' names of paths in a message."""
     known = [
       f" A client names {path} '{name}'."
       for name, path in self._rename.items()
@@ -431,14 +431,13 @@ class PolicyServer:
 
 
 class PolicyClient:
-  """Acts as a server says; the loops of `t2r_seq.actors` take it as a policy.
+  """Acts by a server; the loops of `t2r_seq.actors` take it as a policy.
 
-  The server is a `PolicyServer`, or one of openpi. The latter keeps no state and takes
-  observations by its own names; of the chunk that it returns, [steps, size],
-  `sample_action` gives the first action, and `step` all of it.
+  The server is a `PolicyServer`, or one of openpi, which takes observations by its own
+  names; of its chunk, [steps, size], `sample_action` returns the first action.
 
   Attributes:
-    metadata: what the server said of itself.
+    metadata: describes the server and its policy.
   """
 
   def __init__(
@@ -453,9 +452,9 @@ class PolicyClient:
     Args:
       host: of the server.
       port: of the server.
-      action_key: the output that `sample_action` gives; None for 'inference_output',
-        or 'actions' of an openpi server.
-      timeout: how long to wait for a connection, and for an answer, seconds.
+      action_key: the output of `sample_action`; None for 'inference_output', or for
+        'actions' of an openpi server.
+      timeout: of a connection, and of an answer, seconds.
     Raises:
       ConnectionError: there is no server, or it is full.
       ImportError: a package is missing; names the extra.
@@ -502,23 +501,22 @@ class PolicyClient:
 
   @property
   def model_path(self) -> str:
-    """The place of the server."""
+    """The address of the server."""
     return self._place
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step of the training data to the next one, if that is known."""
+    """Seconds from a step of the training data to the next one, if known."""
     return (self.metadata.get("record") or {}).get("control_period")
 
   def step(self, observation: Any) -> dict[str, np.ndarray]:
-    """Sends an observation, by path; returns outputs by name.
+    """Sends an observation by path; returns outputs by name.
 
-    Has it a `timestamp`, in seconds, there is a warning where observations come at
-    another rate than the steps of training did.
+    With a `timestamp`, in seconds, another rate than in training is warned of.
 
     Raises:
-      SpecError: it does not fit what the server's policy takes.
-      ConnectionError: the server is gone; an episode cannot go on.
+      SpecError: the observation does not fit the server's policy.
+      ConnectionError: the server does not answer; the episode is lost.
     """
     message = self._message(observation)
     try:
@@ -527,8 +525,8 @@ class PolicyClient:
     except self._failures as error:
       raise ConnectionError(
         f"policy client: {self._place}: expected an answer at step {self._num_steps} "
-        f"of the episode, got: {error}. The server has gone, and what it remembered of "
-        "the episode, too: connect anew, and begin an episode."
+        f"of the episode, got: {error}. The server has gone, and the state of the "
+        "episode, too: connect again, and start an episode."
       ) from error
     if isinstance(answer, str):
       raise errors.SpecError(f"policy server: {answer}")
@@ -537,7 +535,7 @@ class PolicyClient:
     return unpack(answer)
 
   def _message(self, observation: Any) -> dict[str, Any]:
-    """Returns what is sent for an observation."""
+    """Returns the message for an observation."""
     spec = self.metadata.get("observation", {})
     if not isinstance(observation, Mapping):
       if not spec:
@@ -557,11 +555,11 @@ class PolicyClient:
     return message
 
   def reset(self) -> None:
-    """Begins an episode: the next observation is its first."""
+    """Starts an episode: the next observation is its first."""
     self._is_first, self._num_steps = True, 0
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes what the policy draws repeatable from the next step on."""
+    """Makes the policy's random numbers repeatable from the next step on."""
     del env
     self._seed = seed
 
@@ -584,10 +582,10 @@ class PolicyClient:
   def sample_actions(
     self, observations: Any, is_first: Any, explore_prob: float = 0.0
   ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
-    """Selects the action in one environment that has the face of several.
+    """Selects the action in a batch of one environment.
 
     Raises:
-      SpecError: there are several: each needs a connection of its own.
+      SpecError: there are several environments: each needs a connection.
     """
     if np.size(is_first) != 1:
       raise errors.SpecError(
@@ -605,7 +603,7 @@ class PolicyClient:
     return [action], [outputs]
 
   def restore(self) -> bool:
-    """Returns True: which model acts is the server's to say."""
+    """Returns True: the server chooses the model."""
     return True
 
   def close(self) -> None:
@@ -649,7 +647,7 @@ def _check_rename(rename: dict[str, str], spec: Mapping[str, Any]) -> dict[str, 
 
 
 def _number(observation: dict[str, Any], name: str, default: int | None = 0) -> Any:
-  """Takes an integer or a bool out of an observation; a text is true, whatever it says.
+  """Removes an integer or a bool from an observation, and returns it.
 
   Raises:
     SpecError: it is something else.
@@ -674,7 +672,7 @@ def _numpy(dtype: Any) -> Any:
 
 
 def _healthz(connection: Any, request: Any) -> Any:
-  """Tells whoever watches the server that it is there."""
+  """Answers health checks."""
   if request.path == "/healthz":
     return connection.respond(http.HTTPStatus.OK, "OK\n")
   return None

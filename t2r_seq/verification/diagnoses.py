@@ -1,7 +1,7 @@
-"""Likely causes of a difference, computed from the values themselves.
+"""Finds the likely cause of a difference from the values.
 
-Every candidate predicts what the policy had. Those that fit are ranked by how much they
-assume, and the best is named; several that fit as well are named together.
+Every candidate predicts the policy's values. Those that fit are ranked by how much they
+assume; the best is named, or several that are equally good.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from t2r_seq.verification import rotations
 
 _OFFSETS = range(-10, 11)
 _MOST_PIXELS = 8
-# A fit of few distinct values would confirm nothing.
+# A fit of fewer distinct values is no evidence.
 _FEWEST_TO_MAP, _FEWEST_TO_FIT = 2, 4
 # Integers may be rounded. The error of floats is relative to the largest value.
 _ROUNDING, _PRECISION = 1.0, 3e-5
@@ -27,14 +27,14 @@ _FEWEST_OF_NOISE = 8
 _LEAST_FACTOR = 1e-6
 _MOST_VECTORS = 20_000
 _MOST_ARMS = 2
-# How much smaller an error has to be than without an explanation.
+# The error of an explanation as a share of the error without it.
 _CLEARLY = 0.1
-# More causes that fit as well would help nobody.
+# More causes that fit equally well are not named.
 _MOST_CAUSES = 3
 Map = Callable[[np.ndarray], np.ndarray]
 _ANY = (-np.inf, np.inf)
 _INVERTED = "it is inverted: 1 minus training's, as a gripper that is open at 1, not 0"
-# What each map does, and between which values training's have to be.
+# (description, map, range of training's values).
 _MAPS: tuple[tuple[str, Map, tuple[float, float]], ...] = (
   ("it is divided by 255 once more than in training", lambda x: x / 255, _ANY),
   ("it is not divided by 255, as training does", lambda x: x * 255, _ANY),
@@ -68,13 +68,12 @@ _MAPS: tuple[tuple[str, Map, tuple[float, float]], ...] = (
 class Cost(enum.IntEnum):
   """How much an explanation assumes; less is better.
 
-  A map of values at one time is preferred to other times, which periodic values would
-  confirm as well.
+  Maps come before shifts in time, which periodic values would fit as well.
   """
 
   LITERAL = 0  # Other recorded data.
   MAPPED = 1  # A fixed map of the values.
-  FITTED = 2  # A map with a number or two that the values choose.
+  FITTED = 2  # A map with one or two fitted numbers.
   SHIFTED = 3  # Other times.
   BY_ELEMENT = 4  # A map with two numbers for each element.
   HELD = 5
@@ -86,8 +85,8 @@ class Cause(NamedTuple):
 
   Attributes:
     cost: what it assumes.
-    text: names it.
-    kind: what causes of which only the details differ have in common.
+    text: describes it.
+    kind: describes causes that differ in details only.
   """
 
   cost: Cost
@@ -97,18 +96,18 @@ class Cause(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """What differs, over an episode.
+  """A path that differs in an episode.
 
   Attributes:
-    expected: what training has, [n, ...].
-    got: what the policy had at the same steps, [n, ...].
+    expected: training's values, [n, ...].
+    got: the policy's values at the same steps, [n, ...].
     anchors: the steps, [n].
-    is_stack: whether the second axis is one of time.
-    offsets: of the window that was declared, where this is one.
-    frames: what there was to see of the path in the episode, [T, ...], if known.
-    before: the same of the episode before, if there was one.
-    raw: the windows before preprocessing, where this is after it.
-    others: what training has of other paths, by path, [n, ...].
+    is_stack: whether the second axis is time.
+    offsets: of the declared window; empty without one.
+    frames: all steps of the path in the episode, [T, ...], if known.
+    before: the same of the episode before.
+    raw: the windows before preprocessing, if these are after it.
+    others: training's values of other paths, by path, [n, ...].
   """
 
   expected: np.ndarray
@@ -131,7 +130,7 @@ def equal_rows(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
 
 
 def find_causes(case: Case) -> list[str]:
-  """Returns what explains a difference better than all else; may be nothing."""
+  """Returns the best explanation of a difference, if there is one."""
   expected, got = case.expected, case.got
   if expected.dtype != got.dtype:
     return [f"another dtype: {got.dtype} in place of {expected.dtype}"]
@@ -241,7 +240,7 @@ def _find_raw(case: Case) -> Iterator[Cause]:
 
 
 def _find_other_steps(case: Case) -> Iterator[Cause]:
-  """Finds which steps each place of a window shows."""
+  """Finds the steps that each place of a window shows."""
   frames = case.frames
   if frames is None or not case.offsets or len(frames) < 2:
     return
@@ -288,14 +287,14 @@ def _changes(frames: np.ndarray) -> bool:
 def _fitting_offsets(
   case: Case, frames: np.ndarray, shown: np.ndarray, place: int
 ) -> list[int]:
-  """Returns the offsets that a place of windows may show, the nearest first."""
+  """Returns the possible offsets of a place of windows, the nearest first."""
   declared, found = case.offsets[place], []
   for offset in sorted(_OFFSETS, key=lambda o: abs(o - declared)):
     steps = case.anchors + offset
     inside = (steps >= 0) & (steps < len(frames))
     repeated = frames[np.clip(steps, 0, len(frames) - 1)]
     same = equal_rows(repeated, shown)
-    # A few steps at an end of the episode confirm nothing.
+    # A few steps at an end of the episode are no evidence.
     if inside.any() and same[inside].all() and (same.all() or inside.mean() >= 0.5):
       if offset == declared:
         return [offset]
@@ -304,7 +303,7 @@ def _fitting_offsets(
 
 
 def _find_held(case: Case, newest: np.ndarray, frames: np.ndarray) -> Iterator[Cause]:
-  """Steps of which each is this one, or the one that was shown before."""
+  """Steps that repeat the step before."""
   last, repeats = -1, 0
   for row, anchor in zip(newest, case.anchors, strict=True):
     steps = range(anchor, max(last - 1, anchor - 10, -1), -1)
@@ -322,7 +321,7 @@ def _find_held(case: Case, newest: np.ndarray, frames: np.ndarray) -> Iterator[C
 
 
 def _find_change(case: Case) -> Iterator[Cause]:
-  """What changes from step to step, in place of what there is."""
+  """Differences between steps in place of values."""
   frames = case.frames
   if frames is None or case.is_stack or frames.dtype.kind not in "fi":
     return
@@ -405,7 +404,7 @@ def _find_moved(expected: np.ndarray, got: np.ndarray) -> Iterator[Cause]:
 
 
 def _fits(predicted: np.ndarray, expected: np.ndarray, got: np.ndarray) -> bool:
-  """Whether a prediction is what the policy had, and training's is clearly not."""
+  """Whether a prediction fits the policy's values clearly better than training's."""
   if got.dtype.kind in "iu":
     allowed = np.float64(_ROUNDING)
   else:
@@ -425,9 +424,9 @@ class _Vectors:
   """Values as vectors, and which of their elements differ.
 
   Attributes:
-    expected: float64 [N, D].
-    got: the same, of the policy.
-    raw_got: as the policy had it.
+    expected: training's values, float64 [N, D].
+    got: the policy's values, likewise.
+    raw_got: the policy's values in their own dtype.
     wrong: numbers of the elements that differ.
     whose: begins a sentence about these.
   """
@@ -449,15 +448,15 @@ class _Vectors:
       self.whose = f"its {noun} {self.wrong.tolist()}: it is"
 
   def of(self, text: str) -> str:
-    """Adds to a text about all elements which of them it is about."""
+    """Adds the numbers of the elements to a text."""
     return f"{self.whose.removesuffix('it is')}{text}"
 
   def count(self) -> int:
-    """Returns how many distinct values the elements that differ have in training."""
+    """Returns the number of distinct values in training of the elements that differ."""
     return len(np.unique(self.expected[:, self.wrong]))
 
   def fits(self, predicted: np.ndarray) -> bool:
-    """Whether predictions, [N, wrong], are what the policy had, by element."""
+    """Whether predictions, [N, wrong], fit the policy's values, by element."""
     return len(self.wrong) > 0 and all(
       _fits(predicted[:, place], self.expected[:, i], self.raw_got[:, i])
       for place, i in enumerate(self.wrong)
@@ -505,7 +504,7 @@ def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
     if expected.min() < low - slack or expected.max() > high + slack:
       continue
     if change in (np.round, np.trunc, np.abs) and len(levels) < 3:
-      continue  # Rather a threshold, or what stands still.
+      continue  # Rather a threshold, or a constant.
     if vectors.fits(change(expected)):
       is_inverted = is_exchanged and (change is np.negative or text == _INVERTED)
       text = f"{text}: inverted" if is_inverted and text != _INVERTED else text
@@ -552,7 +551,7 @@ def _find_levels(vectors: _Vectors) -> Iterator[Cause]:
     thresholds.append(f"{first:.4g} below {limit:.4g}, {second:.4g} above")
   if thresholds:
     text = f"it is thresholded: {'; '.join(thresholds[:3])}"
-    # Two values of the episode may be two of its steps as well.
+    # Two values of the episode may also be two of its steps.
     yield Cause(Cost.FITTED if are_new else Cost.SHIFTED, vectors.of(text))
 
 
@@ -561,7 +560,6 @@ def _find_clipped(vectors: _Vectors) -> Iterator[Cause]:
   if vectors.count() < _FEWEST_TO_FIT or np.isnan(got).any():
     return
   lows, highs = got.min(0), got.max(0)
-  # One range for all elements, or one for each.
   for low, high in ((lows.min(), highs.max()), (lows, highs)):
     clipped = np.clip(expected, low, high)
     inside = (got > low) & (got < high)
@@ -609,7 +607,7 @@ def _find_scaled(vectors: _Vectors) -> Iterator[Cause]:
 def _describe_scale(vectors: _Vectors, factor: float, offset: float) -> Iterator[Cause]:
   largest = np.abs(vectors.got[:, vectors.wrong]).max()
   if abs(factor - 1) < 1e-3:
-    # What rises evenly looks the same if it is late.
+    # An offset of evenly rising values looks like a delay.
     yield Cause(Cost.SHIFTED, vectors.of(f"it is off by {offset:.4g}"))
   elif abs(factor + 1) < 1e-3 and abs(offset) > 1e-3 * largest:
     text = f"it is inverted: {offset:.4g} minus training's"
@@ -656,7 +654,7 @@ def _find_rotated(vectors: _Vectors) -> Iterator[Cause]:
 def _find_rotated_blocks(
   vectors: _Vectors, wrong: list[int], width: int
 ) -> Iterator[_Rotated]:
-  """Finds what blocks of so many elements, with all these wrong ones, may show."""
+  """Finds rotations in blocks of `width` elements that hold all wrong ones."""
   last = vectors.expected.shape[1] - width
   for start in range(max(0, wrong[-1] - width + 1), min(wrong[0], last) + 1):
     block = slice(start, start + width)
@@ -699,7 +697,7 @@ def _find_near(case: Case) -> Iterator[Cause]:
   expected, got = (np.asarray(x, np.float64) for x in (case.expected, case.got))
   is_image, error = _is_image(case), got - expected
   if not is_image:
-    # Vectors whose elements have other means are all alike.
+    # Otherwise different means of the elements dominate the correlation.
     expected = expected - expected.mean(0)
   is_number = np.isfinite(expected) & np.isfinite(error)
   expected, error = expected[is_number], error[is_number]

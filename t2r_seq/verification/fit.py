@@ -1,4 +1,4 @@
-"""Whether a dataset is of the kind that an export was trained on: figures compared."""
+"""Warns if a dataset does not fit the statistics of the training data."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from t2r_seq.statistics.accumulators import Accumulator, create_accumulator
 from t2r_seq.statistics.statistics import MEASURES, PathStatistics
 from t2r_seq.verification.training_side import Dataset, Episode
 
-# A mean this many standard deviations off, values this share out of range.
+# A mean this many standard deviations off is a warning.
 _FAR = 1.0
-# Of fewer rows, such as goals of a few episodes, no spread is known.
+# Fewer rows, such as goals of a few episodes, have no known spread.
 _FEWEST = 5
 # Fewer episodes name no swap, because one scene may have another light.
 _FEWEST_EPISODES = 3
 
 
 class FitCheck:
-  """Collects figures of what is replayed, and warns of what does not fit."""
+  """Collects statistics of replayed episodes, and compares them with training's."""
 
   def __init__(
     self,
@@ -31,13 +31,7 @@ class FitCheck:
     known: Statistics | None,
     record: PolicyRecord | None,
   ) -> None:
-    """Creates the check.
-
-    Args:
-      dataset: that is replayed.
-      known: figures of the data that was trained on, if there are any.
-      record: what the policy tells of itself.
-    """
+    """Creates the check; `known` are the statistics of the training data."""
     self._dataset = dataset
     self._known = known
     self._record = record
@@ -45,7 +39,7 @@ class FitCheck:
     self._means: dict[str, list[np.ndarray]] = {}  # Of each episode, by path.
 
   def add(self, episode: Episode) -> None:
-    """Takes the figures of an episode."""
+    """Adds the statistics of an episode."""
     for path, values in episode.observed.items():
       if values.dtype.kind not in "fiub":
         continue
@@ -61,7 +55,7 @@ class FitCheck:
         means.append(rows.mean(axes))
 
   def warnings(self) -> list[str]:
-    """Returns what does not fit; a sentence each."""
+    """Returns sentences about mismatches."""
     found = [*self._period()]
     measured = {path: seen.finish() for path, seen in self._seen.items()}
     known = {path: self._find(path) for path in measured}
@@ -75,7 +69,7 @@ class FitCheck:
       return None
     name = self._dataset.observed_spec[path].name
     stored = self._dataset.stored_spec(path).name
-    # What is replayed are values as they are stored.
+    # Replayed values have no transform.
     paths = {path: s for path, s in self._known.paths.items() if not s.transform}
     for key in (path, name, stored):
       if key in paths and paths[key].mean is not None:
@@ -84,14 +78,14 @@ class FitCheck:
     return named[0] if name is not None and len(named) == 1 else None
 
   def _are_bgr(self, path: str, known: PathStatistics | None) -> bool:
-    """Whether each of some episodes has the colors of training turned around."""
+    """Whether every episode has the colors of training in reverse order."""
     means = self._means.get(path, [])
     return len(means) >= _FEWEST_EPISODES and all(
       _distance(mean, known) > 2 * _distance(mean[::-1], known) for mean in means
     )
 
   def _are_crossed(self, one: str, other: str, known: Any) -> bool:
-    """Whether each of some episodes has the two the other way round."""
+    """Whether the two paths are swapped in every episode."""
     pairs = [*zip(self._means[one], self._means[other], strict=True)]
     return len(pairs) >= _FEWEST_EPISODES and all(
       _distance(a, known[one]) + _distance(b, known[other])
@@ -152,48 +146,56 @@ def _check(
     if is_constant.all() and low.size:
       found.append(f"{path}: it is constant, {_short(low)}")
     return found
-  mean, std = known.measure("mean"), known.measure("std")
-  least, most = known.measure("min"), known.measure("max")
+  mean, std, least, most = map(known.measure, MEASURES)
   if std.shape != own_mean.shape:
     got, want = own_mean.shape, std.shape
     return [*found, f"{path}: the figures of training are of {want}, its own of {got}"]
+
+  def warn(mask: np.ndarray, text: str, *values: np.ndarray) -> None:
+    """Adds a warning about some elements; the text has a place for each value."""
+    if mask.any():
+      shown = text.format(*(_short(value[mask]) for value in values))
+      found.append(f"{path}: {_which(mask)} {shown}")
+
   varied = is_constant & (std > 0)
-  if varied.any():
-    found.append(
-      f"{path}: {_which(varied)} constant, {_short(low[varied])}, and varied "
-      f"in training with a standard deviation of {_short(std[varied])}"
-    )
+  warn(
+    varied,
+    "constant, {}, and varied in training with a standard deviation of {}",
+    low,
+    std,
+  )
   margin = 0.01 * (most - least) + 1e-9
   outside = (low < least - margin) | (high > most + margin)
-  if outside.any():
-    found.append(
-      f"{path}: {_which(outside)} outside of the range of training: "
-      f"{_short(low[outside])} ... {_short(high[outside])}, where "
-      f"training has {_short(least[outside])} ... {_short(most[outside])}"
-    )
-  is_color = own_mean.shape == (3,) and known.per == "channel"
-  straight = _distance(own_mean, known)
-  if is_color:
-    crossed = _distance(own_mean[::-1], known)
-    if are_bgr and straight > 2 * crossed and straight > 0.1:
+  warn(
+    outside,
+    "outside of the range of training: {} ... {}, where training has {} ... {}",
+    low,
+    high,
+    least,
+    most,
+  )
+  if own_mean.shape == (3,) and known.per == "channel" and are_bgr:
+    straight, crossed = _distance(own_mean, known), _distance(own_mean[::-1], known)
+    if straight > 2 * crossed and straight > 0.1:
       found.append(
         f"{path}: its channels look swapped, BGR for RGB: the means are {straight:.3g} "
         f"standard deviations off those of training, turned around {crossed:.3g}"
       )
       return found
   off = np.abs(own_mean - mean) > _FAR * np.maximum(std, 1e-6)
-  off &= ~outside & ~varied & has_spread
-  if off.any():
-    found.append(
-      f"{path}: {_which(off)} more than {_FAR:g} standard deviation off: the mean is "
-      f"{_short(own_mean[off])}, and was {_short(mean[off])} in training"
-    )
-  narrow = (own_std < 0.05 * std) & ~varied & has_spread
-  if narrow.any():
-    found.append(
-      f"{path}: {_which(narrow)} narrower than in training: a standard deviation of "
-      f"{_short(own_std[narrow])}, where training has {_short(std[narrow])}"
-    )
+  warn(
+    off & ~outside & ~varied & has_spread,
+    f"more than {_FAR:g} standard deviation off: the mean is {{}}, and was {{}} in "
+    "training",
+    own_mean,
+    mean,
+  )
+  warn(
+    (own_std < 0.05 * std) & ~varied & has_spread,
+    "narrower than in training: a standard deviation of {}, where training has {}",
+    own_std,
+    std,
+  )
   return found
 
 

@@ -1,4 +1,4 @@
-"""Layouts of rotations, to find one that stands in place of another."""
+"""Converts between layouts of rotations, to find which one is in use."""
 
 from __future__ import annotations
 
@@ -62,12 +62,11 @@ class Euler:
   """Euler angles, listed in the order in which the rotations are applied.
 
   Attributes:
-    name: 'xyz' about the axes of the moving body, 'xyz, fixed axes' about those of the
-      world.
+    name: 'xyz' for axes of the body, 'xyz, fixed axes' for those of the world.
   """
 
   def __init__(self, axes: tuple[int, int, int], is_fixed: bool) -> None:
-    """Creates the convention: about these axes, all different."""
+    """Creates the convention for three different axes."""
     self._axes, self._is_fixed = axes, is_fixed
     self.name = "".join("xyz"[axis] for axis in axes) + (is_fixed * ", fixed axes")
 
@@ -118,12 +117,10 @@ def _are_unit(values: np.ndarray) -> bool:
 
 
 def other_layouts(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
-  """Yields what other layouts have for the same rotations.
+  """Yields (kind, text, values in another layout) of the same rotations.
 
   Args:
-    values: rotations in a layout that is not known, [N, 3], [N, 4] or [N, 6].
-  Yields:
-    (kind, text, values in another layout), with 3, 4 and 6 elements.
+    values: rotations in an unknown layout, [N, 3], [N, 4] or [N, 6].
   """
   size = values.shape[1]
   if size == 3:
@@ -159,14 +156,11 @@ def _of_three(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
 
 
 def other_frame(before: np.ndarray, after: np.ndarray) -> tuple[str, np.ndarray] | None:
-  """Fits a rotation and a translation, by Kabsch.
+  """Fits a rotation and a translation to points, [N, 3], by Kabsch's method.
 
-  Args:
-    before: points, or directions, [N, 3].
-    after: the same in another frame, perhaps.
   Returns:
-    (what the frame is, before in that frame); None for points on a line, or without a
-    rotation.
+    (description of the frame, `before` in that frame); None for points on a line, or
+    without a rotation.
   """
   centers = before.mean(0), after.mean(0)
   left, spread, right = np.linalg.svd((before - centers[0]).T @ (after - centers[1]))

@@ -1,4 +1,4 @@
-"""What training sees of episodes, and what a robot would: two roads to one episode."""
+"""Episodes as training's windows, and as a robot's observations."""
 
 from __future__ import annotations
 
@@ -29,22 +29,20 @@ _RAW, _LABEL = "features/", "labels/"
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-  """One episode of a dataset, on its two roads.
+  """One episode of a dataset.
 
   Attributes:
     number: of the episode.
-    place: where it was found.
-    observed: what a robot sees, by path, [T, ...]; context features, [...].
-    anchors: the steps that training has windows of, [n].
-    raw: those windows as the input pipeline gives them, by path, [n, ...].
-    inputs: the same after training's preprocessing, by path; empty without a model.
-    labels: the labels of those windows that a task is learned from, by path.
+    observed: a robot's observations by path, [T, ...]; context features, [...].
+    anchors: of training's windows, [n].
+    raw: windows of the input pipeline by path, [n, ...].
+    inputs: the same after training's preprocessing; empty without a model.
+    labels: labels of the windows that a task is learned from, by path.
     context: the paths that hold for the whole episode.
     num_steps: T.
   """
 
   number: int
-  place: str
   observed: Arrays
   anchors: np.ndarray
   raw: Arrays
@@ -54,23 +52,22 @@ class Episode:
   num_steps: int
 
   def at(self, path: str, step: int) -> np.ndarray:
-    """Returns what is seen at a step."""
+    """Returns the observation at a step."""
     return self.observed[path] if path in self.context else self.observed[path][step]
 
 
 class Dataset:
-  """Episodes as training sees them, and as a robot would.
+  """Episodes as training and as a robot see them, which share no code.
 
-  Training's side are windows, cut and decoded as input generators do it, with the
-  specs, the padding and the preprocessor of the model. A robot sees step by step what
-  the episodes have. Neither uses the other.
+  Training has windows with the specs, the padding and the preprocessor of the model. A
+  robot has the episodes' steps.
 
   Attributes:
     path: of the dataset.
     source: its episodes.
-    control_period: seconds from a step to the next one, if the dataset has it.
-    trained_spec: what training sees, by path, before preprocessing.
-    observed_spec: what a robot sees, by path: a step of each, and context features.
+    control_period: seconds from a step to the next one, if known.
+    trained_spec: training's features by path, before preprocessing.
+    observed_spec: a robot's features by path: a step of each, and context features.
   """
 
   def __init__(
@@ -88,14 +85,13 @@ class Dataset:
     Args:
       dataset: its episodes, or a path.
       feature_spec: the raw features of the exported policy, by path.
-      padding: as in training.
-      preprocessor: of the model; None compares raw windows only.
-      label_spec: labels that a task is learned from; None for no labels.
-      image_decoding: of training's input, if it crops or resizes images. A robot has
-        whole images.
+      padding: of training.
+      preprocessor: of the model; None for raw windows only.
+      label_spec: labels that a task is learned from.
+      image_decoding: of training's input, if it crops or resizes images.
       **options: of `open_episodes`, for a path.
     Raises:
-      SpecError: it cannot be read, or lacks what the policy sees; all is named.
+      SpecError: it cannot be read, or lacks features; all are named.
     """
     self._image_decoding = image_decoding
     labels = TensorSpecStruct() if label_spec is None else label_spec
@@ -109,7 +105,7 @@ class Dataset:
       for path, spec in windows.flat_specs(feature_spec).items()
       if not path.startswith("action/") or path in self.trained_spec
     )
-    # A policy is given the episode's last step at each step.
+    # Goals are the episode's last step, which a policy gets at each step.
     self._goals = {p for p, s in feature_spec.items() if s.time_offsets == "last"}
     read = {**windows.flat_specs(labels), **windows.flat_specs(self.trained_spec)}
     read = {p: self._as_stored(p, s) for p, s in {**read, **self.observed_spec}.items()}
@@ -126,11 +122,11 @@ class Dataset:
     self._training = _TrainingWindows(self, wanted, padding, preprocessor)
 
   def stored_spec(self, path: str) -> ExtendedTensorSpec:
-    """Returns the spec of what the dataset has for a path."""
+    """Returns the dataset's spec for a path."""
     return self.source.spec[self._columns[path]]
 
   def _with_depth(self, episodes: Episodes) -> Episodes:
-    """Reads depth in millimetres where the policy sees uint16."""
+    """Reads depth in millimetres if the policy's feature is uint16."""
     columns = source_paths(self.observed_spec, episodes.spec)
     dtypes = {
       columns[p]: s.stored_dtype or s.dtype for p, s in self.observed_spec.items()
@@ -141,7 +137,7 @@ class Dataset:
     return episodes.cast(millimetres) if millimetres else episodes
 
   def _find_columns(self, feature_spec: TensorSpecStruct) -> dict[str, str]:
-    """Finds what the dataset has for each path; see `source_paths`."""
+    """Returns the dataset's path for each path; see `source_paths`."""
     known = self.source.spec
     columns, found = {}, []
     sources = source_paths(feature_spec, known)
@@ -168,12 +164,10 @@ class Dataset:
     return columns
 
   def episodes(self, limit: int | None = None) -> Iterator[Episode]:
-    """Yields the episodes, in the order of the dataset.
+    """Yields episodes in order, at most `limit`.
 
-    Args:
-      limit: how many; None for all.
     Raises:
-      SpecError: an episode lacks what the policy sees.
+      SpecError: an episode lacks a feature.
     """
     for number, read in enumerate(itertools.islice(self.source, limit)):
       values = read.values
@@ -194,7 +188,6 @@ class Dataset:
       anchors, found, inputs = self._training.read(where, values, num_steps)
       yield Episode(
         number,
-        f"episode {number}",
         observed,
         anchors,
         _below(found, _RAW),
@@ -214,14 +207,14 @@ class Dataset:
     )
 
   def is_whole(self, path: str, spec: ExtendedTensorSpec) -> bool:
-    """Whether training sees another size of an image than the dataset has."""
+    """Whether training crops or resizes an image."""
     decoding = self._image_decoding
     return decoding is not None and any(
       name in (*decoding.crops, *decoding.resized) for name in (path, spec.name)
     )
 
   def changed_size(self, path: str) -> str | None:
-    """Returns what training's input does to the size of an image; None for nothing."""
+    """Describes how training's input crops or resizes an image; None if it does not."""
     column = self._columns.get(path, path)
     stored = self.source.spec.get(column)
     if stored is None or not self.is_whole(column, stored):
@@ -235,7 +228,7 @@ class Dataset:
   def decode(
     self, column: str, encoded: np.ndarray, spec: ExtendedTensorSpec
   ) -> np.ndarray:
-    """Decodes images as training's input does, [T, ...] strings to pixels."""
+    """Decodes images as training's input does."""
     shown = ExtendedTensorSpec.from_spec(
       spec, shape=spec.frame_shape, dtype=_stored_dtype(spec), time_offsets=None
     )
@@ -254,14 +247,7 @@ class _TrainingWindows:
     padding: Padding,
     preprocessor: Any,
   ) -> None:
-    """Plans the windows.
-
-    Args:
-      dataset: of the episodes.
-      wanted: specs below 'features/' and 'labels/'.
-      padding: as in training.
-      preprocessor: of the model, or None.
-    """
+    """Plans windows with specs below 'features/' and 'labels/'."""
     self._dataset = dataset
     self._preprocessor = preprocessor
     self._sequences = {path for path, spec in wanted.items() if spec.is_sequence}
@@ -309,12 +295,11 @@ class _TrainingWindows:
 
     Args:
       where: the episode, for errors.
-      values: of the episode, as they are stored.
+      values: of the episode, as stored.
       num_steps: T.
     Returns:
-      The anchors, [n]; windows by path, below 'features/' and
-        'labels/', [n, ...]; and what
-      the network is given, by path.
+      (anchors, [n]; windows below 'features/' and 'labels/', [n, ...]; the network's
+      inputs).
     """
     grid = self._reader.grid
     anchors = grid.start(np.arange(grid.num_windows(num_steps)))
@@ -341,7 +326,7 @@ class _TrainingWindows:
     return anchors, found, _joined(inputs)
 
   def _decode(self, where: str, values: Arrays) -> Arrays:
-    """Returns the columns of an episode by path, their images decoded."""
+    """Returns the columns of an episode with decoded images."""
     masked = {*mask_paths(self._specs).values()}
     columns: Arrays = {}
     for path, column in self._columns.items():
@@ -412,7 +397,7 @@ def _decoded(
   path: str,
   is_whole: bool,
 ) -> np.ndarray:
-  """Returns what a camera would have given: whole images, or of the spec's size."""
+  """Returns a robot's observation: whole images, or of the spec's size."""
   if not specs.is_encoded_image_spec(stored) and not is_whole:
     axes = added_axes(stored.shape, seen.frame_shape)
     if axes:

@@ -1,8 +1,10 @@
-"""One pass over a source: statistics, outliers, thumbnails and sizes of frames."""
+"""One pass over a source: statistics and outlier scores of episodes, thumbnails."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,24 +14,25 @@ from t2r_seq.progress import Progress
 from t2r_seq.statistics import accumulators
 from t2r_seq.statistics.statistics import PathStatistics
 from t2r_seq.viewing.episodes import (
+  Columns,
   EpisodeViewer,
   encode_jpegs,
+  same_frames,
   series_of,
   spread,
   text_of,
 )
 from t2r_seq.viewing.model_side import ExportSide
-from t2r_seq.viewing.outliers import (
-  EpisodeFigures,
-  OutlierScore,
-  measure_episode,
-  rank_episodes,
-)
 
 THUMBNAIL, THUMBNAIL_QUALITY = 96, 70
 _ROWS_PER_EPISODE, _MOST_ROWS = 64, 200_000
 # Pixels and JPEG qualities whose bytes are measured.
 SIZES = ((320, 85), (256, 80), (192, 75), (160, 68), (128, 62), (96, 58))
+# Robust deviations from the median that make a reason.
+NOTABLE = 3.5
+_MOST = 30.0
+_CERTAIN = 40.0
+_MAD = 1.4826
 
 
 @dataclasses.dataclass
@@ -164,3 +167,372 @@ def _frame_bytes(
     size: float(sum(len(encode_jpegs(image, *size)[0]) for image in images))
     for size in SIZES
   }
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+  """Steps of an episode with a defect.
+
+  Attributes:
+    what: 'frozen', 'nan' or 'gap'.
+    path: the path with the defect.
+    start: the first step.
+    stop: the step after the last one.
+  """
+
+  what: str
+  path: str
+  start: int
+  stop: int
+
+
+@dataclasses.dataclass
+class EpisodeFigures:
+  """Statistics of one episode, by path; arrays have an element a dimension, [D].
+
+  Attributes:
+    number: of the episode in its source.
+    num_steps: T.
+    mean: of the finite values of signals.
+    std: likewise.
+    edges: of actions, the share of steps at the episode's own minimum or maximum,
+      beyond one each; 1 if it is constant.
+    jerk: of signals, the root mean square of the third difference.
+    not_finite: number of NaNs and infinities.
+    frozen: of cameras, the share of steps that show the frame before them.
+    longest_gap: of time stamps, seconds.
+    usual_gap: of time stamps, the median.
+    num_backwards: time stamps that do not grow.
+    marks: where the defects are.
+    error: of an export, the mean square; None without one.
+  """
+
+  number: int
+  num_steps: int
+  mean: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  std: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  edges: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  jerk: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  not_finite: dict[str, int] = dataclasses.field(default_factory=dict)
+  frozen: dict[str, float] = dataclasses.field(default_factory=dict)
+  longest_gap: dict[str, float] = dataclasses.field(default_factory=dict)
+  usual_gap: dict[str, float] = dataclasses.field(default_factory=dict)
+  num_backwards: int = 0
+  marks: list[Mark] = dataclasses.field(default_factory=list)
+  error: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+  """Why an episode is an outlier.
+
+  Attributes:
+    what: 'length', 'frozen', 'clipped', 'constant', 'jerk', 'not finite', 'time',
+      'far' or 'error'.
+    text: describes it with its numbers.
+    score: 3.5 or more.
+    path: the camera of 'frozen'; '' for others.
+  """
+
+  what: str
+  text: str
+  score: float
+  path: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class OutlierScore:
+  """How much an episode differs from the others.
+
+  Attributes:
+    number: of the episode in its source.
+    score: the largest of the reasons, and a part of the others; near 0 without any.
+    reasons: the largest first.
+  """
+
+  number: int
+  score: float
+  reasons: tuple[Reason, ...]
+
+
+def measure_episode(
+  number: int, length: int, values: Values, columns: Columns
+) -> EpisodeFigures:
+  """Returns the statistics of an episode, without an export's error."""
+  figures = EpisodeFigures(number, length)
+  for path in columns.series:
+    if path not in values:
+      continue
+    series = series_of(values, path)
+    finite = np.isfinite(series)
+    bad = ~finite.all(axis=1)
+    if bad.any():
+      figures.not_finite[path] = int((~finite).sum())
+      figures.marks += _runs(bad, "nan", path)
+    if path in columns.times:
+      _measure_times(figures, path, series[:, 0])
+    if path in columns.signals:
+      _measure_signal(figures, path, np.where(finite, series, np.nan), columns)
+  for path in columns.contexts:
+    if path in values:
+      count = int((~np.isfinite(np.asarray(values[path]).astype(np.float64))).sum())
+      if count:
+        figures.not_finite[path] = count
+  for path in columns.cameras:
+    if path in values:
+      same = same_frames(values[path])
+      figures.frozen[path] = float(same.sum() / max(length - 1, 1))
+      figures.marks += [m for m in _runs(same, "frozen", path) if m.stop - m.start > 1]
+  return figures
+
+
+def _measure_signal(
+  figures: EpisodeFigures, path: str, series: np.ndarray, columns: Columns
+) -> None:
+  safe = np.maximum(np.isfinite(series).sum(axis=0), 1)
+  mean = np.nan_to_num(series).sum(axis=0) / safe
+  centered = np.nan_to_num(series - mean)
+  figures.mean[path], figures.std[path] = mean, np.sqrt((centered**2).sum(0) / safe)
+  if len(series) > 3:
+    third = np.nan_to_num(np.diff(series, 3, axis=0))
+    figures.jerk[path] = np.sqrt((third**2).mean(axis=0))
+  if path in columns.actions:
+    low = np.where(np.isfinite(series), series, np.inf).min(axis=0)
+    high = np.where(np.isfinite(series), series, -np.inf).max(axis=0)
+    at_edge = ((series == low) | (series == high)).sum(axis=0)
+    share = np.maximum(at_edge - 2, 0) / safe
+    figures.edges[path] = np.where(low >= high, 1.0, share)
+
+
+def _measure_times(figures: EpisodeFigures, path: str, times: np.ndarray) -> None:
+  gaps = np.diff(times[np.isfinite(times)])
+  if not len(gaps):
+    return
+  usual = float(np.median(gaps))
+  figures.usual_gap[path], figures.longest_gap[path] = usual, float(gaps.max())
+  figures.num_backwards += int((gaps <= 0).sum())
+  wide = np.concatenate([[False], (gaps > 1.5 * usual) | (gaps <= 0)])
+  figures.marks += _runs(wide, "gap", path)
+
+
+def _runs(flags: np.ndarray, what: str, path: str) -> list[Mark]:
+  """Returns where runs of set flags are."""
+  edges = np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8))
+  starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+  return [
+    Mark(what, path, start, stop)
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+  ]
+
+
+def rank_episodes(
+  figures: Sequence[EpisodeFigures], scales: Mapping[str, np.ndarray] | None = None
+) -> list[OutlierScore]:
+  """Orders episodes by their outlier scores.
+
+  Each statistic is compared with that of the other episodes, in robust deviations: the
+  median of the distances from the median. What is ordinary in a set, such as a camera
+  that shows each frame twice, is no reason; NaN always is one.
+
+  Args:
+    figures: of all episodes.
+    scales: standard deviations of the signals over the whole set, by path, [D]; None
+      takes the median of those of the episodes.
+  Returns:
+    The largest score first; equal ones in their order.
+  """
+  ranking = _Ranking(figures)
+  lengths = np.asarray([each.num_steps for each in figures], np.float64)
+  middle = float(np.median(lengths)) if len(lengths) else 0.0
+  ranking.judge(
+    "length",
+    np.log(np.maximum(lengths, 1)),
+    0.1,
+    lambda i: f"{int(lengths[i])} steps, where {middle:.0f} are usual",
+    weight=0.6,
+    both_sides=True,
+  )
+  for path in _paths(each.frozen for each in figures):
+    ranking.judge_camera(path)
+  for path in _paths(each.edges for each in figures):
+    ranking.judge_action(path)
+  for path in _paths(each.mean for each in figures):
+    std = np.median([each.std[path] for each in figures if path in each.std], axis=0)
+    ranking.judge_signal(path, np.maximum((scales or {}).get(path, std), 1e-9))
+  for path in _paths(each.longest_gap for each in figures):
+    ranking.judge_times(path)
+  ranking.judge_errors()
+  for reasons, each in zip(ranking.reasons, figures, strict=True):
+    if each.num_backwards:
+      text = f"time stamps do not grow in {each.num_backwards} steps"
+      reasons.append(Reason("time", text, 20.0))
+    for path, count in each.not_finite.items():
+      text = f"{path} has {count} NaN or infinite value{'s' * (count > 1)}"
+      reasons.append(Reason("not finite", text, _CERTAIN))
+  return ranking.ordered()
+
+
+def _paths(parts: Iterable[Mapping[str, object]]) -> list[str]:
+  return list(dict.fromkeys(path for part in parts for path in part))
+
+
+class _Ranking:
+  """Collects the reasons of each episode."""
+
+  def __init__(self, figures: Sequence[EpisodeFigures]) -> None:
+    self._figures = figures
+    self.reasons: list[list[Reason]] = [[] for _ in figures]
+    self._minor = np.zeros(len(figures))  # Largest deviations that are no reason.
+
+  def judge(
+    self,
+    what: str,
+    numbers: np.ndarray,
+    floor: float,
+    text: Callable[[int], str],
+    weight: float = 1.0,
+    both_sides: bool = False,
+    path: str = "",
+  ) -> None:
+    """Turns a statistic of each episode into reasons; NaN if it has none.
+
+    Args:
+      what: see `Reason`.
+      numbers: the statistic, [num_episodes].
+      floor: the least that counts as one robust deviation.
+      text: describes the reason, by the place of an episode.
+      weight: a factor of the deviations.
+      both_sides: whether small numbers are reasons, too.
+      path: see `Reason`.
+    """
+    z = np.zeros(len(numbers))
+    known = numbers[np.isfinite(numbers)]
+    if len(known):
+      middle = np.median(known)
+      deviation = _MAD * np.median(np.abs(known - middle))
+      z = (numbers - middle) / max(float(deviation), floor)
+    z = weight * np.nan_to_num(np.abs(z) if both_sides else z)
+    np.maximum(self._minor, np.minimum(z, NOTABLE), out=self._minor)
+    for index in np.flatnonzero(z >= NOTABLE):
+      score = float(min(z[index], _MOST))
+      self.reasons[index].append(Reason(what, text(int(index)), score, path))
+
+  def ordered(self) -> list[OutlierScore]:
+    found = []
+    for each, reasons, minor in zip(
+      self._figures, self.reasons, self._minor, strict=True
+    ):
+      reasons.sort(key=lambda reason: -reason.score)
+      score = 0.1 * float(minor)
+      if reasons:
+        score = reasons[0].score + 0.3 * sum(reason.score for reason in reasons[1:])
+      found.append(OutlierScore(each.number, score, tuple(reasons)))
+    return sorted(found, key=lambda each: -each.score)
+
+  def judge_camera(self, path: str) -> None:
+    def text(index: int) -> str:
+      each = self._figures[index]
+      runs = [m for m in each.marks if m.what == "frozen" and m.path == path]
+      longest = max(runs, key=lambda m: m.stop - m.start, default=None)
+      if longest is None:
+        return f"{path} shows a frame twice in {each.frozen[path]:.0%} of the steps"
+      return f"{path} is frozen from step {longest.start - 1} to {longest.stop - 1}"
+
+    shares = [each.frozen.get(path, np.nan) for each in self._figures]
+    self.judge("frozen", np.asarray(shares), 0.04, text, path=path)
+
+  def judge_action(self, path: str) -> None:
+    has = [index for index, each in enumerate(self._figures) if path in each.edges]
+    edges = np.stack([self._figures[index].edges[path] for index in has])
+    constant, count = edges >= 1.0, edges.shape[1]
+    beyond = np.where(constant, 0.0, edges - np.median(edges, axis=0))
+    dims = dict(zip(has, beyond.argmax(axis=1).tolist(), strict=True))
+
+    def text(index: int) -> str:
+      share = self._figures[index].edges[path][dims[index]]
+      return f"{_element(path, dims[index], count)} is clipped in {share:.0%} of steps"
+
+    self.judge("clipped", self._of_all(has, beyond.max(axis=1)), 0.04, text)
+    rare = constant & (constant.mean(axis=0) < 0.2)
+    for row, index in enumerate(has):
+      still = np.flatnonzero(rare[row])
+      if len(still):
+        which = path if len(still) == count else _element(path, int(still[0]), count)
+        more = f" and {len(still) - 1} more" if 1 < len(still) < count else ""
+        score = 5.0 + 10.0 * len(still) / count
+        self.reasons[index].append(
+          Reason("constant", f"{which}{more} is constant", score)
+        )
+
+  def judge_signal(self, path: str, scale: np.ndarray) -> None:
+    has = [index for index, each in enumerate(self._figures) if path in each.mean]
+    means = np.stack([self._figures[index].mean[path] for index in has])
+    middle = np.median(means, axis=0)
+    spread = _MAD * np.median(np.abs(means - middle), axis=0)
+    z = np.abs(means - middle) / np.maximum(spread, 0.1 * scale)
+    dims = dict(zip(has, z.argmax(axis=1).tolist(), strict=True))
+
+    def far_text(index: int) -> str:
+      dim = dims[index]
+      return (
+        f"{_element(path, dim, len(middle))} is "
+        f"{self._figures[index].mean[path][dim]:.3g} on average, where "
+        f"{middle[dim]:.3g} is usual"
+      )
+
+    self.judge("far", self._of_all(has, z.max(axis=1)), 1.0, far_text, weight=0.6)
+    jerks = np.full(len(self._figures), np.nan)
+    for index in has:
+      if path in self._figures[index].jerk:
+        ratio = self._figures[index].jerk[path] / scale
+        jerks[index] = math.log(max(float(np.sqrt((ratio**2).mean())), 1e-9))
+    usual = float(np.nanmedian(jerks)) if np.isfinite(jerks).any() else 0.0
+    if usual < math.log(1e-3):
+      return  # Commands stand still in most episodes, which have no usual jerk.
+
+    def jerk_text(index: int) -> str:
+      times = math.exp(min(jerks[index] - usual, 50.0))
+      return f"{path} jerks {times:.3g} times as much as usual"
+
+    self.judge("jerk", jerks, 0.12, jerk_text)
+
+  def judge_times(self, path: str) -> None:
+    usual = float(
+      np.median([f.usual_gap[path] for f in self._figures if path in f.usual_gap])
+    )
+    if usual <= 0:
+      return
+    longest = np.asarray([f.longest_gap.get(path, np.nan) for f in self._figures])
+    longest = longest / usual
+    self.judge(
+      "time",
+      np.log(np.maximum(longest, 1e-3)),
+      0.15,
+      lambda index: f"{path} leaps by {longest[index]:.3g} steps at once",
+    )
+
+  def judge_errors(self) -> None:
+    errors = np.asarray(
+      [
+        np.nan if f.error is None else math.sqrt(float(f.error.mean()))
+        for f in self._figures
+      ]
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+      usual = np.nanmedian(errors) if np.isfinite(errors).any() else np.nan
+      self.judge(
+        "error",
+        np.log(np.maximum(errors, 1e-12)),
+        0.1,
+        lambda i: f"the export is {errors[i] / usual:.3g} times as far off as usual",
+      )
+
+  def _of_all(self, has: list[int], numbers: np.ndarray) -> np.ndarray:
+    """Returns numbers of some episodes for all of them, with NaN."""
+    found = np.full(len(self._figures), np.nan)
+    found[has] = numbers
+    return found
+
+
+def _element(path: str, dim: int, count: int) -> str:
+  return path if count == 1 else f"{path}[{dim}]"

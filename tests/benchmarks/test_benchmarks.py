@@ -56,6 +56,19 @@ def test_a_quick_run_prints_a_row_for_every_candidate(name, capsys):
   assert rows[0].split(" | ")[4] == "1.00"
 
 
+def test_a_quick_run_of_servers_has_a_row_for_every_load():
+  for package in ("msgpack", "websockets"):
+    pytest.importorskip(package)
+  from benchmarks import bench_server
+
+  _, _, *rows = bench_server.main(["--quick"]).splitlines()
+  assert [row.split(" | ")[0].lstrip("| ") for row in rows] == [
+    f"{observation}, {num_clients}"
+    for observation in bench_server.OBSERVATIONS
+    for num_clients in (1, 8)
+  ]
+
+
 def test_a_quick_run_of_writing_has_a_table_for_every_way():
   text = bench_writing.main(["--quick"])
   assert text.count("| ours | ours |") == text.count("| by hand | peer |") == 6

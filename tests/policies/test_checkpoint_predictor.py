@@ -97,7 +97,7 @@ def test_a_newer_checkpoint_is_used_after_restore(run, tmp_path, is_async):
   _copy(folder, tmp_path, [2])
   assert predictor.restore(is_async=is_async)
   if is_async:
-    predictor._loading._thread.join()
+    predictor._loading.result()
     # In the middle of an episode nothing changes.
     step = predictor.step({"pos": _POS[:1]})["inference_output"]
     np.testing.assert_allclose(step, answers[1][:1], rtol=1e-6)

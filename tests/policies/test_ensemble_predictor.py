@@ -121,7 +121,7 @@ def test_a_newer_export_is_loaded_beside_a_running_episode(tmp_path, write_expor
   assert policy.sample_action(observation)[0][0] == 2
   write_export(str(tmp_path), 2, scale=10.0, global_step=2)
   predictor.restore()
-  predictor._loading._thread.join()
+  predictor._loading.result()
   # The episode goes on with the model that it began with.
   assert policy.sample_action(observation)[0][0] == 2
   policy.reset()

@@ -351,7 +351,7 @@ def test_a_state_that_does_not_fit_is_refused():
   state = pure.initial_state([0, 1])
   foreign = policy_io.PolicyState(state.tensors, state.leaves, "exports/7")
   for bad, message in (
-    (foreign, r"state: expected one of the model .*got one of exports/7\. Begin"),
+    (foreign, r"state: expected one of the model .*got one of exports/7\. Start"),
     (dict(state.tensors), r"state: expected one of the model .*got .*dict"),
     (pure.initial_state(), r"step: [\s\S]*state/pos: expected 1 environments"),
   ):
