@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -385,7 +384,7 @@ def _kinds(problems: Sequence[Problem]) -> str:
 
 def _features(report: RecordReport) -> str:
   header = ["feature", "proposed" if report.summary else "spec"]
-  numbers = ["bad", "absent", "NaN", "min", "max"]
+  numbers = ["bad", "absent", "NaN"]
   rows = [
     [
       feature.path,
@@ -393,8 +392,6 @@ def _features(report: RecordReport) -> str:
       f"{feature.num_problems:,}",
       f"{feature.num_absent:,}",
       f"{feature.num_nan:,}",
-      "-" if feature.low is None else f"{feature.low:.5g}",
-      "-" if feature.high is None else f"{feature.high:.5g}",
     ]
     for feature in report.features
   ]
@@ -421,17 +418,3 @@ def _notes(report: RecordReport) -> Iterator[str]:
       f"{len(report.unchecked)} of {console.count(total, 'feature')} were not checked, "
       f"for want of a spec: {_first(report.unchecked, 8)}"
     )
-  for feature in report.features:
-    if math.inf in (feature.high, -(feature.low or 0)):
-      yield f"{feature.path}: has infinite values"
-    if not feature.constant:
-      continue
-    if feature.num_values == 1:
-      yield f"{feature.path}: never changes: it is always {feature.low:.6g}"
-    elif len(feature.constant) == feature.num_values:
-      yield f"{feature.path}: none of its {feature.num_values} values ever changes"
-    else:
-      yield (
-        f"{feature.path}: {len(feature.constant)} of its {feature.num_values} values "
-        f"never change (number {_first(feature.constant, 4)})"
-      )

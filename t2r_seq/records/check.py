@@ -29,8 +29,6 @@ from t2r_seq.records.features import (
 from t2r_seq.records.framing import Frame
 from t2r_seq.records.images import DecodeImages
 
-# A range below this part of the values is one that a network cannot tell from zero.
-_NEAR = 1e-6
 # Of the records that are parsed together.
 _BATCH_BYTES, _MAX_BATCH = 8 << 20, 512
 
@@ -48,10 +46,6 @@ class FeatureReport:
     num_problems: of content, and of lengths.
     num_absent: records that do not have it.
     num_nan: records with a NaN.
-    low: the smallest value; None for strings.
-    high: the largest value; None for strings.
-    num_values: of one step.
-    constant: which values never change, or hardly.
   """
 
   path: str
@@ -60,10 +54,6 @@ class FeatureReport:
   num_problems: int
   num_absent: int
   num_nan: int
-  low: float | None
-  high: float | None
-  num_values: int
-  constant: tuple[int, ...]
 
 
 class _Examination:
@@ -80,7 +70,7 @@ class _Examination:
     features: Sequence[RecordFeature],
     finds_nan: bool,
     compression: str | None,
-    measures: bool = True,
+    checks_values: bool = True,
     times: Collection[str] = (),
   ) -> None:
     """Creates the examination.
@@ -89,25 +79,23 @@ class _Examination:
       features: those of the dataset; none to look at frames and protos only.
       finds_nan: a NaN is a problem.
       compression: of all files, if the suffixes don't tell.
-      measures: finds NaN and adds up ranges.
+      checks_values: finds NaN and time stamps that run backwards.
       times: names of features that are time stamps, beside those with such a name.
     """
     self._features = list(features)
     self._labels = {feature.label: feature.path for feature in features}
     cores = os.cpu_count() or 1
-    self._checker = (
-      explain.BatchChecker(self._features, measures, cores, times) if features else None
-    )
+    self._checker = None
+    if features:
+      self._checker = explain.BatchChecker(features, checks_values, cores, times)
     self._kinds = [k for k in explain.SUSPICIONS if finds_nan or k != explain.NAN]
     self._compression = compression
     # A record without any of the features parses to defaults, so each is looked at.
     self._looks_at_all = explain.may_be_absent(features)
     self._may_lack = any(f.is_optional or f.is_varlen for f in features)
-    self._ranges: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     self._num_nan: collections.Counter[int] = collections.Counter()
     self._problems: collections.Counter[str] = collections.Counter()
     self._absent: collections.Counter[str] = collections.Counter()
-    self._num_parsed = 0
     # By number of a flag: the records that have it at their edge, and the others.
     self._whole: collections.Counter[int] = collections.Counter()
     self._parts: dict[int, list[tuple[str, Frame]]] = collections.defaultdict(list)
@@ -150,32 +138,18 @@ class _Examination:
 
   def reports(self) -> list[FeatureReport]:
     """Returns what was found of each feature."""
-    return [self._report(n, feature) for n, feature in enumerate(self._features)]
-
-  def _report(self, number: int, feature: RecordFeature) -> FeatureReport:
-    low, high = self._ranges.get(number, (None, None))
-    described = errors.describe(feature.spec)
-    if feature.is_image:
-      described += f" {str(feature.spec.data_format).lower()}"
-    constant: tuple[int, ...] = ()
-    # With one record, what has no steps is never seen to change.
-    if low is not None and high is not None and self._num_parsed > 1:
-      scale = np.maximum(np.abs(low), np.abs(high))
-      with np.errstate(invalid="ignore"):  # Infinities are no scale.
-        is_near = (high - low <= _NEAR * scale) & np.isfinite(scale)
-      constant = tuple(np.flatnonzero(is_near | (high == low)).tolist())
-    return FeatureReport(
-      path=feature.path,
-      name=feature.name,
-      described=described,
-      num_problems=self._problems[feature.path],
-      num_absent=self._absent[feature.name],
-      num_nan=self._num_nan[number],
-      low=None if low is None else float(np.fmin.reduce(low)),
-      high=None if high is None else float(np.fmax.reduce(high)),
-      num_values=0 if low is None else len(low),
-      constant=constant,
-    )
+    return [
+      FeatureReport(
+        feature.path,
+        feature.name,
+        errors.describe(feature.spec)
+        + (f" {str(feature.spec.data_format).lower()}" if feature.is_image else ""),
+        self._problems[feature.path],
+        self._absent[feature.name],
+        self._num_nan[number],
+      )
+      for number, feature in enumerate(self._features)
+    ]
 
   def _check_batch(self, filename: str, batch: Sequence[Frame]) -> Iterator[Problem]:
     whole = [frame for frame in batch if frame.data is not None]
@@ -216,13 +190,9 @@ class _Examination:
   ) -> None:
     """Adds a batch to the features' statistics."""
     is_parsed = np.asarray([not reason for reason in check.reasons], bool)
-    self._num_parsed += int(is_parsed.sum())
     self.num_empty += int(check.empty.sum())
     for number, has_nan in check.suspects[explain.NAN].items():
       self._num_nan[number] += int(has_nan.sum())
-    for number, (low, high) in check.ranges.items():
-      lowest, highest = self._ranges.get(number, (low, high))
-      self._ranges[number] = np.fmin(lowest, low), np.fmax(highest, high)
     several = check.suspects[explain.EPISODES].get(
       explain.ALL_FEATURES, np.zeros_like(is_parsed)
     )
@@ -328,11 +298,6 @@ class RecordReport:
   def num_bad(self) -> int:
     """The number of records that have a problem."""
     return sum(len(self.bad_records(filename)) for filename in self.num_records)
-
-  def check(self) -> None:
-    """Raises RecordError for the first bad record, if there is one."""
-    for error in _to_errors(self.problems):
-      raise error
 
 
 def _to_errors(problems: Iterable[Problem]) -> Iterator[errors.RecordError]:
@@ -529,7 +494,7 @@ def find_bad_record(
   found = _find_files("find_bad_record", file_patterns, list(by_dataset))
   uneven = None
   for key, filenames in found.items():
-    check = _Examination(by_dataset[key], False, compression, measures=False)
+    check = _Examination(by_dataset[key], False, compression, checks_values=False)
     for filename in filenames:
       problems = check.find_problems(filename)
       for _, group in itertools.groupby(problems, lambda problem: problem.record):

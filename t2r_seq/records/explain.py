@@ -37,8 +37,6 @@ EPISODES, TIMES = "episodes", "times"
 SUSPICIONS = (LENGTHS, EPISODES, TIMES, NAN)
 # The "feature" of what concerns all features of a record.
 ALL_FEATURES = -1
-# Of features with more values, the smallest and largest of all stand for each.
-_MAX_VALUES = 256
 _MAX_REASON = 160
 
 Finding = tuple[str, str, str]
@@ -317,15 +315,12 @@ class BatchCheck:
     suspects: by kind of `SUSPICIONS`: the records that may have it, bool [n].
     empty: which records are sequences without a step, bool [n].
     edges: by flag, whether it is set in the first or last step, as expected, bool [n].
-    ranges: the smallest and largest value of each element over all parsed records,
-      float64 [values], or [1] for large features; no strings.
   """
 
   reasons: list[str]
   suspects: dict[str, dict[int, np.ndarray]]
   empty: np.ndarray
   edges: dict[int, np.ndarray]
-  ranges: dict[int, tuple[np.ndarray, np.ndarray]]
 
 
 class BatchChecker:
@@ -337,7 +332,7 @@ class BatchChecker:
   def __init__(
     self,
     features: Sequence[RecordFeature],
-    measures: bool = True,
+    checks_values: bool = True,
     num_threads: int = 1,
     times: Collection[str] = (),
   ) -> None:
@@ -345,7 +340,7 @@ class BatchChecker:
 
     Args:
       features: those of the dataset.
-      measures: looks for NaN and for the range of values.
+      checks_values: finds NaN and time stamps that run backwards.
       num_threads: that parse records one by one.
       times: names of features that are time stamps, beside those with such a name.
     """
@@ -355,7 +350,7 @@ class BatchChecker:
       for i, f in enumerate(features)
     )
     self._features = features
-    self._measures = measures
+    self._checks_values = checks_values
     self._num_threads = num_threads
     self._times = {n for n, f in enumerate(features) if f.is_time or f.name in times}
     self._has_sequences = any(feature.spec.is_sequence for feature in features)
@@ -423,20 +418,16 @@ class BatchChecker:
         at = flags[:1] if feature.edge == IS_FIRST else flags[-1:]
         found[f"edge/{number}"] = tf.reduce_any(tf.cast(at, tf.bool))
         inside.append(parse.flags_inside(feature.edge, tensor))
-      if not self._measures or dtype == tf.string:
-        found[f"touched/{number}"] = _touch(tensor, is_batched)
-        continue
-      if number in self._times and not is_batched:
+      if self._checks_values and number in self._times and not is_batched:
         times = tf.reshape(tensor, [-1])
         found[f"times/{number}"] = tf.reduce_any(times[1:] < times[:-1])
-      if dtype.is_floating or dtype.is_complex:
+      if self._checks_values and (dtype.is_floating or dtype.is_complex):
         axes = list(range(1 if is_batched else 0, tensor.shape.rank))
         # RLDS leaves the action and the reward of the last step undefined.
         known = tensor[:-1] if feature.is_concatenated else tensor
         found[f"nan/{number}"] = tf.reduce_any(known != known, axes)
-      if not dtype.is_complex:
-        low, high = _range(tensor, feature, is_batched)
-        found[f"low/{number}"], found[f"high/{number}"] = low, high
+      else:
+        found[f"touched/{number}"] = _touch(tensor, is_batched)
     lengths = [tensor for path, tensor in parsed.items() if path.endswith("_length")]
     if lengths:
       # Absent optionals count as long as the others.
@@ -452,18 +443,14 @@ def _to_check(reasons: list[str], found: Mapping[str, tf.Tensor]) -> BatchCheck:
   by_kind: dict[str, dict[Any, np.ndarray]] = collections.defaultdict(dict)
   for name, tensor in found.items():
     kind, _, number = name.partition("/")
-    values = tensor.numpy()
-    if kind not in ("low", "high"):
-      values, of_parsed = np.zeros(len(reasons), bool), values
-      values[is_parsed] = of_parsed
+    values = np.zeros(len(reasons), bool)
+    values[is_parsed] = tensor.numpy()
     by_kind[kind][int(number or ALL_FEATURES)] = values
-  lows, highs = by_kind["low"], by_kind["high"]
   return BatchCheck(
     reasons,
     {kind: by_kind[kind] for kind in SUSPICIONS},
     by_kind["empty"].get(ALL_FEATURES, np.zeros(len(reasons), bool)),
     by_kind["edge"],
-    {n: (np.fmin.reduce(lows[n]), np.fmax.reduce(highs[n])) for n in lows},
   )
 
 
@@ -474,23 +461,3 @@ def _touch(tensor: tf.Tensor, is_batched: bool) -> tf.Tensor:
   if tensor.dtype == tf.string:
     first = tf.strings.length(first)
   return tf.reduce_any(first != first, -1)
-
-
-def _range(
-  tensor: tf.Tensor, feature: RecordFeature, is_batched: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns the smallest and largest value of each element, [values] or [B, values]."""
-  if tensor.dtype == tf.bool:
-    tensor = tf.cast(tensor, tf.uint8)
-  num_values = feature.spec.shape.num_elements() or 1
-  if feature.is_image or num_values > _MAX_VALUES:
-    num_values = 1
-  lead = [tf.shape(tensor)[0]] if is_batched else []
-  steps = tf.reshape(tensor, [*lead, -1, num_values])
-  axis = 1 if is_batched else 0
-  below = above = steps
-  if tensor.dtype.is_floating:  # Beside a NaN there are numbers.
-    is_nan, inf = tf.math.is_nan(steps), tf.constant(np.inf, tensor.dtype)
-    below, above = tf.where(is_nan, inf, steps), tf.where(is_nan, -inf, steps)
-  low, high = tf.reduce_min(below, axis), tf.reduce_max(above, axis)
-  return tf.cast(low, tf.float64), tf.cast(high, tf.float64)

@@ -48,12 +48,6 @@ class StoreReport:
     found = [p.episodes for p in self.problems if p.source == segment]
     return sorted({episode for episodes in found for episode in episodes})
 
-  def check(self) -> None:
-    """Raises StoreError with every problem, if there is one."""
-    if self.problems:
-      texts = sorted(map(str, self.problems))
-      raise errors.joined_error("verify_store", texts, errors.StoreError)
-
 
 @dataclasses.dataclass(frozen=True)
 class StoreFindings:
@@ -74,15 +68,12 @@ _MAX_LOOKS = 3
 
 
 def verify_store(
-  path: str | os.PathLike[str],
-  checksums: bool = True,
-  spec: specs.SpecStructure | None = None,
+  path: str | os.PathLike[str], spec: specs.SpecStructure | None = None
 ) -> StoreReport:
   """Verifies the lengths, offsets and checksums of a store.
 
   Args:
     path: of the folder.
-    checksums: reads every byte; False reads lengths and the index only.
     spec: the flat specs that the store was created with, needed only if its
       `store.json` is damaged; those of a whole store must be equal.
   Returns:
@@ -92,15 +83,13 @@ def verify_store(
     SpecError: the store has other specs; all differences are named.
     OSError: the folder cannot be read.
   """
-  return examine(os.path.abspath(os.fspath(path)), checksums, spec).report
+  return examine(os.path.abspath(os.fspath(path)), spec).report
 
 
-def examine(
-  folder: str, checksums: bool, spec: specs.SpecStructure | None
-) -> StoreFindings:
+def examine(folder: str, spec: specs.SpecStructure | None) -> StoreFindings:
   """Examines a store; see `verify_store`."""
   for _ in range(_MAX_LOOKS):
-    found = _examine_once(folder, checksums, spec)
+    found = _examine_once(folder, spec)
     # Another process may have merged away what is missing.
     is_same = _read_commits(folder)[0].keys() == found.report.num_episodes.keys()
     if found.report.is_whole or is_same:
@@ -108,9 +97,7 @@ def examine(
   return found
 
 
-def _examine_once(
-  folder: str, checksums: bool, spec: specs.SpecStructure | None
-) -> StoreFindings:
+def _examine_once(folder: str, spec: specs.SpecStructure | None) -> StoreFindings:
   store, problem = _read_manifest(folder, spec)
   commits, broken_commits = _read_commits(folder)
   if store is not None and problem is not None:
@@ -126,7 +113,7 @@ def _examine_once(
       continue
     if name in broken_commits:
       commit = _commit_of_index(segment, store.columns)
-    found.append(_SegmentCheck(segment, store.columns, commit, checksums).run())
+    found.append(_SegmentCheck(segment, store.columns, commit).run())
   problems = [_problem("", problem)] if problem else []
   problems += [_problem(name, misfit) for name, misfit in broken_commits.items()]
   report = StoreReport(
@@ -473,20 +460,16 @@ def _listing(episodes: Collection[int]) -> str:
 class _SegmentCheck:
   """Checks every file of a segment that can be read."""
 
-  def __init__(
-    self, folder: str, columns: Columns, commit: Commit, checksums: bool
-  ) -> None:
+  def __init__(self, folder: str, columns: Columns, commit: Commit) -> None:
     """Creates the check.
 
     Args:
       folder: of the segment.
       columns: of the store.
       commit: of the segment; without `index_crc32` if the real one was lost.
-      checksums: reads every byte; False reads lengths and the index only.
     """
     self._columns = columns
     self._commit = commit
-    self._checksums = checksums
     self._found = SegmentFindings(folder, commit)
     self._sizes: dict[str, int] = {}
 
@@ -540,22 +523,19 @@ class _SegmentCheck:
     count = min(len(sums) // len(names), self._commit.episodes)
     table = sums[: count * len(names)].reshape(count, len(names))
     self._found.sums = {name: table[:, i] for i, name in enumerate(names)}
-    if self._checksums:
-      self._found.unverified |= {*range(count, self._commit.episodes)}
+    self._found.unverified |= {*range(count, self._commit.episodes)}
     want = self._commit.index_crc32.get(layout.CHECKSUMS)
     is_complete = count == self._commit.episodes
     return not is_complete or want in (None, zlib.crc32(sums.tobytes()))
 
   def _check_files(self, is_index_damaged: bool, are_sums_damaged: bool) -> None:
-    found, no_sums = self._found, np.zeros(0, np.uint32)
+    found = self._found
     for column, name in self._files():
       found.file_spans[name] = self._spans(column, name)
 
     def check(name: str) -> _FileFailures:
-      sums = found.sums[name] if self._checksums else no_sums
-      return _check_file(
-        self._path(name), self._sizes[name], found.file_spans[name], sums
-      )
+      spans, sums = found.file_spans[name], found.sums[name]
+      return _check_file(self._path(name), self._sizes[name], spans, sums)
 
     names = layout.file_names(self._columns)
     with futures.ThreadPoolExecutor(os.cpu_count()) as executor:
@@ -613,10 +593,8 @@ class _SegmentCheck:
       found.changed.clear()
     self._found.unverified |= doubtful
     want = self._commit.index_crc32[layout.CHECKSUMS]
-    got = "others"
-    if self._checksums:
-      names = _listing(doubtful) if doubtful else "no episode"
-      got += f", which differ from those of the bytes for {names}"
+    names = _listing(doubtful) if doubtful else "no episode"
+    got = f"others, which differ from those of the bytes for {names}"
     hint = "The checksums are damaged; the data itself may be right."
     want_text = f"checksums with the CRC-32 {want:08x}"
     self._found.add(Mismatch(layout.CHECKSUMS, want_text, got, hint))
@@ -629,7 +607,7 @@ class _SegmentCheck:
       for column, name in self._files()
       if column.is_per_step and name != column.present_file
     ]
-    if self._checksums and per_step:
+    if per_step:
       lost = set.intersection(*({*found.lost, *found.changed} for found in per_step))
       for found in per_step:
         for episode in lost:

@@ -68,7 +68,7 @@ def salvage_store(
       f"salvage: {target}: expected a place outside of the damaged store, got one in "
       f"{folder}. The old store is not to be touched."
     )
-  found = check.examine(folder, True, spec)
+  found = check.examine(folder, spec)
   if found.manifest is None:
     hint = "Give the flat specs that the store was created with: spec=..., or --spec."
     problem = errors.Mismatch(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import math
 import os
 import pathlib
 import re
@@ -135,10 +134,7 @@ def test_a_bad_example_among_many(name, tmp_path):
   assert (problem.source, problem.record) == (str(tmp_path / "a"), 555)
   assert (problem.offset, problem.kind) == (starts[555], kind)
   assert problem.path == feature
-  with pytest.raises(
-    errors.RecordError, match=rf"record 555 of .*: {message}|{message}"
-  ):
-    report.check()
+  assert re.search(rf"^record 555 of .*: {message}|{message}", str(problem))
   assert report.num_records == {str(tmp_path / "a"): 600}
   assert (report.is_good, report.num_bad) == (False, 1)
 
@@ -219,40 +215,8 @@ def test_features(tmp_path):
   report = records.examine_records(str(tmp_path / "a"), EXAMPLE)
   by_path = {feature.path: feature for feature in report.features}
   pose = by_path["state/pose"]
-  assert (pose.num_problems, pose.num_nan, pose.low, pose.high) == (1, 1, -19.0, 19.0)
-  assert (pose.num_values, pose.constant) == (3, (1,))
-  assert by_path["count"].constant == by_path["image"].constant == ()
-  assert (by_path["image"].low, by_path["image"].high) == (0.0, 19.0)
+  assert (pose.num_problems, pose.num_nan, pose.num_absent) == (1, 1, 0)
   assert by_path["image"].described == "(4, 6, 3) uint8 png"
-  task = by_path["task"]
-  assert (task.low, task.high, task.num_values, task.constant) == (None, None, 0, ())
-
-
-# name: (values of two records, low, high, whether it is said that they never change)
-CONSTANT = {
-  "numbers": ((1.0, 1.0), 1.0, 1.0, True),
-  "infinite once": ((1.0, math.inf), 1.0, math.inf, False),
-  "always infinite": ((math.inf, math.inf), math.inf, math.inf, True),
-  "from end to end": ((-math.inf, math.inf), -math.inf, math.inf, False),
-}
-
-
-@pytest.mark.parametrize("name", CONSTANT)
-def test_values_that_never_change(name, tmp_path):
-  values, low, high, is_constant = CONSTANT[name]
-  spec = {"x": Spec((), F32, "x")}
-  path = str(tmp_path / "a")
-  records.write_records(path, spec, [{"x": np.float32(value)} for value in values])
-  (feature,) = records.examine_records(path, spec).features
-  assert (feature.low, feature.high, bool(feature.constant)) == (low, high, is_constant)
-
-
-def test_constant_features_of_episodes(tmp_path):
-  write(tmp_path / "a", [episode(1, n) for n in (2, 5)])
-  report = records.examine_records(str(tmp_path / "a"), EPISODE)
-  assert report.is_good
-  constant = {feature.path: feature.constant for feature in report.features}
-  assert constant == {"exact": (0, 1), "pose": (0, 1), "reward": (), "task": ()}
 
 
 def test_a_cut_gzip_file(tmp_path):
@@ -397,23 +361,6 @@ def test_a_record_with_none_of_the_features(name, tmp_path):
   raises = pytest.raises(errors.RecordError, match=want)
   with raises, records.explain_failures(path, spec):
     list(dataset)
-
-
-def test_labels_and_datasets(tmp_path):
-  write(tmp_path / "a", [example(1), BAD["range"][0]])
-  features = {"pose": EXAMPLE["state/pose"]}
-  labels = {"count": EXAMPLE["count"]}
-  report = records.examine_records(str(tmp_path / "a"), features, labels)
-  assert [(p.record, p.path) for p in report.problems] == [(1, "labels/count")]
-  two = {
-    key: Spec((), tf.uint8, "count", dataset_key=key) for key in ("first", "second")
-  }
-  write(tmp_path / "b", [example(1)])
-  patterns = {"first": str(tmp_path / "a"), "second": str(tmp_path / "b")}
-  report = records.examine_records(patterns, two)
-  assert [(p.record, p.path) for p in report.problems] == [(1, "first")]
-  with pytest.raises(errors.SpecError, match="examine_records: expected file patterns"):
-    records.examine_records(str(tmp_path / "a"), two)
 
 
 def test_a_stale_index_is_a_problem_of_the_file(tmp_path):
