@@ -26,8 +26,8 @@ IF_REMOTE = (
 class SpecError(ValueError):
   """Data, or a declaration, that does not fit a spec structure."""
 
-  # AutoGraph lets an error with this attribute out of a tf.function as it is. Of any
-  # other it makes one that begins with the lines of a traceback.
+  # AutoGraph raises an error with this attribute unchanged out of a tf.function. To any
+  # other it prepends the lines of a traceback.
   ag_pass_through = True
 
 
@@ -70,7 +70,7 @@ class Mismatch:
 
   Attributes:
     path: where in the structure.
-    expected: what the spec asks for, as text.
+    expected: by the spec, as text.
     got: what was found, as text.
     hint: what to do about it; a sentence or nothing.
   """

@@ -108,7 +108,7 @@ def writing_output(path: str | os.PathLike[str]) -> Iterator[str]:
     OSError: it could not be written; a regular file still has its old contents.
   """
   place = os.path.realpath(path)
-  # /dev/stdout may stand for a file, which the shell has opened and goes on writing.
+  # /dev/stdout may stand for a file, which the shell has opened and still writes.
   is_open = _DESCRIPTOR.fullmatch(os.path.abspath(path))
   if not is_open and (os.path.isfile(place) or not os.path.exists(place)):
     with replacing(place) as temporary:

@@ -323,7 +323,7 @@ def configures_model(args: argparse.Namespace, config_path: str | None = None) -
 
 
 def create_model() -> Any:
-  """Creates the model that gin gives to the training."""
+  """Creates the model of the training, by gin."""
   import gin
 
   # A copy is how gin makes an object of a reference.
@@ -331,7 +331,7 @@ def create_model() -> Any:
 
 
 def create_train_generator() -> Any:
-  """Creates the input generator that gin gives to the training; None if it has none."""
+  """Creates the input generator of the training, by gin; None if it has none."""
   import gin
 
   try:

@@ -15,7 +15,7 @@ from t2r_seq.cli import console
 from t2r_seq.serving import listening
 
 SUMMARY = "run the dispatcher or a worker of a tf.data service"
-DESCRIPTION = """Runs a server of a tf.data service until it is told to stop (SIGTERM).
+DESCRIPTION = """Runs a server of a tf.data service until SIGTERM.
 
 One dispatcher shares the work out, as many workers as you like do it, on this machine:
 
@@ -23,7 +23,7 @@ One dispatcher shares the work out, as many workers as you like do it, on this m
   t2r_seq data-service worker --dispatcher localhost:5050
 
 or on others that see the same files. Then say which address to listen at, but in a
-network of your own only: whoever can talk to a server can have it read and write files.
+private network only: a client of a server can have it read and write files.
 
   t2r_seq data-service dispatcher --port 5050 --listen 10.0.0.5
   t2r_seq data-service worker --dispatcher 10.0.0.5:5050 --listen 10.0.0.6
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--work_dir",
     metavar="FOLDER",
-    help="the dispatcher's: a journal, from which it goes on when it is started again",
+    help="the dispatcher's: a journal, from which it resumes after a restart",
   )
   add(
     "--worker_timeout",
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     host = listening.reached_at(args.listen)
     print(f"dispatcher: at {server.target.replace('localhost', host)}", flush=True)
   stop.wait()
-  # The server's own stop, as its destructor, may wait for ever for a client or for a
+  # The server's own stop, as its destructor, may wait forever for a client or for a
   # dispatcher that has gone. It has nothing to save: a journal is written as it grows.
   os._exit(_say_stopped(args.role))
 
@@ -132,7 +132,7 @@ def _say_stopped(role: str) -> int:
 
 
 def _find(address: str, stop: threading.Event) -> None:
-  """Waits until somebody listens at the address, or until it is told to stop.
+  """Waits until a server listens at the address, or for SIGTERM.
 
   TensorFlow would wait as well, but no signal could interrupt it.
   """

@@ -298,8 +298,8 @@ _KINDS = {
 }
 _PLACE, _MAX_KINDS = 44, 20
 _OF_SCHEMAS = (
-  "Which is right nobody has said: name the --spec, or judge by --schema N; --salvage "
-  "copies\nthe records that fit."
+  "Which is right is unknown: name the --spec, or judge by --schema N; --salvage "
+  "copies the\nrecords that fit."
 )
 
 
@@ -416,5 +416,5 @@ def _notes(report: RecordReport) -> Iterator[str]:
     total = len(report.features) + len(report.unchecked)
     yield (
       f"{len(report.unchecked)} of {console.count(total, 'feature')} were not checked, "
-      f"for want of a spec: {_first(report.unchecked, 8)}"
+      f"because no spec reads them: {_first(report.unchecked, 8)}"
     )

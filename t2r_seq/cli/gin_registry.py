@@ -109,7 +109,7 @@ def _fields_of_values(
 
 
 def hint(text: str) -> str:
-  """Suggests the nearest name for one that gin says it does not know; '' for none."""
+  """Suggests the nearest name in gin's error about an unknown one; '' for none."""
   known = configurables()
   if unknown := _UNKNOWN.search(text):
     name = unknown[1].rpartition("/")[2]
@@ -142,8 +142,8 @@ def render_names(found: Mapping[str, Any]) -> str:
   lines = []
   for name, configurable in found.items():
     room = _WIDTH - max(width, len(name)) - 2
-    said = textwrap.shorten(_first_line(configurable), room, placeholder=" ...")
-    lines.append(f"{name:{width}}  {said}".rstrip())
+    summary = textwrap.shorten(_first_line(configurable), room, placeholder=" ...")
+    lines.append(f"{name:{width}}  {summary}".rstrip())
   return "\n".join(lines)
 
 
@@ -153,8 +153,8 @@ def render(name: str, configurable: Any) -> str:
   if where.startswith("t2r_seq."):
     where = ".".join(where.split(".")[:2])
   lines = [f"{name}  (import {where})"]
-  if said := _first_line(configurable):
-    lines += textwrap.wrap(said, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+  if summary := _first_line(configurable):
+    lines += textwrap.wrap(summary, _WIDTH, initial_indent="  ", subsequent_indent="  ")
   return "\n".join([*lines, *_bindings(name, parameters(configurable))])
 
 

@@ -48,7 +48,7 @@ def _load_commands() -> dict[str, Any]:
 
 
 class _Parser(argparse.ArgumentParser):
-  """Suggests what was meant where a command or an option is none."""
+  """Suggests the nearest name for an unknown command or option."""
 
   def error(self, message: str) -> NoReturn:
     """Ends the process with the message and the nearest name."""

@@ -297,7 +297,7 @@ PREDICT = Command(
   "print what an exported model predicts for records, or for random inputs",
   """Loads the newest export of a folder and prints its outputs.
 
-An export parses records by itself, and knows what its inputs look like: no model code
+An export parses records by itself, and has the specs of its inputs: no model code
 is needed. For windowed features the prediction is that of an episode's last step.
 
   t2r_seq predict runs/pose/export/latest --records 'data/test*.tfrecord'
@@ -310,7 +310,7 @@ VERIFY = Command(
   "prove that an exported policy sees what training saw, on a dataset",
   """Replays the episodes of a dataset through an export as a robot would,
 one observation at a time, and compares every window, every mask and every preprocessed
-value that the network gets with what training's input pipeline gives, to the last bit;
+value that the network gets with those of training's input pipeline, to the last bit;
 and the actions with the model's.
 
   t2r_seq verify runs/pose/export/latest 'data/test*.tfrecord'

@@ -17,7 +17,7 @@ SUMMARY = "serve a policy to robots, by websocket and msgpack"
 DESCRIPTION = """Serves an export, or the folder that `t2r_seq export --lite` wrote.
 
 The protocol is that of openpi's clients: an observation by path goes in, and outputs by
-name come out. Each connection is an environment with a state of its own.
+name come out. Each connection is an environment with a separate state.
 
   t2r_seq serve runs/pose/export/latest
   t2r_seq serve pose_lite --listen 10.0.0.5 --port 8000
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-  """Serves until it is told to stop."""
+  """Serves until SIGTERM or SIGINT."""
   if args.max_clients < 1:
     raise console.UsageError(f"--max_clients must be >= 1, got {args.max_clients}.")
   listening.check_address("serve: --listen", args.listen)

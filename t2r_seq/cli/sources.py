@@ -180,12 +180,12 @@ def unfinished_conversion(path: str, num_episodes: int) -> str | None:
       return None
     command = shlex.join(["t2r_seq", "convert", plan["source"], path])
   except (OSError, KeyError, TypeError, ValueError):
-    return None  # There is none; of one that is damaged `convert` has more to say.
+    return None  # There is none, or it is damaged, which `convert` reports.
   so_far = console.count(num_episodes, "episode")
   if files.is_locked(os.path.join(folder, "lock")):
     return console.fill(f"A conversion into it is under way: {so_far} by now.", 0, 2)
-  told = (
-    f"A conversion into it stopped after {so_far}, before it was complete. With the "
-    "options that it began with this goes on:"
+  text = (
+    f"A conversion into it stopped after {so_far}, before it was complete. This "
+    "resumes it, with the options that it started with:"
   )
-  return f"{console.fill(told, 0, 2)}\n  {command}"
+  return f"{console.fill(text, 0, 2)}\n  {command}"

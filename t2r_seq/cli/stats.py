@@ -16,7 +16,7 @@ LeRobot's, a zarr group or an HDF5 file, in one pass.
 
 Mean and standard deviation are exact, quantiles are within the rank error that is
 shown. The figures go to a JSON file, which the preprocessor Normalize reads, and to a
-table. A run that was killed goes on where it was when it is started again.
+table. A killed run resumes when it is started again.
 
   t2r_seq stats my_store
   t2r_seq stats 'data/train*.tfrecord' --spec my_project.specs:episode_spec
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--transform",
     metavar="MODULE:NAME",
-    help="a function of an episode, a preprocessor or a model: counts what it gives",
+    help="a function of an episode, a preprocessor or a model: counts its outputs",
   )
   add("--images", action="store_true", help="decode images, for figures per channel")
   console.add_arguments(parser)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
   from t2r_seq import statistics
 
-  logging.set_verbosity(logging.INFO)  # Says whether it goes on, and what it infers.
+  logging.set_verbosity(logging.INFO)  # Logs whether it resumes, and what it infers.
   source: Any
   if sources.are_records(args.source, args) and args.episodes is None:
     source = sources.record_files(args.source, args.split)

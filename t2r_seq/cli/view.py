@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
   )
   for survey, chosen in zip(made.surveys, made.page.chosen, strict=True):
     shown, viewer = _render(survey, chosen), survey.viewer
-    told = sources.unfinished_conversion(viewer.path, viewer.num_episodes or 0)
-    shown += [told] if told else []
+    unfinished = sources.unfinished_conversion(viewer.path, viewer.num_episodes or 0)
+    shown += [unfinished] if unfinished else []
     console.show("\n\n".join(shown) + "\n")
   written = [made.page.path, *(path for path in (args.png, args.rrd) if path)]
   console.show(f"Written: {', '.join(written)} ({made.page.num_bytes / 1e6:.1f} MB)")

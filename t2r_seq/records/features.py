@@ -69,7 +69,7 @@ def pack_value(array: np.ndarray, spec: specs.ExtendedTensorSpec) -> bytes:
   """Packs a tensor into one byte string, by its data_format."""
   if packed_format(spec) == "tensor":
     values = array.tolist() if spec.dtype == tf.string else array
-    with tf.init_scope():  # A parser that is traced asks for zeros.
+    with tf.init_scope():  # A parser may be being traced.
       tensor = tf.constant(values, spec.dtype)
       tensor = tf.reshape(tensor, spec.shape)
       return tf.io.serialize_tensor(tensor).numpy()
@@ -275,9 +275,8 @@ def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
   return tf.io.decode_compressed(values, "ZLIB")
 
 
-# A parser joins all that stands in field 2 of a TensorProto, which is its shape; asked
-# for the shape, TensorFlow's op gives the last. It gives all of a message that has byte
-# strings there.
+# A parser merges all occurrences of field 2 of a TensorProto, its shape. TensorFlow's
+# op returns the last one, but all if field 2 of the message are byte strings.
 _ALL_OF_FIELD_2 = ("tensorflow.AttrValue.ListValue", ["s"])
 
 

@@ -233,14 +233,14 @@ _SPECIAL = re.compile(r"[*?\[\\,]|^\w+:(?!//)")
 
 def get_batch_size(params: Mapping[str, Any] | None, batch_size: int) -> int:
   """Returns the batch size of `params` if they have one, which is logged."""
-  wanted = params.get("batch_size") if params else None
-  if wanted and wanted != batch_size:
+  given = params.get("batch_size") if params else None
+  if given and given != batch_size:
     logging.info(
-      "The batch size is %d, from params, not %d, the input generator's own.",
-      wanted,
+      "The batch size is %d, from params, not %d, the input generator's.",
+      given,
       batch_size,
     )
-    return wanted
+    return given
   return batch_size
 
 
@@ -301,7 +301,7 @@ def get_data_format_and_filenames_list(
     indices (see `write_index`), `statistics.json` and `*.conversion` count only if the
     pattern names them.
   Raises:
-    SpecError: a pattern matches no file, or is none.
+    SpecError: a pattern matches no file, or is no pattern.
   """
   data_format = infer_data_format(file_patterns)
   patterns = [
@@ -342,7 +342,7 @@ def _match(pattern: str) -> list[str]:
   """Lists what a pattern matches, as TensorFlow does, without loading it."""
   if "://" in pattern:
     return tf.io.gfile.glob(pattern)
-  # Other ways to say the same: of 'any but', and of a character as it is.
+  # glob writes negated sets and escaped characters in another way.
   pattern = re.sub(r"\\([*?\[\]\\])", r"[\1]", pattern.replace("[^", "[!"))
   found = glob.glob(pattern)
   is_bare = glob.has_magic(pattern) and not os.path.dirname(pattern)

@@ -261,12 +261,12 @@ class _Content:
 
   def peek(self, count: int) -> bytes:
     """Returns the next bytes, fewer at the end, without reading them."""
-    wanted = count - (len(self._buffer) - self._at)
-    if wanted > 0:
+    missing = count - (len(self._buffer) - self._at)
+    if missing > 0:
       parts = [self._buffer[self._at :]]
-      while wanted > 0 and (part := self._next(wanted)):
+      while missing > 0 and (part := self._next(missing)):
         parts.append(part)
-        wanted -= len(part)
+        missing -= len(part)
       self._buffer, self._at = b"".join(parts), 0
     return self._buffer[self._at : self._at + count]
 
@@ -346,9 +346,9 @@ class _Content:
     self.skip_all()
     return passed
 
-  def _next(self, wanted: int) -> bytes:
+  def _next(self, count: int) -> bytes:
     if self._inflated is None:
-      return bytes(self._file.read(max(wanted, _CHUNK_SIZE)))
+      return bytes(self._file.read(max(count, _CHUNK_SIZE)))
     try:
       return next(self._inflated, b"")
     except (zlib.error, EOFError) as error:
@@ -563,7 +563,7 @@ def _iterate_array(filename: str) -> Iterator[Record]:
       for number, data in zip(numbers, found, strict=True):
         yield Record(filename, number, number, data)
   finally:
-    with contextlib.suppress(RuntimeError):  # Of damage, which was said.
+    with contextlib.suppress(RuntimeError):  # Of damage, which was reported.
       reader.close()
 
 
@@ -660,7 +660,7 @@ def read_start(
 
 
 _BATCH_BYTES = 1 << 20
-# Beyond as many a record more costs what it costs in a batch of its own.
+# Larger batches are no faster.
 _MAX_BATCH = 1024
 # The first episode of a file may be the shortest one.
 _NUM_LOOKED_AT = 16
@@ -669,5 +669,5 @@ _NUM_LOOKED_AT = 16
 def batch_size(lengths: Iterable[int], max_bytes: int = _BATCH_BYTES) -> int:
   """Returns how many records make a batch, by the longest of the first ones."""
   longest = max(itertools.islice(lengths, _NUM_LOOKED_AT), default=1)
-  wanted = min(_BATCH_BYTES, max_bytes)
-  return min(max(wanted // max(longest, 1), 1), _MAX_BATCH)
+  size = min(_BATCH_BYTES, max_bytes)
+  return min(max(size // max(longest, 1), 1), _MAX_BATCH)

@@ -41,7 +41,7 @@ class ExampleEncoder:
     if len(by_dataset) > 1:
       raise errors.SpecError(
         "write: expected specs of one dataset, got those of "
-        f"{errors.listing(by_dataset)}. Write each to a file of its own, with "
+        f"{errors.listing(by_dataset)}. Write each to a separate file, with "
         "filter_spec_structure_by_dataset(spec, key)."
       )
     (listed,) = by_dataset.values()

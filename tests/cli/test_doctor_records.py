@@ -202,8 +202,8 @@ def test_records_of_several_schemas(run_main):
     "\n\n2 schemas: 1, 1 files:\n"
     "  1: 10 records, first record 0 of good.tfrecord (byte 0)\n"
     "  2: 2 records, first record 0 of other.tfrecord (byte 0): 'pose': 4 x float, "
-    "not 3 x float\nWhich is right nobody has said: name the --spec, or judge by "
-    "--schema N; --salvage copies\nthe records that fit.\n"
+    "not 3 x float\nWhich is right is unknown: name the --spec, or judge by --schema "
+    "N; --salvage copies the\nrecords that fit.\n"
   ) in out
   assert "Salvaged 10 of 12 records" in out
   status, out, _ = run_main(*argv, "--schema", 2, "--salvage", "others")
