@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import re
@@ -445,74 +444,56 @@ def _metadata(metadata: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
-_MOST_FIGURES = 4
+_MOST_NUMBERS = 4
 _STATE = "policy_state_"
 _SHOWN_STATE = {
   "age": "steps of the episode",
-  "seed": "of what is drawn",
-  "history": "frames that windows look back at",
-  "recurrent": "what the network carries",
+  "seed": "of random numbers",
+  "history": "frames of earlier steps",
+  "recurrent": "recurrent state of the network",
   "chunk": "the action chunk in execution",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class _TensorRow:
-  """A tensor of one environment, as a table shows it."""
-
-  path: str
-  shape: Sequence[Any]
-  dtype: str
-  offsets: Any = None
-  note: str = ""
-
-  @property
-  def num_bytes(self) -> int:
-    """Its size; 0 where that is not known."""
-    if self.dtype == "string" or any(size is None for size in self.shape):
-      return 0
-    return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 def _render_policy(path: str) -> str | None:
   """Renders a lite folder or the newest export of a folder; None if it is neither."""
   if os.path.exists(os.path.join(path, lite_policy.LAYOUT_FILE)):
-    return _render_lite(path)
+    return "\n\n".join([*_describe_lite(path), _file_sizes(path)])
   names = os.listdir(path)
   if "saved_model.pb" not in names and not any(map(str.isdecimal, names)):
     return None
   from t2r_seq import policies
 
   found = policies.list_exports(path)
-  return _render_export(found[-1].path) if found else None
+  if not found:
+    return None
+  path = found[-1].path
+  return "\n\n".join([*_describe_export(path), _file_sizes(path)])
 
 
-def _render_lite(path: str) -> str:
-  """Renders what a lite folder holds, without TensorFlow."""
+def _describe_lite(path: str) -> Iterator[str]:
+  """Yields what a lite folder holds, without TensorFlow."""
   layout = lite_policy.Layout.read(path)
-  masked = {window.mask for window in layout.windows.values()}
-  features = [
-    _TensorRow(
-      name,
-      leaf.shape,
-      leaf.dtype.name,
-      layout.windows[name].offsets if name in layout.windows else None,
-      "and its mask" if name in layout.windows and layout.windows[name].mask else "",
-    )
-    for name, leaf in layout.observation.items()
-    if name not in masked
-  ]
-  state = [
-    _TensorRow(p, leaf.shape, leaf.dtype.name) for p, leaf in layout.state.items()
-  ]
-  heading = f"a lite policy of step {layout.global_step:,}, {layout.weights} weights"
-  parts = [f"{path}:\n{heading}", _features(features), _state(state)]
-  parts.append(console.fill(f"outputs: {', '.join(layout.outputs)}", 0))
-  return "\n\n".join([*parts, *_record(layout.record), _file_sizes(path)])
+  yield (
+    f"{path}:\na lite policy of step {layout.global_step:,}, {layout.weights} weights"
+  )
+  masks = {window.mask for window in layout.windows.values()}
+  rows = []
+  for name, leaf in layout.observation.items():
+    window = layout.windows.get(name)
+    offsets = window.offsets if window else None
+    note = "and its mask" if window and window.mask else ""
+    if name not in masks:
+      rows.append([name, leaf.dtype.name, leaf.shape, offsets, note])
+  yield _features(rows)
+  yield _state(layout.state)
+  yield console.fill(f"outputs: {', '.join(layout.outputs)}", 0)
+  if layout.record is not None:
+    yield from _record(layout.record)
 
 
-def _render_export(path: str) -> str:
-  """Renders what an export holds; its graph is read, and not run."""
+def _describe_export(path: str) -> Iterator[str]:
+  """Yields what an export holds; its graph is read, and not run."""
   from t2r_seq import specs
   from t2r_seq.policies import loaded_export
   from t2r_seq.windows.cut import mask_paths
@@ -520,59 +501,45 @@ def _render_export(path: str) -> str:
   assets = specs.load_t2r_assets_to_file(loaded_export.assets_path(path))
   spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
   record = PolicyRecord.load(path)
+  yield f"{path}:\nan export of step {int(assets.global_step):,}"
   masks = mask_paths(spec)
-  masked = set(masks.values())
-  features = [
-    _TensorRow(
-      name,
-      leaf.frame_shape.as_list(),
-      leaf.dtype.name,
-      leaf.time_offsets,
-      "and its mask" if name in masked else "a sequence" if leaf.is_sequence else "",
-    )
-    for name, leaf in spec.items()
-    if name not in masks
-  ]
-  signatures = loaded_export.read_signatures(path)
-  state = [
-    _TensorRow(name, leaf.shape, leaf.dtype.name.replace("object", "string"))
-    for name, leaf in (record.state or {}).items()
-  ]
-  parts = [
-    f"{path}:\nan export of step {int(assets.global_step):,}",
-    _features(features),
-    *([_state(state)] if state else []),
-    _signatures(signatures),
-    *_record(record.to_fields()),
-    _file_sizes(path),
-  ]
-  return "\n\n".join(parts)
+  rows = []
+  for name, leaf in spec.items():
+    note = "a sequence" if leaf.is_sequence else ""
+    note = "and its mask" if name in masks.values() else note
+    shape = leaf.frame_shape.as_list()
+    if name not in masks:
+      rows.append([name, leaf.dtype.name, shape, leaf.time_offsets, note])
+  yield _features(rows)
+  if record.state:
+    yield _state(record.state)
+  yield _signatures(loaded_export.read_signatures(path))
+  yield from _record(record.to_fields())
 
 
-def _features(leaves: Iterable[_TensorRow]) -> str:
-  rows = [
-    [leaf.path, leaf.dtype, _shape(leaf.shape), _offsets(leaf.offsets), leaf.note]
-    for leaf in leaves
+def _features(rows: Iterable[Sequence[Any]]) -> str:
+  """Renders rows of (path, dtype, shape of a step, offsets, note)."""
+  texts = [
+    [path, dtype, _shape(shape), _offsets(offsets), note]
+    for path, dtype, shape, offsets, note in rows
   ]
   header = ["observation", "dtype", "one step", "steps seen, 0 is now", ""]
-  return console.format_table(header, rows, (), is_narrow=True)
+  return console.format_table(header, texts, (), is_narrow=True)
 
 
-def _state(leaves: Sequence[_TensorRow]) -> str:
-  rows = [
-    [
-      leaf.path,
-      leaf.dtype,
-      _shape(leaf.shape),
-      f"{leaf.num_bytes:,}",
-      _SHOWN_STATE.get(re.split("[_/]", leaf.path)[0], ""),
-    ]
-    for leaf in sorted(leaves, key=lambda leaf: leaf.path)
-  ]
-  total = sum(leaf.num_bytes for leaf in leaves)
-  table = console.format_table(
-    ["state", "dtype", "shape", "bytes", ""], rows, ("bytes",), is_narrow=True
-  )
+def _state(state: Mapping[str, Any]) -> str:
+  """Renders the tensors of one environment's state."""
+  rows, total = [], 0
+  for path, leaf in sorted(state.items()):
+    dtype = leaf.dtype.name.replace("object", "string")
+    size = 0
+    if dtype != "string" and None not in tuple(leaf.shape):
+      size = int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    total += size
+    note = _SHOWN_STATE.get(re.split("[_/]", path)[0], "")
+    rows.append([path, dtype, _shape(leaf.shape), f"{size:,}", note])
+  header = ["state", "dtype", "shape", "bytes", ""]
+  table = console.format_table(header, rows, ("bytes",), is_narrow=True)
   return f"{table}\n{total:,} bytes are remembered of each environment"
 
 
@@ -591,10 +558,8 @@ def _signatures(
   return "\n".join(["signatures:", *lines])
 
 
-def _record(record: Mapping[str, Any] | None) -> Iterator[str]:
-  """Yields how the policy was trained and acts; nothing for older exports."""
-  if record is None:
-    return
+def _record(record: Mapping[str, Any]) -> Iterator[str]:
+  """Yields how the policy was trained and acts."""
   padding, period = record["padding"], record["control_period"]
   lines = [f"padding: {padding if isinstance(padding, str) else ', '.join(padding)}"]
   if period is not None:
@@ -608,10 +573,10 @@ def _record(record: Mapping[str, Any] | None) -> Iterator[str]:
     listed = policy_io.list_stages(sources)
     lines.append(f"not in the export, done by training's input before: {listed}")
   yield "\n".join(console.fill(line, 0) for line in lines)
-  if figures := record.get("normalization"):
+  if constants := record.get("normalization"):
     rows = [
-      [path, each["mode"], _figures(each["center"]), _figures(each["scale"])]
-      for path, each in figures.items()
+      [path, each["mode"], _numbers(each["center"]), _numbers(each["scale"])]
+      for path, each in constants.items()
     ]
     header = ["normalised inside", "mode", "center", "scale"]
     yield console.format_table(header, rows, (), is_narrow=True)
@@ -641,7 +606,7 @@ def _offsets(offsets: Any) -> str:
   return " ".join(shown)
 
 
-def _figures(values: Any) -> str:
+def _numbers(values: Any) -> str:
   flat = np.ravel(np.asarray(values, np.float64))
-  more = f" ... of {flat.size:,}" if flat.size > _MOST_FIGURES else ""
-  return " ".join(f"{value:.4g}" for value in flat[:_MOST_FIGURES]) + more
+  more = f" ... of {flat.size:,}" if flat.size > _MOST_NUMBERS else ""
+  return " ".join(f"{value:.4g}" for value in flat[:_MOST_NUMBERS]) + more

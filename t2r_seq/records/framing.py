@@ -14,6 +14,7 @@ import math
 import os
 import re
 import struct
+import tarfile
 import time
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -410,13 +411,10 @@ def _tar_size(peek_at: Callable[[int, int], bytes]) -> tuple[int, bool]:
 
 def _tar_entry_size(header: bytes) -> int | None:
   """Returns the bytes of a tar archive's entry, or None if it is no header."""
-  if not header[_TAR_AT:].startswith(_TAR) or len(header) < _TAR_BLOCK:
-    return None
-  digits, checksum = (header[a:b].strip(b" \x00") for a, b in ((124, 136), (148, 156)))
-  with contextlib.suppress(ValueError):
-    if int(checksum, 8) == sum(header) - sum(header[148:156]) + 8 * ord(" "):
-      is_binary = header[124] & 0x80
-      return int.from_bytes(header[128:136], "big") if is_binary else int(digits, 8)
+  if header[_TAR_AT:].startswith(_TAR):
+    with contextlib.suppress(tarfile.TarError):
+      # A forged size may be negative.
+      return max(tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape").size, 0)
   return None
 
 

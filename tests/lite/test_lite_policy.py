@@ -96,7 +96,7 @@ def test_inspect_shows_what_both_forms_see_remember_and_give(exported, capsys):
     for line in (
       "state/pos float32 3 -3 0 and its mask",
       "goal float32 1 the present one",
-      "history/state/pos float32 4x3 48 frames that windows look back at",
+      "history/state/pos float32 4x3 48 frames of earlier steps",
       "padding: repeat",
     ):
       assert line in shown, said
