@@ -61,7 +61,7 @@ class StoreFindings:
 
   report: StoreReport
   manifest: StoreManifest | None
-  segments: tuple[SegmentFindings, ...]
+  segments: tuple[SegmentCheck, ...]
 
 
 _MAX_LOOKS = 3
@@ -108,12 +108,12 @@ def _examine_once(folder: str, spec: specs.SpecStructure | None) -> StoreFinding
   for name, commit in commits.items():
     segment = layout.segment_folder(folder, name)
     if store is None:
-      unverified = {*range(commit.episodes)}
-      found.append(SegmentFindings(segment, commit, unverified=unverified))
+      found.append(SegmentCheck(segment, None, commit))
       continue
     if name in broken_commits:
       commit = _commit_of_index(segment, store.columns)
-    found.append(_SegmentCheck(segment, store.columns, commit).run())
+    found.append(SegmentCheck(segment, store.columns, commit))
+    found[-1].run()
   problems = [_problem("", problem)] if problem else []
   problems += [_problem(name, misfit) for name, misfit in broken_commits.items()]
   report = StoreReport(
@@ -381,74 +381,6 @@ _CHANGED_HINT = "They changed after they were written; restore the file from a c
 _SHOWN = 4
 
 
-@dataclasses.dataclass
-class SegmentFindings:
-  """The findings about one segment.
-
-  Attributes:
-    folder: of the segment.
-    commit: how much counts.
-    problems: what is wrong.
-    unverified: episodes that can be read, but that have no valid checksum.
-    file_spans: where each episode is in each column file.
-    steps: where each episode is in a column with a row per step.
-    sums: CRC-32 of each episode's bytes by file, uint32 [n]; as far as there are any.
-    num_bytes: how many were compared with checksums.
-  """
-
-  folder: str
-  commit: Commit
-  problems: list[Problem] = dataclasses.field(default_factory=list)
-  unverified: set[int] = dataclasses.field(default_factory=set)
-  file_spans: dict[str, Spans] = dataclasses.field(default_factory=dict)
-  steps: Spans = dataclasses.field(default_factory=lambda: _episode_spans(0))
-  sums: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-  num_bytes: int = 0
-
-  @property
-  def name(self) -> str:
-    """Name of the segment."""
-    return os.path.basename(self.folder)
-
-  def add(self, mismatch: Mismatch, episodes: Collection[int] = ()) -> None:
-    """Adds a problem of a file, and the episodes that it breaks."""
-    self.problems.append(_problem(self.name, mismatch, episodes))
-
-  def add_failures(
-    self, name: str, failures: _FileFailures, causes: Collection[str], rows: Spans
-  ) -> None:
-    """Adds which episodes are broken in a file.
-
-    Args:
-      name: of the file.
-      failures: of its episodes.
-      causes: the files whose problems explain that bytes cannot be found.
-      rows: of each episode in the file's column.
-    """
-    if failures.lost and not self._blame(causes, {*failures.lost}):
-      got = f"less for {_listing(failures.lost)}: {next(iter(failures.lost.values()))}"
-      self.add(Mismatch(name, "the bytes of every episode", got), failures.lost)
-    if failures.changed:
-      shown = ", ".join(
-        f"episode {e} (rows {rows.starts[e]:,} to {rows.stops[e] - 1:,}, {text})"
-        for e, text in [*failures.changed.items()][:_SHOWN]
-      )
-      rest = len(failures.changed) - _SHOWN
-      got = f"others for {len(failures.changed)} of {self.commit.episodes}: {shown}"
-      got += f" and {rest} more" if rest > 0 else ""
-      want = "the checksums of every episode"
-      self.add(Mismatch(name, want, got, _CHANGED_HINT), failures.changed)
-
-  def _blame(self, causes: Collection[str], episodes: set[int]) -> bool:
-    """Adds episodes to the problem that explains them, if one does."""
-    for index, problem in enumerate(self.problems):
-      if problem.path in causes:
-        merged = tuple(sorted({*problem.episodes, *episodes}))
-        self.problems[index] = dataclasses.replace(problem, episodes=merged)
-        return True
-    return False
-
-
 def _listing(episodes: Collection[int]) -> str:
   """Names episodes, the first few of them."""
   shown = ", ".join(map(str, sorted(episodes)[:8]))
@@ -457,43 +389,55 @@ def _listing(episodes: Collection[int]) -> str:
   return f"{word} {shown}" + (f" and {rest} more" if rest > 0 else "")
 
 
-class _SegmentCheck:
-  """Checks every file of a segment that can be read."""
+class SegmentCheck:
+  """Checks every file of a segment that can be read.
 
-  def __init__(self, folder: str, columns: Columns, commit: Commit) -> None:
-    """Creates the check.
+  Attributes:
+    folder: of the segment.
+    name: of the segment.
+    commit: how much counts; without `index_crc32` if the real one was lost.
+    problems: what is wrong.
+    unverified: episodes that can be read, but that have no valid checksum.
+    file_spans: where each episode is in each column file.
+    steps: where each episode is in a column with a row per step.
+    sums: CRC-32 of each episode's bytes by file, uint32 [n]; as far as there are any.
+    num_bytes: how many were compared with checksums.
+  """
 
-    Args:
-      folder: of the segment.
-      columns: of the store.
-      commit: of the segment; without `index_crc32` if the real one was lost.
-    """
-    self._columns = columns
-    self._commit = commit
-    self._found = SegmentFindings(folder, commit)
+  def __init__(self, folder: str, columns: Columns | None, commit: Commit) -> None:
+    """Creates the check; without columns no episode can be verified."""
+    self.folder, self.name, self.commit = folder, os.path.basename(folder), commit
+    self.problems: list[Problem] = []
+    self.unverified: set[int] = set()
+    self.file_spans: dict[str, Spans] = {}
+    self.steps = _episode_spans(0)
+    self.sums: dict[str, np.ndarray] = {}
+    self.num_bytes = 0
+    self._columns = columns or {}
     self._sizes: dict[str, int] = {}
+    if columns is None:
+      self.unverified |= {*range(commit.episodes)}
 
-  def run(self) -> SegmentFindings:
+  def run(self) -> None:
     """Checks lengths, then the index, then the bytes."""
     for name in (*layout.file_names(self._columns), *layout.INDEX_FILES):
       self._sizes[name] = self._usable_size(name)
-    if self._commit.episodes:
+    if self.commit.episodes:
       ends = self._read_index(layout.ENDS, "<i8")
-      self._found.steps = _step_spans(ends, self._commit.episodes, self._commit.steps)
+      self.steps = _step_spans(ends, self.commit.episodes, self.commit.steps)
       has_sums = self._read_sums()
       self._check_files(self._is_damaged(ends), not has_sums)
-    return self._found
 
   def _path(self, name: str) -> str:
-    return os.path.join(self._found.folder, name)
+    return os.path.join(self.folder, name)
 
   def _usable_size(self, name: str) -> int:
     """Returns how many bytes of a file count and exist; -1 if it is missing."""
-    committed = self._commit.sizes.get(name)
-    if self._commit.episodes:
-      problem = segments.size_problem(self._found.folder, name, committed)
+    committed = self.commit.sizes.get(name)
+    if self.commit.episodes:
+      problem = segments.size_problem(self.folder, name, committed)
       if problem:
-        self._found.add(problem)  # Its episodes are added as they are found.
+        self._add(problem)  # Its episodes are added as they are found.
     try:
       size = os.stat(self._path(name)).st_size
     except FileNotFoundError:
@@ -509,45 +453,44 @@ class _SegmentCheck:
 
   def _is_damaged(self, ends: np.ndarray) -> bool:
     """Whether some end is wrong; a short file has been reported before."""
-    if len(ends) != self._commit.episodes:
+    if len(ends) != self.commit.episodes:
       return False
-    want = self._commit.index_crc32.get(layout.ENDS)
+    want = self.commit.index_crc32.get(layout.ENDS)
     is_whole = want in (None, zlib.crc32(ends.tobytes()))
     is_rising = bool((np.diff(ends, prepend=0) > 0).all())
-    return not is_whole or not is_rising or int(ends[-1]) != self._commit.steps
+    return not is_whole or not is_rising or int(ends[-1]) != self.commit.steps
 
   def _read_sums(self) -> bool:
     """Reads the checksums of each episode's bytes; returns False if damaged."""
     names = layout.file_names(self._columns)
     sums = self._read_index(layout.CHECKSUMS, "<u4")
-    count = min(len(sums) // len(names), self._commit.episodes)
+    count = min(len(sums) // len(names), self.commit.episodes)
     table = sums[: count * len(names)].reshape(count, len(names))
-    self._found.sums = {name: table[:, i] for i, name in enumerate(names)}
-    self._found.unverified |= {*range(count, self._commit.episodes)}
-    want = self._commit.index_crc32.get(layout.CHECKSUMS)
-    is_complete = count == self._commit.episodes
+    self.sums = {name: table[:, i] for i, name in enumerate(names)}
+    self.unverified |= {*range(count, self.commit.episodes)}
+    want = self.commit.index_crc32.get(layout.CHECKSUMS)
+    is_complete = count == self.commit.episodes
     return not is_complete or want in (None, zlib.crc32(sums.tobytes()))
 
   def _check_files(self, is_index_damaged: bool, are_sums_damaged: bool) -> None:
-    found = self._found
     for column, name in self._files():
-      found.file_spans[name] = self._spans(column, name)
+      self.file_spans[name] = self._spans(column, name)
 
     def check(name: str) -> _FileFailures:
-      spans, sums = found.file_spans[name], found.sums[name]
+      spans, sums = self.file_spans[name], self.sums[name]
       return _check_file(self._path(name), self._sizes[name], spans, sums)
 
     names = layout.file_names(self._columns)
     with futures.ThreadPoolExecutor(os.cpu_count()) as executor:
       failures = dict(zip(names, executor.map(check, names), strict=True))
-    found.num_bytes = sum(each.num_bytes for each in failures.values())
+    self.num_bytes = sum(each.num_bytes for each in failures.values())
     if are_sums_damaged:
       self._blame_sums(failures)
     if is_index_damaged:
       self._blame_index(failures)
     for column, name in self._files():
       causes = [name, *([column.offsets_file] if column.is_bytes else []), layout.ENDS]
-      found.add_failures(name, failures[name], causes, self._rows(column, name))
+      self._add_failures(name, failures[name], causes, self._rows(column, name))
 
   def _files(self) -> Iterator[tuple[Column, str]]:
     for column in self._columns.values():
@@ -567,13 +510,13 @@ class _SegmentCheck:
 
   def _rows(self, column: Column, name: str) -> Spans:
     if column.is_per_step and name != column.present_file:
-      return self._found.steps
-    return _episode_spans(self._commit.episodes)
+      return self.steps
+    return _episode_spans(self.commit.episodes)
 
   def _check_offsets(self, column: Column, items: Spans, offsets: np.ndarray) -> None:
     """Reports offsets that do not rise from 0 to the end of the data."""
-    size = self._commit.sizes.get(column.data_file, 0)
-    is_committed = bool(self._commit.index_crc32)
+    size = self.commit.sizes.get(column.data_file, 0)
+    is_committed = bool(self.commit.index_crc32)
     bad = []
     for episode in np.flatnonzero(items.is_known & (items.stops < len(offsets))):
       part = offsets[items.starts[episode] : items.stops[episode] + 1]
@@ -584,24 +527,24 @@ class _SegmentCheck:
         bad.append(int(episode))
     if bad:
       want, got = f"offsets that rise from 0 to {size}", f"others in {_listing(bad)}"
-      self._found.add(Mismatch(column.offsets_file, want, got), bad)
+      self._add(Mismatch(column.offsets_file, want, got), bad)
 
   def _blame_sums(self, failures: dict[str, _FileFailures]) -> None:
     """Reports damaged checksums: bytes that do not fit them may be right."""
     doubtful = {episode for found in failures.values() for episode in found.changed}
     for found in failures.values():
       found.changed.clear()
-    self._found.unverified |= doubtful
-    want = self._commit.index_crc32[layout.CHECKSUMS]
+    self.unverified |= doubtful
+    want = self.commit.index_crc32[layout.CHECKSUMS]
     names = _listing(doubtful) if doubtful else "no episode"
     got = f"others, which differ from those of the bytes for {names}"
     hint = "The checksums are damaged; the data itself may be right."
     want_text = f"checksums with the CRC-32 {want:08x}"
-    self._found.add(Mismatch(layout.CHECKSUMS, want_text, got, hint))
+    self._add(Mismatch(layout.CHECKSUMS, want_text, got, hint))
 
   def _blame_index(self, failures: dict[str, _FileFailures]) -> None:
     """Reports a damaged index: an episode that fails in every file is misplaced."""
-    lost = set(range(self._commit.episodes))
+    lost = set(range(self.commit.episodes))
     per_step = [
       failures[name]
       for column, name in self._files()
@@ -615,9 +558,47 @@ class _SegmentCheck:
           found.changed.pop(episode, None)
     mismatch = Mismatch(
       layout.ENDS,
-      f"{self._commit.episodes} ends that rise to {self._commit.steps}, with a "
+      f"{self.commit.episodes} ends that rise to {self.commit.steps}, with a "
       "fitting checksum",
       f"others: {_listing(lost)} cannot be found by them" if lost else "others",
       "The index is damaged: restore it from a copy.",
     )
-    self._found.problems.insert(0, _problem(self._found.name, mismatch, lost))
+    self.problems.insert(0, _problem(self.name, mismatch, lost))
+
+  def _add(self, mismatch: Mismatch, episodes: Collection[int] = ()) -> None:
+    """Adds a problem of a file, and the episodes that it breaks."""
+    self.problems.append(_problem(self.name, mismatch, episodes))
+
+  def _add_failures(
+    self, name: str, failures: _FileFailures, causes: Collection[str], rows: Spans
+  ) -> None:
+    """Adds which episodes are broken in a file.
+
+    Args:
+      name: of the file.
+      failures: of its episodes.
+      causes: the files whose problems explain that bytes cannot be found.
+      rows: of each episode in the file's column.
+    """
+    if failures.lost and not self._blame(causes, {*failures.lost}):
+      got = f"less for {_listing(failures.lost)}: {next(iter(failures.lost.values()))}"
+      self._add(Mismatch(name, "the bytes of every episode", got), failures.lost)
+    if failures.changed:
+      shown = ", ".join(
+        f"episode {e} (rows {rows.starts[e]:,} to {rows.stops[e] - 1:,}, {text})"
+        for e, text in [*failures.changed.items()][:_SHOWN]
+      )
+      rest = len(failures.changed) - _SHOWN
+      got = f"others for {len(failures.changed)} of {self.commit.episodes}: {shown}"
+      got += f" and {rest} more" if rest > 0 else ""
+      want = "the checksums of every episode"
+      self._add(Mismatch(name, want, got, _CHANGED_HINT), failures.changed)
+
+  def _blame(self, causes: Collection[str], episodes: set[int]) -> bool:
+    """Adds episodes to the problem that explains them, if one does."""
+    for index, problem in enumerate(self.problems):
+      if problem.path in causes:
+        merged = tuple(sorted({*problem.episodes, *episodes}))
+        self.problems[index] = dataclasses.replace(problem, episodes=merged)
+        return True
+    return False

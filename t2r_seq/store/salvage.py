@@ -12,7 +12,7 @@ from t2r_seq import errors, specs
 from t2r_seq import files as files_lib
 from t2r_seq.store import check, files, layout
 from t2r_seq.store import writer as writer_lib
-from t2r_seq.store.check import SegmentFindings, StoreReport
+from t2r_seq.store.check import SegmentCheck, StoreReport
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import StoreManifest
 from t2r_seq.store.segments import SegmentWriter
@@ -85,7 +85,7 @@ def salvage_store(
 
 
 def _copy(
-  segments: Sequence[SegmentFindings], store: StoreManifest, target: str, lenient: bool
+  segments: Sequence[SegmentCheck], store: StoreManifest, target: str, lenient: bool
 ) -> tuple[list[tuple[str, int]], dict[tuple[str, int], str]]:
   """Writes the new store; returns which episodes are in it, and why others are not."""
   os.makedirs(os.path.join(target, layout.SEGMENTS))
@@ -114,7 +114,7 @@ def _copy(
   return kept, left_out
 
 
-def _reasons(segment: SegmentFindings, lenient: bool) -> dict[int, str]:
+def _reasons(segment: SegmentCheck, lenient: bool) -> dict[int, str]:
   """Returns why episodes are not good, by number."""
   unverified = "no checksum vouches for its bytes"
   reasons = {} if lenient else dict.fromkeys(segment.unverified, unverified)
@@ -126,7 +126,7 @@ def _reasons(segment: SegmentFindings, lenient: bool) -> dict[int, str]:
 
 
 def _copy_episode(
-  writer: SegmentWriter, segment: SegmentFindings, columns: Columns, episode: int
+  writer: SegmentWriter, segment: SegmentCheck, columns: Columns, episode: int
 ) -> str:
   """Appends one episode; returns why not, if its bytes have changed since."""
   steps = int(segment.steps.stops[episode] - segment.steps.starts[episode])
@@ -152,9 +152,7 @@ class _UnreadableError(Exception):
   """Bytes of the old store that could be read a moment ago."""
 
 
-def _read_rows(
-  segment: SegmentFindings, column: Column, episode: int, steps: int
-) -> Rows:
+def _read_rows(segment: SegmentCheck, column: Column, episode: int, steps: int) -> Rows:
   data = _read(segment, column.data_file, episode)
   num_rows = steps if column.is_per_step else 1
   if not column.is_bytes:
@@ -167,7 +165,7 @@ def _read_rows(
   return Rows(num_rows, data, lengths)
 
 
-def _read(segment: SegmentFindings, name: str, episode: int) -> np.ndarray:
+def _read(segment: SegmentCheck, name: str, episode: int) -> np.ndarray:
   span = segment.file_spans[name]
   start, stop = int(span.starts[episode]), int(span.stops[episode])
   place = os.path.join(segment.folder, name)

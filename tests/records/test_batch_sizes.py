@@ -8,32 +8,6 @@ import sys
 
 import pytest
 
-from t2r_seq.records import framing
-
-# name: (lengths in bytes, most bytes of a batch, records of one)
-FILES = {
-  "none": ([], 1 << 30, 1024),
-  "empty records": ([0, 0], 1 << 30, 1024),
-  "small": ([250] * 20, 1 << 30, 1024),
-  "some": ([10_000] * 20, 1 << 30, 104),
-  "small and few bytes": ([250] * 20, 1000, 4),
-  "large": ([7 << 20], 1 << 30, 1),
-  "large after a small one": ([100, 1 << 18], 1 << 30, 4),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_batches_have_a_megabyte_at_most(name):
-  lengths, max_bytes, want = FILES[name]
-  assert framing.batch_size(lengths, max_bytes) == want
-
-
-def test_only_the_first_records_are_looked_at():
-  lengths = iter([1] * 1000)
-  framing.batch_size(lengths)
-  assert len(list(lengths)) > 900
-
-
 # Prints how many MiB each takes, of a file of 200 MB.
 _READERS = """
 import os, sys

@@ -207,13 +207,6 @@ def test_inspect_goes_on_past_what_is_no_record(tmp_path):
     assert re.search(message, str(summary.damages[str(tmp_path / name)])), name
 
 
-def test_a_proposal_of_nothing_says_why(tmp_path):
-  with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
-    writer.write(record(lat=None))
-  with pytest.raises(errors.SpecError, match=r"got 1 records and \['lat': no values\]"):
-    records.propose_spec(records.inspect_records(str(tmp_path / "a")))
-
-
 def test_what_convert_reads_is_not_called_damaged(tmp_path):
   (tmp_path / "a.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60))
   with pytest.raises(errors.RecordError, match="`t2r_seq convert` reads it into a st"):
