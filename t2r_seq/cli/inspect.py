@@ -16,7 +16,6 @@ import numpy as np
 from t2r_seq import files
 from t2r_seq.cli import console, sources
 from t2r_seq.lite import lite_policy, policy_io
-from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.specs.names import VIDEO_FORMATS
 
 if TYPE_CHECKING:
@@ -496,6 +495,7 @@ def _describe_export(path: str) -> Iterator[str]:
   """Yields what an export holds; its graph is read, and not run."""
   from t2r_seq import specs
   from t2r_seq.policies import loaded_export
+  from t2r_seq.policies.policy_model import PolicyRecord
   from t2r_seq.windows.cut import mask_paths
 
   assets = specs.load_t2r_assets_to_file(loaded_export.assets_path(path))
