@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from t2r_seq.cli import console, inspect, sources
@@ -230,7 +230,7 @@ def _describe_salvage(report: SalvageReport) -> Iterator[str]:
 
 
 def _check_split(
-  report: StoreReport, split: str, splits: dict[str, Sequence[int]]
+  report: StoreReport, split: str, splits: Mapping[str, Sequence[int]]
 ) -> int:
   """Prints which episodes of a split are damaged."""
   from t2r_seq.episodes import choose_episodes

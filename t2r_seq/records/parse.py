@@ -264,7 +264,8 @@ def _pad_or_clip(
   values: tf.Tensor | tf.RaggedTensor, feature: RecordFeature
 ) -> tf.Tensor:
   """Pads [..., (n)] or [n] with the varlen default, or clips, to [..., shape[0]]."""
-  spec, fill = feature.spec, b""
+  spec = feature.spec
+  fill: Any = b""
   if not feature.is_image:
     default = np.asarray([features_lib.default_value(spec)])
     fill = features_lib.to_record_values(default, spec)[0]

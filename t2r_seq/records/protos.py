@@ -97,9 +97,9 @@ def _class(name: str) -> Any:
   return message_factory.MessageFactory(_pool).GetPrototype(descriptor)
 
 
-Feature, SequenceExample = _class("Feature"), _class("SequenceExample")
-FeatureEntry = _class("Features.FeatureEntry")  # Of the map in Features.
-Int64List = _class("Int64List")
+Feature, SequenceExample, Int64List, FeatureEntry = map(
+  _class, ("Feature", "SequenceExample", "Int64List", "Features.FeatureEntry")
+)
 
 LIST_NUMBERS = {"bytes": 1, "float": 2, "int64": 3}
 """The fields of a Feature, by the kind of list."""
