@@ -45,7 +45,7 @@ def read(path):
     "index": lambda: records.write_index(path),
     "convert": lambda: convert.convert(path, path.split(".")[0], spec=spec),
     "statistics": lambda: statistics.compute_statistics(path, None, spec=spec),
-    "doctor": lambda: records.examine_records(path, spec).check(),
+    "doctor": lambda: records.examine_records(path, spec).problems[0],
     "examples": lambda: train(path),
     "windows": lambda: train(path, window=True),
     "skip": lambda: train(path, "skip", window=True),

@@ -58,7 +58,8 @@ def test_everybody_names_file_and_byte(tmp_path, suffix, lengths):
       assert text == "trained"
     else:
       assert want[path] in text, (name, text)
-      assert name == "index" or text.startswith("RecordError: "), (name, text)
+      is_error = text.startswith("RecordError: ")
+      assert is_error or name in ("index", "doctor"), (name, text)
 
 
 def test_the_very_first_frame(tmp_path):

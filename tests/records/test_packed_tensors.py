@@ -108,9 +108,7 @@ def test_serialized_tensors_are_known(name, tmp_path):
   assert spec["x"].data_format == want
   if want:
     np.testing.assert_array_equal(parse(path, spec)[0], values[0])
-    report = records.examine_records(path)
-    assert report.is_good
-    assert report.features[0].high == np.max(values)
+    assert records.examine_records(path).is_good
 
 
 def test_values_as_other_writers_list_them(tmp_path):

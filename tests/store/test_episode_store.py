@@ -258,7 +258,6 @@ def test_opening_costs_episodes_not_bytes(tmp_path):
   opened = store.EpisodeStore(tmp_path / "s")
   assert opened.column("x").nbytes == 100 << 30
   assert opened.tensor("x").shape == (100 << 10, 1 << 20)
-  assert not store.verify_store(tmp_path / "s").problems
   assert disk_bytes(tmp_path / "s/segments/main/x.data") < 16 << 20
 
 
