@@ -19,7 +19,7 @@ from absl import logging
 from t2r_seq import errors, specs
 from t2r_seq.imports import tf
 from t2r_seq.records import files, framing, protos, rlds
-from t2r_seq.records.features import KINDS, RecordFeature, read_tensor_header
+from t2r_seq.records.features import KINDS, read_tensor_header
 from t2r_seq.specs.image_headers import ImageHeader, read_image_header
 
 # How many bytes of a byte string decide whether it is text.
@@ -687,7 +687,7 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
     names.add(name)
     spec = _propose(feature, feature.num_records < summary.num_records)
     if summary.is_rlds:
-      spec = _as_rlds(spec, declared.get(name))
+      spec = rlds.complete_spec(spec, declared.get(name))
       name = name.removeprefix(f"{rlds.STEPS}/")
     proposed[_free_path(name, proposed)] = spec
   for name, reason in left_out.items():
@@ -713,34 +713,6 @@ def _not_divisible(feature: FeatureSummary, summary: RecordSummary) -> str:
   if places == {True} and feature.min_length == feature.max_length:
     return ""
   return "its number of values per step varies"
-
-
-def _as_rlds(
-  spec: specs.ExtendedTensorSpec, declared: specs.ExtendedTensorSpec | None
-) -> specs.ExtendedTensorSpec:
-  """Applies what TFDS or the convention declares of a feature, if it fits."""
-  if spec.is_sequence:
-    spec = specs.ExtendedTensorSpec.from_spec(spec, is_concatenated=True)
-  if spec.name in rlds.FLAGS and spec.shape == (1,) and spec.dtype == tf.int64:
-    declared = specs.ExtendedTensorSpec.from_spec(spec, shape=(), dtype=tf.bool)
-  elif spec.name in rlds.SCALARS and spec.shape == (1,):
-    declared = declared or specs.ExtendedTensorSpec.from_spec(spec, shape=())
-  if declared is None:
-    return spec
-  found, want = (RecordFeature(spec.name, s, ("",), False) for s in (spec, declared))
-  is_same = found.is_image == want.is_image and not found.is_varlen
-  if found.is_image:
-    is_same = is_same and spec.shape == declared.shape
-  else:
-    is_same = is_same and found.values_per_step == want.values_per_step
-  if found.record_dtype != want.record_dtype or not is_same:
-    logging.warning(
-      "features.json has '%s' as %s, which the records do not fit.",
-      spec.name,
-      errors.describe(declared),
-    )
-    return spec
-  return specs.ExtendedTensorSpec.from_spec(declared, is_optional=spec.is_optional)
 
 
 def _free_path(name: str, taken: specs.TensorSpecStruct) -> str:

@@ -129,6 +129,36 @@ def find_features(filenames: Sequence[str]) -> Features:
   return read_features(path) if os.path.isfile(path) else {}
 
 
+def complete_spec(
+  spec: specs.ExtendedTensorSpec, declared: specs.ExtendedTensorSpec | None
+) -> specs.ExtendedTensorSpec:
+  """Returns a proposed spec with what TFDS or the convention declares, if it fits."""
+  if spec.is_sequence:
+    spec = specs.ExtendedTensorSpec.from_spec(spec, is_concatenated=True)
+  if spec.name in FLAGS and spec.shape == (1,) and spec.dtype == tf.int64:
+    declared = specs.ExtendedTensorSpec.from_spec(spec, shape=(), dtype=tf.bool)
+  elif spec.name in SCALARS and spec.shape == (1,):
+    declared = declared or specs.ExtendedTensorSpec.from_spec(spec, shape=())
+  if declared is None:
+    return spec
+  found, want = (
+    features.RecordFeature(spec.name, s, ("",), False) for s in (spec, declared)
+  )
+  is_same = found.is_image == want.is_image and not found.is_varlen
+  if found.is_image:
+    is_same = is_same and spec.shape == declared.shape
+  else:
+    is_same = is_same and found.values_per_step == want.values_per_step
+  if found.record_dtype != want.record_dtype or not is_same:
+    logging.warning(
+      "features.json has '%s' as %s, which the records do not fit.",
+      spec.name,
+      errors.describe(declared),
+    )
+    return spec
+  return specs.ExtendedTensorSpec.from_spec(declared, is_optional=spec.is_optional)
+
+
 def read_features(path: str) -> Features:
   """Reads a features.json into specs by the name of the feature in the record.
 
