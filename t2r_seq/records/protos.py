@@ -186,17 +186,17 @@ def present_names(serialized: bytes) -> set[str]:
   )
 
 
-def kind_of(feature: Feature) -> str:
+def kind_of(feature: Any) -> str:
   """Returns 'int64', 'float' or 'bytes', or '' for a feature without values."""
   return (feature.WhichOneof("kind") or "").removesuffix("_list")
 
 
-def values_of(feature: Feature) -> Any:
+def values_of(feature: Any) -> Any:
   """Returns the values of a feature of any kind."""
   kind = feature.WhichOneof("kind")
   return getattr(feature, kind).value if kind else ()
 
 
-def to_feature(values: list, kind: str) -> Feature:
+def to_feature(values: list, kind: str) -> Any:
   """Returns a feature with values of a kind, 'int64', 'float' or 'bytes'."""
   return Feature(**{f"{kind}_list": {"value": values}})
