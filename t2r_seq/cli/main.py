@@ -28,6 +28,7 @@ _COMMANDS = {
   "replay-server": "gin_commands:REPLAY_SERVER",
   "predict": "policies:PREDICT",
   "export": "policies:EXPORT",
+  "import": "policies:IMPORT",
   "serve": "serve",
   "verify": "policies:VERIFY",
   "view": "view",

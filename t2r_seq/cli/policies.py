@@ -1,4 +1,4 @@
-"""`t2r_seq export`, `predict` and `verify`: what is done with exported policies."""
+"""`t2r_seq export`, `import`, `predict` and `verify`: about exported policies."""
 
 from __future__ import annotations
 
@@ -40,6 +40,33 @@ def _export(args: argparse.Namespace) -> int:
     f"is identical, outputs differ by at most {report.max_difference:.1e} of the range "
     f"of an element{rounding}."
   )
+  return 0
+
+
+def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add(
+    "--lerobot",
+    required=True,
+    metavar="CHECKPOINT",
+    help="folder with config.json and model.safetensors, of ACT or Diffusion Policy",
+  )
+  add("out", metavar="OUT", help="the folder to write")
+  add(
+    "--seed",
+    type=int,
+    help="begins each denoising with the same noise (new noise each time)",
+  )
+
+
+def _import(args: argparse.Namespace) -> int:
+  """Writes the export."""
+  console.load_tensorflow()
+  from t2r_seq import zoo
+
+  with console.silent_libraries():
+    path = zoo.import_policy(args.lerobot, args.out, args.seed)
+  print(f"{path}: acts as {args.lerobot}.")
   return 0
 
 
@@ -329,4 +356,18 @@ The status is 0 where all is identical, and 1 where something differs; with --st
 also where the dataset does not fit.""",
   _verify,
   _add_verify_arguments,
+)
+
+IMPORT = Command(
+  "make an export of a policy that LeRobot trained",
+  """Writes an export with the weights of a checkpoint of LeRobot.
+
+The policy is ACT or Diffusion Policy. The export takes raw observations, by LeRobot's
+names, and gives the actions that LeRobot's select_action gives, chunks and temporal
+ensembling included.
+
+  t2r_seq import --lerobot outputs/train/act/checkpoints/last/pretrained_model policy
+  t2r_seq verify policy my.lerobot --no_model && t2r_seq serve policy""",
+  _import,
+  _add_import_arguments,
 )

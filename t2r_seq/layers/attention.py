@@ -181,7 +181,7 @@ class Transformer(CompositeLayer):
       pre_norm: normalizes in front of attention and MLP, not behind the residual.
       activation: Keras' name of the MLPs' activation.
       has_memory: adds cross-attention: a decoder.
-      final_norm: normalizes the output.
+      final_norm: normalizes the output, as `pre_norm` always does.
       **kwargs: of the Keras layer.
     Raises:
       SpecError: the size cannot be split among the heads.
@@ -194,7 +194,7 @@ class Transformer(CompositeLayer):
       )
       for _ in range(num_layers)
     ]
-    self._final_norm = layer_norm("final_norm") if final_norm else None
+    self._final_norm = layer_norm("final_norm") if final_norm or pre_norm else None
 
   def call(
     self,

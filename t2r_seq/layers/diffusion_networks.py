@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.layers.attention import Transformer, layer_norm
+from t2r_seq.layers.attention import Transformer
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 
 
@@ -49,8 +49,10 @@ def mish(x: tf.Tensor) -> tf.Tensor:
 class _ConvBlock(CompositeLayer):
   """Convolution, group normalization, Mish."""
 
-  def __init__(self, filters: int, kernel_size: int, num_groups: int) -> None:
-    super().__init__()
+  def __init__(
+    self, filters: int, kernel_size: int, num_groups: int, **kwargs: Any
+  ) -> None:
+    super().__init__(**kwargs)
     self._conv = tf.keras.layers.Conv1D(filters, kernel_size, padding="same")
     self._norm = tf.keras.layers.GroupNormalization(num_groups, epsilon=1e-5)
 
@@ -62,10 +64,18 @@ class _ResidualBlock(CompositeLayer):
   """Two convolutions; FiLM of a condition between them, and a residual."""
 
   def __init__(
-    self, filters: int, kernel_size: int, num_groups: int, scales: bool, projects: bool
+    self,
+    filters: int,
+    kernel_size: int,
+    num_groups: int,
+    scales: bool,
+    projects: bool,
+    **kwargs: Any,
   ) -> None:
-    super().__init__()
-    self._convs = [_ConvBlock(filters, kernel_size, num_groups) for _ in range(2)]
+    super().__init__(**kwargs)
+    self._convs = [
+      _ConvBlock(filters, kernel_size, num_groups, name=f"conv_{i}") for i in range(2)
+    ]
     self._film = tf.keras.layers.Dense(2 * filters if scales else filters, name="film")
     self._projection = None
     if projects:
@@ -127,21 +137,23 @@ class ConditionalUNet(CompositeLayer):
     self._time_in = tf.keras.layers.Dense(4 * time_size, mish, name="time_in")
     self._time_out = tf.keras.layers.Dense(time_size, name="time_out")
 
-    def block(width: int, inputs: int) -> _ResidualBlock:
+    def block(name: str, width: int, inputs: int) -> _ResidualBlock:
+      projects = inputs != width
       return _ResidualBlock(
-        width, kernel_size, num_groups, film_scales, inputs != width
+        width, kernel_size, num_groups, film_scales, projects, name=name
       )
 
     inputs = [action_shape[1], *filters[:-1]]
     self._down = [
-      [block(n, before), block(n, n)] for before, n in zip(inputs, filters, strict=True)
+      [block("down", n, before), block("down", n, n)]
+      for before, n in zip(inputs, filters, strict=True)
     ]
     self._downsample = [
       tf.keras.layers.Conv1D(n, 3, 2, name="downsample") for n in filters[:-1]
     ]
-    self._middle = [block(filters[-1], filters[-1]) for _ in range(2)]
+    self._middle = [block("mid", filters[-1], filters[-1]) for _ in range(2)]
     self._up = [
-      [block(n, 2 * after), block(n, n)]
+      [block("up", n, 2 * after), block("up", n, n)]
       for n, after in zip(filters[-2::-1], filters[:0:-1], strict=True)
     ]
     self._upsample = [
@@ -149,8 +161,11 @@ class ConditionalUNet(CompositeLayer):
       for n in filters[-2::-1]
     ]
     # 8 groups, whatever num_groups is, in the networks that LeRobot trains.
-    self._last = _ConvBlock(filters[0], kernel_size, math.gcd(8, filters[0]))
-    self._output = tf.keras.layers.Conv1D(action_shape[1], 1, dtype="float32")
+    num_groups = math.gcd(8, filters[0])
+    self._last = _ConvBlock(filters[0], kernel_size, num_groups, name="last")
+    self._output = tf.keras.layers.Conv1D(
+      action_shape[1], 1, dtype="float32", name="output"
+    )
 
   def call(self, noisy: tf.Tensor, time: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
     """Predicts; see `Denoiser`."""
@@ -234,7 +249,6 @@ class DiffusionTransformer(CompositeLayer):
       activation="gelu",
       has_memory=True,
     )
-    self._norm = layer_norm("final_norm")
     self._output = tf.keras.layers.Dense(action_shape[1], dtype="float32")
 
   def call(
@@ -259,7 +273,7 @@ class DiffusionTransformer(CompositeLayer):
       memory=memory,
       training=training,
     )
-    return tf.reshape(self._output(self._norm(net)), tf.shape(noisy))
+    return tf.reshape(self._output(net), tf.shape(noisy))
 
 
 def _add(tokens: tf.Tensor, positions: Any) -> tf.Tensor:

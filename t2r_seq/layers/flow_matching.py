@@ -219,14 +219,17 @@ class NoiseSchedule:
 
   @functools.cached_property
   def alphas_cumprod(self) -> np.ndarray:
-    """The share of the signal's power after each step, float64 [num_steps]."""
+    """The share of the signal's power after each step, [num_steps]."""
     if self.betas == "linear":
       betas = np.linspace(self.beta_start, self.beta_end, self.num_steps)
     else:
       ends = np.arange(self.num_steps + 1) / self.num_steps
       powers = np.cos((ends + 0.008) / 1.008 * math.pi / 2) ** 2
       betas = np.minimum(1 - powers[1:] / powers[:-1], 0.999)
-    return np.cumprod(1 - betas)
+    # Rounded as in PyTorch: a network is sensitive to a little more or less noise.
+    alphas = np.float32(1) - betas.astype(np.float32)
+    power = np.cumprod(alphas, dtype=np.float64)
+    return power.astype(np.float32).astype(np.float64)
 
   def sampler_steps(self, num_steps: int) -> np.ndarray:
     """Returns the steps that a sampler of so many steps visits, descending."""

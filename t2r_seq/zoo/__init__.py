@@ -1,12 +1,18 @@
 """Ready policies: from a data set, or an environment, to a policy without code."""
 
+from t2r_seq.zoo.act import ACTModel, ACTNetwork
+from t2r_seq.zoo.diffusion import DiffusionModel
 from t2r_seq.zoo.imitation import ImitationModel
+from t2r_seq.zoo.lerobot import import_policy
 from t2r_seq.zoo.mlp import MLPModel
 from t2r_seq.zoo.registry import ReadyPolicy, find_policy, policies
 from t2r_seq.zoo.signature import Signature, find_signature
 from t2r_seq.zoo.train import configure_policy, train_policy
 
 __all__ = [
+  "ACTModel",
+  "ACTNetwork",
+  "DiffusionModel",
   "ImitationModel",
   "MLPModel",
   "ReadyPolicy",
@@ -14,6 +20,7 @@ __all__ = [
   "configure_policy",
   "find_policy",
   "find_signature",
+  "import_policy",
   "policies",
   "train_policy",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gin
@@ -82,7 +82,8 @@ class ImitationModel(models.RegressionModel):
         the policy does not execute.
       num_executed: actions of a chunk that are executed; None: half of it.
       ensemble_decay: of temporal ensembling; see `policies.ChunkExecution`.
-      normalization: of states and actions, as of `preprocessors.Normalize`.
+      normalization: of states and actions, as of `preprocessors.Normalize`; or by
+        path, the actions as 'target'.
       image_size: height and width of the images that the network gets; None: as stored.
       image_transforms: of every camera, from the stored images on; None takes
         `default_image_transforms`. `[]` neither resizes nor augments.
@@ -185,7 +186,12 @@ class ImitationModel(models.RegressionModel):
           preprocessors.HashedTextPreprocessor, text_paths=[self.signature.language]
         )
       )
-    normalized = dict.fromkeys((*self.signature.states, TARGET), self._normalization)
+    normalized: Mapping[str, str | None]
+    if isinstance(self._normalization, str):
+      paths = (*self.signature.states, TARGET)
+      normalized = dict.fromkeys(paths, self._normalization)
+    else:
+      normalized = self._normalization
     stages.append(
       functools.partial(
         preprocessors.Normalize,

@@ -59,6 +59,20 @@ class ReadyPolicy:
 
 _POLICIES = (
   ReadyPolicy(
+    "act",
+    IMITATION,
+    "act:ACTModel",
+    "a transformer that predicts chunks, trained as a conditional VAE",
+    "https://arxiv.org/abs/2304.13705",
+  ),
+  ReadyPolicy(
+    "diffusion",
+    IMITATION,
+    "diffusion:DiffusionModel",
+    "denoises chunks by a 1-D U-Net or a transformer: for several right actions",
+    "https://arxiv.org/abs/2303.04137",
+  ),
+  ReadyPolicy(
     "mlp",
     IMITATION,
     "mlp:MLPModel",

@@ -1,0 +1,107 @@
+"""Diffusion Policy: action chunks out of noise."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import errors, layers
+from t2r_seq.specs import SpecStructure
+from t2r_seq.zoo.act import is_environment, steps_as_one
+from t2r_seq.zoo.imitation import ImitationModel
+
+_ENCODER = functools.partial(
+  layers.ImageEncoder, activation="relu", centers_images=False
+)
+_DECODER = functools.partial(
+  layers.DiffusionDecoder,
+  schedule=layers.NoiseSchedule(100, prediction="epsilon", clip=1.0, spacing="leading"),
+  create_denoiser_fn=layers.ConditionalUNet,
+)
+
+
+@gin.configurable
+class DiffusionModel(ImitationModel):
+  """Denoises the chunk of actions around the present step.
+
+  https://arxiv.org/abs/2303.04137, as LeRobot has it: the chunk begins with the first
+  step that the network sees, so that it predicts past actions, too. The network is a
+  `layers.ConditionalUNet`, or a `layers.DiffusionTransformer`.
+  """
+
+  def __init__(
+    self,
+    observation_horizon: int = 2,
+    prediction_horizon: int = 16,
+    num_executed: int = 8,
+    normalization: str | Mapping[str, str | None] = "min_max",
+    action_decoder_cls: Callable[..., Any] = _DECODER,
+    create_image_encoder_fn: Callable[[], Any] = _ENCODER,
+    shares_encoder: bool = False,
+    image_statistics: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      observation_horizon: steps that the network sees, the present one included.
+      prediction_horizon: steps of the chunk, the first one seen included.
+      num_executed: actions of a chunk that are executed.
+      normalization: see `ImitationModel`. Predicted actions are clipped to [-1, 1].
+      action_decoder_cls: gives the `layers.DiffusionDecoder`.
+      create_image_encoder_fn: gives an encoder of standardized images.
+      shares_encoder: one encoder for all cameras.
+      image_statistics: mean and std of the channels of images in [0, 1] by camera, to
+        standardize them; those of ImageNet for all others.
+      **kwargs: of `ImitationModel`.
+    Raises:
+      SpecError: the chunk ends before the last action that is executed.
+    """
+    past = observation_horizon - 1
+    if prediction_horizon < past + num_executed:
+      raise errors.SpecError(
+        "DiffusionModel: prediction_horizon: expected at least observation_horizon - 1 "
+        f"+ num_executed = {past + num_executed}, got {prediction_horizon}."
+      )
+    super().__init__(
+      observation_horizon=observation_horizon,
+      chunk_size=prediction_horizon - past,
+      num_past_actions=past,
+      num_executed=num_executed,
+      normalization=normalization,
+      action_decoder_cls=action_decoder_cls,
+      **kwargs,
+    )
+    self._create_image_encoder_fn = create_image_encoder_fn
+    self._shares_encoder = shares_encoder
+    self._image_statistics = image_statistics or {}
+
+  def create_network(self) -> Any:
+    """See the base class."""
+    count = len(self.signature.cameras)
+    count = min(count, 1) if self._shares_encoder else count
+    return {
+      "encoders": [self._create_image_encoder_fn() for _ in range(count)],
+      "decoder": self.create_action_decoder(),
+    }
+
+  def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
+    """See the base class."""
+    training = self.is_training(mode)
+    observed = self.observations(features)
+    # The order of LeRobot: the robot, the cameras, its surroundings.
+    paths = self.signature.states
+    vectors = [observed[path] for path in paths if not is_environment(path)]
+    for i, path in enumerate(self.signature.cameras):
+      images = layers.standardize(observed[path], self._image_statistics.get(path))
+      encoder = self.network["encoders"][0 if self._shares_encoder else i]
+      encoded = encoder(tf.reshape(images, [-1, *images.shape[2:]]), training=training)
+      encoded = tf.reshape(encoded, [-1, images.shape[1], encoded.shape[-1]])
+      vectors.append(tf.cast(encoded, tf.float32))
+    vectors += [observed[path] for path in paths if is_environment(path)]
+    embedding = steps_as_one(tf.concat(vectors, axis=-1))
+    return self.network["decoder"](embedding, training=training)
