@@ -96,7 +96,9 @@ class TransformerBlock(CompositeLayer):
     super().__init__()
     attention = functools.partial(Attention, model_size, num_heads, dropout)
     self._self_attention = attention(name="self_attention")
-    self._cross_attention = attention(name="cross_attention") if has_memory else None
+    self._cross_attention: Any = None
+    if has_memory:
+      self._cross_attention = attention(name="cross_attention")
     self._mlp_in = tf.keras.layers.Dense(mlp_size, activation, name="mlp_in")
     self._mlp_out = tf.keras.layers.Dense(model_size, name="mlp_out")
     num_parts = 3 if has_memory else 2

@@ -69,7 +69,7 @@ class ACTNetwork(CompositeLayer):
     self._states_in = [dense(size, name="state_in") for _ in range(num_states)]
     self._latent_in = dense(size, name="latent_in")
     self._output = dense(action_size, dtype="float32", name="output")
-    self._style_encoder = None
+    self._style_encoder: Any = None
     if style:
       self._style_encoder = create(num_layers=style, name="style_encoder")
       self._style_state_in = dense(size, name="style_state_in")

@@ -66,7 +66,7 @@ class ImitationModel(models.RegressionModel):
     num_past_actions: int = 0,
     num_executed: int | None = None,
     ensemble_decay: float | None = None,
-    normalization: str = "mean_std",
+    normalization: str | Mapping[str, str | None] = "mean_std",
     image_size: Sequence[int] | None = None,
     image_transforms: Sequence[preprocessors.ImageTransform] | None = None,
     **kwargs: Any,

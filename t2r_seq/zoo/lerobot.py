@@ -273,12 +273,13 @@ def _path_statistics(
     low, high = first, second
   shares = {0.01: low, 0.99: high}
   ones = np.ones(mean.shape, np.int64)
+  counts: dict[str, Any] = dict.fromkeys(COUNTS, 0 * ones)
   return PathStatistics(
     spec=specs.ExtendedTensorSpec(mean.shape, tf.float32, name, is_sequence=True),
     kind=statistics.statistics.NUMBERS,
     rows=1,
     per="element",
-    **{count: ones if count == "count" else 0 * ones for count in COUNTS},
+    **{**counts, "count": ones},
     mean=mean,
     std=std,
     min=low,
