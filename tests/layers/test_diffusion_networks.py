@@ -124,7 +124,8 @@ def test_schedules_against_closed_forms():
   steps = np.arange(1, 100)
   f = lambda t: np.cos((t / 100 + 0.008) / 1.008 * math.pi / 2) ** 2  # noqa: E731
   np.testing.assert_allclose(cosine[:99], f(steps) / f(0), rtol=1e-5)
-  assert cosine[99] == pytest.approx(cosine[98] * 0.001, rel=1e-4)  # Betas end at 0.999.
+  # Betas end at 0.999.
+  assert cosine[99] == pytest.approx(cosine[98] * 0.001, rel=1e-4)
   linear = layers.NoiseSchedule(3, "linear", 0.1, 0.3).alphas_cumprod
   np.testing.assert_allclose(linear, [0.9, 0.9 * 0.8, 0.9 * 0.8 * 0.7], rtol=1e-6)
   leading = layers.NoiseSchedule(100, spacing="leading")
