@@ -139,7 +139,7 @@ class ClosedLoopEvaluation(training.Callback):
     return [f"{self._name}/{key}" for key in ("success_rate", "reward", "num_steps")]
 
   def evaluate(self, run: training.Run) -> Mapping[str, float]:
-    """See the base class; SpecError if no episode has a success flag."""
+    """See the base class; without a success rate if no episode has one."""
     if self._policy is None:
       self._policy = self._policy_class(policies_lib.ModelPredictor(run.model))
     found = evaluate_policies(
@@ -150,13 +150,9 @@ class ClosedLoopEvaluation(training.Callback):
       self._max_steps,
       self._success_fn,
     )[self._name]
-    if found.success_rate is None:
-      raise errors.SpecError(
-        "ClosedLoopEvaluation: success_fn: expected True or False for an episode, got "
-        "None for all. Give one if the environment's info has no 'is_success'."
-      )
     values = (found.success_rate, found.reward, found.episode_length)
-    return dict(zip(self.eval_metric_names, values, strict=True))
+    metrics = dict(zip(self.eval_metric_names, values, strict=True))
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:

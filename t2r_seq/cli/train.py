@@ -19,6 +19,10 @@ A ready policy takes a data set of any format, and no code:
     --gin_bindings 'MLPModel.chunk_size = 8'
   t2r_seq train --policy mlp --print_config > mine.gin
 
+Or an environment of Gymnasium, in which it collects and learns:
+
+  t2r_seq train --policy dqn --env CartPole-v1 --model_dir run
+
 A model of your own, that gin files describe:
 
   t2r_seq train --gin_configs research/pose_env/configs/pose_env_moving_stack4.gin \\
@@ -32,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument("--policy", metavar="NAME", help="a ready policy, such as mlp")
   parser.add_argument("--dataset", metavar="PATH", help="a data set of any format")
+  parser.add_argument("--env", metavar="NAME", help="an environment of Gymnasium")
   parser.add_argument("--model_dir", metavar="RUN", help="folder of the run")
   parser.add_argument(
     "--size",
@@ -39,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default="base",
     help="as in the paper (base), or for a laptop's CPU (tiny)",
   )
-  parser.add_argument("--steps", type=int, metavar="N", help="of training")
+  parser.add_argument(
+    "--steps", type=int, metavar="N", help="of training; with --env, of the environment"
+  )
   parser.add_argument("--action", metavar="PATH", help="of the actions, if not found")
   parser.add_argument(
     "--observations",
@@ -61,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
   console.read_gin(args)
   from t2r_seq import process, training, zoo
 
+  if args.env is not None or zoo.find_policy(args.policy).kind == "online":
+    return _run_online(args)
   if args.dataset is None and not args.print_config:
     raise console.UsageError(
       f"--policy {args.policy} needs a data set: --dataset PATH."
@@ -85,6 +94,40 @@ def run(args: argparse.Namespace) -> int:
   _report(result)
   if not result["was_stopped"]:
     _suggest(args)
+  return 0
+
+
+def _run_online(args: argparse.Namespace) -> int:
+  """Trains in an environment."""
+  from t2r_seq import process, zoo
+
+  for name in ("env", "model_dir"):
+    if getattr(args, name) is None and not args.print_config:
+      raise console.UsageError(f"--policy {args.policy} needs --{name}.")
+  if args.dataset is not None:
+    raise console.UsageError("--env and --dataset are two ways: give one of them.")
+  steps = [] if args.steps is None else [f"NUM_STEPS = {args.steps}"]
+  text = zoo.configure_online(
+    args.policy,
+    args.env,
+    args.model_dir or "run",
+    args.size,
+    gin_configs=args.gin_configs,
+    gin_bindings=steps + args.gin_bindings,
+  )
+  if args.print_config:
+    print(text)
+    return 0
+  process.keep_freed_memory()
+  result = zoo.train_online()
+  _report(result, args.model_dir)
+  if not result["was_stopped"]:
+    best = os.path.join(args.model_dir, "export", "best")
+    print(
+      f"next: t2r_seq evaluate {best} --env {args.env} --episodes 50 && t2r_seq export "
+      f"--lite {best} robot && t2r_seq serve robot",
+      file=sys.stderr,
+    )
   return 0
 
 
@@ -120,7 +163,7 @@ def _run_gin(args: argparse.Namespace) -> int:
   return 0
 
 
-def _report(result: Any) -> None:
+def _report(result: Any, model_dir: str | None = None) -> None:
   """Prints what a training came to, and where its exports are."""
   result = dict(result)
   step = result.pop("global_step")
@@ -134,7 +177,7 @@ def _report(result: Any) -> None:
     # Of a train step there is always a loss; callbacks evaluate without one.
     is_eval = _bound("input_generator_eval") is not None or "loss" not in result
     told += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
-  exports = os.path.join(str(_bound("model_dir") or ""), "export")
+  exports = os.path.join(model_dir or str(_bound("model_dir") or ""), "export")
   folders = sorted(os.listdir(exports)) if os.path.isdir(exports) else []
   where = ", ".join(os.path.join(exports, name) for name in folders)
   print(f"{told}{f'; exports in {where}' if where else ''}.")

@@ -6,6 +6,7 @@ from t2r_seq.layers.bcz_networks import (
   SNAILEncoder,
 )
 from t2r_seq.layers.construction import LayerStore
+from t2r_seq.layers.control import QNetwork, StackEncoder
 from t2r_seq.layers.diffusion_networks import (
   ConditionalUNet,
   DiffusionTransformer,
@@ -65,9 +66,11 @@ __all__ = [
   "MSEDecoder",
   "NoiseSchedule",
   "ObservationEncoder",
+  "QNetwork",
   "ResNet",
   "SNAILEncoder",
   "SpatialSoftmax",
+  "StackEncoder",
   "Transformer",
   "compute_embedding_contrastive_loss",
   "cosine_triplet_semihard_loss",

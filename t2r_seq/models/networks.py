@@ -194,8 +194,9 @@ def update_target_network(target: Any, source: Any, rate: float = 1.0) -> None:
     )
   for old, new in zip(targets, sources, strict=True):
     if old.dtype.is_floating:  # The states of random generators are not.
-      value = tf.convert_to_tensor(old)
-      old.assign(value + rate * (tf.convert_to_tensor(new) - value))
+      value, source_value = map(tf.convert_to_tensor, (old, new))
+      # A rate of 1 copies exactly: `value + (new - value)` would round.
+      old.assign((1.0 - rate) * value + rate * source_value)
 
 
 def tf_variables(variables: Any) -> list[tf.Variable]:

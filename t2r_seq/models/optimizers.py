@@ -199,6 +199,8 @@ class GroupedOptimizer:
     """Creates it; see `create_grouped_optimizer`."""
     self.groups = dict(groups)
     self.global_clipnorm = options.get("global_clipnorm")
+    # Train steps between two updates of a group's variables, of those with more than 1.
+    self.intervals: dict[str, int] = dict(options.get("intervals") or {})
     # Patterns that have variables, and the variables' places among all trained ones.
     self.places: dict[str, list[int]] = {}
 
@@ -249,6 +251,7 @@ class GroupedOptimizer:
 def create_grouped_optimizer(
   groups: Mapping[str, Callable[[], tf.keras.optimizers.Optimizer]],
   global_clipnorm: float | None = None,
+  intervals: Mapping[str, int] | None = None,
 ) -> GroupedOptimizer:
   """Creates several optimizers: other rates, or others, for parts of the network.
 
@@ -258,6 +261,8 @@ def create_grouped_optimizer(
       {'backbone/*': ..., '*': ...}.
     global_clipnorm: greatest norm of all groups' gradients together. A group's own is
       of its gradients alone.
+    intervals: train steps between two updates by pattern, for some of the groups but
+      the last; the actor of TD3 is updated every 2. For one replica.
   Returns:
     What `create_optimizer_fn` gives.
   Raises:
@@ -273,7 +278,7 @@ def create_grouped_optimizer(
       "@create_adam_optimizer."
     )
   created = {pattern: create() for pattern, create in groups.items()}
-  return GroupedOptimizer(created, global_clipnorm=global_clipnorm)
+  return GroupedOptimizer(created, global_clipnorm=global_clipnorm, intervals=intervals)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ class _OptimizerGroup:
   optimizer: Any
   places: Sequence[int]
   clips: Mapping[str, float]
+  interval: int = 1
 
   def clip(self, gradients: list[Any]) -> list[Any]:
     for kind, limit in self.clips.items():
@@ -97,7 +99,13 @@ class Updates:
       member.build(list(own.values()))
       if self._num_replicas > 1:
         _take_summing(member)
-      self._parts.append(_OptimizerGroup(name, member, places[name], clips))
+      interval = getattr(optimizer, "intervals", {}).get(name, 1)
+      self._parts.append(_OptimizerGroup(name, member, places[name], clips, interval))
+    if self._num_replicas > 1 and any(part.interval > 1 for part in self._parts):
+      raise errors.SpecError(
+        "create_grouped_optimizer: intervals: expected one replica, got "
+        f"{self._num_replicas}."
+      )
     self._sums: list[tf.Variable] = []
     if self.accumulation_steps > 1:
       # Each replica keeps its own, whose sum is saved.
@@ -213,6 +221,8 @@ class Updates:
       poison = tf.where(is_finite, 1.0, float("nan"))
       gradients = [_multiply(gradient, poison) for gradient in gradients]
     by_place = dict(zip(self._reached, gradients, strict=True))
+    # The last group has no interval: it counts the train steps.
+    step = tf.cast(self._parts[-1].optimizer.iterations, tf.int32) + 1
     for part in self._parts:
       places = [place for place in part.places if place in by_place]
       own = part.clip([by_place[place] for place in places])
@@ -223,8 +233,16 @@ class Updates:
         kwargs["skip_gradients_aggregation"] = True  # Of Keras 2.
       if scale is not None and _unscaler(part.optimizer) is None:
         own = [_multiply(gradient, scale) for gradient in own]
-      variables = [self._variables[place] for place in places]
-      part.optimizer.apply_gradients(list(zip(own, variables, strict=True)), **kwargs)
+      pairs = list(zip(own, [self._variables[p] for p in places], strict=True))
+      update = functools.partial(_apply, part.optimizer, pairs, kwargs)
+      if part.interval == 1:
+        update()
+      else:
+        tf.cond(tf.equal(step % part.interval, 0), update, lambda: None)
+
+
+def _apply(optimizer: Any, pairs: list[Any], kwargs: Mapping[str, Any]) -> None:
+  optimizer.apply_gradients(pairs, **kwargs)
 
 
 def _same(what: str, values: Mapping[str, Any]) -> Any:

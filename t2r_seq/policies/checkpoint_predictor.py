@@ -171,6 +171,7 @@ class ModelPredictor(CheckpointPredictor):
     t2r_model: PolicyModel = gin.REQUIRED,
     use_gpu: bool = True,
     allow_nan: bool = False,
+    copies_weights: bool = True,
   ) -> None:
     """Creates the predictor; nothing is built yet.
 
@@ -178,8 +179,11 @@ class ModelPredictor(CheckpointPredictor):
       t2r_model: a `T2RModel`.
       use_gpu: False places the second network's variables on the CPU.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
+      copies_weights: False predicts with the model's own variables, so that each step
+        has the newest weights: for one thread that acts and trains.
     """
     self._source: Any = t2r_model
+    self._copies_weights = copies_weights
     self._is_made = False
     super().__init__(t2r_model, use_gpu=use_gpu, allow_nan=allow_nan)
     self._place = f"{type(t2r_model).__name__} in memory"
@@ -187,6 +191,10 @@ class ModelPredictor(CheckpointPredictor):
   def restore(self, is_async: bool | None = None) -> bool:
     """Copies the model's current weights; `is_async` has no effect."""
     del is_async
+    if not self._copies_weights:
+      self._source.build()
+      self._use(self._policy(self._place, int(self._source.global_step)))
+      return True
     if not self._is_made:
       self._source.build()
       with tf.device(self._device):

@@ -78,6 +78,34 @@ _POLICIES = (
     "mlp:MLPModel",
     "dense layers over the present step, fitted by squared error",
   ),
+  ReadyPolicy(
+    "dqn",
+    ONLINE,
+    "q_learning:DQNModel",
+    "deep Q-learning for a few actions, of vectors or images",
+    "https://www.nature.com/articles/nature14236",
+  ),
+  ReadyPolicy(
+    "sac",
+    ONLINE,
+    "actor_critic:SACModel",
+    "soft actor-critic with a learned temperature, for continuous actions",
+    "https://arxiv.org/abs/1812.05905",
+  ),
+  ReadyPolicy(
+    "td3",
+    ONLINE,
+    "actor_critic:TD3Model",
+    "twin delayed DDPG, for continuous actions",
+    "https://arxiv.org/abs/1802.09477",
+  ),
+  ReadyPolicy(
+    "qtopt",
+    ONLINE,
+    "q_learning:QTOptModel",
+    "Q-learning of continuous actions by the cross-entropy method",
+    "https://arxiv.org/abs/1806.10293",
+  ),
 )
 
 

@@ -94,7 +94,7 @@ def configure_policy(
   Raises:
     SpecError: the data set does not fit the policy, or an option is invalid.
   """
-  chosen = registry.find_policy(policy)
+  chosen = _choose(policy, registry.IMITATION)
   text = registry.config_text(chosen.config_file(size))
   gin.clear_config()
   gin.parse_config(text)
@@ -108,6 +108,61 @@ def configure_policy(
   _parse_user(gin_configs, gin_bindings)
   gin.finalize()
   origin = f" and {dataset}" if dataset is not None else ""
+  return _joined(text, origin, found, gin_configs, gin_bindings)
+
+
+def configure_online(
+  policy: str,
+  env: str | None,
+  model_dir: str | os.PathLike[str],
+  size: str = "base",
+  *,
+  gin_configs: Sequence[str] = (),
+  gin_bindings: Sequence[str] = (),
+) -> str:
+  """Configures gin for `train_online`, with a policy that learns in an environment.
+
+  Args:
+    policy: its name, such as 'dqn'; see `policies`.
+    env: name of a Gymnasium environment; None leaves it to the bindings.
+    model_dir: folder of the run.
+    size: 'base', as published, or 'tiny', for a laptop's CPU.
+    gin_configs: files of further bindings; a later binding wins.
+    gin_bindings: bindings on top.
+  Returns:
+    The config as text: complete, with its comments.
+  Raises:
+    SpecError: no such policy, or one that learns from a data set.
+  """
+  chosen = _choose(policy, registry.ONLINE)
+  text = registry.config_text(chosen.config_file(size))
+  found = [f"train_online.model_dir = {os.fspath(model_dir)!r}"]
+  found += [] if env is None else [f"ENV = {env!r}"]
+  gin.clear_config()
+  gin.parse_config([text, *found])
+  _parse_user(gin_configs, gin_bindings)
+  gin.finalize()
+  return _joined(text, "", found, gin_configs, gin_bindings)
+
+
+def _choose(policy: str, kind: str) -> registry.ReadyPolicy:
+  """Returns a policy of a kind; raises SpecError if it is of the other."""
+  chosen = registry.find_policy(policy)
+  if chosen.kind != kind:
+    expected, got = "a data set: --dataset PATH", "an environment: --env NAME"
+    if chosen.kind == registry.ONLINE:
+      expected, got = got, expected
+    raise errors.SpecError(f"train: {policy}: expected {expected}, got {got}.")
+  return chosen
+
+
+def _joined(
+  text: str,
+  origin: str,
+  found: Sequence[str],
+  gin_configs: Sequence[str],
+  gin_bindings: Sequence[str],
+) -> str:
   files = [_read(path) for path in gin_configs]
   return "\n".join([text, "", f"# Of this run{origin}.", *found, *files, *gin_bindings])
 

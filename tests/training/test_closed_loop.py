@@ -115,10 +115,13 @@ def test_the_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_ev
   assert "| label target | float32 (1,) | 1 | 1 |" in table
 
 
-def test_an_environment_that_tells_of_no_success(tmp_path):
+def test_an_environment_without_success_has_no_success_rate(tmp_path):
   callback = actors.ClosedLoopEvaluation(lambda: CoinEnv(says_success=False))
-  with pytest.raises(errors.SpecError, match="success_fn: expected True or False"):
-    _train(tmp_path, callback, create_exporters_fn=None)
+  result = _train(tmp_path, callback, create_exporters_fn=None)
+  assert "closed_loop/reward" in result and "closed_loop/success_rate" not in result
+  exporters = lambda: [training.BestExporter(metric="closed_loop/success_rate")]  # noqa: E731
+  with pytest.raises(errors.SpecError, match=r"metric: expected one of 'closed_loop/"):
+    _train(tmp_path / "again", callback, create_exporters_fn=exporters)
 
 
 class Zeros(policies.Policy):

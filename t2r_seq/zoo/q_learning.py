@@ -1,0 +1,277 @@
+"""Q-learning: DQN for a few actions, QT-Opt for continuous ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, layers, policies
+from t2r_seq.models.t2r_model import Loss
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.zoo import online_model
+from t2r_seq.zoo.online_model import OnlineModel
+from t2r_seq.zoo.spaces import EnvSignature
+
+
+@dataclasses.dataclass(frozen=True)
+class _Epsilon:
+  """The probability of a random action; linear up to a part of the training."""
+
+  first: float
+  last: float
+  fraction: float
+
+  def __call__(self, done: float) -> float:
+    part = min(done / self.fraction, 1.0) if self.fraction > 0 else 1.0
+    return self.first + part * (self.last - self.first)
+
+
+@gin.configurable
+class DQNModel(OnlineModel):
+  """Deep Q-learning (Mnih et al., 2015), double, dueling, over n steps.
+
+  The output 'q_predicted' values each action, 'inference_output' is the best one.
+  """
+
+  target_networks: Mapping[str, str] = {"target": "online"}
+  exploration_output = "q_predicted"
+  is_discrete = True
+
+  def __init__(
+    self,
+    signature: EnvSignature,
+    is_double: bool = True,
+    is_dueling: bool = False,
+    loss: str = "huber",
+    epsilon: tuple[float, float] = (1.0, 0.05),
+    exploration_fraction: float = 0.5,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      signature: of the environment.
+      is_double: the network that is trained chooses the next action, and the target
+        network values it (van Hasselt et al., 2016).
+      is_dueling: see `layers.QNetwork`.
+      loss: 'huber' or 'squared'.
+      epsilon: the first and the last probability of a random action.
+      exploration_fraction: the part of the environment steps in which it falls.
+      **kwargs: of `OnlineModel`.
+    Raises:
+      SpecError: the actions are continuous, or an option is out of range.
+    """
+    super().__init__(signature, **kwargs)
+    self._is_double, self._is_dueling = is_double, is_dueling
+    self._error_fn = online_model.error_fn("DQNModel", loss)
+    self._epsilon = _Epsilon(*epsilon, exploration_fraction)
+
+  def create_network(self) -> dict[str, Any]:
+    """Returns the network that is trained, and the target network."""
+    count = self.signature.num_actions
+    assert count is not None
+    network = {
+      name: layers.QNetwork(
+        self.create_encoder(), self._hidden_sizes, count, self._is_dueling
+      )
+      for name in ("online", "target")
+    }
+    network["target"].trainable = False
+    return network
+
+  def inference_network_fn(
+    self, features: SpecStructure, labels: SpecStructure | None, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Values all actions."""
+    return {"q_predicted": self.network["online"](self.observations(features))}
+
+  def model_train_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> Loss:
+    """Returns the error against the value of the best next action."""
+    following = self.next_observations(labels)
+    values = self.network["target"](following)
+    chooser = self.network["online"](following) if self._is_double else values
+    best = tf.argmax(chooser, axis=1)
+    target = self.target(labels, tf.gather(values, best, batch_dims=1))
+    action = labels.action - self.signature.first_action
+    value = tf.gather(inference_outputs["q_predicted"], action, batch_dims=1)
+    loss = online_model.weighted_mean(labels, self._error_fn(value - target))
+    scalars = {"q": tf.reduce_mean(value), "q_target": tf.reduce_mean(target)}
+    return loss, scalars, self.examples(labels, value - target)
+
+  def create_export_outputs_fn(
+    self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Adds the action."""
+    values = tf.cast(inference_outputs["q_predicted"], tf.float32)
+    action = tf.argmax(values, axis=1) + self.signature.first_action
+    return {"q_predicted": values, "inference_output": action}
+
+  def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:
+    """Chooses any action with the probability epsilon, otherwise the best."""
+    is_random, action = rng.random() < self._epsilon(done), rng.integers(len(output))
+    chosen = action if is_random else np.argmax(output)
+    return np.int64(chosen + self.signature.first_action)
+
+
+@gin.configurable
+class QTOptModel(OnlineModel):
+  """QT-Opt (Kalashnikov et al., 2018): Q-learning of continuous actions by search.
+
+  The action is the best that the cross-entropy method finds. The target is the lesser
+  value of two networks: one follows the trained network slowly, the other is that one
+  of some thousand steps ago. The search of an export draws the same numbers each time.
+  """
+
+  target_networks: Mapping[str, str] = {"target": "online"}
+
+  def __init__(
+    self,
+    signature: EnvSignature,
+    search: policies.CrossEntropySearch | None = None,
+    lag_steps: int = 1000,
+    loss: str = "squared",
+    epsilon: tuple[float, float] = (0.2, 0.2),
+    exploration_fraction: float = 1.0,
+    noise: float = 0.1,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      signature: of the environment.
+      search: rounds, samples and elites; its bounds are those of the actions.
+      lag_steps: train steps after which the lagged network becomes the target network.
+      loss: 'squared' or 'huber'.
+      epsilon: the first and the last probability of a random action.
+      exploration_fraction: the part of the environment steps in which it falls.
+      noise: standard deviation of what is added to other actions, of half their range.
+      **kwargs: of `OnlineModel`.
+    Raises:
+      SpecError: the actions are discrete, or an option is out of range.
+    """
+    super().__init__(signature, **kwargs)
+    search = search or policies.CrossEntropySearch(2, 64, 6)
+    self._search = dataclasses.replace(search, mean=0.0, low=-1.0, high=1.0)
+    self._lag_steps = errors.check_count("QTOptModel", "lag_steps", lag_steps)
+    self._error_fn = online_model.error_fn("QTOptModel", loss)
+    self._epsilon, self._noise = _Epsilon(*epsilon, exploration_fraction), noise
+
+  def create_network(self) -> dict[str, Any]:
+    """Returns the critic that is trained, the target, and the lagged one."""
+    network: dict[str, Any] = {}
+    for name in ("online", "target", "lagged"):
+      network[name] = {
+        "encoder": self.create_encoder(),
+        "value": layers.MLP(self._hidden_sizes, 1, normalizer=None),
+      }
+      for each in network[name].values():
+        each.trainable = name == "online"
+    return network
+
+  def build(self) -> None:
+    """Creates the network; the other networks begin as copies."""
+    is_new = not self.is_built
+    super().build()
+    if is_new:
+      self._update_lagged()
+
+  def inference_network_fn(
+    self, features: SpecStructure, labels: SpecStructure | None, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Values the actions of the labels; without labels, searches for the best."""
+    observations = self.observations(features)
+    if labels is not None and mode != ModeKeys.INFER:
+      actions = self.signature.normalize(labels.action)[:, tf.newaxis]
+      encoded = self.network["online"]["encoder"](observations)
+      return {"q_predicted": self._values("online", encoded, actions)[:, 0]}
+    first = next(iter(observations.values()))
+    seeds = tf.zeros([tf.shape(first)[0], 2], tf.int32)
+    action, value = self._best("online", observations, seeds)
+    return {
+      "inference_output": self.signature.unnormalize(action),
+      "q_predicted": value,
+    }
+
+  def model_train_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> Loss:
+    """Returns the error against the value of the best next action that is found."""
+    following = self.next_observations(labels)
+    number = tf.range(tf.shape(labels.reward)[0])
+    step = tf.fill(tf.shape(number), tf.cast(self.global_step, tf.int32))
+    best, found = self._best("target", following, tf.stack([number, step], axis=1))
+    encoded = self.network["lagged"]["encoder"](following)
+    before = self._values("lagged", encoded, best[:, tf.newaxis])[:, 0]
+    target = self.target(labels, tf.minimum(found, before))
+    value = inference_outputs["q_predicted"]
+    loss = online_model.weighted_mean(labels, self._error_fn(value - target))
+    scalars = {"q": tf.reduce_mean(value), "q_target": tf.reduce_mean(target)}
+    return loss, scalars, self.examples(labels, value - target)
+
+  def after_train_step(self) -> None:
+    """Moves the target network, and now and then the lagged one."""
+    super().after_train_step()
+    is_due = tf.equal((self.global_step + 1) % self._lag_steps, 0)
+    tf.cond(is_due, self._update_lagged, lambda: None)
+
+  def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:
+    """Chooses any action with the probability epsilon, otherwise adds noise."""
+    if rng.random() < self._epsilon(done):
+      return self.signature.random_action(rng)
+    return noisy(self.signature, output, self._noise, rng)
+
+  def _update_lagged(self) -> None:
+    online_model.models.update_target_network(
+      self.network["lagged"], self.network["target"]
+    )
+
+  def _values(self, name: str, encoded: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Values several actions, [B, N, A], in each encoded state, [B, D]; [B, N]."""
+    count = actions.shape[1]
+    states = tf.repeat(encoded[:, tf.newaxis], count, axis=1)
+    joined = tf.concat([states, tf.cast(actions, states.dtype)], axis=-1)
+    return tf.cast(self.network[name]["value"](joined)[..., 0], tf.float32)
+
+  def _best(
+    self, name: str, observations: dict[str, tf.Tensor], seeds: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    encoded = self.network[name]["encoder"](observations)
+    spec = ExtendedTensorSpec((self.signature.action_size,), tf.float32)
+    best, value = self._search.maximize(
+      lambda actions: self._values(name, encoded, actions["action"]),
+      TensorSpecStruct(action=spec),
+      seeds,
+    )
+    return best["action"], value
+
+
+def noisy(
+  signature: EnvSignature, action: np.ndarray, noise: float, rng: np.random.Generator
+) -> np.ndarray:
+  """Adds normal noise to an action, and clips it to the bounds.
+
+  Args:
+    signature: of the environment.
+    action: of the environment.
+    noise: standard deviation, of half the range of the actions.
+    rng: what is random.
+  """
+  assert signature.low is not None and signature.high is not None
+  scale = noise * (signature.high - signature.low) / 2
+  kicked = action + scale * rng.standard_normal(action.shape)
+  return kicked.clip(signature.low, signature.high).astype(np.float32)

@@ -1,0 +1,355 @@
+"""Policies that learn in an environment: exact targets, resume, exports, errors."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import actors, cli, errors, policies, replay, zoo
+from t2r_seq.zoo import online
+from t2r_seq.zoo.spaces import make_env
+
+gymnasium = pytest.importorskip("gymnasium")
+
+
+class Chain(gymnasium.Env):
+  """Five cells; the left end gives 0.1, the right end 1; both are terminal."""
+
+  num_cells, gamma = 5, 0.9
+  observation_space = gymnasium.spaces.Discrete(5)
+  action_space = gymnasium.spaces.Discrete(2)
+
+  def __init__(self, max_steps=20):
+    self._max_steps = max_steps
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self.cell, self.t = int(self.np_random.integers(1, 4)), 0
+    return self.cell, {}
+
+  def step(self, action):
+    self.cell, self.t = self.cell + (1 if action else -1), self.t + 1
+    reward = {0: 0.1, 4: 1.0}.get(self.cell, 0.0)
+    return self.cell, reward, self.cell in (0, 4), self.t == self._max_steps, {}
+
+
+def chain_values():
+  """Returns the values of actions in the cells 1 to 3, by value iteration."""
+  values = np.zeros((5, 2))
+  for _ in range(200):
+    for cell in (1, 2, 3):
+      for action, after in ((0, cell - 1), (1, cell + 1)):
+        reward = {0: 0.1, 4: 1.0}.get(after, 0.0)
+        is_end = after in (0, 4)
+        values[cell, action] = reward + Chain.gamma * values[after].max() * (not is_end)
+  return values[1:4]
+
+
+class Point(gymnasium.Env):
+  """A point on a line, pushed by an action in [-2, 6], and an image of it."""
+
+  observation_space = gymnasium.spaces.Dict(
+    {
+      "pos": gymnasium.spaces.Box(-9, 9, (2,), np.float64),
+      "image": gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8),
+    }
+  )
+  action_space = gymnasium.spaces.Box(-2, 6, (1,), np.float32)
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self.pos, self.t = self.np_random.uniform(-1, 1, 2), 0
+    return self._see(), {}
+
+  def step(self, action):
+    assert self.action_space.contains(action), action
+    return self._push(action - 2)
+
+  def _push(self, push):
+    self.t += 1
+    self.pos = np.clip(self.pos + 0.1 * push, -9, 9)
+    return self._see(), -float(np.abs(self.pos[0])), False, self.t == 8, {}
+
+  def _see(self):
+    image = np.full((8, 8, 1), int(abs(self.pos[0]) * 20), np.uint8)
+    return {"pos": self.pos.copy(), "image": image}
+
+
+class Pixels(Point):
+  """The same with three actions, the first of which is 4."""
+
+  action_space = gymnasium.spaces.Discrete(3, start=4)
+
+  def step(self, action):
+    assert self.action_space.contains(action), action
+    return self._push(action - 5)
+
+
+SCHEDULE = zoo.OnlineSchedule(
+  num_steps=60,
+  learning_starts=12,
+  steps_per_round=4,
+  updates_per_round=2,
+  num_evaluations=2,
+  eval_episodes=2,
+)
+SMALL = {"hidden_sizes": (8,), "num_frames": 2}
+MODELS = {
+  "dqn": (functools.partial(zoo.DQNModel, is_dueling=True, n_step=2, **SMALL), Pixels),
+  "sac": (functools.partial(zoo.SACModel, **SMALL), Point),
+  "td3": (functools.partial(zoo.TD3Model, **SMALL), Point),
+  "qtopt": (functools.partial(zoo.QTOptModel, lag_steps=3, **SMALL), Point),
+}
+
+
+def train(name, folder, schedule=SCHEDULE, **kwargs):
+  model_class, env = MODELS[name]
+  return zoo.train_online(
+    model_class,
+    env,
+    str(folder),
+    schedule,
+    batch_size=8,
+    replay_steps=200,
+    show_progress=False,
+    **kwargs,
+  )
+
+
+def weights(folder, step):
+  reader = tf.train.load_checkpoint(f"{folder}/model.ckpt-{step}")
+  names = reader.get_variable_to_shape_map()
+  return {n: reader.get_tensor(n) for n in names if n.startswith(("model", "optim"))}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_policy_trains_resumes_and_exports(name, tmp_path, monkeypatch):
+  whole = train(name, tmp_path / "whole", sampler=replay.Prioritized(0.6))
+  assert whole["global_step"] == 24 and np.isfinite(whole[online.METRIC])
+  # A run that dies after its first checkpoint, and is started again.
+  monkeypatch.setattr(online.Collector, "collect", die_at(14))
+  with pytest.raises(RuntimeError, match="the power went"):
+    train(name, tmp_path / "again", sampler=replay.Prioritized(0.6))
+  monkeypatch.undo()
+  assert train(name, tmp_path / "again", sampler=replay.Prioritized(0.6)) == whole
+  want, got = (weights(tmp_path / run, 24) for run in ("whole", "again"))
+  assert want.keys() == got.keys() and len(want) > 4
+  for path, value in want.items():
+    np.testing.assert_array_equal(got[path], value, err_msg=path)
+  # The export gives actions of the environment, as SavedModel and in LiteRT.
+  export = tmp_path / "whole/export/best"
+  policy = policies.RegressionPolicy(policies.ExportedSavedModelPredictor(str(export)))
+  metrics = actors.run_env(MODELS[name][1], policy, num_episodes=2, seed=3)
+  assert metrics["num_steps"] == 16
+  assert cli.main(["export", "--lite", str(export), str(tmp_path / "robot")]) == 0
+
+
+def die_at(update):
+  collect = online.Collector.collect
+
+  def die(self, num_steps, done):
+    if done == update:
+      raise RuntimeError("the power went")
+    return collect(self, num_steps, done)
+
+  return die
+
+
+def test_same_seed_same_run_in_several_environments(tmp_path):
+  schedule = zoo.OnlineSchedule(40, 12, 4, 1, num_envs=2, num_evaluations=1)
+  first, second, other = (
+    train("sac", tmp_path / str(run), schedule, seed=seed)
+    for run, seed in enumerate((5, 5, 6))
+  )
+  assert first == second and first != other
+
+
+def test_dqn_learns_the_values_of_a_small_mdp(tmp_path):
+  """Q-learning comes to value iteration: targets, terminals, time limits."""
+  model_class = functools.partial(
+    zoo.DQNModel,
+    gamma=Chain.gamma,
+    hidden_sizes=(),
+    loss="squared",
+    target_rate=0.1,
+    epsilon=(1.0, 1.0),
+    create_optimizer_fn=lambda: tf.keras.optimizers.Adam(0.03),
+  )
+  made = []
+
+  def create(signature):
+    made.append(model_class(signature))
+    return made[0]
+
+  # A time limit of two steps is no terminal: it must not change the values.
+  zoo.train_online(
+    create,
+    functools.partial(Chain, max_steps=2),
+    str(tmp_path),
+    zoo.OnlineSchedule(1500, 500, 1, 1, num_evaluations=1),
+    batch_size=32,
+    show_progress=False,
+  )
+  cells = {"observation": np.array([[1], [2], [3]])}
+  values = made[0].network["online"](cells).numpy()
+  np.testing.assert_allclose(values, chain_values(), atol=0.02)
+
+
+def test_collection_keeps_its_ratio_and_acts_by_the_newest_weights(tmp_path):
+  seen = []
+
+  class Watched(zoo.DQNModel):
+    def explore(self, output, rng, done):
+      seen.append((int(self.global_step), output.copy()))
+      return super().explore(output, rng, done)
+
+  made = []
+
+  def create(signature):
+    made.append(Watched(signature, hidden_sizes=(4,)))
+    return made[0]
+
+  schedule = zoo.OnlineSchedule(100, 20, 4, 2, num_evaluations=1, eval_episodes=1)
+  zoo.train_online(
+    create, Chain, str(tmp_path), schedule, batch_size=8, show_progress=False
+  )
+  # Four environment steps for two train steps, after the first random ones.
+  steps = [step for step, _ in seen]
+  assert steps == [2 * (number // 4) for number in range(80)]
+  # The same state is valued in another way after each round.
+  assert len({output.tobytes() for _, output in seen}) > 20
+
+
+def test_target_networks_begin_as_exact_copies():
+  env = Point()
+  model = zoo.TD3Model(zoo.EnvSignature.of(env), hidden_sizes=(8,))
+  model.build()
+  named = model.named_variables
+  targets = [name for name in named if name.startswith("target_")]
+  assert len(targets) == 3 * len([n for n in targets if "target_actor" in n])
+  for name in targets:
+    source = named[name.removeprefix("target_")]
+    np.testing.assert_array_equal(named[name].numpy(), source.numpy(), err_msg=name)
+
+
+def test_td3_updates_its_actor_every_second_step(tmp_path):
+  schedule = zoo.OnlineSchedule(16, 13, 1, 1, num_evaluations=3, eval_episodes=1)
+  train("td3", tmp_path, schedule)
+  first, second, third = (weights(tmp_path, step) for step in (1, 2, 3))
+  for name in (n for n in first if n.startswith("model/actor")):
+    assert not np.array_equal(first[name], second[name]), name
+    np.testing.assert_array_equal(second[name], third[name])
+  critic = next(n for n in first if n.startswith("model/critic_0") and "kernel" in n)
+  assert not np.array_equal(second[critic], third[critic])
+
+
+def test_sac_log_probabilities_match_a_numerical_density():
+  model = zoo.SACModel(zoo.EnvSignature.of(Point()), hidden_sizes=(8,))
+  distribution = tf.constant([[0.3, -0.5]] * 4000)
+  action, log_prob = model._sample(distribution, 0)
+  edges = np.linspace(-1, 1, 21)
+  count, _ = np.histogram(action.numpy(), edges)
+  middle = np.digitize(action.numpy()[:, 0], edges) - 1
+  density = count / 4000 / 0.1
+  for cell in np.flatnonzero(count > 250):
+    mean = np.exp(log_prob.numpy()[middle == cell]).mean()
+    np.testing.assert_allclose(mean, density[cell], rtol=0.15)
+
+
+class Tuples(Chain):
+  observation_space = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)])
+
+
+class Unbounded(Point):
+  action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+ERRORS = {
+  "continuous actions": (
+    "dqn",
+    Point,
+    "DQNModel: action_space: expected Discrete, got Box. Train sac, td3 or qtopt",
+  ),
+  "discrete actions": (
+    "sac",
+    Chain,
+    "SACModel: action_space: expected Box, got Discrete. Train dqn",
+  ),
+  "observations": (
+    "dqn",
+    Tuples,
+    "Tuples: observation: expected an observation of Box",
+  ),
+  "no bounds": ("sac", Unbounded, "action_space: expected finite bounds, got Box"),
+  "unknown environment": (
+    "dqn",
+    "CartPoel-v1",
+    "expected the name of a registered environment, got 'CartPoel-v1'",
+  ),
+  "an environment that was made": ("dqn", Chain(), "a function that makes an env"),
+}
+
+
+@pytest.mark.parametrize(("name", "env", "want"), ERRORS.values(), ids=ERRORS)
+def test_bad_environment_is_an_error_before_training(name, env, want, tmp_path):
+  with pytest.raises(errors.SpecError, match=want):
+    zoo.train_online(MODELS[name][0], env, str(tmp_path / "run"), SCHEDULE)
+  assert not (tmp_path / "run").exists()
+
+
+def test_missing_packages_are_named(monkeypatch):
+  monkeypatch.setitem(sys.modules, "gymnasium", None)
+  with pytest.raises(ImportError, match=r"t2r_seq\[envs\]"):
+    make_env("CartPole-v1")
+  monkeypatch.undo()
+  with pytest.raises(ImportError, match="no_such_package"):
+    make_env("no_such_package:Env-v0")
+
+
+def test_checkpoint_of_another_architecture_is_an_error(tmp_path):
+  train("sac", tmp_path)
+  with pytest.raises(errors.SpecError, match="checkpoint"):
+    train("td3", tmp_path)
+
+
+BAD_SCHEDULES = {
+  "nothing to train": ({"num_steps": 10, "learning_starts": 10}, "num_steps: expected"),
+  "uneven rounds": ({"steps_per_round": 3, "num_envs": 2}, "a multiple of num_envs, 2"),
+  "no update": ({"updates_per_round": 0}, "updates_per_round"),
+}
+
+
+@pytest.mark.parametrize(("fields", "want"), BAD_SCHEDULES.values(), ids=BAD_SCHEDULES)
+def test_bad_schedules(fields, want):
+  with pytest.raises(errors.SpecError, match=want):
+    zoo.OnlineSchedule(**fields)
+
+
+def test_command_trains_and_prints_its_config(tmp_path, capsys):
+  def run(*argv):
+    gin.clear_config()
+    status = cli.main(["train", *map(str, argv)])
+    return status, *capsys.readouterr()
+
+  argv = ["--policy", "dqn", "--size", "tiny", "--env", "CartPole-v1"]
+  fast = ["--gin_bindings", "OnlineSchedule.num_evaluations = 1", "BATCH_SIZE = 4"]
+  fast += ["OnlineSchedule.eval_episodes = 2"]
+  run_dir = tmp_path / "run"
+  status, out, err = run(*argv, "--model_dir", run_dir, "--steps", 520, *fast)
+  assert status == 0, err
+  assert "Trained to step 20: closed_loop/reward" in out.replace("num_steps", "reward")
+  assert f"next: t2r_seq evaluate {run_dir}/export/best --env CartPole-v1" in err
+  status, out, _ = run(*argv, "--print_config")
+  assert status == 0 and "DQNModel.n_step = 3" in out and "\ninclude " not in out
+  status, _, err = run("--policy", "dqn", "--model_dir", run_dir)
+  assert status != 0 and "needs --env" in err
+  status, _, err = run(
+    "--policy", "mlp", "--env", "CartPole-v1", "--model_dir", run_dir
+  )
+  assert status != 0 and "expected a data set: --dataset PATH" in err
+  gin.clear_config()
