@@ -44,7 +44,7 @@ class OnlineSchedule:
 
   A round is `steps_per_round` environment steps and then `updates_per_round` train
   steps, by the weights of the moment and in one thread: the same seed gives the same
-  run. Steps count over all environments.
+  run, but for the order in which threads of an op add up. Steps count over all environments.
 
   Attributes:
     num_steps: environment steps of the training.

@@ -120,7 +120,7 @@ def test_an_environment_without_success_has_no_success_rate(tmp_path):
   result = _train(tmp_path, callback, create_exporters_fn=None)
   assert "closed_loop/reward" in result and "closed_loop/success_rate" not in result
   exporters = lambda: [training.BestExporter(metric="closed_loop/success_rate")]  # noqa: E731
-  with pytest.raises(errors.SpecError, match=r"metric: expected one of 'closed_loop/"):
+  with pytest.raises(errors.SpecError, match=r"metric: expected one of \[closed_loop/"):
     _train(tmp_path / "again", callback, create_exporters_fn=exporters)
 
 

@@ -136,11 +136,13 @@ def test_policy_trains_resumes_and_exports(name, tmp_path, monkeypatch):
   with pytest.raises(RuntimeError, match="the power went"):
     train(name, tmp_path / "again", sampler=replay.Prioritized(0.6))
   monkeypatch.undo()
-  assert train(name, tmp_path / "again", sampler=replay.Prioritized(0.6)) == whole
+  again = train(name, tmp_path / "again", sampler=replay.Prioritized(0.6))
+  # Equal but for the order in which threads add up.
+  assert again == pytest.approx(whole, rel=1e-4)
   want, got = (weights(tmp_path / run, 24) for run in ("whole", "again"))
   assert want.keys() == got.keys() and len(want) > 4
   for path, value in want.items():
-    np.testing.assert_array_equal(got[path], value, err_msg=path)
+    np.testing.assert_allclose(got[path], value, rtol=1e-3, atol=1e-5, err_msg=path)
   # The export gives actions of the environment, as SavedModel and in LiteRT.
   export = tmp_path / "whole/export/best"
   policy = policies.RegressionPolicy(policies.ExportedSavedModelPredictor(str(export)))
@@ -166,7 +168,8 @@ def test_same_seed_same_run_in_several_environments(tmp_path):
     train("sac", tmp_path / str(run), schedule, seed=seed)
     for run, seed in enumerate((5, 5, 6))
   )
-  assert first == second and first != other
+  assert first == pytest.approx(second, rel=1e-4)
+  assert first != pytest.approx(other, rel=1e-2)
 
 
 def test_dqn_learns_the_values_of_a_small_mdp(tmp_path):
