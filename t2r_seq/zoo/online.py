@@ -43,8 +43,9 @@ class OnlineSchedule:
   """How many steps an online training takes, and in which proportion.
 
   A round is `steps_per_round` environment steps and then `updates_per_round` train
-  steps, by the weights of the moment and in one thread: the same seed gives the same
-  run, but for the order in which threads of an op add up. Steps count over all environments.
+  steps, by the weights of the moment and in one thread. The same seed gives the same
+  run, but for the order in which threads of an op add up. Steps count over all
+  environments.
 
   Attributes:
     num_steps: environment steps of the training.
