@@ -71,10 +71,9 @@ class StackEncoder(CompositeLayer):
 
 def _image_tower(shape: Sequence[int], features: int) -> tf.keras.Sequential:
   conv = tf.keras.layers.Conv2D
+  sizes: tuple[tuple[int, int, int], ...] = ((16, 3, 1),)
   if min(shape[:2]) >= _SMALLEST_NATURE_IMAGE:
     sizes = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-  else:
-    sizes = ((16, 3, 1),)
   return tf.keras.Sequential(
     [
       *(conv(*size, activation="relu") for size in sizes),

@@ -212,7 +212,7 @@ class Collector(training.Callback):
 
   def after_log(self, run: training.Run, scalars: Mapping[str, float]) -> None:
     """Writes the mean return of the episodes that ended since the last time."""
-    shown = {"collect/num_steps": self._policy.num_steps}
+    shown: dict[str, float] = {"collect/num_steps": self._policy.num_steps}
     if self._ended:
       shown["collect/episode_reward"] = float(np.mean(self._ended))
       self._ended.clear()
