@@ -139,5 +139,5 @@ def _load(work: Work, epochs: int | None, **options: Any) -> tf.data.Dataset:
   ).dataset()
 
 
-def _n_step(work: TransitionWork) -> transitions.Transitions:
+def _n_step(work: TransitionWork) -> transitions.loading.Transitions:
   return transitions.load_transitions(work.store_path).n_step(work.n, work.gamma)

@@ -339,7 +339,7 @@ class ReplaySink(EpisodeSink):
 
   def __init__(
     self,
-    replay: replay_lib.Replay = gin.REQUIRED,
+    replay: replay_lib.replay.Replay = gin.REQUIRED,
     step_to_features_fn: StepToFeaturesFn | None = None,
     with_last_observation: bool | None = None,
   ) -> None:
@@ -425,7 +425,7 @@ class ReplaySink(EpisodeSink):
     self._running.clear()
 
 
-def _lacks_last_transition(replay: replay_lib.Replay) -> bool:
+def _lacks_last_transition(replay: replay_lib.replay.Replay) -> bool:
   """Whether it takes one more step to have the window of an episode's last action."""
   ahead = [
     path

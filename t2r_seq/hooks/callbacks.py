@@ -175,7 +175,7 @@ class PriorityUpdate(training.Callback):
 
   def __init__(
     self,
-    replay: replay_lib.Replay | replay_lib.ReplayInputGenerator,
+    replay: replay_lib.replay.Replay | replay_lib.ReplayInputGenerator,
     output: str = "td_error",
     key: str = "sample/key",
     epsilon: float = 1e-6,

@@ -457,7 +457,7 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
 
   def __init__(
     self,
-    replays: Sequence[replay.Replay] = gin.REQUIRED,
+    replays: Sequence[replay.replay.Replay] = gin.REQUIRED,
     batch_size: int = 32,
     num_condition_samples_per_task: int = 1,
     num_inference_samples_per_task: int = 1,

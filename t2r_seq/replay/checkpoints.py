@@ -36,7 +36,7 @@ _UNFINISHED = re.compile(r"\.checkpoint-\d{8,}\.[0-9a-f]{32}\.tmp")
 _FORMAT, _VERSION, _HEADER = "t2r_seq.replay.checkpoint", 1, "header"
 # Steps are copied out of the ring, and into it, in blocks of this size.
 _BLOCK_BYTES = 1 << 24
-# Of what a checkpoint says a buffer has to have in common with the one that was saved.
+# Names in the identity of a saved buffer.
 NUM_SLOTS, ANCHORS = "steps for each writer", "the windows' anchors"
 
 
@@ -45,21 +45,20 @@ def save(
 ) -> str:
   """Saves a buffer; writers and samplers wait meanwhile, as at a Reverb server.
 
-  A process that is killed at any moment leaves the former checkpoints as they were,
-  and perhaps the beginning of one that nobody takes for a checkpoint; the next one
-  removes it.
+  A process that is killed at any moment leaves the former checkpoints, and perhaps an
+  unfinished folder of another name, which the next one removes.
 
   Args:
     table: of the buffer.
     columns: of a step and of an episode.
-    identity: JSON values that a buffer must have to be restored from this.
-    folder: of checkpoints; it is made if there is none.
-    keep: how many whole ones to keep.
+    identity: JSON values that a buffer must have to restore this.
+    folder: of checkpoints; it is created if it is missing.
+    keep: number of whole ones to keep.
   Returns:
     The path of the checkpoint.
   Raises:
     ReplayError: the buffer is closed, or another one is being saved there.
-    OSError: the disk is full or failed; the former checkpoints are as they were.
+    OSError: the disk is full or failed; the former checkpoints are kept.
   """
 
   def refusal(holder: str) -> Exception:
@@ -82,7 +81,7 @@ def save(
         table.check_open("checkpoint")
         _write_episodes(table, columns, os.path.join(place, _EPISODES))
         _write_state(place, table, identity)
-      # Former ones, of which damaged ones are found out, keep nobody waiting.
+      # Reading the former ones needs no lock.
       num_whole = 1
       for name in former:
         old = os.path.join(folder, name)
@@ -100,13 +99,13 @@ def save(
 def restore(
   table: Table, identity: dict[str, Any], path: str, free_lanes: Container[int]
 ) -> str:
-  """Restores a buffer that nothing has been appended to.
+  """Restores a buffer without steps from the newest whole checkpoint at a path.
 
   Args:
     table: of the buffer.
-    identity: JSON values that the buffer was saved with, if it is of this kind.
-    path: of a checkpoint, or of a folder of them: then it is the newest whole one.
-    free_lanes: that no writer has; one who asks for them ends what goes on there.
+    identity: JSON values of the buffer, which must equal the saved ones.
+    path: of a checkpoint, or of a folder of them.
+    free_lanes: lanes without a writer, which ends the saved episode when it is opened.
   Returns:
     The path of the checkpoint.
   Raises:
@@ -136,17 +135,15 @@ def restore(
 def export(
   table: Table, columns: Columns, path: str, describe: Callable[[list[int]], Any]
 ) -> int:
-  """Writes the episodes that are held to a new store, each step once.
+  """Writes the episodes of a buffer to a new store; returns how many they are.
 
   Args:
     table: of the buffer.
     columns: of a step and of an episode.
     path: of the store.
-    describe: gives the store's metadata, called with the steps of each episode.
-  Returns:
-    The number of episodes.
+    describe: returns the store's metadata from the lengths of the episodes.
   Raises:
-    StoreError: there is something at the path already.
+    StoreError: the path is in use.
     OSError: the disk is full or failed; nothing is left of the store.
   """
   is_free = not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path))
@@ -161,18 +158,14 @@ def export(
 
 
 def load_store(table: Table, columns: Columns, path: str) -> None:
-  """Appends the last episodes of a store, as many as there is room for.
+  """Appends the last episodes of a store that fit.
 
-  Where n-step transitions are to be read and the store has the observation after the
-  last row, as `final_observations`, it becomes one more row, as of the actors' sinks.
+  For n-step transitions, the observation after the last row, such as
+  `final_observations`, becomes one more row.
 
-  Args:
-    table: of a new buffer.
-    columns: of a step and of an episode.
-    path: of the store.
   Raises:
     StoreError: there is no such store.
-    SpecError: it lacks what the columns need; every path is named.
+    SpecError: it lacks columns; every path is named.
   """
   store = EpisodeStore(os.path.abspath(path))
   sources = _find_sources(store, columns)
@@ -205,7 +198,7 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
 
 @contextlib.contextmanager
 def _nothing_waits(table: Table) -> Iterator[None]:
-  """Counts inserts, but lets none wait: nobody is there for whom they could."""
+  """Counts inserts, but lets none wait: nobody samples yet."""
   limiter = table.limiter
   table.limiter = make_rate_limiter(options.MinSize(), table.lock)
   try:
@@ -219,9 +212,9 @@ def _nothing_waits(table: Table) -> Iterator[None]:
 def _find_finals(
   store: EpisodeStore, sources: dict[str, str], reader: windows.WindowReader
 ) -> dict[str, str]:
-  """Returns what the store has after its last rows, by path of the buffer.
+  """Returns the store's column of the value after the last row, by path of the buffer.
 
-  It is empty unless all observations that transitions read one step later have it.
+  Empty unless all observations that transitions read one step later have one.
   """
   joining = reader.joining
   if joining is None or not joining.keeps_terminal:
@@ -241,7 +234,7 @@ def _find_finals(
 def _final_row(
   episode: Any, sources: dict[str, str], columns: Columns, finals: dict[str, str]
 ) -> list[Any]:
-  """Returns the values of a row that has the last observation, and zeros otherwise."""
+  """Returns the values of a row: the last observation, and zeros."""
   row = []
   for path, of in sources.items():
     column = columns[path]
@@ -293,7 +286,7 @@ def _explain(error: OSError, folder: str) -> OSError:
   former = "There is no former checkpoint."
   if published:
     former = f"The former checkpoint, {published[0]}, is kept."
-  # What it says itself is of a file in a folder that is gone by now.
+  # Its own message names a temporary file.
   reason = os.strerror(error.errno) if error.errno else str(error)
   return OSError(
     error.errno,
@@ -312,13 +305,7 @@ class _Episode(NamedTuple):
 
 
 def _held_episodes(counts: np.ndarray, all_ends: Any, num_slots: int) -> list[_Episode]:
-  """Lists the episodes of which a step is held, by writer, the oldest first.
-
-  Args:
-    counts: steps of each writer so far.
-    all_ends: of each writer, where its episodes ended.
-    num_slots: steps of each writer that are held.
-  """
+  """Lists the episodes with steps in the ring, by writer, the oldest first."""
   found = []
   for lane, (count, ends) in enumerate(zip(counts.tolist(), all_ends, strict=True)):
     first = max(0, count - num_slots)
@@ -335,7 +322,7 @@ def _write_episodes(
   path: str,
   describe: Callable[[list[int]], Any] | None = None,
 ) -> int:
-  """Writes the episodes that are held to a store; returns how many they are."""
+  """Writes the episodes in the ring to a store; returns how many they are."""
   lanes, contexts = table.lanes, table.contexts
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
   episodes = _held_episodes(lanes.counts, lanes.ends, lanes.num_slots)
@@ -361,7 +348,7 @@ def _write_episodes(
 def _read_episode(
   table: Table, episode: _Episode, values: Mapping[str, np.ndarray]
 ) -> None:
-  """Puts an episode into the rows that it had."""
+  """Writes an episode to the rows that it had."""
   contexts = table.contexts
   if contexts:
     contexts.begin(episode.lane, {path: values[path][()] for path in contexts.columns})
@@ -384,7 +371,7 @@ def _blocks(table: Table, episode: _Episode) -> Iterator[np.ndarray]:
 
 
 def _write_state(folder: str, table: Table, identity: dict[str, Any]) -> None:
-  """Writes all but the steps and the features of episodes."""
+  """Writes everything but the steps and the features of episodes."""
   limiter, lanes = table.limiter, table.lanes
   values = {
     "identity": identity,
@@ -418,7 +405,7 @@ def _write_state(folder: str, table: Table, identity: dict[str, Any]) -> None:
 
 
 def _read_state(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-  """Reads what `_write_state` wrote; raises ReplayError where it is damaged."""
+  """Reads the output of `_write_state`; raises ReplayError if it is damaged."""
   place = os.path.join(folder, _STATE)
   try:
     # The checksums of the parts of a zip file are compared as they are read.
@@ -459,7 +446,7 @@ def _load_lanes(lanes: Lanes, arrays: Mapping[str, np.ndarray]) -> None:
 def _load_items(
   table: Table, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-  """Sets everything else; items go if there are more than there may be now."""
+  """Sets everything else, and removes items beyond `max_size`."""
   limiter = table.limiter
   limiter.num_inserts = values["num_inserts"]
   limiter.num_samples = values["num_samples"]
@@ -485,11 +472,7 @@ class _Saved(NamedTuple):
 
 
 def _newest_whole(path: str) -> _Saved:
-  """Reads the newest checkpoint that is not damaged; says which ones are.
-
-  Raises:
-    ReplayError: there is none; all damaged ones are named.
-  """
+  """Reads the newest whole checkpoint; logs, or raises, the damaged ones."""
   damaged: list[errors.ReplayError] = []
   for checkpoint in _find(path):
     try:
@@ -532,11 +515,7 @@ def _is_whole(checkpoint: str) -> bool:
 
 
 def _read(checkpoint: str) -> _Saved:
-  """Reads a checkpoint, and compares its bytes with their checksums.
-
-  Raises:
-    ReplayError: it is damaged.
-  """
+  """Reads a checkpoint; raises ReplayError if its checksums do not match."""
   values, arrays = _read_state(checkpoint)
   try:
     store = EpisodeStore(os.path.join(checkpoint, _EPISODES))
@@ -567,7 +546,7 @@ def _read(checkpoint: str) -> _Saved:
 def _check_identity(
   checkpoint: str, want: Mapping[str, Any], got: Mapping[str, Any]
 ) -> None:
-  """Raises ReplayError with all that a buffer has otherwise than the saved one."""
+  """Raises ReplayError with all differences of a buffer from the saved one."""
   hint = "They follow from padding, sequence_length, stride, shift and n_step."
   found = [
     errors.Mismatch(

@@ -1,7 +1,6 @@
-"""How a replay samples, removes and paces: options and the checks of arguments.
+"""How a replay samples, removes and paces items, for either engine.
 
-The same options go to either engine. What they choose between are items: an item is
-the window of one anchor. All are gin-configurable.
+An item is the window of one anchor.
 """
 
 from __future__ import annotations
@@ -24,25 +23,19 @@ from t2r_seq import errors
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-  """Every item with the same probability."""
+  """Samples every item with the same probability."""
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Fifo:
-  """The oldest item: it came in first. A queue, as a sampler with one sample each."""
-
-
-@gin.configurable
-@dataclasses.dataclass(frozen=True)
-class Lifo:
-  """The newest item: it came in last."""
+  """Chooses the oldest item; as a sampler with one sample each, a queue."""
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Prioritized:
-  """An item with priority p with probability p^priority_exponent / sum of all.
+  """Samples an item of priority p with probability p^priority_exponent / sum of all.
 
   Prioritized experience replay (Schaul et al. 2016). Items of priority 0 are not
   sampled as long as there are others.
@@ -56,18 +49,6 @@ class Prioritized:
   def __post_init__(self) -> None:
     """Raises SpecError unless the exponent is a finite number of at least 0."""
     _check_number("Prioritized", "priority_exponent", self.priority_exponent, 0)
-
-
-@gin.configurable
-@dataclasses.dataclass(frozen=True)
-class MaxHeap:
-  """The highest priority; of equal ones, the one inserted or updated first."""
-
-
-@gin.configurable
-@dataclasses.dataclass(frozen=True)
-class MinHeap:
-  """The lowest priority; of equal ones, the one inserted or updated first."""
 
 
 @gin.configurable
@@ -92,9 +73,9 @@ class SampleToInsertRatio:
   """Keeps samples at a number for each insert, within a buffer of tolerance.
 
   Attributes:
-    samples_per_insert: the ratio that is held on average, above 0.
-    min_size_to_sample: items that must be there before the first sample, at least 1.
-    error_buffer: how far `inserts * samples_per_insert - samples` may stray from
+    samples_per_insert: the average ratio, above 0.
+    min_size_to_sample: items before the first sample, at least 1.
+    error_buffer: how far `inserts * samples_per_insert - samples` may differ from
       `samples_per_insert * min_size_to_sample` to either side; or a pair (min_diff,
       max_diff) of bounds of that difference itself.
   """
@@ -104,7 +85,7 @@ class SampleToInsertRatio:
   error_buffer: float | tuple[float, float]
 
   def __post_init__(self) -> None:
-    """Raises SpecError where the numbers cannot hold a ratio."""
+    """Raises SpecError if the numbers are invalid or too tight for a ratio."""
     where = "SampleToInsertRatio"
     errors.check_count(where, "min_size_to_sample", self.min_size_to_sample)
     ratio = self.samples_per_insert
@@ -127,7 +108,7 @@ class SampleToInsertRatio:
 
   @property
   def bounds(self) -> tuple[float, float]:
-    """The least and the greatest `inserts * samples_per_insert - samples`."""
+    """Bounds of `inserts * samples_per_insert - samples`."""
     if isinstance(self.error_buffer, (tuple, list)):
       low, high = self.error_buffer
       return float(low), float(high)
@@ -153,14 +134,8 @@ class Queue:
     errors.check_count("Queue", "size", self.size)
 
 
-@gin.configurable
-@dataclasses.dataclass(frozen=True)
-class Stack(Queue):
-  """As `Queue`; it goes with `Lifo` and `max_times_sampled=1`."""
-
-
-SelectorOption = Uniform | Fifo | Lifo | Prioritized | MaxHeap | MinHeap
-RateLimiterOption = MinSize | SampleToInsertRatio | Queue | Stack
+SelectorOption = Uniform | Fifo | Prioritized
+RateLimiterOption = MinSize | SampleToInsertRatio | Queue
 
 
 def _check_number(
@@ -180,12 +155,12 @@ def _is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions:
-  """How a table of items samples, removes and paces them, checked.
+  """How a table samples, removes and paces items.
 
   Attributes:
-    operation: that they were given to, for errors.
-    sampler: which item is sampled.
-    remover: which item is removed if there are more than `max_size`.
+    operation: for errors.
+    sampler: chooses the item to sample.
+    remover: chooses the item to remove if there are more than `max_size`.
     rate_limiter: how inserts and samples wait for each other. It counts items, which
       are fewer than steps.
     max_size: items, at most; None for as many as there is room for.
@@ -205,7 +180,7 @@ class TableOptions:
   timeout: float | None = None
 
   def __post_init__(self) -> None:
-    """Raises SpecError with every option that is none of what it may be."""
+    """Raises SpecError with every invalid option."""
     found = []
     for name, choice, usual in (
       ("sampler", SelectorOption, Uniform),
@@ -230,27 +205,11 @@ class TableOptions:
     if self.initial_priority is not None:
       to_priority(self.operation, self.initial_priority, "initial_priority")
 
-  @property
-  def is_plain(self) -> bool:
-    """Whether items are drawn alike, and stay as long as their steps."""
-    return isinstance(self.sampler, Uniform) and self.max_size is None
-
-  @property
-  def never_waits(self) -> bool:
-    """Whether, once samples come, nobody has to wait any more."""
-    return isinstance(self.rate_limiter, MinSize)
-
 
 def split_fields(
   operation: str, fields: dict[str, Any], without: Sequence[str] = ()
 ) -> tuple[TableOptions, dict[str, Any]]:
-  """Splits keyword arguments into the options of a table and the others.
-
-  Args:
-    operation: that they were given to, for errors.
-    fields: the arguments by name.
-    without: options that this engine does not have.
-  """
+  """Splits keyword arguments into the options of a table, but some, and the others."""
   names = {each.name for each in dataclasses.fields(TableOptions)}
   names -= {"operation", *without}
   given = {name: value for name, value in fields.items() if name in names}
@@ -261,14 +220,7 @@ def split_fields(
 def check_seconds(
   operation: str, name: str, seconds: Any, is_above: bool = False
 ) -> None:
-  """Raises SpecError unless it is a number of seconds, or None.
-
-  Args:
-    operation: for the error.
-    name: of the argument.
-    seconds: as given.
-    is_above: 0 is none.
-  """
+  """Raises SpecError unless it is a number of seconds, or None."""
   if seconds is None:
     return
   fits = _is_number(seconds) and 0 <= seconds <= threading.TIMEOUT_MAX
@@ -280,14 +232,7 @@ def check_seconds(
 
 
 def check_path(operation: str, name: str, path: Any, hint: str) -> str:
-  """Returns a path as text; raises SpecError unless it can be one.
-
-  Args:
-    operation: for the error.
-    name: of the argument.
-    path: as given, text or an `os.PathLike` of text; nothing is looked for there.
-    hint: what it should name; a sentence.
-  """
+  """Returns a local path as text; raises SpecError, with the hint, for others."""
   try:
     text = os.fspath(path)
   except TypeError:
@@ -300,14 +245,11 @@ def check_path(operation: str, name: str, path: Any, hint: str) -> str:
 
 
 def check_checkpoint_dir(operation: str, path: Any) -> str | None:
-  """Returns a folder for checkpoints as text, or None; makes nothing.
+  """Returns a folder for checkpoints, which may not exist yet, as text; or None.
 
-  Args:
-    operation: for the error.
-    path: as given; there may be nothing yet. None for no checkpoints.
   Raises:
     SpecError: it is no path, or there can be no folder.
-    ReplayError: one may not write there.
+    ReplayError: it is not writable.
   """
   if path is None:
     return None
@@ -325,7 +267,7 @@ def check_checkpoint_dir(operation: str, path: Any) -> str | None:
 
 
 def bad_checkpoint_dir(operation: str, path: Any, why: str) -> errors.ReplayError:
-  """Builds the error for a folder of checkpoints that cannot be used."""
+  """Returns the error for a folder of checkpoints that cannot be used."""
   return errors.ReplayError(
     f"{operation}: checkpoint_dir: expected a folder that it may write to, or a place "
     f"for a new one, got {path!r}. {why}: name another place."
@@ -336,7 +278,7 @@ _GREATEST = float(np.finfo(np.float32).max)
 
 
 def to_priority(operation: str, value: Any, name: str = "priority") -> float:
-  """Returns a priority; raises SpecError where it is no number that can be one."""
+  """Returns a priority; raises SpecError if it is invalid."""
   if value.__class__ is float and 0 <= value <= _GREATEST:
     return value  # The usual case.
   return float(to_priorities(operation, value, (), name))
@@ -345,21 +287,13 @@ def to_priority(operation: str, value: Any, name: str = "priority") -> float:
 def to_priorities(
   operation: str, values: Any, shape: tuple[int, ...], name: str = "priorities"
 ) -> np.ndarray:
-  """Turns what was given into priorities.
+  """Returns priorities as float64.
 
-  Args:
-    operation: for the error.
-    values: as given.
-    shape: that they must have.
-    name: for the error.
-  Returns:
-    float64.
   Raises:
-    SpecError: they are no numbers, too many or few, negative, or beyond float32.
+    SpecError: they are no numbers, of another shape, negative, or beyond float32.
   """
   try:
     given = np.asarray(values)
-    # Of other kinds numpy would make numbers, or fail to, in its own ways.
     is_usual = given.shape == shape and given.dtype.kind not in "cmMOSU"
     found = given.astype(np.float64, copy=False) if is_usual else None
   except (TypeError, ValueError):  # Lists of several lengths.
@@ -379,12 +313,12 @@ def to_priorities(
 
 
 def to_updates(keys: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray]:
-  """Checks what `Replay.update_priorities` is given.
+  """Returns the checked arguments of `Replay.update_priorities`.
 
   Returns:
     Keys, of integers [n], and priorities, float64 [n].
   Raises:
-    SpecError: these are no keys, or no priorities, or not as many.
+    SpecError: they are invalid, or their lengths differ.
   """
   keys = np.asarray(keys)
   are_keys = keys.dtype.kind == "u" or (keys.dtype.kind == "i" and (keys >= 0).all())

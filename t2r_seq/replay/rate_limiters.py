@@ -1,4 +1,4 @@
-"""Rate limiters: who has to wait, inserts or samples; the rules are Reverb's."""
+"""Rate limiters: when inserts or samples wait; the rules are Reverb's."""
 
 from __future__ import annotations
 
@@ -16,27 +16,22 @@ from t2r_seq.replay import options
 StopFn = Callable[[], bool]
 
 _UNBOUNDED = sys.float_info.max
-# Seconds after which whoever waits says so, again and again.
-_TELL_EVERY = 30.0
-# Between two looks whether anybody still asks, at exit.
-_LOOK_SECONDS = 0.2
-# How long an exit waits for iterators that go on asking.
-_EXIT_SECONDS = 3.0
-# How often who waits is asked whether it is to stop.
-_ASK_EVERY = 1.0
+# Seconds between two log lines of a wait, and between two checks of `should_stop`.
+_LOG_EVERY, _CHECK_EVERY = 30.0, 1.0
+# At exit: seconds between two looks for samplers that still retry, and at most.
+_LOOK_SECONDS, _EXIT_SECONDS = 0.2, 3.0
 # How long a thread of TensorFlow waits at a time: it can be ended only in between.
 _PAUSE_SECONDS = 0.25
 
 
 class NotYet(Exception):
-  """Nothing can be sampled yet; ask again.
+  """Nothing can be sampled yet; retry.
 
   Attributes:
     began: when the wait began, of `time.monotonic()`.
   """
 
   def __init__(self, began: float) -> None:
-    """Tells since when it has been waited."""
     super().__init__(began)
     self.began = began
 
@@ -44,47 +39,31 @@ class NotYet(Exception):
 def make_rate_limiter(
   option: options.RateLimiterOption, lock: threading.RLock | None = None
 ) -> RateLimiter:
-  """Makes what an option describes.
-
-  Args:
-    option: one of `options`' rate limiters.
-    lock: see `RateLimiter`.
-  Returns:
-    A rate limiter that has seen nothing yet.
-  Raises:
-    SpecError: the option is none of the rate limiters'.
-  """
+  """Returns the rate limiter of an option; for the lock see `RateLimiter`."""
   match option:
     case options.MinSize(size):
       return RateLimiter(1.0, size, -_UNBOUNDED, _UNBOUNDED, lock)
     case options.SampleToInsertRatio(ratio, size):
       return RateLimiter(ratio, size, *option.bounds, lock)
-    case options.Queue(size):  # And a stack.
-      return RateLimiter(1.0, 1, 0.0, float(size), lock)
-  raise errors.SpecError(
-    "make_rate_limiter: the option: expected a rate limiter, got "
-    f"{errors.describe(option)}."
-  )
+  return RateLimiter(1.0, 1, 0.0, float(option.size), lock)
 
 
 class RateLimiter:
   """Lets inserts and samples through, or makes them wait for each other.
 
-  As in Reverb, with its numbers of items that have been inserted, sampled and deleted
-  since the beginning, and with difference = inserts * samples_per_insert - samples:
+  As in Reverb, with difference = inserts * samples_per_insert - samples:
 
   - a sample waits while `inserts - deletes < min_size_to_sample`, and while it would
     take the difference below `min_diff`;
   - an insert never waits where it makes `inserts - deletes <= min_size_to_sample`, and
     otherwise waits while it would take the difference above `max_diff`.
 
-  A permission holds as long as nothing else happens: hold the lock from before
-  `await_...` until after `did_...`. Waiting lets go of it.
+  Hold the lock from before `await_...` until after `did_...`. Waiting releases it.
 
   Attributes:
-    num_inserts: items inserted so far; a checkpoint sets it.
-    num_samples: items sampled so far, likewise.
-    num_deletes: items deleted so far, likewise.
+    num_inserts: items inserted so far; a checkpoint sets the three.
+    num_samples: items sampled so far.
+    num_deletes: items deleted so far.
   """
 
   def __init__(
@@ -95,15 +74,7 @@ class RateLimiter:
     max_diff: float,
     lock: threading.RLock | None = None,
   ) -> None:
-    """Creates a rate limiter; see `make_rate_limiter`.
-
-    Args:
-      samples_per_insert: above 0.
-      min_size_to_sample: items, at least 1.
-      min_diff: the least difference.
-      max_diff: the greatest.
-      lock: the one that guards the items; None: one of its own.
-    """
+    """Creates a rate limiter, with a new lock for None; see `make_rate_limiter`."""
     self._samples_per_insert = samples_per_insert
     self._min_size_to_sample = min_size_to_sample
     self._min_diff = min_diff
@@ -112,7 +83,7 @@ class RateLimiter:
     self._changed = threading.Condition(self._lock)
     self._num_waiting = 0
     self._num_refused = 0
-    self._paused = -math.inf  # When somebody was last told to ask again.
+    self._paused = -math.inf  # When `NotYet` was last raised.
     self._is_closed = False
     self._given_up = ""
     self.num_inserts = 0
@@ -121,18 +92,18 @@ class RateLimiter:
 
   @property
   def size(self) -> int:
-    """Items that are there."""
+    """Number of items."""
     return self.num_inserts - self.num_deletes
 
   def can_insert(self, count: int = 1) -> bool:
-    """Whether so many items can be inserted now."""
+    """Whether `count` items can be inserted now."""
     if self.size + count <= self._min_size_to_sample:
       return True
     difference = (self.num_inserts + count) * self._samples_per_insert
     return difference - self.num_samples <= self._max_diff
 
   def can_sample(self, count: int = 1) -> bool:
-    """Whether so many items can be sampled now."""
+    """Whether `count` items can be sampled now."""
     if self.size < self._min_size_to_sample:
       return False
     difference = self.num_inserts * self._samples_per_insert - self.num_samples
@@ -147,14 +118,13 @@ class RateLimiter:
     """Waits until an item can be inserted.
 
     Args:
-      count: items that are to be inserted.
-      timeout: seconds to wait at most; None: for ever, with a warning in the log every
-        half minute.
-      should_stop: is asked about once a second; True ends the wait.
+      count: items to insert.
+      timeout: seconds; None for no limit, with a warning in the log every half minute.
+      should_stop: called about once a second; True ends the wait.
     Returns:
       How many of them can be inserted now, at least 1.
     Raises:
-      ReplayTimeoutError: none can, for so long or until it stops; it says why.
+      ReplayTimeoutError: none could within the timeout, or until it was stopped.
       ReplayError: the limiter was closed.
     """
     why_not = self._why_no_insert
@@ -166,62 +136,57 @@ class RateLimiter:
     timeout: float | None = None,
     began: float | None = None,
   ) -> int:
-    """Waits until an item can be sampled; as `await_insert` does.
+    """Waits until an item can be sampled; see `await_insert`.
 
     Args:
-      count: items that are to be sampled.
-      timeout: seconds to wait at most; None: for ever.
-      began: when the wait began, of `time.monotonic()`, for one that is ended in
-        between: it waits for a moment, and is to be asked again.
+      count: items to sample.
+      timeout: seconds; None for no limit.
+      began: when a wait began that is split in short ones, of `time.monotonic()`.
     Raises:
-      NotYet: a moment has gone by; only with `began`.
+      NotYet: a quarter of a second has passed; only with `began`.
     """
     why_not = self._why_no_sample
     return self._await("sample", self.can_sample, why_not, count, timeout, began=began)
 
   def did_insert(self, count: int = 1) -> None:
-    """Takes note of items that were inserted."""
+    """Counts inserted items."""
     with self._lock:
       self.num_inserts += count
       self._wake()
 
   def did_sample(self, count: int = 1) -> None:
-    """Takes note of items that were sampled."""
+    """Counts sampled items."""
     with self._lock:
       self.num_samples += count
       self._wake()
 
   def did_delete(self, count: int = 1) -> None:
-    """Takes note of items that were deleted."""
+    """Counts deleted items."""
     with self._lock:
       self.num_deletes += count
       self._wake()
 
   def close(self) -> None:
-    """Ends all waiting, now and for ever, with an error."""
+    """Ends all waits, now and later, with an error."""
     with self._changed:
       self._is_closed = True
       self._changed.notify_all()
 
   def give_up(self, why: str) -> None:
-    """Ends the waits for items with an error, as there is nobody to insert any.
-
-    Args:
-      why: what became of whoever did; '' if there is somebody again.
-    """
+    """Fails waiting samplers: no writer remains. '' if there is a writer again."""
     with self._changed:
       self._given_up = why
       self._changed.notify_all()
 
   def close_for_good(self) -> None:
-    """As `close`; and returns when those who waited have come to their ends.
+    """Closes, and returns when the waiting threads have ended.
 
-    For the exit of the interpreter: a thread of TensorFlow that asks for Python after
-    that never gets it, and TensorFlow waits for its threads. An iterator asks a few
-    times more after the first error, and then stops.
+    For the exit of the interpreter: a thread of TensorFlow that calls Python after that
+    never returns, and TensorFlow waits for its threads. An iterator retries a few times
+    after the first error, and then stops.
     """
-    asks_again = time.monotonic() - self._paused < _EXIT_SECONDS
-    seen = -1 if self._num_waiting or asks_again else self._num_refused
+    retries = time.monotonic() - self._paused < _EXIT_SECONDS
+    seen = -1 if self._num_waiting or retries else self._num_refused
     self.close()
     end = time.monotonic() + _EXIT_SECONDS
     while seen != self._num_refused and time.monotonic() < end:
@@ -255,7 +220,7 @@ class RateLimiter:
         raise errors.ReplayError(
           f"replay: {operation}: expected an open replay, got a closed one."
         )
-      # As in Reverb: where there is room for some of a batch, some are let through.
+      # As in Reverb: a part of a batch passes if there is room for it.
       return next(some for some in range(count, 0, -1) if can(some))
 
   def _wait(
@@ -268,20 +233,20 @@ class RateLimiter:
     began: float | None,
   ) -> None:
     now = since = time.monotonic()
-    look = _TELL_EVERY if should_stop is None else min(_ASK_EVERY, _TELL_EVERY)
-    # One that is over has ended with an error: whoever asks again waits again.
+    look = _LOG_EVERY if should_stop is None else _CHECK_EVERY
+    # A wait that has timed out has raised: a retry is a new wait.
     if began is not None and (timeout is None or now < began + timeout):
       since = began
     end = None if timeout is None else since + timeout
     if began is not None:
-      # The end is waited for: it would have gone by before somebody asks again.
+      # A retry would come after the end: wait for it here.
       is_last = end is not None and end - now < 2 * _PAUSE_SECONDS
       look = (1 + is_last) * _PAUSE_SECONDS
-    told = now - (now - since) % _TELL_EVERY
+    logged = now - (now - since) % _LOG_EVERY
 
     def is_over() -> bool:
-      is_vain = operation == "sample" and bool(self._given_up)
-      return self._is_closed or can(1) or is_vain
+      gives_up = operation == "sample" and bool(self._given_up)
+      return self._is_closed or can(1) or gives_up
 
     while not self._changed.wait_for(is_over, _until(end, look)):
       now = time.monotonic()
@@ -291,17 +256,17 @@ class RateLimiter:
         )
       if should_stop is not None and should_stop():
         raise errors.ReplayTimeoutError(
-          f"replay: {operation}: told to stop while it waited: {why_not()}"
+          f"replay: {operation}: stopped while it waited: {why_not()}"
         )
-      if now - told >= _TELL_EVERY:
-        told = now
+      if now - logged >= _LOG_EVERY:
+        logged = now
         logging.warning("replay: %s: waiting: %s", operation, why_not())
       if began is not None:
         self._paused = now
         raise NotYet(since)
     if not (self._is_closed or can(1)):
       raise errors.ReplayError(
-        f"replay: {operation}: expected somebody who appends steps, got none any more: "
+        f"replay: {operation}: expected a writer that appends steps, got none: "
         f"{self._given_up}. {why_not()}"
       )
 
@@ -330,5 +295,5 @@ class RateLimiter:
 
 
 def _until(end: float | None, at_most: float) -> float:
-  """Returns the seconds until a time of the monotonic clock, if they are fewer."""
+  """Returns the seconds until a time of the monotonic clock, or `at_most`."""
   return at_most if end is None else min(at_most, max(0.0, end - time.monotonic()))

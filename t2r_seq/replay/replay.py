@@ -1,20 +1,27 @@
-"""The face of live replay: what writes to it and learns from it sees no engine."""
+"""The interface of both replay engines, and the checks of what they are given."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import dataclasses
+import math
 import numbers
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors, files, specs, windows
 from t2r_seq.replay.options import to_priority
+from t2r_seq.specs import packing
+from t2r_seq.store import layout
+from t2r_seq.store import values as store_values
+from t2r_seq.store.layout import Column, Columns
+from t2r_seq.windows.cut import appended_specs, invented_paths
 
 _ERRORS = {
   "ReplayTimeoutError": errors.ReplayTimeoutError,
@@ -24,14 +31,14 @@ _ERRORS = {
 
 
 def check_open(operation: str, is_closed: bool) -> None:
-  """Raises ReplayError for what is asked of a replay that is closed."""
+  """Raises ReplayError if a replay is closed."""
   if is_closed:
     raise errors.ReplayError(f"{operation}: expected an open replay, got a closed one.")
 
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-  """Turns what a replay raised inside of TensorFlow into what it was."""
+  """Raises the errors of a replay in place of TensorFlow's that wrap them."""
   try:
     yield
   except tf.errors.OpError as error:
@@ -43,12 +50,12 @@ def explained() -> Iterator[None]:
 
 
 class SampleInfo(NamedTuple):
-  """What is known of each sampled item; arrays or tensors [B].
+  """Information on each sampled item; arrays or tensors [B].
 
   Attributes:
-    key: names the item for `update_priorities`, uint64. Never used again.
-    probability: with which it was drawn, float64.
-    table_size: items that there were, int64.
+    key: identifies the item for `update_priorities`, uint64. Never used again.
+    probability: of being drawn, float64.
+    table_size: number of items then, int64.
     priority: float64.
     times_sampled: this time included, int32.
   """
@@ -62,17 +69,17 @@ class SampleInfo(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ReplayCounters:
-  """What a replay holds and what it has seen; None is what an engine cannot tell.
+  """Counts of a replay; None if an engine does not know.
 
   Attributes:
-    num_episodes: of which at least one step is held, running ones too.
-    num_steps: that are held.
+    num_episodes: with at least one step in the replay, running ones too.
+    num_steps: in the replay.
     num_items: that can be sampled.
-    num_inserts: items since the beginning.
+    num_inserts: of items since the beginning.
     num_samples: since the beginning.
-    num_deletes: items that have gone, since the beginning.
+    num_deletes: of items since the beginning.
     num_ignored_updates: priorities for items that had gone already.
-    num_bytes: of memory that the held steps take, with all that belongs to them.
+    num_bytes: memory of the steps, with all that belongs to them.
   """
 
   num_episodes: int
@@ -93,13 +100,13 @@ class ReplayCounters:
 class ReplayWriter(files.Closing):
   """Appends the steps of one environment, in the order of time; for one thread.
 
-  The window of an anchor can be sampled as soon as all steps that it shows are there,
-  while the episode goes on. An episode that is never ended, because the writer was
-  closed or its process died, ends at the last step that arrived.
+  The window of an anchor can be sampled as soon as all its steps are there, while the
+  episode is running. An episode that is never ended, because the writer was closed or
+  its process died, ends at the last step that arrived.
 
   Attributes:
-    should_stop: is asked, about once a second, by a writer that waits for a server or
-      for a rate limiter; True ends the wait with a ReplayTimeoutError. None: never.
+    should_stop: called about once a second while the writer waits for a server or a
+      rate limiter; True ends the wait with a ReplayTimeoutError.
   """
 
   should_stop: Callable[[], bool] | None = None
@@ -117,8 +124,7 @@ class ReplayWriter(files.Closing):
     Raises:
       SpecError: the step does not fit, every path is named, and nothing is appended;
         or the writer is closed.
-      ReplayTimeoutError: the rate limiter let nothing in for as long as was allowed;
-        nothing is appended.
+      ReplayTimeoutError: the rate limiter timed out; nothing is appended.
     """
     if priority is not None:
       priority = to_priority("append", priority)
@@ -130,8 +136,8 @@ class ReplayWriter(files.Closing):
 
     Raises:
       SpecError: the writer is closed.
-      ReplayTimeoutError: the rate limiter let nothing in for as long as was allowed;
-        the episode has ended, and what was not let in yet may be lost.
+      ReplayTimeoutError: the rate limiter timed out; the episode has ended, and its
+        last items may be lost.
     """
 
   @abc.abstractmethod
@@ -149,8 +155,8 @@ class ReplayWriter(files.Closing):
 class Replay(files.Closing):
   """Experience that arrives while it is learned from, under one spec structure.
 
-  Steps are stored flat, each once; stacks, sequences, next observations are gathered
-  when they are sampled, and never cross episodes. Windows are those that
+  Steps are stored once each; stacks, sequences and next observations are gathered when
+  they are sampled, and never cross episodes. Windows are those that
   `windows.WindowReader` cuts from whole episodes.
   """
 
@@ -167,7 +173,7 @@ class Replay(files.Closing):
   @property
   @abc.abstractmethod
   def flat_spec(self) -> specs.TensorSpecStruct:
-    """What one `append` takes, one row a path; see `flat_replay_specs`."""
+    """The specs of one `append`, by path; see `flat_replay_specs`."""
 
   @abc.abstractmethod
   def writer(self, should_stop: Callable[[], bool] | None = None) -> ReplayWriter:
@@ -177,40 +183,34 @@ class Replay(files.Closing):
       should_stop: the writer's; ends the wait for the server of a new writer, too.
     Raises:
       SpecError: there are as many open writers as there may be.
-      ReplayTimeoutError: no server answers for as long as was allowed, or until it is
-        told to stop.
+      ReplayTimeoutError: no server answers in time, or it was stopped.
     """
 
   @abc.abstractmethod
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
-    """Makes an endless dataset of batches of sampled windows.
+    """Returns an endless dataset of batches of sampled windows.
 
     Args:
       batch_size: B.
-      with_info: gives pairs (SampleInfo, windows).
+      with_info: yields pairs (SampleInfo, windows).
     Returns:
-      Dataset of TensorSpecStructs by path, leaves [B, ...]; iterating waits as the
-      rate limiter says, and raises where it waits for longer than is allowed: an error
-      of TensorFlow's, inside of `explain_failures` a ReplayTimeoutError.
+      Dataset of TensorSpecStructs by path, leaves [B, ...]. A rate limiter's timeout is
+      an error of TensorFlow, and within `explain_failures` a ReplayTimeoutError.
     """
 
   def give_up(self, error: BaseException) -> None:
-    """Is told that whoever appended has ended by an error.
+    """Fails waiting samplers with this error, unless others may still append.
 
-    Where nobody else appends in this process, who waits for items gets an error that
-    names it. A server's other clients may append: there nothing changes.
-
-    Args:
-      error: by which it ended.
+    Other clients of a server may append: there nothing changes.
     """
     del error
 
   def explain_failures(self) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which iterating over a `dataset` raises what went wrong."""
+    """Returns a context in which a `dataset` raises the errors of the replay."""
     return explained()
 
   def watch(self) -> Callable[[], Any] | None:
-    """Begins to watch over a wait for a batch; see `AbstractInputGenerator.watch`."""
+    """Starts to watch a wait for a batch; see `AbstractInputGenerator.watch`."""
     return None
 
   @abc.abstractmethod
@@ -221,9 +221,8 @@ class Replay(files.Closing):
       keys: uint64 [n], from `SampleInfo`.
       priorities: [n], finite and at least 0.
     Returns:
-      How many of the items were still there, or None from an engine that cannot tell.
-      For the others nothing happens: an item may go while the learner computes its
-      priority.
+      How many of the items were still there (an item may go while the learner computes
+      its priority), or None if the engine does not know.
     Raises:
       SpecError: a priority is negative or not finite, or lengths differ.
     """
@@ -231,28 +230,24 @@ class Replay(files.Closing):
   @property
   @abc.abstractmethod
   def counters(self) -> ReplayCounters:
-    """What the replay holds and has seen."""
+    """The counts of this replay."""
 
   @abc.abstractmethod
   def checkpoint(self) -> str:
-    """Saves everything, so that it survives the process.
-
-    Returns:
-      The path of the checkpoint.
-    """
+    """Saves everything; returns the path of the checkpoint."""
 
 
 def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) -> Any:
-  """Returns what each sample's loss is to be multiplied by.
+  """Returns the weight of each sample's loss.
 
   Prioritized sampling shows some items more often than others; the weights
-  `(table_size * probability) ** -beta`, divided by the largest of the batch, make up
+  `(table_size * probability) ** -beta`, divided by the largest of the batch, correct
   for it (Schaul et al. 2016).
 
   Args:
     info: of a batch, arrays or tensors.
     beta: from 0, no correction, to 1, a full one; or a scalar tensor or variable, whose
-      value is not looked at.
+      value is not checked.
   Returns:
     float32 [B], in (0, 1]; of the same kind.
   Raises:
@@ -274,7 +269,7 @@ def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) 
 
 
 def check_exponent(beta: Any) -> Any:
-  """Returns the beta of `importance_weights`; raises SpecError if it is none."""
+  """Returns the beta of `importance_weights`; raises SpecError if it is invalid."""
   if tf.is_tensor(beta):
     if beta.shape.rank in (0, None) and (
       beta.dtype.is_floating or beta.dtype.is_integer
@@ -288,3 +283,208 @@ def check_exponent(beta: Any) -> Any:
     "importance_weights: beta: expected a number from 0 to 1, or a scalar tensor, got "
     f"{beta!r}. 0 corrects nothing, 1 everything."
   )
+
+
+def flat_replay_specs(
+  operation: str,
+  spec_structure: specs.SpecStructure,
+  n_step: windows.NStep | None = None,
+) -> specs.TensorSpecStruct:
+  """Derives the specs of an appended step: `appended_specs`, of known shapes.
+
+  Returns:
+    Flat specs by path; with `is_sequence=True` there is a value for each step,
+    without it one for each episode.
+  Raises:
+    SpecError: no path has a value per step, or shapes are not fully defined; all are
+      named.
+  """
+  kept = appended_specs(spec_structure, n_step)
+  found = [
+    errors.Mismatch(path, "a fully defined shape", f"shape {spec.shape}")
+    for path, spec in kept.items()
+    if not spec.shape.is_fully_defined()
+  ]
+  found += [
+    errors.Mismatch(
+      path,
+      "steps around the anchor",
+      "time_offsets='last'",
+      "A replay samples episodes before their end. Drop time_offsets: the writer gives "
+      "the goal of each episode, as a context feature.",
+    )
+    for path, spec in specs.flatten_spec_structure(spec_structure).items()
+    if getattr(spec, "time_offsets", None) == "last"
+  ]
+  if found:
+    raise errors.mismatch_error(operation, found)
+  if not any(spec.is_sequence for spec in kept.values()):
+    raise errors.SpecError(
+      f"{operation}: the specs: expected at least one path with a time axis, got none. "
+      "Give the specs time_offsets; 0 is the anchor's own step."
+    )
+  return kept
+
+
+def warn_of_invented_steps(
+  operation: str, spec_structure: specs.SpecStructure, cut: windows.Cut
+) -> None:
+  """Warns of paths that would show invented steps after an episode's end."""
+  if paths := invented_paths(spec_structure, cut):
+    logging.warning(
+      "%s: %s look ahead and are padded (%r) at the end of every episode, which "
+      "shows invented steps. Pad the front only, ('repeat', 'drop'), or declare "
+      "masks (windows.add_mask_specs).",
+      operation,
+      errors.listing(paths),
+      cut.padding,
+    )
+
+
+def check_batch_size(batch_size: Any) -> int:
+  """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
+  if batch_size.__class__ is int and batch_size > 0:
+    return batch_size  # The usual case.
+  return errors.check_count("sample", "batch_size", batch_size)
+
+
+def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
+  """Lays out columns; optional paths are stored as all others are."""
+  required = specs.map_leaves(
+    lambda spec: specs.ExtendedTensorSpec.from_spec(
+      specs.frame_spec(spec), is_optional=False
+    ),
+    flat_spec,
+  )
+  return layout.make_columns(operation, required)
+
+
+def element_spec(columns: Columns) -> specs.TensorSpecStruct:
+  """Returns an episode as `windows.WindowReader` takes it."""
+  element = specs.TensorSpecStruct()
+  for path, column in columns.items():
+    shape = tf.TensorShape(column.row_shape)
+    if column.is_per_step:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    dtype = tf.string if column.is_bytes else column.spec.dtype
+    element[path] = tf.TensorSpec(shape, dtype, column.spec.name)
+  return element
+
+
+class StepPacking:
+  """Checks steps: quickly if their arrays fit exactly, else by the store's rules."""
+
+  def __init__(self, columns: Columns, allow_nan: bool) -> None:
+    """Plans the checks for columns per step and per episode."""
+    self._columns = columns
+    self._allow_nan = allow_nan
+    self._steps = {path: c for path, c in columns.items() if c.is_per_step}
+    self._contexts = {path: c for path, c in columns.items() if not c.is_per_step}
+    self._quick = [
+      (
+        path,
+        column.dtype,
+        column.row_shape,
+        *_python_numbers(column),
+        not allow_nan and column.dtype.kind in "fV",  # bfloat16 is of kind 'V'.
+      )
+      for path, column in self._steps.items()
+      if not column.is_bytes
+    ]
+    self._is_quick = len(self._quick) == len(columns)
+
+  def pack(
+    self, step: Any, context: Mapping[str, Any] | None
+  ) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """Checks one step.
+
+    Args:
+      step: values, packed or by path.
+      context: the features of the running episode; None before its first step.
+    Returns:
+      Values in the order of the columns per step; and the context features, by path.
+    Raises:
+      SpecError: the step does not fit; every path is named.
+    """
+    if self._is_quick and step.__class__ is dict and len(step) == len(self._quick):
+      quick = self._pack_quickly(step)
+      if quick is not None:
+        return quick, {}
+    if context is None:
+      rows = self._collect(self._columns, step)
+    else:
+      rows = self._collect(self._steps, self._without_context(step, context))
+    packed = [rows[path] for path in self._steps]
+    if context is not None:
+      return packed, {}
+    return packed, {path: rows[path] for path in self._contexts}
+
+  def _pack_quickly(self, step: dict[str, Any]) -> list[Any] | None:
+    """Returns the values; None if one needs the full check."""
+    packed = []
+    for path, dtype, shape, kind, low, high, needs_finite in self._quick:
+      value = step.get(path)
+      if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype != dtype or value.shape != shape:
+          return None
+        if needs_finite and not _is_finite(value, shape):
+          return None
+      elif value.__class__ is not kind or shape or not low <= value <= high:
+        return None
+      packed.append(value)
+    return packed
+
+  def _collect(self, columns: Columns, step: Any) -> dict[str, np.ndarray]:
+    rows = store_values.collect("append", columns, step, False, self._allow_nan)
+    return {p: _to_values(columns[p], rows[p], columns[p].row_shape) for p in rows}
+
+  def _without_context(self, step: Any, context: Mapping[str, Any]) -> dict[str, Any]:
+    """Removes repeated context features from a step; raises if they differ."""
+    flat = dict(packing.leaves(step, self._columns))
+    given = {
+      path: flat.pop(path) for path in self._contexts if flat.get(path) is not None
+    }
+    repeated = self._collect({p: self._contexts[p] for p in given}, given)
+    found = [
+      errors.Mismatch(
+        path,
+        "the value of the episode's first step, because its spec has no time axis",
+        "another",
+        "Declare it with time_offsets=0 to read the anchor's own step.",
+      )
+      for path, value in repeated.items()
+      if not np.array_equal(value, context[path])
+    ]
+    if found:
+      raise errors.mismatch_error("append", found)
+    return flat
+
+
+def _is_finite(value: Any, shape: tuple[int, ...]) -> bool:
+  # `all` of a small array takes longer than all other checks of a step.
+  if shape:
+    return b"\0" not in np.isfinite(value).tobytes()
+  return math.isfinite(value)
+
+
+def _python_numbers(column: Column) -> tuple[type, Any, Any]:
+  """Returns the Python numbers that fit a column: class, least and greatest."""
+  dtype = column.spec.dtype
+  if dtype.is_floating:
+    return float, -float(dtype.max), float(dtype.max)
+  if dtype.is_integer:
+    return int, int(dtype.min), int(dtype.max)
+  return bool, False, True
+
+
+def _to_values(
+  column: Column, rows: store_values.Rows, shape: tuple[int, ...]
+) -> np.ndarray:
+  """Turns bytes back into values."""
+  if rows.lengths is None:
+    return rows.data.view(column.dtype).reshape(shape)
+  ends = np.cumsum(rows.lengths)
+  data = rows.data.tobytes()
+  items = np.empty(len(ends), object)
+  items[:] = [data[e - n : e] for e, n in zip(ends, rows.lengths, strict=True)]
+  return items.reshape(shape)[()]  # Not an array around a single one.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import math
 import os
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import gin
@@ -11,22 +15,30 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.replay import checkpoints, options, sizing
+from t2r_seq.replay import checkpoints, options
 from t2r_seq.replay.options import to_updates
 from t2r_seq.replay.rate_limiters import StopFn
 from t2r_seq.replay.replay import (
   Replay,
   ReplayCounters,
+  ReplayWriter,
   SampleInfo,
+  StepPacking,
+  check_batch_size,
+  element_spec,
+  flat_replay_specs,
+  make_columns,
+  warn_of_invented_steps,
 )
-from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring
+from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring, column_dtype
 from t2r_seq.replay.sampling import Batch, Sampling, make_dataset
-from t2r_seq.replay.sizing import flat_replay_specs
-from t2r_seq.replay.table import Items, Table
-from t2r_seq.replay.writers import MemoryWriter
+from t2r_seq.replay.table import Items, Table, item_bytes
+from t2r_seq.store.layout import Column, Columns
 from t2r_seq.transitions.loading import KEY, TransitionsMetadata
 
 _OPERATION = "ReplayBuffer"
+# Memory of an episode's end.
+_END_BYTES = 8
 
 _Self = TypeVar("_Self", bound="ReplayBuffer")
 
@@ -35,10 +47,9 @@ _Self = TypeVar("_Self", bound="ReplayBuffer")
 class ReplayBuffer(Replay):
   """Replay in this process: each step once in a ring, windows gathered when sampled.
 
-  Writers, samplers and updates of priorities may be in as many threads as there are.
-  The newest steps are kept: where a writer's part of the ring is full, its oldest step
-  makes room for the next one, and the windows that show it go. Of an episode that is
-  longer than its writer's part, the newest steps are kept, too.
+  Writers, samplers and updates of priorities may run in any number of threads. The
+  newest steps are kept: if a writer's part of the ring is full, its oldest step is
+  overwritten, and the windows that show it go.
   """
 
   def __init__(
@@ -60,38 +71,38 @@ class ReplayBuffer(Replay):
     Args:
       spec_structure: the specs of a window. A spec whose name is another path shows
         that path's steps: next_obs, with name='obs' and time_offsets=1.
-      capacity_steps: steps that are held, of all writers together.
-      capacity_bytes: or the memory that they may take, with all that belongs to them:
-        there are as many as fit even if each is an episode of its own, so that large
-        features of episodes leave room for few. Not for byte strings.
+      capacity_steps: steps in the ring, of all writers together.
+      capacity_bytes: or the memory that they may take, with all that belongs to them,
+        even if each is an episode by itself; so large features of episodes leave room
+        for few. Not for byte strings.
       num_writers: N, environments that are written at the same time.
       cut: how episodes become windows; None for `windows.Cut()`.
-      flat: gives every step that a window shows once, for `windows.stack_windows`.
-      seed: of what is drawn at random; None for another one every time.
-      checkpoint_dir: folder that `checkpoint` saves to; of this buffer alone.
-      keep_checkpoints: how many of them stay, at least 1.
+      flat: returns every step of a window once, for `windows.stack_windows`.
+      seed: of random draws; None for another one every time.
+      checkpoint_dir: folder of this buffer's checkpoints.
+      keep_checkpoints: how many of them are kept, at least 1.
       allow_nan: appends NaN and infinity, which are otherwise an error.
       **fields: fields of `options.TableOptions` (sampler, remover, max_size,
         max_times_sampled, rate_limiter, initial_priority, timeout), and of the cut:
-        padding='repeat', n_step=(3, 0.99), ... To sample n-step transitions, the specs
-        are those of one-step ones; see `windows.NStep`.
+        padding='repeat', n_step=(3, 0.99), ... To sample n-step transitions, declare
+        one-step ones; see `windows.NStep`.
     Raises:
-      SpecError: specs or arguments that do not go together, or too small a capacity.
-      ReplayError: `checkpoint_dir` may not be written to.
+      SpecError: specs or arguments do not fit together, or the capacity is too small.
+      ReplayError: `checkpoint_dir` is not writable.
     """
     self._spec = specs.stored_specs(specs.flatten_spec_structure(spec_structure)).copy()
     how, fields = options.split_fields(_OPERATION, fields)
     self._cut = cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
-    sizing.warn_of_invented_steps(_OPERATION, self._spec, cut)
+    warn_of_invented_steps(_OPERATION, self._spec, cut)
     self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)
     name = "keep_checkpoints"
     self._keep_checkpoints = errors.check_count(_OPERATION, name, keep_checkpoints)
-    self._columns = sizing.make_columns(_OPERATION, self._flat_spec)
-    element = sizing.element_spec(self._columns)
+    self._columns = make_columns(_OPERATION, self._flat_spec)
+    element = element_spec(self._columns)
     reader = windows.WindowReader(element, self._spec, cut, flat)
     rule = AnchorRule.of(reader)
-    self._capacity = capacity = sizing.plan_capacity(
+    self._capacity = capacity = plan_capacity(
       self._columns, rule, how, num_writers, capacity_steps, capacity_bytes
     )
     steps = {p: c for p, c in self._columns.items() if c.is_per_step}
@@ -101,7 +112,7 @@ class ReplayBuffer(Replay):
       lanes = Lanes(rule, capacity.num_slots, capacity.num_writers)
       held = Contexts(contexts, ring.num_rows, capacity.num_writers)
       items = Items(lanes, how)
-    rng = sizing.make_rng(_OPERATION, seed)
+    rng = _make_rng(_OPERATION, seed)
     self._table = Table(ring, held, lanes, items, how, rng)
     self._sampling = Sampling(self._table, reader)
     self._window_spec = reader.window_spec
@@ -115,11 +126,10 @@ class ReplayBuffer(Replay):
     spec_structure: specs.SpecStructure,
     **arguments: Any,
   ) -> _Self:
-    """Makes a buffer that begins with the episodes of a store.
+    """Makes a buffer that begins with the last episodes of a store that fit.
 
-    As many of the last ones as there is room for are read, in their order. Each is an
-    insert to the rate limiter, but none waits: with `SampleToInsertRatio`, appending
-    may have to wait until the learner has sampled what was loaded.
+    Each item is an insert to the rate limiter, but none waits: with
+    `SampleToInsertRatio`, appending may have to wait until the learner has sampled.
 
     Args:
       path: of an EpisodeStore. A path of the specs reads the column of that name, or
@@ -128,8 +138,7 @@ class ReplayBuffer(Replay):
       **arguments: of the buffer.
     Raises:
       StoreError: there is no such store.
-      SpecError: no path is given, or the store lacks what the specs need; all that is
-        missing is named.
+      SpecError: no path is given, or the store lacks columns; all are named.
     """
     place = options.check_path("from_store", "path", path, "Name an EpisodeStore.")
     replay = cls(spec_structure, **arguments)
@@ -148,12 +157,12 @@ class ReplayBuffer(Replay):
 
   @property
   def flat_spec(self) -> specs.TensorSpecStruct:
-    """What one `append` takes, one row a path."""
+    """The specs of one `append`, by path."""
     return self._flat_spec.copy()
 
   @property
   def window_spec(self) -> specs.TensorSpecStruct:
-    """What is sampled of one item, by path; images that are encoded as strings."""
+    """The specs of one sampled window, by path; encoded images are strings."""
     return self._window_spec.copy()
 
   def writer(self, should_stop: StopFn | None = None) -> MemoryWriter:
@@ -166,7 +175,7 @@ class ReplayBuffer(Replay):
           f"{self._table.lanes.num_writers}, got one more. Close one, or make the "
           "buffer with more."
         )
-      # After `restore` an episode may go on here that nobody is there to end.
+      # After `restore` an episode of a former process may be running here.
       self._table.end_episode(self._free_lanes[0], should_stop)
       lane = self._free_lanes.pop(0)
       self._table.limiter.give_up("")
@@ -179,33 +188,31 @@ class ReplayBuffer(Replay):
   def sample(self, batch_size: int) -> Batch:
     """Samples windows as numpy arrays.
 
-    Args:
-      batch_size: B.
     Returns:
       Arrays [B, ...] by path; byte strings are objects.
     Raises:
-      ReplayTimeoutError: there was nothing to sample for as long as was allowed. What
-        was taken out of a queue until then comes first in the next batch.
+      ReplayTimeoutError: the wait for items timed out. Items that were taken from a
+        queue until then come first in the next batch.
       ReplayError: the buffer is closed.
     """
-    return self._sampling.sample(sizing.check_batch_size(batch_size))[1]
+    return self._sampling.sample(check_batch_size(batch_size))[1]
 
   def sample_with_info(self, batch_size: int) -> tuple[SampleInfo, Batch]:
-    """Samples windows, and tells what is known of the items; see `sample`.
+    """Samples windows with information on the items; see `sample`.
 
-    How often an item was sampled is counted from when somebody first wanted to know.
+    `times_sampled` counts from the first call of this, or of `dataset(with_info=True)`.
     """
     self._count_samples()
-    info, batch = self._sampling.sample(sizing.check_batch_size(batch_size))
+    info, batch = self._sampling.sample(check_batch_size(batch_size))
     assert info is not None
     return info, batch
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
-    """Makes an endless dataset of batches; see `Replay.dataset`."""
+    """Returns an endless dataset of batches; see `Replay.dataset`."""
     self._table.check_open("dataset")
     if with_info:
       self._count_samples()
-    size = sizing.check_batch_size(batch_size)
+    size = check_batch_size(batch_size)
     return make_dataset(self._sampling, self._spec, self._window_spec, size, with_info)
 
   def update_priorities(self, keys: Any, priorities: Any) -> int:
@@ -217,7 +224,7 @@ class ReplayBuffer(Replay):
 
   @property
   def counters(self) -> ReplayCounters:
-    """What the buffer holds and has seen; also once it is closed."""
+    """The counts of this buffer; also after `close`."""
     table = self._table
     with table.lock:
       return ReplayCounters(
@@ -232,20 +239,18 @@ class ReplayBuffer(Replay):
       )
 
   def to_store(self, path: str | os.PathLike[str]) -> int:
-    """Writes the episodes that are held to a new EpisodeStore, each step once.
+    """Writes the episodes in the buffer to a new EpisodeStore, each step once.
 
-    Episodes that go on end here, and episodes whose oldest steps are gone begin with
-    the oldest that is there; under padding 'drop' the windows are those of the buffer.
-    Where the specs are those of one-step transitions, stacked or not,
+    Running episodes end here, and episodes whose oldest steps are gone begin with the
+    oldest that is left; under padding 'drop' the windows are those of the buffer. If
+    the specs are those of one-step transitions, stacked or not,
     `transitions.load_transitions` reads the store, too.
 
-    Args:
-      path: of the store.
     Returns:
       The number of episodes.
     Raises:
       SpecError: no path is given.
-      StoreError: there is something at the path already.
+      StoreError: the path is in use.
       OSError: the disk is full or failed; nothing is left of the store.
     """
     hint = "Name a folder that is not there yet, or an empty one."
@@ -253,8 +258,8 @@ class ReplayBuffer(Replay):
     return checkpoints.export(self._table, self._columns, place, self._describe)
 
   def _describe(self, lengths: list[int]) -> dict[str, Any] | None:
-    """Returns what a store of these episodes says that they are, if transitions."""
-    element = sizing.element_spec(self._columns)
+    """Returns the metadata of a store of these episodes, if they are transitions."""
+    element = element_spec(self._columns)
     about = TransitionsMetadata.of_windows(element, self._spec, self._cut, lengths)
     return None if about is None else {KEY: about.to_json_dict()}
 
@@ -262,12 +267,12 @@ class ReplayBuffer(Replay):
     """Saves everything; see `Replay.checkpoint`.
 
     A checkpoint is a folder with an EpisodeStore and one more file. It appears in
-    `checkpoint_dir` whole or not at all, whatever happens to the process or the disk,
-    and the oldest ones are removed after that; damaged ones do not count as kept.
+    `checkpoint_dir` whole or not at all, and the oldest ones are removed after that;
+    damaged ones do not count as kept.
 
     Raises:
       ReplayError: the buffer has no `checkpoint_dir`, or is closed.
-      OSError: the disk is full or failed; the former checkpoints are as they were.
+      OSError: the disk is full or failed; the former checkpoints are kept.
     """
     self._table.check_open("checkpoint")
     return checkpoints.save(
@@ -282,7 +287,7 @@ class ReplayBuffer(Replay):
     """Restores the newest whole checkpoint of `checkpoint_dir`; see `restore`.
 
     Returns:
-      The path of the checkpoint; None where none was ever finished.
+      The path of the checkpoint; None if there is none.
     Raises:
       ReplayError: the buffer has no `checkpoint_dir`; else as `restore`.
     """
@@ -298,17 +303,16 @@ class ReplayBuffer(Replay):
     return self._checkpoint_dir
 
   def restore(self, path: str | os.PathLike[str]) -> str:
-    """Goes on where a checkpoint was made: the same draws follow.
+    """Resumes from a checkpoint: the same draws follow.
 
-    The buffer has the specs, the capacity and the windows of the one that was saved;
-    how it samples, removes and paces may be changed; where there are more items than
-    `max_size` now, the remover lets them go. An episode that was going on
-    then ends where it was: at once where a writer is open already, and otherwise as
-    soon as one asks for that part of the ring.
+    Specs, capacity and windows must be those of the saved buffer; sampler, remover and
+    rate limiter may differ, and the remover removes items beyond `max_size`. An episode
+    that was running ends at its last saved step: at once if a writer is open already,
+    and otherwise when a writer takes that part of the ring.
 
     Args:
       path: of a checkpoint, or of a folder of them: then it is the newest whole one;
-        the log names those that are damaged.
+        the log names damaged ones.
     Returns:
       The path of the checkpoint.
     Raises:
@@ -322,18 +326,18 @@ class ReplayBuffer(Replay):
     return checkpoints.restore(self._table, self._identity(), place, self._free_lanes)
 
   def give_up(self, error: BaseException) -> None:
-    """Ends the waits for items, if no writer is open; see `Replay.give_up`."""
+    """Fails waiting samplers if no writer is open; see `Replay.give_up`."""
     with self._table.lock:
       if len(self._free_lanes) == self._table.lanes.num_writers:
         text = next(iter(str(error).splitlines()), "")
         self._table.limiter.give_up(f"{type(error).__name__}: {text}")
 
   def close(self) -> None:
-    """Ends all waiting with an error; nothing can be appended or sampled any more."""
+    """Ends all waits with an error; nothing can be appended or sampled any more."""
     self._table.close()
 
   def _identity(self) -> dict[str, Any]:
-    """Returns what a buffer must have in common with the one that was saved."""
+    """Returns what a buffer and its saved state must have in common."""
     lanes = self._table.lanes
     return {
       **json.loads(self.spec_structure.to_json()),
@@ -349,3 +353,215 @@ class ReplayBuffer(Replay):
   def _give_back(self, lane: int) -> None:
     self._free_lanes.append(lane)
     self._free_lanes.sort()
+
+
+class MemoryWriter(ReplayWriter):
+  """Writes the steps of one environment to the ring; see `ReplayWriter`."""
+
+  def __init__(
+    self,
+    table: Table,
+    columns: Columns,
+    lane: int,
+    free: Callable[[int], None],
+    allow_nan: bool,
+  ) -> None:
+    """Opens writer `lane` of a table; `free` is called with it when it is closed."""
+    self._table = table
+    self._packing = StepPacking(columns, allow_nan)
+    self._lane = lane
+    self._free = free
+
+  def _append(self, step: Any, priority: float | None) -> None:
+    table, lane = self._table, self._lane
+    context = None
+    if table.contexts and table.lanes.counts.item(lane) > table.lanes.starts.item(lane):
+      context = table.contexts.of_newest(lane)
+    packed = self._packing.pack(step, context)
+    with table.lock:
+      self._check_open("append")
+      table.append(lane, *packed, priority, self.should_stop)
+
+  def end_episode(self) -> None:
+    """Ends the episode; see `ReplayWriter.end_episode`."""
+    with self._table.lock:
+      self._check_open("end_episode")
+      self._table.end_episode(self._lane, self.should_stop)
+
+  def close(self) -> None:
+    """Ends the episode and frees the writer's part of the ring.
+
+    Raises:
+      ReplayTimeoutError: as `end_episode`; it is closed all the same.
+    """
+    with self._table.lock:
+      if self._is_closed:
+        return
+      try:
+        if not self._table.is_closed:
+          self._table.end_episode(self._lane, self.should_stop)
+      finally:
+        self._free(self._lane)
+        self._is_closed = True
+
+  def _check_open(self, operation: str) -> None:
+    self._table.check_open(operation)
+    super()._check_open(operation)
+
+
+def _make_rng(operation: str, seed: Any) -> np.random.Generator:
+  """Returns the random generator; raises SpecError if the seed is invalid."""
+  try:
+    return np.random.default_rng(seed)
+  except (TypeError, ValueError):
+    raise errors.SpecError(
+      f"{operation}: seed: expected an integer of at least 0, or None, got {seed!r}."
+    ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Capacity:
+  """How many steps a buffer holds.
+
+  Attributes:
+    argument: that it comes from, 'capacity_steps' or 'capacity_bytes'.
+    num_slots: steps of each writer.
+    num_writers: N.
+    row_bytes: memory of a step and its item.
+  """
+
+  argument: str
+  num_slots: int
+  num_writers: int
+  row_bytes: int
+
+  def num_bytes(self, table: Table) -> int:
+    """Returns the memory of the steps in a table, with all that belongs to them."""
+    strings = sum(
+      len(item) + 33
+      for column in table.ring.columns.values()
+      if column.dtype == object
+      for item in column.flat
+      if item is not None
+    )
+    ends = _END_BYTES * sum(map(len, table.lanes.ends))
+    steps = table.lanes.num_steps * self.row_bytes
+    return steps + strings + ends + table.contexts.num_bytes
+
+  @contextlib.contextmanager
+  def memory_for(self, operation: str) -> Iterator[None]:
+    """Raises SpecError, with the argument, if memory does not suffice."""
+    try:
+      yield
+    except errors.SpecError:
+      raise
+    except (MemoryError, OSError, OverflowError, ValueError) as error:
+      raise errors.SpecError(
+        f"{operation}: {self.argument}: expected as much as the memory has room for, "
+        f"got {self.num_slots * self.num_writers} steps: {error}. Lower "
+        f"{self.argument}."
+      ) from error
+
+
+def plan_capacity(
+  columns: Columns,
+  rule: AnchorRule,
+  how: options.TableOptions,
+  num_writers: Any,
+  capacity_steps: Any,
+  capacity_bytes: Any,
+) -> Capacity:
+  """Returns how many steps there is room for.
+
+  Raises:
+    SpecError: not exactly one capacity is given, it is in bytes for byte strings, or it
+      is too small for a window, or for the items that the rate limiter waits for.
+  """
+  num_writers = errors.check_count(how.operation, "num_writers", num_writers)
+  name, capacity = _check_capacity(
+    how.operation, columns, capacity_steps, capacity_bytes
+  )
+  row_bytes, step_size = _row_bytes(columns, rule, how), 1
+  if name == "capacity_bytes":  # Each step may be an episode of its own.
+    features = sum(_value_bytes(c) for c in columns.values() if not c.is_per_step)
+    step_size = row_bytes + features + _END_BYTES
+  slots = capacity // (step_size * num_writers)
+  if slots < rule.min_steps:
+    raise errors.SpecError(
+      f"{how.operation}: {name}: expected at least {rule.min_steps} steps for each "
+      f"writer, the length of a window, got {slots}. Raise it from {capacity} to "
+      f"{rule.min_steps * step_size * num_writers} or more."
+    )
+  found = Capacity(name, slots, num_writers, row_bytes)
+  _check_rate_limiter(how, rule, found)
+  return found
+
+
+def _check_capacity(
+  operation: str, columns: Columns, capacity_steps: Any, capacity_bytes: Any
+) -> tuple[str, int]:
+  """Returns the name and value of the given capacity."""
+  if (capacity_steps is None) == (capacity_bytes is None):
+    raise errors.SpecError(
+      f"{operation}: expected either capacity_steps or capacity_bytes, got "
+      f"{capacity_steps!r} and {capacity_bytes!r}. Give one of the two."
+    )
+  if capacity_steps is not None:
+    return "capacity_steps", errors.check_count(
+      operation, "capacity_steps", capacity_steps
+    )
+  strings = [path for path, column in columns.items() if column.is_bytes]
+  if strings:
+    raise errors.SpecError(
+      f"{operation}: capacity_bytes: expected None with byte strings, whose sizes "
+      f"nobody knows before they come, as in {errors.listing(strings)}, got "
+      f"{capacity_bytes!r}. Give capacity_steps."
+    )
+  return "capacity_bytes", errors.check_count(
+    operation, "capacity_bytes", capacity_bytes
+  )
+
+
+def _check_rate_limiter(
+  how: options.TableOptions, rule: AnchorRule, capacity: Capacity
+) -> None:
+  """Raises SpecError if there is no room for the items of a rate limiter.
+
+  Samples would wait without end, or a full queue would lose items.
+  """
+  option, argument = how.rate_limiter, capacity.argument
+  num_writers, num_slots = capacity.num_writers, capacity.num_slots
+  match option:
+    case options.MinSize() | options.SampleToInsertRatio():
+      name, got = "min_size_to_sample", option.min_size_to_sample
+      most = num_writers * rule.most_items(num_slots)
+      room = f"{num_writers} x {num_slots} steps have"
+      why = "Samples would wait for ever"
+    case options.Queue() if how.max_times_sampled == 1:
+      name, got = "size", option.size
+      most = rule.most_queued(num_slots)
+      room = f"{num_slots} steps, the part of a writer, keep while others come"
+      why = "Items would go before they are sampled"
+    case _:
+      return
+  if how.max_size is not None and how.max_size < most:
+    most, room, argument = how.max_size, "max_size lets in", "max_size"
+  if got > most:
+    raise errors.SpecError(
+      f"{how.operation}: rate_limiter: expected {name} of at most {most}, the items "
+      f"that {room}, got {got}. {why}: raise {argument}, or ask for less."
+    )
+
+
+def _row_bytes(columns: Columns, rule: AnchorRule, how: options.TableOptions) -> int:
+  """Returns the memory of a step and its item, without the episode's."""
+  values = sum(_value_bytes(c) for c in columns.values() if c.is_per_step)
+  marks = np.min_scalar_type(rule.need + 1).itemsize
+  ages = np.min_scalar_type(rule.back).itemsize if rule.has_ages else 0
+  # The index of its episode's features.
+  episode = 0 if all(column.is_per_step for column in columns.values()) else 8
+  return values + marks + ages + episode + item_bytes(how)
+
+
+def _value_bytes(column: Column) -> int:
+  return math.prod(column.row_shape) * column_dtype(column).itemsize

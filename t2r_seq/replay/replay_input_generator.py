@@ -1,4 +1,4 @@
-"""The input generator that learns from a live replay."""
+"""The input generator of a live replay."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ from t2r_seq.windows.cut import Padding
 
 _EXPECTED = "expected a replay, or a function without arguments that makes one"
 _HINT = "The replay has other specs than the model."
-# What the replay tells of each sampled item, by the names of specs.
+# Information on each sampled item, by the names of specs.
 _KEY, _WEIGHT = input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT
-_TOLD = {
+_INFO = {
   _KEY: specs.ExtendedTensorSpec((), tf.int64, _KEY, is_optional=True),
   _WEIGHT: specs.ExtendedTensorSpec((), tf.float32, _WEIGHT, is_optional=True),
 }
 
 
 def add_sample_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
-  """Declares what a `ReplayInputGenerator` tells of each sampled item.
+  """Adds the optional specs of what a `ReplayInputGenerator` knows of sampled items.
 
-  They are optional: other generators leave them out. As labels they are not asked of a
-  policy either.
+  Other generators leave them out, and as labels a policy does not need them.
 
   Args:
     spec_structure: specs of a model's labels, or features.
   Returns:
-    Flat specs with 'sample/key', int64, which names the item for
+    Flat specs with 'sample/key', int64, which identifies the item for
     `hooks.PriorityUpdate`, and 'sample/weight', float32, its importance weight: in a
-    mixture 0 and 1 for what comes from elsewhere.
+    mixture 0 and 1 for examples of other sources.
   """
   flat = specs.flatten_spec_structure(spec_structure)
-  return specs.TensorSpecStruct({**flat, **_TOLD})
+  return specs.TensorSpecStruct({**flat, **_INFO})
 
 
 @gin.configurable
 class ReplayInputGenerator(data.AbstractInputGenerator):
   """Feeds a model with windows of a replay, of either engine, while it is written.
 
-  A spec of the model reads the window that the replay has at its path, or else at the
-  path that is its name; the two have to show the same steps. There is no end in any
-  mode. Specs of `add_sample_specs` read what is known of the sampled items.
+  A spec of the model reads the window of the replay at its path, or else at the path
+  that is its name; the two have to show the same steps. Batches are endless in every
+  mode. Specs of `add_sample_specs` read the information on sampled items.
   """
 
   def __init__(
@@ -63,13 +62,13 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
     Args:
       replay: to sample from; it is left open. Its sequences are its own, not the
-        model's, and so is its padding: it may leave out what the model pads, and pads
-        nothing in another way. Or what makes one, such as `@ReverbReplay` of gin; it is
-        called when a replay is first needed.
+        model's, and so is its padding: it may leave out what the model pads, but not
+        pad in another way. Or a function that makes one, such as `@ReverbReplay` of
+        gin, called when it is first needed.
       batch_size: windows in a batch, over all replicas together.
-      importance_exponent: of the weights, from 0 for none to 1; `importance_weights`.
+      importance_exponent: of the weights, 0 to 1; see `importance_weights`.
     Raises:
-      SpecError: replay is none and makes none, or a number is out of range.
+      SpecError: replay is no replay and makes none, or a number is out of range.
     """
     super().__init__(batch_size)
     self._exponent = replay_lib.check_exponent(importance_exponent)
@@ -83,7 +82,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   @property
   def replay(self) -> Replay:
-    """What is sampled from."""
+    """The replay to sample from."""
     if not isinstance(self._replay, Replay):
       made = self._replay()
       if not isinstance(made, Replay):
@@ -100,28 +99,28 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
     return self.replay.cut.n_step
 
   def set_padding(self, padding: Padding) -> None:
-    """See the base class; the replay is asked whether it pads in another way."""
+    """See the base class; the replay must not pad in another way."""
     super().set_padding(padding)
     self._is_padding_set = True
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Turns what a replay raised inside of TensorFlow into what it was."""
+    """Raises the replay's errors in place of TensorFlow's that wrap them."""
     with replay_lib.explained():  # The replay itself may not have been made yet.
       yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Begins to watch over a wait for a batch; see the replay's."""
+    """Starts to watch a wait for a batch; see the replay's."""
     return self.replay.watch()
 
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
-    told = [spec.name for spec in wanted.values() if spec.name in _TOLD]
+    info = [spec.name for spec in wanted.values() if spec.name in _INFO]
     held = self.replay.spec_structure
     if self._is_padding_set:
       _check_padding(self.padding, self.replay.cut, held)
-    sampled = self.replay.dataset(batch_size, with_info=bool(told))
-    if told:
+    sampled = self.replay.dataset(batch_size, with_info=bool(info))
+    if info:
       sampled = sampled.map(self._with_info)
     sources = _find_sources(wanted, sampled.element_spec, held)
 
@@ -133,8 +132,8 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   @tf.autograph.experimental.do_not_convert
   def _with_info(self, info: SampleInfo, batch: Any) -> specs.TensorSpecStruct:
-    """Puts what is known of the items beside their windows."""
-    # Bit by bit, as few operations know unsigned integers; and one more, as 0 is none.
+    """Adds the keys and weights of the items to their windows."""
+    # Few operations take unsigned integers; and 0 stands for no item.
     key = tf.bitcast(info.key, tf.int64) + 1
     weight = importance_weights(info, self._exponent)
     return specs.TensorSpecStruct({**batch, _KEY: key, _WEIGHT: weight})
@@ -143,7 +142,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 def _check_padding(
   padding: Padding, cut: windows.Cut, held: specs.TensorSpecStruct
 ) -> None:
-  """Raises SpecError where a replay makes up what the model's windows do not show."""
+  """Raises SpecError if a replay pads in another way than the model."""
   expected = windows.Cut(padding=padding, n_step=cut.n_step)
   found = [
     errors.Mismatch(
@@ -161,16 +160,14 @@ def _check_padding(
 def _find_sources(
   wanted: specs.TensorSpecStruct, given: Any, held: specs.TensorSpecStruct
 ) -> dict[str, str]:
-  """Returns where the replay has what a model wants.
+  """Returns the paths of the replay for a model's paths.
 
   Args:
     wanted: specs by path, 'features/...' and 'labels/...'.
     given: of the replay's batches, by path.
     held: the replay's own specs, by path.
-  Returns:
-    From the paths that are wanted to those of the replay.
   Raises:
-    SpecError: something is missing or different; all is named.
+    SpecError: paths are missing or different; all are named.
   """
   sources, found = {}, []
   for path, spec in wanted.items():
@@ -204,24 +201,20 @@ def _shows_same_steps(
   held: specs.TensorSpecStruct,
   shape: tf.TensorShape,
 ) -> bool:
-  """Whether a path of the replay shows the steps that a model's spec names.
+  """Whether a path of the replay shows the steps of a model's spec.
 
-  Args:
-    spec: of the model.
-    source: the path in the replay.
-    held: the replay's specs, by path.
-    shape: of a window at the path, which fits the model's.
+  `shape` is that of a window at the path, which fits the model's.
   """
   own = held[source]
   num_axes = own.shape.rank + own.is_sequence
   if shape.rank != num_axes or shape[own.is_sequence :] != own.shape:
-    return True  # Of flat windows the model says nothing but how many steps there are.
+    return True  # Of flat windows only the number of steps is declared.
   if spec.is_sequence and spec.time_offsets is None:
-    return True  # Steps, as they come.
+    return True
   if spec.is_sequence != own.is_sequence and isinstance(spec.time_offsets, tuple):
     return False
   wanted, given = _as_tuple(spec.time_offsets), _as_tuple(own.time_offsets)
-  # To a model the next observation may be a path of its own, read at its own step.
+  # A model may declare the next observation as a separate path at its own step.
   is_alias = own.name != source and own.name in held and own.name != spec.name
   return wanted == given or (is_alias and wanted == (0,))
 

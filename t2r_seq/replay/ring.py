@@ -1,4 +1,4 @@
-"""`Ring` and `Lanes`: flat columns in memory, and which steps and items they hold."""
+"""Columns in memory, and which steps and items they hold."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from t2r_seq.store.layout import Column
 class AnchorRule:
   """Which anchors of a grid have an item, as steps come and episodes end.
 
-  An anchor has an item once `need` steps have come after it. Where its episode has
-  ended with fewer, those that the grid asks for are enough.
+  An anchor has an item once `need` steps have come after it; fewer are enough if its
+  episode has ended and the grid has the anchor.
 
   Attributes:
     reader: of the windows.
     grid: the anchors of whole episodes.
     back: steps before an anchor that its window shows.
-    need: steps after it that must be there while the episode goes on. Of transitions
-      that are joined n steps are waited for.
+    need: steps after it that a running episode must have. Joined transitions wait for n
+      steps.
   """
 
   reader: windows.WindowReader
@@ -37,21 +37,21 @@ class AnchorRule:
 
   @classmethod
   def of(cls, reader: windows.WindowReader) -> AnchorRule:
-    """Derives the rule for what a reader shows."""
+    """Derives the rule from a reader."""
     return cls(reader, reader.grid, max(0, -reader.steps_shown[0]), reader.num_growing)
 
   @property
   def has_ages(self) -> bool:
-    """Whether it matters how many steps of its episode are before an anchor."""
+    """Whether padding depends on the number of steps before an anchor."""
     return self.grid.cut.pads_front and self.back > 0
 
   @property
   def min_steps(self) -> int:
-    """The fewest steps that a ring must hold for an item to live."""
+    """The fewest steps that a ring needs for one item."""
     return self.back + self.need + 1
 
   def most_items(self, num_slots: int) -> int:
-    """Returns how many items the steps of a writer have at most, however they end."""
+    """Returns how many items the steps of a writer have at most."""
     grid = self.grid
     if grid.keeps_first:  # Episodes of one step each.
       return num_slots
@@ -60,15 +60,15 @@ class AnchorRule:
     return -(-anchors // min(grid.period, grid.first_anchor + num_after + 1))
 
   def most_queued(self, num_slots: int) -> int:
-    """Returns how many items of one episode live on while further steps come.
+    """Returns how many items of one episode survive while further steps come.
 
-    With as many, the step that gives one more item writes over none of them, if it
-    waits until one of them has been taken; nor do those before it, which give none.
+    With as many, the step that completes one more item, and waits until one of them has
+    been taken, overwrites none of them.
     """
     return (num_slots - self.back - self.need) // self.grid.period
 
   def to_json_dict(self) -> dict[str, Any]:
-    """Describes the rule for checkpoints."""
+    """Returns the rule for checkpoints."""
     return {
       "first": self.grid.first_anchor,
       "period": self.grid.period,
@@ -87,7 +87,7 @@ class Ring:
   """The rows of all columns with a value per step.
 
   With N writers row = slot * N + writer. Numbers lie in arrays that never move, so that
-  tensors can share them; byte strings are held as objects.
+  tensors can share them; byte strings are objects.
 
   Attributes:
     num_slots: rows of each writer.
@@ -98,13 +98,7 @@ class Ring:
   def __init__(
     self, layout: Mapping[str, Column], num_slots: int, num_writers: int
   ) -> None:
-    """Reserves the memory; it is taken as rows are written.
-
-    Args:
-      layout: the columns with a row per step.
-      num_slots: rows of each writer.
-      num_writers: N.
-    """
+    """Reserves the memory; it is taken as rows are written."""
     self.num_slots = num_slots
     self.num_writers = num_writers
     self.num_rows = num_slots * num_writers
@@ -131,12 +125,7 @@ def column_dtype(column: Column) -> np.dtype:
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-  """Returns zeros that start on a page and take memory only where they are written.
-
-  Args:
-    shape: of the array.
-    dtype: of it; objects are None.
-  """
+  """Returns zeros that start on a page and take memory as they are written."""
   dtype = np.dtype(dtype)
   if dtype.hasobject:
     return np.full(shape, None, object)
@@ -150,7 +139,7 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 class Contexts:
-  """A row for each episode, which is used again when the episode has gone.
+  """A row for each episode, which is reused when the episode has gone.
 
   Attributes:
     columns: by path, a row an episode.
@@ -162,9 +151,9 @@ class Contexts:
     """Reserves the memory; it is taken as rows are written.
 
     Args:
-      layout: the columns with a row per episode; there may be none.
+      layout: the columns with a row per episode, perhaps none.
       num_rows: of the ring.
-      num_writers: N; rows of the ring are those of the writers in turn.
+      num_writers: N; rows of the ring belong to the writers in turn.
     """
     # As many episodes as steps, and running ones whose first step is to come.
     size = num_rows + num_writers if layout else 0
@@ -183,7 +172,7 @@ class Contexts:
     return bool(self.columns)
 
   def begin(self, lane: int, values: Mapping[str, np.ndarray]) -> None:
-    """Holds the features of a writer's new episode."""
+    """Stores the features of a writer's new episode."""
     if self._free:
       row = self._free.pop()
     else:
@@ -193,17 +182,17 @@ class Contexts:
     self._held[lane].append(row)
 
   def add_step(self, lane: int, row: int) -> None:
-    """Notes that a row of the ring is of the writer's newest episode."""
+    """Assigns a row of the ring to the writer's newest episode."""
     self._rows_of[row] = self._held[lane][-1]
 
   def keep(self, lane: int, num_episodes: int) -> None:
-    """Lets the features of all but a writer's newest episodes go."""
+    """Frees the features of all but a writer's newest episodes."""
     held = self._held[lane]
     while len(held) > num_episodes:
       self._free.append(held.popleft())
 
   def take(self, path: str, rows: np.ndarray) -> np.ndarray:
-    """Returns the features of the episodes that rows of the ring are of, [B, ...]."""
+    """Returns the features of the episodes of rows of the ring, [B, ...]."""
     return self.columns[path].take(self._rows_of.take(rows), 0)
 
   def of_newest(self, lane: int) -> dict[str, np.ndarray]:
@@ -213,16 +202,16 @@ class Contexts:
 
   @property
   def num_bytes(self) -> int:
-    """Memory that episodes take."""
+    """Memory of the episodes."""
     return self._used * sum(column[:1].nbytes for column in self.columns.values())
 
 
 class Lanes:
   """Counts the steps of each writer, and keeps the marks of the items.
 
-  A writer's steps are counted from 0 and for ever; step c is in the slot c % num_slots.
-  A step is dead from just before its row is written over. Whoever has read rows looks
-  at `dead` afterwards: if none has died, what was read is whole.
+  A writer's steps are counted from 0 without end; step c is in the slot c % num_slots.
+  A step is dead from just before its row is overwritten. A reader checks `dead` after
+  it has read rows: if none has died, they are whole.
 
   An item goes when the step `rule.back` before its anchor dies. Changes need the lock
   of the buffer.
@@ -231,23 +220,16 @@ class Lanes:
     counts: steps of each writer so far, int64 [N].
     dead: steps of each writer below this one are dead, int64 [N].
     starts: the first step of each writer's running episode, int64 [N].
-    ends: of each writer, the step after the last one of each episode that has ended
-      and of which a step is held.
-    marks: of each row, 0 where no item is anchored, or else 1 + how many steps of its
-      episode come after it, `rule.need` at most.
-    ages: of each row, the steps of its episode before it, `rule.back` at most; None
-      where no window is padded.
+    ends: of each writer, the step after the last one of each ended episode that has
+      steps in the ring.
+    marks: of each row, 0 without an item, or else 1 + how many steps of its episode
+      come after it, `rule.need` at most.
+    ages: of each row, the steps of its episode before it, `rule.back` at most; None if
+      no window is padded.
     num_items: that are marked.
   """
 
   def __init__(self, rule: AnchorRule, num_slots: int, num_writers: int) -> None:
-    """Creates lanes without steps.
-
-    Args:
-      rule: which anchors have items.
-      num_slots: rows of each writer.
-      num_writers: N.
-    """
     self.rule = rule
     self.num_slots = num_slots
     self.num_writers = num_writers
@@ -266,12 +248,12 @@ class Lanes:
 
   @property
   def num_steps(self) -> int:
-    """Steps that are held."""
+    """Steps in the ring."""
     return int(np.minimum(self.counts, self.num_slots).sum())
 
   @property
   def num_episodes(self) -> int:
-    """Episodes of which a step is held."""
+    """Episodes with steps in the ring."""
     return sum(map(len, self.ends)) + int((self.counts > self.starts).sum())
 
   def row(self, lane: int, step: int) -> int:
@@ -279,21 +261,17 @@ class Lanes:
     return step % self.num_slots * self.num_writers + lane
 
   def next_anchor(self, lane: int) -> int:
-    """Returns the anchor that the next step gives an item; -1 if there is none."""
+    """Returns the anchor whose item the next step completes; -1 for none."""
     anchor = self.counts.item(lane) - self.rule.need
     age = anchor - self.starts.item(lane)
     return anchor if self.rule.grid.is_anchor(age) else -1
 
   def make_room(self, lane: int) -> list[int]:
-    """Lets the step go whose row the next one needs.
-
-    Returns:
-      The rows that have lost their items by that.
-    """
+    """Removes the step whose row the next one needs; returns rows that lost items."""
     dead = self.counts.item(lane) + 1 - self.num_slots
     if dead <= 0:
       return []
-    # Before the row is written to: so readers see that it is no longer what it was.
+    # Before the row is overwritten, so that readers see that it has changed.
     self.dead[lane] = dead
     self._forget_episodes(lane, dead)
     # The items that go as this becomes the first step that is alive.
@@ -306,7 +284,7 @@ class Lanes:
     return lost
 
   def add_step(self, lane: int) -> None:
-    """Counts a step, whose row has been written."""
+    """Counts a step whose row has been written."""
     count = self.counts.item(lane)
     if self.ages is not None:
       age = min(count - self.starts.item(lane), self.rule.back)
@@ -314,12 +292,12 @@ class Lanes:
     self.counts[lane] = count + 1
 
   def mark(self, row: int, left: int) -> None:
-    """Marks an item, given its anchor's row and the steps of its episode after that."""
+    """Marks an item, by its anchor's row and the steps of its episode after it."""
     self.marks[row] = left + 1
     self.num_items += 1
 
   def unmark(self, rows: np.ndarray) -> None:
-    """Takes items away, [n] different ones."""
+    """Removes [n] different items."""
     self.marks[rows] = 0
     self.num_items -= len(rows)
 
@@ -327,7 +305,7 @@ class Lanes:
     """Returns the anchors that become items if the episode ends now, ascending.
 
     Args:
-      lane: whose episode.
+      lane: of the writer.
       last_flag: whether its last step has the reader's `end_flag`.
     """
     start, count = self.starts.item(lane), self.counts.item(lane)
@@ -348,12 +326,7 @@ class Lanes:
   def steps_of(
     self, rows: np.ndarray, counts: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the steps that rows held, and whose they are; both int64 [B].
-
-    Args:
-      rows: of the ring, int64 [B].
-      counts: as they were then.
-    """
+    """Returns the steps in rows at given counts, and their writers; both int64 [B]."""
     if self.num_writers > 1:
       slots, lanes = np.divmod(rows, self.num_writers)
       newest = counts[lanes] - 1
@@ -373,10 +346,8 @@ class Lanes:
     return steps.view(np.uint64)
 
   def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Finds items by key.
+    """Finds items by key, int64 [n], step * N + writer.
 
-    Args:
-      keys: int64 [n], step * N + writer.
     Returns:
       Rows, int64 [n], and which of them have the item of that key, bool [n].
     """
@@ -390,18 +361,13 @@ class Lanes:
     return rows, is_held & (self.marks.take(rows) > 0)
 
   def are_alive(self, rows: np.ndarray, counts: np.ndarray) -> bool:
-    """Whether all that windows show is still there.
-
-    Args:
-      rows: of their anchors, int64 [B].
-      counts: as they were when the rows were drawn.
-    """
+    """Whether no step of the windows at `rows`, drawn at `counts`, has died."""
     if self.num_writers == 1:
       have_died = self.dead.item(0) > counts.item(0) - self.num_slots
     else:
       have_died = (self.dead > counts - self.num_slots).any()
     if not have_died:
-      return True  # Nothing has since then.
+      return True
     steps, lanes = self.steps_of(rows, counts)
     dead = self.dead[lanes]
     return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())

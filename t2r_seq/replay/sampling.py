@@ -1,4 +1,4 @@
-"""Batches of windows: drawn, gathered whole whatever writers do, given as datasets."""
+"""Batches of sampled windows, gathered while writers go on, and as datasets."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Batch = dict[str, np.ndarray]
 
 
 # An array that begins at a multiple of this becomes a tensor without a copy; below the
-# second number the copy is cheaper than the care.
+# second number the copy is cheaper.
 _ALIGNMENT, _LARGE_BYTES = 64, 1 << 15
 
 
 def _take(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Gathers rows of a ring, counted on where it begins again."""
+  """Gathers rows of a ring, which wrap around."""
   shape = (*rows.shape, *column.shape[1:])
   size = math.prod(shape) * column.itemsize
   if size < _LARGE_BYTES or column.dtype.hasobject:
@@ -45,28 +45,27 @@ class Sampling:
   """Draws items under the lock of a table, and gathers their windows without it."""
 
   def __init__(self, table: Table, reader: windows.WindowReader) -> None:
-    """Puts the two together."""
     self._table = table
     self._reader = reader
-    # Items that are gone from the table, of batches that never got full.
+    # Items that were removed from the table for batches that never got full.
     self._taken: collections.deque[tuple[SampleInfo | None, Batch]] = (
       collections.deque()
     )
 
   @property
   def consumes(self) -> bool:
-    """Whether sampling takes items away."""
+    """Whether sampling removes items."""
     return self._table.consumes
 
   @property
   def draws_alike(self) -> bool:
-    """Whether it does not matter if several batches are drawn at once."""
+    """Whether several batches can be drawn at once."""
     return self._table.draws_alike
 
   def sample(
     self, count: int, began: float | None = None
   ) -> tuple[SampleInfo | None, Batch]:
-    """Returns a batch, and what is known of its items if that is counted.
+    """Returns a batch, and its `SampleInfo` if samples are counted.
 
     Args:
       count: B.
@@ -93,29 +92,27 @@ class Sampling:
       return _take(table.ring.columns[path], rows)
 
     after = draw.marks.astype(np.int64) - 1
-    # Where no ages are kept, nothing before the anchors is shown, or it is all there.
+    # Without ages, no window is padded before its anchor.
     ages = draw.ages
     before = np.zeros_like(after) if ages is None else ages.astype(np.int64)
-    # A step on is N rows on.
+    # The next step is N rows later.
     anchors = Anchors(draw.rows, before, after, table.lanes.num_writers)
     return self._reader.read_at(take, anchors)
 
   def _is_whole(self, draw: Draw) -> bool:
-    """Whether no step had died when the windows of a draw had been gathered.
+    """Whether no step of a draw had died when its windows had been gathered.
 
-    It takes the lock, under which steps die and are written over. So what a writer does
-    after this look cannot have been gathered before it, and what it did before is seen,
-    in whatever order the processor shows writes to other threads.
+    It takes the lock, under which steps die and are overwritten: so what a writer does
+    after this check cannot have been gathered, and what it did before is seen.
     """
     lanes = self._table.lanes
     with self._table.lock:
       return all(lanes.are_alive(rows, counts) for rows, counts in draw.seen)
 
   def _sample_again(self, count: int) -> tuple[SampleInfo | None, Batch] | None:
-    """Returns another batch for one that was not whole; None: there are no items now.
+    """Returns another batch for one that was not whole; None if there are no items.
 
-    Nobody writes meanwhile: where writers are as fast as to overtake a gathering, they
-    would overtake the next one, too.
+    Under the lock: writers that overtook one gathering could overtake the next, too.
     """
     with self._table.lock:
       self._table.check_open("sample")
@@ -130,12 +127,12 @@ class Sampling:
       while len(taken) < count:
         with self._table.lock:
           self._table.check_open("sample")
-          if self._taken:  # Items that nobody got.
+          if self._taken:
             taken.append(self._taken.popleft())
             continue
           draw, info = self._table.consume(began)
           taken.append((info, self.gather(draw)))
-        began = began and time.monotonic()  # Each wait is one of its own.
+        began = began and time.monotonic()  # The next wait begins now.
     except BaseException:
       with self._table.lock:
         self._taken.extendleft(reversed(taken))
@@ -146,8 +143,8 @@ class Sampling:
     }
 
 
-# A call of Python costs about as much as drawing some hundred numbers: many small
-# batches are drawn at once, where nothing that is learned of one bears on the next.
+# A call of Python costs about as much as drawing some hundred items: small batches are
+# drawn several at once, if one does not influence the next.
 _MAX_AHEAD = 16
 _AHEAD_BYTES = 1 << 20
 _INFO_SPEC = [
@@ -165,14 +162,14 @@ def make_dataset(
   batch_size: int,
   with_info: bool,
 ) -> tf.data.Dataset:
-  """Makes an endless dataset of sampled batches.
+  """Returns an endless dataset of sampled batches.
 
   Args:
-    sampling: what draws.
-    spec_structure: of the windows; encoded images are decoded as it says.
-    window_spec: what is sampled of one window; images as strings.
+    sampling: draws them.
+    spec_structure: of the windows; encoded images are decoded by it.
+    window_spec: of one sampled window; encoded images are strings.
     batch_size: B.
-    with_info: gives pairs (SampleInfo, windows).
+    with_info: yields pairs (SampleInfo, windows).
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, ...].
   """
@@ -189,9 +186,9 @@ def make_dataset(
     _sample, count=count, paths=tuple(window_spec), dtypes=dtypes, with_info=with_info
   )
 
-  # TensorFlow ends a thread only between two calls of Python: one that waited for ever
-  # would keep whoever lets go of an iterator. So each waits for a moment, and what it
-  # returns then, since when it has been waiting, is filtered away.
+  # TensorFlow ends a thread only between two calls of Python: one that waits without
+  # end would block the deletion of its iterator. So each call waits for a moment, and
+  # then returns since when it has been waiting, which is filtered out.
   @_as_it_is
   def draw(began: tf.Tensor, _: tf.Tensor) -> Any:
     began, *values = _call_weakly(sample, sampling, began, [tf.float64, *dtypes])
@@ -227,8 +224,7 @@ def make_dataset(
     )
   infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
   dataset = dataset.apply(infinite)
-  # A queue gives each item once: what is drawn ahead is lost with its reader, who waits
-  # for it, too, before it ends.
+  # A queue gives each item once: what is drawn ahead would be lost with its reader.
   if not sampling.consumes:
     dataset = dataset.prefetch(1)
   return dataset.with_options(dataset_options())
@@ -242,9 +238,9 @@ def _sample(
   dtypes: Sequence[tf.DType],
   with_info: bool,
 ) -> list[Any]:
-  """Returns since when it has been waiting, and a batch unless it still does."""
+  """Returns since when it has been waiting, and a batch unless it still waits."""
   since = time.monotonic() if began == _NOT_WAITING else float(began)
-  # A batch that is there needs no handler of SIGINT.
+  # The first try does not wait long enough to need a handler of SIGINT.
   is_first = began == _NOT_WAITING
   with contextlib.nullcontext() if is_first else process.watched_wait() as ends:
     try:
@@ -265,16 +261,10 @@ def _call_weakly(
   argument: tf.Tensor,
   dtypes: list[tf.DType],
 ) -> list[tf.Tensor]:
-  """Calls a function from a graph, which does not keep the buffer in memory.
+  """Calls function(sampling, argument) from a graph, with only a weak reference.
 
-  TensorFlow keeps each function of Python that a graph calls until the process ends,
-  and what it refers to: that would be the ring of every buffer that had a dataset.
-
-  Args:
-    function: refers to no buffer.
-    sampling: its first argument; the caller has to hold it.
-    argument: its second.
-    dtypes: of what it returns.
+  TensorFlow keeps each Python function of a graph, and what it refers to, until the
+  process ends: that would be the ring of every buffer that had a dataset.
   """
   reference = weakref.ref(sampling)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import abc
-import heapq
-import itertools
 
 import numpy as np
 
@@ -13,89 +11,53 @@ from t2r_seq.replay import options
 
 
 class Selector(abc.ABC):
-  """Items by row, of which it chooses some; each kind in its own way.
+  """Items by row, with priorities; chooses some of them.
 
-  Calls that change it trust their arguments: rows that are inserted are not there,
-  all others are, none comes twice in one call, but to `update`, where the last
-  priority counts; and priorities are finite and at least 0. Whoever has several threads
-  has a lock.
+  Rows that are inserted are not there yet, all others are, and none comes twice in one
+  call, except to `update`, where the last priority counts. Not thread-safe.
 
   Attributes:
-    compares: whether it matters which of two priorities is greater, however near they
-      are; then they are to be held as float64.
-    row_bytes: memory that a row takes, with an item in it.
+    row_bytes: memory of a row with an item.
   """
 
-  compares = False
   row_bytes = 0
-
-  def __init__(self) -> None:
-    """Creates a selector without items."""
-    self._count = 0
-
-  def __len__(self) -> int:
-    return self._count
 
   @abc.abstractmethod
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Takes items in, one after the other.
-
-    Args:
-      rows: int64 [N].
-      priorities: float64 [N].
-    """
+    """Inserts items one after the other: rows int64 [N], priorities [N]."""
 
   @abc.abstractmethod
   def remove(self, rows: np.ndarray) -> None:
-    """Lets go of items; rows int64 [N]."""
+    """Removes items: rows int64 [N]."""
 
   @abc.abstractmethod
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Gives items other priorities, one after the other.
-
-    Args:
-      rows: int64 [N].
-      priorities: float64 [N].
-    """
+    """Sets the priorities of items."""
 
   @abc.abstractmethod
   def sample(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses items, each time out of all, of which there are some.
+    """Chooses items with replacement, of which there are some.
 
-    Args:
-      count: how many, B.
-      rng: what draws at random draws from it.
     Returns:
       Rows, int64 [B], and the probability that each had, float64 [B].
     """
 
   @abc.abstractmethod
   def rows(self) -> np.ndarray:
-    """Returns all items' rows, int64 [N].
-
-    Inserted in this order, with the priorities that they have, they make a selector
-    that chooses just as this one does.
-    """
+    """Returns the rows of all items, int64 [N], in an order to insert them again."""
 
 
 class OrderedSelector(Selector):
-  """The item that was inserted first, or last; all in O(1) for each item."""
+  """The item that was inserted first; all in O(1) for each item."""
 
   row_bytes = 24
 
-  def __init__(self, capacity: int, takes_last: bool) -> None:
-    """Creates a selector without items; see `make_selector`.
-
-    Args:
-      capacity: rows are in range(capacity).
-      takes_last: LIFO, not FIFO.
-    """
-    super().__init__()
-    self._takes_last = takes_last
-    # Rows as they came, between head and tail; an item's place tells whether an entry
-    # is still that of its row.
+  def __init__(self, capacity: int) -> None:
+    """Creates a selector without items; rows are in range(capacity)."""
+    # Rows in the order of insertion, between head and tail. `_places` has the index of
+    # a row's valid entry.
     self._log = np.zeros(2 * capacity, np.int64)
     self._places = np.full(capacity, -1)
     self._head = self._tail = 0
@@ -106,11 +68,9 @@ class OrderedSelector(Selector):
       self._head = self._tail = 0
       self._append(kept)
     self._append(rows)
-    self._count += len(rows)
 
   def remove(self, rows: np.ndarray) -> None:
     self._places[rows] = -1
-    self._count -= len(rows)
 
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Does nothing: priorities do not matter."""
@@ -118,14 +78,9 @@ class OrderedSelector(Selector):
   def sample(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
-    if self._takes_last:
-      while self._is_gone(self._tail - 1):
-        self._tail -= 1
-    else:
-      while self._is_gone(self._head):
-        self._head += 1
-    row = self._log[self._tail - 1 if self._takes_last else self._head]
-    return np.full(count, row), np.ones(count)
+    while self._places[self._log[self._head]] != self._head:
+      self._head += 1
+    return np.full(count, self._log[self._head]), np.ones(count)
 
   def rows(self) -> np.ndarray:
     entries = self._log[self._head : self._tail]
@@ -137,72 +92,6 @@ class OrderedSelector(Selector):
     self._places[rows] = np.arange(self._tail, end)
     self._tail = end
 
-  def _is_gone(self, place: int) -> bool:
-    return bool(self._places[self._log[place]] != place)
-
-
-# A heap is made anew where it has more than this besides its items.
-_MAX_STALE = 1024
-
-
-class HeapSelector(Selector):
-  """The item of the least, or the greatest, priority; in O(log n) each.
-
-  Of several that have it, it is the one that was inserted or updated first.
-  """
-
-  compares = True
-  # A number, and a tuple of a float and two integers in a list.
-  row_bytes = 8 + 152
-
-  def __init__(self, capacity: int, takes_greatest: bool) -> None:
-    """Creates a selector without items; see `make_selector`.
-
-    Args:
-      capacity: rows are in range(capacity).
-      takes_greatest: a heap of the greatest, not the least.
-    """
-    super().__init__()
-    self._sign = -1 if takes_greatest else 1
-    # Entries (signed priority, number, row). A row's number tells its entry from
-    # those of the priorities, and of the items, that it had before.
-    self._heap: list[tuple[float, int, int]] = []
-    self._numbers = np.full(capacity, -1)
-    self._next = itertools.count()
-
-  def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    self._count += len(rows)
-    self.update(rows, priorities)
-
-  def remove(self, rows: np.ndarray) -> None:
-    self._numbers[rows] = -1
-    self._count -= len(rows)
-
-  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Gives items other priorities; of equal ones, they come last now."""
-    signed = (self._sign * priorities).tolist()
-    for row, priority in zip(rows.tolist(), signed, strict=True):
-      number = next(self._next)
-      self._numbers[row] = number
-      heapq.heappush(self._heap, (priority, number, row))
-    if len(self._heap) > 2 * self._count + _MAX_STALE:
-      self._heap = [entry for entry in self._heap if not self._is_gone(entry)]
-      heapq.heapify(self._heap)
-
-  def sample(
-    self, count: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, np.ndarray]:
-    while self._is_gone(self._heap[0]):
-      heapq.heappop(self._heap)
-    return np.full(count, self._heap[0][2]), np.ones(count)
-
-  def rows(self) -> np.ndarray:
-    rows = np.flatnonzero(self._numbers >= 0)
-    return rows[np.argsort(self._numbers[rows])]
-
-  def _is_gone(self, entry: tuple[float, int, int]) -> bool:
-    return bool(self._numbers[entry[2]] != entry[1])
-
 
 # Of 6 to 64 children, and tops of 1024 to 32768 nodes, these were the fastest together
 # for 20,000 to a million values: most of a draw is to add up the children of a node.
@@ -213,33 +102,26 @@ _MAX_TOP = 4096
 class SumTree:
   """Values by row, of which rows are drawn with probability value / total.
 
-  Values are held as float32: half the memory, and draws that are as exact. Inner nodes
-  are float64 sums of their children, made anew from them and never from differences, so
-  that rounding does not build up. They are brought up to date when something is drawn.
-  A row of value 0 is never drawn.
-
-  Not safe to be used by several threads at once.
+  Values are float32: half the memory, and draws that are as exact. Inner nodes are
+  float64 sums that are computed from their children, never from differences, so that
+  rounding does not build up. They are updated when something is drawn. A row of value 0
+  is never drawn. Not thread-safe.
   """
 
   def __init__(self, capacity: int) -> None:
-    """Creates a tree of zeros.
-
-    Args:
-      capacity: number of rows.
-    """
+    """Creates a tree of zeros; rows are in range(capacity)."""
     self._capacity = capacity
-    leaves, *above = _sizes(capacity)
-    self._levels: list[np.ndarray] = [np.zeros(leaves, np.float32)]
-    self._levels += [np.zeros(size, np.float64) for size in above]
+    sizes = [-(-capacity // _FANOUT) * _FANOUT]
+    while sizes[-1] > _MAX_TOP:
+      sizes.append(-(-(sizes[-1] // _FANOUT) // _FANOUT) * _FANOUT)
+    self._levels: list[np.ndarray] = [np.zeros(sizes[0], np.float32)]
+    self._levels += [np.zeros(size, np.float64) for size in sizes[1:]]
     self._blocks = [level.reshape(-1, _FANOUT) for level in self._levels]
-    # Nodes above values that were set; some may be there twice.
+    # Nodes above values that were set, perhaps several times.
     self._stale: list[np.ndarray] = []
     self._num_stale = 0
-    # What is to the left of each node of the top, and at the end the total.
+    # The sum to the left of each node of the top, and at the end the total.
     self._running = np.zeros(len(self._levels[-1]) + 1)
-
-  def __len__(self) -> int:
-    return self._capacity
 
   @property
   def total(self) -> float:
@@ -249,32 +131,23 @@ class SumTree:
 
   @property
   def values(self) -> np.ndarray:
-    """All values, float32 [capacity]; not to be written to."""
+    """All values, float32 [capacity]; read-only."""
     return self._levels[0][: self._capacity]
 
   def set(self, rows: np.ndarray, values: np.ndarray | float) -> None:
-    """Sets values.
-
-    Args:
-      rows: int64 [N]; of a row that is there twice, the last value counts.
-      values: [N], at least 0 and finite as float32.
-    """
+    """Sets values, finite and at least 0; for a repeated row, the last value counts."""
     self._levels[0][rows] = values
     self._stale.append(rows // _FANOUT)
     self._num_stale += len(rows)
     if self._num_stale > len(self._levels[0]):
       self._refresh()
 
-  def get(self, rows: np.ndarray) -> np.ndarray:
-    """Returns the values of rows, float32 [N]."""
-    return self._levels[0].take(rows)
-
   def sample(self, fractions: np.ndarray) -> np.ndarray:
-    """Returns the rows at which the running sum of the values passes some of its total.
+    """Returns the rows where the running sum passes fractions of the total.
 
     Args:
-      fractions: float64 [B] in [0, 1), of the total; uniform ones draw each row with
-        the probability value / total.
+      fractions: float64 [B] in [0, 1); uniform ones draw each row with the probability
+        value / total.
     Returns:
       Rows, int64 [B], whose values are above 0.
     Raises:
@@ -286,14 +159,14 @@ class SumTree:
     rest = np.minimum(fractions * total, np.nextafter(total, 0))
     nodes = self._running.searchsorted(rest, "right") - 1
     rest -= self._running.take(nodes)
-    # What is to the left of each child, [_FANOUT + 1, B].
+    # The sum to the left of each child, [_FANOUT + 1, B].
     sums = np.zeros((_FANOUT + 1, len(rest)))
     places = np.arange(len(rest))
     for blocks in self._blocks[-2::-1]:
       children = _transposed(blocks.take(nodes, 0))
       for child in range(_FANOUT):
         np.add(sums[child], children[child], sums[child + 1])
-      # What is left may be more than the parent's sum by a rounding.
+      # What is left may exceed the parent's sum by a rounding.
       np.minimum(rest, np.nextafter(sums[-1], 0), out=rest)
       chosen = np.add.reduce(sums[1:] <= rest, 0, np.intp)
       nodes *= _FANOUT
@@ -304,7 +177,7 @@ class SumTree:
     return nodes
 
   def _refresh(self) -> None:
-    """Makes the sums anew above the values that were set."""
+    """Computes the sums above the values that were set."""
     if not self._num_stale:
       return
     nodes = np.concatenate(self._stale)
@@ -328,88 +201,59 @@ def _transposed(blocks: np.ndarray) -> np.ndarray:
   return blocks.T.astype(np.float64, "C")
 
 
-def _sizes(capacity: int) -> list[int]:
-  """Returns the sizes of all levels, whole blocks of them; that of the values first."""
-  sizes = [-(-capacity // _FANOUT) * _FANOUT]
-  while sizes[-1] > _MAX_TOP:
-    sizes.append(-(-(sizes[-1] // _FANOUT) // _FANOUT) * _FANOUT)
-  return sizes
-
-
 _LIMITS = np.finfo(np.float32)
 
 
 class PrioritizedSelector(Selector):
   """Draws items with probability priority ** exponent / sum; in O(log n) each.
 
-  As Reverb does, an item of priority 0 is never drawn, whatever the exponent, unless
-  all are: then each is as likely as every other, and drawing costs O(n).
+  As in Reverb, an item of priority 0 is never drawn, whatever the exponent, unless all
+  are 0: then each is as likely as every other, and drawing costs O(n).
   """
 
   # The tree's, which takes up to 12 of the first 4096 rows.
   row_bytes = 6
 
   def __init__(self, capacity: int, priority_exponent: float) -> None:
-    """Creates a selector without items; see `make_selector`.
-
-    Args:
-      capacity: rows are in range(capacity).
-      priority_exponent: at least 0.
-    """
-    super().__init__()
+    """Creates a selector without items; rows are in range(capacity)."""
     self._exponent = priority_exponent
-    # An item that is never drawn has the weight -0.0, and what is no item 0.0.
+    # An item of priority 0 has the weight -0.0, and a row without an item 0.0.
     self._weights = SumTree(capacity)
 
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    self._count += len(rows)
     self.update(rows, priorities)
 
   def remove(self, rows: np.ndarray) -> None:
-    self._count -= len(rows)
     self._weights.set(rows, 0.0)
 
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    self._weights.set(rows, self._to_weights(priorities))
+    weights = np.power(priorities, self._exponent, dtype=np.float64)
+    # The smallest can be drawn, and the largest does not hide the others.
+    weights = weights.clip(_LIMITS.tiny, _LIMITS.max)
+    weights[priorities == 0] = -0.0  # 0 ** 0 would be 1.
+    self._weights.set(rows, weights)
 
   def sample(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
     total = self._weights.total
     if not total:
-      rows = self.rows()[rng.integers(0, self._count, count)]
-      return rows, np.full(count, 1 / self._count)
+      found = self.rows()
+      rows = found[rng.integers(0, len(found), count)]
+      return rows, np.full(count, 1 / len(found))
     rows = self._weights.sample(rng.random(count))
-    return rows, np.divide(self._weights.get(rows), total, dtype=np.float64)
+    return rows, np.divide(self._weights.values.take(rows), total, dtype=np.float64)
 
   def rows(self) -> np.ndarray:
     weights = self._weights.values
     return ((weights != 0) | np.signbit(weights)).nonzero()[0]
 
-  def _to_weights(self, priorities: np.ndarray) -> np.ndarray:
-    weights = np.power(priorities, self._exponent, dtype=np.float64)
-    # However small, they can be drawn, and however large, others can.
-    np.maximum(weights, _LIMITS.tiny, out=weights)
-    np.minimum(weights, _LIMITS.max, out=weights)
-    weights[priorities == 0] = -0.0  # 0 ** 0 would be 1.
-    return weights
-
 
 def make_selector(option: options.SelectorOption, capacity: int) -> Selector | None:
-  """Makes what an option describes.
-
-  Args:
-    option: one of `options`' selectors.
-    capacity: rows are in range(capacity).
-  Returns:
-    A selector without items; None for `Uniform`, which needs to know nothing but which
-    rows have items.
-  """
+  """Returns the selector of an option; None for `Uniform`, which needs none."""
   match option:
-    case options.Fifo() | options.Lifo():
-      return OrderedSelector(capacity, isinstance(option, options.Lifo))
+    case options.Fifo():
+      return OrderedSelector(capacity)
     case options.Prioritized():
       return PrioritizedSelector(capacity, option.priority_exponent)
-    case options.MinHeap() | options.MaxHeap():
-      return HeapSelector(capacity, isinstance(option, options.MaxHeap))
   return None

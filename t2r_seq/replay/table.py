@@ -1,4 +1,4 @@
-"""`Table`: inserts and samples of items, paced by the rate limiter."""
+"""Inserts and samples of items, paced by the rate limiter."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from t2r_seq.replay.ring import Contexts, Lanes, Ring, allocate
 from t2r_seq.replay.selectors import make_selector
 
 _MAX_PENDING = 4096
-# With fewer items among the rows than one in so many, they are listed to draw from.
+# With fewer items than one in so many rows, items are drawn from a list of them.
 _MAX_MISSES = 32
 
 
 class Draw(NamedTuple):
-  """Items that were drawn, and where their steps are.
+  """Sampled items, and where their steps are.
 
   Attributes:
     rows: of the anchors, int64 [B].
     marks: of these rows: 1 + the steps of their episodes after the anchors.
-    ages: the steps before them; None where no front is padded.
+    ages: the steps before them; None if no front is padded.
     seen: rows that were drawn at one time, and the steps of each writer then, int64
-      [N]; together they tell which steps were in the rows.
+      [N]; together they identify the steps of the rows.
   """
 
   rows: np.ndarray
@@ -40,7 +40,7 @@ class Draw(NamedTuple):
 
   @classmethod
   def join(cls, draws: Sequence[Draw]) -> Draw:
-    """Makes one draw of several."""
+    """Concatenates draws."""
     ages = [draw.ages for draw in draws if draw.ages is not None]
     return cls(
       np.concatenate([draw.rows for draw in draws]),
@@ -50,7 +50,7 @@ class Draw(NamedTuple):
     )
 
   def part(self, start: int, stop: int | None) -> Draw:
-    """Returns some items of one draw."""
+    """Returns a range of the items of one draw."""
     some = slice(start, stop)
     ages = None if self.ages is None else self.ages[some]
     (rows, counts) = self.seen[0]
@@ -64,35 +64,32 @@ Probabilities = float | np.ndarray
 class Items:
   """The items of a buffer, by the rows of their anchors; calls need its lock.
 
-  Where all are drawn alike, in O(1) and without memory: rows are tried until one is
-  marked. Otherwise selectors choose. They are told of inserts and removals before the
-  next draw, of many at once: one by one they would take most of the time of an append.
+  Uniform draws take O(1) and no memory: rows are tried until one is marked. Otherwise
+  selectors choose. They get inserts and removals before the next draw, many at once:
+  one by one they would take most of the time of an append.
 
   Attributes:
-    times_sampled: of each row's item, int32; None until somebody wants to know.
-    greatest: priority that an item has had so far, and at least 1.
+    times_sampled: of each row's item, int32; None until it is requested.
+    greatest: priority of an item so far, and at least 1.
   """
 
   def __init__(self, lanes: Lanes, how: options.TableOptions) -> None:
-    """Creates the items of marked rows, which are sampled and removed as told."""
     num_rows = len(lanes.marks)
     self._lanes = lanes
     self._sampler = make_selector(how.sampler, num_rows)
     self._remover = None
     if how.max_size is not None:
       self._remover = make_selector(how.remover, num_rows)
-    # The order of one kind of selector says nothing to another.
+    # By kind: a checkpoint's order is of use to the same kind only.
     self._selectors = {
       f"{use}_{type(selector).__name__}": selector
       for use, selector in (("sampler", self._sampler), ("remover", self._remover))
       if selector is not None
     }
-    # Of rows that have no item yet: what came with the step, NaN for nothing. Where
-    # priorities only weigh, half the memory is as good.
+    # Rows without an item yet have the priority of their step, NaN for none.
     self._priorities: np.ndarray | None = None
     if self._selectors:
-      is_exact = any(selector.compares for selector in self._selectors.values())
-      self._priorities = allocate((num_rows,), np.float64 if is_exact else np.float32)
+      self._priorities = allocate((num_rows,), np.float32)
     self._initial = how.initial_priority
     self.greatest = 1.0
     self._new: dict[int, None] = {}
@@ -102,17 +99,17 @@ class Items:
       self.count_samples()
 
   def count_samples(self) -> None:
-    """Counts how often items are sampled, from now on."""
+    """Counts samples of items from now on."""
     if self.times_sampled is None:
       self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
 
   def give(self, row: int, priority: float | None) -> None:
-    """Keeps what came with a step until it has an item; None for no priority."""
+    """Keeps the priority of a step until it has an item; None for none."""
     if self._priorities is not None:
       self._priorities[row] = np.nan if priority is None else priority
 
   def given(self, lane: int) -> list[tuple[int, float]]:
-    """Returns the steps of a writer that have no item yet, and what came with them."""
+    """Returns the steps of a writer without an item yet, and their priorities."""
     lanes, held = self._lanes, self._priorities
     if held is None:
       return []
@@ -122,7 +119,7 @@ class Items:
     return [(step, priority) for step, priority in kept if priority == priority]
 
   def insert(self, row: int) -> None:
-    """Takes an item in that was just marked."""
+    """Inserts an item that was just marked."""
     if self.times_sampled is not None:
       self.times_sampled[row] = 0
     if self._priorities is None:
@@ -138,7 +135,7 @@ class Items:
       self._flush()
 
   def remove(self, rows: list[int]) -> None:
-    """Lets go of items whose marks are gone."""
+    """Removes items whose marks are gone."""
     if not self._selectors:
       return
     if not self._new.keys().isdisjoint(rows):
@@ -148,11 +145,10 @@ class Items:
   def draw(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, float | np.ndarray]:
-    """Draws items, of which there are some, with replacement.
+    """Draws items with replacement, of which there are some.
 
     Returns:
-      Rows, int64 [B], and with which probability each was drawn, float64 [B]; or one
-      for all.
+      Rows, int64 [B], and their probabilities, float64 [B]; or one for all.
     """
     if self._sampler is None:
       return self._draw_alike(count, rng), 1.0 / self._lanes.num_items
@@ -160,14 +156,14 @@ class Items:
     return self._sampler.sample(count, rng)
 
   def choose_surplus(self, rng: np.random.Generator) -> np.ndarray:
-    """Returns the row of the item that the remover lets go, int64 [1]."""
+    """Returns the row of the item to remove, int64 [1]."""
     if self._remover is None:
       return self._draw_alike(1, rng)
     self._flush()
     return self._remover.sample(1, rng)[0]
 
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Sets the priorities of items; of a row that is there twice, the last counts."""
+    """Sets the priorities of items; for a repeated row, the last one counts."""
     self.greatest = max(self.greatest, float(priorities.max(initial=0)))
     if self._priorities is not None:
       self._flush()
@@ -176,24 +172,20 @@ class Items:
       selector.update(rows, priorities)
 
   def priorities(self, rows: np.ndarray) -> np.ndarray:
-    """Returns the priorities of items, float64 [B]; ones where they do not matter."""
+    """Returns the priorities of items, float64 [B]; ones if they do not matter."""
     if self._priorities is None:
       return np.ones(len(rows))
     return self._priorities.take(rows).astype(np.float64)
 
   def arrays(self) -> dict[str, np.ndarray]:
-    """Returns what `load` needs to make items that are drawn just as these are."""
+    """Returns the arrays for `load`, so that the same draws follow."""
     self._flush()
     arrays = {"times_sampled": self.times_sampled, "priorities": self._priorities}
     orders = {name: selector.rows() for name, selector in self._selectors.items()}
     return {name: a for name, a in arrays.items() if a is not None} | orders
 
   def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-    """Takes in the marked rows, of a buffer that was saved, into items without any.
-
-    Args:
-      arrays: as `arrays` gave them there; the items may have been of another kind.
-    """
+    """Restores the items of the marked rows, perhaps saved by other selectors."""
     if "times_sampled" in arrays:
       self.count_samples()
     if self.times_sampled is not None:
@@ -230,7 +222,7 @@ class Items:
     return rows[:count]
 
   def _flush(self) -> None:
-    """Tells the selectors what has come and gone."""
+    """Passes inserts and removals on to the selectors."""
     if not self._gone and not self._new:
       return
     gone = np.fromiter(self._gone, np.int64, len(self._gone))
@@ -246,14 +238,12 @@ class Items:
 
 
 def item_bytes(how: options.TableOptions) -> int:
-  """Returns the memory that an item takes, what selectors know of it included."""
-  counts = 4  # From when somebody first asks for them.
+  """Returns the memory of an item, with that of the selectors."""
+  counts, priority = 4, 4
   chosen = [how.sampler] if how.max_size is None else [how.sampler, how.remover]
   selectors = [made for option in chosen if (made := make_selector(option, 1))]
-  if not selectors:
-    return counts
-  size = 8 if any(selector.compares for selector in selectors) else 4
-  return counts + size + sum(selector.row_bytes for selector in selectors)
+  sizes = [selector.row_bytes for selector in selectors]
+  return counts + (priority + sum(sizes) if sizes else 0)
 
 
 class Table:
@@ -264,11 +254,11 @@ class Table:
     ring: the steps.
     contexts: the features of episodes.
     lanes: which steps and items there are.
-    items: which of them are drawn.
-    limiter: who has to wait.
-    rng: what draws at random draws from it.
+    items: draws and removes them.
+    limiter: makes inserts and samples wait.
+    rng: of all random draws.
     num_ignored_updates: priorities for items that had gone.
-    is_closed: nothing can be done any more.
+    is_closed: whether every call raises.
   """
 
   def __init__(
@@ -280,7 +270,6 @@ class Table:
     how: options.TableOptions,
     rng: np.random.Generator,
   ) -> None:
-    """Puts the parts together; see the attributes, and how items are sampled."""
     self.lock = threading.RLock()
     self.ring = ring
     self.contexts = contexts
@@ -290,7 +279,7 @@ class Table:
     self.rng = rng
     self.num_ignored_updates = 0
     self.is_closed = False
-    # Drawn for batches that were not whole when whoever waited for them was let go.
+    # Draws of batches whose wait ended before they were whole.
     self._begun: list[tuple[Draw, Probabilities]] = []
     self._how = how
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
@@ -298,13 +287,17 @@ class Table:
 
   @property
   def consumes(self) -> bool:
-    """Whether sampling takes items away."""
+    """Whether sampling removes items."""
     return self._how.max_times_sampled > 0
 
   @property
   def draws_alike(self) -> bool:
-    """Whether draws know nothing of each other, and never wait in the middle."""
-    return self._how.is_plain and self._how.never_waits and not self.consumes
+    """Whether draws do not depend on each other, and never wait in the middle."""
+    how = self._how
+    is_plain = isinstance(how.sampler, options.Uniform) and how.max_size is None
+    return (
+      is_plain and isinstance(how.rate_limiter, options.MinSize) and not self.consumes
+    )
 
   def check_open(self, operation: str) -> None:
     """Raises ReplayError once the buffer is closed."""
@@ -318,7 +311,7 @@ class Table:
     priority: float | None,
     should_stop: StopFn | None = None,
   ) -> None:
-    """Appends a step that fits; waits first if it gives an item."""
+    """Appends a valid step; waits first if it completes an item."""
     lanes = self.lanes
     anchor = lanes.next_anchor(lane)
     if anchor >= 0:
@@ -338,7 +331,7 @@ class Table:
     """Ends an episode; its last windows become items, one by one.
 
     Raises:
-      ReplayTimeoutError: it has ended, without the items that were not let in.
+      ReplayTimeoutError: the episode has ended, without the remaining items.
     """
     lanes = self.lanes
     end, flag = lanes.counts.item(lane), lanes.rule.reader.end_flag
@@ -359,7 +352,7 @@ class Table:
       count: B.
       began: as for `RateLimiter.await_sample`, whose `NotYet` it raises.
     Returns:
-      The items, and what is known of them if that is counted.
+      The items, and their `SampleInfo` if samples are counted.
     """
     parts: list[tuple[Draw, Probabilities]] = []
     infos: list[SampleInfo | None] = []
@@ -369,7 +362,7 @@ class Table:
           parts.append(self._take_begun(count))
         else:
           parts.append(self._draw_part(count, began))
-          began = began and time.monotonic()  # Each wait is one of its own.
+          began = began and time.monotonic()  # The next wait begins now.
         draw, probabilities = parts[-1]
         infos.append(self._info(draw.rows, probabilities))
         count -= len(draw.rows)
@@ -383,10 +376,10 @@ class Table:
     return Draw.join([draw for draw, _ in parts]), info
 
   def redraw(self, count: int) -> Drawn | None:
-    """Draws once more, in place of items that died before they were read.
+    """Draws again, in place of items that were overwritten before they were read.
 
     Returns:
-      As `draw`, counted once; None, and not counted: there are no items any more.
+      As `draw`, counted once; None, and not counted, if there are no items any more.
     """
     if not self.lanes.num_items:
       self.limiter.did_sample(-count)
@@ -395,9 +388,9 @@ class Table:
     return self.locate(rows), self._info(rows, probabilities)
 
   def consume(self, began: float | None = None) -> Drawn:
-    """Draws one item, which goes if it has been sampled often enough; see `draw`.
+    """Draws one item, and removes it after `max_times_sampled`; see `draw`.
 
-    Its steps are there until the lock is let go.
+    Its steps stay until the lock is released.
     """
     draw, info = self.draw(1, began)
     rows = draw.rows
@@ -408,13 +401,13 @@ class Table:
     return draw, info
 
   def locate(self, rows: np.ndarray) -> Draw:
-    """Says where the steps of items are."""
+    """Returns where the steps of items are."""
     lanes = self.lanes
     ages = None if lanes.ages is None else lanes.ages.take(rows)
     return Draw(rows, lanes.marks.take(rows), ages, ((rows, lanes.counts.copy()),))
 
   def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-    """Sets the priorities of the items that are still there; returns how many."""
+    """Sets the priorities of the items that still exist; returns how many."""
     rows, are_there = self.lanes.find(keys)
     num_there = int(np.count_nonzero(are_there))
     if num_there < len(keys):
@@ -424,7 +417,7 @@ class Table:
     return num_there
 
   def remove_surplus(self) -> None:
-    """Lets items go, as the remover chooses, until there are no more than may be."""
+    """Removes items until there are at most `max_size`."""
     most = self._how.max_size
     while most is not None and self.lanes.num_items > most:
       surplus = self.items.choose_surplus(self.rng)
@@ -432,7 +425,7 @@ class Table:
       self._remove(surplus.tolist())
 
   def close(self) -> None:
-    """Ends all waiting."""
+    """Ends all waits."""
     with self.lock:
       self.is_closed = True
       self.limiter.close()
@@ -449,7 +442,7 @@ class Table:
     self.contexts.add_step(lane, row)
 
   def _insert(self, row: int, left: int) -> None:
-    """Makes an item of a row that has so many steps after it."""
+    """Makes an item of a row that has `left` steps of its episode after it."""
     self.lanes.mark(row, left)
     self.items.insert(row)
     self.limiter.did_insert()
@@ -461,7 +454,7 @@ class Table:
       self.limiter.did_delete(len(rows))
 
   def _take_begun(self, count: int) -> tuple[Draw, Probabilities]:
-    """Returns what has been drawn for another batch, no more than so many items."""
+    """Returns at most `count` items that were drawn for another batch."""
     draw, probabilities = self._begun.pop(0)
     if len(draw.rows) <= count:
       return draw, probabilities
@@ -475,19 +468,19 @@ class Table:
     rows, probabilities = self.items.draw(allowed, self.rng)
     self.limiter.did_sample(allowed)
     if self.items.times_sampled is not None:
-      # Of the same dtype: with another one it takes ten times as long.
+      # int32 as the array is: another dtype takes ten times as long.
       np.add.at(self.items.times_sampled, rows, np.int32(1))
-    # Now: what is waited for next may write over these rows.
+    # Before the next wait, in which writers may overwrite these rows.
     return self.locate(rows), probabilities
 
   def _await_samples(self, count: int, began: float | None) -> int:
-    """Waits until an item can be sampled; returns how many of them can be."""
+    """Waits until an item can be sampled; returns how many can."""
     try:
       return self.limiter.await_sample(count, self._how.timeout, began)
     except errors.ReplayTimeoutError as error:
       if self.lanes.num_items:
         raise
-      # Steps may be there, and in episodes too short for any item.
+      # There may be steps in episodes that are too short for an item.
       rule = self.lanes.rule
       raise errors.ReplayTimeoutError(
         f"{error} There are {self.lanes.num_steps} steps, and the first item takes "
@@ -508,5 +501,5 @@ class Table:
 
 
 def join_infos(infos: Sequence[SampleInfo]) -> SampleInfo:
-  """Makes what is known of one batch of what is known of several."""
+  """Concatenates the infos of several batches."""
   return SampleInfo(*map(np.concatenate, zip(*infos, strict=True)))

@@ -1,4 +1,4 @@
-"""Transitions of a store of chains: their metadata, and how they are read."""
+"""Transitions of a store: their metadata, and how they are read."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TransitionsMetadata:
       raise errors.StoreError(
         f"load_transitions: {place}: expected transitions, got an EpisodeStore of "
         f"episodes. Read it with EpisodeStore(path); save_transitions makes a store of "
-        "transitions, and so does a replay's to_store where its specs are those of one."
+        "transitions, and so does a replay's to_store if its specs are those of one."
       )
     version = values.get("format_version")
     if version not in (1, FORMAT_VERSION) or isinstance(version, bool):
@@ -195,10 +195,6 @@ class Transitions:
   ) -> None:
     """Maps the columns; use `load_transitions`.
 
-    Args:
-      store: of chains.
-      about: its metadata.
-      joined: n-step returns to compute.
     Raises:
       SpecError: a field has a name that `joined` adds.
     """
@@ -321,7 +317,7 @@ class Transitions:
     start_batch: int = 0,
     **fields: Any,
   ) -> tf.data.Dataset:
-    """Makes a dataset of batches, which are a function of the arguments.
+    """Returns a dataset of batches.
 
     Args:
       batch_size: B.
@@ -343,10 +339,7 @@ class Transitions:
     start_batch: int = 0,
     **fields: Any,
   ) -> NumpyBatches:
-    """Makes an iterator of the batches of `dataset`, as dicts of numpy arrays.
-
-    For JAX and loops in Python. The arguments are those of `dataset`.
-    """
+    """Returns an iterator of the batches of `dataset`, as dicts of numpy arrays."""
     return self._loader(batch_size, order, fields).numpy_batches(start_batch)
 
   def _loader(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 
-import numpy as np
-import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, models, policies, specs, training
@@ -114,34 +112,3 @@ def test_exports_are_picked_up_between_episodes(make_env, make_policy, tmp_path)
   assert all(1 <= action < 1.2 for action in initial)
   assert acted == [2.0, 2.0, 5.0, 5.0, 9.0]
   assert (result["global_step"], result["num_rounds"]) == (9, 7)
-
-
-def test_several_environments_act_with_one_export(make_env, tmp_path):
-  gymnasium = pytest.importorskip("gymnasium")
-  export_dir = str(tmp_path / "exports")
-  learner = _Learner(make_env(), export_dir, [])
-  learner.export(3)
-
-  class Env(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-      return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-      return np.zeros(2, np.float32), float(action[0]), False, False, {}
-
-  sink = _Actions()
-  result = actors.collect_eval_loop(
-    lambda: gymnasium.vector.SyncVectorEnv(
-      [Env] * 3, autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED
-    ),
-    policy_class=lambda: _policy(export_dir),
-    num_collect=4,
-    run_agent_fn=lambda **kwargs: actors.run_env(**{**kwargs, "max_steps": 2}),
-    sink=sink,
-  )
-  assert (result["num_episodes"], result["num_steps"]) == (4, 8)
-  assert sink.actions == [3.0] * 8
-  assert result["collect/episode_reward"] == 6.0

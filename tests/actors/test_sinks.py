@@ -386,7 +386,7 @@ def test_a_learner_does_not_wait_for_an_actor_that_failed(make_env):
     actors.collect_episodes(
       env=make_env(), policy=Broken(), num_episodes=1, sink=actors.ReplaySink(live)
     )
-  want = "somebody who appends steps, got none any more: OSError: the camera is gone"
+  want = "a writer that appends steps, got none: OSError: the camera is gone"
   with pytest.raises(errors.ReplayError, match=f"{want}.* 0 of 1 items are there"):
     live.sample(2)
   with live.writer() as writer:  # Somebody again.

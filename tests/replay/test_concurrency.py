@@ -120,7 +120,7 @@ CASES = {
   "uniform": {},
   "prioritized": {"sampler": replay.Prioritized(0.6)},
   "bounded": {"max_size": 12, "remover": replay.Uniform()},
-  "newest first": {"sampler": replay.Lifo()},
+  "oldest first": {"sampler": replay.Fifo()},
   "sampled once": {"max_times_sampled": 1},
   "repeated": {"padding": "repeat"},
   "context": {"spec": WITH_CONTEXT, "padding": "repeat"},

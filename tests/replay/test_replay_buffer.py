@@ -102,7 +102,7 @@ def test_a_writer_that_is_told_to_stop_waits_no_longer():
   with replay.ReplayBuffer(spec, 10, rate_limiter=limiter) as buffer:
     writer = buffer.writer()
     writer.should_stop = lambda: True
-    with pytest.raises(errors.ReplayTimeoutError, match="insert: told to stop while"):
+    with pytest.raises(errors.ReplayTimeoutError, match="insert: stopped while"):
       for x in range(9):
         writer.append({"x": np.int64(x)})
 
@@ -126,7 +126,7 @@ def test_the_end_of_an_episode_waits_no_longer_than_it_is_told(end):
   buffer, writer = _full_of_an_episode()
   with buffer:
     writer.should_stop = lambda: True
-    with pytest.raises(errors.ReplayTimeoutError, match="insert: told to stop while"):
+    with pytest.raises(errors.ReplayTimeoutError, match="insert: stopped while"):
       getattr(writer, end)()
     writer.close()
     assert buffer.writer()  # The only one, given back.

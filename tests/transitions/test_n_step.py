@@ -61,24 +61,6 @@ def test_terminals_stop_and_truncations_bootstrap(reading):
   assert got["next_obs/state"][:, 0].tolist() == first
 
 
-def test_one_step_equals_saved_transitions(reading):
-  one, plain = reading.n_step(1, 0.9).to_numpy(), reading.to_numpy()
-  for path in plain:
-    np.testing.assert_array_equal(one[path], plain[path])
-  discounts = np.float32(0.9) * (1 - plain.done)
-  np.testing.assert_array_equal(one.discount, discounts)
-
-
-def test_n_step_stores_nothing(reading, tmp_path):
-  before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-  reading.n_step(3, 0.9).to_numpy()
-  assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
-  again = transitions.load_transitions(tmp_path / "s").n_step(3, 0.9)
-  np.testing.assert_array_equal(
-    again.to_numpy().rew, reading.n_step(3, 0.9).to_numpy().rew
-  )
-
-
 def test_n_step_twice_is_an_error(reading):
   message = (
     "n_step: .*/s: expected one-step transitions, got 3-step transitions with gamma 0.9"

@@ -10,7 +10,7 @@ import pickle
 import numpy as np
 import pytest
 
-from t2r_seq.transitions.cpprb import read_pickled_arrays
+from t2r_seq.transitions.saving import read_pickled_arrays
 
 
 def read(value, protocol=4):

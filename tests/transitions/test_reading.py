@@ -46,10 +46,6 @@ def test_getitem_out_of_range(reading, index):
     reading[index]
 
 
-def test_iterating_ends(reading):
-  assert len(list(reading)) == NUM
-
-
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, NUM + 1)])
 def test_to_numpy_out_of_range(reading, start, stop):
   with pytest.raises(IndexError, match="expected 0 <= start <= stop <= 21"):
@@ -89,55 +85,11 @@ def joined(batches):
   return [each for batch in batches for each in batch]
 
 
-def test_global_batches_show_every_transition_once(reading):
-  epochs = ids_of(reading.dataset(7, seed=3, num_epochs=2))
-  everything = sorted(reading.to_numpy()["obs/state"][:, 0].tolist())
-  assert len(epochs) == 6
-  first, second = joined(epochs[:3]), joined(epochs[3:])
-  assert sorted(first) == sorted(second) == everything
-  assert first != second
-  assert first != everything
-
-
-def test_static_shapes(reading):
-  element = reading.dataset(7).element_spec
-  assert list(element) == list(reading.spec)
-  for path, spec in reading.spec.items():
-    assert element[path].shape == (7, *spec.shape), path
-    assert element[path].dtype == spec.dtype, path
-
-
 def test_a_run_resumes_from_one_integer(reading):
   whole = ids_of(reading.dataset(4, seed=1, num_epochs=3))
   for start in (1, 5, 7, 14):
     resumed = reading.dataset(4, seed=1, num_epochs=3, start_batch=start)
     assert ids_of(resumed) == whole[start:]
-
-
-def test_shards_split_every_epoch(reading):
-  shards = [
-    joined(
-      ids_of(reading.dataset(4, shard_index=i, num_shards=3, drop_remainder=False))
-    )
-    for i in range(3)
-  ]
-  everything = reading.to_numpy()["obs/state"][:, 0].tolist()
-  assert sorted(joined(shards)) == sorted(everything)
-
-
-def test_in_a_training_step(reading):
-  dataset = reading.dataset(5, num_epochs=None, seed=2)
-  iterator = iter(dataset)
-
-  @tf.function
-  def total(num_batches):
-    rewards = 0.0
-    for _ in tf.range(num_batches):
-      rewards += tf.reduce_sum(next(iterator)["rew"])
-    return rewards
-
-  want = sum(batch["rew"].sum() for batch in dataset.take(6).as_numpy_iterator())
-  np.testing.assert_allclose(total(tf.constant(6)), want, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`ReverbReplay`: a replay that a Reverb server holds, which may be away."""
+"""`ReverbReplay`: a replay on a Reverb server, which may be unreachable at times."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from t2r_seq.replay.replay import (
   ReplayCounters,
   ReplayWriter,
   SampleInfo,
-  check_open,
-)
-from t2r_seq.replay.reverb import server
-from t2r_seq.replay.reverb.items import ItemLayout, make_layout
-from t2r_seq.replay.reverb.server import (
-  TABLE,
-  from_wire,
-  import_reverb,
-  to_wire,
-  wire_signature,
-)
-from t2r_seq.replay.sizing import (
+  StepPacking,
   check_batch_size,
+  check_open,
   flat_replay_specs,
   warn_of_invented_steps,
 )
-from t2r_seq.replay.writers import StepPacking
+from t2r_seq.replay.reverb import items as items_lib
+from t2r_seq.replay.reverb import server
+from t2r_seq.replay.reverb.items import (
+  TABLE,
+  ItemLayout,
+  from_wire,
+  import_reverb,
+  make_layout,
+  to_wire,
+  wire_signature,
+)
 
-# How long one look at the server takes at most, and what lies between two.
+# Timeout of one request for the state of the server.
 LOOK_SECS = 1
-# Seconds after which whoever waits says so, again and again.
+# Seconds between two log lines of a wait.
 TELL_SECS = 30.0
 
 
 class Waiting:
-  """One wait, from its beginning."""
+  """One wait for the server, or for its rate limiter."""
 
   def __init__(
     self,
@@ -56,46 +56,38 @@ class Waiting:
     operation: str,
     should_stop: Callable[[], bool] | None = None,
   ) -> None:
-    """Begins.
-
-    Args:
-      connection: to the server.
-      operation: for the error.
-      should_stop: see `ReplayWriter`.
-    """
+    """Starts the wait; `operation` is for errors, `should_stop` of `ReplayWriter`."""
     self._connection = connection
     self._operation = operation
     self._should_stop = should_stop
-    self._began = self._told = time.monotonic()
+    self._began = self._logged = time.monotonic()
     self._away_since: float | None = None
 
   def look(self) -> Tables | None:
-    """Looks at the server once; takes no longer than a second or so.
+    """Polls the server once, for about a second at most.
 
     Returns:
-      Reverb's infos of all tables; None where the server is away.
+      Reverb's infos of all tables; None if the server is unreachable.
     Raises:
-      ReplayTimeoutError: it has been away for as long as it may, or until one is told
-        to stop.
-      SpecError: its table is another, or is not there.
+      ReplayTimeoutError: it has been unreachable for too long, or the wait was stopped.
+      SpecError: its table is another, or missing.
     """
     found = self._connection.look()
     now = time.monotonic()
     if found is None:
-      self._go_on_without(now)
+      self._check_away(now)
     else:
       self._away_since = None
-      # It may have gone and come back since the last look.
+      # It may have been restarted since the last poll.
       self._connection.check(found)
     return found
 
   def look_at_table(self) -> None:
-    """Looks at the server once, where its rate limiter may be what one waits for.
+    """Polls the server once while its rate limiter may be the reason to wait.
 
     Raises:
-      ReplayTimeoutError: this has lasted for as long as it may, or until one is told to
-        stop, or the server is away.
-      SpecError: its table is another, or is not there.
+      ReplayTimeoutError: this has taken too long, was stopped, or see `look`.
+      SpecError: see `look`.
     """
     found = self.look()
     if found is None:
@@ -107,15 +99,15 @@ class Waiting:
         f"replay: {self._operation}: waited {limit:g} s for "
         f"{self._connection.address}: {why}"
       )
-    self._check_not_told_to_stop("takes nothing")
-    self._tell(now, why)
+    self._check_stop("takes nothing")
+    self._log(now, why)
 
-  def _go_on_without(self, now: float) -> None:
-    """Raises ReplayTimeoutError if the server has been away for as long as it may."""
-    self._check_not_told_to_stop("gives no answer")
+  def _check_away(self, now: float) -> None:
+    """Raises ReplayTimeoutError if the server has been unreachable for too long."""
+    self._check_stop("gives no answer")
     if self._away_since is None:
       self._away_since = now - LOOK_SECS
-      self._told = now
+      self._logged = now
     seconds = now - self._away_since
     limit = self._connection.server_timeout
     if limit is not None and seconds >= limit:
@@ -125,29 +117,25 @@ class Waiting:
         "(t2r_seq replay-server), check the address, or allow more time: "
         "server_timeout."
       )
-    bound = "for ever" if limit is None else f"up to {limit:g} s"
-    self._tell(now, f"no answer for {seconds:.0f} s; it waits {bound}.")
+    bound = "without limit" if limit is None else f"up to {limit:g} s"
+    self._log(now, f"no answer for {seconds:.0f} s; it waits {bound}.")
 
-  def _check_not_told_to_stop(self, what_it_does: str) -> None:
+  def _check_stop(self, state: str) -> None:
     if self._should_stop is not None and self._should_stop():
       raise errors.ReplayTimeoutError(
-        f"replay: {self._operation}: told to stop while {self._connection.address} "
-        f"{what_it_does}; what it has not taken is lost."
+        f"replay: {self._operation}: stopped while {self._connection.address} "
+        f"{state}; steps that it has not taken are lost."
       )
 
-  def _tell(self, now: float, why: str) -> None:
-    if now - self._told >= TELL_SECS:
-      self._told = now
+  def _log(self, now: float, why: str) -> None:
+    if now - self._logged >= TELL_SECS:
+      self._logged = now
       where = self._connection.address
       logging.warning("replay: %s: waiting for %s: %s", self._operation, where, why)
 
 
 def why_it_waits(info: Any | None) -> str:
-  """Says in which state a table's rate limiter is.
-
-  Args:
-    info: Reverb's TableInfo; None where there is none.
-  """
+  """Describes the state of a table's rate limiter, from Reverb's TableInfo or None."""
   if info is None:
     return f"the server has no table {TABLE}."
   limiter = info.rate_limiter_info
@@ -166,29 +154,29 @@ def why_it_waits(info: Any | None) -> str:
 
 Tables = dict[str, Any]
 
-# What gRPC says of a server that is away, or went in the middle of a call.
+# Messages of gRPC about a server that is unreachable, or died during a call.
 _AWAY = re.compile(
   "connect|Socket closed|Connection|GOAWAY|unavailable|Broken pipe|recvmsg", re.I
 )
-# Calls that may fail so while the server answers others: it came back in between.
+# Retries of a call that fails so although the server answers again.
 _MAX_FAILURES = 5
 _PAUSE_SECS = 0.1
-# Seconds for which a server that cannot be seen is left to take in what it has written.
+# Seconds for a server on another machine to take in a checkpoint.
 _TAKING_SECS = 1.5
 
 
 class Connection:
-  """A client of one server, and the patience that it has with it.
+  """A client of one server, with timeouts.
 
-  Reverb's own calls wait for ever where a server is away, and take up their work where
-  it comes back. Here every wait is cut into looks at the server, and ends with an error
-  that says what is wrong.
+  Reverb's own calls wait without limit while a server is unreachable, and resume when
+  it is back. Here every wait is split into polls of the server, and ends with an error
+  that names the reason.
 
   Attributes:
-    address: of the server.
+    address: 'host:port' of the server.
     client: Reverb's.
-    timeout: seconds that the rate limiter may keep somebody waiting; None for ever.
-    server_timeout: seconds that the server may be away; None for ever.
+    timeout: seconds that a wait for the rate limiter may take; None for no limit.
+    server_timeout: seconds that the server may be unreachable; None for no limit.
   """
 
   def __init__(
@@ -198,13 +186,8 @@ class Connection:
     server_timeout: float | None,
     signature: Mapping[str, tf.TensorSpec],
   ) -> None:
-    """Waits for the server and compares its table; see the attributes.
+    """Waits for the server and compares its table with the signature.
 
-    Args:
-      address: 'host:port'.
-      timeout: see the attributes.
-      server_timeout: see the attributes.
-      signature: that the table has to have.
     Raises:
       ReplayTimeoutError: it does not answer.
       SpecError: a number of seconds is wrong, or the table is another.
@@ -220,7 +203,7 @@ class Connection:
     self.tables("connect")
 
   def look(self) -> Tables | None:
-    """Returns Reverb's infos of all tables; None where the server is away."""
+    """Returns Reverb's infos of all tables; None if the server is unreachable."""
     try:
       return self.client.server_info(LOOK_SECS)
     except (self._reverb.DeadlineExceededError, RuntimeError):
@@ -229,46 +212,29 @@ class Connection:
   def tables(
     self, operation: str, should_stop: Callable[[], bool] | None = None
   ) -> Tables:
-    """Returns Reverb's infos of all tables; waits for the server.
-
-    Args:
-      operation: for the error.
-      should_stop: see `ReplayWriter`.
-    Raises:
-      ReplayTimeoutError: it has been away for too long, or until one is told to stop.
-      SpecError: its table is for other items.
-    """
+    """Waits for the server, and returns Reverb's infos of all tables."""
     waiting = Waiting(self, operation, should_stop)
     while (found := waiting.look()) is None:
       pass
     return found
 
   def check(self, found: Tables) -> None:
-    """Checks that the table is for the items that are meant.
-
-    Args:
-      found: Reverb's infos of all tables.
-    Raises:
-      SpecError: it is not, or there is no such table; all differences are named.
-    """
+    """Raises SpecError with all differences of the table; `found` as of `tables`."""
     where = f"ReverbReplay: {self.address}"
     if TABLE not in found:
       raise errors.SpecError(
         f"{where}: {TABLE}: expected a table of this name, got "
         f"{errors.listing(found)}. Start the server by ReplayServer."
       )
-    server.check_signature(where, self._signature, found[TABLE].signature)
+    items_lib.check_signature(where, self._signature, found[TABLE].signature)
 
   def call(self, operation: str, function: Callable[[], Any]) -> Any:
-    """Calls what blocks for as long as the server is away, in a thread of its own.
+    """Returns the result of a call that blocks while the server is unreachable.
 
-    Args:
-      operation: for the error.
-      function: the call.
-    Returns:
-      What it returns.
+    It runs in a thread, which goes on after a timeout.
+
     Raises:
-      ReplayTimeoutError: the server has been away for too long; the call goes on.
+      ReplayTimeoutError: the server has been unreachable for too long.
       ReplayError: the server refuses.
     """
     waiting = Waiting(self, operation)
@@ -312,14 +278,14 @@ class Connection:
     return kept
 
   def refusal(self, operation: str, error: Exception) -> errors.ReplayError:
-    """Returns the error for what the server does not do."""
+    """Returns the error for a call that the server refuses."""
     return errors.ReplayError(
       f"{operation}: {self.address}: the server refused: {error}"
     )
 
 
 class _Call(threading.Thread):
-  """A call that nobody has to wait for: the process may end before it does."""
+  """A call in a daemon thread: the process may end before it does."""
 
   def __init__(self, function: Callable[[], Any]) -> None:
     super().__init__(daemon=True)
@@ -348,12 +314,7 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 
 
 def rate_limiter_timeout(connection: Connection, element_spec: Any) -> tf.data.Dataset:
-  """Makes a dataset that is an error: that of Reverb's, which just ends.
-
-  Args:
-    connection: to the server.
-    element_spec: of its elements, if it had any.
-  """
+  """Returns a dataset that raises the reason of a timeout: Reverb's just ends."""
 
   def fail() -> Iterator[Any]:
     tables = connection.look()
@@ -366,7 +327,7 @@ def rate_limiter_timeout(connection: Connection, element_spec: Any) -> tf.data.D
     raise errors.ReplayTimeoutError(
       f"replay: sample: waited {connection.timeout:g} s for {connection.address}: {why}"
     )
-    yield  # Never: it is what makes a generator of it.
+    yield  # Makes this a generator.
 
   return tf.data.Dataset.from_generator(fail, output_signature=element_spec)
 
@@ -379,28 +340,25 @@ def sample_items(
 ) -> tf.data.Dataset:
   """Samples batches of items as they are stored.
 
-  Items are batched before they are windows: flat ones are smaller, and stacking a batch
-  is one op for each path.
+  Items are batched before they become windows: flat ones are smaller, and stacking a
+  batch is one op for each path.
 
   Args:
     connection: to the server.
-    layout: what items hold.
+    layout: of the items.
     batch_size: B.
-    max_in_flight: items that are asked for before they are needed; None for two
-      batches. A queue gives them away, and a rate limiter counts them.
+    max_in_flight: items that are requested ahead; None for two batches. A queue and a
+      rate limiter count them.
   Returns:
-    Endless dataset of (SampleInfo, columns), leaves [B, ...]. Where the rate limiter
-    holds for longer than is allowed, it ends with an error.
-  Raises:
-    ReplayTimeoutError: the server is away.
+    Endless dataset of (SampleInfo, columns), leaves [B, ...]; ends with an error if the
+    rate limiter times out.
   """
   signature = wire_signature(layout.signature)
   info = connection.tables("sample")[TABLE]
   is_ordered = info.sampler_options.is_deterministic
   in_flight = max_in_flight or 2 * batch_size
-  # A reader asks again when all that it asked for has been taken: two take turns, which
-  # is 10% faster than one that asks for as much, and as fast as three or four. Where
-  # order matters, several would mix it up.
+  # A reader requests more when all of its items have been taken: two take turns, which
+  # is 10% faster than one, and as fast as three or four. One keeps the order.
   num_readers = 1 if is_ordered or in_flight == 1 else 2
   milliseconds = -1 if connection.timeout is None else int(1000 * connection.timeout)
   items = import_reverb().TrajectoryDataset(
@@ -424,14 +382,7 @@ def sample_items(
 
 
 def to_windows(items: tf.data.Dataset, layout: ItemLayout) -> tf.data.Dataset:
-  """Makes windows of items.
-
-  Args:
-    items: batches of (SampleInfo, columns).
-    layout: what items hold.
-  Returns:
-    Dataset of (SampleInfo, windows).
-  """
+  """Returns a dataset of (SampleInfo, windows) of batches of (SampleInfo, columns)."""
 
   @_as_it_is
   def stack(info: SampleInfo, columns: Any) -> tuple[SampleInfo, Any]:
@@ -445,10 +396,9 @@ def to_windows(items: tf.data.Dataset, layout: ItemLayout) -> tf.data.Dataset:
 
 
 class ReverbWriter(ReplayWriter):
-  """Writes every window as an item as soon as the last step that it shows is there.
+  """Writes every window as an item as soon as its last step is there.
 
-  While the server is away, items wait here, and their steps with them; they are sent
-  when it is back.
+  While the server is unreachable, items and their steps wait in this process.
   """
 
   def __init__(
@@ -456,23 +406,14 @@ class ReverbWriter(ReplayWriter):
     connection: Connection,
     layout: ItemLayout,
     initial_priority: float = 1.0,
-    chunk_length: int = 1,
     max_in_flight_items: int = 48,
     allow_nan: bool = False,
     should_stop: Callable[[], bool] | None = None,
   ) -> None:
-    """Opens the writer.
+    """Opens the writer; see `ReverbReplay` for the arguments.
 
-    Args:
-      connection: to the server.
-      layout: what items hold.
-      initial_priority: of items that are written without one.
-      chunk_length: rows that are compressed and stored together.
-      max_in_flight_items: written items that the server may not have taken yet.
-      allow_nan: accepts NaN and infinity.
-      should_stop: see `ReplayWriter`.
     Raises:
-      ReplayTimeoutError: no server answers for too long, or until it is told to stop.
+      ReplayTimeoutError: no server answers in time, or it was stopped.
     """
     self.should_stop = should_stop
     self._connection = connection
@@ -490,13 +431,11 @@ class ReverbWriter(ReplayWriter):
     self._column = self._reverb.TrajectoryColumn
     # Without a server Reverb crashes in the next call.
     connection.tables("writer", should_stop)
-    # A chunk is kept as long as one of its rows is.
-    kept = layout.num_rows_kept + chunk_length
+    kept = layout.num_rows_kept + 1
     self._writer = connection.client.trajectory_writer(num_keep_alive_refs=kept)
+    # An item waits for whole chunks, and each sample brings whole ones: one row each.
     for name in sorted({column for column, _ in layout.item(0, 1).values()}):
-      self._writer.configure(
-        (name,), num_keep_alive_refs=kept, max_chunk_length=chunk_length
-      )
+      self._writer.configure((name,), num_keep_alive_refs=kept, max_chunk_length=1)
     self._begin_episode()
 
   def _append(self, step: Any, priority: float | None) -> None:
@@ -523,7 +462,7 @@ class ReverbWriter(ReplayWriter):
     """Ends the episode, and waits until the server has taken all items.
 
     Raises:
-      ReplayTimeoutError: it does not; what it has not taken is lost.
+      ReplayTimeoutError: it has not; the rest is lost.
     """
     if self._is_closed:
       return
@@ -560,7 +499,7 @@ class ReverbWriter(ReplayWriter):
     self._num_steps += 1
 
   def _write_items(self, has_ended: bool) -> None:
-    """Makes the items that are complete by now."""
+    """Creates the items that are complete."""
     layout = self._layout
     end = layout.num_items(self._num_steps, has_ended, self._last_flag)
     for number in range(self._num_items, end):
@@ -579,7 +518,7 @@ class ReverbWriter(ReplayWriter):
     return self._column([self._rows[row - first][name] for row in rows])
 
   def _flush(self, operation: str, num_items: int) -> None:
-    """Waits until the server has taken all but the last items."""
+    """Waits until the server has taken all but the last `num_items`."""
     waiting, patience = None, self._connection.timeout
     seconds = LOOK_SECS if patience is None else min(LOOK_SECS, patience)
     milliseconds = max(int(1000 * seconds), 1)
@@ -597,12 +536,12 @@ class ReverbWriter(ReplayWriter):
 class ReverbReplay(Replay):
   """Writes to and samples from a `ReplayServer`, which other machines use, too.
 
-  An item holds every step that its window shows once, and items share their steps on
-  the server: L stacks of K frames are L + K - 1 frames, stored once for all windows.
-  They are stacked here, by what reads every other window of this library.
+  An item has every step of its window once, and items share their steps on the server:
+  L stacks of K frames are L + K - 1 frames, stored once for all windows. They are
+  stacked here.
 
-  A server that goes away is waited for, and work goes on where it comes back; what it
-  has lost is what came in after its last checkpoint.
+  The client waits for a server that is unreachable, and resumes when it is back; steps
+  that came in after the server's last checkpoint are lost.
   """
 
   def __init__(
@@ -614,7 +553,6 @@ class ReverbReplay(Replay):
     initial_priority: float = 1.0,
     timeout: float | None = None,
     server_timeout: float | None = 600.0,
-    chunk_length: int = 1,
     max_in_flight_items: int = 48,
     max_in_flight_samples: int | None = None,
     allow_nan: bool = False,
@@ -626,28 +564,23 @@ class ReverbReplay(Replay):
       spec_structure: the specs of a window.
       address: 'host:port' of the server.
       cut: how episodes become windows; None for `windows.Cut()`.
-      flat: gives every step that a window shows once; see `windows.stack_windows`.
+      flat: returns every step of a window once; see `windows.stack_windows`.
       initial_priority: of items that are written without one.
-      timeout: seconds that samples and inserts wait for the rate limiter before they
-        are an error; None for ever.
-      server_timeout: seconds that a server may be away before writers, training and
-        all calls that wait for it raise; None for ever. They say in the log that they
-        wait. A dataset by itself waits for as long as Reverb's own does: for ever.
-      chunk_length: rows that are compressed and stored together. Longer chunks compress
-        better, but an item waits until its last one is full or its episode ends, and
-        each sample brings whole chunks.
+      timeout: seconds that samples and inserts wait for the rate limiter; None for no
+        limit.
+      server_timeout: seconds that a server may be unreachable before writers, training
+        and calls raise; None for no limit. A dataset by itself waits without limit.
       max_in_flight_items: items that writers may be ahead of the server. From about 50
         on Reverb warns in the log, with every item.
-      max_in_flight_samples: items that a dataset asks for before they are needed; None
-        for two batches. Rate limiters and `max_times_sampled` count them when they are
-        sent.
+      max_in_flight_samples: items that a dataset requests ahead; None for two batches.
+        Rate limiters and `max_times_sampled` count them when they are sent.
       allow_nan: appends NaN and infinity, which are otherwise an error.
       **fields: or fields of the cut, as of `ReplayBuffer`.
     Raises:
       SpecError: an argument is wrong, or the server's table is for other windows; all
         differences are named.
       ReplayTimeoutError: no server answers.
-      ImportError: Reverb is not installed; says what to install.
+      ImportError: Reverb is not installed.
     """
     where = "ReverbReplay"
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("",) * 3
@@ -656,7 +589,6 @@ class ReverbReplay(Replay):
         f"{where}: address: expected 'host:port' of a server, got {address!r}."
       )
     initial_priority = to_priority(where, initial_priority, "initial_priority")
-    errors.check_count(where, "chunk_length", chunk_length)
     errors.check_count(where, "max_in_flight_items", max_in_flight_items, 0)
     if max_in_flight_samples is not None:
       errors.check_count(where, "max_in_flight_samples", max_in_flight_samples)
@@ -668,12 +600,11 @@ class ReverbReplay(Replay):
     self._layout = make_layout(where, structure, cut, flat)
     self._writer_options = (
       initial_priority,
-      chunk_length,
       max_in_flight_items,
       allow_nan,
     )
     self._max_in_flight_samples = max_in_flight_samples
-    signature = server.make_signature(self._layout)
+    signature = items_lib.make_signature(self._layout)
     self._connection = Connection(address, timeout, server_timeout, signature)
     self._is_closed = False
 
@@ -689,17 +620,17 @@ class ReverbReplay(Replay):
 
   @property
   def flat_spec(self) -> specs.TensorSpecStruct:
-    """What one `append` takes."""
+    """The specs of one `append`, by path."""
     return self._flat_spec
 
   def writer(self, should_stop: Callable[[], bool] | None = None) -> ReverbWriter:
-    """Returns a writer for one environment; there may be any number."""
+    """Returns a writer for one environment; any number may be open."""
     return ReverbWriter(
       self._open_connection("writer"), self._layout, *self._writer_options, should_stop
     )
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
-    """Makes an endless dataset of batches of windows; see `Replay.dataset`."""
+    """Returns an endless dataset of batches; see `Replay.dataset`."""
     items = sample_items(
       self._open_connection("dataset"),
       self._layout,
@@ -710,7 +641,7 @@ class ReverbReplay(Replay):
     return both if with_info else both.map(lambda _, window: window)
 
   def watch(self) -> Callable[[], Any]:
-    """Begins to watch over a wait for a batch: a server may be away for so long."""
+    """Starts to watch a wait for a batch, which the server may delay."""
     return Waiting(self._connection, "sample").look
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
@@ -724,7 +655,7 @@ class ReverbReplay(Replay):
 
   @property
   def counters(self) -> ReplayCounters:
-    """What the table holds and has seen."""
+    """The counts of the table."""
     connection = self._open_connection("counters")
     info = connection.call("counters", connection.client.server_info)[TABLE]
     limiter = info.rate_limiter_info
@@ -741,26 +672,21 @@ class ReverbReplay(Replay):
     )
 
   def checkpoint(self) -> str:
-    """Has the server write a checkpoint.
+    """Makes the server write a checkpoint.
 
-    The server takes it in where it is whole; otherwise it says so in its log, and the
-    former one stays. Here this is an error where the server's folder can be seen.
+    A checkpoint that is not whole is logged by the server, which keeps the former one;
+    if its folder is visible here, this raises.
 
     Returns:
       Its path, on the server's machine.
     Raises:
       ReplayTimeoutError: no server answers.
-      ReplayError: the server cannot write it, and the former one stays; or it has no
-        `checkpoint_dir`.
+      ReplayError: the server cannot write it, or has no `checkpoint_dir`.
     """
     return self._open_connection("checkpoint").checkpoint()
 
   def close(self) -> None:
-    """Refuses all that is asked of it from now on; the server is left as it is.
-
-    Writers, datasets and iterators that there are go on, until they are closed
-    themselves.
-    """
+    """Refuses further calls; the server, and open writers and datasets, go on."""
     self._is_closed = True
 
   def _open_connection(self, operation: str) -> Connection:

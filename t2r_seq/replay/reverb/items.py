@@ -1,6 +1,6 @@
-"""What one item of a Reverb table holds, and how a window becomes one.
+"""Items of a Reverb table: their columns, and how windows become items and back.
 
-Reverb stores, sends and unpacks every row of every column by itself. With rows of one
+Reverb stores, sends and unpacks every row of every column separately. With rows of one
 step that costs some 10 us each, server and client together (dm-reverb 0.14): a window
 of 4 steps of 28 KB took 370 us of processor time as 4 columns, and 260 us as one.
 """
@@ -8,6 +8,11 @@ of 4 steps of 28 KB took 370 us of processor time as 4 columns, and 260 us as on
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import json
+import os
+import platform
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,20 +20,19 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.replay import sizing
-from t2r_seq.replay.sizing import flat_replay_specs
+from t2r_seq.replay.replay import element_spec, flat_replay_specs, make_columns
 from t2r_seq.store.layout import Columns
 from t2r_seq.windows.cut import Anchors
 
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-  """Paths that an item shows at the same steps; their bytes in the order of paths.
+  """A column of several paths that an item shows at the same steps.
 
   Attributes:
     first: the first step that is shown.
     last: the last one.
-    fields: what a step has, by path: fully defined, no strings.
+    fields: specs of a step by path, whose bytes are in this order; no strings.
   """
 
   first: int
@@ -41,11 +45,7 @@ class Bundle:
     return f"@steps {self.first} to {self.last}"
 
   def spec(self, length: int | None) -> tf.TensorSpec:
-    """Returns the spec of an item's column; its name tells of the paths in it.
-
-    Args:
-      length: of the time axis.
-    """
+    """Returns the spec of an item's column, whose name describes the paths in it."""
     text = "; ".join(
       f"{path}: {errors.describe(tf.TensorSpec([length, *field.shape], field.dtype))} "
       f"(steps {self.first} to {self.last})"
@@ -60,7 +60,7 @@ class Bundle:
     row[self.column] = np.concatenate(parts)
 
   def unpack(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Makes the paths, [B, F, ...], of the column, uint8 [B, F, bytes]."""
+    """Converts the column, uint8 [B, F, bytes], to the paths, [B, F, ...]."""
     sizes = [_num_bytes(field) for field in self.fields.values()]
     parts = tf.split(values, sizes, axis=2)
     return {
@@ -76,7 +76,7 @@ def make_bundles(
 
   Args:
     spans: the first and the last step that is shown of each path.
-    steps: what a step has, by path.
+    steps: specs of a step by path.
   """
   shown: dict[tuple[int, int], dict[str, tf.TensorSpec]] = {}
   for path in sorted(spans):
@@ -109,54 +109,46 @@ def _num_bytes(field: tf.TensorSpec) -> int:
 def _of_bytes(values: tf.Tensor, field: tf.TensorSpec) -> tf.Tensor:
   """Converts bytes [B, F, n] to values [B, F, ...]."""
   shape = [-1, values.shape[1], *field.shape]
-  if field.dtype == tf.bool:  # Which has no bits, says TensorFlow.
+  if field.dtype == tf.bool:  # tf.bitcast does not take it.
     return tf.cast(tf.reshape(values, shape), tf.bool)
   if field.dtype.size > 1:
     return tf.bitcast(tf.reshape(values, [*shape, field.dtype.size]), field.dtype)
   return tf.bitcast(tf.reshape(values, shape), field.dtype)
 
 
-# Of what column an item has which rows: a range; one row, without a time axis; or the
-# value of the episode, None.
+# A column, and the rows that an item has of it: a range; one row, without a time axis;
+# or the value of the episode, None.
 Rows = tuple[str, range | int | None]
 
 
-# Where an item is in its episode: what a receiver has to know to pad. Both refer to
-# the one column that numbers the steps.
+# The place of an item in its episode, which padding needs. Both columns of an item
+# refer to the table's column of step numbers.
 STEP = "@step"
 FIRST_ANCHOR = "@first_anchor"
 LAST_STEP = "@last_step"
 
 
 class ItemLayout:
-  """What one item of a table holds: every window is one item.
+  """The columns of one item; every window is one item.
 
-  Of each path an item has the steps from the first to the last that its window shows;
+  An item has the steps of each path from the first to the last that its window shows;
   paths that are shown at the same steps are one column (`Bundle`). A writer appends
-  rows of one step, and makes items of ranges of them: what two items share is stored
-  once. Ranges have no gaps and no repetitions: Reverb's writer takes it for granted
-  that neighbours in an item are neighbours in their chunk.
+  rows of one step, and makes items of ranges of them: steps that two items share are
+  stored once. Ranges have no gaps and no repetitions, as Reverb's writer requires.
 
-  At the edges of an episode an item has fewer steps; its place in the episode is then
-  all that a receiver needs to pad it, and to join as many steps as there are.
+  At the edges of an episode an item has fewer steps; the receiver pads it, and joins
+  the existing steps, by its place in the episode.
 
   Attributes:
     reader: cuts windows from episodes; flat or not.
-    columns: what a step has.
+    columns: of a step.
     signature: specs of an item's columns, fully defined but for time axes. Their names
-      say which steps they show, so that two programs that mean different windows of
-      the same shape are told apart.
-    full_shapes: shapes of the columns of an item that no edge of an episode shortens.
+      describe the steps, so that windows of the same shape are distinguished.
+    full_shapes: shapes of the columns of an item that is not shortened.
     num_rows_kept: how many of the newest rows the next item may refer to.
   """
 
   def __init__(self, reader: windows.WindowReader, columns: Columns) -> None:
-    """Plans the columns.
-
-    Args:
-      reader: cuts windows from episodes.
-      columns: what a step has.
-    """
     self.reader = reader
     self.columns = columns
     self._grid = reader.grid
@@ -164,7 +156,7 @@ class ItemLayout:
     self._context = tuple(path for path in reader.paths if path not in self._spans)
     cut = reader.cut
     self._has_edges = cut.pads_front or cut.pads_end or reader.joining is not None
-    element = sizing.element_spec(columns)
+    element = element_spec(columns)
     self._bundles = make_bundles(
       self._spans,
       {path: tf.TensorSpec(s.shape[1:], s.dtype) for path, s in element.items()},
@@ -176,12 +168,12 @@ class ItemLayout:
     }
     first, last = reader.steps_shown
     if reader.joining is not None:
-      last = reader.num_growing  # It tells how many steps are joined.
+      last = reader.num_growing
     self._before, self._after = max(-first, 0), max(last, 0)
     self.num_rows_kept = self._before + self._after + 1
 
   def row(self, step: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Makes a row of a step; numbers it where items may be shorter."""
+    """Makes a row of a step, with its number if items may be shorter."""
     row = dict(step)
     if self._has_edges:
       row[STEP] = np.int64(number)
@@ -190,10 +182,10 @@ class ItemLayout:
     return row
 
   def num_items(self, num_steps: int, has_ended: bool, last_flag: bool = False) -> int:
-    """Returns how many items the steps of an episode give by now.
+    """Returns how many items the steps of an episode complete.
 
     Args:
-      num_steps: of the episode.
+      num_steps: of the episode so far.
       has_ended: whether no step follows.
       last_flag: whether its last step has the reader's `end_flag`.
     """
@@ -206,13 +198,11 @@ class ItemLayout:
     return self._grid.start(number)
 
   def item(self, number: int, num_steps: int) -> dict[str, Rows]:
-    """Returns which rows an item refers to.
+    """Returns the rows of an item by column.
 
     Args:
       number: of the item in its episode.
-      num_steps: that the episode has by now.
-    Returns:
-      Rows by the item's columns.
+      num_steps: of the episode so far.
     """
     start, end = self._grid.start(number), num_steps - 1
     rows: dict[str, Rows] = {path: (path, None) for path in self._context}
@@ -227,12 +217,9 @@ class ItemLayout:
     return rows
 
   def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
-    """Makes a batch of windows of a batch of items.
+    """Returns windows by path, [B, L, K, ...], of the columns of items, [B, ...].
 
-    Args:
-      items: columns, [B, ...]; what is shorter than others is padded at its end.
-    Returns:
-      Windows by path, leaves [B, L, K, ...].
+    Shorter columns are padded at their ends.
     """
     items = dict(items)
     for bundle in self._bundles:
@@ -245,7 +232,7 @@ class ItemLayout:
       before, after = (
         tf.fill([size], np.int64(n)) for n in (self._before, self._after)
       )
-    # Rows of a table that has an episode after the other, all of them equally long.
+    # Row numbers as if all items had the same length.
     length = self.num_rows_kept
     first_rows = tf.range(size) * length
 
@@ -264,7 +251,7 @@ class ItemLayout:
 
   def _signature(self, has_edges: bool) -> dict[str, tf.TensorSpec]:
     signature = {}
-    element = sizing.element_spec(self.columns)
+    element = element_spec(self.columns)
     for bundle in self._bundles:
       length = None if has_edges else bundle.last - bundle.first + 1
       signature[bundle.column] = bundle.spec(length)
@@ -305,13 +292,117 @@ def make_layout(
   cut: windows.Cut,
   flat: bool = False,
 ) -> ItemLayout:
-  """Plans items; see `ReverbReplay` for the arguments.
-
-  Raises:
-    SpecError: the specs do not go together.
-  """
+  """Returns the layout of items; see `ReverbReplay` for the arguments."""
   structure = specs.flatten_spec_structure(spec_structure)
   flat_spec = flat_replay_specs(operation, structure, cut.n_step)
-  columns = sizing.make_columns(operation, flat_spec)
-  element = sizing.element_spec(columns)
+  columns = make_columns(operation, flat_spec)
+  element = element_spec(columns)
   return ItemLayout(windows.WindowReader(element, structure, cut, flat), columns)
+
+
+TABLE = "replay"
+
+
+def import_reverb() -> types.ModuleType:
+  """Imports Reverb.
+
+  Raises:
+    ImportError: it is not installed, or not with the TensorFlow and Python that its
+      newest wheel is built for; names what to install.
+  """
+  # gRPC reconnects only while something polls. Its backup poller does so every 5 s by
+  # default, which sees a restarted server after 10 s; this does after 1 s.
+  os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "200")
+  try:
+    return importlib.import_module("reverb")
+  except (ImportError, tf.errors.OpError) as error:
+    raise ImportError(
+      "reverb: expected dm-reverb 0.14.0 with TensorFlow 2.15 on CPython 3.10 or 3.11, "
+      f"got TensorFlow {tf.__version__} on CPython {platform.python_version()}, and: "
+      f"{error}. Make an environment for it: python3.11 -m venv reverb-env && "
+      "reverb-env/bin/pip install 't2r_seq[reverb]'"
+    ) from error
+
+
+_BITS = {tf.bfloat16: tf.uint16}
+
+
+def wire_signature(signature: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
+  """Returns the specs on the wire: bfloat16 as uint16."""
+  return {
+    name: tf.TensorSpec(spec.shape, _BITS.get(spec.dtype, spec.dtype), spec.name)
+    for name, spec in signature.items()
+  }
+
+
+def to_wire(value: Any, dtype: np.dtype) -> np.ndarray:
+  """Converts one value of a dtype (object for strings) for the wire."""
+  # A copy: the caller may overwrite it before the row is complete.
+  array = np.array(value, dtype)
+  return array.view(np.uint16) if dtype.kind == "V" else array
+
+
+def from_wire(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Converts values from the wire, without a copy."""
+  return values if values.dtype == dtype else tf.bitcast(values, dtype)
+
+
+# Separates the description of a column from that of the windows.
+_WINDOWS = "; windows: "
+
+
+def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
+  """Returns the signature of a layout's table.
+
+  Two layouts may have the same columns and other windows. A table can describe those in
+  the names of its specs only, so the first one ends with them.
+  """
+  signature = wire_signature(layout.signature)
+  cut, first = layout.reader.cut, min(signature)
+  described: dict[str, Any] = {
+    "padding": cut.padding,
+    "sequence_length": cut.num_stacks,
+    "shift": cut.shift,
+    "stride": cut.stride,
+  }
+  if cut.n_step is not None:
+    described["n_step"] = cut.n_step.n
+  spec = signature[first]
+  name = f"{spec.name}{_WINDOWS}{json.dumps(described)}"
+  signature[first] = tf.TensorSpec(spec.shape, spec.dtype, name)
+  return signature
+
+
+def check_signature(
+  operation: str, wanted: Mapping[str, tf.TensorSpec], found: Any
+) -> None:
+  """Raises SpecError with every difference of a table's signature."""
+  if not isinstance(found, Mapping):
+    raise errors.SpecError(
+      f"{operation}: the table: expected the signature that t2r_seq makes of the "
+      f"specs, got {errors.describe(found)}. Start the server by ReplayServer."
+    )
+  want, got = _describe_table(wanted), _describe_table(found)
+  mismatches = [
+    errors.Mismatch(
+      path, want.get(path, "nothing"), f"{got.get(path, 'nothing')} on the server"
+    )
+    for path in sorted({*want, *got})
+    if want.get(path) != got.get(path)
+  ]
+  if mismatches:
+    hint = "Server and clients want the same specs and window arguments."
+    mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
+    raise errors.mismatch_error(operation, mismatches)
+
+
+def _describe_table(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
+  """Describes the columns and the windows of a table, by path and by argument."""
+  columns: dict[str, tf.TensorSpec] = {}
+  described: dict[str, Any] = {}
+  for name, spec in signature.items():
+    shown, found, text = (spec.name or "").partition(_WINDOWS)
+    columns[name] = tf.TensorSpec(spec.shape, spec.dtype, shown)
+    described.update(json.loads(text) if found else {})
+  texts = {f"the windows' {name}": str(value) for name, value in described.items()}
+  return {**describe_columns(columns), **texts}

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import json
 import os
-import platform
 import shutil
 import signal
 import socket
 import threading
 import types
 import zlib
-from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import gin
-import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, files, specs, windows
@@ -29,134 +22,14 @@ from t2r_seq.replay.options import (
   check_checkpoint_dir,
   check_seconds,
 )
-from t2r_seq.replay.reverb.items import ItemLayout, describe_columns, make_layout
+from t2r_seq.replay.reverb.items import (
+  TABLE,
+  check_signature,
+  import_reverb,
+  make_layout,
+  make_signature,
+)
 from t2r_seq.serving import listening
-
-
-def import_reverb() -> ModuleType:
-  """Imports Reverb.
-
-  Its newest wheel is built against one TensorFlow and a few Pythons; with any other it
-  is not found at all, or its libraries lack symbols.
-
-  Returns:
-    The module.
-  Raises:
-    ImportError: it is not installed, or not beside what it was built for; says what
-      there is and what to install.
-  """
-  # gRPC tries to reconnect while somebody polls, and Reverb's readers do not: they ask,
-  # and ask again. What polls in their place does so every 5 s unless it is told, and a
-  # server that is back is seen after 10 s; so it is after 1 s.
-  os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "200")
-  try:
-    return importlib.import_module("reverb")
-  except (ImportError, tf.errors.OpError) as error:
-    raise ImportError(
-      "reverb: expected dm-reverb 0.14.0 with TensorFlow 2.15 on CPython 3.10 or 3.11, "
-      f"got TensorFlow {tf.__version__} on CPython {platform.python_version()}, and: "
-      f"{error}. Make an environment for it: python3.11 -m venv reverb-env && "
-      "reverb-env/bin/pip install 't2r_seq[reverb]'"
-    ) from error
-
-
-_BITS = {tf.bfloat16: tf.uint16}
-
-
-def wire_signature(signature: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
-  """Returns the specs of what travels."""
-  return {
-    name: tf.TensorSpec(spec.shape, _BITS.get(spec.dtype, spec.dtype), spec.name)
-    for name, spec in signature.items()
-  }
-
-
-def to_wire(value: Any, dtype: np.dtype) -> np.ndarray:
-  """Converts one value to what travels.
-
-  Args:
-    value: an array or a number, of this dtype or a Python float.
-    dtype: of the value; object for strings.
-  """
-  # A copy: what is appended may be written over before the row is complete.
-  array = np.array(value, dtype)
-  return array.view(np.uint16) if dtype.kind == "V" else array
-
-
-def from_wire(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Converts what has travelled to what it is; copies nothing."""
-  return values if values.dtype == dtype else tf.bitcast(values, dtype)
-
-
-# Between what a column shows and what the windows of its table are.
-_WINDOWS = "; windows: "
-
-
-def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
-  """Makes the signature of a layout's table: what travels, and of which windows.
-
-  Two layouts may have the same columns and other windows. A table has no place for
-  those but the names of its specs, so the first one ends with them.
-  """
-  signature = wire_signature(layout.signature)
-  cut, first = layout.reader.cut, min(signature)
-  told: dict[str, Any] = {
-    "padding": cut.padding,
-    "sequence_length": cut.num_stacks,
-    "shift": cut.shift,
-    "stride": cut.stride,
-  }
-  if cut.n_step is not None:
-    told["n_step"] = cut.n_step.n
-  spec = signature[first]
-  name = f"{spec.name}{_WINDOWS}{json.dumps(told)}"
-  signature[first] = tf.TensorSpec(spec.shape, spec.dtype, name)
-  return signature
-
-
-def check_signature(
-  operation: str, wanted: Mapping[str, tf.TensorSpec], found: Any
-) -> None:
-  """Checks that a table is for the items that are meant.
-
-  Args:
-    operation: for the error.
-    wanted: that `make_signature` makes.
-    found: the table's signature.
-  Raises:
-    SpecError: with every column that the table lacks, has too many, or has otherwise,
-      and everything else that its windows differ in.
-  """
-  if not isinstance(found, Mapping):
-    raise errors.SpecError(
-      f"{operation}: the table: expected the signature that t2r_seq makes of the "
-      f"specs, got {errors.describe(found)}. Start the server by ReplayServer."
-    )
-  want, got = _describe(wanted), _describe(found)
-  mismatches = [
-    errors.Mismatch(
-      path, want.get(path, "nothing"), f"{got.get(path, 'nothing')} on the server"
-    )
-    for path in sorted({*want, *got})
-    if want.get(path) != got.get(path)
-  ]
-  if mismatches:
-    hint = "Server and clients want the same specs and window arguments."
-    mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
-    raise errors.mismatch_error(operation, mismatches)
-
-
-def _describe(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
-  """Describes the columns and the windows of a table, by path and by argument."""
-  columns: dict[str, tf.TensorSpec] = {}
-  told: dict[str, Any] = {}
-  for name, spec in signature.items():
-    shown, found, text = (spec.name or "").partition(_WINDOWS)
-    columns[name] = tf.TensorSpec(spec.shape, spec.dtype, shown)
-    told.update(json.loads(text) if found else {})
-  texts = {f"the windows' {name}": str(value) for name, value in told.items()}
-  return {**describe_columns(columns), **texts}
-
 
 INCOMING = "incoming"
 _DONE = "DONE"
@@ -167,22 +40,22 @@ _READ_BYTES = 1 << 16
 class CheckpointFolder:
   """The folder of one server's checkpoints.
 
-  Reverb marks a checkpoint as done, and removes the former one, without having looked
-  whether the last kilobytes of its files found room on the disk. So it writes to a
-  folder of its own; what is whole is moved beside that, and only then the former one
-  goes. Nothing else is ever restored.
+  Reverb marks a checkpoint as done, and removes the former one, without checking
+  whether the last kilobytes of its files found room on the disk. So it writes to
+  `incoming`; whole checkpoints are moved beside that, and only then the former one is
+  removed. Nothing else is ever restored.
 
-  A client's `checkpoint` has Reverb write without a word to the server's own code: the
-  server looks for such ones, and takes them in before Reverb removes them for others.
+  When a client calls `checkpoint`, Reverb writes without notifying the server's code:
+  the server polls for such checkpoints.
 
   Attributes:
     path: of the folder; each whole checkpoint is a folder in it.
     incoming: where Reverb writes.
-    lock: to be held by whoever has Reverb write, until it is taken in.
+    lock: held from before Reverb writes until its checkpoint is taken in.
   """
 
   def __init__(self, path: str) -> None:
-    """Creates the folder if there is none; raises ReplayError if it cannot."""
+    """Creates the folder if it is missing; raises ReplayError if it cannot."""
     self.path = path
     self.incoming = os.path.join(path, INCOMING)
     self.lock = threading.Lock()
@@ -193,7 +66,7 @@ class CheckpointFolder:
       raise bad_checkpoint_dir("ReplayServer", path, str(error)) from error
 
   def newest(self) -> str | None:
-    """Returns the newest whole checkpoint, and clears away what never became one.
+    """Returns the newest whole checkpoint, and removes unfinished ones.
 
     Raises:
       ReplayError: there are checkpoints, and all of them are damaged.
@@ -220,12 +93,10 @@ class CheckpointFolder:
     return None
 
   def take_in(self, path: str) -> str:
-    """Takes in what Reverb has written; the former checkpoint goes.
+    """Takes in a checkpoint of Reverb's, and removes the former one.
 
-    Args:
-      path: of the checkpoint.
     Returns:
-      Its path from now on.
+      Its new path.
     Raises:
       ReplayError: it is not whole, or the disk failed; the former one stays.
     """
@@ -244,9 +115,9 @@ class CheckpointFolder:
     return kept
 
   def take_in_those_of_clients(self) -> None:
-    """Takes in what Reverb has written for clients; says so where it is not whole.
+    """Takes in the checkpoints of clients; logs those that are not whole.
 
-    Only what an earlier look has seen, too: Reverb has turned to something else by now.
+    Only checkpoints that the poll before has seen: Reverb has finished them.
     """
     with self.lock:
       seen, self._seen = self._seen, set(_done(self.incoming))
@@ -260,7 +131,7 @@ class CheckpointFolder:
           self._keep(path)
 
   def clear(self) -> None:
-    """Removes what Reverb began to write: on a full disk it would take the room."""
+    """Removes unfinished checkpoints, which would fill the disk."""
     done = _done(self.incoming)
     for name in os.listdir(self.incoming):
       if (path := os.path.join(self.incoming, name)) not in done:
@@ -279,20 +150,20 @@ class CheckpointFolder:
 
 
 def kept_path(path: str) -> str:
-  """Returns where a checkpoint that a client was told of is kept, if it is whole."""
+  """Returns where a checkpoint that Reverb wrote for a client is kept."""
   folder, name = os.path.split(path)
   parent, last = os.path.split(folder)
   return os.path.join(parent, name) if last == INCOMING else path
 
 
 def is_kept(path: str) -> bool:
-  """Returns whether there is a checkpoint, or a later one that took its place."""
+  """Whether there is this checkpoint or a later one."""
   folder, name = os.path.split(path)
   return any(os.path.basename(other) >= name for other in _done(folder))
 
 
 def not_whole(path: str) -> errors.ReplayError:
-  """Returns the error for a checkpoint that found no room in a folder."""
+  """Returns the error for a checkpoint that did not fit on the disk."""
   return errors.ReplayError(
     f"ReplayServer: checkpoint: {path}: expected a folder with room for it, got files "
     "without their ends. Free some of the disk. The former checkpoint stays."
@@ -300,12 +171,12 @@ def not_whole(path: str) -> errors.ReplayError:
 
 
 def is_whole(path: str) -> bool:
-  """Returns whether all files of a checkpoint are there to their ends."""
+  """Whether all files of a checkpoint are complete."""
   return all(_has_end(os.path.join(path, name)) for name in _FILES)
 
 
 def _has_end(path: str) -> bool:
-  """Returns whether the compressed data of a file end, with the right checksum."""
+  """Whether the compressed data of a file end with the right checksum."""
   stream = zlib.decompressobj()
   try:
     with open(path, "rb") as file:
@@ -317,7 +188,7 @@ def _has_end(path: str) -> bool:
 
 
 def _sync(path: str) -> None:
-  """Returns when a checkpoint is on the disk: Reverb leaves that to the system."""
+  """fsyncs a checkpoint, which Reverb does not."""
   for name in (*_FILES, _DONE):
     with open(os.path.join(path, name), "rb") as file:
       os.fsync(file.fileno())
@@ -325,23 +196,20 @@ def _sync(path: str) -> None:
 
 
 def _done(folder: str) -> list[str]:
-  """Returns the checkpoints of a folder that Reverb calls done."""
+  """Returns the checkpoints of a folder that Reverb has marked as done."""
   paths = (os.path.join(folder, name) for name in os.listdir(folder))
   return [path for path in paths if os.path.exists(os.path.join(path, _DONE))]
 
 
 def check_options(operation: str, wanted: Any, found: Any) -> None:
-  """Checks that a server has the options that it was given.
+  """Raises SpecError with every option that a checkpoint has replaced.
 
-  Reverb takes a table's options from a checkpoint, and says nothing if others were
-  asked for.
+  Reverb takes a table's options from a checkpoint, and reports no difference.
 
   Args:
     operation: for the error.
     wanted: Reverb's TableInfo of the table as it was made.
     found: its TableInfo as the server has it.
-  Raises:
-    SpecError: with every option that differs.
   """
   asked, got = describe_options(wanted), describe_options(found)
   mismatches = [
@@ -356,7 +224,7 @@ def check_options(operation: str, wanted: Any, found: Any) -> None:
 
 
 def describe_options(info: Any) -> dict[str, str]:
-  """Says in words which options a table of Reverb's has, given its TableInfo."""
+  """Returns the options of a Reverb table as text, from its TableInfo."""
   limiter = info.rate_limiter_info
   bounds = (limiter.samples_per_insert, limiter.min_diff, limiter.max_diff)
   return {
@@ -374,8 +242,7 @@ def _text(selector: Any) -> str:
   return text.replace(": true", "")
 
 
-TABLE = "replay"
-# Seconds between two looks for checkpoints that clients asked for.
+# Seconds between two polls for checkpoints of clients.
 _LOOK_SECS = 0.5
 
 
@@ -383,17 +250,15 @@ _LOOK_SECS = 0.5
 class ReplayServer(files.Closing):
   """Serves one table of windows until it is stopped; restores its last checkpoint.
 
-  What the windows are has to be the same as in the clients (`ReverbReplay`), which
-  compare it when they connect. How items are sampled, removed and paced is the
-  server's alone.
+  The windows have to be those of the clients (`ReverbReplay`), which compare them when
+  they connect. The options of sampling, removing and pacing are the server's alone.
 
-  With `checkpoint_dir`, the server begins with the newest whole checkpoint there; a
-  half-written one is passed over. `serve` writes one every so many seconds, and at the
-  end; while it cannot, because the disk is full, it says so in the log and serves on.
-  Reverb itself loses what came in after the last one; see docs/replay.md.
+  With `checkpoint_dir`, the server starts with the newest whole checkpoint there.
+  `serve` writes one periodically, and at the end; a failure, such as a full disk, is
+  logged. Reverb loses what came in after the last one; see docs/replay.md.
 
-  Reverb asks nobody who he is, and does what it is told. So other machines reach the
-  server only where `listen` says so.
+  Reverb has no authentication: other machines reach the server only if `listen` allows
+  it.
   """
 
   def __init__(
@@ -414,20 +279,19 @@ class ReplayServer(files.Closing):
       port: to listen at; None picks a free one.
       cut: how episodes become windows; None for `windows.Cut()`. Masks, and the
         discount of joined steps, matter to clients only.
-      max_size: items that it holds; the remover makes room for more.
-      checkpoint_dir: where checkpoints are, a folder of this server alone, which is
-        made if it is not there; None keeps nothing.
+      max_size: items; the remover makes room for more.
+      checkpoint_dir: folder of this server's checkpoints; None saves nothing.
       checkpoint_secs: seconds between two checkpoints of `serve`, above 0; None writes
         one at the end only.
-      listen: at which of this machine's addresses it is reached, such as '10.0.0.5';
-        'localhost' is from here only, '0.0.0.0' at all of them.
+      listen: the address to listen at, such as '10.0.0.5'; 'localhost' accepts this
+        machine only, '0.0.0.0' listens at all addresses.
       **fields: `sampler`, `remover`, `rate_limiter`, `max_times_sampled`, and fields of
         the cut, as of `ReplayBuffer`.
     Raises:
       SpecError: an argument is wrong, or the checkpoint is of other specs or options.
-      ReplayError: the port is in use, `checkpoint_dir` may not be written to, or the
+      ReplayError: the port is in use, `checkpoint_dir` is not writable, or the
         checkpoint cannot be read.
-      ImportError: Reverb is not installed; says what to install.
+      ImportError: Reverb is not installed.
     """
     reverb = import_reverb()
     where = "ReplayServer"
@@ -472,12 +336,12 @@ class ReplayServer(files.Closing):
 
   @property
   def port(self) -> int:
-    """Where it listens."""
+    """The port that it listens at."""
     return self._server.port
 
   @property
   def address(self) -> str:
-    """What clients connect to; from others to one that listens at all, its name."""
+    """The address for clients: this machine's name if it listens at all addresses."""
     return f"{listening.reached_at(self._listen)}:{self.port}"
 
   def serve(self) -> None:
@@ -498,17 +362,17 @@ class ReplayServer(files.Closing):
         signal.signal(number, handler)
 
   def stop(self) -> None:
-    """Asks `serve` to end; for other threads."""
+    """Ends `serve`; for other threads."""
     self._stopping.set()
 
   def checkpoint(self) -> str:
-    """Writes a checkpoint. When it is whole, the former one is removed.
+    """Writes a checkpoint; when it is whole, the former one is removed.
 
     Returns:
       Its path.
     Raises:
       ReplayError: there is no `checkpoint_dir`, or it cannot be written; the former
-        checkpoint stays as it is.
+        checkpoint stays.
     """
     if self._folder is None:
       raise errors.ReplayError(
@@ -550,7 +414,7 @@ class ReplayServer(files.Closing):
       ) from error
     try:
       listening.restrict(self._listen, server.port)
-      # A checkpoint brings its own signature and options, whatever was asked for.
+      # A checkpoint replaces the table's signature and options.
       address = f"{listening.reached_at(self._listen)}:{server.port}"
       found = reverb.Client(address).server_info()[TABLE]
       where = f"ReplayServer: checkpoint in {saved}"
@@ -562,7 +426,7 @@ class ReplayServer(files.Closing):
     return server
 
   def _look_for_checkpoints(self) -> None:
-    """Takes in what clients have Reverb write, until the server stops."""
+    """Takes in the checkpoints of clients, until the server stops."""
     while self._folder is not None and not self._stopping.wait(_LOOK_SECS):
       try:
         self._folder.take_in_those_of_clients()
@@ -570,7 +434,7 @@ class ReplayServer(files.Closing):
         logging.error("ReplayServer: checkpoint: %s", error)
 
   def _try_checkpoint(self) -> None:
-    """Writes a checkpoint if one is wanted; where it cannot, others work on."""
+    """Writes a checkpoint; logs a failure."""
     try:
       if self._folder is not None:
         self.checkpoint()
@@ -582,14 +446,14 @@ class ReplayServer(files.Closing):
 
 
 class _NoCheckpoints:
-  """Refuses checkpoints: Reverb would write them where no server looks for them."""
+  """Refuses checkpoints: Reverb would write them to a temporary folder."""
 
   def internal_checkpointer(self) -> None:
     """Returns Reverb's own."""
 
 
 def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
-  """Raises SpecError if more items are to be there than there may be."""
+  """Raises SpecError if sampling waits for more items than fit."""
   wanted = getattr(rate_limiter, "min_size_to_sample", 1)
   if wanted > max_size:
     raise errors.SpecError(
@@ -600,7 +464,7 @@ def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
 
 
 def _check_is_free(port: int) -> None:
-  """Raises ReplayError if somebody listens at the port: Reverb would share it."""
+  """Raises ReplayError if the port is in use: Reverb would share it."""
   with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -42,15 +42,9 @@ CASES = {
     "sampler": replay.Prioritized(1.0),
     "initial_priority": None,
   },
-  "max heap": {"sampler": replay.MaxHeap()},
   "fifo": {"sampler": replay.Fifo()},
-  "lifo, bounded": {"sampler": replay.Lifo(), "max_size": 20},
+  "fifo, bounded": {"sampler": replay.Fifo(), "max_size": 20},
   "bounded at random": {"max_size": 17, "remover": replay.Uniform()},
-  "least priority goes": {
-    "sampler": replay.Prioritized(1.0),
-    "max_size": 13,
-    "remover": replay.MinHeap(),
-  },
   "twice each": {"max_times_sampled": 2},
   "repeated": {"padding": "repeat"},
   "zeros, three writers": {"padding": "zero", "num_writers": 3, "masks": True},
@@ -240,25 +234,18 @@ def test_other_options_may_follow(tmp_path):
   write(buffer, np.random.default_rng(0), 5)
   before = {int(k): p for k, p in _priorities(buffer).items()}
   buffer.checkpoint()
-  for name in ("uniform", "max heap", "fifo", "lifo, bounded", "twice each"):
+  for name in ("uniform", "fifo", "fifo, bounded", "twice each"):
     again = make(name)
     again.restore(tmp_path)
     at_most = CASES[name].get("max_size", 40)
     assert again.counters.num_items == min(at_most, buffer.counters.num_items)
     info, _ = again.sample_with_info(4)
-    if name == "max heap":
-      assert info.priority.max() == max(before.values())
     if name == "fifo":
       assert set(info.key.tolist()) == {min(before)}
 
 
 SMALLER = {
   "the oldest go": ({}, range(40, 50)),
-  "the newest go": ({"remover": replay.Lifo()}, range(10)),
-  "the least go": (
-    {"remover": replay.MinHeap(), "sampler": replay.Prioritized()},
-    range(0, 50, 5),
-  ),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs, store, windows
-from t2r_seq.replay.sizing import flat_replay_specs
+from t2r_seq.replay.replay import flat_replay_specs
 from t2r_seq.store import files
 
 Spec = specs.ExtendedTensorSpec

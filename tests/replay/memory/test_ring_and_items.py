@@ -28,38 +28,6 @@ def items(buffer):
   return sorted(seen.values())
 
 
-def test_ring_keeps_the_newest_steps():
-  buffer = ReplayBuffer(X, 5, seed=0)
-  with buffer.writer() as writer:
-    append(writer, *range(12))
-    assert items(buffer) == [7, 8, 9, 10, 11]
-    writer.end_episode()
-    append(writer, 20, 21)
-  assert items(buffer) == [9, 10, 11, 20, 21]
-  counters = buffer.counters
-  assert (counters.num_steps, counters.num_episodes) == (5, 2)
-  assert (counters.num_inserts, counters.num_deletes) == (14, 9)
-
-
-def test_windows_that_show_a_dead_step_go():
-  buffer = ReplayBuffer(PAIR, 4, seed=0, padding="drop")
-  with buffer.writer() as writer:
-    append(writer, *range(6))
-    assert items(buffer) == [[2, 3], [3, 4], [4, 5]]
-    writer.end_episode()
-    append(writer, 10, 11, 12)
-  assert items(buffer) == [[10, 11], [11, 12]]
-
-
-def test_full_ring_keeps_padded_windows_until_a_step_dies():
-  buffer = ReplayBuffer(PAIR, 3, padding="repeat", seed=0)
-  with buffer.writer() as writer:
-    append(writer, 0, 1, 2)
-    assert items(buffer) == [[0, 0], [0, 1], [1, 2]]
-    append(writer, 3)
-    assert items(buffer) == [[1, 2], [2, 3]]
-
-
 def test_writers_have_parts_of_the_ring():
   buffer = ReplayBuffer(X, 7, num_writers=2, seed=0)
   first, second = buffer.writer(), buffer.writer()
@@ -317,9 +285,9 @@ BAD_ARGUMENTS = {
     r"replay\.MinSize\(\)\.",
   ),
   "classes of options": (
-    {"capacity_steps": 9, "sampler": replay.Lifo, "rate_limiter": replay.Queue},
+    {"capacity_steps": 9, "sampler": replay.Fifo, "rate_limiter": replay.Queue},
     r"ReplayBuffer: 2 mismatches:\n.*Make one: replay\.Queue\(\.\.\.\), or @Queue\(\) "
-    r"in gin\.\n.*Make one: replay\.Lifo\(\.\.\.\), or @Lifo\(\) in gin\.",
+    r"in gin\.\n.*Make one: replay\.Fifo\(\.\.\.\), or @Fifo\(\) in gin\.",
   ),
   "a seed": (
     {"capacity_steps": 9, "seed": "a"},
@@ -388,10 +356,6 @@ WITH_GOAL = {**SCALAR, "goal": Spec((1000,), tf.float32, "goal")}
 IN_BYTES = {
   "uniform": (SCALAR, {}),
   "by priority": (SCALAR, {"sampler": replay.Prioritized()}),
-  "two heaps": (
-    SCALAR,
-    {"sampler": replay.MaxHeap(), "remover": replay.MinHeap(), "max_size": 10**6},
-  ),
   "three writers": (PAIR, {"num_writers": 3, "padding": "zero"}),
   "a queue": (SCALAR, {"sampler": replay.Fifo(), "max_times_sampled": 9}),
   "features of episodes": (WITH_GOAL, {}),

@@ -41,10 +41,6 @@ TOO_MUCH = {
     "size of at most 3, the items that max_size lets in, got 10. Items would go before "
     "they are sampled: raise max_size, or ask for less.",
   ),
-  "a stack": (
-    (X, {**ONCE, "capacity_steps": 9, "rate_limiter": replay.Stack(10)}),
-    "size of at most 9,",
-  ),
   "steps": (
     (X, {"capacity_steps": 5, "rate_limiter": MIN_10}),
     "expected min_size_to_sample of at most 5, the items that 1 x 5 steps "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 
@@ -40,75 +39,6 @@ def check(batch):
   np.testing.assert_array_equal(arrays["next"], code[:, 2] + 1)
   assert (arrays["wide"] == code[:, :, None]).all()
   assert (code[:, 0] // 1000 == arrays["next"] // 1000).all()
-
-
-def write_until(stop, writer, lane, seed):
-  rng = np.random.default_rng(seed)
-  episode = 0
-  while not stop.is_set():
-    for t in range(int(rng.integers(1, 30))):
-      writer.append(step(lane, episode, t))
-    writer.end_episode()
-    episode += 1
-
-
-def run_beside(stop, writers, readers):
-  """Runs readers to their ends while writers write; raises what any of them raises."""
-  failures = []
-
-  def guarded(target):
-    try:
-      target()
-    except BaseException as error:
-      failures.append(error)
-
-  writing = [threading.Thread(target=guarded, args=(t,)) for t in writers]
-  reading = [threading.Thread(target=guarded, args=(t,)) for t in readers]
-  for thread in (*writing, *reading):
-    thread.start()
-  for thread in reading:
-    thread.join(60)
-  stop.set()
-  for thread in (*writing, *reading):
-    thread.join(60)
-    assert not thread.is_alive()
-  if failures:
-    raise failures[0]
-
-
-@pytest.mark.parametrize(
-  "sampler", [replay.Uniform(), replay.Prioritized(0.7)], ids=["uniform", "prioritized"]
-)
-def test_every_window_is_whole(sampler):
-  # Of so short a ring, samples are overtaken all the time.
-  buffer = ReplayBuffer(
-    spec(), 2 * 24, num_writers=2, sampler=sampler, seed=0, padding="drop"
-  )
-  stop = threading.Event()
-
-  def sample():
-    for _ in range(50):
-      info, batch = buffer.sample_with_info(16)
-      check(batch)
-      buffer.update_priorities(info.key, np.random.default_rng().random(16))
-
-  def read_dataset():
-    for batch in buffer.dataset(16).take(30):
-      check(batch)
-
-  def read_with_info():
-    for info, batch in buffer.dataset(16, with_info=True).take(30):
-      check(batch)
-      buffer.update_priorities(info.key.numpy(), np.ones(16))
-
-  writing = [
-    functools.partial(write_until, stop, buffer.writer(), lane, lane)
-    for lane in range(2)
-  ]
-  run_beside(stop, writing, [sample, sample, read_dataset, read_with_info])
-  counters = buffer.counters
-  assert counters.num_inserts - counters.num_deletes == counters.num_items
-  assert counters.num_deletes > 48
 
 
 def test_a_queue_gives_every_item_once():
@@ -166,33 +96,6 @@ def test_samples_per_insert_are_held():
   counters = buffer.counters
   assert (counters.num_inserts, counters.num_samples) == (500, 1920)
   assert counters.samples_per_insert == 3.84
-
-
-def test_closing_wakes_who_waits():
-  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
-  buffer = ReplayBuffer(code, 10)
-  caught = []
-
-  def sample():
-    try:
-      buffer.sample(1)
-    except errors.ReplayError as error:
-      caught.append(error)
-
-  def read():
-    try:
-      next(iter(buffer.dataset(1)))
-    except tf.errors.OpError as error:
-      caught.append(error)
-
-  threads = [threading.Thread(target=target) for target in (sample, read)]
-  for thread in threads:
-    thread.start()
-  buffer.close()
-  for thread in threads:
-    thread.join(30)
-    assert not thread.is_alive()
-  assert all("closed" in str(error) for error in caught) and len(caught) == 2
 
 
 def numbers(count, **options):
@@ -388,7 +291,7 @@ def test_timeouts_are_kept():
 
 def test_a_dataset_that_waits_for_long_says_so(monkeypatch):
   said = threading.Event()
-  monkeypatch.setattr(rate_limiters, "_TELL_EVERY", 0.4)
+  monkeypatch.setattr(rate_limiters, "_LOG_EVERY", 0.4)
   monkeypatch.setattr(rate_limiters.logging, "warning", lambda *_: said.set())
   buffer, _ = numbers(0)
 

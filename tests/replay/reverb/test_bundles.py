@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq.replay.reverb import items
-from t2r_seq.replay.reverb.server import to_wire
 
 STEPS = {
   "flag": tf.TensorSpec([], tf.bool),
@@ -37,7 +36,9 @@ def test_unpacks_what_was_packed():
   }
   packed = []
   for t in range(2):
-    row = {path: to_wire(values[t], values.dtype) for path, values in episode.items()}
+    row = {
+      path: items.to_wire(values[t], values.dtype) for path, values in episode.items()
+    }
     bundle.pack(row)
     packed.append(row[bundle.column])
   unpacked = bundle.unpack(tf.constant(np.stack(packed)[None]))

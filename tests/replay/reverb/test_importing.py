@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from t2r_seq.replay.reverb import server
+from t2r_seq.replay.reverb import items
 
 WRONG = {
   "not installed": ImportError("No module named 'reverb'"),
@@ -18,10 +18,10 @@ def test_what_it_was_built_for_is_named(name, monkeypatch):
   def fail(_):
     raise WRONG[name]
 
-  monkeypatch.setattr(server.importlib, "import_module", fail)
+  monkeypatch.setattr(items.importlib, "import_module", fail)
   with pytest.raises(
     ImportError, match=r"dm-reverb 0\.14\.0 with TensorFlow 2\.15"
   ) as it:
-    server.import_reverb()
+    items.import_reverb()
   it.match(f"got TensorFlow {tf.__version__} on CPython 3.*{WRONG[name]}")
   it.match(r"pip install 't2r_seq\[reverb\]'")

@@ -25,7 +25,6 @@ BAD = {
   ),
   "initial_priority": ({"initial_priority": -1}, "initial_priority: .*, got -1"),
   "no priority": ({"initial_priority": "a"}, "initial_priority: .* number, got .* 'a'"),
-  "chunk_length": ({"chunk_length": 0}, "chunk_length: .* at least 1, got 0"),
   "items": ({"max_in_flight_items": -1}, "max_in_flight_items: .* least 0, got -1"),
   "samples": ({"max_in_flight_samples": 0}, "max_in_flight_samples: .* 1, got 0"),
   "a long wait": ({"timeout": 1e300}, r"timeout: .* seconds .*, got 1e\+300"),
