@@ -325,7 +325,8 @@ def collect_eval_loop(
             runner.restore(evaluator)
           runner.evaluate(evaluator, eval_env, plan)
         collector.end_round()
-        is_last = (plan.max_steps or math.inf) <= collector.global_step
+        most = math.inf if plan.max_steps is None else plan.max_steps
+        is_last = collector.global_step >= most
         if not plan.continuous or (is_last and not collector.is_initial):
           break
     was_stopped = signal.is_set()

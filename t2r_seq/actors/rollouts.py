@@ -212,11 +212,7 @@ class _Run:
 
 
 def make_env(env: Any) -> tuple[Any, bool]:
-  """Returns the environment, and whether it was made here and is ours to close.
-
-  Args:
-    env: a Gymnasium environment, or a function without arguments that makes one.
-  """
+  """Returns the environment, and whether it was made here and is ours to close."""
   if isinstance(env, type) or not hasattr(env, "reset"):
     return env(), True
   return env, False

@@ -48,14 +48,6 @@ def save(
   A process that is killed at any moment leaves the former checkpoints, and perhaps an
   unfinished folder of another name, which the next one removes.
 
-  Args:
-    table: of the buffer.
-    columns: of a step and of an episode.
-    identity: JSON values that a buffer must have to restore this.
-    folder: of checkpoints; it is created if it is missing.
-    keep: number of whole ones to keep.
-  Returns:
-    The path of the checkpoint.
   Raises:
     ReplayError: the buffer is closed, or another one is being saved there.
     OSError: the disk is full or failed; the former checkpoints are kept.
@@ -101,13 +93,6 @@ def restore(
 ) -> str:
   """Restores a buffer without steps from the newest whole checkpoint at a path.
 
-  Args:
-    table: of the buffer.
-    identity: JSON values of the buffer, which must equal the saved ones.
-    path: of a checkpoint, or of a folder of them.
-    free_lanes: lanes without a writer, which ends the saved episode when it is opened.
-  Returns:
-    The path of the checkpoint.
   Raises:
     ReplayError: there is no checkpoint, all are damaged, it is of another kind of
       buffer, or this buffer has steps already.
@@ -137,11 +122,6 @@ def export(
 ) -> int:
   """Writes the episodes of a buffer to a new store; returns how many they are.
 
-  Args:
-    table: of the buffer.
-    columns: of a step and of an episode.
-    path: of the store.
-    describe: returns the store's metadata from the lengths of the episodes.
   Raises:
     StoreError: the path is in use.
     OSError: the disk is full or failed; nothing is left of the store.

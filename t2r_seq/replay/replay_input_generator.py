@@ -162,10 +162,6 @@ def _find_sources(
 ) -> dict[str, str]:
   """Returns the paths of the replay for a model's paths.
 
-  Args:
-    wanted: specs by path, 'features/...' and 'labels/...'.
-    given: of the replay's batches, by path.
-    held: the replay's own specs, by path.
   Raises:
     SpecError: paths are missing or different; all are named.
   """

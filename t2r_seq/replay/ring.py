@@ -148,13 +148,7 @@ class Contexts:
   def __init__(
     self, layout: Mapping[str, Column], num_rows: int, num_writers: int
   ) -> None:
-    """Reserves the memory; it is taken as rows are written.
-
-    Args:
-      layout: the columns with a row per episode, perhaps none.
-      num_rows: of the ring.
-      num_writers: N; rows of the ring belong to the writers in turn.
-    """
+    """Reserves the memory; it is taken as rows are written."""
     # As many episodes as steps, and running ones whose first step is to come.
     size = num_rows + num_writers if layout else 0
     self.columns = {
@@ -302,12 +296,7 @@ class Lanes:
     self.num_items -= len(rows)
 
   def ended_anchors(self, lane: int, last_flag: bool = False) -> np.ndarray:
-    """Returns the anchors that become items if the episode ends now, ascending.
-
-    Args:
-      lane: of the writer.
-      last_flag: whether its last step has the reader's `end_flag`.
-    """
+    """Returns the anchors that become items if the episode ends now, ascending."""
     start, count = self.starts.item(lane), self.counts.item(lane)
     grid, num_steps = self.rule.grid, count - start
     first = grid.num_complete(num_steps, self.rule.need)

@@ -65,12 +65,7 @@ class Sampling:
   def sample(
     self, count: int, began: float | None = None
   ) -> tuple[SampleInfo | None, Batch]:
-    """Returns a batch, and its `SampleInfo` if samples are counted.
-
-    Args:
-      count: B.
-      began: as for `RateLimiter.await_sample`, whose `NotYet` it raises.
-    """
+    """Returns a batch, and its `SampleInfo` if samples are counted."""
     if self._table.consumes:
       return self._consume(count, began)
     sampled = None
@@ -162,17 +157,7 @@ def make_dataset(
   batch_size: int,
   with_info: bool,
 ) -> tf.data.Dataset:
-  """Returns an endless dataset of sampled batches.
-
-  Args:
-    sampling: draws them.
-    spec_structure: of the windows; encoded images are decoded by it.
-    window_spec: of one sampled window; encoded images are strings.
-    batch_size: B.
-    with_info: yields pairs (SampleInfo, windows).
-  Returns:
-    Dataset of TensorSpecStructs by path, leaves [B, ...].
-  """
+  """Returns an endless dataset of sampled batches."""
   drawn_specs = [*(_INFO_SPEC if with_info else []), *window_spec.values()]
   ahead = 1
   if sampling.draws_alike and not with_info:

@@ -316,3 +316,27 @@ def test_rejects_an_incomplete_store(tmp_path, make, monkeypatch):
   message = re.escape("expected 9 transitions, got 5. They were not saved to the end")
   with pytest.raises(errors.StoreError, match=message):
     transitions.load_transitions(tmp_path / "s")
+
+
+NAN = np.float32(np.nan)
+OTHER_NAN = np.frombuffer(b"\x01\x00\xc0\x7f", np.float32)[0]
+# name: (a next observation, the following observation, chains)
+PAIRS = {
+  "equal": (1.5, 1.5, 1),
+  "another": (1.5, 1.25, 2),
+  "NaN": (NAN, NAN, 1),
+  "another NaN": (NAN, OTHER_NAN, 2),
+  "zeros": (0.0, -0.0, 2),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_chains_continue_bit_for_bit(name, tmp_path):
+  following, now, want = PAIRS[name]
+  given = {
+    "obs": np.array([0, now], np.float32),
+    "next_obs": np.array([following, 3], np.float32),
+    "rew": np.zeros(2),
+    "done": np.zeros(2),
+  }
+  assert save(tmp_path, given) == want

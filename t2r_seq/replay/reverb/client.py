@@ -83,12 +83,7 @@ class Waiting:
     return found
 
   def look_at_table(self) -> None:
-    """Polls the server once while its rate limiter may be the reason to wait.
-
-    Raises:
-      ReplayTimeoutError: this has taken too long, was stopped, or see `look`.
-      SpecError: see `look`.
-    """
+    """Polls the server once while its rate limiter may be the reason to wait."""
     found = self.look()
     if found is None:
       return
@@ -343,12 +338,6 @@ def sample_items(
   Items are batched before they become windows: flat ones are smaller, and stacking a
   batch is one op for each path.
 
-  Args:
-    connection: to the server.
-    layout: of the items.
-    batch_size: B.
-    max_in_flight: items that are requested ahead; None for two batches. A queue and a
-      rate limiter count them.
   Returns:
     Endless dataset of (SampleInfo, columns), leaves [B, ...]; ends with an error if the
     rate limiter times out.

@@ -72,12 +72,7 @@ class Bundle:
 def make_bundles(
   spans: Mapping[str, tuple[int, int]], steps: Mapping[str, tf.TensorSpec]
 ) -> list[Bundle]:
-  """Bundles the paths that are shown at the same steps; a single one stays alone.
-
-  Args:
-    spans: the first and the last step that is shown of each path.
-    steps: specs of a step by path.
-  """
+  """Bundles the paths that are shown at the same steps; a single one stays alone."""
   shown: dict[tuple[int, int], dict[str, tf.TensorSpec]] = {}
   for path in sorted(spans):
     if steps[path].dtype != tf.string:

@@ -66,11 +66,7 @@ class CheckpointFolder:
       raise bad_checkpoint_dir("ReplayServer", path, str(error)) from error
 
   def newest(self) -> str | None:
-    """Returns the newest whole checkpoint, and removes unfinished ones.
-
-    Raises:
-      ReplayError: there are checkpoints, and all of them are damaged.
-    """
+    """Returns the newest whole checkpoint, and removes unfinished ones."""
     done = [*_done(self.path), *_done(self.incoming)]
     damaged: list[str] = []
     for path in sorted(done, key=os.path.basename, reverse=True):
@@ -205,11 +201,6 @@ def check_options(operation: str, wanted: Any, found: Any) -> None:
   """Raises SpecError with every option that a checkpoint has replaced.
 
   Reverb takes a table's options from a checkpoint, and reports no difference.
-
-  Args:
-    operation: for the error.
-    wanted: Reverb's TableInfo of the table as it was made.
-    found: its TableInfo as the server has it.
   """
   asked, got = describe_options(wanted), describe_options(found)
   mismatches = [

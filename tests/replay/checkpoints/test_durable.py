@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 import re
 import shutil
@@ -14,7 +13,6 @@ import tensorflow as tf
 
 from t2r_seq import errors, replay, specs, store
 from t2r_seq.replay.replay import ReplayCounters
-from t2r_seq.store import files
 
 Spec = specs.ExtendedTensorSpec
 SPEC = {
@@ -278,15 +276,6 @@ def _priorities(buffer) -> dict[int, float]:
   return found
 
 
-def test_keeps_as_many_as_told(tmp_path):
-  buffer = make("uniform", checkpoint_dir=str(tmp_path), keep_checkpoints=1)
-  write(buffer, np.random.default_rng(0), 2)
-  first, second = buffer.checkpoint(), buffer.checkpoint()
-  assert names_in(tmp_path) == [os.path.basename(second)] and first != second
-  with pytest.raises(errors.SpecError, match="keep_checkpoints: expected an integer"):
-    make("uniform", keep_checkpoints=0)
-
-
 def test_no_folder():
   with pytest.raises(errors.ReplayError, match=r"without\. Give ReplayBuffer\(checkp"):
     make("uniform").checkpoint()
@@ -425,30 +414,3 @@ def make_restored(path):
   buffer = make("uniform")
   buffer.restore(path)
   return buffer
-
-
-def test_a_full_disk(tmp_path, monkeypatch):
-  buffer = make("strings and contexts", checkpoint_dir=str(tmp_path))
-  write(buffer, np.random.default_rng(0), 3)
-  former = buffer.checkpoint()
-  write(buffer, np.random.default_rng(0), 1)
-
-  def no_room(*args):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-  with monkeypatch.context() as patched:
-    patched.setattr(files.os, "pwrite", no_room)
-    with pytest.raises(OSError) as caught:
-      buffer.checkpoint()
-  assert caught.value.errno == errno.ENOSPC
-  assert caught.value.strerror == (
-    f"checkpoint: {tmp_path}: expected a folder that it may write to, with room on "
-    "the disk, got: No space left on device. The former checkpoint, "
-    "checkpoint-00000001, is kept. Make room, or give another checkpoint_dir, and "
-    "call checkpoint() again."
-  )
-  assert names_in(tmp_path) == [os.path.basename(former)]
-  make("strings and contexts").restore(tmp_path)
-  # The buffer itself goes on.
-  read(buffer)
-  assert buffer.checkpoint().endswith("2")
