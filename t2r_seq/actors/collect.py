@@ -527,7 +527,7 @@ class CollectThread:
       self._replay.close()
       return
     if not self._stop.is_set():
-      hint = "it goes on with continuous=True and max_steps=None"
+      hint = "it continues with continuous=True and max_steps=None"
       ended = errors.ReplayError(f"CollectThread: the loop ended by itself: {hint}")
       self._replay.give_up(ended)
 

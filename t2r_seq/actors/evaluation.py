@@ -177,12 +177,12 @@ def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
 def _evaluation(
   rewards: Mapping[int, list[float]], lengths: list[int], successes: list[bool | None]
 ) -> Evaluation:
-  told = [success for success in successes if success is not None]
+  flags = [success for success in successes if success is not None]
   values = np.concatenate([np.asarray(each, np.float64) for each in rewards.values()])
   return Evaluation(
     num_episodes=len(lengths),
-    success_rate=float(np.mean(told)) if told else None,
-    success_interval=_wilson(sum(told), len(told)) if told else None,
+    success_rate=float(np.mean(flags)) if flags else None,
+    success_interval=_wilson(sum(flags), len(flags)) if flags else None,
     reward=float(values.mean()),
     reward_interval=_bootstrap(values),
     episode_length=float(np.mean(lengths)),

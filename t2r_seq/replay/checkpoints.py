@@ -235,15 +235,15 @@ def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
   sources = {p: source_path(p, column.spec, stored) for p, column in columns.items()}
   sources = {p: of if of in stored else p for p, of in sources.items()}
   optional = {path for path, spec in stored.items() if spec.is_optional}
-  wanted = specs.TensorSpecStruct(
+  expected = specs.TensorSpecStruct(
     (of, type(spec).from_spec(spec, is_optional=of in optional))
     for of, spec in ((of, columns[path].spec) for path, of in sources.items())
   )
   where = f"from_store: {store.path}"
-  check_spec(where, wanted, store.columns, False)
+  check_spec(where, expected, store.columns, False)
   found = [
     errors.Mismatch(of, "it in every episode", f"none in {count} of {len(store)}")
-    for of in wanted
+    for of in expected
     if (count := int((~store.is_present(of)).sum()))
   ]
   if found:

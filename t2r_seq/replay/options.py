@@ -98,7 +98,7 @@ class SampleToInsertRatio:
         f"{buffer!r}."
       )
     low, high = self.bounds
-    # With less room than one insert or one sample both sides would wait for ever.
+    # With less room than one insert or one sample both sides would wait without end.
     if not high - low >= 2 * max(1.0, ratio):
       raise errors.SpecError(
         f"{where}: error_buffer: expected at least {max(1.0, ratio):g}, or a pair of "
@@ -194,8 +194,8 @@ class TableOptions:
       if isinstance(option, type) and option in kinds:
         made = f"replay.{option.__name__}(...), or @{option.__name__}() in gin"
         hint = f"Make one: {made}."
-      wanted = f"one of {errors.listing(kind.__name__ for kind in kinds)}"
-      found.append(errors.Mismatch(name, wanted, errors.describe(option), hint))
+      expected = f"one of {errors.listing(kind.__name__ for kind in kinds)}"
+      found.append(errors.Mismatch(name, expected, errors.describe(option), hint))
     if found:
       raise errors.mismatch_error(self.operation, found)
     if self.max_size is not None:

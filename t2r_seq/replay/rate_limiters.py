@@ -274,7 +274,7 @@ class RateLimiter:
     if self.size < self._min_size_to_sample:
       return (
         f"{self.size} of {self._min_size_to_sample} items are there. Sampling begins "
-        "with min_size_to_sample: append more steps, or ask for less."
+        "with min_size_to_sample: append more steps, or lower it."
       )
     return (
       f"{self._so_far()} would be too few inserts with another sample. Append more "

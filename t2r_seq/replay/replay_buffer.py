@@ -514,7 +514,7 @@ def _check_capacity(
   if strings:
     raise errors.SpecError(
       f"{operation}: capacity_bytes: expected None with byte strings, whose sizes "
-      f"nobody knows before they come, as in {errors.listing(strings)}, got "
+      f"are unknown, as in {errors.listing(strings)}, got "
       f"{capacity_bytes!r}. Give capacity_steps."
     )
   return "capacity_bytes", errors.check_count(
@@ -536,7 +536,7 @@ def _check_rate_limiter(
       name, got = "min_size_to_sample", option.min_size_to_sample
       most = num_writers * rule.most_items(num_slots)
       room = f"{num_writers} x {num_slots} steps have"
-      why = "Samples would wait for ever"
+      why = "Samples would wait without end"
     case options.Queue() if how.max_times_sampled == 1:
       name, got = "size", option.size
       most = rule.most_queued(num_slots)
@@ -549,7 +549,7 @@ def _check_rate_limiter(
   if got > most:
     raise errors.SpecError(
       f"{how.operation}: rate_limiter: expected {name} of at most {most}, the items "
-      f"that {room}, got {got}. {why}: raise {argument}, or ask for less."
+      f"that {room}, got {got}. {why}: raise {argument}, or lower it."
     )
 
 

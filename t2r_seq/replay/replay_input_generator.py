@@ -114,15 +114,15 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
     return self.replay.watch()
 
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
-    info = [spec.name for spec in wanted.values() if spec.name in _INFO]
+    expected = joint.join(self._feature_spec, self._label_spec_for(mode))
+    info = [spec.name for spec in expected.values() if spec.name in _INFO]
     held = self.replay.spec_structure
     if self._is_padding_set:
       _check_padding(self.padding, self.replay.cut, held)
     sampled = self.replay.dataset(batch_size, with_info=bool(info))
     if info:
       sampled = sampled.map(self._with_info)
-    sources = _find_sources(wanted, sampled.element_spec, held)
+    sources = _find_sources(expected, sampled.element_spec, held)
 
     @tf.autograph.experimental.do_not_convert
     def select(batch: Any) -> specs.TensorSpecStruct:
@@ -158,7 +158,7 @@ def _check_padding(
 
 
 def _find_sources(
-  wanted: specs.TensorSpecStruct, given: Any, held: specs.TensorSpecStruct
+  expected: specs.TensorSpecStruct, given: Any, held: specs.TensorSpecStruct
 ) -> dict[str, str]:
   """Returns the paths of the replay for a model's paths.
 
@@ -166,7 +166,7 @@ def _find_sources(
     SpecError: paths are missing or different; all are named.
   """
   sources, found = {}, []
-  for path, spec in wanted.items():
+  for path, spec in expected.items():
     own_path = path.partition("/")[2]
     source = source_path(own_path, spec, given)
     if source not in given:
@@ -209,10 +209,10 @@ def _shows_same_steps(
     return True
   if spec.is_sequence != own.is_sequence and isinstance(spec.time_offsets, tuple):
     return False
-  wanted, given = _as_tuple(spec.time_offsets), _as_tuple(own.time_offsets)
+  expected, given = _as_tuple(spec.time_offsets), _as_tuple(own.time_offsets)
   # A model may declare the next observation as a separate path at its own step.
   is_alias = own.name != source and own.name in held and own.name != spec.name
-  return wanted == given or (is_alias and wanted == (0,))
+  return expected == given or (is_alias and expected == (0,))
 
 
 def _as_tuple(offsets: TimeOffsets) -> tuple[int | str, ...]:

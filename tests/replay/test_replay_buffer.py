@@ -39,7 +39,7 @@ def test_nothing_is_drawn_ahead_of_a_queue(sampler):
       for x in range(6):
         writer.append({"x": np.int64(x)})
     dataset = buffer.dataset(1)
-    # The first reader would wait for ever for a sixth item and a seventh.
+    # The first reader would wait without end for a sixth item and a seventh.
     got = [int(batch["x"][0]) for batch in dataset.take(5)]
     assert buffer.counters.num_samples == 5
     got += [int(batch["x"][0]) for batch in dataset.take(1)]

@@ -369,7 +369,7 @@ def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
 
 
 def check_signature(
-  operation: str, wanted: Mapping[str, tf.TensorSpec], found: Any
+  operation: str, expected: Mapping[str, tf.TensorSpec], found: Any
 ) -> None:
   """Raises SpecError with every difference of a table's signature."""
   if not isinstance(found, Mapping):
@@ -377,7 +377,7 @@ def check_signature(
       f"{operation}: the table: expected the signature that t2r_seq makes of the "
       f"specs, got {errors.describe(found)}. Start the server by ReplayServer."
     )
-  want, got = _describe_table(wanted), _describe_table(found)
+  want, got = _describe_table(expected), _describe_table(found)
   mismatches = [
     errors.Mismatch(
       path, want.get(path, "nothing"), f"{got.get(path, 'nothing')} on the server"

@@ -197,19 +197,19 @@ def _done(folder: str) -> list[str]:
   return [path for path in paths if os.path.exists(os.path.join(path, _DONE))]
 
 
-def check_options(operation: str, wanted: Any, found: Any) -> None:
+def check_options(operation: str, expected: Any, found: Any) -> None:
   """Raises SpecError with every option that a checkpoint has replaced.
 
   Reverb takes a table's options from a checkpoint, and reports no difference.
   """
-  asked, got = describe_options(wanted), describe_options(found)
+  want, got = describe_options(expected), describe_options(found)
   mismatches = [
-    errors.Mismatch(name, asked[name], f"{got[name]} in the checkpoint")
-    for name in asked
-    if asked[name] != got[name]
+    errors.Mismatch(name, want[name], f"{got[name]} in the checkpoint")
+    for name in want
+    if want[name] != got[name]
   ]
   if mismatches:
-    hint = "A checkpoint brings its options: ask for those, or begin a new folder."
+    hint = "A checkpoint has its options: give those, or begin a new folder."
     mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
     raise errors.mismatch_error(operation, mismatches)
 
@@ -389,7 +389,7 @@ class ReplayServer(files.Closing):
   def _start(self, reverb: types.ModuleType, table: Any, port: int | None) -> Any:
     if port is not None:
       _check_is_free(port)
-    wanted, saved = table.info, None
+    expected, saved = table.info, None
     checkpointer: Any = _NoCheckpoints()
     if self._folder is not None:
       saved = self._folder.newest()
@@ -410,7 +410,7 @@ class ReplayServer(files.Closing):
       found = reverb.Client(address).server_info()[TABLE]
       where = f"ReplayServer: checkpoint in {saved}"
       check_signature(where, self._signature, found.signature)
-      check_options(where, wanted, found)
+      check_options(where, expected, found)
     except BaseException:
       server.stop()
       raise
@@ -445,12 +445,12 @@ class _NoCheckpoints:
 
 def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
   """Raises SpecError if sampling waits for more items than fit."""
-  wanted = getattr(rate_limiter, "min_size_to_sample", 1)
-  if wanted > max_size:
+  expected = getattr(rate_limiter, "min_size_to_sample", 1)
+  if expected > max_size:
     raise errors.SpecError(
       "ReplayServer: rate_limiter: expected a min_size_to_sample of at most "
-      f"{max_size}, the max_size, got {wanted}. Nothing could ever be sampled: raise "
-      "max_size, or ask for less."
+      f"{max_size}, the max_size, got {expected}. Nothing could ever be sampled: raise "
+      "max_size, or lower it."
     )
 
 

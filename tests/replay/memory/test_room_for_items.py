@@ -24,7 +24,7 @@ TOO_MUCH = {
     (FOUR, {**ONCE, "capacity_steps": 10, "rate_limiter": QUEUE_10}),
     "rate_limiter: expected size of at most 7, the items that 10 steps, the part of a "
     "writer, keep while others come, got 10. Items would go before they are sampled: "
-    "raise capacity_steps, or ask for less.",
+    "raise capacity_steps, or lower it.",
   ),
   "a queue, by writers": (
     (
@@ -39,12 +39,12 @@ TOO_MUCH = {
       {**ONCE, "capacity_steps": 20, "max_size": 3, "rate_limiter": QUEUE_10},
     ),
     "size of at most 3, the items that max_size lets in, got 10. Items would go before "
-    "they are sampled: raise max_size, or ask for less.",
+    "they are sampled: raise max_size, or lower it.",
   ),
   "steps": (
     (X, {"capacity_steps": 5, "rate_limiter": MIN_10}),
     "expected min_size_to_sample of at most 5, the items that 1 x 5 steps "
-    "have, got 10. Samples would wait for ever: raise capacity_steps, or ask for less.",
+    "have, got 10. Samples would wait without end: raise capacity_steps, or lower it.",
   ),
   "items": (
     (X, {"capacity_steps": 50, "max_size": 5, "rate_limiter": MIN_10}),
@@ -68,7 +68,7 @@ TOO_MUCH = {
   ),
   "bytes": (
     (X, {"capacity_bytes": 100, "rate_limiter": RATIO}),
-    "raise capacity_bytes, or ask for less.",
+    "raise capacity_bytes, or lower it.",
   ),
 }
 
