@@ -1,7 +1,7 @@
 """Layers: networks that models share, as Keras layers of either version."""
 
 from t2r_seq.layers.action_decoders import ActionDecoder, MSEDecoder
-from t2r_seq.layers.attention import Attention, Transformer
+from t2r_seq.layers.attention import Transformer
 from t2r_seq.layers.bcz_networks import (
   SNAILEncoder,
 )
@@ -49,7 +49,6 @@ from t2r_seq.layers.vision_layers import (
 __all__ = [
   "MLP",
   "ActionDecoder",
-  "Attention",
   "CausalTransformer",
   "ConditionalUNet",
   "DiffusionDecoder",

@@ -119,11 +119,14 @@ class TransformerBlock(CompositeLayer):
     """See `Transformer`."""
 
     def attend(net: tf.Tensor) -> tf.Tensor:
-      placed = _add(net, positions)
+      placed = add_positions(net, positions)
       return self._self_attention(placed, placed, net, visible, training=training)
 
     def cross_attend(net: tf.Tensor) -> tf.Tensor:
-      placed, keys = _add(net, positions), _add(memory, memory_positions)
+      placed, keys = (
+        add_positions(net, positions),
+        add_positions(memory, memory_positions),
+      )
       return self._cross_attention(
         placed, keys, memory, visible_memory, training=training
       )
@@ -265,5 +268,8 @@ def _waves(positions: np.ndarray, size: int) -> np.ndarray:
   return np.where(index % 2, np.cos(angles), np.sin(angles)).astype(np.float32)
 
 
-def _add(tokens: tf.Tensor, positions: Any) -> tf.Tensor:
-  return tokens if positions is None else tokens + tf.cast(positions, tokens.dtype)
+def add_positions(tokens: tf.Tensor, positions: Any) -> tf.Tensor:
+  """Adds positions, tensors, arrays or variables, to tokens; None adds nothing."""
+  if positions is None:
+    return tokens
+  return tokens + tf.cast(tf.convert_to_tensor(positions), tokens.dtype)

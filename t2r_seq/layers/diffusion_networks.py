@@ -1,7 +1,4 @@
-"""Networks that denoise action chunks: a 1-D U-Net and a transformer.
-
-Those of Diffusion Policy, https://arxiv.org/abs/2303.04137.
-"""
+"""Diffusion Policy's 1-D U-Net and transformer, https://arxiv.org/abs/2303.04137."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.layers.attention import Transformer
+from t2r_seq.layers.attention import Transformer, add_positions
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 
 
@@ -263,18 +260,16 @@ class DiffusionTransformer(CompositeLayer):
     tokens = self._input(tf.reshape(noisy, [-1, *self._action_shape]))
     memory = self._condition(tf.reshape(embedding, [-1, self._num_tokens, size]))
     when = tf.cast(self._embed(tf.reshape(time, [-1, 1])), memory.dtype)
-    memory = _add(tf.concat([when[:, tf.newaxis], memory], 1), self._memory_positions)
+    memory = add_positions(
+      tf.concat([when[:, tf.newaxis], memory], 1), self._memory_positions
+    )
     memory = self._memory_out(self._memory_in(memory))
     # Token 0 of the memory is the time, token 1 the first observation, and so on.
     order = np.arange(steps)[:, np.newaxis]
     net = self._decoder(
-      _add(tokens, self._positions),
+      add_positions(tokens, self._positions),
       visible=tf.constant(order >= order.T)[tf.newaxis],
       memory=memory,
       training=training,
     )
     return tf.reshape(self._output(net), tf.shape(noisy))
-
-
-def _add(tokens: tf.Tensor, positions: Any) -> tf.Tensor:
-  return tokens + tf.cast(tf.convert_to_tensor(positions), tokens.dtype)

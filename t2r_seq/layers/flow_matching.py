@@ -98,7 +98,7 @@ class _NoiseDecoder(ActionDecoder):
         as `Denoiser` is, such as `ConditionalUNet` or `DiffusionTransformer`.
       temperature: scales the noise that actions begin with; 0 begins at zeros.
       seed: begins with the same noise at each call, so that a policy depends on what
-        it sees alone; None draws anew.
+        it sees alone; None begins with new noise.
       **kwargs: of the base class.
     Raises:
       SpecError: there are no steps.

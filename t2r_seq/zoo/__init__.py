@@ -1,6 +1,6 @@
 """Ready policies: from a data set, or an environment, to a policy without code."""
 
-from t2r_seq.zoo.act import ACTModel, ACTNetwork
+from t2r_seq.zoo.act import ACTModel
 from t2r_seq.zoo.actor_critic import SACModel, TD3Model
 from t2r_seq.zoo.diffusion import DiffusionModel
 from t2r_seq.zoo.imitation import ImitationModel
@@ -16,7 +16,6 @@ from t2r_seq.zoo.train import configure_online, configure_policy, train_policy
 
 __all__ = [
   "ACTModel",
-  "ACTNetwork",
   "DQNModel",
   "DiffusionModel",
   "EnvSignature",

@@ -170,11 +170,8 @@ class _Checkpoint:
     found = {}
     for name, feature in self.features.items():
       if feature["type"] == "VISUAL":
-        values = self._measures(name, "VISUAL")
-        if values is None:
-          found[name] = [[0.0], [1.0]]
-          continue
-        mode, first, second = values
+        unchanged = MEAN_STD, np.zeros(1), np.ones(1)
+        mode, first, second = self._measures(name, "VISUAL") or unchanged
         if mode != MEAN_STD:
           first, second = (first + second) / 2, (second - first) / 2
         found[name] = [first.ravel().tolist(), second.ravel().tolist()]
@@ -540,16 +537,16 @@ def _load(source: _Checkpoint, model: ImitationModel, names: _Names) -> None:
     expected = errors.describe(variable)
     if value is None:
       near = errors.nearest(tensor_name, unused)
-      found.append(errors.Mismatch(tensor_name, f"a tensor for {name}, {expected}",
-                                   "none", near))  # fmt: skip
+      want = f"a tensor for {name}, {expected}"
+      found.append(errors.Mismatch(tensor_name, want, "none", near))
       continue
     if part and len(value) % 3 == 0:
       value = np.split(value, 3)[int(part[2])]
     value = _as_kernel(value) if leaf == "kernel" else value
     if value.shape != tuple(variable.shape):
-      got = f"{tuple(source.tensors[tensor_name].shape)}"
-      found.append(errors.Mismatch(tensor_name, f"the weights of {name}, {expected}",
-                                   got, ""))  # fmt: skip
+      got = str(source.tensors[tensor_name].shape)
+      want = f"the weights of {name}, {expected}"
+      found.append(errors.Mismatch(tensor_name, want, got, ""))
       continue
     variable.assign(tf.cast(np.ascontiguousarray(value), variable.dtype))
   found += [

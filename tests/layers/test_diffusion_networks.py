@@ -24,7 +24,7 @@ def _arrays(variables):
 
 
 def test_attention_reads_values_by_the_softmax_of_products():
-  layer = layers.Attention(6, num_heads=2)
+  layer = attention.Attention(6, num_heads=2)
   queries, keys, values = (_normal(2, n, 6, seed=n) for n in (3, 4, 4))
   mask = np.array([[[1, 1, 0, 1]], [[1, 0, 1, 1]]], bool)
   got = layer(queries, keys, values, tf.constant(mask))
@@ -169,7 +169,7 @@ def test_samplers_against_closed_forms(sampler):
 
 _REFUSED = {
   "heads": (
-    lambda: layers.Attention(6, 4),
+    lambda: attention.Attention(6, 4),
     r"Attention: model_size: expected a multiple of 4 heads, got 6",
   ),
   "a chunk that can't be halved": (
