@@ -95,11 +95,16 @@ def _gin(args: argparse.Namespace) -> int:
   if not args.patterns:
     print(gin_registry.render_names(gin_registry.configurables()))
     return 0
+  from t2r_seq import zoo
+
   found: dict[str, Any] = {}
   for pattern in args.patterns:
-    matching = gin_registry.matching(pattern)
+    policy = zoo.policies().get(pattern.lower())
+    if policy is not None:
+      print(f"{policy.name}: {policy.summary}. Its choices: {policy.config_file()}\n")
+    matching = gin_registry.matching(policy.model_name if policy else pattern)
     if not matching:
-      near = errors.nearest(pattern, gin_registry.configurables())
+      near = errors.nearest(pattern, [*zoo.policies(), *gin_registry.configurables()])
       raise console.UsageError(
         f"nothing that gin can configure is called '{pattern}'.{near} The modules of a "
         "project are looked at with --import MODULE."

@@ -17,6 +17,7 @@ from t2r_seq.cli import console
 # The module of each command, or what it has for several. t2r_seq_lite has `serve` only.
 _COMMANDS = {
   "train": "train",
+  "evaluate": "evaluate",
   "collect": "gin_commands:COLLECT",
   "collect-eval": "gin_commands:COLLECT_EVAL",
   "convert": "convert",

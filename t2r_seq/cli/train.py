@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from t2r_seq.cli import console, sources
+from t2r_seq.cli import console, evaluate, sources
 
 SUMMARY = "train, evaluate and export a policy: a ready one, or your model"
 DESCRIPTION = """Trains, evaluates and exports a policy.
@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument("--policy", metavar="NAME", help="a ready policy, such as mlp")
   parser.add_argument("--dataset", metavar="PATH", help="a data set of any format")
-  parser.add_argument("--env", metavar="NAME", help="an environment of Gymnasium")
   parser.add_argument("--model_dir", metavar="RUN", help="folder of the run")
   parser.add_argument(
     "--size",
@@ -45,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="as in the paper (base), or for a laptop's CPU (tiny)",
   )
   parser.add_argument(
-    "--steps", type=int, metavar="N", help="of training; with --env, of the environment"
+    "--steps",
+    type=int,
+    metavar="N",
+    help="of training, or in the environment",
   )
   parser.add_argument("--action", metavar="PATH", help="of the actions, if not found")
   parser.add_argument(
@@ -57,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--print_config", action="store_true", help="print the whole gin config and end"
   )
+  parser.add_argument(
+    "--env",
+    metavar="NAME",
+    help="a Gymnasium environment: to learn in; or, with --dataset, to evaluate in, so "
+    "that the best export has the highest success there, or return",
+  )
+  evaluate.add_environment(parser)
   console.add_arguments(parser)
   sources.add_opening(parser)
 
@@ -68,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
   console.read_gin(args)
   from t2r_seq import process, training, zoo
 
-  if args.env is not None or zoo.find_policy(args.policy).kind == "online":
+  is_online = zoo.find_policy(args.policy).kind == "online"
+  if is_online or (args.env is not None and args.dataset is None):
     return _run_online(args)
   if args.dataset is None and not args.print_config:
     raise console.UsageError(
@@ -84,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
     gin_configs=args.gin_configs,
     gin_bindings=_bindings(args) + args.gin_bindings,
     open_options=sources.opening_options(args),
+    env_id=args.env,
+    env_options=evaluate.environment_options(args),
     is_dry=args.print_config,
   )
   if args.print_config:
@@ -105,7 +117,9 @@ def _run_online(args: argparse.Namespace) -> int:
     if getattr(args, name) is None and not args.print_config:
       raise console.UsageError(f"--policy {args.policy} needs --{name}.")
   if args.dataset is not None:
-    raise console.UsageError("--env and --dataset are two ways: give one of them.")
+    raise console.UsageError(
+      f"--policy {args.policy} learns in an environment: leave out --dataset."
+    )
   steps = [] if args.steps is None else [f"NUM_STEPS = {args.steps}"]
   text = zoo.configure_online(
     args.policy,
@@ -168,19 +182,19 @@ def _report(result: Any, model_dir: str | None = None) -> None:
   result = dict(result)
   step = result.pop("global_step")
   if result.pop("was_stopped"):
-    print(f"Stopped by a signal at step {int(step)}; the same command goes on there.")
+    print(f"Stopped by a signal at step {int(step)}; the same command resumes there.")
     return
   names = sorted(result, key=lambda name: (name != "loss", name))
   shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
-  told = f"Trained to step {int(step)}" if shown else f"At step {int(step)}"
+  text = f"Trained to step {int(step)}" if shown else f"At step {int(step)}"
   if shown:
     # Of a train step there is always a loss; callbacks evaluate without one.
     is_eval = _bound("input_generator_eval") is not None or "loss" not in result
-    told += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
+    text += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
   exports = os.path.join(model_dir or str(_bound("model_dir") or ""), "export")
   folders = sorted(os.listdir(exports)) if os.path.isdir(exports) else []
   where = ", ".join(os.path.join(exports, name) for name in folders)
-  print(f"{told}{f'; exports in {where}' if where else ''}.")
+  print(f"{text}{f'; exports in {where}' if where else ''}.")
 
 
 def _suggest(args: argparse.Namespace) -> None:
@@ -190,8 +204,10 @@ def _suggest(args: argparse.Namespace) -> None:
   )
   export = next((folder for folder in folders if os.path.isdir(folder)), None)
   if export is not None:
+    env = args.env or "ENV"
     print(
-      f"next: t2r_seq verify {export} {args.dataset} && t2r_seq export --lite {export} "
+      f"next: t2r_seq evaluate {export} --env {env} --episodes 50\n"
+      f"then: t2r_seq verify {export} {args.dataset} && t2r_seq export --lite {export} "
       f"robot && t2r_seq serve robot",
       file=sys.stderr,
     )

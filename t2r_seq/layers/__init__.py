@@ -1,6 +1,7 @@
 """Layers: networks that models share, as Keras layers of either version."""
 
 from t2r_seq.layers.action_decoders import ActionDecoder, MSEDecoder
+from t2r_seq.layers.action_expert import ActionExpert, ContextEncoder
 from t2r_seq.layers.attention import Transformer
 from t2r_seq.layers.bcz_networks import (
   SNAILEncoder,
@@ -49,8 +50,10 @@ from t2r_seq.layers.vision_layers import (
 __all__ = [
   "MLP",
   "ActionDecoder",
+  "ActionExpert",
   "CausalTransformer",
   "ConditionalUNet",
+  "ContextEncoder",
   "DiffusionDecoder",
   "DiffusionTransformer",
   "DiscreteDecoder",

@@ -57,19 +57,45 @@ class ImageTorso(CompositeLayer):
     return points, split
 
 
+class ResettingCell(tf.keras.layers.Layer):
+  """A recurrent cell whose state is zeroed where the last input of a step is 1."""
+
+  def __init__(self, cell: Any, **kwargs: Any) -> None:
+    super().__init__(**kwargs)
+    self.cell, self.state_size = cell, cell.state_size
+    self.output_size = cell.units
+
+  def build(self, input_shape: Any) -> None:
+    self.cell.build((*input_shape[:-1], input_shape[-1] - 1))
+    self.built = True
+
+  def call(self, inputs: tf.Tensor, states: Any, training: bool = False) -> Any:
+    del training
+    kept = 1 - inputs[..., -1:]
+    return self.cell(inputs[..., :-1], [state * kept for state in states])
+
+
 @configurable_layer
 class RecurrentHead(CompositeLayer):
-  """An LSTM or GRU over steps, and a dense layer; its state can be carried."""
+  """LSTMs or GRUs over steps, and a dense layer; their state can be carried."""
 
   def __init__(
-    self, num_units: int, output_size: int, cell: str = "lstm", **kwargs: Any
+    self,
+    num_units: int,
+    output_size: int,
+    cell: str = "lstm",
+    num_layers: int = 1,
+    resets: bool = False,
+    **kwargs: Any,
   ) -> None:
     """Creates the layer.
 
     Args:
-      num_units: of the recurrent layer.
+      num_units: of each recurrent layer.
       output_size: units of the dense layer.
       cell: 'lstm' or 'gru'.
+      num_layers: recurrent layers.
+      resets: takes `is_first`, which zeroes the state.
       **kwargs: of the Keras layer.
     Raises:
       SpecError: the cell is not known.
@@ -87,21 +113,30 @@ class RecurrentHead(CompositeLayer):
     self._num_units = num_units
     self._num_states = 2 if cell == "lstm" else 1
     # The generic loop: it compiles with XLA on every device.
-    self._rnn = tf.keras.layers.RNN(
-      cells[cell](num_units), return_sequences=True, return_state=True
-    )
+    create = cells[cell]
+    self._resets = resets
+    self._rnns = [
+      tf.keras.layers.RNN(
+        ResettingCell(create(num_units)) if resets else create(num_units),
+        return_sequences=True,
+        return_state=True,
+      )
+      for _ in range(num_layers)
+    ]
     self._output = tf.keras.layers.Dense(output_size)
 
   def initial_state(self, batch_size: Any) -> list[tf.Tensor]:
     """Returns the state before the first step: zeros, [B, num_units] each."""
     shape = [batch_size, self._num_units]
-    return [tf.zeros(shape, self.compute_dtype) for _ in range(self._num_states)]
+    count = self._num_states * len(self._rnns)
+    return [tf.zeros(shape, self.compute_dtype) for _ in range(count)]
 
   def call(
     self,
     inputs: tf.Tensor,
     state: Sequence[tf.Tensor] | None = None,
     training: bool = False,
+    is_first: tf.Tensor | None = None,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Goes through steps.
 
@@ -109,15 +144,30 @@ class RecurrentHead(CompositeLayer):
       inputs: [B, T, F].
       state: of a call before, or of `initial_state`, which is the default.
       training: unused; Keras' recurrent layers know it.
+      is_first: bool, [B, T]: steps that begin with a state of zeros; with `resets`.
     Returns:
       ([B, T, output_size], the state after the last step).
     """
     del training
     if state is None:
       state = self.initial_state(tf.shape(inputs)[0])
-    state = [tf.cast(x, inputs.dtype) for x in state]
-    outputs, *state = self._rnn(inputs, initial_state=state)
-    return self._output(outputs), list(state)
+    outputs, new = inputs, []
+    for number, rnn in enumerate(self._rnns):
+      first = number * self._num_states
+      own = [tf.cast(x, outputs.dtype) for x in state[first : first + self._num_states]]
+      if self._resets:
+        flags = tf.zeros_like(outputs[..., :1])
+        if is_first is not None:
+          flags += tf.cast(is_first, flags.dtype)[..., tf.newaxis]
+        outputs = tf.concat([outputs, flags], axis=-1)
+      if outputs.shape[1] == 1 and rnn.built:
+        # A step of an export: LiteRT knows the shapes that a loop hides from it.
+        output, own = rnn.cell(outputs[:, 0], own)
+        outputs = output[:, tf.newaxis]
+      else:
+        outputs, *own = rnn(outputs, initial_state=own)
+      new += own
+    return self._output(outputs), new
 
 
 @configurable_layer

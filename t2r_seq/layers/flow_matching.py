@@ -31,6 +31,17 @@ _TIME_FEATURES = 32
 _STEP_EXPONENT = 1.5
 
 
+def time_features(time: tf.Tensor) -> tf.Tensor:
+  """Maps times in [0, 1], [..., 1], to sines and cosines, [..., 32].
+
+  Periods of 0.004 to 4, as in https://arxiv.org/abs/2410.24164.
+  """
+  count = _TIME_FEATURES // 2
+  periods = 0.004 * 1000.0 ** (np.arange(count) / (count - 1))
+  angle = time * tf.constant(2 * math.pi / periods, time.dtype)
+  return tf.concat([tf.sin(angle), tf.cos(angle)], axis=-1)
+
+
 @configurable_layer
 class Denoiser(CompositeLayer):
   """Residual dense layers over noisy actions, the time and an embedding."""
@@ -65,11 +76,7 @@ class Denoiser(CompositeLayer):
     Returns:
       [B, ..., N].
     """
-    # Periods of 0.004 to 4, as in https://arxiv.org/abs/2410.24164.
-    count = _TIME_FEATURES // 2
-    periods = 0.004 * 1000.0 ** (np.arange(count) / (count - 1))
-    angle = time * tf.constant(2 * math.pi / periods, time.dtype)
-    net = tf.concat([noisy, tf.sin(angle), tf.cos(angle), embedding], axis=-1)
+    net = tf.concat([noisy, time_features(time), embedding], axis=-1)
     net = self._input(net)
     for layer in self._hidden:
       change = layer(net)

@@ -81,13 +81,16 @@ class ImageEncoder(CompositeLayer):
 class ObservationEncoder(CompositeLayer):
   """Concatenates the states of a step and an encoding of each of its cameras.
 
-  Every camera has an encoder. Works for stacks and for sequences of steps.
+  Or makes a token of each. Every camera has an encoder. Works for stacks and for
+  sequences of steps.
   """
 
   def __init__(
     self,
     cameras: Collection[str] = (),
     create_image_encoder_fn: Callable[[], Any] = ImageEncoder,
+    token_paths: Collection[str] = (),
+    token_size: int = 256,
     **kwargs: Any,
   ) -> None:
     """Creates the layer.
@@ -96,10 +99,16 @@ class ObservationEncoder(CompositeLayer):
       cameras: paths of the images.
       create_image_encoder_fn: gives the encoder of a camera, which maps images [N,
         height, width, channels] to [N, D].
+      token_paths: all paths, if each is to be a token; without any they are
+        concatenated.
+      token_size: of each token.
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
     self._encoders = {path: create_image_encoder_fn() for path in sorted(cameras)}
+    self._tokens = {
+      path: tf.keras.layers.Dense(token_size) for path in sorted(token_paths)
+    }
 
   def call(
     self, observations: Mapping[str, tf.Tensor], training: bool = False
@@ -111,7 +120,7 @@ class ObservationEncoder(CompositeLayer):
         path; vectors [B, 1, D] count for all steps.
       training: of the image encoders.
     Returns:
-      [B, T, D'].
+      [B, T, D'], or tokens [B, T, paths, token_size].
     """
     del training  # Keras hands it on to the layers inside.
     parts = {}
@@ -132,4 +141,6 @@ class ObservationEncoder(CompositeLayer):
         path: tf.repeat(value, steps, axis=1) if value.shape[1] == 1 else value
         for path, value in parts.items()
       }
+    if self._tokens:
+      return tf.stack([self._tokens[path](parts[path]) for path in sorted(parts)], 2)
     return tf.concat([parts[path] for path in sorted(parts)], axis=-1)

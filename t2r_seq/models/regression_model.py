@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -46,15 +46,23 @@ class RegressionModel(T2RModel):
     """Components of the regressed action."""
     return self._action_size
 
-  def create_action_decoder(self) -> layers.ActionDecoder:
+  def create_action_decoder(
+    self, action_shape: Sequence[int] | None = None
+  ) -> layers.ActionDecoder:
     """Creates the layer that makes actions of the shape of `labels.target`.
 
     A part of what `create_network` returns. `a_func` calls it last, and returns what it
     gives: `return self.network["decoder"](embedding, training=...)`.
+
+    Args:
+      action_shape: None for the shape of the label; its last axes, if there is an
+        embedding for each place of the first ones.
     """
-    spec = self.get_label_specification(ModeKeys.TRAIN)["target"]
+    if action_shape is None:
+      spec = self.get_label_specification(ModeKeys.TRAIN)["target"]
+      action_shape = tuple(spec.shape)
     create = self._action_decoder_cls or layers.MSEDecoder
-    self._action_decoder = create(action_shape=tuple(spec.shape))
+    self._action_decoder = create(action_shape=action_shape)
     return self._action_decoder
 
   @abc.abstractmethod

@@ -15,6 +15,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.episodes import Episodes
 from t2r_seq.episodes.rates import control_period
 from t2r_seq.episodes.registry import as_episodes
+from t2r_seq.episodes.views import Filtered
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
@@ -112,7 +113,7 @@ class Dataset:
     episodes = as_episodes(dataset, spec=TensorSpecStruct(read), **options)
     self.path = episodes.path
     self.control_period = control_period(episodes.metadata)
-    self.source = self._with_depth(episodes)
+    self.source = self._with_depth(self._with_derived(episodes))
     self._columns = self._find_columns(feature_spec)
     wanted = TensorSpecStruct(
       (f"{prefix}{path}", ExtendedTensorSpec.to_spec(spec))
@@ -124,6 +125,13 @@ class Dataset:
   def stored_spec(self, path: str) -> ExtendedTensorSpec:
     """Returns the dataset's spec for a path."""
     return self.source.spec[self._columns[path]]
+
+  def _with_derived(self, episodes: Episodes) -> Episodes:
+    """Adds the paths that the policy sees and that follow from a step's position."""
+    derived = episodes.derived_spec
+    columns = source_paths(self.observed_spec, {**derived, **episodes.spec})
+    added = {c for c in columns.values() if c in derived and c not in episodes.spec}
+    return Filtered(episodes, [*episodes.spec, *sorted(added)]) if added else episodes
 
   def _with_depth(self, episodes: Episodes) -> Episodes:
     """Reads depth in millimetres if the policy's feature is uint16."""

@@ -183,7 +183,8 @@ class ImitationModel(models.RegressionModel):
     if self.uses_language:
       stages.append(
         functools.partial(
-          preprocessors.HashedTextPreprocessor, text_paths=[self.signature.language]
+          preprocessors.HashedTextPreprocessor,
+          text_paths=[str(self.signature.language)],
         )
       )
     normalized: Mapping[str, str | None]
@@ -208,9 +209,21 @@ class ImitationModel(models.RegressionModel):
       return self._image_transforms
     return default_image_transforms(self._image_size or shape[:2], shape[:2])
 
-  def create_encoder(self) -> Any:
-    """Creates the layer that encodes what the policy sees in each step."""
-    return layers.ObservationEncoder(tuple(self.signature.cameras))
+  def create_encoder(self, token_size: int | None = None) -> Any:
+    """Creates the layer that encodes what the policy sees in each step.
+
+    Args:
+      token_size: makes a token of each path; None concatenates them.
+    """
+    tokens = [] if token_size is None else list(self.get_feature_specification("train"))
+    return layers.ObservationEncoder(
+      tuple(self.signature.cameras), token_paths=tokens, token_size=token_size or 0
+    )
+
+  def encode(self, features: SpecStructure, mode: str) -> tf.Tensor:
+    """Encodes what the policy sees by the network's 'encoder', [B, T, ...]."""
+    observations = self.observations(features)
+    return self.network["encoder"](observations, training=self.is_training(mode))
 
   def observations(self, features: SpecStructure) -> dict[str, tf.Tensor]:
     """Returns the features by path, as an `ObservationEncoder` takes them.

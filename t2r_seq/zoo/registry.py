@@ -53,7 +53,7 @@ class ReadyPolicy:
         f"{self.name}: size: expected one of {errors.listing(SIZES)}, got '{size}'."
         f"{errors.nearest(size, SIZES)}"
       )
-    name = self.name.replace("-", "_")
+    name = self.name.replace("-", "")
     return f"t2r_seq/configs/policies/{name}{'_tiny' if size == 'tiny' else ''}.gin"
 
 
@@ -76,7 +76,36 @@ _POLICIES = (
     "mlp",
     IMITATION,
     "mlp:MLPModel",
-    "dense layers over the present step, fitted by squared error",
+    "dense layers over the last step or steps, fitted by squared error",
+    "https://arxiv.org/abs/2108.03298",
+  ),
+  ReadyPolicy(
+    "lstm",
+    IMITATION,
+    "lstm:LSTMModel",
+    "LSTMs over the episode with a mixture head (robomimic's BC-RNN-GMM)",
+    "https://arxiv.org/abs/2108.03298",
+  ),
+  ReadyPolicy(
+    "transformer",
+    IMITATION,
+    "transformer:TransformerModel",
+    "a causal transformer over the last steps with a mixture head",
+    "https://arxiv.org/abs/2108.03298",
+  ),
+  ReadyPolicy(
+    "flow",
+    IMITATION,
+    "flow:FlowModel",
+    "flow matching of chunks by a transformer (the small form of pi0's action expert)",
+    "https://arxiv.org/abs/2410.24164",
+  ),
+  ReadyPolicy(
+    "bc-z",
+    IMITATION,
+    "bcz:BCZModel",
+    "a ResNet that the text of the task modulates (BC-Z)",
+    "https://arxiv.org/abs/2202.02005",
   ),
   ReadyPolicy(
     "dqn",
@@ -118,7 +147,7 @@ def find_policy(name: str) -> ReadyPolicy:
   """Returns a ready policy.
 
   Raises:
-    SpecError: there is none of this name; suggests the nearest.
+    SpecError: no policy has this name; suggests the nearest.
   """
   known = policies()
   folded = name.lower().replace("_", "-")

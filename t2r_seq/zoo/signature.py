@@ -52,13 +52,13 @@ class Signature:
   language_is_step: bool = True
   stored_dtypes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-  def describe(self) -> str:
+  def describe(self, with_language: bool = True) -> str:
     """Describes the signature in one line."""
     parts = [
       f"{path} {'x'.join(map(str, shape)) or 'number'}"
       for path, shape in {**self.cameras, **self.states}.items()
     ]
-    if self.language:
+    if self.language and with_language:
       parts.append(f"{self.language} (text)")
     return f"{', '.join(parts)} -> {self.action} {self.action_size}"
 
@@ -100,7 +100,9 @@ def find_signature(
       f"{where}: observations: expected vectors of floats or uint8 images, got "
       f"{_candidates(found)}. Name them: --observations PATH ..."
     )
-  texts = [p for p, kind in kinds.items() if kind == "text"]
+  # The task of a LeRobot folder that was converted follows from the episode.
+  readable = {**episodes.derived_spec, **episodes.spec}
+  texts = [path for path, spec in readable.items() if _kind(spec) == "text"]
   language = min(
     (p for p in texts if _LANGUAGE.search(p)), key=lambda p: (len(p), p), default=None
   )
@@ -115,7 +117,7 @@ def find_signature(
       if specs.is_encoded_image_spec(found[p])
     },
     language=language,
-    language_is_step=language is None or bool(found[language].is_sequence),
+    language_is_step=language is None or bool(readable[language].is_sequence),
     stored_dtypes={
       p: found[p].dtype.name for p in (*states, action) if found[p].dtype != tf.float32
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,16 @@ import tensorflow as tf
 from t2r_seq import errors, statistics, training
 from t2r_seq.episodes import Episodes, make_splits, open_episodes
 from t2r_seq.episodes.registry import find_format
-from t2r_seq.zoo import registry
+from t2r_seq.specs import ExtendedTensorSpec
+from t2r_seq.zoo import environment, registry
+from t2r_seq.zoo.evaluate import find_texts
 from t2r_seq.zoo.signature import Signature, check_needs, find_signature
 
 STATISTICS = "statistics.json"
 _SPLIT_FILES = {"train": "train_episodes.txt", "eval": "eval_episodes.txt"}
 _EVAL_SPLITS = ("eval", "val", "valid", "validation", "test")
 _EVAL_SHARE = 0.1
-# The least share of a run that the learning rate rises in, if the run is short.
+# The share of a short run in which the learning rate rises.
 _WARMUP_SHARE = 0.1
 
 
@@ -34,6 +37,8 @@ def train_policy(
   gin_configs: Sequence[str] = (),
   gin_bindings: Sequence[str] = (),
   open_options: Mapping[str, Any] | None = None,
+  env_id: str | None = None,
+  env_options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
   """Trains, evaluates and exports a ready policy, or resumes its run.
 
@@ -47,6 +52,9 @@ def train_policy(
     gin_configs: files of further bindings; a later binding wins.
     gin_bindings: bindings on top.
     open_options: of `episodes.open_episodes`.
+    env_id: a Gymnasium environment, in which evaluations run the policy: the best
+      export has the highest success, or return; None takes the eval loss.
+    env_options: `observe`, `task` and `options` of `evaluate_export`.
   Returns:
     What `training.train_eval_model` returns.
   Raises:
@@ -60,6 +68,8 @@ def train_policy(
     gin_configs=gin_configs,
     gin_bindings=gin_bindings,
     open_options=open_options,
+    env_id=env_id,
+    env_options=env_options,
   )
   return training.train_eval_model()
 
@@ -73,6 +83,8 @@ def configure_policy(
   gin_configs: Sequence[str] = (),
   gin_bindings: Sequence[str] = (),
   open_options: Mapping[str, Any] | None = None,
+  env_id: str | None = None,
+  env_options: Mapping[str, Any] | None = None,
   is_dry: bool = False,
 ) -> str:
   """Configures gin for a run: the policy's file, the data set, the user's bindings.
@@ -88,9 +100,12 @@ def configure_policy(
     gin_configs: see `train_policy`.
     gin_bindings: see `train_policy`.
     open_options: see `train_policy`.
+    env_id: see `train_policy`.
+    env_options: see `train_policy`.
     is_dry: writes nothing.
   Returns:
-    The config as text: complete, with its comments.
+    The config as text, with its comments; what follows from the data set and the folder
+    is commented out.
   Raises:
     SpecError: the data set does not fit the policy, or an option is invalid.
   """
@@ -102,13 +117,15 @@ def configure_policy(
   found = [f"train_eval_model.model_dir = {os.fspath(model_dir)!r}"]
   if dataset is not None:
     run = _Run(chosen, os.fspath(dataset), os.fspath(model_dir), open_options, is_dry)
+    if env_id is not None:
+      found += run.environment_bindings(env_id, **(env_options or {}))
     found += run.bindings()
   found += _device_bindings() + _schedule_bindings()
   gin.parse_config(found)
   _parse_user(gin_configs, gin_bindings)
   gin.finalize()
-  origin = f" and {dataset}" if dataset is not None else ""
-  return _joined(text, origin, found, gin_configs, gin_bindings)
+  shown = [f"# {line}" for line in found]
+  return _joined(text, shown, gin_configs, gin_bindings)
 
 
 def configure_online(
@@ -142,7 +159,7 @@ def configure_online(
   gin.parse_config([text, *found])
   _parse_user(gin_configs, gin_bindings)
   gin.finalize()
-  return _joined(text, "", found, gin_configs, gin_bindings)
+  return _joined(text, found, gin_configs, gin_bindings)
 
 
 def _choose(policy: str, kind: str) -> registry.ReadyPolicy:
@@ -158,13 +175,13 @@ def _choose(policy: str, kind: str) -> registry.ReadyPolicy:
 
 def _joined(
   text: str,
-  origin: str,
   found: Sequence[str],
   gin_configs: Sequence[str],
   gin_bindings: Sequence[str],
 ) -> str:
   files = [_read(path) for path in gin_configs]
-  return "\n".join([text, "", f"# Of this run{origin}.", *found, *files, *gin_bindings])
+  title = "# What follows from the data set or environment, and the folder of the run:"
+  return "\n".join([text, "", title, *found, *files, *gin_bindings])
 
 
 def _parse_user(gin_configs: Sequence[str], gin_bindings: Sequence[str]) -> None:
@@ -194,14 +211,15 @@ class _Run:
     self._split = options.pop("split", None)
     self._format = options.pop("format", None) or find_format(dataset).name
     self._options, self._is_dry = options, is_dry
+    self._episodes = open_episodes(dataset, self._format, **options)
+    self._signature = find_signature(self._episodes)
+    needs = policy.model_cls.needs
+    check_needs(self._signature, self._episodes, policy.name, needs)
+    _say(f"{policy.name}: {self._signature.describe('language' in needs)}")
 
   def bindings(self) -> list[str]:
-    """Opens the data set; returns the bindings."""
-    episodes = open_episodes(self._dataset, self._format, **self._options)
-    signature = find_signature(episodes)
-    needs = self._policy.model_cls.needs
-    check_needs(signature, episodes, self._policy.name, needs)
-    _say(f"{self._policy.name}: {signature.describe()}")
+    """Returns the bindings of the data set; writes splits and statistics."""
+    episodes, signature = self._episodes, self._signature
     splits = self._split_episodes(episodes)
     return [
       f"DATASET = {self._dataset!r}",
@@ -215,6 +233,45 @@ class _Run:
       *self._split_bindings(splits),
       *self._batch_bindings(episodes, splits.get("train")),
       f"STATISTICS = {self._statistics(signature, splits.get('train'))!r}",
+    ]
+
+  def environment_bindings(
+    self,
+    env_id: str,
+    observe: Mapping[str, str] | None = None,
+    task: str | None = None,
+    options: Mapping[str, Any] | None = None,
+  ) -> list[str]:
+    """Checks the environment, and returns the bindings of closed-loop evaluation."""
+    signature = self._signature
+    wanted = {p: tf.TensorSpec(s, tf.float32) for p, s in signature.states.items()}
+    wanted |= {p: tf.TensorSpec(s, tf.uint8) for p, s in signature.cameras.items()}
+    if "language" in self._policy.model_cls.needs:
+      wanted[str(signature.language)] = tf.TensorSpec((), tf.string)
+    is_rendered = environment.RENDER in (observe or {})
+    env = environment.make_environment(env_id, options, is_rendered)
+    try:
+      space = env.observation_space
+      matching = environment.match_observations(env_id, space, wanted, observe)
+      environment.check_action(env_id, env.action_space, (signature.action_size,))
+      texts = find_texts(env, env_id, wanted, task)
+      has_success = environment.tells_success(env)
+    finally:
+      env.close()
+    arguments = {
+      "env_id": env_id,
+      "matching": matching,
+      "sizes": dict(signature.cameras),
+      "texts": texts,
+      "options": dict(options or {}),
+    }
+    metric = "success_rate" if has_success else "reward"
+    return [
+      "train_eval_model.callbacks = [@ClosedLoopEvaluation()]",
+      "ClosedLoopEvaluation.env = @policy_environment",
+      f"BestExporter.metric = 'closed_loop/{metric}'",
+      "BestExporter.larger_is_better = True",
+      *(f"policy_environment.{name} = {value!r}" for name, value in arguments.items()),
     ]
 
   def _split_episodes(self, episodes: Episodes) -> dict[str, np.ndarray]:
@@ -245,7 +302,7 @@ class _Run:
         f"'{self._split}'.{errors.nearest(self._split, known)}"
       )
     name = self._split or "train"
-    train = known.get(name, np.arange(len(episodes.lengths)))
+    train = known.get(name, np.arange(episodes.num_episodes or 0))
     held_out = next((known[n] for n in _EVAL_SPLITS if n in known and n != name), None)
     if held_out is not None:
       return {"train": np.setdiff1d(train, held_out), "eval": held_out}
@@ -273,7 +330,7 @@ class _Run:
     batch = _query("%BATCH_SIZE")
     if train is None or episodes.lengths is None or not isinstance(batch, int):
       return []
-    length = _query("EpisodesInputGenerator.sequence_length") or 1
+    length = _query("%SEQUENCE_LENGTH") or 1
     count = int(np.maximum(np.asarray(episodes.lengths)[train] - length + 1, 0).sum())
     if batch <= count:
       return []
@@ -296,7 +353,13 @@ class _Run:
     )
     casts = {path: tf.float32 for path in signature.stored_dtypes}
     os.makedirs(self._model_dir, exist_ok=True)
-    statistics.compute_statistics(opened.cast(casts) if casts else opened, path)
+    found = statistics.compute_statistics(opened.cast(casts) if casts else opened)
+    # The model's specs have the paths as names, whatever the format calls them.
+    named = {
+      p: dataclasses.replace(each, spec=ExtendedTensorSpec.from_spec(each.spec, name=p))
+      for p, each in found.paths.items()
+    }
+    dataclasses.replace(found, paths=named).save(path)
     _say(f"statistics of the training episodes: {path}")
     return path
 
@@ -320,7 +383,7 @@ def _schedule_bindings() -> list[str]:
   steps, warmup = _query("%NUM_TRAIN_STEPS"), _query("%WARMUP_STEPS")
   if steps is None or warmup is None:
     return []
-  return [f"WARMUP_STEPS = {min(warmup, max(1, int(_WARMUP_SHARE * steps)))}"]
+  return [f"WARMUP_STEPS = {min(warmup, int(_WARMUP_SHARE * steps))}"]
 
 
 def _query(name: str) -> Any:

@@ -41,6 +41,16 @@ class _All:
         layers.ConditionalUNet((4, 2), (8, 8), num_groups=4, time_size=4),
         [_normal(2, 8), tf.constant([[0.1], [0.5]]), vectors],
       ),
+      "two LSTMs": (
+        layers.bcz_networks.RecurrentHead(4, 3, num_layers=2),
+        [steps],
+      ),
+      "context": (layers.ContextEncoder(4, 8, 1, 2), [_normal(2, 4, 8)]),
+      "action expert": (
+        layers.ActionExpert((4, 2), 8, 1, 2),
+        [_normal(2, 8), tf.constant([[0.1], [0.5]]), _normal(2, 24)],
+      ),
+      "image encoder": (layers.ImageEncoder(18, 8, 1, 4, 5), [images]),
       "diffusion transformer": (
         layers.DiffusionTransformer((4, 2), 2, 1, 2, 8),
         [_normal(2, 8), tf.constant([[0.1], [0.5]]), vectors],
@@ -124,7 +134,7 @@ def test_in_half_precision(half_precision):
   outputs = all_layers.outputs(training=False)
   assert all(np.all(np.isfinite(tf.cast(x, tf.float32))) for x in outputs["tower"])
   for name in all_layers.networks:
-    is_denoiser = name in ("U-Net", "diffusion transformer")
+    is_denoiser = name in ("U-Net", "diffusion transformer", "action expert")
     want = tf.float32 if is_denoiser else tf.bfloat16
     assert outputs[name][0].dtype == want, name
   for name in all_layers.decoders:

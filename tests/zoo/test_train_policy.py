@@ -39,7 +39,7 @@ def test_mlp_from_a_lerobot_folder(lerobot_path, tmp_path, capsys):
   assert "observation.images.top 24x32x3, observation.state 3 -> action 2" in err
   assert f"statistics of the training episodes: {run}/statistics.json" in err
   export = f"{run}/export/best"
-  assert f"next: t2r_seq verify {export} {lerobot_path}" in err
+  assert f"then: t2r_seq verify {export} {lerobot_path}" in err
   held_out = np.loadtxt(run / "eval_episodes.txt", np.int64, ndmin=1)
   trained = np.loadtxt(run / "train_episodes.txt", np.int64, ndmin=1)
   assert sorted([*held_out, *trained]) == [0, 1, 2, 3] and len(held_out) == 1
@@ -47,6 +47,9 @@ def test_mlp_from_a_lerobot_folder(lerobot_path, tmp_path, capsys):
   status, out, err = train(capsys, *argv[: -len(FAST) - 2], 4, "--gin_bindings", *FAST)
   assert status == 0 and "Trained to step 4" in out, err
   assert "statistics of" not in err
+  other = ["--gin_bindings", *FAST, "MLPModel.hidden_sizes = (7, 7)"]
+  status, _, err = train(capsys, *argv[: -len(FAST) - 2], 6, *other)
+  assert status == 1 and "model.ckpt-4" in err, err
   # The export keeps the config, so that verify needs no model's code.
   status, out, err = run_main(capsys, "verify", export, lerobot_path)
   assert status == 0 and "identical." in out, err
@@ -79,6 +82,15 @@ def test_python(store_path, tmp_path):
   assert report.is_identical, str(report)
 
 
+def test_gin_shows_a_policy(capsys):
+  status, out, err = run_main(capsys, "gin", "flow")
+  assert status == 0, err
+  assert "t2r_seq/configs/policies/flow.gin" in out
+  assert "FlowModel.num_layers = 6" in out and "FlowModel.chunk_size = 1" in out
+  status, _, err = run_main(capsys, "gin", "flwo")
+  assert status == 1 and "Did you mean 'flow'?" in err
+
+
 ERRORS = {
   "an unknown policy": (["--policy", "mpl"], "got 'mpl'. Did you mean 'mlp'?"),
   "an unknown parameter": (
@@ -88,6 +100,11 @@ ERRORS = {
   "no such action": (
     ["--policy", "mlp", "--action", "acton"],
     "action: expected a path of the data set, got 'acton'. Did you mean 'action'?",
+  ),
+  "no cameras for an image policy": (
+    ["--policy", "bc-z", "--observations", "observation.state"],
+    "cameras: expected uint8 images for the policy bc-z, got [action (2,) float32, "
+    "observation.images.top (24, 32, 3) uint8,",
   ),
   "no such observation": (
     ["--policy", "mlp", "--observations", "observation.stat"],

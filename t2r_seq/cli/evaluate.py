@@ -1,0 +1,96 @@
+"""`t2r_seq evaluate`: how good a policy is in an environment, and how sure that is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+from t2r_seq.cli import console
+
+SUMMARY = "run a policy in a Gymnasium environment: success and return with intervals"
+DESCRIPTION = """Runs exported policies in the same episodes of an environment, and
+prints success and return with 95 % intervals.
+
+  t2r_seq evaluate run/export/best --env LunarLander-v3 --episodes 50
+  t2r_seq evaluate run/export/best --env gym_pusht/PushT-v0 --video videos \\
+    --env_options '{"obs_type": "pixels_agent_pos"}'
+
+Observations are matched to the policy's paths by name and by shape. --observe KEY=PATH
+names one; the key `render` is the rendered frame."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument(
+    "export_dirs", metavar="EXPORT", nargs="+", help="an export, or its folder"
+  )
+  parser.add_argument("--env", metavar="ID", required=True, help="of Gymnasium")
+  parser.add_argument("--episodes", type=int, default=50, metavar="N", help="(50)")
+  parser.add_argument("--seed", type=int, default=0, help="of the episodes (0)")
+  parser.add_argument("--max_steps", type=int, metavar="N", help="of an episode")
+  parser.add_argument("--video", metavar="DIR", help="writes an MP4 of each episode")
+  add_environment(parser)
+
+
+def add_environment(parser: argparse.ArgumentParser) -> None:
+  """Adds how an environment is made, and how its observations are named."""
+  parser.add_argument(
+    "--observe",
+    metavar="KEY=PATH",
+    nargs="+",
+    action="extend",
+    default=[],
+    help="the observation KEY of the environment is the policy's PATH",
+  )
+  parser.add_argument("--task", metavar="TEXT", help="for policies that take a text")
+  parser.add_argument("--env_options", metavar="JSON", help="of gymnasium.make")
+
+
+def environment_options(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the options of `add_environment`.
+
+  Raises:
+    UsageError: one has another form.
+  """
+  observe = {}
+  for text in args.observe:
+    key, sign, path = text.partition("=")
+    if not sign:
+      raise console.UsageError(f"--observe: expected KEY=PATH, got '{text}'.")
+    observe[key] = path
+  options = None
+  if args.env_options is not None:
+    try:
+      options = json.loads(args.env_options)
+    except ValueError as error:
+      raise console.UsageError(f"--env_options: expected JSON: {error}.") from error
+  return {"observe": observe, "task": args.task, "options": options}
+
+
+def run(args: argparse.Namespace) -> int:
+  """Evaluates; prints a table."""
+  options = environment_options(args)
+  console.load_tensorflow()
+  from t2r_seq import actors, zoo
+
+  found = {
+    name: zoo.evaluate_export(
+      console.load_export(name, allow_nan=False),
+      args.env,
+      num_episodes=args.episodes,
+      seed=args.seed,
+      max_steps=args.max_steps,
+      video_dir=args.video and os.path.join(args.video, *_own(name, args.export_dirs)),
+      **options,
+    )
+    for name in args.export_dirs
+  }
+  print(actors.evaluation_table(found))
+  return 0
+
+
+def _own(name: str, names: list[str]) -> list[str]:
+  """Returns the folder below that of videos: none for a single policy."""
+  return [] if len(names) == 1 else [name.strip("/").replace("/", "_")]

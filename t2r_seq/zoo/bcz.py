@@ -1,0 +1,103 @@
+"""BC-Z: a ResNet that language modulates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import layers
+from t2r_seq.models import losses
+from t2r_seq.specs import SpecStructure
+from t2r_seq.zoo.imitation import TARGET, ImitationModel
+
+
+@gin.configurable
+def huber_error(target: tf.Tensor, action: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
+  """Returns squared differences that are linear beyond `delta`, elementwise."""
+  absolute = tf.abs(target - action)
+  inner = tf.minimum(absolute, delta)
+  return 0.5 * tf.square(inner) + delta * (absolute - inner)
+
+
+@gin.configurable
+class BCZModel(ImitationModel):
+  """A FiLM-ResNet for each camera, conditioned on the text of the task.
+
+  BC-Z, https://arxiv.org/abs/2202.02005: the vector of the text gives scale and offset
+  of every block; the pooled maps and the states give the next actions.
+  """
+
+  needs = ("cameras", "language")
+
+  def __init__(
+    self,
+    resnet_size: int = 18,
+    num_filters: int = 64,
+    hidden_sizes: Sequence[int] = (256, 256),
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      resnet_size: 18, 34, 50, ...
+      num_filters: of the first block layer.
+      hidden_sizes: units of each hidden layer behind the ResNets.
+      **kwargs: of `ImitationModel`.
+    """
+    super().__init__(**kwargs)
+    self._resnet_size, self._num_filters = resnet_size, num_filters
+    self._hidden_sizes = hidden_sizes
+
+  def create_network(self) -> Any:
+    """See the base class."""
+    size = self.chunk_size * self.action_size
+    return {
+      "resnets": [
+        layers.ResNet(
+          resnet_size=self._resnet_size,
+          version=1,
+          num_filters=self._num_filters,
+          film_generator_cls=layers.LinearFiLMGenerator,
+          normalizer="group",
+        )
+        for _ in self.signature.cameras
+      ],
+      "head": layers.MLP(self._hidden_sizes, size, None),
+    }
+
+  def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
+    """See the base class."""
+    training = self.is_training(mode)
+    seen = self.observations(features)
+    text = seen[str(self.signature.language)][:, 0]
+    steps = self.observation_horizon
+    parts = [
+      tf.reshape(seen[path], [-1, steps * seen[path].shape[2]])
+      for path in self.signature.states
+    ]
+    for path, resnet in zip(
+      self.signature.cameras, self.network["resnets"], strict=True
+    ):
+      images = tf.reshape(seen[path], [-1, *seen[path].shape[2:]])
+      condition = tf.repeat(text, steps, axis=0)
+      end_points = resnet(2.0 * images - 1.0, condition, training=training)
+      pooled = end_points["final_reduce_mean"]
+      parts.append(tf.reshape(pooled, [-1, steps * pooled.shape[-1]]))
+    joined = tf.concat([tf.cast(part, parts[-1].dtype) for part in parts], axis=-1)
+    actions = self.network["head"](joined, training=training)
+    actions = tf.reshape(actions, [-1, self.chunk_size, self.action_size])
+    return {"inference_output": tf.cast(actions, tf.float32)}
+
+  def loss_fn(
+    self,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> tf.Tensor:
+    """See the base class: Huber's loss of the real steps."""
+    del mode
+    name = "inference_output"
+    return losses.mean_error(labels, TARGET, name, inference_outputs[name], huber_error)

@@ -1,0 +1,120 @@
+"""Runs an exported policy in an environment that it knows nothing of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import actors, errors, policies
+from t2r_seq.actors.evaluation import Evaluation, ends_in_success
+from t2r_seq.store import videos
+from t2r_seq.zoo import environment
+
+
+def evaluate_export(
+  predictor: Any,
+  env_id: str,
+  *,
+  num_episodes: int = 50,
+  seed: int = 0,
+  max_steps: int | None = None,
+  video_dir: str | None = None,
+  observe: Mapping[str, str] | None = None,
+  task: str | None = None,
+  options: Mapping[str, Any] | None = None,
+) -> Evaluation:
+  """Evaluates a policy in a Gymnasium environment.
+
+  Observations are matched to the policy's paths, and actions are checked, before the
+  first episode.
+
+  Args:
+    predictor: of an export that is loaded.
+    env_id: of the environment.
+    num_episodes: how many.
+    seed: of the episodes; the same episodes for each policy.
+    max_steps: episodes are cut off there.
+    video_dir: folder for a video of each episode.
+    observe: paths by the environment's keys; see `environment.match_observations`.
+    task: text for policies that take one.
+    options: of `gymnasium.make`.
+  Returns:
+    Success and return with their intervals.
+  Raises:
+    SpecError: observations or actions do not fit.
+    ImportError: a package is missing.
+  """
+  observe = observe or {}
+  is_rendered = video_dir is not None or environment.RENDER in observe
+  env = environment.make_environment(env_id, options, is_rendered)
+  try:
+    specs = dict(predictor.get_step_specification().items())
+    texts = find_texts(env, env_id, specs, task)
+    matching = environment.match_observations(
+      env_id, env.observation_space, specs, observe
+    )
+    sizes = {p: specs[p].shape.as_list() for p in matching if len(specs[p].shape) == 3}
+    wrapped = environment.PolicyEnvironment(
+      env, matching, sizes, texts, video_dir is not None
+    )
+    policy = policies.RegressionPolicy(predictor, action_key=_action_key(predictor))
+    observation, _ = wrapped.reset(seed=seed)
+    policy.reset()
+    action, _ = policy.sample_action(observation, 0.0)
+    environment.check_action(env_id, env.action_space, np.shape(action))
+    if video_dir is not None:
+      os.makedirs(video_dir, exist_ok=True)
+    number = 0
+
+    def success(episode: Any) -> bool | None:
+      nonlocal number
+      if video_dir is not None:
+        _write_video(os.path.join(video_dir, f"episode_{number:03d}.mp4"), wrapped)
+      number += 1
+      return ends_in_success(episode)
+
+    return actors.evaluate_policies(
+      {"": policy}, wrapped, num_episodes, (seed,), max_steps, success
+    )[""]
+  finally:
+    env.close()
+
+
+def find_texts(
+  env: Any, env_id: str, specs: Mapping[str, Any], task: str | None
+) -> dict[str, str]:
+  """Returns the text of each path that takes one: the option, or the environment's.
+
+  Raises:
+    SpecError: there is neither.
+  """
+  paths = [path for path, spec in specs.items() if spec.dtype == tf.string]
+  names = ("task_description", "instruction", "language_instruction")
+  known = (getattr(env.unwrapped, name, None) for name in names)
+  text = task or next((each for each in known if isinstance(each, str)), None)
+  if paths and text is None:
+    raise errors.SpecError(
+      f"environment: {env_id}: {paths[0]}: expected a text of the task, got none. Give "
+      "it: --task TEXT."
+    )
+  return dict.fromkeys(paths, text or "")
+
+
+def _action_key(predictor: Any) -> str:
+  record = predictor.get_policy_record()
+  outputs = getattr(record, "outputs", None) or ()
+  return "action" if "action" in outputs else "inference_output"
+
+
+def _write_video(path: str, env: environment.PolicyEnvironment) -> None:
+  fps = getattr(env.env, "metadata", {}).get("render_fps") or 30
+  encoding = videos.VideoEncoding(codec="libx264", gop=12)
+  frames = [
+    frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in env.frames
+  ]
+  with open(path, "wb") as file:
+    file.write(videos.encode(frames, fps, encoding))

@@ -1,0 +1,80 @@
+"""The causal transformer over the last steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import errors, layers
+from t2r_seq.specs import SpecStructure
+from t2r_seq.zoo.imitation import ImitationModel
+
+
+@gin.configurable
+class TransformerModel(ImitationModel):
+  """A causal transformer over the last H steps, each of which predicts its action.
+
+  robomimic's BC-Transformer-GMM. All H steps are fitted; the policy executes the last.
+  """
+
+  def __init__(
+    self,
+    observation_horizon: int = 10,
+    num_layers: int = 6,
+    num_heads: int = 8,
+    model_size: int = 512,
+    dropout: float = 0.1,
+    action_decoder_cls: Callable[..., layers.ActionDecoder] = layers.MDNDecoder,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      observation_horizon: H.
+      num_layers: blocks of attention and MLP.
+      num_heads: of each attention.
+      model_size: components of a token.
+      dropout: rate, behind attention and MLP.
+      action_decoder_cls: of each step's action.
+      **kwargs: of `ImitationModel`.
+    Raises:
+      SpecError: the sizes do not fit each other.
+    """
+    if kwargs.get("chunk_size", 1) != 1:
+      raise errors.SpecError(
+        "TransformerModel: chunk_size: expected 1, as each step predicts its action, "
+        f"got {kwargs['chunk_size']}. For chunks take the policies flow or mlp."
+      )
+    super().__init__(
+      observation_horizon=observation_horizon,
+      num_past_actions=observation_horizon - 1,
+      action_decoder_cls=action_decoder_cls,
+      **kwargs,
+    )
+    self._size = model_size
+    self._options: dict[str, Any] = {
+      "num_layers": num_layers,
+      "num_heads": num_heads,
+      "model_size": model_size,
+      "window": observation_horizon,
+      "dropout": dropout,
+    }
+
+  def create_network(self) -> Any:
+    """See the base class."""
+    return {
+      "encoder": self.create_encoder(),
+      "token": tf.keras.layers.Dense(self._size),
+      "transformer": layers.CausalTransformer(**self._options),
+      "decoder": self.create_action_decoder((self.action_size,)),
+    }
+
+  def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
+    """See the base class."""
+    training = self.is_training(mode)
+    tokens = self.network["token"](self.encode(features, mode))[:, :, tf.newaxis]
+    embedding = self.network["transformer"](tokens, training=training)[:, :, 0]
+    return self.network["decoder"](embedding, training=training)

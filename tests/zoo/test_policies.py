@@ -1,0 +1,92 @@
+"""Every ready policy trains, resumes, verifies identical, exports to LiteRT, serves."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+import pytest
+
+from t2r_seq import lite, policies, serving, verification, zoo
+from t2r_seq.zoo import registry
+
+CAMERA = (
+  "ImageEncoder.num_filters = 8",
+  "ImageEncoder.num_block_layers = 1",
+  "ImageEncoder.num_points = 4",
+)
+# What makes a policy small enough for seconds.
+SMALL = {
+  "mlp": (*CAMERA, "MLPModel.chunk_size = 4", "MLPModel.observation_horizon = 2"),
+  "lstm": (
+    *CAMERA,
+    "LSTMModel.num_units = 8",
+    "SEQUENCE_LENGTH = 4",
+  ),
+  "transformer": (
+    *CAMERA,
+    "TransformerModel.observation_horizon = 3",
+    "TransformerModel.model_size = 16",
+    "TransformerModel.num_heads = 2",
+  ),
+  "flow": (
+    *CAMERA,
+    "FlowModel.chunk_size = 4",
+    "FlowModel.num_executed = 2",
+    "FlowModel.model_size = 16",
+    "FlowModel.num_heads = 2",
+    "FlowModel.num_layers = 1",
+    "FlowModel.num_steps = 2",
+  ),
+  "bc-z": ("BCZModel.num_filters = 8", "BCZModel.image_size = (24, 32)"),
+}
+OBSERVATION = {
+  "observation.state": np.zeros(3, np.float32),
+  "observation.images.top": np.zeros((24, 32, 3), np.uint8),
+  "task": "push it",
+}
+# Of `test_act_and_diffusion`.
+ELSEWHERE = ("act", "diffusion")
+
+
+def test_every_policy_is_tested():
+  known = [n for n, each in zoo.policies().items() if each.kind == registry.IMITATION]
+  assert sorted((*SMALL, *ELSEWHERE)) == sorted(known)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_policy(name, lerobot_path, tmp_path):
+  def train(steps):
+    bindings = [*SMALL[name], f"NUM_TRAIN_STEPS = {steps}", "BATCH_SIZE = 4"]
+    return zoo.train_policy(name, lerobot_path, tmp_path, "tiny", gin_bindings=bindings)
+
+  assert train(1)["global_step"] == 1
+  result = train(2)
+  assert result["global_step"] == 2 and result["action_error"] > 0
+  predictor = policies.ExportedSavedModelPredictor(tmp_path / "export/latest")
+  predictor.restore()
+  model = gin.query_parameter("train_eval_model.t2r_model").scoped_configurable_fn()
+  reference = policies.CheckpointPredictor(model, tmp_path, timeout=0)
+  assert reference.restore()
+  report = verification.verify(
+    predictor, lerobot_path, model, reference=reference, num_episodes=2
+  )
+  assert report.is_identical, str(report)
+  assert policies.list_exports(str(tmp_path / "export/best"))
+  found = policies.export_lite(f"{tmp_path}/export/latest", f"{tmp_path}/lite")
+  assert found.max_difference < 1e-3
+  pytest.importorskip("websockets")
+  with serving.PolicyServer(lite.LitePolicy(f"{tmp_path}/lite"), port=0) as server:
+    client = serving.PolicyClient(port=server.port)
+    client.reset()
+    action, _ = client.sample_action(OBSERVATION)
+    client.close()
+  assert action.shape == (2,)
+
+
+@pytest.mark.parametrize("name", ("flow", "lstm", "transformer"))
+def test_half_precision(name, store_path, tmp_path):
+  bindings = [*SMALL[name], "DTYPE_POLICY = 'mixed_bfloat16'", "BATCH_SIZE = 4"]
+  zoo.configure_policy(name, store_path, tmp_path, "tiny", gin_bindings=bindings)
+  model = gin.query_parameter("train_eval_model.t2r_model").scoped_configurable_fn()
+  model.build()
+  assert model.network["encoder"].compute_dtype == "bfloat16"
