@@ -231,6 +231,7 @@ class _Run:
       ),
       *(f"Signature.{name} = {value!r}" for name, value in vars(signature).items()),
       *self._split_bindings(splits),
+      *self._rlds_bindings(),
       *self._batch_bindings(episodes, splits.get("train")),
       f"STATISTICS = {self._statistics(signature, splits.get('train'))!r}",
     ]
@@ -324,6 +325,20 @@ class _Run:
     if "eval" not in splits:
       found.append("train_eval_model.input_generator_eval = None")
     return found
+
+  def _rlds_bindings(self) -> list[str]:
+    """Returns the input of RLDS files, whose features have other names than paths."""
+    if self._format != "rlds":
+      return []
+    files = self._dataset
+    if os.path.isdir(files):
+      files = os.path.join(files, f"*{self._split or ''}.tfrecord*")
+    return [
+      "train_eval_model.input_generator_train = @train/RldsInputGenerator()",
+      f"RldsInputGenerator.file_patterns = {files!r}",
+      "RldsInputGenerator.batch_size = %BATCH_SIZE",
+      "train/RldsInputGenerator.seed = %SEED",
+    ]
 
   def _batch_bindings(self, episodes: Episodes, train: np.ndarray | None) -> list[str]:
     """Returns a batch that is no larger than the training data, if that is small."""
