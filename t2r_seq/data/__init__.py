@@ -12,7 +12,6 @@ from t2r_seq.data.generator_input_generator import (
   DefaultRandomInputGenerator,
   GeneratorInputGenerator,
 )
-from t2r_seq.data.index import IndexedRecordLoader
 from t2r_seq.data.input_generator import (
   AbstractInputGenerator,
   DatasetInputGenerator,
@@ -45,7 +44,6 @@ __all__ = [
   "Follow",
   "FractionalRecordInputGenerator",
   "GeneratorInputGenerator",
-  "IndexedRecordLoader",
   "LeRobotInputGenerator",
   "MixtureInputGenerator",
   "MultiEvalInputGenerator",

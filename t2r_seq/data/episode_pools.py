@@ -2,79 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.data import pool
-from t2r_seq.data.loaders import PoolReader
+from t2r_seq.data.loaders import PoolReader, WindowLoader
+from t2r_seq.data.plan import Plan
 from t2r_seq.episodes import Episodes
+from t2r_seq.episodes.episodes import EpisodePart
 from t2r_seq.process import PythonCalls
+from t2r_seq.records.features import encoded_specs
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.mapped import empty_array
+from t2r_seq.windows.cut import too_short_error
 
-# Of a text in a tensor.
+# Bytes of a text in a tensor.
 _STRING_BYTES = 96
+# Episodes that a thread reads in one call.
+_EPISODES_AT_ONCE = 16
 
 
 class EpisodePools(PoolReader):
   """Reads pools of a data set's episodes, or of parts of them.
 
-  Steps are read to where they stay in the pool: frames are copied once at most.
+  Steps are read to where they stay in the pool: numbers are copied once at most, and
+  each image is decoded once.
+
+  Attributes:
+    lengths: steps of each episode, int64 [n].
   """
 
   def __init__(
     self,
     episodes: Episodes,
-    stored: Mapping[str, specs.ExtendedTensorSpec],
-    reader: windows.WindowReader,
+    joined: specs.TensorSpecStruct,
+    cut: windows.Cut,
     numbers: np.ndarray,
-    lengths: np.ndarray,
-    counts: np.ndarray,
     decode_images: DecodeImages,
     failures: list[Exception],
   ) -> None:
-    """Prepares; reads nothing.
+    """Plans the windows; reads no episode, or the last flags of transitions.
 
     Args:
       episodes: the data set.
-      stored: specs of a step, or of a context feature, by path.
-      reader: of the windows.
+      joined: the specs of a window.
+      cut: how episodes become windows.
       numbers: of the episodes to read, int64 [n].
-      lengths: steps of each of them.
-      counts: windows of each.
       decode_images: how encoded images are decoded.
       failures: what `read` raises is appended, because TensorFlow keeps only its text.
+    Raises:
+      SpecError: the episodes do not fit the specs.
     """
-    self._specs = {path: stored[path] for path in reader.paths}
-    step_bytes = sum(_step_bytes(self._specs[path]) for path in reader.timed_paths)
-    element = element_spec(self._specs, reader.timed_paths)
-    super().__init__(pool.PoolRows(reader, element, {}), counts, lengths, step_bytes)
-    self._data, self._numbers = episodes, numbers
-    self._timed = frozenset(reader.timed_paths)
-    self._decode_images, self._failures = decode_images, failures
-    self._calls = PythonCalls()
+    assert episodes.lengths is not None
+    stored = readable(episodes)
+    columns = pool.PoolColumns(
+      element_spec(stored), with_formats(joined, stored), cut, decode_images
+    )
+    self._columns, self._data, self._numbers = columns, episodes, numbers
+    self._stored = {path: stored[path] for path in columns.encoded.paths}
+    self._element = element_spec(self._stored)
+    self._timed = frozenset(columns.encoded.timed_paths)
+    self._failures, self._calls = failures, PythonCalls()
+    self.lengths = np.asarray(episodes.lengths)[numbers]
+    reader = columns.reader
+    num_rows = reader.num_rows(self.lengths, self._last_flags(reader.end_flag))
+    counts = np.asarray(reader.grid.num_windows(num_rows))
+    super().__init__(columns, counts, self.lengths, self._step_bytes())
+
+  def loader(self, plan: Plan) -> WindowLoader:
+    """Returns the loader of a plan's batches.
+
+    Raises:
+      RecordError: all episodes are too short for a window.
+      SpecError: there are not enough windows for a batch.
+    """
+    if not self.counts.sum():  # To repeat nothing has no end.
+      longest, least = max(self.lengths, default=0), self._columns.reader.min_steps
+      raise too_short_error(plan.where, least, len(self.lengths), longest)
+    return WindowLoader(plan, None, int(self.counts.sum()), make_pools=lambda: self)
+
+  def report(self) -> windows.WindowReport:
+    """Returns what an epoch of all shards holds, and which episodes are too short."""
+    return windows.WindowReport.of_episodes(self.lengths, self.counts)
+
+  def _step_bytes(self) -> int:
+    """Returns the memory of a step in a pool, and of its encoded images."""
+    total = 0
+    for path in self._timed:
+      spec, image = self._element[path], self._columns.images.get(path)
+      if image is not None:
+        pixels = int(np.prod(image.shape.as_list())) * image.dtype.size
+        total += (3 * pixels + 1) // 2  # The strings are there while they are decoded.
+      elif spec.dtype == tf.string:
+        total += _STRING_BYTES
+      else:
+        total += int(np.prod(spec.shape.as_list()[1:])) * spec.dtype.size
+    return total
+
+  def _last_flags(self, flag: str | None) -> np.ndarray | None:
+    """Returns whether a flag is set in the last step of each episode, bool [n]."""
+    if flag is None:
+      return None
+    parts = (
+      EpisodePart(int(number), int(length) - 1, int(length))
+      for number, length in zip(self._numbers, self.lengths, strict=True)
+    )
+    values = self._data.read_many(parts, [flag])
+    return np.array([np.asarray(each[flag]).any() for each in values], bool)
 
   def _read(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
-    dtypes = [_dtype(spec) for spec in self._specs.values()]
     arrays = tf.numpy_function(
-      self._read_arrays, [episodes, first_step, num_steps], dtypes
+      self._read_arrays,
+      [episodes, first_step, num_steps],
+      [spec.dtype for spec in self._element.values()],
     )
-    rows = {}
-    for (path, spec), array in zip(self._specs.items(), arrays, strict=True):
-      if specs.is_encoded_image_spec(spec):
-        array.set_shape([None])
-        array = records.decode_images(array, spec, path, self._decode_images)
-      else:
-        array.set_shape([None, *spec.shape])
-      rows[path] = array
-    return rows
+    values = {}
+    for (path, spec), array in zip(self._element.items(), arrays, strict=True):
+      timed = path in self._timed
+      values[path] = tf.ensure_shape(
+        array, spec.shape if timed else [None, *spec.shape]
+      )
+    return self._columns.decode(self._columns.select(values))
 
   def _read_arrays(
     self, episodes: np.ndarray, first_step: np.ndarray, num_steps: np.ndarray
@@ -82,40 +137,62 @@ class EpisodePools(PoolReader):
     """Returns the steps of all episodes, and a row of each for context features."""
     ends = np.cumsum(num_steps)
     arrays = {}
-    for path, spec in self._specs.items():
-      dtype = _dtype(spec)
-      shape = () if dtype == tf.string else tuple(spec.shape.as_list())
+    for path, spec in self._element.items():
+      shape = spec.shape[1:] if path in self._timed else spec.shape
       size = int(ends[-1]) if path in self._timed else len(episodes)
-      make = np.empty if dtype == tf.string else empty_array
-      arrays[path] = make((size, *shape), dtype.as_numpy_dtype)
+      make = np.empty if spec.dtype == tf.string else empty_array
+      arrays[path] = make((size, *shape), spec.dtype.as_numpy_dtype)
 
-    def read(place: int) -> None:
-      start, count, end = int(first_step[place]), int(num_steps[place]), ends[place]
-      self._calls.check()
-      if not count:
-        return
-      own = {
-        path: array[end - count : end] if path in self._timed else array[place]
-        for path, array in arrays.items()
-      }
-      in_place = {path: own[path] for path in own if path in self._timed}
+    def part(place: int) -> EpisodePart:
+      start, end, count = int(first_step[place]), ends[place], int(num_steps[place])
+      rooms = {path: arrays[path][end - count : end] for path in self._timed}
       number = int(self._numbers[episodes[place]])
-      values = self._data.read(number, self._specs, start, start + count, in_place)
-      check_present(self._specs, values, self._data.place(number))
-      for path, array in arrays.items():
-        if path not in self._timed:
-          array[place] = values[path]
-        elif values[path] is not own[path]:
-          own[path][...] = values[path]
+      return EpisodePart(number, start, start + count, rooms)
+
+    def read(places: np.ndarray) -> None:
+      parts = [part(place) for place in places]
+      found = self._data.read_many(parts, self._element)
+      for place, own, values in zip(places, parts, found, strict=True):
+        self._calls.check()
+        if len(values) < len(arrays):
+          check_present(self._element, values, self._data.place(own.episode))
+        for path, array in arrays.items():
+          if path not in self._timed:
+            array[place] = values[path]
+          elif values[path] is not own.out[path]:
+            own.out[path][...] = values[path]
 
     with self._calls.one():
       try:
+        shown = np.flatnonzero(num_steps)
+        groups = np.split(
+          shown, range(_EPISODES_AT_ONCE, len(shown), _EPISODES_AT_ONCE)
+        )
         with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
-          list(executor.map(read, range(len(episodes))))
+          list(executor.map(read, groups))
       except Exception as error:
         self._failures.append(error)
         raise
     return list(arrays.values())
+
+
+def readable(episodes: Episodes) -> dict[str, specs.ExtendedTensorSpec]:
+  """Returns the specs of all paths that can be read."""
+  return {**episodes.derived_spec, **episodes.spec}
+
+
+def with_formats(
+  joined: specs.TensorSpecStruct, stored: Mapping[str, specs.ExtendedTensorSpec]
+) -> specs.TensorSpecStruct:
+  """Gives specs that read encoded images the images' format."""
+  found = joined.copy()
+  for path, spec in joined.items():
+    source = stored.get(path, stored.get(spec.name))
+    if source is not None and source.data_format and not spec.data_format:
+      found[path] = specs.ExtendedTensorSpec.from_spec(
+        spec, data_format=source.data_format
+      )
+  return found
 
 
 def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -> None:
@@ -133,29 +210,14 @@ def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -
 
 
 def element_spec(
-  stored: Mapping[str, specs.ExtendedTensorSpec], timed: Collection[str]
+  stored: Mapping[str, specs.ExtendedTensorSpec],
 ) -> dict[str, tf.TensorSpec]:
-  """Describes an episode as `windows.WindowReader` takes it.
+  """Describes an episode as it is read: images are strings.
 
   Args:
-    stored: specs of a step, or of a context feature, by path; images are decoded.
-    timed: the paths of steps.
+    stored: specs of steps, which are sequences, and of context features, by path.
   """
   return {
-    path: tf.TensorSpec(
-      [None, *spec.shape] if path in timed else spec.shape, spec.dtype
-    )
-    for path, spec in stored.items()
+    path: tf.TensorSpec([None] * stored[path].is_sequence + [*spec.shape], spec.dtype)
+    for path, spec in encoded_specs(dict(stored)).items()
   }
-
-
-def _dtype(spec: specs.ExtendedTensorSpec) -> tf.DType:
-  return tf.string if specs.is_encoded_image_spec(spec) else spec.dtype
-
-
-def _step_bytes(spec: specs.ExtendedTensorSpec) -> int:
-  if spec.dtype == tf.string:
-    return _STRING_BYTES
-  num_bytes = int(np.prod(spec.shape.as_list())) * spec.dtype.size
-  # Images are decoded one by one, and then copied to the pool's.
-  return (3 * num_bytes + 1) // 2 if specs.is_encoded_image_spec(spec) else num_bytes

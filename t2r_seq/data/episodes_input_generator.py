@@ -13,21 +13,21 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import joint
-from t2r_seq.data.episode_pools import EpisodePools, check_present, element_spec
+from t2r_seq.data.episode_pools import (
+  EpisodePools,
+  check_present,
+  element_spec,
+  readable,
+)
 from t2r_seq.data.input_generator import DatasetInputGenerator
-from t2r_seq.data.loaders import WindowLoader, raised_as_read
+from t2r_seq.data.loaders import raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport, streamed_windows
 from t2r_seq.episodes import Episodes, find_format, open_episodes
 from t2r_seq.episodes.rates import control_period
 from t2r_seq.formats.lerobot_folder import check_frame_options
 from t2r_seq.store.videos import TOLERANCE
-from t2r_seq.windows.cut import (
-  DEFAULT_PADDING,
-  Padding,
-  check_one_step,
-  too_short_error,
-)
+from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_one_step
 
 
 @gin.configurable
@@ -76,7 +76,10 @@ class EpisodesInputGenerator(DatasetInputGenerator):
   @property
   def reads_shards(self) -> bool:
     """Whether workers read their own parts: each its own episodes."""
-    episodes = self._open_without_specs()
+    with tf.init_scope():
+      episodes = self._open_without_specs()
+      if episodes is None and self.has_specifications:
+        episodes = self._open("train")
     return episodes is not None and episodes.lengths is not None
 
   @property
@@ -94,11 +97,10 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       episodes = self._open("eval")
       if episodes.lengths is None:
         return None
-      numbers = self._numbers(episodes)
-      if self.n_step is None:
-        return self._count_windows(_readable(episodes), episodes.lengths[numbers])
-      reader = self._reader(episodes, "eval")[1]
-      return int(np.sum(_count(episodes, reader, numbers)))
+      if self.n_step is not None:  # The flags of the last steps matter.
+        return int(self._pools(episodes, "eval").counts.sum())
+      lengths = episodes.lengths[self._numbers(episodes)]
+      return self._count_windows(readable(episodes), lengths)
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -133,6 +135,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     options = {
       "spec": windows.flat_specs(joined, self._cut_in(mode).n_step),
+      **({"index": "auto"} if "index" in known.options else {}),
       **self._open_options,
     }
     if known.splits_by_file:
@@ -151,27 +154,8 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       episodes = self._open(mode)
       if episodes.lengths is None:
         return self._streamed(episodes, mode, plan)
-      episodes, reader, stored = self._reader(episodes, mode)
-      chosen = self._numbers(episodes)
-      lengths = np.asarray(episodes.lengths)[chosen]
-      counts = _count(episodes, reader, chosen)
-      if not counts.sum():  # To repeat nothing has no end.
-        raise too_short_error(
-          self._where, reader.min_steps, len(lengths), max(lengths, default=0)
-        )
-      pools = EpisodePools(
-        episodes,
-        stored,
-        reader,
-        chosen,
-        lengths,
-        counts,
-        self._decode_images,
-        self._failures,
-      )
-      plan = plan.seeded("quasi_random")
-      loader = WindowLoader(plan, None, int(counts.sum()), make_pools=lambda: pools)
-      self._report = windows.WindowReport.of_episodes(lengths, counts)
+      pools = self._pools(episodes, mode)
+      loader, self._report = pools.loader(plan.seeded("quasi_random")), pools.report()
     self._reads_ahead = True
     return loader.dataset(start)
 
@@ -182,15 +166,10 @@ class EpisodesInputGenerator(DatasetInputGenerator):
         f"{self._where}: episodes: expected random access, got a data set that is read "
         "in order. Convert it to a store: t2r_seq convert."
       )
-    joined = self._named_specs(_readable(episodes), mode)
-    paths = [path for path in episodes.spec if path in _names(joined)]
-    signature = {
-      path: tf.TensorSpec(
-        [None] * episodes.spec[path].is_sequence + _shape(episodes.spec[path]),
-        _dtype(episodes.spec[path]),
-      )
-      for path in paths
-    }
+    joined = self._named_specs(readable(episodes), mode)
+    names = {*joined, *(spec.name for spec in joined.values())}
+    paths = [path for path in episodes.spec if path in names]
+    signature = element_spec({path: episodes.spec[path] for path in paths})
 
     def values() -> Iterator[dict[str, np.ndarray]]:
       try:
@@ -211,18 +190,18 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       decode_images=self._decode_images,
     )
 
-  def _reader(
-    self, episodes: Episodes, mode: str
-  ) -> tuple[Episodes, windows.WindowReader, dict[str, specs.ExtendedTensorSpec]]:
-    """Plans the windows; returns the episodes as declared, and specs of the paths."""
+  def _pools(self, episodes: Episodes, mode: str) -> EpisodePools:
+    """Plans the windows of the episodes."""
     check_one_step(self._where, episodes.metadata, self.n_step)
-    joined = self._named_specs(_readable(episodes), mode)
-    episodes = _as_declared(self._where, episodes, joined)
-    stored = _readable(episodes)
-    timed = [path for path, spec in stored.items() if spec.is_sequence]
-    element = element_spec(stored, timed)
-    reader = windows.WindowReader(element, joined, self._cut_in(mode))
-    return episodes, reader, stored
+    joined = self._named_specs(readable(episodes), mode)
+    return EpisodePools(
+      _as_declared(self._where, episodes, joined),
+      joined,
+      self._cut_in(mode),
+      self._numbers(episodes),
+      self._decode_images,
+      self._failures,
+    )
 
   def _numbers(self, episodes: Episodes) -> np.ndarray:
     """Returns the numbers of the episodes to read, that have steps."""
@@ -299,42 +278,6 @@ def windows_of(
   if label_spec is not None:
     return batches
   return batches.map(lambda features, _: features)
-
-
-def _readable(episodes: Episodes) -> dict[str, specs.ExtendedTensorSpec]:
-  """Returns the specs of all paths that can be read."""
-  return {**episodes.derived_spec, **episodes.spec}
-
-
-def _names(joined: specs.TensorSpecStruct) -> set[str]:
-  return {spec.name for spec in joined.values()}
-
-
-def _dtype(spec: specs.ExtendedTensorSpec) -> tf.DType:
-  """Returns the dtype of values as they are read: images are still encoded."""
-  return tf.string if specs.is_encoded_image_spec(spec) else spec.dtype
-
-
-def _shape(spec: specs.ExtendedTensorSpec) -> list[int | None]:
-  """Returns the shape of a value as it is read."""
-  shape: list[int | None] = spec.shape.as_list()
-  return shape[:-3] if specs.is_encoded_image_spec(spec) else shape
-
-
-def _count(
-  episodes: Episodes, reader: windows.WindowReader, numbers: np.ndarray
-) -> np.ndarray:
-  """Counts the windows of episodes, given their numbers; int64 [episodes]."""
-  assert episodes.lengths is not None
-  lengths, flag, last_flags = episodes.lengths[numbers], reader.end_flag, None
-  if flag is not None:
-    last_flags = np.array(
-      [
-        np.asarray(episodes.read(int(number), [flag], int(length) - 1)[flag]).any()
-        for number, length in zip(numbers, lengths, strict=True)
-      ]
-    )
-  return np.asarray(reader.grid.num_windows(reader.num_rows(lengths, last_flags)))
 
 
 def _as_declared(

@@ -64,6 +64,8 @@ def name_by_path(
 ) -> specs.TensorSpecStruct:
   """Names what each spec reads: what is stored at its path, or else at its name.
 
+  Records that were parsed by the joined specs are stored at the joined paths.
+
   Args:
     joined: specs, as from `join`.
     stored: what there is, by path.
@@ -75,7 +77,7 @@ def name_by_path(
   for prefix, branch in zip((_FEATURES, _LABELS), split(joined), strict=True):
     sources = source_paths(branch, stored)
     for path, spec in branch.items():
-      name = sources[path]
+      name = spec.name if prefix + path in stored else sources[path]
       named[prefix + path] = specs.ExtendedTensorSpec.from_spec(spec, name=name)
   return named
 

@@ -296,27 +296,40 @@ class PoolColumns(PoolRows):
     num_windows = self.reader.grid.num_windows(num_rows)
     pooled: Any = tf.constant(0, tf.int64)
     parsed: Any = tf.constant(0, tf.int64)
-    kept = []
+    kept = self.decode(values)
     for path, spec in self._element.items():
-      if path in self._masked:
-        value = has_images(values[self._masked[path]])
-      else:
-        value = values[path]
-      num_bytes = _num_bytes(value)
+      is_image = path in self.images
+      num_bytes = _num_bytes(values[path] if is_image else kept[path])
       parsed += num_bytes
-      if path in self.images:
-        value = self._decode(path, value)
+      if is_image:
         num_images = tf.size(values[path], tf.int64)
         pooled += num_images * (
           self.images[path].shape[-3:].num_elements() * spec.dtype.size
         )
       else:
         pooled += _joined_bytes(num_bytes)
-      kept.append(value)
     return {
-      "kept": tf.raw_ops.OptionalFromValue(components=kept),
+      "kept": tf.raw_ops.OptionalFromValue(components=list(kept.values())),
       "numbers": tf.stack([num_steps, num_windows, pooled, parsed]),
     }
+
+  def decode(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Decodes the images of steps to lists, whose handles a pool has as its rows.
+
+    Args:
+      values: as from `select`.
+    Returns:
+      By path what a pool has; other values unchanged, and which images are present.
+    """
+    found = {}
+    for path in self._element:
+      if path in self._masked:
+        found[path] = has_images(values[self._masked[path]])
+      elif path in self.images:
+        found[path] = self._decode(path, values[path])
+      else:
+        found[path] = values[path]
+    return found
 
   def _decode(self, path: str, encoded: tf.Tensor) -> tf.Tensor:
     spec = self.images[path]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ POLICIES = ("raise", "skip")
 # Short episodes are kept some at a time: a step of a stream costs as much as one.
 _SLAB_BYTES, _MAX_SLAB = 1 << 18, 16
 # Records that tell whether episodes go on from one to the next.
-_NUM_LOOKED_AT = 8
+NUM_LOOKED_AT = 8
 
 
 UNEVEN = (
@@ -288,13 +288,13 @@ def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpe
 
 
 def check_whole(
-  where: str, serialized: tf.data.Dataset, flat_specs: specs.TensorSpecStruct
+  where: str, serialized: Iterable[Any], flat_specs: specs.TensorSpecStruct
 ) -> None:
   """Checks that no episode goes on from record to record, by the first few of these.
 
   Args:
     where: who reads what.
-    serialized: records.
+    serialized: the first few records, or dicts of them by dataset_key.
     flat_specs: of episodes, by path, with those of their flags.
   Raises:
     RecordError: flags begin or end the episodes of some records, and not of others.
@@ -304,7 +304,7 @@ def check_whole(
   if not flags:
     return
   is_set: dict[str, list[bool]] = {feature.name: [] for _, feature in flags}
-  for record in serialized.take(_NUM_LOOKED_AT).as_numpy_iterator():
+  for record in serialized:
     for key, feature in flags:
       data = record[key] if isinstance(record, Mapping) else record
       with contextlib.suppress(errors.RecordError):

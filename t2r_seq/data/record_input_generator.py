@@ -15,14 +15,23 @@ from typing import Any
 import gin
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import arguments, joint, record_files, skipping
-from t2r_seq.data import index as index_lib
-from t2r_seq.data.index import IndexedRecordLoader
+from t2r_seq.data.episode_pools import EpisodePools
 from t2r_seq.data.input_generator import AbstractInputGenerator, DatasetInputGenerator
+from t2r_seq.data.loaders import WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport
+from t2r_seq.formats.records import (
+  RecordEpisodes,
+  check_index_option,
+  find_index,
+  splits_of,
+)
+from t2r_seq.process import PythonCalls
+from t2r_seq.records.index import RecordIndex
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
@@ -43,8 +52,9 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   other modes are one pass, in the order of the sorted files. The same seed gives the
   same batches, whatever `num_parallel_calls` is.
 
-  By an index of the files (`t2r_seq index`) mode 'train' shuffles among pools that a
-  memory budget limits, over all files, and a resumed run goes on with the next batch.
+  By an index of the files (`t2r_seq index`) they are read as every data set with random
+  access: batches are a function of the seed and their number, workers read disjoint
+  shards, and a resumed run continues with exactly the next batch.
   """
 
   def __init__(
@@ -89,16 +99,21 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     )
     self._cycle_length = self._check_count("cycle_length", cycle_length)
     self._num_parallel_calls = arguments.check_parallel_calls(where, num_parallel_calls)
-    self._index = index_lib.check_option(where, index)
+    self._index = check_index_option(where, index)
     self._on_bad_record = record_files.check_policy(
       where, on_bad_record, index, self._episodes is not None
     )
     self._max_bad_records = self._check_count("max_bad_records", max_bad_records, 0)
     self._reading = record_files.RecordReading()
-    self._loader: IndexedRecordLoader | None = None
+    self._failures: list[Exception] = []
     self._parsed_spec: Any = None  # A TensorSpecStruct, once there are specs.
     self._counted: dict[str, int] = {}
     self._files: record_files.FilesByKey = {}
+
+  @property
+  def reads_shards(self) -> bool:
+    """Whether workers read their own parts: by an index."""
+    return self.has_specifications and self._has_numbers()
 
   @property
   def num_examples(self) -> int | None:
@@ -117,17 +132,13 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       self._files = files = self._find_files(flat)
       # A count leaves no bad record out, also where training does.
       with tf.init_scope(), self._explain_failures(are_skipped=False):
-        index = index_lib.find_index(self._index, files, self._where())
-        is_windowed = windows.is_windowed(joined)
-        # Whether a last row is a transition depends on its flag, which is read.
-        if index is not None and cut.n_step is None:
-          numbers = self._choose(
-            self._where(), len(index), lambda: index_lib.splits_of(index)
-          )
-          counts = (
-            index.num_windows(joined, cut) if is_windowed else np.ones(len(index))
-          )
-          count = int(counts.sum() if numbers is None else counts[numbers].sum())
+        index, is_windowed = self._find_index(files), windows.is_windowed(joined)
+        if index is not None:
+          numbers = self._choose_records(index)
+          count = len(numbers)
+          if is_windowed:
+            pools = self._pools(index, numbers, joined, cut)
+            count = int(pools.counts.sum())
         else:
           chosen = self._chosen_records(files)
           files = record_files.choose_files(self._where(), files, self._split)
@@ -156,12 +167,11 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       # The dataset may have been created, and the specs so be known, inside the block.
       if self._parsed_spec is None or are_skipped:
         raise
-      if self._loader is not None:
-        with self._loader.explain_failures():
+      with raised_as_read(lambda: self._failures):
+        features, labels = joint.split(self._parsed_spec)
+        how = self._decode_images
+        with records.explain_failures(self._files, features, labels, how):
           raise
-      features, labels = joint.split(self._parsed_spec)
-      with records.explain_failures(self._files, features, labels, self._decode_images):
-        raise
 
   def _has_numbers(self) -> bool:
     if not super()._has_numbers():
@@ -170,7 +180,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     flat = windows.flat_specs(joined, self.n_step)
     with tf.init_scope():
       files = self._find_files(flat)
-      return index_lib.find_index(self._index, files, self._where()) is not None
+      return self._find_index(files) is not None
 
   def _position_order(self) -> str:
     return "quasi_random" if self._shuffle_buffer_size > 0 else "sequential"
@@ -197,25 +207,12 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     if plan.drops and not is_train:
       num_needed = batch_size
     with tf.init_scope():
-      index = index_lib.find_index(self._index, files, self._where())
-      self._loader = None
+      index = None if self._is_portable else self._find_index(files)
       if index is not None:
-        # Resumed runs go on in the order of those that they resume.
-        seed = self._params_seed if self._plan.seed is None else self._plan.seed
-        self._loader = IndexedRecordLoader(
-          index,
-          joined,
-          plan=dataclasses.replace(plan, seed=seed),
-          cut=cut,
-          decode_images=self._decode_images,
-          episodes=self._episodes,
-          split=self._split,
-        )
-    if self._loader is not None:
-      self._parsed_spec, self._report = self._loader.flat, self._loader.report()
-      self._reads_ahead = True
-      start = self._start_step if is_train else 0
-      return self._loader.dataset(start)
+        plan, start = self._numbered_plan(mode, batch_size)
+        order = "quasi_random" if shuffle else "sequential"
+        plan = dataclasses.replace(plan, order=order, where=self._where())
+        return self._indexed(index, joined, cut, plan, start)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
       chosen = self._chosen_records(files)
@@ -231,7 +228,11 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       if is_windowed:
         self._parsed_spec = record_files.add_flags(self._parsed_spec, first)
         record_files.check_whole(
-          self._where(), self._reading.texts(files), self._parsed_spec
+          self._where(),
+          self._reading.texts(files)
+          .take(record_files.NUM_LOOKED_AT)
+          .as_numpy_iterator(),
+          self._parsed_spec,
         )
       if not is_windowed or not record_files.fills_a_batch(
         first, self._parsed_spec, _grid(joined, cut), num_needed, self._decode_images
@@ -246,6 +247,74 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
     return record_files.find_files(self._file_patterns, flat_specs)
+
+  def _find_index(self, files: record_files.FilesByKey) -> RecordIndex | None:
+    """Reads the index of the files; None for reading in order."""
+    if len(files) > 1 and self._index == "require":
+      raise errors.SpecError(
+        f"{self._where()}: index: expected files of one dataset, got those of "
+        f"{errors.listing(files)}. Zipped datasets are read in order: index=None."
+      )
+    (names, *others) = files.values()
+    index = None if others else find_index(self._where(), self._index, names)
+    if self._index == "auto" and index is None:
+      logging.info("%s: read in order, not by an index.", self._where())
+    return index
+
+  def _choose_records(self, index: RecordIndex) -> np.ndarray:
+    """Returns the numbers of the records to read."""
+    if not len(index):
+      raise errors.RecordError(
+        f"{self._where()}: expected records, got none in {len(index.filenames)} "
+        "file(s)."
+      )
+    chosen = self._choose(self._where(), len(index), lambda: splits_of(index))
+    return np.arange(len(index)) if chosen is None else chosen
+
+  def _indexed(
+    self,
+    index: RecordIndex,
+    joined: specs.TensorSpecStruct,
+    cut: windows.Cut,
+    plan: Plan,
+    start: int,
+  ) -> tf.data.Dataset:
+    """Creates the batches of records that can be read in any order."""
+    numbers = self._choose_records(index)
+    if windows.is_windowed(joined):
+      pools = self._pools(index, numbers, joined, cut)
+      self._report, self._reads_ahead = pools.report(), True
+      return pools.loader(plan.seeded()).dataset(start)
+    self._report = None
+    self._leave_out_absent(index)
+    loader = _example_loader(
+      index, numbers, self._parsed_spec, plan, self._decode_images, self._failures
+    )
+    return loader.dataset(start)
+
+  def _pools(
+    self,
+    index: RecordIndex,
+    numbers: np.ndarray,
+    joined: specs.TensorSpecStruct,
+    cut: windows.Cut,
+  ) -> EpisodePools:
+    """Plans the windows of indexed episodes."""
+    first = self._leave_out_absent(index)
+    record_files.check_whole(
+      self._where(),
+      index.read_many(range(min(record_files.NUM_LOOKED_AT, len(index)))),
+      record_files.add_flags(self._parsed_spec, first),
+    )
+    found = RecordEpisodes(list(index.filenames), self._parsed_spec, index=index)
+    chosen = np.flatnonzero(np.isin(found.records, numbers))
+    return EpisodePools(found, joined, cut, chosen, self._decode_images, self._failures)
+
+  def _leave_out_absent(self, index: RecordIndex) -> tf.Tensor:
+    """Leaves out what the first record lacks; returns that."""
+    first = tf.constant(index.read(0))
+    self._parsed_spec = record_files.leave_out_absent(self._parsed_spec, first)
+    return first
 
   def _chosen_records(
     self, files: record_files.FilesByKey
@@ -328,6 +397,43 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     patterns = str(self._file_patterns)
     shown = patterns if len(patterns) <= _MAX_SHOWN else f"{patterns[:_MAX_SHOWN]}..."
     return f"{type(self).__name__}: {shown}"
+
+
+def _example_loader(
+  index: RecordIndex,
+  numbers: np.ndarray,
+  flat_specs: specs.TensorSpecStruct,
+  plan: Plan,
+  decode_images: Any,
+  failures: list[Exception],
+) -> WindowLoader:
+  """Returns the loader of records that are examples: a global shuffle needs no pool."""
+  parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=decode_images)
+  calls = PythonCalls()
+
+  def read(places: np.ndarray) -> np.ndarray:
+    with calls.one():
+      try:
+        return np.array(index.read_many(numbers[places]), object)
+      except Exception as error:
+        failures.append(error)
+        raise
+
+  @tf.autograph.experimental.do_not_convert
+  def parse(places: tf.Tensor) -> Any:
+    texts = tf.numpy_function(read, [places], tf.string, stateful=True)
+    return parse_fn(tf.ensure_shape(texts, [None]))
+
+  sizes = {}
+  if not any(spec.is_sequence for spec in flat_specs.values()):
+    # Sequences are padded by the batch, so that no batches are parsed together.
+    decoded = (
+      s.dtype.size * (s.shape.num_elements() or 0) for s in flat_specs.values()
+    )
+    sizes["window_bytes"] = int(index.lengths.mean()) + sum(decoded)
+  if plan.order != "sequential":
+    plan = dataclasses.replace(plan, order="global")
+  return WindowLoader(plan, parse, len(numbers), **sizes)
 
 
 def _grid(joined: specs.TensorSpecStruct, cut: windows.Cut) -> windows.WindowGrid:

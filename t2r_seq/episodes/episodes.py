@@ -6,8 +6,8 @@ import abc
 import copy
 import dataclasses
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,15 @@ class Episode:
   values: Values
   place: str
   done: float | None = None
+
+
+class EpisodePart(NamedTuple):
+  """Steps of an episode to read; see `EpisodeReader.read`."""
+
+  episode: int
+  start: int = 0
+  stop: int | None = None
+  out: Mapping[str, np.ndarray] | None = None
 
 
 class EpisodeReader(abc.ABC):
@@ -123,6 +132,20 @@ class EpisodeReader(abc.ABC):
       f"read: {self.path}: expected a data set with random access, got one that can be "
       "read in order only. Convert it to a store: t2r_seq convert."
     )
+
+  def read_many(
+    self, parts: Iterable[EpisodePart], paths: Collection[str] | None = None
+  ) -> Iterator[Values]:
+    """Reads several episodes; a format that parses batches overrides it.
+
+    Args:
+      parts: what `read` takes for each of them.
+      paths: as for `read`.
+    Yields:
+      What `read` returns for each.
+    """
+    for part in parts:
+      yield self.read(part.episode, paths, part.start, part.stop, part.out)
 
   def place(self, episode: int) -> str:
     """Returns where an episode is stored, for messages."""

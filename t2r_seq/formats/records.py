@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import glob
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import Episode, EpisodeWriter, Values
+from t2r_seq.episodes.episodes import Episode, EpisodePart, EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.records.explain import data_errors
@@ -31,11 +32,14 @@ from t2r_seq.records.files import (
   FilePatterns,
   check_file_types,
   compression_type,
+  file_split,
   files_of_split,
   other_shards,
   shard_paths,
 )
 from t2r_seq.records.framing import Record, iterate_records
+from t2r_seq.records.index import RecordIndex
+from t2r_seq.records.index_file import index_path
 from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE
 from t2r_seq.records.write import ExampleEncoder
 from t2r_seq.specs import validation
@@ -110,7 +114,7 @@ class RecordParser:
     self._parse_fn = traced.get_concrete_function()
 
   def parse(self, group: list[Record]) -> Values:
-    """Parses records of one file.
+    """Parses records of one file, and checks the headers of their images.
 
     Args:
       group: the records; one unless the parser is batched.
@@ -119,20 +123,34 @@ class RecordParser:
     Raises:
       RecordError: names file, record and feature.
     """
-    data = [record.data for record in group]
+    values = self.values([record.data for record in group], lambda: group)
+    self._check_images(values, group)
+    return values
+
+  def values(self, data: list[bytes], records_fn: Callable[[], list[Record]]) -> Values:
+    """Parses serialized records.
+
+    Args:
+      data: one record unless the parser is batched.
+      records_fn: returns them with their places, for an error.
+    Returns:
+      Values by path, which may not be written to; absent optionals too.
+    Raises:
+      RecordError: names file, record and feature.
+    """
     try:
       parsed = self._parse_fn(tf.constant(data if self._is_batched else data[0]))
     except data_errors() as error:
+      group = records_fn()
+      names = dict.fromkeys(record.filename for record in group)
       found = records.find_bad_record(
-        group[0].filename, self._spec, compression=self._compression
+        list(names), self._spec, compression=self._compression
       )
       if found is None:
         place = group[0].place
         raise errors.RecordError(f"{place}: it cannot be parsed: {error}") from error
       raise found from error
-    values = {path: _to_array(tensor) for path, tensor in parsed.items()}
-    self._check_images(values, group)
-    return values
+    return {path: _to_array(tensor) for path, tensor in parsed.items()}
 
   def _check_images(self, values: Values, group: list[Record]) -> None:
     for path, leaf in self._images.items():
@@ -155,6 +173,8 @@ class RecordParser:
 
 
 def _to_array(tensor: tf.Tensor) -> np.ndarray:
+  if tensor.dtype not in (tf.string, tf.bfloat16):
+    return np.asarray(tensor)  # Without a copy.
   array = tensor.numpy()
   if isinstance(array, np.ndarray):
     return array
@@ -221,6 +241,9 @@ class _RecordSource(Episodes):
 
 
 _UNREAD = "flags of the record"
+# Bytes of short records that are parsed in one call.
+_PARSED_BYTES = 2**18
+INDEX_OPTIONS = (None, "auto", "require")
 
 
 class RecordEpisodes(_RecordSource):
@@ -232,6 +255,7 @@ class RecordEpisodes(_RecordSource):
     spec: specs.TensorSpecStruct | None = None,
     compression: str | None = None,
     dropped: Dropped | None = None,
+    index: RecordIndex | None = None,
   ) -> None:
     """Finds the files.
 
@@ -240,6 +264,7 @@ class RecordEpisodes(_RecordSource):
       spec: flat specs of the records; None proposes some from a look at all of them.
       compression: of all files, if the suffixes don't tell.
       dropped: paths that are left out; flags of episodes among them are not looked at.
+      index: of the files; gives lengths and random access.
     Raises:
       SpecError: no file, or a spec that cannot be parsed, or no sequence among them.
     """
@@ -269,7 +294,104 @@ class RecordEpisodes(_RecordSource):
       for feature in _features_of(parsed)
       if feature.edge and not dropped.has(_shown(feature))
     ]
-    self._parser = RecordParser(parsed, False, compression)
+    self._parsed, self._index = parsed, index
+    self._parsers: dict[tuple[str, ...], RecordParser] = {}
+    if index is not None:
+      steps = index.num_steps(self._stored)
+      self.records = np.flatnonzero(steps)
+      self.lengths = steps[self.records]
+      self.splits = splits_of(index)
+
+  @functools.cached_property
+  def _parser(self) -> RecordParser:
+    """Parses one record; traced when it is first needed."""
+    return RecordParser(self._parsed, False, self._compression)
+
+  @property
+  def num_episodes(self) -> int | None:
+    """The number of episodes; None without an index."""
+    return None if self.lengths is None else len(self.lengths)
+
+  def place(self, episode: int) -> str:
+    """Returns where an episode is stored, for messages."""
+    assert self._index is not None
+    return self._index.place(int(self.records[episode]))
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads an episode by the index; see `Episodes.read`."""
+    del out
+    if self._index is None:
+      return super().read(episode, paths, start, stop)
+    (values,) = self.read_many([EpisodePart(episode, start, stop)], paths)
+    names = {path: self._stored[path].name for path in values}
+    if any(self._stored[path].is_optional for path in values):
+      data = self._index.read(int(self.records[episode]))
+      present = records.present_names(data)
+      values = {path: v for path, v in values.items() if names[path] in present}
+    return values
+
+  def read_many(
+    self, parts: Iterable[EpisodePart], paths: Collection[str] | None = None
+  ) -> Iterator[Values]:
+    """Reads episodes, some in one call of the parser; see `Episodes.read_many`.
+
+    Optional paths that a record lacks have zeros or empty strings.
+    """
+    assert self._index is not None and self.lengths is not None
+    key = tuple(self.spec if paths is None else paths)
+    if key not in self._parsers:
+      parsed = specs.TensorSpecStruct({path: self._parsed[path] for path in key})
+      parsed.update({flag.path: self._parsed[flag.path] for flag in self._flags})
+      self._parsers[key] = RecordParser(parsed, True, self._compression)
+    parser, index = self._parsers[key], self._index
+    for group in self._groups(list(parts)):
+      numbers = self.records[[part.episode for part in group]]
+      values = parser.values(
+        index.read_many(numbers), lambda numbers=numbers: index.records(numbers)
+      )
+      for row, part in enumerate(group):
+        length = int(self.lengths[part.episode])
+        own = {
+          path: array[row, :length] if self._parsed[path].is_sequence else array[row]
+          for path, array in values.items()
+        }
+        if self._flags:
+          self._check_whole(own, numbers[row])
+        yield {
+          path: own[path][part.start : part.stop]
+          if self._parsed[path].is_sequence
+          else own[path]
+          for path in key
+        }
+
+  def _check_whole(self, values: Values, number: int) -> None:
+    """Raises RecordError if an episode begins or ends within a record."""
+    assert self._index is not None
+    try:
+      _check_flags(self._flags, values, self._index.place(number))
+    except errors.ConversionError as error:
+      (record,) = self._index.records([number])
+      raise records.find_bad_record(record.filename, self._parsed) or error from None
+
+  def _groups(self, parts: list[EpisodePart]) -> Iterator[list[EpisodePart]]:
+    """Yields parts of several records that are small enough to be parsed at once."""
+    assert self._index is not None
+    group: list[EpisodePart] = []
+    for part in parts:
+      size = int(self._index.lengths[self.records[part.episode]])
+      if group and (len(group) + 1) * size > _PARSED_BYTES:
+        yield group
+        group = []
+      group.append(part)
+    if group:
+      yield group
 
   def _find_flags(self) -> specs.TensorSpecStruct:
     """Finds flags in the first record that no spec reads."""
@@ -313,6 +435,52 @@ class RecordEpisodes(_RecordSource):
         values.pop(path, None)
       yield Episode(values, record.place, self._files.done(file_index, record))
     self.notes += reading.left_out(empty)
+
+
+def check_index_option(where: str, option: Any) -> str | None:
+  """Returns the option; raises SpecError unless it is one of INDEX_OPTIONS."""
+  if option in INDEX_OPTIONS:
+    return option
+  raise errors.SpecError(
+    f"{where}: index: expected None, 'auto' or 'require', got {option!r}."
+    f"{errors.nearest(str(option), ['auto', 'require'])}"
+  )
+
+
+def find_index(
+  where: str, option: str | None, names: Sequence[str]
+) -> RecordIndex | None:
+  """Reads the index of files that are read by it.
+
+  Args:
+    where: the reader, for messages.
+    option: None: without an index. 'auto': by the index if every file has one and none
+      is compressed. 'require': a missing index is an error.
+    names: of the files.
+  Raises:
+    SpecError: no such option.
+    RecordError: an index is stale; or it is required and missing.
+  """
+  check_index_option(where, option)
+  is_indexed = all(
+    os.path.exists(index_path(name)) and not compression_type(name) for name in names
+  )
+  if option is None or (option == "auto" and not is_indexed):
+    return None
+  index = records.read_index(names)
+  index.require_random_access()
+  return index
+
+
+def splits_of(index: RecordIndex) -> dict[str, np.ndarray]:
+  """Returns the numbers of records by the split that their files are named after."""
+  splits: dict[str, list[np.ndarray]] = {}
+  for name, file, end in zip(
+    index.filenames, index.files, index.record_ends, strict=True
+  ):
+    if split := file_split(name):
+      splits.setdefault(split, []).append(np.arange(end - file.num_records, end))
+  return {split: np.concatenate(numbers) for split, numbers in splits.items()}
 
 
 def _as_episodes(spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
@@ -722,6 +890,7 @@ def open_records(
   first_key: str | None = None,
   last_key: str | None = None,
   episode_per_file: bool = False,
+  index: str | None = None,
 ) -> Episodes:
   """Opens TFRecord files; a record is an episode unless a key says how these end.
 
@@ -737,6 +906,8 @@ def open_records(
       records are steps, or sequences that are cut and joined.
     last_key: the same of the last step of an episode.
     episode_per_file: records are steps, and each file is an episode.
+    index: 'require' gives lengths and random access by the files' index
+      (`t2r_seq index`); 'auto' if every file has one; None reads in order.
   Raises:
     SpecError: no file, no such key, or a spec that cannot be parsed.
   """
@@ -759,9 +930,16 @@ def open_records(
     flat = specs.TensorSpecStruct(specs.flatten_spec_structure(spec))
     flat = dropped.filter(flat) if dropped else flat
   bounds = EpisodeBounds(episode_key, first_key, last_key, episode_per_file)
+  if bounds and index == "require":
+    raise errors.SpecError(
+      f"read: {path}: index: expected None where steps are joined to episodes, got "
+      "'require'. An index has the lengths of records. Convert them: t2r_seq convert."
+    )
   if bounds:
     return RecordSteps(path, bounds, flat, compression)
-  return RecordEpisodes(path, flat, compression, dropped)
+  _, names = records.get_data_format_and_filenames(path)
+  found = find_index(f"read: {path}", index, names)
+  return RecordEpisodes(path, flat, compression, dropped, found)
 
 
 class RecordEpisodesWriter(EpisodeWriter):
@@ -894,6 +1072,7 @@ def open_rlds(
   split: str | None = None,
   first_key: str | None = None,
   last_key: str | None = None,
+  index: str | None = None,
 ) -> Episodes:
   """Opens RLDS episodes with specs that do not name the features of RLDS.
 
@@ -902,5 +1081,12 @@ def open_rlds(
   if spec is not None:
     spec = records.rlds_specs(spec)
   return open_records(
-    path, dropped, spec, compression, split, first_key=first_key, last_key=last_key
+    path,
+    dropped,
+    spec,
+    compression,
+    split,
+    first_key=first_key,
+    last_key=last_key,
+    index=index,
   )

@@ -28,6 +28,7 @@ from t2r_seq.records import protos
 
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
+_COPIED_BYTES = 1 << 14
 # What is read of a file at a time, beside what a large record needs.
 _CHUNK_SIZE = 1 << 14
 # What a gap is searched in at a time.
@@ -134,6 +135,30 @@ def read_length(header: bytes) -> int | None:
     return None
   length, checksum = struct.unpack("<QI", header)
   return length if masked_crc32c(header[:8]) == checksum else None
+
+
+def read_data(descriptor: int, offset: int, length: int) -> bytes | None:
+  """Reads a record whose place is known; verifies its checksums.
+
+  Args:
+    descriptor: of the open file.
+    offset: where the frame starts.
+    length: bytes of the data.
+  Returns:
+    The data; None if another record or a damaged one is there.
+  """
+  if length > _COPIED_BYTES:
+    header = os.pread(descriptor, HEADER_SIZE, offset)
+    data = os.pread(descriptor, length, offset + HEADER_SIZE)
+    footer = os.pread(descriptor, FOOTER_SIZE, offset + HEADER_SIZE + length)
+  else:  # One call costs less than three, and a copy of few bytes nothing.
+    frame = os.pread(descriptor, length + FRAME_SIZE, offset)
+    header, data = frame[:HEADER_SIZE], frame[HEADER_SIZE:-FOOTER_SIZE]
+    footer = frame[HEADER_SIZE + length :]
+  is_good = read_length(header) == length and len(footer) == FOOTER_SIZE
+  if is_good and int.from_bytes(footer, "little") == masked_crc32c(data):
+    return data
+  return None
 
 
 class Frame(NamedTuple):

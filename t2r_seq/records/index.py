@@ -10,6 +10,7 @@ Every checksum is verified on the way: an index is a promise that the file was w
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import zlib
 from collections.abc import Callable, Sequence
@@ -347,12 +348,12 @@ class RecordIndex:
   def __len__(self) -> int:
     return self.num_records
 
-  @property
+  @functools.cached_property
   def lengths(self) -> np.ndarray:
     """Bytes of every serialized record, int64 [records]."""
     return _concatenate([index.lengths for index in self.files])
 
-  @property
+  @functools.cached_property
   def offsets(self) -> np.ndarray:
     """Where every record's frame starts in its file, int64 [records]."""
     return _concatenate([index.offsets for index in self.files])
@@ -360,7 +361,7 @@ class RecordIndex:
   def place(self, record: int) -> str:
     """Names file, record and byte of a record, for messages."""
     number, local = self._find(record)
-    offset = int(self.files[number].offsets[local])
+    offset = int(self.offsets[record])
     return framing.place(self.filenames[number], local, offset)
 
   def num_steps(self, spec_structure: specs.SpecStructure) -> np.ndarray:
@@ -417,38 +418,69 @@ class RecordIndex:
     if cut.n_step is not None:
       raise errors.SpecError(
         f"num_windows: {self.filenames[0]}: expected windows of steps, got "
-        f"{cut.n_step}. Their number depends on flags in the records: "
-        "IndexedRecordLoader(index, specs, ...).num_windows."
+        f"{cut.n_step}. Their number depends on flags in the records."
       )
     grid = windows.WindowGrid(windows.time_span(spec_structure), cut)
     return np.asarray(grid.num_windows(self.num_steps(spec_structure)), np.int64)
 
   def read(self, record: int) -> bytes:
-    """Reads one serialized record; its data's checksum is not verified.
+    """Reads one serialized record; see `read_many`."""
+    return self.read_many([record])[0]
+
+  def read_many(self, numbers: Sequence[int] | np.ndarray) -> list[bytes]:
+    """Reads serialized records in any order; verifies their checksums.
 
     Args:
-      record: its number, in range(num_records).
+      numbers: of the records, in range(num_records).
     Returns:
-      The serialized proto.
+      The serialized protos, in the order of the numbers.
     Raises:
       IndexError: there is no such record.
-      RecordError: the file is compressed, or has no such record any more.
+      RecordError: the file is compressed, damaged, or has changed.
     """
     self.require_random_access()
-    number, local = self._find(record)
-    index = self.files[number]
-    length = int(index.lengths[local])
-    with open(self.filenames[number], "rb") as file:
-      file.seek(int(index.offsets[local]))
-      header, data = file.read(framing.HEADER_SIZE), file.read(length)
-    is_whole = len(header) == framing.HEADER_SIZE and len(data) == length
-    if not is_whole or framing.read_length(header) != length:
-      raise errors.RecordError(
-        f"index: {self.place(record)}: expected a record of {length} bytes, got "
-        "another or none. The file has changed. Run: t2r_seq index "
-        f"{self.filenames[number]}"
-      )
-    return data
+    numbers = np.asarray(numbers, np.int64)
+    for number in numbers[(numbers < 0) | (numbers >= self.num_records)]:
+      self._find(int(number))  # Raises.
+    offsets, lengths = self.offsets[numbers].tolist(), self.lengths[numbers].tolist()
+    order = np.argsort(numbers, kind="stable")
+    files = np.searchsorted(self.record_ends, numbers[order], "right")
+    found = [b""] * len(numbers)
+    for places in np.split(order, np.flatnonzero(np.diff(files)) + 1):
+      if not len(places):
+        continue
+      number = int(np.searchsorted(self.record_ends, numbers[places[0]], "right"))
+      with open(self.filenames[number], "rb", buffering=0) as file:
+        descriptor = file.fileno()
+        for place in places.tolist():
+          data = framing.read_data(descriptor, offsets[place], lengths[place])
+          if data is None:
+            raise self._damage_error(int(numbers[place]))
+          found[place] = data
+    return found
+
+  def records(self, numbers: Sequence[int] | np.ndarray) -> list[framing.Record]:
+    """Reads records with their places; see `read_many`."""
+    found = []
+    for number, data in zip(numbers, self.read_many(numbers), strict=True):
+      file, local = self._find(int(number))
+      offset = int(self.offsets[number])
+      found.append(framing.Record(self.filenames[file], local, offset, data))
+    return found
+
+  def _damage_error(self, record: int) -> errors.RecordError:
+    """Builds the error for a record that is no longer as it was indexed."""
+    filename = self.filenames[self._find(record)[0]]
+    state = find_state(filename)
+    if state.state != FRESH:
+      return errors.RecordError(describe(state))
+    for frame in framing.read_frames(filename):
+      if frame.damage is not None:
+        return framing.damage_error(filename, frame)
+    return errors.RecordError(
+      f"index: {self.place(record)}: expected the record that was indexed, got "
+      f"another. Run: t2r_seq index {filename}"
+    )
 
   def require_random_access(self) -> None:
     """Raises RecordError where a file is compressed: it can only be read in order."""

@@ -50,9 +50,6 @@ def make(kind):
   if kind == "transitions":
     loaded = transitions.load_transitions(folder + "/transitions")
     return loaded.n_step(2, 0.9).dataset(2)
-  if kind.startswith("index, "):
-    order = kind.removeprefix("index, ")
-    return data.IndexedRecordLoader(in_records, window, 4, order).dataset()
   if kind == "mixture":
     source = data.DefaultRecordInputGenerator(in_records)
     return generator(data.MixtureInputGenerator({"a": source}, batch_size=4))
@@ -75,7 +72,7 @@ for kind in kinds:
 
 KINDS = [
   *("store, global", "store, quasi_random", "store, generator", "transitions"),
-  *("index, global", "index, quasi_random", "indexed", "streamed", "mixture"),
+  *("indexed", "streamed", "mixture"),
 ]
 
 

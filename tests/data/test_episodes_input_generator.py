@@ -69,6 +69,11 @@ def make_minari():
   return "m"
 
 
+def make_indexed():
+  records.write_index(converted("indexed.tfrecord")())
+  return "indexed.tfrecord"
+
+
 def make_steps():
   spec = {
     "episode": Spec((), tf.int64, "episode"),
@@ -94,6 +99,7 @@ FORMATS = {
   "Minari": (make_minari, {}, True),
   "MCAP": (make_mcap, {"layout": "layout.json"}, True),
   "TFRecord": (converted("out.tfrecord"), {}, False),
+  "TFRecord by an index": (make_indexed, {"index": "require"}, True),
   "TFRecord steps": (make_steps, {"episode_key": "episode"}, False),
 }
 IN_PLACE = [name for name, row in FORMATS.items() if row[2]]

@@ -132,15 +132,11 @@ def _streamed(folder, padding):
   )
 
 
-def _indexed(order):
-  def read(folder, padding):
-    records.write_records(str(folder / "a"), FLAT, _episodes())
-    records.write_index(str(folder / "a"), FLAT)
-    return data.IndexedRecordLoader(
-      str(folder / "a"), SPEC, BATCH_SIZE, order, padding=padding, drop_remainder=False
-    ).dataset()
-
-  return read
+def _indexed(folder, padding):
+  records.write_records(str(folder / "a"), FLAT, _episodes())
+  records.write_index(str(folder / "a"), FLAT)
+  options = {"batch_size": BATCH_SIZE, "padding": padding, "mode": "eval"}
+  return data.windows_of(str(folder / "a"), SPEC, format="tfrecord", **options)
 
 
 def _replayed(padding, **options):
@@ -170,8 +166,7 @@ WAYS = {
   "numpy": _numpy,
   "dataset": _dataset,
   "streamed": _streamed,
-  "index, global": _indexed("global"),
-  "index, quasi_random": _indexed("quasi_random"),
+  "index": _indexed,
   "replay": _sampled,
 }
 

@@ -107,11 +107,6 @@ def test_every_generator_decodes_as_it_is_told(sources, name):
 def test_loaders_decode_in_order_as_they_are_told(sources):
   options = {"order": "sequential", "decode_images": HOW, "padding": "drop"}
   check(data.StoreWindowLoader(sources / "store", WINDOW, 2, **options).dataset())
-  check(
-    data.IndexedRecordLoader(
-      str(sources / "a.tfrecord"), WINDOW, 2, **options
-    ).dataset()
-  )
 
 
 def test_examples_are_decoded_as_told(tmp_path):
@@ -157,6 +152,4 @@ def test_a_crop_of_no_column_is_refused(sources):
   with pytest.raises(errors.SpecError, match=r"\(24, 32, 3\).*got \(None, 16, 20"):
     data.StoreWindowLoader(sources / "store", whole, 2, decode_images=HOW).dataset()
   with pytest.raises(errors.SpecError, match="the size of its crop"):
-    data.IndexedRecordLoader(
-      str(sources / "a.tfrecord"), whole, 2, decode_images=HOW
-    ).dataset()
+    data.windows_of(str(sources / "a.tfrecord"), whole, image_decoding=HOW)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, records
+from t2r_seq import errors, records, specs
 from t2r_seq.data import DefaultRecordInputGenerator
 from t2r_seq.records.index_file import index_path
 
@@ -158,3 +160,159 @@ def test_failures_are_explained(kit, files):
     made.explain_failures(),
   ):
     list(dataset)
+
+
+EXAMPLE = {
+  "n": specs.ExtendedTensorSpec((), tf.int64, "n"),
+  "image": specs.ExtendedTensorSpec((4, 4, 3), tf.uint8, "img", data_format="png"),
+}
+
+
+@pytest.fixture(scope="module", name="examples")
+def fixture_examples(tmp_path_factory):
+  folder, names = tmp_path_factory.mktemp("examples"), []
+  for numbers in (range(20), (), range(20, 45), range(45, 47)):
+    names.append(str(folder / f"{len(names)}.tfrecord"))
+    rows = [{"n": n, "image": np.full((4, 4, 3), n, np.uint8)} for n in numbers]
+    records.write_records(names[-1], EXAMPLE, rows)
+  records.write_index(names)
+  return names
+
+
+def made_for(path, spec, **options):
+  made = DefaultRecordInputGenerator(path, index="require", seed=3, **options)
+  made.set_feature_specifications(spec)
+  made.set_label_specifications({})
+  return made
+
+
+def flatten(batches):
+  return list(itertools.chain.from_iterable(batches))
+
+
+def numbers_of(dataset):
+  found = []
+  for features, _ in dataset:
+    images = features["image"][:, 0, 0, 0]
+    np.testing.assert_array_equal(images, features["n"])
+    found.append(features["n"].numpy().tolist())
+  return found
+
+
+def test_examples_are_shuffled_over_all_files_resumed_and_sharded(examples):
+  made = made_for(examples, EXAMPLE, batch_size=5)
+  assert flatten(numbers_of(made.create_dataset("eval"))) == [*range(47)]
+  assert made.count_examples() == 47
+  whole = numbers_of(made.create_dataset("train").take(18))
+  epochs = [flatten(whole[:9]), flatten(whole[9:])]
+  for epoch in epochs:
+    assert len({*epoch}) == 45 and epoch != sorted(epoch)
+  assert epochs[0] != epochs[1]
+  for start in (3, 9, 17):
+    rest = made.create_dataset("train", start_step=start).take(18 - start)
+    assert numbers_of(rest) == whole[start:]
+  assert made.reads_shards
+  shards = []
+  for pipeline in range(2):
+    context = tf.distribute.InputContext(2, pipeline, 2)
+    dataset = made.create_dataset("train", batch_size=4, input_context=context)
+    shards += flatten(numbers_of(dataset.take(11)))
+  assert len(shards) == len({*shards}) == 44
+
+
+def test_examples_with_sequences(tmp_path):
+  spec = {
+    "n": specs.ExtendedTensorSpec((), tf.int64, "n"),
+    "s": specs.ExtendedTensorSpec((), tf.float32, "s", is_sequence=True),
+  }
+  rows = [{"n": n, "s": np.full(1 + n % 3, n, np.float32)} for n in range(9)]
+  path = str(tmp_path / "a.tfrecord")
+  records.write_records(path, spec, rows)
+  records.write_index(path)
+  for features, _ in made_for(path, spec, batch_size=3).create_dataset("eval"):
+    assert features["s"].shape == (3, 3)
+    np.testing.assert_array_equal(features["s"][:, 0], features["n"])
+
+
+X = specs.ExtendedTensorSpec((2,), tf.float32, "x", is_sequence=True)
+NOW = {"x": specs.ExtendedTensorSpec((2,), tf.float32, "x", time_offsets=0)}
+
+
+def write(path, lengths, spec=None):
+  episodes = [{"x": np.ones([n, 2], np.float32)} for n in lengths]
+  records.write_records(str(path), spec or {"x": X}, episodes)
+  return str(path)
+
+
+def test_the_count_leaves_out_episodes_without_steps(tmp_path):
+  name = write(tmp_path / "a", [2, 0, 3])
+  records.write_index(name)
+  made = made_for(name, NOW, batch_size=1, episodes=[1, 2])
+  assert len([*made.create_dataset("eval")]) == made.count_examples() == 3
+
+
+def test_optional_features_that_the_first_record_lacks(tmp_path):
+  more = specs.ExtendedTensorSpec((), tf.float32, "more", is_optional=True)
+  stored = specs.ExtendedTensorSpec.from_spec(more, is_sequence=True)
+  name = write(tmp_path / "a", [2, 3], {"x": X, "more": stored})
+  records.write_index(name)
+  more = specs.ExtendedTensorSpec.from_spec(more, time_offsets=0)
+  made = made_for(name, {**NOW, "more": more}, batch_size=1)
+  assert [*made.create_dataset("eval").element_spec[0]] == ["x"]
+
+
+REFUSED = {
+  "a compressed file": ("a.tfrecord.gz", [3], r"a\.tfrecord\.gz: expected a file with"),
+  "no record": ("a.tfrecord", [], r"expected records, got none in 1 file"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_files_that_cannot_be_read_by_an_index(name, tmp_path):
+  file, lengths, message = REFUSED[name]
+  path = write(tmp_path / file, lengths)
+  records.write_index(path)
+  with pytest.raises(errors.RecordError, match=message):
+    made_for(path, NOW, batch_size=2).create_dataset("eval")
+
+
+@pytest.mark.parametrize("spec", [NOW, {"n": EXAMPLE["n"]}])
+def test_damage_after_indexing_is_found_by_the_checksum(spec, tmp_path, examples):
+  path = tmp_path / "a.tfrecord"
+  if spec is NOW:
+    write(path, [5, 6])
+  else:
+    shutil.copy(examples[0], path)
+  records.write_index(str(path))
+  content, stat = bytearray(path.read_bytes()), os.stat(path)
+  content[60] ^= 4
+  path.write_bytes(content)
+  os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+  made = made_for(str(path), spec, batch_size=2)
+  with (
+    pytest.raises(errors.RecordError, match=r"record 0 of .*flipped bits in its"),
+    made.explain_failures(),
+  ):
+    list(made.create_dataset("train").take(30))
+
+
+def test_no_flipped_byte_is_read(tmp_path):
+  path = tmp_path / "a.tfrecord"
+  write(path, [2, 1])
+  records.write_index(str(path))
+  index = records.read_index(str(path))
+  content = path.read_bytes()
+  assert len(index.read_many([1, 0])) == 2
+  for place in range(len(content)):
+    damaged = bytearray(content)
+    damaged[place] ^= 1 << place % 8
+    path.write_bytes(damaged)
+    with pytest.raises(errors.RecordError, match=r"a\.tfrecord"):
+      index.read_many([1, 0])
+
+
+def test_a_thousand_files(tmp_path):
+  names = [write(tmp_path / f"{number}.tfrecord", [2]) for number in range(1000)]
+  records.write_index(names)
+  dataset = made_for(names, NOW, batch_size=8).create_dataset("train")
+  assert len(next(iter(dataset))[0]["x"]) == 8

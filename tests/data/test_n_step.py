@@ -526,11 +526,16 @@ def test_an_index_alone_does_not_count_transitions(tmp_path):
   records.write_records(f"{tmp_path}/r", flat_spec(TRANSITIONS), columns)
   records.write_index(f"{tmp_path}/r")
   index, spec = records.read_index(f"{tmp_path}/r"), spec_of("obs", "rew", TRANSITIONS)
-  want = r"num_windows: .*/r: expected windows of steps, got 3-step .*IndexedRecordLoad"
+  want = r"num_windows: .*/r: expected windows of steps, got 3-step .*flags in the rec"
   with pytest.raises(errors.SpecError, match=want):
     index.num_windows(spec, n_step=(3, GAMMA))
-  loader = data.IndexedRecordLoader(index, spec, 1, n_step=(3, GAMMA))
-  assert loader.num_windows == sum(len(list(join(e, 3))) for e in make_episodes(0))
+  made = data.DefaultRecordInputGenerator(
+    f"{tmp_path}/r", index="require", n_step=(3, GAMMA)
+  )
+  made.set_feature_specifications(spec)
+  made.set_label_specifications({})
+  want = sum(len(list(join(e, 3))) for e in make_episodes(0))
+  assert made.count_examples() == want
 
 
 def test_a_copy_for_lerobot_is_not_joined_again(tmp_path):
