@@ -19,7 +19,7 @@ from t2r_seq.data.episode_pools import (
   element_spec,
   readable,
 )
-from t2r_seq.data.input_generator import DatasetInputGenerator
+from t2r_seq.data.input_generator import BatchRequest, DatasetInputGenerator
 from t2r_seq.data.loaders import raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport, streamed_windows
@@ -143,13 +143,14 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     return open_episodes(self._dataset, known.name, **options)
 
   @tf.autograph.experimental.do_not_convert
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    if self._is_portable:
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    mode = request.mode
+    if request.is_portable:
       raise errors.SpecError(
         f"{self._where}: the tf.data service: expected data that other processes can "
         "read, got one that Python reads. Convert it to a store first: t2r_seq convert."
       )
-    plan, start = self._numbered_plan(mode, batch_size)
+    plan, start = self._numbered_plan(request)
     with tf.init_scope():
       episodes = self._open(mode)
       if episodes.lengths is None:

@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments, joint
-from t2r_seq.data.input_generator import AbstractInputGenerator
+from t2r_seq.data.input_generator import AbstractInputGenerator, BatchRequest
 from t2r_seq.data.plan import Plan
+from t2r_seq.data.streams import StreamReport, streamed_windows
 from t2r_seq.windows.cut import mask_paths, too_short_error
 
 GeneratorFn = Callable[[], Iterable[Any]]
@@ -214,8 +215,9 @@ class GeneratorInputGenerator(AbstractInputGenerator):
         function itself, not what it returns: it is called for each pass.
       batch_size: examples in a batch, over all replicas together.
       yields_episodes: whether the elements are flat episodes.
-      shuffle_buffer_size: examples or windows to shuffle among in mode 'train'; None
-        keeps the order.
+      shuffle_buffer_size: examples to shuffle among in mode 'train'; None or 0 keeps
+        the order. Windows of episodes are shuffled in episode buffers instead, as large
+        as 1 GiB allows.
       **options: of the base class: seed, drop_remainder, sequence_length, n_step, ...
     Raises:
       SpecError: generator_fn is no function, a size is too small, or a flag is none.
@@ -260,27 +262,24 @@ class GeneratorInputGenerator(AbstractInputGenerator):
 
   # Nothing in here needs AutoGraph, which takes seconds to read through it.
   @tf.autograph.experimental.do_not_convert
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-    is_train = mode == specs.ModeKeys.TRAIN
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    joined = joint.join(self._feature_spec, self._label_spec_for(request.mode))
+    shuffle_buffer_size = self._shuffle_buffer_size if request.is_train else None
     plan = dataclasses.replace(
       self._plan,
-      batch_size=batch_size,
-      seed=self._shuffle_seed(self._plan.seed),
-      num_epochs=None if is_train else 1,
+      batch_size=request.batch_size,
+      order="quasi_random" if shuffle_buffer_size else "sequential",
+      seed=request.shuffle_seed(self._plan.seed),
+      num_epochs=None if request.is_train else 1,
     )
-    shuffle_buffer_size = self._shuffle_buffer_size if is_train else None
     if self._yields_episodes:
-      dataset = self._window_dataset(
-        joined, self._cut_in(mode), shuffle_buffer_size, plan
-      )
-    else:
-      dataset = self._dataset(joined, self._cut.sequence_length)
-      if shuffle_buffer_size:
-        dataset = dataset.shuffle(shuffle_buffer_size, plan.seed)
+      return self._windows(joined, self._cut_in(request.mode), plan)
+    dataset = self._dataset(joined, self._cut.sequence_length)
+    if shuffle_buffer_size:
+      dataset = dataset.shuffle(shuffle_buffer_size, plan.seed)
     dataset = dataset.repeat(plan.num_epochs)
     # Pads sequences of different lengths with zeros; nothing else varies in shape.
-    return dataset.padded_batch(batch_size, drop_remainder=plan.drops)
+    return dataset.padded_batch(plan.batch_size, drop_remainder=plan.drops)
 
   def _dataset(
     self,
@@ -298,26 +297,15 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       lambda *leaves: specs.TensorSpecStruct(zip(source.paths, leaves, strict=True))
     )
 
-  def _window_dataset(
-    self,
-    joined: specs.TensorSpecStruct,
-    cut: windows.Cut,
-    shuffle_buffer_size: int | None,
-    plan: Plan,
+  def _windows(
+    self, joined: specs.TensorSpecStruct, cut: windows.Cut, plan: Plan
   ) -> tf.data.Dataset:
-    self._report = windows.WindowReport()
+    self._report, self._reads_ahead = StreamReport(), True
     grid = windows.WindowGrid(windows.time_span(joined), cut)
-    flat = windows.flat_specs(joined, cut.n_step)
     # A terminal transition may be the only row of its episode.
     min_steps = grid.min_steps if cut.n_step is None else 1
-    return windows.windows(
-      self._dataset(flat, None, min_steps),
-      joined,
-      cut,
-      shuffle_buffer_size=shuffle_buffer_size,
-      seed=plan.seed,
-      report=self._report,
-    )
+    episodes = self._dataset(windows.flat_specs(joined, cut.n_step), None, min_steps)
+    return streamed_windows(episodes, joined, plan=plan, cut=cut, report=self._report)
 
 
 @gin.configurable
@@ -341,9 +329,9 @@ class DefaultRandomInputGenerator(AbstractInputGenerator):
     self._sequence_length = sequence_length
     self._seed = seed
 
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-    paths, start = list(joined), self._start_step
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    joined = joint.join(self._feature_spec, self._label_spec_for(request.mode))
+    paths, start, batch_size = list(joined), request.start_step, request.batch_size
 
     def make_batch(index: int) -> list[np.ndarray]:
       seed = int(np.random.SeedSequence([self._seed, index]).generate_state(1)[0])
@@ -387,9 +375,9 @@ class DefaultConstantInputGenerator(AbstractInputGenerator):
     self._constant_value = constant_value
     self._sequence_length = sequence_length
 
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    joined = joint.join(self._feature_spec, self._label_spec_for(request.mode))
     batch = specs.make_constant_numpy(
-      joined, self._constant_value, batch_size, self._sequence_length
+      joined, self._constant_value, request.batch_size, self._sequence_length
     )
     return tf.data.Dataset.from_tensors(batch).repeat()

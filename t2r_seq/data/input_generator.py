@@ -40,6 +40,43 @@ _MASK_SUFFIX = "_mask"
 SAMPLE_KEY, SAMPLE_WEIGHT = "sample/key", "sample/weight"
 
 
+@dataclasses.dataclass(frozen=True)
+class BatchRequest:
+  """Which batches `create_dataset` needs; see its arguments.
+
+  Attributes:
+    mode: one of `specs.ModeKeys`.
+    batch_size: examples in a batch, over all replicas together.
+    start_step: the step that a resumed run continues at.
+    seed: of a generator that was given none.
+    input_context: the worker of a strategy; None for all data.
+    is_portable: whether other processes run the pipeline.
+  """
+
+  mode: str
+  batch_size: int
+  start_step: int = 0
+  seed: int | None = None
+  input_context: tf.distribute.InputContext | None = None
+  is_portable: bool = False
+
+  @property
+  def is_train(self) -> bool:
+    """Whether batches are shuffled and repeated."""
+    return self.mode == specs.ModeKeys.TRAIN
+
+  def shuffle_seed(self, seed: int | None) -> int | None:
+    """Returns the seed of a dataset's order: another one after a resume.
+
+    Args:
+      seed: of the generator; None for that of the request.
+    """
+    seed = self.seed if seed is None else seed
+    if seed is None or not self.start_step:
+      return seed
+    return int(np.random.SeedSequence([seed, self.start_step]).generate_state(1)[0])
+
+
 class InputReport(Protocol):
   """Counts of what a dataset read; printed, it is a line for the log."""
 
@@ -114,11 +151,7 @@ class AbstractInputGenerator(abc.ABC):
     self._episodes: Episodes | None = None
     self._split: str | None = None
     self._data_service = DataService()
-    self._is_portable = False
     self._reads_ahead = False  # Whether batches are made before they are asked for.
-    # Input that is shuffled or made up mixes this into its seed.
-    self._start_step = 0
-    self._params_seed: int | None = None
 
   @property
   def batch_size(self) -> int:
@@ -409,19 +442,19 @@ class AbstractInputGenerator(abc.ABC):
     if batch_size is None:
       batch_size = self._batch_size
     batch_size = arguments.check_batch_size(where, batch_size)
-    self._start_step = errors.check_count(where, "start_step", start_step, minimum=0)
-    self._params_seed = arguments.check_seed(where, seed)
-    self._input_context = input_context
+    start_step = errors.check_count(where, "start_step", start_step, minimum=0)
+    seed = arguments.check_seed(where, seed)
     if input_context is not None and input_context.num_input_pipelines > 1:
       self._check_shards(input_context)
     is_sent = mode == specs.ModeKeys.TRAIN and self._data_service.address is not None
     is_sent &= is_portable is None
     if is_portable is not None:
       is_portable = arguments.check_flag(where, "is_portable", is_portable)
-    self._is_portable = bool(is_sent or is_portable)
     is_flat = arguments.check_flag(where, "is_flat", is_flat)
-    batches = self._create_batches(mode, batch_size)
-    dataset = self._finish_all(batches, mode, batch_size, is_flat)
+    request = BatchRequest(
+      mode, batch_size, start_step, seed, input_context, bool(is_sent or is_portable)
+    )
+    dataset = self._finish_all(self._create_batches(request), request, is_flat)
     dataset = dataset.with_options(dataset_options())
     if is_sent:
       dataset = self._data_service.distribute(dataset, where)
@@ -469,23 +502,15 @@ class AbstractInputGenerator(abc.ABC):
     return dataclasses.replace(self._cut, n_step=n_step)
 
   @abc.abstractmethod
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
     """Creates a dataset of batches before preprocessing.
 
     Args:
-      mode: one of `specs.ModeKeys`.
-      batch_size: examples in a batch.
+      request: which batches.
     Returns:
       Dataset of flat structs, features and labels joined (`joint.join`), or of pairs of
       the two, that fit the specs; without labels in mode 'infer'.
     """
-
-  def _shuffle_seed(self, seed: int | None) -> int | None:
-    """Returns the seed of this dataset's order: another one after a resume."""
-    seed = self._params_seed if seed is None else seed
-    if seed is None or not self._start_step:
-      return seed
-    return int(np.random.SeedSequence([seed, self._start_step]).generate_state(1)[0])
 
   def _label_spec_for(self, mode: str) -> specs.TensorSpecStruct:
     if mode == specs.ModeKeys.INFER or self._label_spec is None:
@@ -509,10 +534,10 @@ class AbstractInputGenerator(abc.ABC):
     return features, self._validate(labels, label_spec, self._out_label_spec)
 
   def _finish_all(
-    self, batches: tf.data.Dataset, mode: str, batch_size: int, is_flat: bool
+    self, batches: tf.data.Dataset, request: BatchRequest, is_flat: bool
   ) -> tf.data.Dataset:
     """Splits joined batches, and maps casts, masks and preprocess_fn over them."""
-    has_labels = mode != specs.ModeKeys.INFER
+    has_labels = request.mode != specs.ModeKeys.INFER
     if isinstance(batches.element_spec, tuple):
       batches = batches.map(tf.autograph.experimental.do_not_convert(joint.join))
 
@@ -524,10 +549,10 @@ class AbstractInputGenerator(abc.ABC):
 
     if self._preprocess_fn is None:
       return batches.map(finish)  # Tensors that nothing changes pass through.
-    if mode != specs.ModeKeys.TRAIN:
+    if not request.is_train:
       return batches.map(finish, tf.data.AUTOTUNE)
-    start, place, num_places = self._start_step, 0, 1
-    if (context := self._input_context) is not None:
+    batch_size, start, place, num_places = request.batch_size, request.start_step, 0, 1
+    if (context := request.input_context) is not None:
       batch_size = context.get_per_replica_batch_size(batch_size)
       place, num_places = context.input_pipeline_id, context.num_input_pipelines
       start *= context.num_replicas_in_sync // num_places
@@ -622,25 +647,25 @@ class DatasetInputGenerator(AbstractInputGenerator):
       stages.insert(0, decoding.to_stage())
     return stages
 
-  def _numbered_plan(self, mode: str, batch_size: int) -> tuple[Plan, int]:
+  def _numbered_plan(self, request: BatchRequest) -> tuple[Plan, int]:
     """Returns the plan of batches that have numbers, and the number of the first.
 
     A resumed run goes on in the order of the one that it resumes; but not at a service,
     which has no position.
     """
-    is_train = mode == specs.ModeKeys.TRAIN
-    seed = self._params_seed if self._plan.seed is None else self._plan.seed
+    is_train = request.is_train
+    seed = request.seed if self._plan.seed is None else self._plan.seed
     plan = dataclasses.replace(
       self._plan,
-      batch_size=batch_size,
+      batch_size=request.batch_size,
       order=self._plan.order if is_train else "sequential",
-      seed=self._shuffle_seed(seed) if self._is_portable else seed,
+      seed=request.shuffle_seed(seed) if request.is_portable else seed,
       num_epochs=None if is_train else 1,
     )
-    start = self._start_step if is_train else 0
-    if self._input_context is None:
+    start = request.start_step if is_train else 0
+    if request.input_context is None:
       return plan, start
-    return plan.of_worker(self._input_context, batch_size, start)
+    return plan.of_worker(request.input_context, request.batch_size, start)
 
   def _named_specs(self, stored: Mapping[str, Any], mode: str) -> Any:
     """Returns the joined specs, each named after what it reads of what is stored."""

@@ -23,7 +23,12 @@ from absl import logging
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments, input_generator, joint
-from t2r_seq.data.input_generator import AbstractInputGenerator, InputReport, Stages
+from t2r_seq.data.input_generator import (
+  AbstractInputGenerator,
+  BatchRequest,
+  InputReport,
+  Stages,
+)
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records import files as patterns_lib
@@ -551,46 +556,45 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return joined[first]
 
   @tf.autograph.experimental.do_not_convert
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    self._set_specifications(mode)
-    _ = self.n_step  # Of all alike.
-    self.source_preprocessing(mode)
-    report = None if self._is_portable else MixtureReport(self._sources)
-    if mode == specs.ModeKeys.TRAIN:
-      dataset = self._mixed(batch_size, report)
-    else:
-      dataset = self._one_after_another(mode, batch_size, report)
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    self._set_specifications(request.mode)
+    _ = self.n_step  # Raises unless all sources join transitions alike.
+    self.source_preprocessing(request.mode)
+    report = None if request.is_portable else MixtureReport(self._sources)
+    make = self._mixed if request.is_train else self._one_after_another
+    dataset = make(request, report)
     self._report = report
     return dataset
 
-  def _mixed(self, batch_size: int, report: MixtureReport | None) -> tf.data.Dataset:
+  def _mixed(
+    self, request: BatchRequest, report: MixtureReport | None
+  ) -> tf.data.Dataset:
+    batch_size, start_step = request.batch_size, request.start_step
     counts = make_schedule(self._resolved_weights(), batch_size, self._seed)
-    periods, rest = divmod(self._start_step, len(counts))
+    periods, rest = divmod(start_step, len(counts))
     given = periods * counts.sum(axis=0) + counts[:rest].sum(axis=0)
     counts = np.roll(counts, -rest, axis=0)
     sizes = counts.max(axis=0)
     # At a source that can resume exactly, the last batch may be used in part.
-    datasets = self._source_datasets(
-      specs.ModeKeys.TRAIN, sizes.tolist(), (given // sizes).tolist()
-    )
+    datasets = self._source_datasets(request, sizes.tolist(), (given // sizes).tolist())
     parts = [
       _cut(dataset, counts[:, i], int(given[i] % sizes[i]))
       for i, dataset in enumerate(datasets)
     ]
-    return _put_together(parts, batch_size, self._seed, self._start_step, report)
+    return _put_together(parts, batch_size, self._seed, start_step, report)
 
   def _one_after_another(
-    self, mode: str, batch_size: int, report: MixtureReport | None
+    self, request: BatchRequest, report: MixtureReport | None
   ) -> tf.data.Dataset:
     num_sources = len(self._sources)
     datasets = self._source_datasets(
-      mode, [batch_size] * num_sources, [0] * num_sources
+      request, [request.batch_size] * num_sources, [0] * num_sources
     )
     for name, dataset in zip(self._sources, datasets, strict=True):
       if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise errors.SpecError(
-          f"{self._where}: {name}: expected a source that ends in mode '{mode}', got "
-          "one that does not. Evaluate it on its own."
+          f"{self._where}: {name}: expected a source that ends in mode "
+          f"'{request.mode}', got one that does not. Evaluate it on its own."
         )
 
     def counted(batch: Any, source: int) -> Any:
@@ -608,7 +612,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     )
 
   def _source_datasets(
-    self, mode: str, batch_sizes: Sequence[int], start_steps: Sequence[int]
+    self, request: BatchRequest, batch_sizes: Sequence[int], start_steps: Sequence[int]
   ) -> list[tf.data.Dataset]:
     """Creates the sources' datasets, of batches with the same paths, joined."""
     seeds = np.random.SeedSequence(self._seed).generate_state(len(self._sources))
@@ -617,11 +621,11 @@ class MixtureInputGenerator(AbstractInputGenerator):
       self._sources.items(), batch_sizes, start_steps, seeds.tolist(), strict=True
     ):
       datasets[name] = source.create_dataset(
-        mode,
+        request.mode,
         batch_size=batch_size,
         start_step=start,
         seed=seed,
-        is_portable=self._is_portable,
+        is_portable=request.is_portable,
         is_flat=True,
       )
     self._raise(
@@ -631,7 +635,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       for name, source in self._sources.items()
       if source.device_fn is not None
     )
-    wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
+    wanted = joint.join(self._feature_spec, self._label_spec_for(request.mode))
     given = {
       name: specs.map_leaves(
         lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), dataset.element_spec

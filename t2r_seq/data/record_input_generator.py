@@ -20,7 +20,11 @@ from absl import logging
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import arguments, joint, record_files, skipping
 from t2r_seq.data.episode_pools import EpisodePools
-from t2r_seq.data.input_generator import AbstractInputGenerator, DatasetInputGenerator
+from t2r_seq.data.input_generator import (
+  AbstractInputGenerator,
+  BatchRequest,
+  DatasetInputGenerator,
+)
 from t2r_seq.data.loaders import WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport
@@ -186,7 +190,8 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     return "quasi_random" if self._shuffle_buffer_size > 0 else "sequential"
 
   @tf.autograph.experimental.do_not_convert
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    mode, batch_size = request.mode, request.batch_size
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     is_windowed = windows.is_windowed(joined)
     cut = self._cut_in(mode)
@@ -194,22 +199,22 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       arguments.check_no_windows(self._where(), cut)
     self._parsed_spec = windows.flat_specs(joined, cut.n_step)
     self._files = files = self._find_files(self._parsed_spec)
-    is_train = mode == specs.ModeKeys.TRAIN
+    is_train = request.is_train
     shuffle = is_train and self._shuffle_buffer_size > 0
     plan = dataclasses.replace(
       self._plan,
       batch_size=batch_size,
       order="quasi_random" if shuffle else "sequential",
-      seed=self._seeds()[2],
+      seed=request.shuffle_seed(self._plan.seed),
       num_epochs=None if is_train else 1,
     )
     num_needed = 1  # Repeated data fills a batch.
     if plan.drops and not is_train:
       num_needed = batch_size
     with tf.init_scope():
-      index = None if self._is_portable else self._find_index(files)
+      index = None if request.is_portable else self._find_index(files)
       if index is not None:
-        plan, start = self._numbered_plan(mode, batch_size)
+        plan, start = self._numbered_plan(request)
         order = "quasi_random" if shuffle else "sequential"
         plan = dataclasses.replace(plan, order=order, where=self._where())
         return self._indexed(index, joined, cut, plan, start)
@@ -239,11 +244,14 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       ):
         self._check_not_empty(joined, cut, num_needed)
     report = None
-    if is_windowed and not self._is_portable:
+    if is_windowed and not request.is_portable:
       report = StreamReport() if shuffle else windows.WindowReport()
     self._report = self._reading.report(report)
     self._reads_ahead = is_windowed
-    return self._batches(joined, cut, plan, report)
+    batches = self._batches(joined, cut, plan, report)
+    if is_windowed or not is_train or request.is_portable:
+      return batches  # A service divides all sources among its workers.
+    return record_files.never_ending(batches)
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
     return record_files.find_files(self._file_patterns, flat_specs)
@@ -352,29 +360,21 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
         num_parallel_calls=self._num_parallel_calls,
         report=report,
       )
-    file_seed, example_seed, _ = self._seeds()
+    file_seed, example_seed = plan.seed, plan.seed
+    if plan.seed is not None:
+      file_seed, example_seed = np.random.SeedSequence(plan.seed).generate_state(2)
     serialized = self._reading.read(
       self._files, cycle_length, shuffle, file_seed, check=False
     )
     if shuffle:
       serialized = serialized.shuffle(self._shuffle_buffer_size, example_seed)
-    batches = self._reading.parse_batches(
+    return self._reading.parse_batches(
       serialized.repeat(plan.num_epochs),
       self._parsed_spec,
       plan.batch_size,
       plan.drops,
       self._num_parallel_calls,
     )
-    # Services divide all sources among workers.
-    is_endless = plan.num_epochs is None and not self._is_portable
-    return record_files.never_ending(batches) if is_endless else batches
-
-  def _seeds(self) -> list[int | None]:
-    """Returns one seed for each shuffle: files, records, windows."""
-    seed = self._shuffle_seed(self._plan.seed)
-    if seed is None:
-      return [None] * 3
-    return np.random.SeedSequence(seed).generate_state(3).tolist()
 
   def _check_not_empty(
     self, joined: specs.TensorSpecStruct, cut: windows.Cut, num_needed: int
@@ -581,7 +581,7 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
     if found:
       raise errors.mismatch_error(type(self).__name__, found)
 
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
     raise errors.SpecError(
       f"{type(self).__name__}: expected to be asked for one of its evaluations, "
       f"{errors.listing(self._evals)}, got a call for all at once. Use "

@@ -15,7 +15,7 @@ import tensorflow as tf
 from t2r_seq import errors, randomness, records, specs, windows
 from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.following import Follow
-from t2r_seq.data.input_generator import DatasetInputGenerator
+from t2r_seq.data.input_generator import BatchRequest, DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
@@ -375,17 +375,18 @@ class StoreInputGenerator(DatasetInputGenerator):
       return self._train_order(store, joined)
 
   @tf.autograph.experimental.do_not_convert
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    is_train = mode == specs.ModeKeys.TRAIN
-    plan, start = self._numbered_plan(mode, batch_size)
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    mode, is_train = request.mode, request.is_train
+    plan, start = self._numbered_plan(request)
     if is_train and self._follow is not None:
-      return self._followed(self._follow, plan, start)
+      return self._followed(self._follow, plan, start, request.is_portable)
     # A dataset may be created while a graph is built; the store is opened outside.
     with tf.init_scope():
       store = EpisodeStore(self._store_path)
       joined = self._named_specs(store.spec, mode)
       if plan.order is None:
-        plan = dataclasses.replace(plan, order=self._train_order(store, joined))
+        order = self._train_order(store, joined, request.is_portable)
+        plan = dataclasses.replace(plan, order=order)
       loader = StoreWindowLoader(
         store,
         joined,
@@ -399,7 +400,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     self._failures = loader.failures
     self._report, self._reads_ahead = loader.report(), True
     self._device_fn = self._stack_and_finish if loader.is_flat else None
-    if self._is_portable:
+    if request.is_portable:
       return loader.portable_dataset()
     return loader.dataset(start)
 
@@ -409,13 +410,15 @@ class StoreInputGenerator(DatasetInputGenerator):
     with following.explained(), raised_as_read(lambda: self._failures):
       yield
 
-  def _followed(self, follow: Follow, plan: Plan, start_batch: int) -> tf.data.Dataset:
+  def _followed(
+    self, follow: Follow, plan: Plan, start_batch: int, is_portable: bool
+  ) -> tf.data.Dataset:
     """Creates the dataset of a store that grows."""
     others = {
       "num_shards": self._plan.num_shards > 1,
       "order": self._plan.order is not None,
       "stack_on_device": self._stack_on_device,
-      "a data service": self._is_portable,
+      "a data service": is_portable,
       "episodes": self._episodes is not None,
       "split": self._split is not None,
     }
@@ -463,8 +466,13 @@ class StoreInputGenerator(DatasetInputGenerator):
     features, labels = joint.split(stacked)
     return super()._finish(features, labels, has_labels=True)
 
-  def _train_order(self, store: EpisodeStore, joined: specs.TensorSpecStruct) -> str:
-    if self._is_portable:
+  def _train_order(
+    self,
+    store: EpisodeStore,
+    joined: specs.TensorSpecStruct,
+    is_portable: bool = False,
+  ) -> str:
+    if is_portable:
       return "quasi_random"
     stored = store.spec
     read = [stored[spec.name] for spec in joined.values() if spec.name in stored]

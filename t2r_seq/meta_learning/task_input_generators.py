@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, randomness, records, replay, specs, store, windows
 from t2r_seq.data import joint
+from t2r_seq.data.input_generator import BatchRequest
 from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
 from t2r_seq.data.stores import DecodedColumns
@@ -71,8 +72,8 @@ class _TaskInputGenerator(data.AbstractInputGenerator):
       specs.flatten_spec_structure(self._base.get_in_label_specification(mode)),
     )
 
-  def _drawing_seed(self) -> int:
-    seed = self._shuffle_seed(self._seed)
+  def _drawing_seed(self, request: BatchRequest) -> int:
+    seed = request.shuffle_seed(self._seed)
     return draw_seed() if seed is None else seed
 
 
@@ -111,7 +112,8 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
     self._split = split
     self._shuffle_buffer_size = shuffle_buffer_size
 
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    mode, batch_size = request.mode, request.batch_size
     features, labels = self._sample_specs(mode)
     parse = records.create_parse_tf_example_fn(features, labels)
     is_train = mode == ModeKeys.TRAIN
@@ -126,7 +128,7 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
       num_val_samples_per_task=self._counts[1],
       shuffle_buffer_size=self._shuffle_buffer_size,
       mode=mode,
-      seed=self._drawing_seed() if is_train else 0,
+      seed=self._drawing_seed(request) if request.is_train else 0,
     )
     if not is_train:
       samples = samples.take(len(filenames))  # Each task once.
@@ -339,8 +341,8 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     return {"batch_size": self._batch_size, "seed": self._seed, "samples": samples}
 
   @tf.autograph.experimental.do_not_convert
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    is_train = mode == ModeKeys.TRAIN
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    mode, batch_size, is_train = request.mode, request.batch_size, request.is_train
     with tf.init_scope():
       opened = store.EpisodeStore(self._store_path)
       features, labels = self._sample_specs(mode)
@@ -349,7 +351,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       cut = windows.Cut(sequence_length=self._sequence_length, padding=self.padding)
       read = store.StoreWindows(columns, joined, cut)
       tasks = self._tasks(opened, read.counts)
-    seed = self._params_seed if self._seed is None else self._seed
+    seed = request.seed if self._seed is None else self._seed
     order: Any = _TaskOrder(
       tasks,
       self._kind_numbers(),
@@ -370,7 +372,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       order,
       read.window_bytes * order.batch_size,
       None if is_train else 1,
-      self._start_step if is_train else 0,
+      request.start_step if is_train else 0,
       read.held,
     )
     return batches.map(self._of_tasks)
@@ -501,7 +503,8 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
 
     return check_all if checks else None
 
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    mode, batch_size = request.mode, request.batch_size
     features, labels = self._sample_specs(mode)
     sampled = []
     for task in self._tasks:
@@ -509,7 +512,7 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
       task.set_label_specifications(labels)
       task.set_padding(self.padding)
       sampled.append(task.create_dataset(mode, batch_size=self._num_samples))
-    seed = self._drawing_seed()
+    seed = self._drawing_seed(request)
     # As in a store: every task is used once before the next epoch.
     turns = tf.data.Dataset.range(len(sampled)).shuffle(len(sampled), seed).repeat()
     tasks = tf.data.Dataset.choose_from_datasets(sampled, turns)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import input_generator, joint
+from t2r_seq.data.input_generator import BatchRequest
 from t2r_seq.replay import replay as replay_lib
 from t2r_seq.replay.replay import Replay, SampleInfo, importance_weights
 from t2r_seq.specs.extended_tensor_spec import TimeOffsets, cast_hint
@@ -113,13 +114,13 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
     """Starts to watch a wait for a batch; see the replay's."""
     return self.replay.watch()
 
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
-    expected = joint.join(self._feature_spec, self._label_spec_for(mode))
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
+    expected = joint.join(self._feature_spec, self._label_spec_for(request.mode))
     info = [spec.name for spec in expected.values() if spec.name in _INFO]
     held = self.replay.spec_structure
     if self._is_padding_set:
       _check_padding(self.padding, self.replay.cut, held)
-    sampled = self.replay.dataset(batch_size, with_info=bool(info))
+    sampled = self.replay.dataset(request.batch_size, with_info=bool(info))
     if info:
       sampled = sampled.map(self._with_info)
     sources = _find_sources(expected, sampled.element_spec, held)

@@ -15,7 +15,8 @@ from t2r_seq.data import joint
 class CountingInputGenerator(data.AbstractInputGenerator):
   """Gives two batches of 'x': 0, 1, 2, ... and of 'y': the same, negative."""
 
-  def _create_batches(self, mode, batch_size):
+  def _create_batches(self, request):
+    mode, batch_size = request.mode, request.batch_size
     x = tf.data.Dataset.range(2 * batch_size).batch(batch_size, drop_remainder=True)
 
     def batch(x):
@@ -156,7 +157,9 @@ def test_a_slow_trainer_lets_few_batches_wait():
   made = []
 
   class Noting(CountingInputGenerator):
-    def _create_batches(self, mode, batch_size):
+    def _create_batches(self, request):
+      batch_size = request.batch_size
+
       def note(i):
         made.append(int(i))
         return np.full([batch_size], i)

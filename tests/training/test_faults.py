@@ -125,7 +125,7 @@ def test_an_interrupted_run_saves_where_it_stopped(reach, tmp_path):
       yield example
 
   class Interrupted(data.AbstractInputGenerator):
-    def _create_batches(self, mode, batch_size):
+    def _create_batches(self, request):
       raise NotImplementedError
 
     def create_dataset(self, mode, **options):

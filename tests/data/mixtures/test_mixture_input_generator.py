@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, preprocessors, records, specs, store, windows
+from t2r_seq.data.input_generator import BatchRequest
 
 BASE = {"a": 0, "b": 1000, "c": 2000}
 
@@ -54,8 +55,9 @@ class Counting(data.AbstractInputGenerator):
   def num_examples(self):
     return len(self._values)
 
-  def _create_batches(self, mode, batch_size):
-    numbers = tf.data.Dataset.range(self._start_step, 10**6)
+  def _create_batches(self, request):
+    numbers = tf.data.Dataset.range(request.start_step, 10**6)
+    batch_size = request.batch_size
     values = tf.constant(self._values, tf.int64)
 
     def batch(number):
@@ -174,7 +176,7 @@ def test_the_report_tells_examples_and_epochs_of_each_source(mix):
   mixture = mix({"a": 12, "b": 8}, [3, 1], "counting")
   assert mixture.report is None
   # Without a prefetch after it there is nothing read ahead to count.
-  for _ in mixture._create_batches("train", 8).take(4):
+  for _ in mixture._create_batches(BatchRequest("train", 8)).take(4):
     pass
   report = mixture.report
   assert report.examples["a"] in range(24, 24 + 6 * 40)
