@@ -12,6 +12,7 @@ from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool, streams
+from t2r_seq.data.episode_pools import element_spec
 from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.plan import Plan, permuted
 from t2r_seq.episodes import choose_episodes
@@ -22,7 +23,6 @@ from t2r_seq.records.features import (
   IS_FIRST,
   collect_features,
   cut_hint,
-  encoded_specs,
   find_flags,
   set_flags,
 )
@@ -554,17 +554,6 @@ def count_records(files: FilesByKey) -> int:
     _as_it_is(lambda batch: _size(tf.nest.flatten(batch)[0]))
   )
   return _sum(sizes)
-
-
-def element_spec(flat: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Describes a parsed record as the windows' reader takes it."""
-  element = specs.TensorSpecStruct()
-  for path, spec in encoded_specs(flat).items():
-    shape = spec.shape
-    if flat[path].is_sequence:
-      shape = tf.TensorShape([None]).concatenate(shape)
-    element[path] = tf.TensorSpec(shape, spec.dtype)
-  return element
 
 
 def count_windows(

@@ -396,33 +396,6 @@ class RecordIndex:
         raise self._uneven_error(int(uneven[0]), name, by_name[name], columns)
     return steps
 
-  def num_windows(
-    self,
-    spec_structure: specs.SpecStructure,
-    cut: windows.Cut | None = None,
-    **fields: Any,
-  ) -> np.ndarray:
-    """Returns how many windows every episode gives; reads nothing.
-
-    Args:
-      spec_structure: the specs of a window.
-      cut: how episodes become windows; None for `windows.Cut()`.
-      **fields: or fields of the cut: padding='repeat', ...
-    Returns:
-      int64 [records].
-    Raises:
-      SpecError: see `num_steps`, or no such cut.
-      RecordError: see `num_steps`.
-    """
-    cut = windows.Cut.of("num_windows", cut, fields)
-    if cut.n_step is not None:
-      raise errors.SpecError(
-        f"num_windows: {self.filenames[0]}: expected windows of steps, got "
-        f"{cut.n_step}. Their number depends on flags in the records."
-      )
-    grid = windows.WindowGrid(windows.time_span(spec_structure), cut)
-    return np.asarray(grid.num_windows(self.num_steps(spec_structure)), np.int64)
-
   def read(self, record: int) -> bytes:
     """Reads one serialized record; see `read_many`."""
     return self.read_many([record])[0]

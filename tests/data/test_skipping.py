@@ -180,15 +180,6 @@ def test_what_follows_a_damage_in_a_compressed_file_is_lost(build, tmp_path, kit
   assert problem.record == len(got) - 1
 
 
-def test_damages_are_found_again_in_no_later_epoch(build, tmp_path, kit):
-  path = kit.write_examples(tmp_path / "a.tfrecord", range(10))
-  flip(path, frames(path)[3][0] + _HEADER)
-  generator = build("train", batch_size=9, shuffle_buffer_size=0)
-  batches = values(generator.create_dataset("train").take(5))
-  assert batches == [[0, 1, 2, 4, 5, 6, 7, 8, 9]] * 5
-  assert generator.report.skipped == 1
-
-
 def test_a_damage_that_comes_later_is_found_in_the_next_epoch(
   build, tmp_path, kit, caplog
 ):
@@ -487,13 +478,6 @@ def test_a_count_names_what_is_bad(build, tmp_path, kit, windowed, policy):
     generator.count_examples()
 
 
-def test_records_with_the_same_bytes_are_counted_each(build, tmp_path):
-  write(tmp_path / "a", [number(0), b"bad", number(2), b"bad"])
-  generator = build()
-  assert values(generator.create_dataset("eval")) == [[0, 2]]
-  assert [problem.record for problem in generator.report.problems] == [1, 3]
-
-
 NO_PROTOS = {
   "empty": (b"", r"an empty record \(0 bytes\)\.$"),
   "random": (bytes(range(250, 200, -1)), r"50 bytes that are neither, b'\\xfa"),
@@ -529,29 +513,6 @@ def test_raise_says_what_is_no_proto(build, tmp_path, kit, name, windowed, place
   )
   with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
     list(generator.create_dataset("eval"))
-
-
-def test_raise_has_no_report(build, tmp_path):
-  write(tmp_path / "a", [number(0), b"bad"])
-  generator = build(on_bad_record="raise")
-  with pytest.raises(tf.errors.InvalidArgumentError):
-    list(generator.create_dataset("eval"))
-  assert generator.report is None
-
-
-def test_iterators_can_be_saved(build, tmp_path):
-  write(tmp_path / "a", [b"bad" if i == 6 else number(i) for i in range(20)])
-
-  def iterator():
-    return iter(build("train").create_dataset("train"))
-
-  first = iterator()
-  values(next(first) for _ in range(3))
-  path = tf.train.Checkpoint(iterator=first).save(str(tmp_path.parent / "ck"))
-  want = values(next(first) for _ in range(7))
-  second = iterator()
-  tf.train.Checkpoint(iterator=second).restore(path)
-  assert values(next(second) for _ in range(7)) == want
 
 
 REFUSED = {

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import errors, records, specs
 from t2r_seq.records import index_file, rlds
 from t2r_seq.records.framing import iterate_records
 from t2r_seq.records.index_file import index_path
@@ -343,12 +343,6 @@ def test_steps_and_windows_are_exact(tmp_path):
   assert index.record_ends.tolist() == [2, 2, 5]
   stack = {"s": Spec((3, 2), F32, "a", time_offsets=(-2, -1, 0))}
   assert index.num_steps(stack).tolist() == [5, 1, 9, 2, 3]
-  assert index.num_windows(stack, padding="drop").tolist() == [3, 0, 7, 0, 1]
-  assert index.num_windows(stack).tolist() == [5, 1, 9, 2, 3]
-  assert index.num_windows(stack, padding="zero").sum() == 20
-  chunk = {"s": Spec((2,), F32, "a", is_sequence=True, time_offsets=0)}
-  cut = windows.Cut(sequence_length=2, shift=2, padding="drop")
-  assert index.num_windows(chunk, cut=cut).tolist() == [2, 0, 4, 1, 1]
   with pytest.raises(
     errors.SpecError, match="expected at least one sequence, got none"
   ):
