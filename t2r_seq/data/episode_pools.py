@@ -72,7 +72,8 @@ class EpisodePools(PoolReader):
     reader = columns.reader
     num_rows = reader.num_rows(self.lengths, self._last_flags(reader.end_flag))
     counts = np.asarray(reader.grid.num_windows(num_rows))
-    super().__init__(columns, counts, self.lengths, self._step_bytes())
+    step_bytes = self._step_bytes()
+    super().__init__(columns, counts, self.lengths, step_bytes, episodes.read_bytes)
 
   def loader(self, plan: Plan) -> WindowLoader:
     """Returns the loader of a plan's batches.
@@ -165,9 +166,9 @@ class EpisodePools(PoolReader):
     with self._calls.one():
       try:
         shown = np.flatnonzero(num_steps)
-        groups = np.split(
-          shown, range(_EPISODES_AT_ONCE, len(shown), _EPISODES_AT_ONCE)
-        )
+        # Few long episodes are read in parallel, many short ones in few calls.
+        count = max(pool.PARSES_AT_ONCE, -(-len(shown) // _EPISODES_AT_ONCE))
+        groups = np.array_split(shown, count)
         with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
           list(executor.map(read, groups))
       except Exception as error:

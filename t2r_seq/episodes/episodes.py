@@ -69,6 +69,7 @@ class EpisodeReader(abc.ABC):
       millimetres.
     kept_videos: paths whose values are whole videos, byte strings of shape (), and how
       these are encoded; see `with_videos`.
+    read_bytes: memory that reading the largest episode takes beside its values.
   """
 
   path: str = ""
@@ -84,6 +85,7 @@ class EpisodeReader(abc.ABC):
   depth: Sequence[str] = ()
   videos: Sequence[str] = ()
   kept_videos: Mapping[str, Any] = types.MappingProxyType({})
+  read_bytes: int = 0
 
   @property
   def num_episodes(self) -> int | None:

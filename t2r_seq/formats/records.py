@@ -301,6 +301,7 @@ class RecordEpisodes(_RecordSource):
       self.records = np.flatnonzero(steps)
       self.lengths = steps[self.records]
       self.splits = splits_of(index)
+      self.read_bytes = int(index.lengths.max(initial=0))
 
   @functools.cached_property
   def _parser(self) -> RecordParser:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, specs, windows
-from t2r_seq.data import StoreWindowLoader, episode_pools, stores
+from t2r_seq import specs
+from t2r_seq.data import StoreWindowLoader, stores
 from t2r_seq.data.pool import BATCHES_ALIVE, POOLS_ALIVE, num_bytes_alive
 from t2r_seq.store import EpisodeStore
 
@@ -127,58 +127,3 @@ def test_a_budget_that_is_too_small_is_warned_of(store, caplog):
 
 def test_an_eighth_of_a_budget_is_left_to_tensorflow():
   assert num_bytes_alive(7 * 2**19, 0, 0) == 2**23
-
-
-class Dataset:
-  """Episodes that Python reads, some steps at a time."""
-
-  lengths = np.array([7, 3, 5, 9])
-
-  def read(self, episode, paths=None, start=0, stop=None, out=None):
-    steps = np.arange(self.lengths[episode])[start:stop]
-    out["x"][...] = (100 * episode + steps)[:, np.newaxis]
-    return {"x": out["x"], "task": f"task {episode}".encode()}
-
-  def place(self, episode):
-    return f"episode {episode}"
-
-
-def test_any_data_set_with_lengths_and_read_feeds_a_loader():
-  spec = specs.ExtendedTensorSpec
-  stored = {
-    "x": spec((1,), tf.float32, "x", is_sequence=True),
-    "task": spec((), tf.string, "task"),
-  }
-  window = {
-    "x": spec((2, 1), tf.float32, "x", time_offsets=(-1, 0)),
-    "task": spec((), tf.string, "task"),
-  }
-  element = episode_pools.element_spec(stored, ["x"])
-  reader = windows.WindowReader(element, window, windows.Cut(padding="drop"))
-  numbers = np.array([0, 2, 3])
-  lengths = Dataset.lengths[numbers]
-  counts = np.asarray(reader.grid.num_windows(lengths))
-  pools = episode_pools.EpisodePools(
-    *(Dataset(), stored, reader, numbers, lengths, counts),
-    decode_images=True,
-    failures=[],
-  )
-
-  def batches(start=0, **fields):
-    plan = data.Plan(4, seed=1, num_epochs=2, drop_remainder=False, **fields)
-    loader = data.WindowLoader(plan, None, int(counts.sum()), make_pools=lambda: pools)
-    return [
-      (text.decode(), *x.ravel().tolist())
-      for batch in loader.dataset(start).as_numpy_iterator()
-      for text, x in zip(batch["task"], batch["x"], strict=True)
-    ]
-
-  every = [
-    (f"task {e}", 100.0 * e + t - 1, 100.0 * e + t)
-    for e in numbers
-    for t in range(1, Dataset.lengths[e])
-  ]
-  assert batches(order="sequential") == 2 * every
-  shuffled = batches(memory_budget=2_000)
-  assert sorted(shuffled[: len(every)]) == sorted(every) != shuffled[: len(every)]
-  assert batches(3, memory_budget=2_000) == shuffled[12:]
