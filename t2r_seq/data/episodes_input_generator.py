@@ -138,7 +138,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       **({"index": "auto"} if "index" in known.options else {}),
       **self._open_options,
     }
-    if known.splits_by_file:
+    if known.splits_by_file and self._episodes is None:  # Else by numbers in all files.
       options["split"] = self._split
     return open_episodes(self._dataset, known.name, **options)
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.episodes import reading
+from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes.episodes import Episode, EpisodePart, EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
@@ -300,7 +301,7 @@ class RecordEpisodes(_RecordSource):
       steps = index.num_steps(self._stored)
       self.records = np.flatnonzero(steps)
       self.lengths = steps[self.records]
-      self.splits = splits_of(index)
+      self.splits = splits_lib.renumber(splits_of(index), self.records)
       self.read_bytes = int(index.lengths.max(initial=0))
 
   @functools.cached_property

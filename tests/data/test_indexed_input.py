@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.data import DefaultRecordInputGenerator
+from t2r_seq.data import DefaultRecordInputGenerator, EpisodesInputGenerator
 from t2r_seq.records.index_file import index_path
 
 LENGTHS = ((5, 1, 9), (4, 12))
@@ -249,6 +249,23 @@ def test_the_count_leaves_out_episodes_without_steps(tmp_path):
   records.write_index(name)
   made = made_for(name, NOW, batch_size=1, episodes=[1, 2])
   assert len([*made.create_dataset("eval")]) == made.count_examples() == 3
+
+
+@pytest.mark.parametrize("kind", [DefaultRecordInputGenerator, EpisodesInputGenerator])
+def test_splits_by_the_names_of_files(kind, tmp_path):
+  for split, lengths in (("eval", [1, 0, 2]), ("train", [3, 0, 4])):
+    write(tmp_path / f"a-{split}.tfrecord-00000-of-00001", lengths)
+  path = str(tmp_path / "a-*")
+  records.write_index(path)
+  for options, want in (({}, 7), ({"episodes": [0, 5]}, 4)):
+    if kind is DefaultRecordInputGenerator:
+      options = {"index": "require", **options}
+    elif "episodes" in options:  # Numbers of those that have steps.
+      options = {"episodes": [0, 3]}
+    made = kind(path, batch_size=1, split="train", **options)
+    made.set_feature_specifications(NOW)
+    made.set_label_specifications({})
+    assert len([*made.create_dataset("eval")]) == want
 
 
 def test_optional_features_that_the_first_record_lacks(tmp_path):
