@@ -14,7 +14,6 @@ from t2r_seq.data.generator_input_generator import (
 )
 from t2r_seq.data.input_generator import (
   AbstractInputGenerator,
-  DatasetInputGenerator,
   add_presence_specs,
 )
 from t2r_seq.data.loaders import WindowLoader
@@ -36,7 +35,6 @@ from t2r_seq.data.streams import StreamReport, streamed_windows
 __all__ = [
   "AbstractInputGenerator",
   "DataService",
-  "DatasetInputGenerator",
   "DefaultConstantInputGenerator",
   "DefaultRandomInputGenerator",
   "DefaultRecordInputGenerator",

@@ -136,16 +136,6 @@ class _Reads:
     numbers = tf.data.Dataset.range(start, max(start, self._end(reads_per_epoch)))
     return _map(numbers, read_batches, parallel_reads(at_once * self.batch_bytes))
 
-  def every(self, step: int) -> tf.data.Dataset:
-    """Returns a dataset of each of so many batches."""
-    end = max(self.start_batch, self._end(self.order.batches_per_epoch))
-    numbers = tf.data.Dataset.range(self.start_batch, end, step)
-    return _map(
-      numbers,
-      lambda number: self.read(self.order.window_ids(number)),
-      tf.data.AUTOTUNE,
-    )
-
   def _end(self, per_epoch: int) -> int:
     if self.num_epochs is None:
       return np.iinfo(np.int64).max
@@ -185,7 +175,6 @@ class NumpyBatches(Iterator[Batch]):
     reads: tf.data.Dataset,
     batch_size: int | None = None,
     start_batch: int = 0,
-    every: int = 1,
   ) -> None:
     """Creates the iterator; nothing is read yet.
 
@@ -194,10 +183,8 @@ class NumpyBatches(Iterator[Batch]):
         each other. Every element has memory of its own.
       batch_size: B; None if each element is a batch.
       start_batch: number of the first batch that comes.
-      every: how far apart the numbers of two batches are.
     """
     self.next_batch = start_batch
-    self._every = every
     self._batches = self._cut(reads, batch_size)
 
   def __iter__(self) -> Iterator[Batch]:
@@ -214,7 +201,7 @@ class NumpyBatches(Iterator[Batch]):
       step = batch_size or size
       for start in range(0, size, step):
         stop = start + step
-        self.next_batch += self._every
+        self.next_batch += 1
         yield {path: array[start:stop] for path, array in arrays}
 
 
@@ -568,37 +555,24 @@ class WindowLoader:
       self._held,
     )
 
-  def numpy_batches(self, start_batch: int = 0, every: int = 1) -> NumpyBatches:
+  def numpy_batches(self, start_batch: int = 0) -> NumpyBatches:
     """Creates an iterator of the same batches as dicts of numpy arrays, by path.
 
     For JAX, and for loops in Python: many small batches come from one read.
 
     Args:
       start_batch: batches to leave out, over all epochs.
-      every: shows each of that many batches only, for processes that take turns. Under
-        'quasi_random' 1: each of them would read all pools.
     Returns:
-      The iterator, which knows its position.
+      The iterator, which has its position.
     Raises:
-      SpecError: `start_batch` is negative, or beyond the last batch, or `every` does
-        not go with the order.
+      SpecError: `start_batch` is negative, or beyond the last batch.
     """
-    self._check_start(start_batch, every)
+    self._check_start(start_batch)
     if isinstance(self._order, PoolOrder):
-      if every != 1:
-        raise errors.SpecError(
-          f"numpy_batches: every: expected 1 where pools are read, got {every}. They "
-          "are read and decoded by the threads of one process; give other processes "
-          "shards of their own."
-        )
       return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
     reads = _Reads(
       self._read, self._order, self._batch_bytes, self.plan.num_epochs, start_batch
     )
-    if every > 1:
-      parted = dataset_over(self._held, lambda: reads.every(every))
-      parted = parted.with_options(dataset_options())
-      return NumpyBatches(parted, start_batch=start_batch, every=every)
     together = dataset_over(self._held, lambda: reads.dataset(reads.best_at_once))
     together = together.with_options(dataset_options())
     return NumpyBatches(together, self._order.batch_size, start_batch)
@@ -607,13 +581,12 @@ class WindowLoader:
   def _batch_bytes(self) -> int:
     return self._order.batch_size * self._window_bytes
 
-  def _check_start(self, start_batch: int, every: int = 1) -> None:
+  def _check_start(self, start_batch: int) -> None:
     check_start_batch(self.plan.where, start_batch)
     if self.plan.num_epochs is None:
       return
     num_batches = self.plan.num_epochs * self.batches_per_epoch
-    # Of those that take turns, the last may begin after the end.
-    if start_batch > num_batches + every - 1:
+    if start_batch > num_batches:
       raise errors.SpecError(
         f"{self.plan.where}: start_batch: expected at most {num_batches}, the batches "
         f"of num_epochs={self.plan.num_epochs}, got {start_batch}."

@@ -18,7 +18,6 @@ if _TYPE_CHECKING:
   )
   from t2r_seq.windows.dataset import WindowReport, gather_windows, windows
   from t2r_seq.windows.reader import (
-    Reading,
     WindowReader,
     stack_windows,
   )
@@ -33,7 +32,6 @@ if _TYPE_CHECKING:
 __all__ = [
   "Cut",
   "NStep",
-  "Reading",
   "WindowGrid",
   "WindowReader",
   "WindowReport",
