@@ -362,7 +362,9 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       )
     file_seed, example_seed = plan.seed, plan.seed
     if plan.seed is not None:
-      file_seed, example_seed = np.random.SeedSequence(plan.seed).generate_state(2)
+      file_seed, example_seed = (
+        np.random.SeedSequence(plan.seed).generate_state(2).tolist()
+      )
     serialized = self._reading.read(
       self._files, cycle_length, shuffle, file_seed, check=False
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -255,3 +256,31 @@ def test_params_of_an_estimator_give_the_batch_size():
   params = {"use_tpu": False, "batch_size": 3, 7: 8}
   features, _ = next(iter(constants().create_dataset("train", params)))
   assert len(features["x"]) == 3
+
+
+# name: what to bind, and an attribute of the generator that is made.
+GIN = {
+  "DefaultConstantInputGenerator": {"batch_size": 7},
+  "DefaultRandomInputGenerator": {"batch_size": 7},
+  "DefaultRecordInputGenerator": {"file_patterns": "a", "batch_size": 7},
+  "EpisodesInputGenerator": {"dataset": "a", "batch_size": 7},
+  "FractionalRecordInputGenerator": {"file_fraction": 0.5},
+  "LeRobotInputGenerator": {"dataset_path": "a", "batch_size": 7},
+  "MultiEvalRecordInputGenerator": {"eval_map": {"a": "b"}},
+  "RldsInputGenerator": {"file_patterns": "a", "batch_size": 7},
+  "StoreInputGenerator": {"store_path": "a", "batch_size": 7},
+  "WeightedRecordInputGenerator": {"file_patterns": "a", "batch_size": 7},
+}
+
+
+@pytest.mark.parametrize("name", GIN)
+def test_generators_are_configured_by_gin(name):
+  with gin.unlock_config():
+    gin.bind_parameter("DefaultRecordInputGenerator.file_patterns", "a")
+    for option, value in GIN[name].items():
+      gin.bind_parameter(f"{name}.{option}", value)
+  try:
+    made = getattr(data, name)()
+  finally:
+    gin.clear_config()
+  assert made.batch_size == GIN[name].get("batch_size", 32)

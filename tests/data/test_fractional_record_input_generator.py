@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gin
 import pytest
 import tensorflow as tf
 
@@ -62,18 +61,3 @@ def test_what_is_no_fraction(fraction):
     errors.SpecError, match="file_fraction: expected a number above 0"
   ):
     data.FractionalRecordInputGenerator(fraction, file_patterns="a")
-
-
-def test_is_configured_by_gin(pattern, kit):
-  gin.clear_config()
-  gin.parse_config(f"""
-    FractionalRecordInputGenerator.file_fraction = 0.5
-    FractionalRecordInputGenerator.file_patterns = '{pattern}'
-    DefaultRecordInputGenerator.batch_size = 3
-  """)
-  try:
-    generator = data.FractionalRecordInputGenerator()
-  finally:
-    gin.clear_config()
-  assert read(generator, kit) == [0, 1, 2, 3, 4]
-  assert generator.batch_size == 3

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -93,22 +92,6 @@ def test_windows_are_those_of_the_episodes(own):
       row += 1
 
 
-def test_training_shows_each_window_once_an_epoch(own):
-  found, _ = batches(own, "train", take=14, batch_size=2)
-  shown = np.concatenate([features.place.numpy() for features, _ in found])
-  assert sorted(shown[:14]) == sorted(shown[14:]) == list(range(14))
-  assert shown[:14].tolist() != shown[14:].tolist() != list(range(14))
-  ends, folder = np.cumsum(sets.LENGTHS), convert.LeRobotFolder(own)
-  for features, _ in found[:3]:
-    for place, stack in zip(
-      features.place.numpy(), features.image.numpy(), strict=True
-    ):
-      episode = int(np.searchsorted(ends, place, "right"))
-      step = place - (ends[episode] - sets.LENGTHS[episode])
-      frame = folder.frames(episode, CAMERA, step, step + 1)[0]
-      np.testing.assert_array_equal(stack[-1], frame)
-
-
 def test_pools_keep_within_the_budget_and_a_run_resumes(own, monkeypatch):
   """Of an episode only the steps that a pool shows are decoded."""
   read, most = convert.LeRobotFolder.read, []
@@ -129,14 +112,6 @@ def test_pools_keep_within_the_budget_and_a_run_resumes(own, monkeypatch):
   for (features, _), (want, _) in zip(resumed, found[7:], strict=True):
     assert features.place.numpy().tolist() == want.place.numpy().tolist()
     np.testing.assert_array_equal(features.image, want.image)
-
-
-def test_the_seed_decides_the_order(own):
-  def places(seed):
-    found, _ = batches(own, "train", Model(ONE), 3, batch_size=4, seed=seed)
-    return [features.place.numpy().tolist() for features, _ in found]
-
-  assert places(1) == places(1) != places(2)
 
 
 ONE = {"place": Spec((), tf.int64, "index", time_offsets=0)}
@@ -220,17 +195,6 @@ def test_a_script_ends_though_its_iterator_reads_ahead(own):
   command = [sys.executable, "-c", SCRIPT, own, CAMERA]
   done = subprocess.run(command, timeout=300, capture_output=True, check=False)
   assert done.returncode == 0, done.stderr.decode()
-
-
-def test_configured_by_gin(own):
-  gin.parse_config(f"LeRobotInputGenerator.dataset_path = '{own}'")
-  try:
-    model = Model({"x": Spec((2,), tf.float64, "action", time_offsets=0)})
-    generator = data.LeRobotInputGenerator(batch_size=7)
-    generator.set_specification_from_model(model, "eval")
-    assert next(iter(generator.create_dataset("eval")))[0].x.shape == (7, 2)
-  finally:
-    gin.clear_config()
 
 
 @pytest.mark.parametrize("name", sets.REAL)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 
-import gin
 import pytest
 import tensorflow as tf
 
@@ -84,16 +83,3 @@ def test_all_at_once_is_not_one_dataset(eval_map, kit):
   generator.set_specification_from_model(kit.FakeModel(), "eval")
   with pytest.raises(errors.SpecError, match=r"one of its evaluations, \[seen, unsee"):
     generator.create_dataset("eval")
-
-
-def test_is_configured_by_gin(eval_map, kit):
-  gin.clear_config()
-  gin.parse_config(f"""
-    MultiEvalRecordInputGenerator.eval_map = {eval_map}
-    MultiEvalRecordInputGenerator.batch_size = 5
-  """)
-  try:
-    generator = data.MultiEvalRecordInputGenerator()
-  finally:
-    gin.clear_config()
-  assert set(read(generator, kit)) == {"seen", "unseen"}

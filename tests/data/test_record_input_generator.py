@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import collections
-import itertools
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -217,12 +215,6 @@ def test_fewer_examples_than_one_whole_batch_is_an_error(examples, kit):
     generator.create_dataset("eval")
 
 
-def test_params_win_over_the_batch_size(examples, kit):
-  generator = build(examples, kit, model=example_model(kit))
-  dataset = generator.create_dataset_input_fn("eval")({"batch_size": 4})
-  assert [features["x"].shape[0] for features, _ in dataset] == [4, 4, 1]
-
-
 def test_infer_has_features_only(tmp_path, kit):
   path = kit.write_examples(tmp_path / "a.tfrecord", [1, 2])
   model = example_model(kit, labels={"y": kit.spec((), tf.int64, "not_in_the_file")})
@@ -415,18 +407,3 @@ def test_a_dataset_can_be_created_while_a_graph_is_built(examples, kit):
     )
 
   assert total() == sum(range(9))
-
-
-def test_is_configured_by_gin(examples, kit):
-  gin.clear_config()
-  gin.parse_config(
-    f"DefaultRecordInputGenerator.file_patterns = {examples}\n"
-    "DefaultRecordInputGenerator.batch_size = 9"
-  )
-  try:
-    generator = data.DefaultRecordInputGenerator()
-  finally:
-    gin.clear_config()
-  generator.set_specification_from_model(example_model(kit), "eval")
-  (batch,) = itertools.islice(generator.create_dataset("eval"), 2)
-  assert values([batch]) == list(range(9))

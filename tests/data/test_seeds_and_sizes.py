@@ -4,42 +4,11 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, records, specs, windows
+from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import plan
-
-GENERATORS = {
-  "StoreInputGenerator": data.StoreInputGenerator,
-  "DefaultRecordInputGenerator": data.DefaultRecordInputGenerator,
-}
-REFUSED = {
-  "negative": (-1, "seed: expected an integer of at least 0, got -1."),
-  "beyond 32 bits": (
-    2**32,
-    "seed: expected an integer below 4,294,967,296, got 4294967296.",
-  ),
-  "fraction": (1.5, "seed: expected an integer of at least 0, got 1.5."),
-  "text": ("a", "seed: expected an integer of at least 0, got 'a'."),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("generator", GENERATORS)
-def test_seeds_are_integers_of_32_bits(generator, name):
-  seed, want = REFUSED[name]
-  with pytest.raises(errors.SpecError, match=re.escape(f"{generator}: {want}")):
-    GENERATORS[generator]("path", seed=seed)
-  for good in (None, 0, 2**32 - 1, np.int64(7)):
-    GENERATORS[generator]("path", seed=good)
-
-
-def test_batches_that_no_machine_makes_are_refused():
-  want = "DefaultRecordInputGenerator: batch_size: expected at most 16,777,216 examples"
-  with pytest.raises(errors.SpecError, match=f"{want}, got 100,000,000"):
-    data.DefaultRecordInputGenerator("path", 10**8)
 
 
 def test_a_batch_takes_no_more_room_than_there_are_windows():

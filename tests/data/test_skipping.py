@@ -9,7 +9,6 @@ import os
 import re
 import struct
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -133,15 +132,6 @@ def test_batches_stay_full_and_the_same_over_many_epochs(build, tmp_path):
   assert (got, skipped) == batches(num_parallel_calls=1)
   flat = [value for batch in got for value in batch]
   assert sorted(flat[: len(good)]) == good
-
-
-def test_a_batch_of_bad_records_only(build, tmp_path):
-  write(
-    tmp_path / "a", [b"bad %d" % i if 4 <= i < 12 else number(i) for i in range(14)]
-  )
-  generator = build()
-  assert values(generator.create_dataset("eval")) == [[0, 1, 2, 3], [12, 13]]
-  assert generator.report.skipped == 8
 
 
 # Damaged files.
@@ -456,13 +446,6 @@ def test_records_that_all_become_bad_are_an_error_and_no_hang(
   assert generator.report.skipped == 6
 
 
-def test_one_good_record_among_many_bad_ones_goes_on(build, tmp_path):
-  write(tmp_path / "a", [*(b"bad %d" % i for i in range(9)), number(7)])
-  generator = build("train", max_bad_records=9, batch_size=2)
-  batches = generator.create_dataset("train").take(60)
-  assert values(batches) == [[7, 7]] * 60
-
-
 @pytest.mark.parametrize("windowed", [True, False])
 @pytest.mark.parametrize("policy", ["skip", "raise"])
 def test_a_count_names_what_is_bad(build, tmp_path, kit, windowed, policy):
@@ -541,25 +524,6 @@ def test_zipped_datasets_are_not_skipped_in(tmp_path, kit):
   generator.set_specification_from_model(model, "eval")
   with pytest.raises(errors.SpecError, match=r"for the zipped datasets \[a, b\]"):
     generator.create_dataset("eval")
-
-
-def test_is_configured_by_gin(tmp_path, kit):
-  write(tmp_path / "a", [number(0), b"bad", number(2)])
-  gin.clear_config()
-  gin.parse_config(f"""
-    DefaultRecordInputGenerator.file_patterns = '{tmp_path / "a"}'
-    DefaultRecordInputGenerator.on_bad_record = 'skip'
-    DefaultRecordInputGenerator.max_bad_records = 1
-  """)
-  try:
-    generator = data.DefaultRecordInputGenerator()
-  finally:
-    gin.clear_config()
-  spec = {"x": kit.spec((), tf.int64, "x")}
-  generator.set_specification_from_model(
-    kit.FakeModel(lambda mode: spec, lambda mode: {}), "eval"
-  )
-  assert values(generator.create_dataset("eval")) == [[0, 2]]
 
 
 @pytest.mark.parametrize("policy", ["skip", "raise"])

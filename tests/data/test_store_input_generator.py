@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -203,17 +202,3 @@ def test_what_does_not_fit(path, kit, tmp_path):
     build(path, kit, model=model).create_dataset("eval")
   with pytest.raises(errors.SpecError, match=r"at most the 6 windows"):
     build(path, kit, "train", batch_size=7).create_dataset("train")
-
-
-def test_gin(path, kit):
-  with gin.unlock_config():
-    gin.parse_config(
-      f"StoreInputGenerator.store_path = '{path}'\nStoreInputGenerator.batch_size = 3"
-    )
-  try:
-    generator = data.StoreInputGenerator()
-    generator.set_specification_from_model(kit.FakeModel(), "eval")
-    features, _ = next(iter(generator.create_dataset("eval")))
-    assert features.state.shape == (3, 3, 2)
-  finally:
-    gin.clear_config()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -77,21 +76,3 @@ def test_constant_batches_have_the_constant(kit):
     np.testing.assert_array_equal(batch["real"], np.full((4, 2), 3, np.float32))
     np.testing.assert_array_equal(batch["pixels"], np.full((4, 2), 3, np.uint8))
     assert batch["bool"].all()
-
-
-def test_are_configured_by_gin(kit):
-  gin.clear_config()
-  gin.parse_config(
-    "DefaultConstantInputGenerator.constant_value = 2\n"
-    "DefaultConstantInputGenerator.batch_size = 6\n"
-    "DefaultRandomInputGenerator.batch_size = 7"
-  )
-  try:
-    constant = data.DefaultConstantInputGenerator()
-    random = data.DefaultRandomInputGenerator()
-  finally:
-    gin.clear_config()
-  constant.set_specification_from_model(kit.FakeModel(every_dtype), "eval")
-  (batch,) = take(constant, 1, "eval")
-  np.testing.assert_array_equal(batch["real"], np.full((6, 2), 2, np.float32))
-  assert random.batch_size == 7

@@ -113,16 +113,6 @@ def test_short_episodes(name, shuffle_buffer_size):
   assert len(shown(dataset)) == want
 
 
-def test_short_episodes_with_sequences():
-  spec = ExtendedTensorSpec.from_spec(SPEC["x"], is_sequence=True)
-  dataset = windows.windows(
-    episodes([2]), {"x": spec}, sequence_length=3, padding="zero", masks=True
-  )
-  (window,) = dataset.as_numpy_iterator()
-  assert window["x"].tolist() == [[0, 0], [0, 1], [1, 0]]
-  assert window["x_mask"].tolist() == [[False, True], [True, True], [True, False]]
-
-
 # name: (dataset of one episode, specs, path of x in the window)
 X, Y = np.arange(4, dtype=np.int32), np.arange(4, dtype=np.float32)
 Y_SPEC = ExtendedTensorSpec((), tf.float32, "y", time_offsets=1)
@@ -213,21 +203,6 @@ def test_paths_of_other_lengths():
   static = tf.data.Dataset.from_tensors({"x": X, "y": Y[:2]})
   with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=match):
     next(iter(windows.windows(static, {"x": SPEC["x"], "y": Y_SPEC})))
-
-
-def test_batches_of_windows():
-  batches = windows.windows(episodes(), SPEC, masks=True, padding="zero").batch(8)
-  batch = next(iter(batches))
-  assert batch["x"].shape == (8, 2)
-  assert batch.x_mask.numpy()[:2].tolist() == [[False, True], [True, True]]
-
-
-def test_windows_map_on():
-  dataset = windows.windows(episodes(), SPEC, padding="drop")
-  dataset = dataset.map(lambda w: {"features": w, "sum": tf.reduce_sum(w.x)})
-  first = next(iter(dataset))
-  assert isinstance(first["features"], TensorSpecStruct)
-  assert int(first["sum"]) == 1
 
 
 def test_windows_inside_a_function():

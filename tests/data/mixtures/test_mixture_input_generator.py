@@ -118,11 +118,6 @@ def test_the_seed_makes_the_batches(mix):
   assert order(seed=1) == order(seed=1) != order(seed=2)
 
 
-def test_params_win_over_the_batch_size(mix):
-  dataset = mix({"a": 4, "b": 4}).create_dataset("train", batch_size=6)
-  assert [by_source(batch) for batch in rows(dataset.take(3))] == [[3, 3, 0]] * 3
-
-
 @pytest.mark.parametrize("weights", [[3, 1], [0.7, 0.3], [5, 1]])
 def test_a_resumed_run_goes_on_exactly_where_the_sources_do(mix, weights):
   sizes = {"a": 10, "b": 7}
@@ -131,20 +126,6 @@ def test_a_resumed_run_goes_on_exactly_where_the_sources_do(mix, weights):
     mixture = mix(sizes, weights, "counting")
     dataset = mixture.create_dataset("train", start_step=step)
     assert rows(dataset.take(30 - step)) == want[step:]
-
-
-@pytest.mark.parametrize("kind", ["records", "counting"])
-def test_checkpoints_of_the_iterator_resume(mix, kind, tmp_path):
-  def iterator():
-    return iter(mix({"a": 10, "b": 7}, [0.7, 0.3], kind).create_dataset("train"))
-
-  first = iterator()
-  rows(next(first) for _ in range(7))
-  path = tf.train.Checkpoint(iterator=first).save(str(tmp_path / "checkpoint"))
-  want = rows(next(first) for _ in range(9))
-  second = iterator()
-  tf.train.Checkpoint(iterator=second).restore(path)
-  assert rows(next(second) for _ in range(9)) == want
 
 
 def test_weights_by_size(mix, kit):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gin
 import pytest
 import tensorflow as tf
 
@@ -72,21 +71,3 @@ def test_the_seed_is_that_of_all_shuffles(patterns, kit):
 def test_eval_reads_each_pattern_once(patterns, kit):
   generator = data.WeightedRecordInputGenerator(patterns, batch_size=4)
   assert batches(generator, kit, "eval") == [[0, 1, 2, 3], [4, 5], [100, 101]]
-
-
-def test_is_configured_by_gin(patterns, kit):
-  gin.clear_config()
-  gin.parse_config(f"""
-    WeightedRecordInputGenerator.file_patterns = {patterns}
-    WeightedRecordInputGenerator.weights = [0.75, 0.25]
-    WeightedRecordInputGenerator.batch_size = 4
-    WeightedRecordInputGenerator.shuffle_buffer_size = 0
-  """)
-  try:
-    generator = data.WeightedRecordInputGenerator()
-  finally:
-    gin.clear_config()
-  assert [sorted(batch) for batch in batches(generator, kit, count=2)] == [
-    [0, 1, 2, 100],
-    [3, 4, 5, 101],
-  ]
