@@ -1,4 +1,4 @@
-"""Checks of what input generators are given."""
+"""Checks of the arguments of input generators."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def check_file_patterns(
   Returns:
     The patterns, to be read more than once.
   Raises:
-    SpecError: they are neither strings nor paths, or there is none.
+    SpecError: they are neither strings nor paths, or empty.
   """
   place = f"{where}: {name}"
   if not isinstance(file_patterns, Mapping):

@@ -32,7 +32,7 @@ class DataService:
 
   In 'distributed_epoch' the workers share the elements of the dataset's source. While
   all of them live, each is used once per epoch; what a worker that dies was working on
-  is lost, what others have is not, and the rest goes on: at most once. In
+  is lost, and the others read the rest: at most once. In
   'parallel_epochs' each worker goes through the whole dataset: as often as there are
   workers. The order depends on who is faster in either mode.
 

@@ -60,7 +60,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       dataset: its path, as of `episodes.open_episodes`, or the opened episodes, such as
         a view of them.
       batch_size: examples in a batch, over all replicas together.
-      format: of the data set, if its path alone does not tell.
+      format: of the data set; None finds it by the path.
       open_options: of `episodes.open_episodes`: layout, frames_by, episode_key, ...
       **options: of all that read data sets: seed, sequence_length, memory_budget,
         episodes, split, image_decoding, ...; see `DatasetInputGenerator`.

@@ -40,7 +40,7 @@ class Follow:
     min_windows: windows that there are before the first batch.
     error_buffer: windows that may be sampled beyond that ratio.
     poll_secs: seconds between two looks for new episodes.
-    timeout: seconds that a batch may wait; None for ever.
+    timeout: seconds that a batch may wait; None: no limit.
   """
 
   newest_steps: int | None = None
@@ -185,7 +185,7 @@ class StoreFollower:
 
     def batches() -> Iterator[dict[str, Any]]:
       # Python sleeps for a moment at a time: TensorFlow can end only between two
-      # elements. One without rows says that there is nothing yet.
+      # elements. One without rows stands for a wait.
       nothing = {
         path: np.zeros([0, *leaf.shape[1:]], leaf.dtype.as_numpy_dtype)
         for path, leaf in element.items()

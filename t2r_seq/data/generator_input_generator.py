@@ -220,7 +220,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
         as 1 GiB allows.
       **options: of the base class: seed, drop_remainder, sequence_length, n_step, ...
     Raises:
-      SpecError: generator_fn is no function, a size is too small, or a flag is none.
+      SpecError: generator_fn is no function, a size is too small, or a flag is no bool.
     """
     super().__init__(batch_size, **options)
     where = type(self).__name__

@@ -36,7 +36,7 @@ Stages = list[dict[str, Any]]
 
 _MASK_SUFFIX = "_mask"
 
-# Names of what a live replay tells of a sampled item. 0 names none.
+# Names of the key and the weight of an item of a live replay. Key 0: no item.
 SAMPLE_KEY, SAMPLE_WEIGHT = "sample/key", "sample/weight"
 
 
@@ -91,12 +91,12 @@ class InputReport(Protocol):
 class AbstractInputGenerator(abc.ABC):
   """Creates the datasets that feed training and evaluation.
 
-  A model tells the generator what it needs (`set_specification_from_model`), and the
+  The specs come from a model (`set_specification_from_model`), and the
   generator creates a dataset of preprocessed batches. Elements are always pairs
   `(features, labels)` of `TensorSpecStruct`s by path with leaves [B, ...]; a model
   without label specs gets empty labels, and so does mode 'infer'.
 
-  Mode 'train' repeats for ever; 'eval' and 'infer' are one pass in a fixed order
+  Mode 'train' repeats without an end; 'eval' and 'infer' are one pass in a fixed order
   (except for made-up data, which never ends). After Tensor2Robot's class of that name.
   """
 
@@ -126,7 +126,7 @@ class AbstractInputGenerator(abc.ABC):
       n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
         transitions: joins them as they are read, as a replay does.
     Raises:
-      SpecError: a size is too small, or an option is none of these.
+      SpecError: a size is too small, or an option is invalid.
     """
     where = type(self).__name__
     self._batch_size = arguments.check_batch_size(where, batch_size)
@@ -611,7 +611,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
         they are named after, as TFDS does: bridge-train.tfrecord-00000-of-00010.
       **options: of the base class: seed, sequence_length, ...
     Raises:
-      SpecError: a size is too small, or an option is none of these.
+      SpecError: a size is too small, or an option is invalid.
     """
     super().__init__(batch_size, **options)
     self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
@@ -650,7 +650,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
   def _numbered_plan(self, request: BatchRequest) -> tuple[Plan, int]:
     """Returns the plan of batches that have numbers, and the number of the first.
 
-    A resumed run goes on in the order of the one that it resumes; but not at a service,
+    A resumed run continues in the order of the one that it resumes, except at a service,
     which has no position.
     """
     is_train = request.is_train

@@ -66,7 +66,7 @@ def batches_in_order(
     read: maps window numbers, int64 [N], to a structure with leaves [N, ...].
     order: which windows are in which batch.
     batch_bytes: memory of a batch, about; decides how many are read at once.
-    num_epochs: None for ever.
+    num_epochs: None: no end.
     start_batch: batches to leave out, over all epochs; costs nothing.
     held: the tensors that are read from; see `dataset_over`.
   Returns:
@@ -236,7 +236,7 @@ class _Writable:
   """Exports a read-only array as writable."""
 
   def __init__(self, array: np.ndarray) -> None:
-    self._array = array  # Kept alive by whoever holds the exported array.
+    self._array = array  # The exported array keeps it alive.
     interface: dict[str, Any] = dict(array.__array_interface__)
     self.address = interface["data"][0]
     interface["data"] = (self.address, False)

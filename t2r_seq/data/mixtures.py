@@ -40,7 +40,7 @@ BY_SIZE = "by_size"
 Weights = str | Mapping[str, float] | Sequence[float] | None
 
 _as_it_is = tf.autograph.experimental.do_not_convert
-# Batches after which a schedule begins anew. Shares that don't come out even by then
+# Batches after which a schedule repeats. Shares that don't come out even by then
 # are rounded to one example in a whole period.
 _MAX_PERIOD = 4096
 _GOLDEN = (math.sqrt(5) - 1) / 2

@@ -63,11 +63,11 @@ class Plan:
       'quasi_random': of the episodes, and of the windows of a pool of them that the
       memory budget bounds. None: the one that suits what is read.
     seed: of the permutations, of 32 bits; None: another order in every run.
-    num_epochs: how often every window is shown; None for ever.
+    num_epochs: how often every window is shown; None: no end.
     shard_index: which part of each epoch to show; parts are disjoint.
     num_shards: how many there are.
     drop_remainder: shows full batches only, equally many in every shard; None: where
-      epochs follow each other for ever.
+      epochs follow each other without an end.
     memory_budget: bytes for pools and what TensorFlow takes beside them.
     where: whose plan it is, for messages.
   """

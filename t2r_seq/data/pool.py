@@ -78,7 +78,7 @@ def batches_at_once(plan: Plan, reader: windows.WindowReader) -> int:
 
   Args:
     plan: of the batches; several come at once only where all are full.
-    reader: of the windows; those with sizes that only the data tells come alone.
+    reader: of the windows; those of unknown size come alone.
   """
   is_static = all(
     spec.dtype != tf.string and spec.shape.is_fully_defined()

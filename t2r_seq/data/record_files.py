@@ -37,7 +37,7 @@ ParseFn = Callable[[tf.Tensor], Any]
 POLICIES = ("raise", "skip")
 # Short episodes are kept some at a time: a step of a stream costs as much as one.
 _SLAB_BYTES, _MAX_SLAB = 1 << 18, 16
-# Records that tell whether episodes go on from one to the next.
+# Records whose flags are compared: an episode may continue in the next record.
 NUM_LOOKED_AT = 8
 
 
@@ -129,7 +129,7 @@ class ChosenRecords:
       episodes: numbers, or a file that lists them.
       split: that they must be of; None for any.
     Raises:
-      SpecError: a number is none of a record, or none is left.
+      SpecError: a number has no record, or no record is left.
     """
     starts: list[np.ndarray] = []
     chosen: Any = None
@@ -363,7 +363,7 @@ def check_policy(
   """Checks what is to become of bad records.
 
   Args:
-    where: the class that was told.
+    where: the class.
     policy: one of POLICIES.
     index: how files are read by their index.
     has_episodes: only some are to be read, by number.
@@ -503,7 +503,7 @@ class RecordReading:
     Returns:
       The serialized record, or a dict of them.
     Raises:
-      RecordError: there is none.
+      RecordError: there is no record.
     """
     first = next(iter(self.texts(files).take(1)), None)
     if first is None:
@@ -627,7 +627,7 @@ def fills_a_batch(
     num_needed: windows of a batch.
     decode_images: how encoded images are decoded.
   Returns:
-    False also where the record cannot be read; the dataset's own error will tell.
+    False also if the record cannot be read, which the dataset reports.
   """
   parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=decode_images)
   try:
@@ -728,7 +728,7 @@ def stream_records(
   """Creates batches of the windows of episode records.
 
   Args:
-    reading: parses records, and knows what becomes of bad ones.
+    reading: parses records, and leaves out bad ones or not.
     files: by dataset_key. Those of one dataset are permuted in each epoch, unless the
       plan's order is 'sequential'; several datasets are zipped, in order.
     flat_specs: of an episode.

@@ -52,7 +52,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   gathered after the shuffle, which is among those of a pool of episodes: as many as
   keep within a memory budget.
 
-  Mode 'train' shuffles files, episodes and examples anew in every epoch, for ever. The
+  Mode 'train' shuffles files, episodes and examples in every epoch, without an end. The
   other modes are one pass, in the order of the sorted files. The same seed gives the
   same batches, whatever `num_parallel_calls` is.
 
@@ -93,7 +93,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
         image_decoding, episodes, split, ...; see `DatasetInputGenerator`. To choose
         episodes without an index, the files are read once more to count them.
     Raises:
-      SpecError: a size or length is too small, or an option is none of these.
+      SpecError: a size or length is too small, or an option is invalid.
     """
     super().__init__(batch_size, **options)
     where = type(self).__name__

@@ -255,7 +255,7 @@ class SkippingReading(RecordReading):
         return runs
       found, damaged = readable_runs(name, compression.decode())
     except (OSError, tf.errors.OpError) as error:
-      # It is no bad record, to be left out for ever.
+      # It is no bad record, to be left out in later epochs.
       self._report.fail(f"{name}: expected a file that can be read, got: {error}.")
     if before is not None:
       logging.warning(
@@ -287,7 +287,7 @@ class SkippingReading(RecordReading):
     )
     size = batch_size * max(1, self.record_size, decoded_size)
     num_batches = int(np.clip(_CHUNK_BYTES // size, 1, _MAX_BATCHES))
-    # Batches of sequences are padded to lengths of their own and cannot be cut anew.
+    # Batches of sequences are padded to lengths of their own and cannot be cut to others.
     # So they are parsed once to see whether they can be, and once more.
     good = self._good(
       serialized.batch(batch_size * num_batches),
@@ -324,7 +324,7 @@ class SkippingReading(RecordReading):
   ) -> tf.data.Dataset:
     """Maps a function over chunks of records, but those on which it fails alone.
 
-    TensorFlow catches no failure inside of a function; a dataset goes on after one.
+    TensorFlow catches no failure inside of a function; a dataset continues after one.
 
     Args:
       chunks: places and serialized records, [n] each.

@@ -275,8 +275,8 @@ class StoreInputGenerator(DatasetInputGenerator):
   A spec reads the column of its path, or else the one that is its name. Specs without
   time offsets read the anchor's own step, or the episode's context feature.
 
-  Mode 'train' shuffles, anew in every epoch, and repeats for ever; a resumed run goes
-  on with exactly the next batch. The other modes are one pass, in the order of the
+  Mode 'train' shuffles every epoch, and repeats without an end; a resumed run continues
+  with exactly the next batch. The other modes are one pass, in the order of the
   store. The same seed gives the same batches on every machine.
   """
 
@@ -303,13 +303,13 @@ class StoreInputGenerator(DatasetInputGenerator):
       stack_on_device: in mode 'train' batches travel flat, each step once; the train
         step stacks and preprocesses them, see `device_fn`. For long sequences of
         stacks, where the host's copies are what limits training.
-      follow: whether mode 'train' goes on with what actors append to the store
+      follow: whether mode 'train' continues with what actors append to the store
         meanwhile, or how: a `Follow`. It waits for the store, too. Windows are drawn at
         random, so that there is no order, and no shard.
       **options: of all that read datasets: seed, sequence_length, memory_budget,
         image_decoding, episodes, split, ...; see `DatasetInputGenerator`.
     Raises:
-      SpecError: a size is too small, or an option is none of these.
+      SpecError: a size is too small, or an option is invalid.
     """
     super().__init__(batch_size, **options)
     self._failures: list[Exception] = []

@@ -254,7 +254,7 @@ def write_index(
     spec: what the records hold, flat and of one dataset; kept in the index, and only
       its sequences are counted. The first record of every file must fit it.
     num_parallel: how many files are read at a time; None for one a core.
-    force: writes those that are fresh anew, too.
+    force: writes fresh ones again, too.
     progress: called in this thread with what became of each file, when it is known.
   Returns:
     What became of every file, in order; one that cannot be indexed does not keep the

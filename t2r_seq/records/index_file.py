@@ -163,7 +163,7 @@ def read_file_index(filename: str | os.PathLike[str]) -> FileIndex:
   Returns:
     Its index.
   Raises:
-    FileNotFoundError: there is none.
+    FileNotFoundError: there is no index.
     RecordError: the index is damaged, or of another version.
   """
   path = index_path(filename)

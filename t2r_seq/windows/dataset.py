@@ -48,8 +48,8 @@ def windows(
     seed: of the shuffle.
     report: counts episodes, windows and episodes that are too short; under 'drop'
       without one, a line on stderr tells of each episode that is too short.
-    num_epochs: passes over the dataset, each shuffled anew and ended before the next
-      begins; None for ever. Better than `repeat` on the result: tf.data makes gathering
+    num_epochs: passes over the dataset, each shuffled, and ended before the next
+      begins; None: no end. Better than `repeat` on the result: tf.data makes gathering
       and a `batch` that follows at once one step, a third faster on large frames.
     **fields: or the fields of a `Cut`.
   Returns:
