@@ -650,8 +650,8 @@ class DatasetInputGenerator(AbstractInputGenerator):
   def _numbered_plan(self, request: BatchRequest) -> tuple[Plan, int]:
     """Returns the plan of batches that have numbers, and the number of the first.
 
-    A resumed run continues in the order of the one that it resumes, except at a service,
-    which has no position.
+    A resumed run continues in the order of the one that it resumes, unless a service
+    runs it, which has no position.
     """
     is_train = request.is_train
     seed = request.seed if self._plan.seed is None else self._plan.seed

@@ -287,7 +287,7 @@ class SkippingReading(RecordReading):
     )
     size = batch_size * max(1, self.record_size, decoded_size)
     num_batches = int(np.clip(_CHUNK_BYTES // size, 1, _MAX_BATCHES))
-    # Batches of sequences are padded to lengths of their own and cannot be cut to others.
+    # Batches of sequences are padded to different lengths, and cannot be cut again.
     # So they are parsed once to see whether they can be, and once more.
     good = self._good(
       serialized.batch(batch_size * num_batches),
