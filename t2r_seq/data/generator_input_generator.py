@@ -215,9 +215,8 @@ class GeneratorInputGenerator(AbstractInputGenerator):
         function itself, not what it returns: it is called for each pass.
       batch_size: examples in a batch, over all replicas together.
       yields_episodes: whether the elements are flat episodes.
-      shuffle_buffer_size: examples to shuffle among in mode 'train'; None or 0 keeps
-        the order. Windows of episodes are shuffled in episode buffers instead, as large
-        as 1 GiB allows.
+      shuffle_buffer_size: examples, or windows, to shuffle among in mode 'train'; None
+        or 0 keeps the order.
       **options: of the base class: seed, drop_remainder, sequence_length, n_step, ...
     Raises:
       SpecError: generator_fn is no function, a size is too small, or a flag is no bool.
@@ -305,7 +304,14 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     # A terminal transition may be the only row of its episode.
     min_steps = grid.min_steps if cut.n_step is None else 1
     episodes = self._dataset(windows.flat_specs(joined, cut.n_step), None, min_steps)
-    return streamed_windows(episodes, joined, plan=plan, cut=cut, report=self._report)
+    return streamed_windows(
+      episodes,
+      joined,
+      plan=plan,
+      cut=cut,
+      report=self._report,
+      max_windows=self._shuffle_buffer_size or plan.batch_size,
+    )
 
 
 @gin.configurable

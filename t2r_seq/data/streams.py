@@ -92,6 +92,7 @@ def streamed_windows(
   *,
   report: windows.WindowReport | None = None,
   decode_images: DecodeImages = True,
+  max_windows: int = _MAX_WINDOWS,
   **fields: Any,
 ) -> tf.data.Dataset:
   """Shuffles the windows of episodes that come one after the other, and batches them.
@@ -117,6 +118,7 @@ def streamed_windows(
     report: counts; a `StreamReport` also what the pools take.
     decode_images: gives pixels where episodes hold encoded images, perhaps in a way of
       its own: a `records.ImageDecoding`; False: strings.
+    max_windows: of a pool, for episodes that come slowly.
     **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
@@ -145,6 +147,7 @@ def streamed_windows(
     columns,
     plan,
     report,
+    max_windows,
   )
 
 
@@ -153,6 +156,7 @@ def shuffled_windows(
   columns: PoolColumns,
   plan: Plan,
   report: windows.WindowReport | None,
+  max_windows: int = _MAX_WINDOWS,
 ) -> tf.data.Dataset:
   """Does `streamed_windows` for slabs: a few consecutive episodes each.
 
@@ -162,13 +166,14 @@ def shuffled_windows(
     columns: of the episodes.
     plan: of the batches.
     report: counts.
+    max_windows: of a pool.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   """
   seed = draw_seed() if plan.seed is None else plan.seed
   if isinstance(report, StreamReport):
     report.memory_budget = plan.memory_budget
-  filler = _Filler(columns, plan, report)
+  filler = _Filler(columns, plan, report, max_windows)
 
   def epoch(number: tf.Tensor) -> tf.data.Dataset:
     end = tf.data.Dataset.from_tensors(number).map(_as_it_is(_end_of_epoch))
@@ -232,9 +237,14 @@ class _Filler:
   """
 
   def __init__(
-    self, columns: PoolColumns, plan: Plan, report: windows.WindowReport | None
+    self,
+    columns: PoolColumns,
+    plan: Plan,
+    report: windows.WindowReport | None,
+    max_windows: int,
   ) -> None:
     self._batch_size = plan.batch_size
+    self._max_windows = max(max_windows, plan.batch_size)
     at_once = pool.batches_at_once(plan, columns.reader)
     self._gathered_bytes = at_once * plan.batch_size * columns.reader.window_bytes
     self._memory_budget = plan.memory_budget
@@ -328,7 +338,7 @@ class _Filler:
   def _most_windows(self, number: tf.Tensor) -> tf.Tensor:
     first = tf.constant(_FIRST_POOL_BATCHES * self._batch_size, tf.int64)
     doubled = tf.bitwise.left_shift(first, tf.minimum(number, self._max_doubled))
-    return tf.minimum(doubled, max(_MAX_WINDOWS, self._batch_size))
+    return tf.minimum(doubled, self._max_windows)
 
   def _num_bytes(self, pooled: Any, parsed: Any) -> Any:
     return pool.num_bytes_alive(pooled, parsed, self._gathered_bytes)
