@@ -272,6 +272,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       num_epochs=None if request.is_train else 1,
     )
     if self._yields_episodes:
+      self._report = None if request.is_portable else StreamReport()
       return self._windows(joined, self._cut_in(request.mode), plan)
     dataset = self._dataset(joined, self._cut.sequence_length)
     if shuffle_buffer_size:
@@ -299,7 +300,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
   def _windows(
     self, joined: specs.TensorSpecStruct, cut: windows.Cut, plan: Plan
   ) -> tf.data.Dataset:
-    self._report, self._reads_ahead = StreamReport(), True
+    self._reads_ahead = True
     grid = windows.WindowGrid(windows.time_span(joined), cut)
     # A terminal transition may be the only row of its episode.
     min_steps = grid.min_steps if cut.n_step is None else 1
