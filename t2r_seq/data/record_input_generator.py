@@ -117,7 +117,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   @property
   def reads_shards(self) -> bool:
     """Whether workers read their own parts: by an index."""
-    return self.has_specifications and self._has_numbers()
+    return bool(self._index and self.has_specifications and self._has_numbers())
 
   @property
   def num_examples(self) -> int | None:
