@@ -25,7 +25,7 @@ from t2r_seq import (
   training,
 )
 from t2r_seq.actors import rollouts
-from t2r_seq.data.input_generator import SAMPLE_KEY, SAMPLE_WEIGHT
+from t2r_seq.data.input_generator import SAMPLE_KEY, SAMPLE_WEIGHT, BatchRequest
 from t2r_seq.policies.policy import Generators
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.zoo.online_model import OnlineModel
@@ -327,7 +327,7 @@ class OnlineInputGenerator(data.AbstractInputGenerator):
       for spec in (self._feature_spec, self._label_spec)
     )
 
-  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+  def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
     raise errors.SpecError("OnlineInputGenerator: expected to train, got another mode.")
 
 
