@@ -96,7 +96,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --max-worker-restart 0 \
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs docs-test lint \
-  format types demo demo-distributed demo-distributed-reverb research-bcz \
+  format types demo demo-policy demo-distributed demo-distributed-reverb research-bcz \
   research-grasp2vec research-pose-env research-qtopt research-vrgripper \
   bench-setup bench bench-reverb dist clean distclean
 
@@ -194,6 +194,9 @@ types: $(STAMP)  ## Checks the types of the package with mypy.
 
 demo: $(STAMP)  ## Collects, trains, exports and runs the pose policies; one table, one PNG.
 	$(RUN) -m research.pose_env.demo --output_dir $(DEMO_DIR) $(DEMO_ARGS)
+
+demo-policy: $(STAMP)  ## Records demonstrations, trains ready policies by command; one table, one PNG.
+	$(RUN) -m research.lander.demo --out $(DEMO_DIR)/lander $(DEMO_ARGS)
 
 demo-distributed: $(STAMP)  ## Runs two actors and a learner over a store; one table, one PNG.
 	$(RUN) -m research.pose_env.distributed --out $(DEMO_DIR)/distributed $(DEMO_ARGS)

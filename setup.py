@@ -29,6 +29,8 @@ LANDER = [*ENVS, 'box2d>=2.3.10; python_version < "3.14"', "pygame-ce>=2.1.3"]
 PLOTS = ["matplotlib>=3.8", "pillow>=10.1"]
 # What runs a policy without TensorFlow.
 LITE = ["ai-edge-litert>=1.4"]
+# Gymnasium's LunarLander, with its scripted expert. No wheel of Box2D for Python 3.14.
+LANDER = [*ENVS, 'Box2D>=2.3.10,<3; python_version < "3.14"', "pygame-ce>=2.5,<3"]
 DEMO = [*POSE_ENV, *LANDER, *PLOTS, *LITE]
 # PyAV's wheel holds the ffmpeg that it needs, 35 MB.
 VIDEO = ["av>=14"]
