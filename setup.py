@@ -140,6 +140,7 @@ setuptools.setup(
     "dev": sorted({*DEMO, *TEST, *LINT, *FORMATS}),
     "envs": ENVS,
     "hdf5": HDF5,
+    "lander": LANDER,
     "lerobot": LEROBOT,
     "lint": LINT,
     "lite": LITE,

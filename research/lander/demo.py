@@ -23,6 +23,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gin
 import gymnasium
 import numpy as np
 
@@ -51,7 +52,7 @@ class Expert(policies.Policy):
     try:
       from gymnasium.envs.box2d import lunar_lander
     except ImportError as error:
-      raise imports.missing_extra("Box2D", "demo") from error
+      raise imports.missing_extra("Box2D", "lander") from error
 
     # All that the controller reads of an environment.
     env = types.SimpleNamespace(unwrapped=types.SimpleNamespace(continuous=True))
@@ -68,7 +69,7 @@ def make_env(render_mode: str | None = None) -> gymnasium.Env:
   try:
     return gymnasium.make(ENV, render_mode=render_mode)
   except gymnasium.error.DependencyNotInstalled as error:
-    raise imports.missing_extra("Box2D", "demo") from error
+    raise imports.missing_extra("Box2D", "lander") from error
 
 
 def record(path: pathlib.Path, num_episodes: int) -> None:
@@ -103,6 +104,7 @@ def command(*arguments: object) -> None:
   """
   words = [str(each) for each in arguments]
   print(f"$ t2r_seq {shlex.join(words)}", flush=True)
+  gin.clear_config()  # Each command is a process of its own for a user.
   if status := run_command(words):
     raise SystemExit(status)
 
