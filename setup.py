@@ -24,8 +24,6 @@ CORE = [
 ENVS = ["gymnasium>=1.2,<2"]
 # Wheels exist for CPython 3.10 and 3.11; on newer Pythons pip builds it from source.
 POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
-# Gymnasium's LunarLander; wheels exist for CPython 3.10 to 3.13.
-LANDER = [*ENVS, 'box2d>=2.3.10; python_version < "3.14"', "pygame-ce>=2.1.3"]
 PLOTS = ["matplotlib>=3.8", "pillow>=10.1"]
 # What runs a policy without TensorFlow.
 LITE = ["ai-edge-litert>=1.4"]

@@ -151,6 +151,8 @@ def train_eval_model(
     exporters = create_exporters_fn() if create_exporters_fn else []
     exports.check_exportable(t2r_model, exporters)
     pending = None
+    scalars: dict[str, float] = {}
+    was_stopped = False
     if config.async_exports and exporters:
       pending = stack.enter_context(exports.AsyncExports(t2r_model, run.tell))
     evaluated = evaluation.ModelEvaluation(
@@ -159,7 +161,6 @@ def train_eval_model(
     if input_generator_train is None:
       screen.summary(run, None, input_generator_eval)
       run.tell("on_begin")
-      scalars, was_stopped = {}, False
     else:
       mark_finished(write_dir, None)
       scalars, was_stopped = _Training(
@@ -172,8 +173,8 @@ def train_eval_model(
     screen.end(trainer.global_step, scalars, was_stopped)
     if not was_stopped:
       _finish(write_dir, trainer.global_step, input_generator_train is not None)
-  step = {"global_step": trainer.global_step, "was_stopped": was_stopped}
-  return step if was_stopped else {**(metrics or scalars), **step}
+  last = {} if was_stopped else metrics or scalars
+  return {**last, "global_step": trainer.global_step, "was_stopped": was_stopped}
 
 
 def _prepare(
@@ -356,7 +357,9 @@ class _Training:
     gaps = [self._last_step - step, *(i - step % i for i in intervals)]
     return at_once if min(gaps) >= at_once else 1
 
-  def _show_first(self, writer: SummaryWriter, batch: tuple[Any, ...], step: int):
+  def _show_first(
+    self, writer: SummaryWriter, batch: tuple[Any, ...], step: int
+  ) -> None:
     """Writes what the first batch and the configuration are."""
     run = self._run
     seen = run.trainer.first_replica(batch)
