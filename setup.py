@@ -77,8 +77,9 @@ REPOSITORY = os.environ.get("T2R_SEQ_REPOSITORY", "").rstrip("/")
 
 
 def read_description() -> str:
-  """Reads the README; in a release its links point to the repository at that tag."""
-  text = (ROOT / "README.md").read_text(encoding="utf-8")
+  """Reads the README, if there is one; a release's links point to the repository."""
+  readme = ROOT / "README.md"
+  text = readme.read_text(encoding="utf-8") if readme.exists() else ""
   if not REPOSITORY:
     return text
   tag = f"v{read_version()}"

@@ -72,7 +72,7 @@ class EpisodePools(PoolReader):
     reader = columns.reader
     num_rows = reader.num_rows(self.lengths, self._last_flags(reader.end_flag))
     counts = np.asarray(reader.grid.num_windows(num_rows))
-    step_bytes = self._step_bytes()
+    step_bytes = self._count_step_bytes()
     super().__init__(columns, counts, self.lengths, step_bytes, episodes.read_bytes)
 
   def loader(self, plan: Plan) -> WindowLoader:
@@ -91,7 +91,7 @@ class EpisodePools(PoolReader):
     """Returns what an epoch of all shards holds, and which episodes are too short."""
     return windows.WindowReport.of_episodes(self.lengths, self.counts)
 
-  def _step_bytes(self) -> int:
+  def _count_step_bytes(self) -> int:
     """Returns the memory of a step in a pool, and of its encoded images."""
     total = 0
     for path in self._timed:
@@ -160,8 +160,8 @@ class EpisodePools(PoolReader):
         for path, array in arrays.items():
           if path not in self._timed:
             array[place] = values[path]
-          elif values[path] is not own.out[path]:
-            own.out[path][...] = values[path]
+          elif values[path] is not (room := own.out[path]):  # type: ignore[index]
+            room[...] = values[path]
 
     with self._calls.one():
       try:

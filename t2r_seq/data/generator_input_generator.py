@@ -272,8 +272,9 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       num_epochs=None if request.is_train else 1,
     )
     if self._yields_episodes:
-      self._report = None if request.is_portable else StreamReport()
-      return self._windows(joined, self._cut_in(request.mode), plan)
+      report = None if request.is_portable else StreamReport()
+      self._report = report
+      return self._windows(joined, self._cut_in(request.mode), plan, report)
     dataset = self._dataset(joined, self._cut.sequence_length)
     if shuffle_buffer_size:
       dataset = dataset.shuffle(shuffle_buffer_size, plan.seed)
@@ -298,7 +299,11 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     )
 
   def _windows(
-    self, joined: specs.TensorSpecStruct, cut: windows.Cut, plan: Plan
+    self,
+    joined: specs.TensorSpecStruct,
+    cut: windows.Cut,
+    plan: Plan,
+    report: StreamReport | None,
   ) -> tf.data.Dataset:
     self._reads_ahead = True
     grid = windows.WindowGrid(windows.time_span(joined), cut)
@@ -310,7 +315,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       joined,
       plan=plan,
       cut=cut,
-      report=self._report,
+      report=report,
       max_windows=self._shuffle_buffer_size or plan.batch_size,
     )
 

@@ -356,7 +356,7 @@ class RecordEpisodes(_RecordSource):
     for group in self._groups(list(parts)):
       numbers = self.records[[part.episode for part in group]]
       values = parser.values(
-        index.read_many(numbers), lambda numbers=numbers: index.records(numbers)
+        index.read_many(numbers), functools.partial(index.records, numbers)
       )
       for row, part in enumerate(group):
         length = int(self.lengths[part.episode])

@@ -151,21 +151,13 @@ def train_eval_model(
     exporters = create_exporters_fn() if create_exporters_fn else []
     exports.check_exportable(t2r_model, exporters)
     pending = None
-    scalars: dict[str, float] = {}
-    was_stopped = False
     if config.async_exports and exporters:
       pending = stack.enter_context(exports.AsyncExports(t2r_model, run.tell))
     evaluated = evaluation.ModelEvaluation(
       run, input_generator_eval, eval_steps, eval_throttle_secs, exporters, pending
     )
-    if input_generator_train is None:
-      screen.summary(run, None, input_generator_eval)
-      run.tell("on_begin")
-    else:
-      mark_finished(write_dir, None)
-      scalars, was_stopped = _Training(
-        run, screen, checkpoints, evaluated, max_train_steps, config
-      ).run(input_generator_train)
+    loop = _Training(run, screen, checkpoints, evaluated, max_train_steps, config)
+    scalars, was_stopped = loop.run(input_generator_train)
     metrics = {} if was_stopped else evaluated.run()
     if pending is not None and not was_stopped:
       pending.join()
@@ -261,13 +253,22 @@ class _Training:
     self._is_adapted = config.steps_per_loop is None and not is_fixed
     self._is_warned = False
 
-  def run(self, generator: AbstractInputGenerator) -> tuple[dict[str, float], bool]:
+  def run(
+    self, generator: AbstractInputGenerator | None
+  ) -> tuple[dict[str, float], bool]:
     """Runs the steps that are left.
 
+    Args:
+      generator: training batches; None trains nothing.
     Returns:
       (the scalars of the last step, whether a signal stopped it).
     """
     run = self._run
+    if generator is None:
+      self._screen.summary(run, None, self._evaluation.input_generator)
+      run.tell("on_begin")
+      return {}, False
+    mark_finished(run.write_dir, None)
     run.tell("on_begin")
     if run.step >= self._last_step:
       self._screen.say(f"nothing to train: step {run.step} is reached")

@@ -2,7 +2,7 @@
 
 from t2r_seq.zoo.act import ACTModel
 from t2r_seq.zoo.actor_critic import SACModel, TD3Model
-from t2r_seq.zoo.bcz import BCZModel
+from t2r_seq.zoo.bcz import BCZPolicyModel
 from t2r_seq.zoo.diffusion import DiffusionModel
 from t2r_seq.zoo.environment import (
   PolicyEnvironment,
@@ -26,7 +26,7 @@ from t2r_seq.zoo.transformer import TransformerModel
 
 __all__ = [
   "ACTModel",
-  "BCZModel",
+  "BCZPolicyModel",
   "DQNModel",
   "DiffusionModel",
   "EnvSignature",

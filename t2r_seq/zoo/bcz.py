@@ -23,7 +23,7 @@ def huber_error(target: tf.Tensor, action: tf.Tensor, delta: float = 1.0) -> tf.
 
 
 @gin.configurable
-class BCZModel(ImitationModel):
+class BCZPolicyModel(ImitationModel):
   """A FiLM-ResNet for each camera, conditioned on the text of the task.
 
   BC-Z, https://arxiv.org/abs/2202.02005: the vector of the text gives scale and offset

@@ -103,7 +103,7 @@ _POLICIES = (
   ReadyPolicy(
     "bc-z",
     IMITATION,
-    "bcz:BCZModel",
+    "bcz:BCZPolicyModel",
     "a ResNet that the text of the task modulates (BC-Z)",
     "https://arxiv.org/abs/2202.02005",
   ),

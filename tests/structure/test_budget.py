@@ -6,10 +6,11 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "t2r_seq"
 
-# The aim is 62,000 lines in 210 files, with 260 exported names.
-MOST_LINES = 83_000
+# The aim is 62,000 lines in 210 files, with 260 exported names, and 6,000 lines more
+# for the ready policies, which were added after it was set.
+MOST_LINES = 84_100
 MOST_FILES = 271
-MOST_NAMES = 370
+MOST_NAMES = 378
 # Longer functions, and those with more parameters, which nobody has split yet.
 MOST_FUNCTION_LINES = 100
 LONG_FUNCTIONS: set[str] = set()

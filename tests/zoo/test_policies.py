@@ -37,7 +37,7 @@ SMALL = {
     "FlowModel.num_layers = 1",
     "FlowModel.num_steps = 2",
   ),
-  "bc-z": ("BCZModel.num_filters = 8", "BCZModel.image_size = (24, 32)"),
+  "bc-z": ("BCZPolicyModel.num_filters = 8", "BCZPolicyModel.image_size = (24, 32)"),
 }
 OBSERVATION = {
   "observation.state": np.zeros(3, np.float32),
