@@ -15,7 +15,8 @@ from t2r_seq.cli import console
 if TYPE_CHECKING:
   from t2r_seq.episodes import Episodes
 
-# As the registry has them, which would import TensorFlow along.
+# The names of the registry, repeated: to import it would load TensorFlow. A test
+# compares them.
 KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
 SOURCE_KINDS = (*KINDS, "rlds", "minari", "mcap")
 LAYOUT_HELP = (

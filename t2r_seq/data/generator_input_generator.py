@@ -61,7 +61,7 @@ class CheckedGenerator:
     elements = iter(generator_fn())
     first = next(elements, None)
     if first is None:
-      raise self._empty()
+      raise self._empty_error()
     leaves = self._check(first, 0)
     self.paths = [path for path in self._spec if path in leaves]
     self._started: tuple[Any, Iterator[Any]] | None = (first, elements)
@@ -87,18 +87,18 @@ class CheckedGenerator:
     Yields:
       Leaves in the order of `paths`.
     Raises:
-      SpecError: an element does not fit, there is none, or all are too short.
+      SpecError: an element does not fit, there is no element, or all are too short.
     """
     try:
       count = longest = 0
       for count, element in enumerate(self._pass(), start=1):
         leaves = self._check(element, count - 1)
         if set(leaves) != set(self.paths):
-          raise self._uneven(set(leaves), count - 1)
+          raise self._uneven_error(set(leaves), count - 1)
         longest = max(longest, self._num_steps(leaves))
         yield tuple(leaves[path] for path in self.paths)
       if not count:
-        raise self._empty()
+        raise self._empty_error()
       if self._min_steps is not None and longest < self._min_steps:
         raise too_short_error(self._name, self._min_steps, count, longest)
     except Exception as e:
@@ -170,7 +170,7 @@ class CheckedGenerator:
       "yields_episodes=True, or yield the masks, too."
     )
 
-  def _uneven(self, given: set[str], index: int) -> errors.SpecError:
+  def _uneven_error(self, given: set[str], index: int) -> errors.SpecError:
     first = set(self.paths)
     mismatches = [
       errors.Mismatch(
@@ -184,7 +184,7 @@ class CheckedGenerator:
     where = f"{self._name}: element {index}, unlike the first"
     return errors.mismatch_error(where, mismatches)
 
-  def _empty(self) -> errors.SpecError:
+  def _empty_error(self) -> errors.SpecError:
     return errors.SpecError(
       f"{self._name}: generator_fn: expected at least one element, got none."
     )

@@ -38,11 +38,12 @@ def find_foreign(path: str) -> list[tuple[str, str]]:
   """Walks through a file."""
   import h5py
 
-  def renew() -> None:
+  _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+
+  def extend_cpu_limit() -> None:
     used = int(time.process_time())
     resource.setrlimit(resource.RLIMIT_CPU, (used + MAX_SECONDS, hard))
 
-  _, hard = resource.getrlimit(resource.RLIMIT_CPU)
   foreign: list[tuple[str, str]] = []
   num_left = os.path.getsize(path) // _MIN_OBJECT_BYTES
 
@@ -51,7 +52,7 @@ def find_foreign(path: str) -> list[tuple[str, str]]:
     num_left -= 1
     if num_left < 0:
       raise SystemExit("it has more objects than room for them")
-    renew()
+    extend_cpu_limit()
     with contextlib.suppress(Exception):  # Reading it explains the damage.
       for key in item.attrs:
         item.attrs.get(key)
@@ -72,7 +73,7 @@ def find_foreign(path: str) -> list[tuple[str, str]]:
         elif isinstance(link, h5py.SoftLink):
           foreign.append((place, f"{WITHIN} to {link.path}"))
 
-  renew()
+  extend_cpu_limit()
   unreadable = (OSError, RuntimeError, KeyError)
   with contextlib.suppress(*unreadable), h5py.File(path, "r") as file:
     visit("/", file)

@@ -103,11 +103,14 @@ class ResNet(CompositeLayer):
       num_filters: of the first block layer; each next one has twice as many.
       kernel_size: of the first convolution.
       weight_decay: times half the squared weights of convolutions, added to the loss.
-      film_generator_cls: called with the blocks and the filters of each block layer,
-        gives the layer that maps a condition to FiLM, e.g. `LinearFiLMGenerator`.
-      num_block_layers: fewer than 4 leave out the last ones: finer maps.
+      film_generator_cls: called with the number of blocks and of filters of each block
+        layer; returns the layer that turns a condition into FiLM's factors, e.g.
+        `LinearFiLMGenerator`.
+      num_block_layers: how many block layers are built, 1 to 4; with fewer, the maps
+        stay finer.
       normalizer: 'batch'; 'frozen', batch normalization that is never trained, for
-        pretrained weights and small batches; or 'group', with a group for 16 filters.
+        pretrained weights and small batches; or 'group', with one group for every 16
+        filters.
       **kwargs: of the Keras layer.
     Raises:
       SpecError: the size, version or normalizer is unknown, or there are no such

@@ -169,7 +169,7 @@ class CriticModel(T2RModel):
     """
     del mode
     loss = self.loss_fn(features, labels, inference_outputs)
-    key = losses.sample(labels, "key")
+    key = losses.replay_value(labels, "key")
     if key is None:
       return loss
     error = tf.cast(inference_outputs["q_predicted"], tf.float32)

@@ -44,8 +44,8 @@ def mean_error(
 ) -> tf.Tensor:
   """Averages the errors of predictions against one of the labels.
 
-  What the masks of `masks_of` leave out counts for nothing, and a replay's importance
-  weights count.
+  Targets that the masks of `masks_of` leave out have weight 0; a replay's importance
+  weights multiply the others.
 
   Args:
     labels: packed as the label specs, [B, ...].
@@ -66,7 +66,7 @@ def mean_error(
       "them: broadcast, all would be compared with all."
     )
   error = error_function(target, tf.cast(predictions, target.dtype))
-  weight = sample(labels, "weight")
+  weight = replay_value(labels, "weight")
   if weight is not None:
     axes = [1] * (error.shape.rank - 1)
     error *= tf.cast(tf.reshape(weight, [-1, *axes]), error.dtype)
@@ -76,7 +76,7 @@ def mean_error(
   return layers.masked_mean(error, is_valid)
 
 
-def sample(labels: SpecStructure, name: str) -> tf.Tensor | None:
+def replay_value(labels: SpecStructure, name: str) -> tf.Tensor | None:
   """Returns what a replay tells of sampled items, 'key' or 'weight', [B], or None."""
   return getattr(getattr(labels, "sample", None), name, None)
 

@@ -43,7 +43,7 @@ def image(name: str, images: tf.Tensor, description: str = "") -> None:
       floats in [0, 1]. Small ones are shown larger, by whole pixels.
     description: TensorBoard shows it beside the name.
   Raises:
-    ValueError: it is something else.
+    ValueError: `images` has another rank or number of channels.
   """
   strip = image_strip(images)
   if strip is None:

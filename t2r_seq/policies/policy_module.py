@@ -81,7 +81,7 @@ def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
 def _required(in_spec: specs.SpecStructure) -> TensorSpecStruct:
   given = specs.flatten_spec_structure(in_spec)
   flat = filter_required_flat_tensor_spec(given)
-  # A policy is given frames in any storage.
+  # A policy is given frames, also where the data are whole videos.
   return specs.map_leaves(
     lambda spec: specs.frame_spec(ExtendedTensorSpec.to_spec(spec)), flat
   )

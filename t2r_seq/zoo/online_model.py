@@ -156,7 +156,7 @@ class OnlineModel(models.T2RModel):
 
   def examples(self, labels: SpecStructure, error: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns what `hooks.PriorityUpdate` reads: the items' keys, and their errors."""
-    key = losses.sample(labels, "key")
+    key = losses.replay_value(labels, "key")
     return {} if key is None else {"sample/key": key, "td_error": tf.abs(error)}
 
   def normal(self, like: tf.Tensor, purpose: int) -> tf.Tensor:
@@ -177,7 +177,7 @@ class OnlineModel(models.T2RModel):
 
 def weighted_mean(labels: SpecStructure, error: tf.Tensor) -> tf.Tensor:
   """Averages errors [B] with a replay's importance weights, if there are any."""
-  weight = losses.sample(labels, "weight")
+  weight = losses.replay_value(labels, "weight")
   return tf.reduce_mean(error if weight is None else error * weight)
 
 
