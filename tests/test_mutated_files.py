@@ -137,7 +137,7 @@ def read_index(path):
   del path
   records.check_index("a.tfrecord")
   index = records.read_index("a.tfrecord")
-  index.num_windows(FLAT)
+  index.num_steps(FLAT)
   for number in range(index.num_records):
     index.read(number)
 

@@ -475,7 +475,8 @@ class StoreInputGenerator(DatasetInputGenerator):
     if is_portable:
       return "quasi_random"
     stored = store.spec
-    read = [stored[spec.name] for spec in joined.values() if spec.name in stored]
+    names = (path if path in stored else spec.name for path, spec in joined.items())
+    read = [stored[name] for name in names if name in stored]
     is_decoded = any(
       specs.is_encoded_image_spec(spec) or specs.is_video_spec(spec) for spec in read
     )

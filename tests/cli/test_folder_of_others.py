@@ -27,6 +27,7 @@ STARTS = {"installed": ("../bin/t2r_seq",), "module": ("-m", "t2r_seq")}
 GIN = ("--gin_bindings", "import project")
 COMMANDS = {
   "train": GIN,
+  "evaluate": ("export", "--env", "project:Env-v0"),
   "collect": GIN,
   "collect-eval": GIN,
   "replay-server": GIN,
@@ -38,10 +39,12 @@ COMMANDS = {
   "data-service": ("dispatcher",),
   "predict": ("export", "--random"),
   "export": ("--lite", "export", "out"),
+  "import": ("--lerobot", "checkpoint", "out"),
   "serve": ("export",),
   "verify": ("export", "none.tfrecord"),
   "view": ("none.tfrecord", "--spec", "project:specs"),
   "gin": ("Nothing*",),
+  "info": (),
 }
 
 

@@ -24,7 +24,7 @@ def test_demo_writes_table_and_picture(tmp_path, capsys):
   assert "| expert | " in (tmp_path / "out" / "table.md").read_text()
   assert (tmp_path / "out" / "lander.png").read_bytes().startswith(b"\x89PNG")
   out = capsys.readouterr().out
-  assert "1 episodes" in out and "identical" in out
+  assert "$ t2r_seq evaluate " in out and ", identical" in out
 
 
 def test_expert_lands(tmp_path):
