@@ -32,7 +32,7 @@ from t2r_seq import actors, imports, lite, policies, specs
 from t2r_seq.cli import main as run_command
 
 ENV = "LunarLanderContinuous-v3"
-POLICIES = ("act", "flow")
+POLICIES = ("mlp", "flow")
 NUM_DEMOS, NUM_EPISODES = 100, 20
 FPS = 50
 # Episodes of the recording, the evaluation and the picture differ.
