@@ -22,7 +22,7 @@ CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 
 TESTS ?= tests
 TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statistics \
-  tests/transitions tests/data/test_loaders.py tests/data/test_plan.py \
+  tests/transitions tests/data/test_plan.py \
   tests/data/test_stores.py tests/cli/test_replay_server.py \
   tests/actors tests/layers tests/models tests/policies tests/replay \
   tests/research/pose_env/test_reward_model.py \
@@ -42,13 +42,12 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/replay/selectors tests/replay/test_concurrency.py \
   tests/replay/test_offline_and_online.py tests/replay/test_rate_limiters.py \
   tests/specs/test_assets.py tests/specs/test_tensor_spec_struct.py \
-  tests/statistics/test_lengths.py tests/statistics/test_moments.py \
-  tests/statistics/test_sketch.py tests/store/test_bad_stores.py \
+  tests/statistics/test_accumulators.py tests/store/test_bad_stores.py \
   tests/store/test_durability.py tests/store/test_file_columns.py \
   tests/store/test_mapped.py tests/store/test_processes.py \
   tests/store/test_reading_during_merges.py tests/store/test_salvage.py \
   tests/store/test_summary.py tests/store/test_writer.py \
-  tests/transitions/test_chains.py tests/transitions/test_cpprb.py \
+  tests/transitions/test_cpprb.py \
   tests/transitions/test_pickled_arrays.py tests/transitions/test_reading.py \
   tests/transitions/test_saving.py tests/windows/test_cut.py \
   tests/windows/test_reference.py tests/windows/test_report.py \

@@ -244,3 +244,10 @@ def test_export_problems(name, load):
   got = export_problems("f", load(text).f)
   assert len(got) == len(want), got
   assert all(part in problem for part, problem in zip(want, got, strict=True)), got
+
+
+def test_makefile_names_tests_that_exist():
+  text = (ROOT / "Makefile").read_text(encoding="utf-8")
+  names = re.findall(r"tests/[\w/]+(?:\.py)?", text)
+  assert len(names) > 40
+  assert [name for name in names if not (ROOT / name).exists()] == []
