@@ -104,7 +104,7 @@ def command(*arguments: object) -> None:
   """
   words = [str(each) for each in arguments]
   print(f"$ t2r_seq {shlex.join(words)}", flush=True)
-  gin.clear_config()  # Each command is a process of its own for a user.
+  gin.clear_config()  # A user runs each command in a new process.
   if status := run_command(words):
     raise SystemExit(status)
 

@@ -188,7 +188,7 @@ class _NewestPolicy:
     self._logged = time.monotonic()
 
   def restore(self) -> None:
-    """Loads the newest model; NoModelError if there is none and no initial policy."""
+    """Loads the newest model; NoModelError without a model and an initial policy."""
     try:
       rollouts.restore_policy(self._policy)
     except policies.NoModelError:
@@ -207,7 +207,7 @@ class _NewestPolicy:
       self.is_new = False
 
   def log_wait(self) -> None:
-    """Logs once a minute that there is nothing newer yet."""
+    """Logs once a minute that no newer model has come."""
     if time.monotonic() - self._logged >= _LOG_EVERY_SECONDS:
       self._logged = time.monotonic()
       logging.info("Waiting for a policy newer than that of step %d.", self.global_step)

@@ -114,7 +114,7 @@ def _text_format(args: argparse.Namespace) -> str | None:
   if args.spec:
     raise console.UsageError(
       "--format and --output are for the spec of a store, or the one that is proposed "
-      "for TFRecord files; there is none with --spec."
+      "for TFRecord files, and is not available with --spec."
     )
   if not args.output:
     return args.format

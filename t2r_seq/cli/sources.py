@@ -166,7 +166,7 @@ def is_store(paths: Sequence[str]) -> bool:
 
 
 def unfinished_conversion(path: str, num_episodes: int) -> str | None:
-  """Describes an unfinished conversion into a store, as lines; None if there is none.
+  """Describes an unfinished conversion into a store, as lines; None without one.
 
   Args:
     path: of the store.
@@ -181,7 +181,7 @@ def unfinished_conversion(path: str, num_episodes: int) -> str | None:
       return None
     command = shlex.join(["t2r_seq", "convert", plan["source"], path])
   except (OSError, KeyError, TypeError, ValueError):
-    return None  # There is none, or it is damaged, which `convert` reports.
+    return None  # It is missing, or damaged, which `convert` reports.
   so_far = console.count(num_episodes, "episode")
   if files.is_locked(os.path.join(folder, "lock")):
     return console.fill(f"A conversion into it is under way: {so_far} by now.", 0, 2)

@@ -23,7 +23,7 @@ Or an environment of Gymnasium, in which it collects and learns:
 
   t2r_seq train --policy dqn --env CartPole-v1 --model_dir run
 
-A model of your own, that gin files describe:
+Your own model, which gin files describe:
 
   t2r_seq train --gin_configs research/pose_env/configs/pose_env_moving_stack4.gin \\
     --gin_bindings 'train_eval_model.model_dir = "runs/pose"'

@@ -464,7 +464,7 @@ class ZarrEpisodes(Episodes):
     stored = list_files(self.path)
     for _, name in chunk_names(names[ENDS]):
       if f"meta/{ENDS}/{name}" not in stored:
-        got = "no file: nothing else tells where episodes end"
+        got = "no file: only it has the ends of the episodes"
         raise reading.fault(place, f"its chunk {name}", got)
     ends = np.asarray(self._group[f"meta/{ENDS}"][...])
     is_rising = ends.ndim == 1 and ends.dtype.kind in "iu"

@@ -435,7 +435,7 @@ class CheckpointExportListener:
 class LaggedCheckpointListener(CheckpointExportListener):
   """Keeps a second folder one version behind the first: the targets of TD3.
 
-  Which version that is depends on the folders alone, so that a run goes on where
+  Which version that is depends on the folders alone, so that a run resumes where
   another has stopped.
   """
 

@@ -373,7 +373,7 @@ def piecewise_linear(boundaries: Any, values: Any) -> Schedule:
 
   Args:
     boundaries: steps, each greater than the one before; a list, array or tensor.
-    values: at each of them; before the first and after the last it stays as it is.
+    values: at each of them; constant before the first and after the last.
   Returns:
     A schedule: a learning rate, or called with a model's `global_step`.
   Raises:

@@ -454,7 +454,7 @@ class WeightAverages:
   """Exponential moving averages of weights, and the weights' change of place with them.
 
   `average = weight + decay * (average - weight)` after each step; the first step
-  copies, as Keras does it. Training goes on with the raw weights: the averages are in
+  copies, as Keras does it. Training continues with the raw weights: the averages are in
   the model's variables only inside of `in_use`.
   """
 
@@ -510,7 +510,7 @@ class WeightAverages:
       average.assign(tf.where(is_good, value + decay * (old - value), old))
 
   def overwrite_if_due(self, num_steps: tf.Tensor) -> None:
-    """Puts averages in the place of weights, if told to; called across replicas."""
+    """Puts averages in the place of weights, if configured; called across replicas."""
     if self._overwrite_frequency is None:
       return
 

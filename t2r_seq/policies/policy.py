@@ -199,7 +199,7 @@ class RegressionPolicy(Policy):
     return self._act_all(features, np.asarray(is_first), timestamp)
 
   def start_episode(self, env: int = 0) -> None:
-    """Resets the exploration in an environment; here there is none."""
+    """Resets the exploration in an environment; by default nothing to reset."""
 
   def explore(self, action: Any, env: int = 0) -> Any:
     """Changes the model's action in one environment; by default not."""
@@ -371,14 +371,20 @@ class ScheduledExplorationRegressionPolicy(_ExploringPolicy):
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class LinearSchedule:
-  """A number that changes linearly from `initial` to `final` over `num_steps` steps."""
+  """A number that changes linearly from `initial` to `final`.
+
+  Attributes:
+    initial: at the step 0.
+    final: from `num_steps` on.
+    num_steps: > 0; steps, or the fraction of a training.
+  """
 
   initial: float = 1.0
   final: float = 0.05
-  num_steps: int = 10000
+  num_steps: float = 10000
 
-  def __call__(self, step: int) -> float:
-    """Returns the number at a training step."""
+  def __call__(self, step: float) -> float:
+    """Returns the number at a step, in the unit of `num_steps`."""
     done = min(max(step, 0) / self.num_steps, 1.0)
     return self.initial + done * (self.final - self.initial)
 

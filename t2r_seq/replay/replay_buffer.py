@@ -287,7 +287,7 @@ class ReplayBuffer(Replay):
     """Restores the newest whole checkpoint of `checkpoint_dir`; see `restore`.
 
     Returns:
-      The path of the checkpoint; None if there is none.
+      The path of the checkpoint; None without one.
     Raises:
       ReplayError: the buffer has no `checkpoint_dir`; else as `restore`.
     """

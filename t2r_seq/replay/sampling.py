@@ -1,4 +1,4 @@
-"""Batches of sampled windows, gathered while writers go on, and as datasets."""
+"""Batches of sampled windows, gathered while writers append, and as datasets."""
 
 from __future__ import annotations
 

@@ -501,7 +501,7 @@ class _EpisodesSource(_Source):
   def __init__(
     self,
     episodes: Episodes,
-    wanted: TensorSpecStruct | None,
+    requested: TensorSpecStruct | None,
     images: bool,
     reads_bytes: bool,
   ) -> None:
@@ -509,7 +509,7 @@ class _EpisodesSource(_Source):
 
     Args:
       episodes: as from `open_episodes`.
-      wanted: flat specs of the paths to read; None for all. Without images, frames
+      requested: flat specs of the paths to read; None for all. Without images, frames
         that would have to be decoded from videos are left out.
       images: decodes encoded images, and videos.
       reads_bytes: keeps strings and encoded images; otherwise counts them.
@@ -522,9 +522,9 @@ class _EpisodesSource(_Source):
     self._episodes = episodes
     decoded = () if images else {*episodes.videos} - {*episodes.kept_videos}
     paths = [path for path in episodes.spec if path not in decoded]
-    if wanted is not None:
-      _check_specs(episodes, wanted)
-      paths = [*wanted]
+    if requested is not None:
+      _check_specs(episodes, requested)
+      paths = [*requested]
     spec = TensorSpecStruct((path, episodes.spec[path]) for path in paths)
     super().__init__(spec, images, reads_bytes)
     # Optional ones are read, as only their values tell which episodes have them.
@@ -578,10 +578,10 @@ class _EpisodesSource(_Source):
       yield item
 
 
-def _check_specs(episodes: Episodes, wanted: TensorSpecStruct) -> None:
+def _check_specs(episodes: Episodes, requested: TensorSpecStruct) -> None:
   """Checks that the episodes have what is read."""
   found = []
-  for path, spec in wanted.items():
+  for path, spec in requested.items():
     given = episodes.spec.get(path)
     if given is None:
       near = errors.nearest(path, episodes.spec)
@@ -641,14 +641,14 @@ def _open(
   images: bool,
   compression: str | None,
 ) -> _Source:
-  wanted = None if spec is None else windows.flat_specs(spec)
+  requested = None if spec is None else windows.flat_specs(spec)
   reads_bytes = bool(transform.name)
   episodes = _open_episodes(source)
-  if wanted is None:
-    wanted = transform.stored_specs(None if episodes is None else episodes.spec)
+  if requested is None:
+    requested = transform.stored_specs(None if episodes is None else episodes.spec)
   if episodes is not None:
-    return _EpisodesSource(episodes, wanted, images, reads_bytes)
+    return _EpisodesSource(episodes, requested, images, reads_bytes)
   patterns: Any = source
-  if wanted is not None:
-    wanted = specs.flatten_spec_structure(wanted)
-  return _RecordSource(patterns, wanted, images, reads_bytes, compression)
+  if requested is not None:
+    requested = specs.flatten_spec_structure(requested)
+  return _RecordSource(patterns, requested, images, reads_bytes, compression)

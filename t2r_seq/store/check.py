@@ -55,7 +55,7 @@ class StoreFindings:
 
   Attributes:
     report: for the user.
-    manifest: of the store, or a substitute; None if there is none.
+    manifest: of the store, or a substitute; None without either.
     segments: in the order in which they are the store.
   """
 

@@ -241,19 +241,19 @@ class VideoFrames:
     flat = rows.ravel()
     distinct, places = np.unique(flat, return_inverse=True)
     # Of a pool, episodes in any order, each step once: decoded to where it stays.
-    wanted = distinct if len(distinct) < len(flat) else flat
+    requested = distinct if len(distinct) < len(flat) else flat
     column = self._column
-    out = empty_array((len(wanted), *column.shape), column.spec.dtype.as_numpy_dtype)
-    of_episode = np.searchsorted(self._ends, wanted, "right")
-    is_new = (np.diff(of_episode) != 0) | (np.diff(wanted) < 0)
-    bounds = np.r_[0, np.flatnonzero(is_new) + 1, len(wanted)]
+    out = empty_array((len(requested), *column.shape), column.spec.dtype.as_numpy_dtype)
+    of_episode = np.searchsorted(self._ends, requested, "right")
+    is_new = (np.diff(of_episode) != 0) | (np.diff(requested) < 0)
+    bounds = np.r_[0, np.flatnonzero(is_new) + 1, len(requested)]
     parts = [(a, b) for a, b in itertools.pairwise(bounds) if a < b]
 
     def read_part(part: tuple[int, int]) -> None:
       self._calls.check()
       episode = int(of_episode[part[0]])
       first = int(self._ends[episode - 1]) if episode else 0
-      steps, own = wanted[slice(*part)] - first, out[slice(*part)]
+      steps, own = requested[slice(*part)] - first, out[slice(*part)]
       self._decode(episode, steps, own, 1 if len(parts) > 1 else None)
 
     if len(parts) == 1:
@@ -261,7 +261,7 @@ class VideoFrames:
     else:
       with futures.ThreadPoolExecutor(_DECODED_AT_ONCE) as executor:
         list(executor.map(read_part, parts))
-    if wanted is distinct:
+    if requested is distinct:
       out = out[places]
     return out.reshape((*rows.shape, *out.shape[1:]))
 

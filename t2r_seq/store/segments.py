@@ -285,7 +285,7 @@ class Segment:
     except errors.RecordError as error:
       raise errors.StoreError(
         f"{where} a video that can be decoded, got an error ({error}). t2r_seq doctor "
-        "tells which episodes are whole."
+        "lists which episodes are whole."
       ) from error
 
   def _map(self, column: Column) -> np.ndarray | BytesColumn:

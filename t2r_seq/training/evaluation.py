@@ -238,7 +238,7 @@ def continuous_eval(
   training has ended and its last checkpoint is evaluated, or at SIGTERM.
 
   Args:
-    t2r_model: as it is trained, optimizer and all.
+    t2r_model: the trained model, with its optimizer.
     input_generator_eval: gives eval batches.
     model_dir: folder of the training run; may be empty still.
     name: of the job's own folder in it, and of another job beside this one.
@@ -249,7 +249,7 @@ def continuous_eval(
     poll_secs: seconds between two looks into the folder.
     create_exporters_fn: gives exporters that are asked after each evaluation.
     strategy: a `tf.distribute` strategy of one process; by default the current one.
-    callbacks: are told of evaluations and exports; `run.stop()` ends the job.
+    callbacks: called at evaluations and exports; `run.stop()` ends the job.
   Returns:
     The last evaluation's metrics, 'global_step' and 'was_stopped'.
   Raises:

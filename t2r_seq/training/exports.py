@@ -539,7 +539,7 @@ class AsyncExports:
 
     Args:
       model: a built model.
-      tell: tells callbacks of an event, in the caller's thread; see `Run.tell`.
+      tell: calls callbacks at an event, in the caller's thread; see `Run.tell`.
     """
     self._model = model
     self._twin = model.twin()

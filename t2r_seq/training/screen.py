@@ -215,7 +215,7 @@ class ProgressLog:
     return batch
 
   def log(self, step: int, loss: float) -> dict[str, float]:
-    """Prints the line and starts anew.
+    """Prints the line and restarts the measurement.
 
     Args:
       step: global step.

@@ -45,7 +45,7 @@ class RunConfig:
       memory of a second network.
     strategy: a `tf.distribute` strategy; None takes the current one.
     seed: of the initial weights of a model that is not built, and of dropout. Input
-      generators have seeds of their own.
+      generators have separate seeds.
     show_progress: writes to stderr what is trained and how far it is, as a bar on a
       terminal and as lines elsewhere, unless absl's log shows them.
   """

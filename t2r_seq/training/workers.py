@@ -180,7 +180,7 @@ def create_tpu_strategy(tpu: str = "") -> tf.distribute.Strategy:
     tpu: name or address of the TPU; 'local' on its own machine; '' as the environment
       says.
   Raises:
-    SpecError: there is none.
+    SpecError: no TPU is found.
   """
   try:
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)

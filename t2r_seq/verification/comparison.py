@@ -206,16 +206,16 @@ class Comparison:
     self._compare_windows(episode, seen)
     if self._subject.tells_inputs:
       self._compare_inputs(episode, replay.part("inputs"), seen)
-    said, stepped = replay.part("said"), _stack(replay.steps)
+    predicted, stepped = replay.part("said"), _stack(replay.steps)
     expected: Arrays = {}
     if self._predict is not None:
       expected = self._predicted(episode, self._predict, stepped, replay.condition)
-    self._compare_outputs(episode, said, stepped, expected)
+    self._compare_outputs(episode, predicted, stepped, expected)
     if self._execution is not None:
       # Without the network's own outputs those that are expected stand for them.
-      if not said and len(episode.anchors) == episode.num_steps:
-        said = expected
-      self._compare_actions(episode, said, stepped, replay)
+      if not predicted and len(episode.anchors) == episode.num_steps:
+        predicted = expected
+      self._compare_actions(episode, predicted, stepped, replay)
     self._accept_draws(episode, replay, stepped)
     self._before = episode
 
@@ -379,30 +379,30 @@ class Comparison:
       self._compare_rows(episode, "network input", path, case, same)
 
   def _compare_outputs(
-    self, episode: Episode, said: Arrays, stepped: Arrays, expected: Arrays
+    self, episode: Episode, predicted: Arrays, stepped: Arrays, expected: Arrays
   ) -> None:
     anchors, steps = episode.anchors, np.arange(episode.num_steps)
-    for name in expected.keys() & said.keys():
-      case = Case(expected[name], said[name][anchors], anchors)
+    for name in expected.keys() & predicted.keys():
+      case = Case(expected[name], predicted[name][anchors], anchors)
       same = None
       if case.expected.shape == case.got.shape and case.expected.dtype.kind == "f":
         same = self._close_rows(case.got, case.expected)
       self._compare_rows(episode, "output", name, case, same)
-    for name in said.keys() & stepped.keys() if self._execution is None else ():
-      if stepped[name].shape == said[name].shape:
-        case = Case(said[name], stepped[name], steps)
+    for name in predicted.keys() & stepped.keys() if self._execution is None else ():
+      if stepped[name].shape == predicted[name].shape:
+        case = Case(predicted[name], stepped[name], steps)
         self._compare_rows(episode, "step", name, case)
 
   def _compare_actions(
-    self, episode: Episode, said: Arrays, stepped: Arrays, replay: _Replay
+    self, episode: Episode, predicted: Arrays, stepped: Arrays, replay: _Replay
   ) -> None:
     """Compares actions with the execution of the network's chunks."""
     execution = self._execution
     assert execution is not None
     for name in execution.outputs:
-      if name not in said:
+      if name not in predicted:
         continue
-      got, chunks = stepped[name], said[name]
+      got, chunks = stepped[name], predicted[name]
       expected = _executed(chunks, execution).astype(got.dtype)
       same = self._close_rows(got, expected)
       own = name + CHUNK_SUFFIX
@@ -429,7 +429,7 @@ class Comparison:
       if stage not in ("output", "step"):
         continue
       samples = self._draws(episode, replay, stepped)
-      sides = ["said", "reference" if stage == "output" else "step"]
+      sides = ["predicted", "reference" if stage == "output" else "step"]
       drawn = [samples[side][name] for side in sides if name in samples[side]]
       # Windows that begin later than an episode see other things than its first step.
       is_same = stage == "step" or not episode.anchors[0]
@@ -446,7 +446,7 @@ class Comparison:
       steps = [self._subject.take(replay.first, True) for _ in range(_NUM_DRAWS)]
       self._sampled = {
         "step": _stack([outputs for outputs, _ in steps]),
-        "said": _stack([inspection.said for _, inspection in steps]),
+        "predicted": _stack([inspection.said for _, inspection in steps]),
         "reference": {},
       }
       if self._predict is not None and len(episode.anchors):

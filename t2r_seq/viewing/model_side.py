@@ -244,7 +244,7 @@ class ExportSide:
   """Predicts actions of an export in the windows of episodes.
 
   Attributes:
-    output: the export's output that is an action; None if there is none.
+    output: the export's output that is an action; None without one.
     label: the label that it is compared with.
     column: the source's path for the label.
     offsets: the steps of a chunk, relative to the anchor.

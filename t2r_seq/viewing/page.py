@@ -193,7 +193,7 @@ def _describe(
   rung, shown = _choose(page, room)
   detail = _details(page, rung, shown, ranges, room, progress)
   values["detail"] = detail
-  said = _sentence(page, rung, len(detail))
+  sentence = _sentence(page, rung, len(detail))
   notes = [*viewer.notes]
   if page.export is not None and page.export.note:
     notes.append(page.export.note)
@@ -203,8 +203,8 @@ def _describe(
     )
   if columns.unseen:
     notes.append(f"Not shown: {errors.listing(columns.unseen)}.")
-  values["notes"] = [said, *notes]
-  return values, said
+  values["notes"] = [sentence, *notes]
+  return values, sentence
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:
@@ -318,17 +318,17 @@ def _estimate(page: SourcePage, rung: int, length: int) -> float:
 
 
 def _sentence(page: SourcePage, rung: int, count: int) -> str:
-  """Says what was chosen."""
+  """Describes which episodes, frames and pixels the page has."""
   survey = page.survey
   total = len(survey.figures)
   which = "All" if count == total else f"{count:,} of"
-  said = f"{which} {total:,} episodes are shown with their curves"
+  sentence = f"{which} {total:,} episodes are shown with their curves"
   if not survey.viewer.columns.cameras:
-    return f"{said}; the source has no images."
+    return f"{sentence}; the source has no images."
   pixels, quality = SIZES[rung]
   return (
-    f"{said} and frames: at most {_FRAMES[rung]} a camera, of at most {pixels} pixels, "
-    f"JPEG of quality {quality}."
+    f"{sentence} and frames: at most {_FRAMES[rung]} a camera, of at most {pixels} "
+    f"pixels, JPEG of quality {quality}."
   )
 
 
@@ -405,20 +405,22 @@ def _detail(
     anchors = page.model.anchors(length, _WINDOWS[rung])
     seen = page.model.see(values, anchors, first_number)
     detail["windows"] = _windows(seen, _WINDOW_PIXELS[rung], SIZES[rung][1])
-  if page.export is not None and (said := page.export.predict(values)) is not None:
+  if page.export is not None and (predicted := page.export.predict(values)) is not None:
     now = int(np.argmin(np.abs(page.export.offsets)))
     scale = survey.scale(page.export.column)
-    if len(scale) != said.actions.shape[-1]:
-      scale = np.ones(said.actions.shape[-1])
-    chunks = np.searchsorted(said.anchors, anchors)
+    if len(scale) != predicted.actions.shape[-1]:
+      scale = np.ones(predicted.actions.shape[-1])
+    chunks = np.searchsorted(predicted.anchors, anchors)
     detail["said"] = {
-      "anchors": said.anchors.tolist(),
-      "now": _numbers64(said.actions[:, now], "<f4"),
+      "anchors": predicted.anchors.tolist(),
+      "now": _numbers64(predicted.actions[:, now], "<f4"),
       "offset": page.export.offsets[now],
-      "dims": said.actions.shape[-1],
-      "error": _finite(said.per_step(scale)),
+      "dims": predicted.actions.shape[-1],
+      "error": _finite(predicted.per_step(scale)),
       "chunkAnchors": anchors.tolist(),
-      "chunks": _numbers64(said.actions[chunks % max(len(said.anchors), 1)], "<f4"),
+      "chunks": _numbers64(
+        predicted.actions[chunks % max(len(predicted.anchors), 1)], "<f4"
+      ),
     }
   return detail
 

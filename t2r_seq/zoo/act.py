@@ -160,7 +160,7 @@ class ACTNetwork(CompositeLayer):
 
 @gin.configurable
 class ACTModel(ImitationModel):
-  """Predicts a chunk of actions, by L1; a CVAE tells apart the styles of people."""
+  """Predicts a chunk of actions, by L1; a CVAE separates styles of people."""
 
   def __init__(
     self,

@@ -11,7 +11,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import errors, imports
 
 RENDER = "render"
 # Packages that register environments without a namespace in their ids.
@@ -36,12 +36,7 @@ def make_environment(
     ImportError: Gymnasium, or the environment's package, is missing.
     SpecError: there is no such environment; suggests the nearest.
   """
-  try:
-    import gymnasium
-  except ImportError as error:
-    raise ImportError(
-      "environments need gymnasium: pip install 't2r_seq[envs]'"
-    ) from error
+  gymnasium = imports.load_extra("gymnasium", "envs")
   name = env_id.partition(":")[2] or env_id
   package = env_id.partition(":")[0] if ":" in env_id else name.partition("/")[0]
   package = next(
@@ -69,7 +64,7 @@ def make_environment(
 def match_observations(
   env_id: str,
   space: Any,
-  wanted: Mapping[str, Any],
+  expected: Mapping[str, Any],
   observe: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
   """Finds which observation of an environment each path of a policy is.
@@ -80,7 +75,7 @@ def match_observations(
   Args:
     env_id: for errors.
     space: the environment's observation space.
-    wanted: specs of one step by path; texts are left out.
+    expected: specs of one step by path; texts are left out.
     observe: paths by the environment's keys, which go first; the key 'render' is the
       rendered frame.
   Returns:
@@ -91,13 +86,13 @@ def match_observations(
   """
   where = f"environment: {env_id}"
   shapes = _shapes(space)
-  wanted = {path: spec for path, spec in wanted.items() if spec.dtype != tf.string}
+  expected = {path: spec for path, spec in expected.items() if spec.dtype != tf.string}
   chosen: dict[str, str] = {}
   for key, path in (observe or {}).items():
-    if path not in wanted:
+    if path not in expected:
       raise errors.SpecError(
         f"{where}: observe: expected a path of the policy, of "
-        f"{errors.listing(wanted)}, got '{path}'.{errors.nearest(path, wanted)}"
+        f"{errors.listing(expected)}, got '{path}'.{errors.nearest(path, expected)}"
       )
     if key != RENDER and key not in shapes:
       raise errors.SpecError(
@@ -105,7 +100,7 @@ def match_observations(
         f"'{RENDER}', got '{key}'.{errors.nearest(key, shapes)}"
       )
     chosen[path] = key
-  for path, spec in wanted.items():
+  for path, spec in expected.items():
     if path in chosen:
       fits = [chosen[path]]
       if chosen[path] != RENDER and not _fits(shapes[chosen[path]], spec):

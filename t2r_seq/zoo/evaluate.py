@@ -1,4 +1,4 @@
-"""Runs an exported policy in an environment that it knows nothing of."""
+"""Evaluates an exported policy in a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def evaluate_export(
     wrapped = environment.PolicyEnvironment(
       env, matching, sizes, texts, video_dir is not None
     )
-    policy = policies.RegressionPolicy(predictor, action_key=_action_key(predictor))
+    policy = policies.RegressionPolicy(predictor)
     observation, _ = wrapped.reset(seed=seed)
     policy.reset()
     action, _ = policy.sample_action(observation, 0.0)
@@ -102,12 +102,6 @@ def find_texts(
       "it: --task TEXT."
     )
   return dict.fromkeys(paths, text or "")
-
-
-def _action_key(predictor: Any) -> str:
-  record = predictor.get_policy_record()
-  outputs = getattr(record, "outputs", None) or ()
-  return "action" if "action" in outputs else "inference_output"
 
 
 def _write_video(path: str, env: environment.PolicyEnvironment) -> None:

@@ -28,8 +28,9 @@ from t2r_seq.actors import rollouts
 from t2r_seq.data.input_generator import SAMPLE_KEY, SAMPLE_WEIGHT, BatchRequest
 from t2r_seq.policies.policy import Generators
 from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.zoo.environment import make_environment
 from t2r_seq.zoo.online_model import OnlineModel
-from t2r_seq.zoo.spaces import EnvSignature, make_env
+from t2r_seq.zoo.spaces import EnvSignature
 
 # Streams of random numbers, so that no two follow each other.
 _COLLECT, _EVALUATE = 4, 5
@@ -254,7 +255,7 @@ class Collector(training.Callback):
 class OnlineInputGenerator(data.AbstractInputGenerator):
   """Gives batches of a replay; before the first of a round, collects into it.
 
-  Batches are sampled when they are asked for, none ahead: each is drawn by the newest
+  Batches are sampled on demand, without prefetching: each is drawn by the newest
   priorities, from steps of the newest weights.
   """
 
@@ -357,7 +358,7 @@ def train_online(
   """Trains a policy in an environment, in one process.
 
   A run in a folder that has checkpoints continues from the newest. The best export is
-  that of the greatest mean return, in episodes of their own seeds.
+  that of the greatest mean return, in episodes with separate seeds.
 
   Args:
     model_class: called with the `EnvSignature`, such as `DQNModel`.
@@ -426,7 +427,7 @@ def train_online(
 def _create_env_fn(env: Any) -> Callable[[], Any]:
   """Returns what makes an environment."""
   if isinstance(env, str):
-    return functools.partial(make_env, env)
+    return functools.partial(make_environment, env)
   if not callable(env) or (hasattr(env, "reset") and not isinstance(env, type)):
     raise errors.SpecError(
       "train: env: expected a name, or a function that makes an environment, got "
@@ -463,8 +464,8 @@ def _stored_specs(model: OnlineModel) -> TensorSpecStruct:
 def _part_of(steps: int, round_steps: int) -> int:
   """Returns a number of steps that divides `steps`, in whole rounds; near 250."""
   rounds = steps // round_steps
-  wanted = max(1, round(rounds * round_steps / 250))
-  parts = next(n for n in range(wanted, rounds + 1) if rounds % n == 0)
+  num_parts = max(1, round(rounds * round_steps / 250))
+  parts = next(n for n in range(num_parts, rounds + 1) if rounds % n == 0)
   return steps // parts
 
 

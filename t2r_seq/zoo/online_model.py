@@ -201,7 +201,7 @@ def error_fn(policy: str, name: str) -> ErrorFn:
   """Returns an error function by its name.
 
   Raises:
-    SpecError: there is none of this name.
+    SpecError: the name is unknown.
   """
   if name not in ERRORS:
     raise errors.SpecError(

@@ -10,25 +10,12 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, layers, policies
+from t2r_seq import errors, layers, models, policies
 from t2r_seq.models.t2r_model import Loss
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
 from t2r_seq.zoo import online_model
 from t2r_seq.zoo.online_model import OnlineModel
 from t2r_seq.zoo.spaces import EnvSignature
-
-
-@dataclasses.dataclass(frozen=True)
-class _Epsilon:
-  """The probability of a random action; linear up to a part of the training."""
-
-  first: float
-  last: float
-  fraction: float
-
-  def __call__(self, done: float) -> float:
-    part = min(done / self.fraction, 1.0) if self.fraction > 0 else 1.0
-    return self.first + part * (self.last - self.first)
 
 
 @gin.configurable
@@ -69,7 +56,7 @@ class DQNModel(OnlineModel):
     super().__init__(signature, **kwargs)
     self._is_double, self._is_dueling = is_double, is_dueling
     self._error_fn = online_model.error_fn("DQNModel", loss)
-    self._epsilon = _Epsilon(*epsilon, exploration_fraction)
+    self._epsilon = policies.LinearSchedule(*epsilon, exploration_fraction)
 
   def create_network(self) -> dict[str, Any]:
     """Returns the network that is trained, and the target network."""
@@ -165,7 +152,8 @@ class QTOptModel(OnlineModel):
     self._search = dataclasses.replace(search, mean=0.0, low=-1.0, high=1.0)
     self._lag_steps = errors.check_count("QTOptModel", "lag_steps", lag_steps)
     self._error_fn = online_model.error_fn("QTOptModel", loss)
-    self._epsilon, self._noise = _Epsilon(*epsilon, exploration_fraction), noise
+    self._epsilon = policies.LinearSchedule(*epsilon, exploration_fraction)
+    self._noise = noise
 
   def create_network(self) -> dict[str, Any]:
     """Returns the critic that is trained, the target, and the lagged one."""
@@ -236,9 +224,7 @@ class QTOptModel(OnlineModel):
     return noisy(self.signature, output, self._noise, rng)
 
   def _update_lagged(self) -> None:
-    online_model.models.update_target_network(
-      self.network["lagged"], self.network["target"]
-    )
+    models.update_target_network(self.network["lagged"], self.network["target"])
 
   def _values(self, name: str, encoded: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Values several actions, [B, N, A], in each encoded state, [B, D]; [B, N]."""

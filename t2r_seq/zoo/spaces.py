@@ -107,29 +107,6 @@ class EnvSignature:
     return self.unnormalize(rng.uniform(-1, 1, self.action_size).astype(np.float32))
 
 
-def make_env(name: str, **kwargs: Any) -> Any:
-  """Makes a Gymnasium environment by its name.
-
-  Args:
-    name: as for `gymnasium.make`; `package:Name-v0` imports the package first.
-    **kwargs: of the environment.
-  Raises:
-    ImportError: Gymnasium or what the environment needs is missing.
-    SpecError: there is no such environment.
-  """
-  gymnasium = imports.load_extra("gymnasium", "envs")
-  try:
-    return gymnasium.make(name, **kwargs)
-  except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-    raise ImportError(f"train: {name}: {error}") from error
-  except gymnasium.error.Error as error:
-    hint = errors.nearest(name, gymnasium.registry)
-    raise errors.SpecError(
-      f"train: env: expected the name of a registered environment, got '{name}': "
-      f"{error}{hint} An environment of a package is 'package:{name}'."
-    ) from error
-
-
 def _name(env: Any) -> str:
   spec = getattr(env, "spec", None)
   return spec.id if spec is not None else type(env).__name__

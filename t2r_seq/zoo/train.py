@@ -245,17 +245,17 @@ class _Run:
   ) -> list[str]:
     """Checks the environment, and returns the bindings of closed-loop evaluation."""
     signature = self._signature
-    wanted = {p: tf.TensorSpec(s, tf.float32) for p, s in signature.states.items()}
-    wanted |= {p: tf.TensorSpec(s, tf.uint8) for p, s in signature.cameras.items()}
+    expected = {p: tf.TensorSpec(s, tf.float32) for p, s in signature.states.items()}
+    expected |= {p: tf.TensorSpec(s, tf.uint8) for p, s in signature.cameras.items()}
     if "language" in self._policy.model_cls.needs:
-      wanted[str(signature.language)] = tf.TensorSpec((), tf.string)
+      expected[str(signature.language)] = tf.TensorSpec((), tf.string)
     is_rendered = environment.RENDER in (observe or {})
     env = environment.make_environment(env_id, options, is_rendered)
     try:
       space = env.observation_space
-      matching = environment.match_observations(env_id, space, wanted, observe)
+      matching = environment.match_observations(env_id, space, expected, observe)
       environment.check_action(env_id, env.action_space, (signature.action_size,))
-      texts = find_texts(env, env_id, wanted, task)
+      texts = find_texts(env, env_id, expected, task)
       has_success = environment.tells_success(env)
     finally:
       env.close()

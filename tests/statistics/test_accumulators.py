@@ -110,8 +110,8 @@ def rank_errors(sketch: QuantileSketch, values: np.ndarray) -> np.ndarray:
   low = np.searchsorted(ordered, answers, "left") + 1
   high = np.searchsorted(ordered, answers, "right")
   assert np.all(low <= high), "an answer is none of the values"
-  wanted = np.ceil(FRACTIONS * len(values)).clip(1, len(values))
-  return np.maximum(np.maximum(low - wanted, wanted - high), 0)
+  ranks = np.ceil(FRACTIONS * len(values)).clip(1, len(values))
+  return np.maximum(np.maximum(low - ranks, ranks - high), 0)
 
 
 @pytest.mark.parametrize("block", [1000, 4096, 60_000])

@@ -88,9 +88,9 @@ MISMATCHES = {
 
 @pytest.mark.parametrize("name", MISMATCHES)
 def test_observations_that_do_not_fit(name):
-  wanted, observe, want = MISMATCHES[name]
+  expected, observe, want = MISMATCHES[name]
   with pytest.raises(ValueError, match=want):
-    environment.match_observations(ENV, Reach.observation_space, wanted, observe)
+    environment.match_observations(ENV, Reach.observation_space, expected, observe)
 
 
 def test_rendered_frames_are_resized():

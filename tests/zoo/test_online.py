@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import actors, cli, errors, policies, replay, zoo
 from t2r_seq.zoo import online
-from t2r_seq.zoo.spaces import make_env
+from t2r_seq.zoo.environment import make_environment
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -294,7 +294,7 @@ ERRORS = {
   "unknown environment": (
     "dqn",
     "CartPoel-v1",
-    "expected the name of a registered environment, got 'CartPoel-v1'",
+    "environment: CartPoel-v1: .*Did you mean 'CartPole-v1'",
   ),
   "an environment that was made": ("dqn", Chain(), "a function that makes an env"),
 }
@@ -310,10 +310,10 @@ def test_bad_environment_is_an_error_before_training(name, env, want, tmp_path):
 def test_missing_packages_are_named(monkeypatch):
   monkeypatch.setitem(sys.modules, "gymnasium", None)
   with pytest.raises(ImportError, match=r"t2r_seq\[envs\]"):
-    make_env("CartPole-v1")
+    make_environment("CartPole-v1")
   monkeypatch.undo()
   with pytest.raises(ImportError, match="no_such_package"):
-    make_env("no_such_package:Env-v0")
+    make_environment("no_such_package:Env-v0")
 
 
 def test_checkpoint_of_another_architecture_is_an_error(tmp_path):

@@ -18,7 +18,7 @@ FAST = [
 
 
 def run_main(capsys, *argv):
-  """Runs a command as a process of its own would: with nothing configured."""
+  """Runs a command with no gin config, as a new process would."""
   gin.clear_config()
   status = cli.main([*map(str, argv)])
   out, err = capsys.readouterr()

@@ -226,7 +226,7 @@ class Connection:
   def call(self, operation: str, function: Callable[[], Any]) -> Any:
     """Returns the result of a call that blocks while the server is unreachable.
 
-    It runs in a thread, which goes on after a timeout.
+    It runs in a thread, which continues after a timeout.
 
     Raises:
       ReplayTimeoutError: the server has been unreachable for too long.
@@ -675,7 +675,7 @@ class ReverbReplay(Replay):
     return self._open_connection("checkpoint").checkpoint()
 
   def close(self) -> None:
-    """Refuses further calls; the server, and open writers and datasets, go on."""
+    """Refuses further calls; the server, and open writers and datasets, continue."""
     self._is_closed = True
 
   def _open_connection(self, operation: str) -> Connection:
