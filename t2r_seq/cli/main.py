@@ -134,7 +134,9 @@ def _main(argv: Sequence[str] | None) -> int:
       return 141
     if args.debug or not console.is_expected(error):
       raise
-    print(f"t2r_seq {args.command}: {console.message(error)}", file=sys.stderr)
+    # Many errors begin with the operation, which is often the command.
+    text = console.message(error).removeprefix(f"{args.command}: ")
+    print(f"t2r_seq {args.command}: {text}", file=sys.stderr)
     return 1
 
 

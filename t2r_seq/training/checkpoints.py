@@ -20,6 +20,7 @@ from absl import logging
 
 from t2r_seq import errors, files
 from t2r_seq.data.plan import STATELESS_ORDERS
+from t2r_seq.policies.checkpoint_predictor import weight_keys
 from t2r_seq.training import stopping, workers
 from t2r_seq.training.trainer import Trainer
 
@@ -126,8 +127,11 @@ class Checkpoints:
     """
     prefix = _prefix(self._model_dir, step)
     try:
+      self._check_weights(prefix)
       status = self._checkpoint.restore(prefix)
       status.assert_existing_objects_matched().assert_consumed()
+    except errors.SpecError:
+      raise
     except (AssertionError, ValueError, tf.errors.OpError) as e:
       raise errors.SpecError(
         f"train_eval_model: {prefix}: expected a checkpoint of this model and "
@@ -138,6 +142,33 @@ class Checkpoints:
       raise errors.SpecError(
         f"train_eval_model: {prefix}: expected a checkpoint of step {step}, got one of "
         f"step {self._trainer.global_step}. Rename its files."
+      )
+
+  def _check_weights(self, prefix: str) -> None:
+    """Compares names and shapes of the weights with those of the model.
+
+    TensorFlow's own comparison comes after it has restored some, names one of them, and
+    logs a line for each of the others.
+
+    Raises:
+      SpecError: lists the weights that differ.
+    """
+    shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    stored = {name: tuple(shapes[key]) for name, key in weight_keys(shapes).items()}
+    model = {
+      name: tuple(variable.shape)
+      for name, variable in self._trainer.model.named_variables.items()
+    }
+    differing = [
+      f"{name} {stored.get(name, 'missing')}, expected {model.get(name, 'none')}"
+      for name in sorted({*stored, *model})
+      if stored.get(name) != model.get(name)
+    ]
+    if differing:
+      raise errors.SpecError(
+        f"train_eval_model: {prefix}: expected a checkpoint of this model, got one "
+        f"of another with {len(differing)} other weights: {errors.listing(differing)}. "
+        "Use another model_dir, or the configuration that wrote it."
       )
 
   def save(self) -> None:

@@ -56,9 +56,10 @@ def make_environment(
   except gymnasium.error.DependencyNotInstalled as error:
     raise ImportError(f"the environment {env_id} needs a package: {error}") from error
   except gymnasium.error.Error as error:
-    raise errors.SpecError(
-      f"environment: {env_id}: {error}{errors.nearest(name, gymnasium.registry)}"
-    ) from error
+    text = str(error)
+    if "Did you mean" not in text:  # Gymnasium suggests a name or version, too.
+      text += errors.nearest(name, gymnasium.registry)
+    raise errors.SpecError(f"environment: {env_id}: {text}") from error
 
 
 def match_observations(

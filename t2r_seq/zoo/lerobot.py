@@ -251,6 +251,12 @@ class _Checkpoint:
     try:
       with open(path, encoding="utf-8") as file:
         found = json.load(file)
+    except FileNotFoundError as error:
+      raise errors.SpecError(
+        f"import: {path}: expected a policy that LeRobot trained, a folder with "
+        "config.json and model.safetensors, got no such file. Name the folder "
+        "`pretrained_model` of a checkpoint."
+      ) from error
     except ValueError as error:
       raise errors.SpecError(f"import: {path}: expected JSON, got {error}.") from error
     if not isinstance(found, dict):
