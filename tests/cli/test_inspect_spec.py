@@ -109,7 +109,10 @@ MISTAKES = {
     ["--output", "gone/spec.json"],
     "--output gone/spec.json: expected a fil",
   ),
-  "with a spec": (["--format", "json", "--spec", "x:y"], "is not available with --spec"),
+  "with a spec": (
+    ["--format", "json", "--spec", "x:y"],
+    "is not available with --spec",
+  ),
 }
 
 
