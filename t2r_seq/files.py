@@ -204,7 +204,7 @@ def _remove_abandoned(path: str | os.PathLike[str]) -> None:
 def new_file(path: str | os.PathLike[str]) -> str:
   """Makes an empty file beside another, to be written and then published as that.
 
-  It is called `.<name>.<random>.tmp`: nobody can have put a link there before.
+  It is called `.<name>.<random>.tmp`: so no link can be there already.
   """
   temporary = _temporary_name(path)
   os.close(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -257,7 +257,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def remove_folder(path: str) -> None:
-  """Removes a folder, which loses its name first: nobody finds a part of it."""
+  """Removes a folder; renames it first, so that no reader finds a part of it."""
   temporary = _temporary_name(path)
   os.rename(path, temporary)
   shutil.rmtree(temporary)

@@ -25,7 +25,7 @@ _WITHOUT_TENSORFLOW = {
 
 
 class _Deferred(types.ModuleType):
-  """Stands for a module until one of its names is asked for."""
+  """Stands for a module until one of its names is read."""
 
   def __getattr__(self, name: str) -> Any:
     return getattr(importlib.import_module(self.__name__), name)
@@ -38,8 +38,8 @@ else:
 
 
 def is_tensor(value: Any) -> bool:
-  """`tf.is_tensor`; without TensorFlow there is no tensor, and an array is none."""
-  # Of an array `tf.is_tensor` takes microseconds to say so: it looks for a protocol.
+  """`tf.is_tensor`; False for arrays, and without TensorFlow."""
+  # `tf.is_tensor` takes microseconds for an array: it looks for a protocol.
   if isinstance(value, np.ndarray):
     return False
   return "tensorflow" in sys.modules and tf.is_tensor(value)
@@ -58,7 +58,7 @@ def do_not_convert(function: _Function) -> _Function:
 def exports(
   package: str, *modules: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-  """Makes a package load its modules when the first of their names is asked for.
+  """Makes a package load its modules when the first of their names is read.
 
   Args:
     package: `__name__`; its `__all__` says what it exports.

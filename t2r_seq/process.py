@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NoReturn
 _REPEAT_SECONDS = 1.0
 _NUMBERS = ("SIGINT", "SIGTERM", "SIGHUP")
 
-# Of glibc's malloc.h: what is set, and to what.
+# Constants of glibc's malloc.h: parameter and value.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _KEPT_BYTES, _LEFT_BYTES, _MMAP_BYTES = 72 << 20, 24 << 20, 2**25
 _ARENAS_A_CORE, _MAX_ARENAS = 2, 8

@@ -22,7 +22,7 @@ _LAST_SHIFT = 31
 # lowbias32 of Chris Wellons's search for hashes of 32 bits.
 _STEPS_32 = ((16, 0x7FEB352D), (15, 0x846CA68B))
 _GOLDEN = 0x9E3779B97F4A7C15
-# Of a permutation: of four the orders come up as often as each other from here on.
+# Rounds of a permutation: from four on all orders of a few numbers are as frequent.
 _EXCHANGES = 24
 
 
@@ -193,7 +193,7 @@ def numbered(numbers: tf.Tensor | None, on_host: bool = False) -> Iterator[None]
 
 
 def sample_numbers() -> tf.Tensor | None:
-  """Returns what `numbered` was told; None outside."""
+  """Returns the number that `numbered` set; None outside of it."""
   return _present.numbers
 
 

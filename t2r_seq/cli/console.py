@@ -239,7 +239,7 @@ def read_gin(args: argparse.Namespace) -> None:
     args: with `gin_configs` and `gin_bindings`.
   Raises:
     UsageError: one is no gin; quotes it.
-    Exception: whatever gin raises for a config that it cannot read.
+    Exception: any that gin raises for a config that it cannot read.
   """
   load_configurables()
   import gin

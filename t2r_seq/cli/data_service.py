@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
   if args.role == "worker":
     print("worker: ready", flush=True)
   else:
-    # TensorFlow says 'localhost' whatever it is.
+    # TensorFlow always answers 'localhost'.
     host = listening.reached_at(args.listen)
     print(f"dispatcher: at {server.target.replace('localhost', host)}", flush=True)
   stop.wait()

@@ -151,7 +151,7 @@ COLLECT = Command(
   "run a policy and write its episodes to record files, or a store",
   """Runs a policy in a Gymnasium environment and writes its episodes.
 
-Which policy, environment, specs and files is said by gin, as the arguments of
+gin binds the policy, environment, specs and files: the arguments of
 `collect_episodes`.
 
   t2r_seq collect --gin_configs research/pose_env/configs/collect_moving.gin \\
@@ -164,7 +164,7 @@ Into an EpisodeStore, in place of record files:
     'StoreSink.path = "data/train.store"' 'StoreSink.spec = @episode_spec'
 
 SIGTERM ends it between two steps and drops the file in progress; the files before it
-are whole. The status is 143 then. `t2r_seq collect-eval` goes on collecting while a
+are whole. The status is 143 then. `t2r_seq collect-eval` keeps collecting while a
 learner trains.""",
   _collect,
 )
@@ -173,10 +173,10 @@ COLLECT_EVAL = Command(
   "collect and evaluate with the newest export, round after round",
   """Collects episodes with the newest exported policy, and evaluates it.
 
-A learner in another process trains and exports; this one acts. Which policy, which
-environments, and where the steps go is said by gin, as the arguments of
-`collect_eval_loop`. With `collect_eval_loop.continuous = True` it goes on with the next
-export, up to `max_steps`; else it ends after one round.
+A learner in another process trains and exports; this one acts. gin binds the policy,
+the environments, and where the steps go: the arguments of `collect_eval_loop`. With
+`collect_eval_loop.continuous = True` it continues with the next export, up to
+`max_steps`; else it ends after one round.
 
   t2r_seq collect-eval --gin_configs actor.gin --gin_bindings \\
     'collect_eval_loop.continuous = True' 'collect_eval_loop.root_dir = "runs/actor0"'
@@ -190,10 +190,10 @@ the status is 0. A second SIGTERM ends the process at once.""",
 
 REPLAY_SERVER = Command(
   "run a replay server, for actors to write to and learners to read from",
-  """Runs a Reverb server until it is told to stop (SIGTERM).
+  """Runs a Reverb server until SIGTERM.
 
-What it holds and how it samples, removes and paces is said by gin, as the arguments of
-`ReplayServer`. With a checkpoint_dir it goes on from the newest checkpoint there, and
+gin binds what it holds and how it samples, removes and paces: the arguments of
+`ReplayServer`. With a checkpoint_dir it resumes from the newest checkpoint there, and
 writes one every checkpoint_secs, and when it stops. Needs the extra `reverb`.
 
   t2r_seq replay-server \\

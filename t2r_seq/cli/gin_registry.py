@@ -28,7 +28,7 @@ def configurables() -> dict[str, Any]:
     return {}
   registry = gin.config._REGISTRY
   found = {registry.minimal_selector(name): known for name, known in registry.items()}
-  # gin has some of its own: they are its syntax.
+  # gin's own configurables are its syntax.
   return {n: f for n, f in sorted(found.items()) if f.module.split(".")[0] != "gin"}
 
 
@@ -137,7 +137,7 @@ def matching(pattern: str) -> dict[str, Any]:
 
 
 def render_names(found: Mapping[str, Any]) -> str:
-  """Renders a line for each configurable: its name, and what its docstring says."""
+  """Renders a line for each configurable: its name and a summary."""
   width = min(36, max(map(len, found)))
   lines = []
   for name, configurable in found.items():

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--check", action="store_true", help="say which are missing or stale"
   )
   parser.add_argument(
-    "--force", action="store_true", help="index files anew whose index is fresh, too"
+    "--force", action="store_true", help="index files again whose index is fresh, too"
   )
   parser.add_argument(
     "--num_parallel", type=int, metavar="N", help="files at a time; one a core"

@@ -43,7 +43,7 @@ Of the folder of an EpisodeStore, shows columns, lengths and bytes; of a dataset
 LeRobot's, a zarr group or an HDF5 file what is in it; of an export, or the folder of
 `t2r_seq export --lite`, what the policy sees, remembers and gives, and its files.
 --output writes the spec, or that of a store, to a file that --spec takes, here and
-elsewhere; --format prints it alone. Of a damaged file it shows the records before the
+elsewhere; --format prints it alone. In a damaged file it shows the records before the
 damage, names the place, and exits with 1.
 
 With --spec it checks every record against specs instead, and exits with 1 at the first

@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   Args:
     argv: the arguments; None takes those of the process.
   Returns:
-    The exit status: 0, 1 after an error, 130 after an interrupt, or 141 where nobody
+    The exit status: 0, 1 after an error, 130 after an interrupt, or 141 if nobody
     reads on, as behind `| head`.
   """
   if argv is not None:

@@ -28,7 +28,7 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(args: argparse.Namespace) -> int:
-  """Writes the folder, and says what was compared."""
+  """Writes the folder, and prints what was compared."""
   console.load_tensorflow()
   from t2r_seq import policies
 

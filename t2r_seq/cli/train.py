@@ -188,7 +188,7 @@ def _report(result: Any, model_dir: str | None = None) -> None:
   shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
   text = f"Trained to step {int(step)}" if shown else f"At step {int(step)}"
   if shown:
-    # Of a train step there is always a loss; callbacks evaluate without one.
+    # A train step always has a loss; callbacks evaluate without one.
     is_eval = _bound("input_generator_eval") is not None or "loss" not in result
     text += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
   exports = os.path.join(model_dir or str(_bound("model_dir") or ""), "export")

@@ -109,7 +109,7 @@ class Decoded(View):
 
   def _decode(self, path: str, array: np.ndarray, place: str) -> np.ndarray:
     missing = np.argwhere(array == b"")
-    if len(missing):  # As black pixels no mask could tell them from an image.
+    if len(missing):  # A mask could not distinguish black pixels from an image.
       raise errors.ConversionError(
         f"convert: {place}: {path}: expected an image in every step, got none at step "
         f"{missing[0][0] if array.ndim else 0}. Leave the images encoded: missing ones "

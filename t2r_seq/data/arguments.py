@@ -21,7 +21,7 @@ MAX_BATCH_SIZE = 1 << 24
 
 
 def flat_specs(spec_structure: Any) -> specs.TensorSpecStruct:
-  """Flattens to a struct of its own, every leaf an `ExtendedTensorSpec`."""
+  """Flattens to a new struct, every leaf an `ExtendedTensorSpec`."""
   flat = specs.flatten_spec_structure(spec_structure)
   return specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
 
@@ -142,7 +142,7 @@ def params_batch_size(where: str, params: Any) -> int | None:
 
 
 def check_no_windows(where: str, cut: windows.Cut) -> None:
-  """Checks that nobody asks for sequences, or joined steps, where nothing is cut.
+  """Checks that no sequences, or joined steps, are requested if nothing is cut.
 
   Raises:
     SpecError: there is a sequence_length or n_step.
@@ -214,13 +214,13 @@ def check_replaces(where: str, preprocess_fn: Any, other: Any) -> None:
 def check_specifications(
   where: str, given: Mapping[str, Any], set_for: str | None, mode: str
 ) -> None:
-  """Checks that an input generator has been told what to deliver in a mode.
+  """Checks that an input generator has specs for a mode.
 
   Args:
     where: its class.
     given: specs by what they are of, 'feature' and 'label'; None where there are none.
     set_for: the mode that they are for; None for any.
-    mode: the one that is asked for.
+    mode: the requested one.
   Raises:
     SpecError: specs are missing, or for another mode.
   """

@@ -15,7 +15,7 @@ from tensorflow.core.framework import graph_pb2
 from t2r_seq import errors
 
 MODES = ("distributed_epoch", "parallel_epochs")
-# Of the raw op that serializes datasets: state stays behind, which is not asked for.
+# Option of the raw op that serializes datasets: warn of state that is left out.
 _IGNORE_STATE = 1
 # A dispatcher on the same network answers in less.
 _CONNECT_SECS = 5.0
@@ -42,7 +42,7 @@ class DataService:
     job_name: consumers that give the same name share the elements between them.
     compression: compresses what the workers send. Pays where the network is slower than
       the processors.
-    max_outstanding_requests: elements that are asked for at once, at most.
+    max_outstanding_requests: elements that are requested at once, at most.
   """
 
   address: str | None = None
@@ -107,7 +107,7 @@ def _tell_if_nobody_listens(address: str, where: str) -> None:
     socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECS).close()
   except OSError as error:
     logging.warning(
-      "%s: data service: waiting for a dispatcher at %s, where nobody answers yet: %s. "
+      "%s: data service: waiting for a dispatcher at %s, no answer yet: %s. "
       "Start it, `t2r_seq data-service dispatcher`, or mend DataService.address.",
       where,
       address,

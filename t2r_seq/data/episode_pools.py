@@ -197,7 +197,7 @@ def with_formats(
 
 
 def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -> None:
-  """Checks that an episode has all paths: zeros would not tell that it lacks one.
+  """Checks that an episode has all paths: zeros would hide that one is missing.
 
   Raises:
     SpecError: with every missing path.

@@ -1,7 +1,7 @@
 """Live data without a server: batches from a store that actors append to meanwhile.
 
-Actors of other processes write episodes, each to a segment of its own; whoever follows
-looks for what was committed since. Everything that is known is in the files: a writer
+Actors of other processes write episodes, each to its own segment; a follower looks for
+what was committed since. Everything that is known is in the files: a writer
 or a learner that is killed loses what it had not committed, and nothing else.
 """
 
@@ -63,7 +63,7 @@ class Follow:
 
 
 class _Wait:
-  """A wait for what actors write: says so now and then, and ends with the timeout."""
+  """A wait for what actors write: logs it now and then, and ends with the timeout."""
 
   def __init__(self, path: Any, follow: Follow) -> None:
     self._path, self._follow = path, follow
@@ -146,9 +146,9 @@ class StoreFollower:
     self._seeds = np.random.SeedSequence(seed)
     self._columns_fn = columns_fn
     self._windows: StoreWindows | None = None
-    # Of the episodes that are sampled from: windows up to each, in turn and by number.
+    # For the episodes that are sampled from: windows up to each, in turn and by number.
     self._ends = self._last_ids = np.zeros(1, np.int64)
-    # Of each segment's episodes, in what order they arrived.
+    # For each segment's episodes, the order in which they arrived.
     self._arrivals: dict[str, np.ndarray] = {}
     self._num_arrived = 0
     self._looked = -float("inf")

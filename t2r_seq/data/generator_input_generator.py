@@ -151,7 +151,7 @@ class CheckedGenerator:
     array, spec = np.asarray(leaf), self._spec.get(prefix.rstrip("/"))
     if spec is None or spec.dtype == tf.string:
       return array
-    # A scalar has no dtype of its own, and takes one that holds it.
+    # A Python scalar has no dtype: it takes one that holds it.
     wanted = np.dtype(spec.dtype.as_numpy_dtype)
     is_kind = array.dtype.kind == wanted.kind or spec.dtype.is_floating
     is_kind |= array.dtype.kind == "i" and wanted.kind == "u"
@@ -162,7 +162,7 @@ class CheckedGenerator:
     return array.astype(wanted)
 
   def _mask_hint(self, message: str) -> str:
-    """Says how masks come about, if one is missing; episodes are not asked for them."""
+    """Raises an error if a mask is missing; episodes don't store masks."""
     if not any(f"{path}: expected" in message for path in self._masks):
       return ""
     return (
@@ -371,7 +371,7 @@ class DefaultRandomInputGenerator(AbstractInputGenerator):
 
 @gin.configurable
 class DefaultConstantInputGenerator(AbstractInputGenerator):
-  """Gives the same batch for ever, every value in it the same."""
+  """Repeats one batch without end; all of its values are equal."""
 
   def __init__(
     self, constant_value: Any = 1, batch_size: int = 32, sequence_length: int = 3

@@ -151,7 +151,7 @@ class AbstractInputGenerator(abc.ABC):
     self._episodes: Episodes | None = None
     self._split: str | None = None
     self._data_service = DataService()
-    self._reads_ahead = False  # Whether batches are made before they are asked for.
+    self._reads_ahead = False  # Whether batches are made ahead.
 
   @property
   def batch_size(self) -> int:
@@ -199,7 +199,7 @@ class AbstractInputGenerator(abc.ABC):
     return None
 
   def count_examples(self) -> int | None:
-    """Returns the examples of one pass, read if need be; None where none can tell."""
+    """Returns the examples of one pass, read if necessary; None if unknown."""
     return self.num_examples
 
   @property
@@ -218,7 +218,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step of the data to the next one, where the data tell."""
+    """Seconds from a step of the data to the next one; None if unknown."""
     return None
 
   def named_evals(self) -> dict[str, AbstractInputGenerator]:

@@ -180,7 +180,7 @@ class NumpyBatches(Iterator[Batch]):
 
     Args:
       reads: of mappings by path, leaves [N, ...]; one batch, or several that follow
-        each other. Every element has memory of its own.
+        each other. Elements share no memory.
       batch_size: B; None if each element is a batch.
       start_batch: number of the first batch that comes.
     """
@@ -266,7 +266,7 @@ def raised_as_read(failures: Callable[[], Iterable[Exception]]) -> Iterator[None
   try:
     yield
   except tf.errors.OpError as error:
-    # Several are read at a time: TensorFlow tells of the first in order.
+    # Several are read at a time: TensorFlow reports the first in order.
     for failure in failures():
       if str(failure) in str(error):
         raise failure from error
@@ -319,11 +319,11 @@ class PoolReader(abc.ABC):
     Args:
       episodes: their numbers, int64 [n].
       first_step: of each, int64 [n].
-      num_steps: from there on, int64 [n].
+      num_steps: after it, int64 [n].
     """
 
   def fit(self, plan: Plan) -> PoolSize:
-    """Finds the largest pools that keep within a budget, whatever the episodes' order.
+    """Finds the largest pools that keep within a budget for any order of the episodes.
 
     The windows of a pool are consecutive ones of permuted episodes. At worst these are
     the episodes with the most steps to read for each window. Where not even a pool of
@@ -465,7 +465,7 @@ class PoolReader(abc.ABC):
 
 
 class WindowLoader:
-  """Loads batches of windows, by number or by pools; what from, subclasses know.
+  """Loads batches of windows, by number or by pools; subclasses define the source.
 
   The batches are a function of the arguments: the same on every machine and for any
   number of threads. What to resume from is the number of the next batch.

@@ -2,8 +2,8 @@
 
     schedule ─► batches of each source, cut to its counts ─► filled ─► put together
 
-Sources deliver what the mixture's specs ask for; what only some of them have is filled
-with zeros where it is lacking, and masks say so.
+Sources deliver what the mixture's specs read; what only some of them have is filled
+with zeros if it is missing, and marked by masks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MixtureReport:
     """Creates a report with all counts zero.
 
     Args:
-      sources: by name; asked for their sizes when the report is read.
+      sources: by name; their sizes are read with the report.
     """
     self._sources = dict(sources)
     with tf.init_scope(), tf.device("cpu:0"):
@@ -146,7 +146,7 @@ def make_schedule(weights: Sequence[float], batch_size: int, seed: int) -> np.nd
 def _cut(
   dataset: tf.data.Dataset, counts: np.ndarray, num_skipped: int
 ) -> tf.data.Dataset:
-  """Cuts batches anew.
+  """Cuts batches to another size.
 
   Args:
     dataset: of batches, [B, ...]; without an end.
@@ -174,7 +174,7 @@ def _put_together(
   first: int,
   report: MixtureReport | None,
 ) -> tf.data.Dataset:
-  """Puts batches together, their rows in an order that the seed and number tell.
+  """Joins batches, their rows in an order that follows from seed and number.
 
   Args:
     parts: datasets of the same paths; their i-th batches together have B examples.
@@ -300,16 +300,16 @@ def _log_filled(
   given: Mapping[str, TensorSpecStruct],
   wanted: TensorSpecStruct,
 ) -> None:
-  """Logs what is filled with zeros, and where nothing tells them from real ones."""
-  told = (input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT)
-  paths = [p for p in delivered if p not in masks and wanted[p].name not in told]
+  """Logs what is filled with zeros, and warns if no mask marks them."""
+  added = (input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT)
+  paths = [p for p in delivered if p not in masks and wanted[p].name not in added]
   for name, own in given.items():
     lacking = [path for path in paths if path not in own]
     if lacking:
       logging.info("Source '%s' lacks %s: filled with zeros.", name, lacking)
     if unmasked := [path for path in lacking if mask_path(path) not in masks]:
       logging.warning(
-        "Source '%s': nothing tells the zeros of %s from stored ones. Declare masks: "
+        "Source '%s': no mask marks which zeros of %s are not stored. Declare masks: "
         "data.add_presence_specs.",
         name,
         unmasked,
@@ -383,7 +383,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
   other. The same seed gives the same batches if the sources' own seeds do; a source
   without a seed gets one.
 
-  A source delivers what the mixture's specs ask for. One that stores something else
+  A source delivers what the mixture's specs read. One that stores something else
   has a preprocessor that turns it into that, or comes with specs and a preprocess_fn
   of its own. What is optional and not there is filled with zeros; declare masks
   (`add_presence_specs`) to tell these from stored ones.
@@ -413,7 +413,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
         delivers: a preprocessor, or a class of them that is called with functions from
         a mode to the mixture's feature and label specs, as a model calls it.
       episodes: by name, the numbers of those that a source reads, or a file of them.
-      split: that all sources read, such as 'train'; None for what each has of its own.
+      split: that all sources read, such as 'train'; None for each source's own.
     Raises:
       SpecError: sources, weights, preprocessors and episodes do not belong together.
     """
@@ -431,7 +431,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
         *(
           errors.Mismatch(
             f"preprocessors: {name}",
-            "no preprocessor for a source that comes with specs of its own",
+            "no preprocessor for a source that has its own specs",
             "one",
           )
           for name in self._preprocessors
@@ -545,13 +545,13 @@ class MixtureInputGenerator(AbstractInputGenerator):
   def n_step(self) -> windows.NStep | None:
     """How the sources join transitions; raises SpecError unless all do so alike."""
     first, *_ = joined = {name: s.n_step for name, s in self._sources.items()}
-    told = {name: str(n and (n.n, n.gamma)) for name, n in joined.items()}
-    want = f"{told[first]}, as '{first}' has it"
+    n_steps = {name: str(n and (n.n, n.gamma)) for name, n in joined.items()}
+    want = f"{n_steps[first]}, as '{first}' has it"
     hint = "The rewards of a batch are to mean one thing: give all sources one n_step."
     self._raise(
       errors.Mismatch(f"{name}: n_step", want, got, hint)
-      for name, got in told.items()
-      if got != told[first]
+      for name, got in n_steps.items()
+      if got != n_steps[first]
     )
     return joined[first]
 
@@ -709,7 +709,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._raise(
       errors.Mismatch(
         name,
-        f"a source whose size can be told, for weights='{BY_SIZE}'",
+        f"a source of known size, for weights='{BY_SIZE}'",
         "none" if size == 0 else "one that can't",
         "Give weights.",
       )
@@ -729,7 +729,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
 @gin.configurable
 class WeightedRecordInputGenerator(MixtureInputGenerator):
-  """Mixes TFRecord files, each file pattern with a weight of its own.
+  """Mixes TFRecord files, with a weight for each file pattern.
 
   After Tensor2Robot's class of that name, whose batches held the patterns in proportion
   on average; here each of them does, see `MixtureInputGenerator`.

@@ -1,9 +1,9 @@
 """The plan: which windows are in which batch, a function of a seed and a number.
 
-`Plan` is what users say. `WindowOrder` computes the windows of a batch where any window
-can be read at once, `PoolOrder` those of a pool of episodes. Nothing is drawn and
-nothing is buffered: every machine comes to the same batches, a shuffle of any size
-starts at once, and what to resume from is the number of the next batch.
+`Plan` holds a user's options. `WindowOrder` computes the windows of a batch if any
+window can be read at once, `PoolOrder` those of a pool of episodes. There is no shuffle
+buffer: all machines compute the same batches, a shuffle of any size starts at once, and
+the number of the next batch is all that is needed to resume.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Plan:
 
   @property
   def last_epoch(self) -> int:
-    """Epochs in all; for ever is a number, too."""
+    """Number of epochs; repeating without end is a large number."""
     return np.iinfo(np.int64).max if self.num_epochs is None else self.num_epochs
 
   def seeded(self, order: str | None = None) -> Plan:

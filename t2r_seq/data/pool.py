@@ -43,11 +43,11 @@ POOLS_ALIVE = 2
 GATHERS_AT_ONCE = 3
 BATCHES_ALIVE = GATHERS_AT_ONCE + 1
 PARSES_AT_ONCE = 4
-# Of an episode while it is parsed: its record, the strings in it, its values.
+# Copies of an episode while it is parsed: its record, its strings, its values.
 _PARSED_COPIES = 3 * PARSES_AT_ONCE
 # One part in so many of what is counted: what TensorFlow takes beside it.
 _PARTS_BESIDE = 7
-# Of a string in a tensor, beside its bytes.
+# Bytes of a string in a tensor, beside its content.
 _STRING_BYTES = 24
 # Small batches are gathered several at once: the ops of a gather cost more than a copy.
 _CHUNK_BYTES, _MAX_BATCHES = 2**22, 64
@@ -214,7 +214,7 @@ class PoolColumns(PoolRows):
     timed = self.encoded.timed_paths
     element = self.encoded.select(element)
     for path in timed:
-      # Of any length, also where all have one: a pool holds several.
+      # Variable length, even if all episodes have the same: a pool holds several.
       steps = tf.TensorShape([None]).concatenate(element[path].shape[1:])
       element[path] = tf.TensorSpec(steps, element[path].dtype)
     self._decode_images = decode_images
@@ -364,7 +364,7 @@ class PoolColumns(PoolRows):
     empty = []
     for path, spec in self._element.items():
       row = self._listed.get(path, spec)
-      # Of decoded images a list promises no shape; lists are joined where both promise
+      # A list of decoded images has no static shape; lists are joined if both have
       # the same.
       shape = tf.TensorShape([None] * 3) if path in self.images else row.shape
       empty.append(RowList.empty(shape, row.dtype).handle)

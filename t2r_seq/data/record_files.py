@@ -149,7 +149,7 @@ class ChosenRecords:
     """Reads the chosen records of one file; see `records.record_dataset`."""
     place = tf.argmax(tf.equal(tf.constant(self._names), filename))
     start = tf.gather(tf.constant(self._starts, tf.int64), place)
-    # Of zipped datasets another may be longer, which reading it finds.
+    # Another of the zipped datasets may be longer, which reading finds.
     keep = tf.constant(np.append(self._keep, False))
     last = tf.constant(len(self._keep), tf.int64)
     numbered = tf.data.TFRecordDataset(filename, compression).enumerate(start)
@@ -181,7 +181,7 @@ def find_cause(
     return None
   return errors.RecordError(
     f"{where}: {gone[0]}: expected a file, as when the dataset was made, got none. "
-    f"{len(gone)} of {len(names)} files are gone; make the dataset anew."
+    f"{len(gone)} of {len(names)} files are gone; create the dataset again."
   )
 
 
@@ -267,13 +267,13 @@ def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpe
     flat_specs: of episodes, by path.
     first: the first serialized record, or a dict of them by dataset_key.
   Returns:
-    The specs, with those of flags at paths that no window asks for.
+    The specs, with those of flags at paths that no window reads.
   """
   added = flat_specs.copy()
   for key, features in collect_features({"": flat_specs}).items():
     serialized = first[key] if isinstance(first, Mapping) else first
-    with contextlib.suppress(errors.RecordError):  # Reading it fails, and says so.
-      # One of them tells, and each costs as much to parse as a small sequence.
+    with contextlib.suppress(errors.RecordError):  # Reading reports the error.
+      # One flag suffices, and each costs as much to parse as a small sequence.
       flags = (
         {}
         if any(feature.edge for feature in features)
@@ -290,7 +290,7 @@ def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpe
 def check_whole(
   where: str, serialized: Iterable[Any], flat_specs: specs.TensorSpecStruct
 ) -> None:
-  """Checks that no episode goes on from record to record, by the first few of these.
+  """Checks by the first few records that no episode spans several records.
 
   Args:
     where: who reads what.
@@ -328,7 +328,7 @@ def _feature_names(serialized: tf.Tensor) -> set[str] | None:
   try:
     return records.present_names(serialized.numpy())
   except errors.RecordError:
-    # Reading it fails, too, and says in which file it is.
+    # Reading fails, too, and names the file.
     return None
 
 
@@ -531,7 +531,7 @@ def map_in_order(
   dataset: tf.data.Dataset, function: ParseFn, num_parallel_calls: int | None
 ) -> tf.data.Dataset:
   """Maps a function; the order does not depend on how many calls run in parallel."""
-  # tf.data warns of an order asked for where nothing runs in parallel.
+  # tf.data warns of a requested order if nothing runs in parallel.
   deterministic = None if num_parallel_calls is None else True
   return dataset.map(function, num_parallel_calls, deterministic)
 
@@ -667,7 +667,7 @@ def check_enough(
   problems = getattr(left_out, "problems", ())
   if not problems:
     raise error
-  # Of all that is read at the same time, in any order.
+  # Options of everything that is read at the same time, in any order.
   first = min(problems, key=lambda problem: (problem.filename, problem.record))
   raise errors.RecordError(
     f"{where}: expected at least the {num_needed} examples of one batch, got "
@@ -676,7 +676,7 @@ def check_enough(
 
 
 def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Makes an error of the end of a dataset that is repeated for ever.
+  """Raises an error at the end of a dataset that should repeat without end.
 
   TensorFlow's `repeat` ends, in silence, at an epoch that has nothing.
 

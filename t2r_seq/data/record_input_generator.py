@@ -155,7 +155,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Finds out which file, record and feature made TensorFlow fail, and says so."""
+    """Raises an error that names the file, record and feature at fault."""
     with self._explain_failures(self._on_bad_record == "skip"):
       yield
 
@@ -492,7 +492,7 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
 
 @gin.configurable
 class RldsInputGenerator(DefaultRecordInputGenerator):
-  """Feeds RLDS episodes to models whose specs say nothing of RLDS.
+  """Feeds RLDS episodes to models whose specs do not mention RLDS.
 
   Straight from the TFRecord files; TFDS is not needed. Names get the prefix 'steps/':
   see `records.rlds_specs`. Everything else, windows, shuffle, index, bad records, is as
@@ -516,7 +516,7 @@ class RldsInputGenerator(DefaultRecordInputGenerator):
 def get_multi_eval_name() -> str | None:
   """Returns the 'multi_eval_name' of the environment's TF_CONFIG, if it has one.
 
-  So Tensor2Robot told each of several evaluating jobs which dataset is its own.
+  Tensor2Robot's way to give each of several evaluating jobs its own dataset.
   """
   return json.loads(os.environ.get("TF_CONFIG") or "{}").get("multi_eval_name")
 
@@ -540,7 +540,7 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
         environment variable TF_CONFIG if that is there, and else all.
     Raises:
       SpecError: there are no evals by name, a value is no input generator, a name is
-        none of a folder, or there is no eval of that name.
+        not that of a folder, or there is no eval of that name.
     """
     super().__init__()
     self._check_map("evals", "input generators", evals)
@@ -585,7 +585,7 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
 
   def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
     raise errors.SpecError(
-      f"{type(self).__name__}: expected to be asked for one of its evaluations, "
+      f"{type(self).__name__}: expected one of its evaluations, "
       f"{errors.listing(self._evals)}, got a call for all at once. Use "
       "named_evals()[name]."
     )

@@ -233,7 +233,7 @@ class SkippingReading(RecordReading):
       run_records = tf.data.experimental.from_variant(
         variant, tf.TensorSpec([], tf.string)
       )
-      # Of a compressed file TensorFlow's reader gives less than is good.
+      # From a compressed file TensorFlow's reader reads fewer records than are good.
       readable = run_records.take(run[2]).ignore_errors(log_warning=False)
       return readable.enumerate(file * _MAX_RECORDS + run[0])
 
@@ -275,7 +275,7 @@ class SkippingReading(RecordReading):
     drop_remainder: bool,
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
-    """Batches and parses records; full batches, whatever is left out."""
+    """Batches and parses records; full batches, however many are left out."""
     parse_fn = records.create_parse_tf_example_fn(
       flat_specs, decode_images=self.decode_images
     )

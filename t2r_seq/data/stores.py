@@ -86,7 +86,7 @@ class DecodedColumns:
       self.element_spec[path] = tf.TensorSpec(shape, image.dtype)
 
   def take(self, path: str, rows: tf.Tensor) -> tf.Tensor:
-    """Gathers rows of one column; an image that is asked for twice is decoded once.
+    """Gathers rows of one column; an image that occurs twice is decoded once.
 
     Args:
       path: one of `element_spec`.
@@ -195,7 +195,7 @@ class StoreWindowLoader(WindowLoader):
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: delivers every step that a window shows once, [B, F, ...], for
         `windows.stack_windows` in the step that trains.
-      decode_images: gives pixels, perhaps in a way of its own: a
+      decode_images: gives pixels, perhaps by a function: a
         `records.ImageDecoding`; False gives the strings that are stored.
       episodes: numbers of those to read, or a file that lists them; None for all.
       split: of the store, such as 'train'; None for all.
@@ -329,7 +329,7 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step to the next one, as the store's metadata tell."""
+    """Seconds from a step to the next one, from the store's metadata."""
     if self._follow is not None:
       return None  # It need not be there yet.
     return control_period(EpisodeStore(self._store_path).metadata)

@@ -233,7 +233,7 @@ class _Filler:
   """Fills pools with consecutive slabs of episodes.
 
   A pool is closed when the next slab would exceed the budget, and at the end of an
-  epoch. A single slab that exceeds it makes a pool of its own, with a warning.
+  epoch. A single chunk of episodes that exceeds it fills a whole pool, with a warning.
   """
 
   def __init__(
@@ -267,7 +267,7 @@ class _Filler:
     names = ("number", "windows", "pooled", "largest", "parsed", "in_epoch")
     start: dict[str, Any] = dict.fromkeys(names, tf.constant(0, tf.int64))
     start["kept"] = RowList.empty(tf.TensorShape([]), tf.variant).handle
-    # Of unknown length: where a step changes a shape, `scan` traces it once more.
+    # Unknown length: if a step changes a shape, `scan` traces it once more.
     start["lengths"] = tf.raw_ops.PlaceholderWithDefault(
       input=tf.zeros([0, 2], tf.int64), shape=[None, 2]
     )

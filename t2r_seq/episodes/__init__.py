@@ -1,4 +1,4 @@
-"""Data sets of episodes: opened once, whatever their format, and used by everything."""
+"""Data sets of episodes: opened once, in any format, and used by everything."""
 
 from t2r_seq.episodes.episodes import Episode, EpisodeWriter
 from t2r_seq.episodes.registry import (

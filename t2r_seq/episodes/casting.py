@@ -80,7 +80,7 @@ def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndar
   else:
     lost = result.astype(array.dtype) != array
   if both == (False, False) and not dtype.is_bool:
-    # Of another sign the way back may lead to the same bits.
+    # For another sign the way back may lead to the same bits.
     lost = lost | ((result < 0) != (array < 0))
   if lost.any():
     raise errors.ConversionError(
@@ -92,7 +92,7 @@ def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndar
     merged = _find_merged(path, array.astype(np.float64), result.astype(np.float64))
   if merged is not None:
     raise errors.ConversionError(
-      f"cast: {place}: {path}: expected values that {dtype.name} tells apart, got "
+      f"cast: {place}: {path}: expected values that {dtype.name} distinguishes, got "
       f"{merged[0]!r} and {merged[1]!r}, which become equal. Keep them, --cast "
       f"{path}={array.dtype.name}, or round them all the same, --cast "
       f"{path}={dtype.name}."

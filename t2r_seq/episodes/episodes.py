@@ -1,4 +1,4 @@
-"""A data set of episodes, whatever format it is stored in."""
+"""A data set of episodes, in any format."""
 
 from __future__ import annotations
 

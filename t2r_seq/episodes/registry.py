@@ -23,7 +23,7 @@ from t2r_seq.episodes.episodes import EpisodeWriter
 from t2r_seq.episodes.views import Episodes
 
 # The modules that register formats, in the order in which they recognise a path: a
-# store may hold any file, and TFRecord files are whatever nothing else is.
+# store may hold any file, and TFRecord files are all that no other format recognises.
 _MODULES = ("store", "lerobot", "zarr", "robomimic", "minari", "mcap", "records")
 _FALLBACK = "tfrecord"
 

@@ -591,7 +591,7 @@ class LayoutEpisodes(Episodes):
         want = f"the datasets {errors.listing(missing)}"
         raise reading.fault(place, want, errors.listing(by_name), near)
       found = [(path, by_name[name]) for path, name in self._layout.paths.items()]
-    # ALOHA's lengths of padded JPEGs: their own ends tell.
+    # ALOHA's lengths of padded JPEGs: unused, as JPEGs mark their end.
     found = [each for each in found if each[0] != "compress_len"]
     found = [each for each in found if not self._dropped.has(each[0])]
     self._left_out.update(path for path, dataset in found if dataset.shape is None)

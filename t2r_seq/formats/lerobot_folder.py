@@ -39,7 +39,7 @@ INDEX, TASK_INDEX = "index", "task_index"
 DERIVED = (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX, INDEX, TASK_INDEX)
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
 _IMAGE_STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
-# Of decoded columns: a file has the rows of many episodes, and is read by row groups.
+# Cached decoded columns: a file has the rows of many episodes, in row groups.
 _CACHED_BYTES = 1 << 27
 _PARQUET = "a whole parquet file"
 
@@ -179,7 +179,7 @@ class LeRobotFolder:
     Args:
       path: of the folder.
       frames_by: 'timestamp' shows at a step the frame of that time, 'index' frame i of
-        the episode at step i, whatever the time stamps are. None: by time stamp, but by
+        the episode at step i, regardless of time stamps. None: by time stamp, but by
         index what `convert` wrote with the time stamps of a clock.
       frame_tolerance: seconds that the nearest frame may be from a time stamp.
     Raises:
@@ -790,7 +790,7 @@ class LeRobotFolder:
       names = ("chunk_index", "file_index")
       fields = {name: int(self._table[f"{prefix}/{name}"][episode]) for name in names}
     try:
-      # Of somebody else: a width of billions would be as many blanks.
+      # The text is untrusted: a width of billions would be as many blanks.
       if "{" in _FIELD.sub("", self.info[template]):
         raise ValueError("other fields")
       name = os.path.normpath(self.info[template].format(video_key=key, **fields))

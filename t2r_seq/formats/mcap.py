@@ -34,7 +34,7 @@ _SECOND = 10**9
 _MAX_TIME = 2**63 - 1
 # Messages that come later than this were stamped by another clock.
 _LATE = 10 * _SECOND
-# Of `sensor_msgs/msg/Image`: dtype, and where its channels are in red, green, blue.
+# Encodings of `sensor_msgs/msg/Image`: dtype, and which channels are red, green, blue.
 _PIXELS = {
   "rgb8": (np.uint8, (0, 1, 2)),
   "bgr8": (np.uint8, (2, 1, 0)),

@@ -287,7 +287,7 @@ class RecordEpisodes(_RecordSource):
       for name, leaf in self._find_flags().items()
       if not dropped.has(name.removeprefix("steps/"))
     }
-    # What the specs don't read is looked at all the same, under paths of its own.
+    # Features outside of the specs are checked, too, under separate paths.
     self._unread = {f"{_UNREAD}/{path}": leaf for path, leaf in unread.items()}
     parsed = specs.TensorSpecStruct({**self._stored, **self._unread})
     self._flags = [
@@ -515,7 +515,7 @@ def _check_flags(
   for feature in features:
     path, flags = _shown(feature), values[feature.path]
     at = 0 if feature.edge == IS_FIRST else len(flags) - 1
-    found = np.flatnonzero(flags)  # Of one value a step, whatever its shape.
+    found = np.flatnonzero(flags)  # One value a step, of any shape.
     if (found != at).any():
       option = f"--{feature.edge.removeprefix('is_')}_key {feature.name}"
       want = f"it to be set in step {at} of {len(flags)} alone"
@@ -532,7 +532,7 @@ def _check_flags(
 
 
 _BATCH = 256
-# Of a key that the specs of the episodes don't have.
+# Stands for a key that the specs of the episodes don't have.
 _KEY_PATH = "key of the episodes"
 
 

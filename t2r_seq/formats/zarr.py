@@ -56,7 +56,7 @@ def open_group(path: str) -> Any:
   store: Any = path
   if os.path.isfile(path):
     store = zarr.storage.ZipStore(path, mode="r")
-  # What is checked is what is read: consolidated metadata could say other things.
+  # What is checked is what is read: consolidated metadata could differ.
   options = {"use_consolidated": False} if _is_v3_api(zarr) else {}
   try:
     return zarr.open_group(store, mode="r", **options)
@@ -535,7 +535,7 @@ class ZarrEpisodes(Episodes):
           raise
         return self._group[f"{folder}/{key}"]
     except Exception as error:
-      # zarr has a separate error for each dtype and codec that it does not know.
+      # zarr has a separate error for each unknown dtype and codec.
       hint, got = reading.leave_out(key), f"{type(error).__name__}: {error}"
       if _IMAGE_CODECS in got:
         hint = f"pip install imagecodecs, which has this codec. {hint}"

@@ -93,7 +93,7 @@ class EarlyStopping(training.Callback):
 
     Args:
       metric: of the evaluations.
-      patience: evaluations in a row without a better value. A resumed run counts anew.
+      patience: evaluations in a row without a better value. A resumed run starts at 0.
       min_delta: what is better by less is not better.
       larger_is_better: False for losses.
     """
@@ -303,7 +303,7 @@ class GoldenValues(training.Callback):
 
 @gin.configurable
 class CheckpointExport(training.Callback):
-  """Exports after checkpoints, whatever evaluations say: for actors that follow.
+  """Exports after checkpoints, independent of evaluations: for actors that follow.
 
   With a lagged folder actors have the version before, too, as TD3's targets are
   (Fujimoto et al., 2018).

@@ -1,4 +1,4 @@
-"""What turns an embedding into an action, and knows the loss that trains it."""
+"""Action decoders: from an embedding to an action, with the loss that trains it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ActionDecoder(CompositeLayer):
 
     Args:
       embedding: [B, ..., D].
-      training: leaves out actions that cost much, since only the loss is asked for.
+      training: leaves out actions that cost much, since only the loss is needed.
     Returns:
       Outputs by name: 'inference_output', [B, ..., *action_shape], unless left out, and
       what else `errors` takes.
@@ -61,7 +61,7 @@ class ActionDecoder(CompositeLayer):
       outputs: of `call`.
       target: [B, ..., *action_shape], float32; 0 where it is not valid.
       is_valid: bool, of the target's shape.
-      training: draws what is random anew; otherwise it is the same at each call.
+      training: draws new random numbers at each call; otherwise they are the same.
     Returns:
       Errors of each number, of the target's shape; or of each action, [B, ...], of its
       valid numbers together.
@@ -199,12 +199,12 @@ def check_inference(
 def draw(
   function: str, shape: Any, seed: int | None, salt: int = 0, **kwargs: Any
 ) -> tf.Tensor:
-  """Draws float32 random numbers: anew, or always the same.
+  """Draws float32 random numbers: new ones at each call, or always the same.
 
   Args:
     function: 'normal' or 'uniform'.
     shape: of the numbers.
-    seed: None draws anew at each call.
+    seed: None draws new numbers at each call.
     salt: keeps apart what is drawn with one seed.
     **kwargs: of the function of `tf.random`.
   """

@@ -143,7 +143,7 @@ class RecurrentHead(CompositeLayer):
     Args:
       inputs: [B, T, F].
       state: of a call before, or of `initial_state`, which is the default.
-      training: unused; Keras' recurrent layers know it.
+      training: unused; Keras' recurrent layers have it.
       is_first: bool, [B, T]: steps that begin with a state of zeros; with `resets`.
     Returns:
       ([B, T, output_size], the state after the last step).
@@ -161,7 +161,7 @@ class RecurrentHead(CompositeLayer):
           flags += tf.cast(is_first, flags.dtype)[..., tf.newaxis]
         outputs = tf.concat([outputs, flags], axis=-1)
       if outputs.shape[1] == 1 and rnn.built:
-        # A step of an export: LiteRT knows the shapes that a loop hides from it.
+        # A step of an export: without a loop LiteRT sees the static shapes.
         output, own = rnn.cell(outputs[:, 0], own)
         outputs = output[:, tf.newaxis]
       else:
@@ -219,8 +219,8 @@ class SNAILEncoder(CompositeLayer):
 class WaypointHeads(CompositeLayer):
   """A multi-head MLP: several kinds of actions at several waypoints.
 
-  The first waypoint, which a robot moves to, has layers of its own. If told so, those
-  of the others do not train what is below.
+  The first waypoint, which a robot moves to, has its own layers. Optionally those of
+  the others do not train what is below.
   """
 
   def __init__(

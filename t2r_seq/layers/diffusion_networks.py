@@ -157,7 +157,7 @@ class ConditionalUNet(CompositeLayer):
       tf.keras.layers.Conv1DTranspose(n, 4, 2, padding="same", name="upsample")
       for n in filters[-2::-1]
     ]
-    # 8 groups, whatever num_groups is, in the networks that LeRobot trains.
+    # LeRobot's networks use 8 groups here for any num_groups.
     num_groups = math.gcd(8, filters[0])
     self._last = _ConvBlock(filters[0], kernel_size, num_groups, name="last")
     self._output = tf.keras.layers.Conv1D(

@@ -42,7 +42,7 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   Returns:
     The mean over the unmasked values, in their dtype; 0 where everything is masked.
   Raises:
-    SpecError: the values are not floating point, or the mask is none of theirs.
+    SpecError: the values are not floating point, or the mask does not fit them.
     RuntimeError: of TensorFlow, on several replicas inside of a `tf.function` or loop
       of the loss's own, where replicas can't talk to each other.
   """
@@ -112,7 +112,7 @@ def cosine_triplet_semihard_loss(
   """Triplet loss of cosine distances with semi-hard negatives.
 
   For each anchor and positive the negative is the nearest one that is farther away than
-  the positive; where there is none, the farthest. https://arxiv.org/abs/1503.03832.
+  the positive; without such, the farthest. https://arxiv.org/abs/1503.03832.
 
   Args:
     labels: [N], the number of each one's class.
@@ -169,7 +169,7 @@ def n_pairs_loss(
   Args:
     anchors: [N, D].
     positives: [N, D].
-    labels: [N], the number of each pair's class; None: each is one of its own.
+    labels: [N], the number of each pair's class; None: each pair is a separate class.
     mask: [N], bool, which pairs count, also as others; None for all.
     norm_weight: half of it times the mean squared norms is added.
   Returns:

@@ -113,7 +113,7 @@ class MAFDecoder(ActionDecoder):
       hidden_layers: units of each flow's hidden layers, each at least as wide as an
         action has numbers.
       temperature: scales the noise of actions; 0 gives the image of the mean.
-      seed: draws the same noise at each call; None draws anew.
+      seed: draws the same noise at each call; None draws new noise.
       **kwargs: of the base class.
     Raises:
       SpecError: a hidden layer is too narrow.

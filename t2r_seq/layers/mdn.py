@@ -1,4 +1,4 @@
-"""Mixture densities: several answers with their odds, where their mean is none.
+"""Mixture density network for multimodal targets.
 
 Mixture density networks, Bishop 1994.
 """

@@ -22,7 +22,7 @@ from t2r_seq.layers.vision_layers import MLP, ImagesToFeatures, LayerNorm
 
 @configurable_layer
 class ImageEmbedding(CompositeLayer):
-  """Embeds each image by itself: a tower, and dense layers where they are asked for."""
+  """Embeds each image by itself: a tower, and optional dense layers."""
 
   def __init__(
     self,

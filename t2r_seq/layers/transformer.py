@@ -20,10 +20,9 @@ Cache = dict[str, tf.Tensor]
 class CausalTransformer(CompositeLayer):
   """Pre-norm transformer in which a step's tokens see its own and `window - 1` before.
 
-  The tokens of one step see each other. Steps are told apart by how far they are away
-  (rotary positions, https://arxiv.org/abs/2104.09864), so that an episode may be longer
-  than what was trained on, and a step with a carried cache gives what the whole
-  sequence gives.
+  The tokens of one step see each other. Steps are distinguished by their distance
+  (rotary positions, https://arxiv.org/abs/2104.09864). So an episode may be longer than
+  those of training, and a step with a carried cache equals one of a whole sequence.
   """
 
   def __init__(

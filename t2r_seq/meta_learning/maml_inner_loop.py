@@ -134,7 +134,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
 
   @tf.autograph.experimental.do_not_convert
   def choose(self, variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
-    """Returns the variables that adapt; SpecError if there is none."""
+    """Returns the variables that adapt; SpecError if no variable does."""
     scope = self._var_scope or ""
     adapting = {n: v for n, v in variables.items() if n.startswith(scope)}
     if not adapting:

@@ -179,7 +179,7 @@ class BellmanTargets(CriticModel):
     """Moves the target network, and now and then the lagged one."""
     super().after_train_step()
     whole = self.network
-    # A first step copies: until then the networks know nothing of each other.
+    # The first step copies the weights: until then the networks are independent.
     is_first = self.global_step <= 1
     rate = tf.where(is_first, 1.0, self._target_rate)
     networks.update_target_network(whole[_TARGET], whole[_LEARNER], rate)

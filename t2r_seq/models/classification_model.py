@@ -1,4 +1,4 @@
-"""Models that say which class, or which of several properties, they see."""
+"""Classifiers: one class of several, or several properties at once."""
 
 from __future__ import annotations
 
@@ -129,12 +129,14 @@ class ClassificationModel(T2RModel):
       num_classes = logits.shape[-1]
       is_right = tf.equal(tf.argmax(logits, -1, classes.dtype), classes)
       truth = tf.one_hot(classes, num_classes, True, False, dtype=tf.bool)
-      said = tf.one_hot(tf.argmax(logits, -1), num_classes, True, False, dtype=tf.bool)
+      predicted = tf.one_hot(
+        tf.argmax(logits, -1), num_classes, True, False, dtype=tf.bool
+      )
       log_p = tf.nn.log_softmax(logits)
       log_odds = log_p - tf.math.log(-tf.math.expm1(log_p))
     else:
-      truth, said, log_odds = classes > 0.5, logits > 0, logits
-      is_right = tf.equal(truth, said)
+      truth, predicted, log_odds = classes > 0.5, logits > 0, logits
+      is_right = tf.equal(truth, predicted)
     weight = tf.ones_like(is_right, tf.float32)
     mask = getattr(labels, "classes_mask", None)
     if mask is not None:
@@ -144,8 +146,8 @@ class ClassificationModel(T2RModel):
     each = weight[..., tf.newaxis] if self._is_softmax else weight
     each = tf.broadcast_to(each, tf.shape(truth))
     if logits.shape.rank == 1:  # A yes or no per example is one class.
-      each, truth, said, log_odds = [
-        x[:, tf.newaxis] for x in (each, truth, said, log_odds)
+      each, truth, predicted, log_odds = [
+        x[:, tf.newaxis] for x in (each, truth, predicted, log_odds)
       ]
 
     def count(which: tf.Tensor) -> tf.Tensor:
@@ -155,28 +157,28 @@ class ClassificationModel(T2RModel):
     return {
       "num_right": tf.reduce_sum(tf.where(is_right, weight, 0.0)),
       "num": tf.reduce_sum(weight),
-      "true_positives": count(truth & said),
-      "false_positives": count(~truth & said),
-      "false_negatives": count(truth & ~said),
+      "true_positives": count(truth & predicted),
+      "false_positives": count(~truth & predicted),
+      "false_negatives": count(truth & ~predicted),
       "positives": _histograms(log_odds, tf.where(truth, each, 0.0)),
       "negatives": _histograms(log_odds, tf.where(truth, 0.0, each)),
     }
 
   def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
-    """See the base class: accuracy, precision, recall and AUC; 0 where there is none.
+    """See the base class: accuracy, precision, recall and AUC; 0 where undefined.
 
     AUC counts pairs whose log odds share one of 1,000 bins as half right.
     """
     hits = tallies["true_positives"]
-    said = hits + tallies["false_positives"]
+    predicted = hits + tallies["false_positives"]
     real = hits + tallies["false_negatives"]
     positives, negatives = tallies["positives"], tallies["negatives"]
     below = np.cumsum(negatives, axis=1) - negatives / 2
     pairs = positives.sum(axis=1) * negatives.sum(axis=1)
     return {
       "accuracy": _ratio(tallies["num_right"], tallies["num"]),
-      "precision": _ratio(hits, said, where=said + real > 0),
-      "recall": _ratio(hits, real, where=said + real > 0),
+      "precision": _ratio(hits, predicted, where=predicted + real > 0),
+      "recall": _ratio(hits, real, where=predicted + real > 0),
       "auc": _ratio((positives * below).sum(axis=1), pairs, where=pairs > 0),
     }
 

@@ -22,7 +22,7 @@ class CriticModel(T2RModel):
 
   A subclass gives the specs of state and action, the label's, the network and `q_func`.
   The exported critic values `action_batch_size` actions in each state with one call, as
-  the cross entropy method asks for it; the state is encoded once. With a `search` the
+  the cross entropy method needs; the state is encoded once. With a `search` the
   export has a `step` besides that takes the state alone, and returns the best `action`
   that it finds, and its value, `q_predicted`.
   """
@@ -69,7 +69,7 @@ class CriticModel(T2RModel):
 
   @abc.abstractmethod
   def get_action_specification(self) -> SpecStructure:
-    """Returns the specs of what each action has of its own."""
+    """Returns the specs of what differs by action."""
 
   def get_feature_specification(self, mode: str) -> SpecStructure:
     """Returns both, below 'state' and 'action'.

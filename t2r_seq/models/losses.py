@@ -77,7 +77,7 @@ def mean_error(
 
 
 def replay_value(labels: SpecStructure, name: str) -> tf.Tensor | None:
-  """Returns what a replay tells of sampled items, 'key' or 'weight', [B], or None."""
+  """Returns a replay's 'key' or 'weight' of sampled items, [B], or None."""
   return getattr(getattr(labels, "sample", None), name, None)
 
 

@@ -37,7 +37,7 @@ def check_dtype_policy(operation: str, name: str | None) -> str | None:
   """Returns the name of a Keras dtype policy, or None.
 
   Raises:
-    SpecError: Keras knows no such policy.
+    SpecError: Keras has no such policy.
   """
   try:
     if name is not None:

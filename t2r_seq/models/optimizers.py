@@ -329,7 +329,7 @@ class PiecewiseLinear(tf.keras.optimizers.schedules.LearningRateSchedule):
     return value
 
   def get_config(self) -> dict[str, Any]:
-    """Returns the constructor's arguments, as Keras asks for them."""
+    """Returns the constructor's arguments, for Keras."""
     return {"boundaries": self._boundaries, "values": self._values}
 
 
@@ -363,7 +363,7 @@ class WarmupCosine(tf.keras.optimizers.schedules.LearningRateSchedule):
     return tf.where(step < first, up, down)
 
   def get_config(self) -> dict[str, Any]:
-    """Returns the constructor's arguments, as Keras asks for them."""
+    """Returns the constructor's arguments, for Keras."""
     return dict(self._config)
 
 

@@ -20,7 +20,7 @@ class RecurrentModel(T2RModel):
 
   A subclass declares sequences (`is_sequence=True`), gives the specs of its state and
   `recurrent_network_fn`. That runs over L steps in training, and over one in the
-  exported policy, which keeps the state of every environment and begins anew at
+  exported policy, which keeps the state of every environment and resets it at
   `is_first`.
   """
 
@@ -144,7 +144,7 @@ class RecurrentModel(T2RModel):
     outputs = {name: tf.squeeze(x, axis=1) for name, x in outputs.items()}
     if self._stored_state:  # As it was before the step.
       for path, value in specs.flatten_spec_structure(recurrent_state).items():
-        # A copy: an output that is an argument as it is would be no tensor of its own.
+        # A copy, since an output that is an argument would be the same tensor.
         outputs[specs.signature_key(f"{STORED_STATE}/{path}")] = tf.identity(value)
     return outputs, state
 

@@ -144,7 +144,7 @@ class RegressionModel(T2RModel):
     metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
     if self._action_decoder is None or "action_error" in metrics:
       return metrics
-    absolute = lambda target, said: tf.abs(said - target)  # noqa: E731
+    absolute = lambda target, output: tf.abs(output - target)  # noqa: E731
     error = self._mean_error(labels, inference_outputs, absolute)
     return {**metrics, "action_error": error}
 

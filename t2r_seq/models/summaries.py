@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 _MAX_EXAMPLES, _MAX_VALUES = 4, 8
-_MIN_HEIGHT = 96  # Of a picture: fewer pixels say little.
+_MIN_HEIGHT = 96  # Of a picture: fewer pixels show little.
 _Metadata = tf.compat.v1.SummaryMetadata
 
 

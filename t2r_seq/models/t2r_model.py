@@ -38,9 +38,9 @@ Loss: TypeAlias = (
 
 
 class T2RModel(PolicyModel):
-  """A model as Tensor2Robot knows it, with networks that own their variables.
+  """A model as in Tensor2Robot, with networks that own their variables.
 
-  A subclass says what it needs (`get_feature_specification`,
+  A subclass declares what it needs (`get_feature_specification`,
   `get_label_specification`), builds its layers once (`create_network`), and maps
   features to outputs (`inference_network_fn`) and outputs to a loss
   (`model_train_fn`). The input pipeline, the trainer and the exported policy are
@@ -81,13 +81,13 @@ class T2RModel(PolicyModel):
         optimizer's own `use_ema` does the same, with its `ema_momentum`.
       avg_model_params_decay: of the averages, in [0, 1).
       execution: how the exported policy executes the action chunks that the model
-        gives; None hands them out whole.
+        gives; None returns them whole.
       init_from_checkpoint_fn: called with the built model where a run begins, and does
         not resume; see `default_init_from_checkpoint_fn`.
       filter_trainables_fn: says of a trainable variable, by its name in
         `named_variables`, whether it is trained; None trains all.
       control_period: seconds from a step of the data to the next one, for exports to
-        know; None takes what the training's input says, if it knows.
+        know; None takes that of the training's input, if known.
       dtype_policy: Keras' policy of the layers that `create_network` makes, such as
         'mixed_bfloat16'; None for the process's own, which stays as it is.
     Raises:
@@ -269,7 +269,7 @@ class T2RModel(PolicyModel):
     return self._control_period
 
   def follow_control_period(self, period: float | None) -> None:
-    """Takes the period of the training's input, unless the model was told one."""
+    """Takes the period of the training's input, unless the model was given one."""
     if self._control_period is None:
       self._control_period = period
 
@@ -365,7 +365,7 @@ class T2RModel(PolicyModel):
     return networks.named_variables(self.network)
 
   def twin(self) -> T2RModel:
-    """Returns a model like this one, with a network of its own, which is built.
+    """Returns a model like this one, with a new network, which is built.
 
     For what needs weights that training does not change meanwhile: see `take_weights`.
     It calls `create_network` once more.
@@ -396,7 +396,7 @@ class T2RModel(PolicyModel):
     self._global_step = tf.constant(global_step, tf.int64)
 
   def maybe_init_from_checkpoint(self) -> None:
-    """Initialises the variables as `init_from_checkpoint_fn` says, if there is one."""
+    """Initialises the variables by `init_from_checkpoint_fn`, if given."""
     if self._init_from_checkpoint_fn is not None:
       self._init_from_checkpoint_fn(self)
 
@@ -444,12 +444,12 @@ class T2RModel(PolicyModel):
   def create_updates(self) -> updates.Updates:
     """Creates the optimizer and its slots for this model's variables.
 
-    And the averages of the weights, where they are asked for. Where layers compute in
+    And the averages of the weights, if requested. Where layers compute in
     float16, an optimizer without loss scaling gets it, as `compile` of Keras does it.
 
     Raises:
-      SpecError: `create_optimizer_fn` is no function, or the optimizer is none that
-        can be used here.
+      SpecError: `create_optimizer_fn` is no function, or its optimizer cannot
+        be used here.
     """
     name = type(self).__name__
     if not callable(self._create_optimizer_fn):
@@ -661,7 +661,7 @@ class T2RModel(PolicyModel):
     return features, labels
 
   def _trace_loss(self, features: SpecStructure, labels: SpecStructure) -> tf.Tensor:
-    """Computes the loss, and finds variables that nobody trains, saves or exports."""
+    """Computes the loss, and finds variables that no optimizer or export has."""
     mode = ModeKeys.TRAIN
     with tf.GradientTape() as tape:
       outputs = self._infer(features, labels, mode)

@@ -189,7 +189,7 @@ class Updates:
       self._sums[place].assign_add(tf.cast(part, self._sums[place].dtype))
 
   def take_accumulated(self) -> list[Any]:
-    """Returns what this replica has accumulated, and begins anew."""
+    """Returns what this replica has accumulated, and resets it."""
     sums = [tf.identity(self._sums[place]) for place in self._reached]
     with tf.control_dependencies(sums):
       for place in self._reached:
@@ -322,7 +322,7 @@ def _take_clipping(optimizer: Any) -> dict[str, float]:
 
 
 def _take_summing(optimizer: Any) -> None:
-  """Has Keras 3 take gradients as sums over the replicas; Keras 2 is told each time."""
+  """Has Keras 3 take gradients as sums over the replicas; Keras 2 has an argument."""
   for each in _chain(optimizer):
     if hasattr(each, "_all_reduce_sum_gradients"):
       each._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars

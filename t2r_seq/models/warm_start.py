@@ -65,7 +65,7 @@ def default_init_from_checkpoint_fn(
 ) -> None:
   """Initialises a model's variables from a checkpoint, by their names.
 
-  The log says what matched and what did not. After Tensor2Robot's function of that
+  The log lists what matched and what did not. After Tensor2Robot's function of that
   name.
 
   Args:

@@ -307,7 +307,7 @@ class LoadedPolicy(policy_io.PurePolicy):
 
   def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     """Calls a signature."""
-    self.signature(signature)  # Raises if there is none.
+    self.signature(signature)  # Raises if it is missing.
     return self._calls[signature](inputs)
 
 

@@ -29,7 +29,7 @@ from t2r_seq.records.features import (
 from t2r_seq.records.framing import Frame
 from t2r_seq.records.images import DecodeImages
 
-# Of the records that are parsed together.
+# Number of records that are parsed together.
 _BATCH_BYTES, _MAX_BATCH = 8 << 20, 512
 
 FilesByKey = files.FilePatterns | Mapping[str, files.FilePatterns]

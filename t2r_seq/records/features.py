@@ -266,7 +266,7 @@ def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
   """Decompresses byte strings of at most the expected size.
 
   TensorFlow's op has no limit, and zlib packs a thousandfold. It hardly makes bytes
-  longer than they were, so a longer string is too long, whatever is in it.
+  longer than they were, so a longer string is too long with any content.
   """
   most = num_bytes + num_bytes // 4 + 64
   found = tf.strings.length(values)
@@ -467,7 +467,7 @@ def _check_agreement(
     errors.Mismatch(
       path,
       f"concatenated steps, as {joined[spec.dataset_key]} has",
-      "a list of its own for each step",
+      "one list for each step",
       "A record is a tf.train.Example or a SequenceExample: mark all with "
       "records.rlds_specs, or none.",
     )

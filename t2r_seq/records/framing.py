@@ -569,7 +569,7 @@ def _iterate_array(filename: str) -> Iterator[Record]:
   try:
     count = reader.num_records()
     if not reader.ok() or not count:
-      # Of a file that was cut the library says that it has none.
+      # For a truncated file the library reports an end without data.
       raise errors.RecordError(
         f"records: {filename}: expected an ArrayRecord file with records, got none. "
         "The file was cut, or never finished."

@@ -8,7 +8,7 @@
     ...  8 n A   steps of the record's sequences, int64 [A, n]
     ...  4       CRC-32 of all that comes before
 
-All numbers are little-endian. Of a compressed file the ends count decompressed bytes.
+All numbers are little-endian. The ends in a compressed file count decompressed bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is in TFRecord files: a summary, a table, and a spec that parses them.
 
 Damage is rare. A list of values unlike more than nineteen in twenty others is kept
-apart: one image in a thousand that is none, or one step with a value too few, would
+apart: one image in a thousand that is damaged, or one step with a value too few, would
 otherwise make a camera text and a pose ragged.
 """
 
@@ -24,7 +24,7 @@ from t2r_seq.specs.image_headers import ImageHeader, read_image_header
 
 # How many bytes of a byte string decide whether it is text.
 _TEXT_SAMPLE = 256
-# Of tensors whose last value stands for all the others.
+# In such tensors the last value stands for all the others.
 _MAX_REPEATED_BYTES = 1 << 26
 # Odd values are rarer than one in so many, of records and of steps, and of few forms: a
 # list of many lengths is ragged.

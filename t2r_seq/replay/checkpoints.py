@@ -55,8 +55,8 @@ def save(
 
   def refusal(holder: str) -> Exception:
     return errors.ReplayError(
-      f"replay: {folder}: expected nobody else to write a checkpoint there, got "
-      f"{holder}. Give each replay a folder of its own."
+      f"replay: {folder}: expected no other process to write a checkpoint there, got "
+      f"{holder}. Give each replay another folder."
     )
 
   folder = os.path.abspath(folder)
@@ -178,7 +178,7 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
 
 @contextlib.contextmanager
 def _nothing_waits(table: Table) -> Iterator[None]:
-  """Counts inserts, but lets none wait: nobody samples yet."""
+  """Counts inserts without waiting: no sampler runs yet."""
   limiter = table.limiter
   table.limiter = make_rate_limiter(options.MinSize(), table.lock)
   try:
@@ -397,7 +397,7 @@ def _read_state(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if header["arrays"] != [*arrays]:
       raise ValueError(f"the arrays {[*arrays]}, not {header['arrays']}")
     return dict(header["values"]), arrays
-  except Exception as error:  # A damaged zip file raises whatever its bytes lead to.
+  except Exception as error:  # A damaged zip file may raise anything.
     raise errors.ReplayError(
       f"replay: {place}: expected the state of a replay, '{_FORMAT}' of version "
       f"{_VERSION}, got {error!r}. Restore a former checkpoint."
@@ -481,8 +481,8 @@ def _find(path: str) -> list[str]:
   if os.path.isdir(path):
     got = errors.listing(os.listdir(path), limit=5)
   raise errors.ReplayError(
-    f"replay: {path}: expected a checkpoint or a folder of them, got {got}. One that "
-    "was not finished is none; `checkpoint()` makes one."
+    f"replay: {path}: expected a checkpoint or a folder of them, got {got}. An "
+    "unfinished one does not count; `checkpoint()` makes one."
   )
 
 

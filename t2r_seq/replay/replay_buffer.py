@@ -482,7 +482,7 @@ def plan_capacity(
     how.operation, columns, capacity_steps, capacity_bytes
   )
   row_bytes, step_size = _row_bytes(columns, rule, how), 1
-  if name == "capacity_bytes":  # Each step may be an episode of its own.
+  if name == "capacity_bytes":  # Each step may be a whole episode.
     features = sum(_value_bytes(c) for c in columns.values() if not c.is_per_step)
     step_size = row_bytes + features + _END_BYTES
   slots = capacity // (step_size * num_writers)

@@ -29,7 +29,7 @@ _INFO = {
 
 
 def add_sample_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
-  """Adds the optional specs of what a `ReplayInputGenerator` knows of sampled items.
+  """Adds the optional specs of a sampled item's key, weight and the like.
 
   Other generators leave them out, and as labels a policy does not need them.
 

@@ -93,7 +93,7 @@ class OrderedSelector(Selector):
     self._tail = end
 
 
-# Of 6 to 64 children, and tops of 1024 to 32768 nodes, these were the fastest together
+# Of 6 to 64 children and tops of 1024 to 32768 nodes, these were the fastest together
 # for 20,000 to a million values: most of a draw is to add up the children of a node.
 _FANOUT = 8
 _MAX_TOP = 4096
@@ -207,7 +207,7 @@ _LIMITS = np.finfo(np.float32)
 class PrioritizedSelector(Selector):
   """Draws items with probability priority ** exponent / sum; in O(log n) each.
 
-  As in Reverb, an item of priority 0 is never drawn, whatever the exponent, unless all
+  As in Reverb, an item of priority 0 is never sampled, for any exponent, unless all
   are 0: then each is as likely as every other, and drawing costs O(n).
   """
 

@@ -59,7 +59,7 @@ def is_time(path: str) -> bool:
 def source_path(path: str, spec: Any, given: Mapping[str, Any]) -> Any:
   """Returns the path of the data that a spec reads.
 
-  That is its path, its name, or the path of data with this name. If there is none, its
+  That is its path, its name, or the path of data with this name. Without one, its
   name, which may be None.
 
   Args:

@@ -252,7 +252,7 @@ class Spans:
   Attributes:
     starts: int64 [episodes].
     stops: int64 [episodes]; the range ends before it.
-    is_known: bool [episodes]; False if a damaged index does not tell.
+    is_known: bool [episodes]; False if the index is damaged there.
   """
 
   starts: np.ndarray

@@ -240,7 +240,7 @@ class VideoFrames:
     """Decodes frames of steps, int64 of any shape, each once."""
     flat = rows.ravel()
     distinct, places = np.unique(flat, return_inverse=True)
-    # Of a pool, episodes in any order, each step once: decoded to where it stays.
+    # A pool's episodes in any order, each step once: decoded to where it stays.
     requested = distinct if len(distinct) < len(flat) else flat
     column = self._column
     out = empty_array((len(requested), *column.shape), column.spec.dtype.as_numpy_dtype)
@@ -269,7 +269,7 @@ class VideoFrames:
 class FileColumns(StoreColumns):
   """The columns of a store as a graph reads them that may run in another process.
 
-  `StoreColumns` refers to memory of its own process. Here the graph has the names of
+  `StoreColumns` refers to memory of one process. Here the graph has the names of
   the files and the places of the rows, and opens the files in each read: consecutive
   rows are one read. The files must have the same names there, and must not change
   while they are read.

@@ -481,6 +481,6 @@ class EpisodeStore:
     names = errors.listing(segment.name for segment in self._segments)
     raise errors.StoreError(
       f"EpisodeStore: {self._path}: expected one segment to map a column from, got "
-      f"{names}. Run EpisodeStore.merge(path) once nobody writes, or map those of each "
-      "of store.segments."
+      f"{names}. Run EpisodeStore.merge(path) once no process writes, or map those of "
+      "each of store.segments."
     )

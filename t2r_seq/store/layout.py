@@ -164,7 +164,7 @@ class Column:
     return (self.data_file, *offsets, *present)
 
   def to_json_dict(self) -> dict[str, Any]:
-    """Describes the files for readers that know no specs."""
+    """Describes the files for readers without specs."""
     described: dict[str, Any] = {
       "data": self.data_file,
       "dtype": "bytes" if self.is_bytes else self.dtype_name,

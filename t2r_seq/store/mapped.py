@@ -137,7 +137,7 @@ def dataset_over(
 
 
 def _list_of(held: HeldTensor) -> tf.Tensor:
-  """Returns a list with the tensor in it, a scalar whatever the tensor's size.
+  """Returns a list with the tensor in it: a scalar for a tensor of any size.
 
   To optimize a dataset, as it does when an iterator is made, TensorFlow fills memory as
   large as each tensor among the elements with zeros, and keeps it.

@@ -280,7 +280,7 @@ class Segment:
       raise errors.StoreError(
         f"{where} the frame of step {step} at {times[error.index]:.6f} s, got "
         f"{error.got}. The file is damaged, or another program wrote it: t2r_seq "
-        "doctor tells."
+        "doctor explains."
       ) from error
     except errors.RecordError as error:
       raise errors.StoreError(
@@ -474,7 +474,7 @@ class SegmentWriter:
       for name_folder in (folder, os.path.dirname(folder)):
         sync_folder(name_folder)
       if self.commit == Commit():
-        # Before any data, so that data without a commit tells of one that was lost.
+        # Before any data, so that data without a commit reveals a lost one.
         self.commit.write(folder)
     except BaseException:
       self.close()

@@ -23,7 +23,7 @@ from t2r_seq import errors, imports
 
 # LeRobot's tolerance for the time of a frame; its files keep to some 1e-7 s.
 TOLERANCE = 1e-4
-# Of the videos that are written: what every player and decoder has.
+# Codec and pixel format of written videos: those that every player decodes.
 PIXEL_FORMAT = "yuv420p"
 # If the key frame of a seek comes after the frame.
 _SEEK_BACK = 1.0

@@ -59,7 +59,7 @@ def train_on_random_data(
   Returns:
     The model, metrics, and predictions.
   Raises:
-    SpecError: what does not go together; and whatever the model raises.
+    SpecError: what does not go together; and any error of the model.
   """
   config = training.RunConfig(log_every_n_steps=1, seed=seed)
   result = training.train_eval_model(
@@ -94,7 +94,7 @@ def check_golden(
   """Compares values with those that a file keeps, so that a change does not go unseen.
 
   With the environment variable T2R_SEQ_UPDATE_GOLDEN=1 the file is written instead, by
-  whoever means the change; it belongs to the sources.
+  if the change is intended; the file belongs to the sources.
 
   Args:
     values: arrays, tensors or numbers by name, e.g. predictions.

@@ -1,4 +1,4 @@
-"""What can be told to be wrong with a training run before it starts."""
+"""Checks the arguments of a training run before it starts."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Run:
     trainer: runs the steps; has the optimizer.
     model_dir: folder of the run.
     write_dir: folder that this worker writes to: the chief's is `model_dir`.
-    is_stopped: whether a callback has asked for the end.
+    is_stopped: whether a callback has requested the end.
   """
 
   def __init__(
@@ -34,7 +34,7 @@ class Run:
       trainer: runs the steps.
       model_dir: folder of the run.
       write_dir: folder that this worker writes to.
-      callbacks: are told what happens, in this order.
+      callbacks: called in this order.
     Raises:
       SpecError: something else than a `Callback` is among them.
     """

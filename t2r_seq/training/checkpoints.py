@@ -64,7 +64,7 @@ class Checkpoints:
       model_dir: folder of the checkpoints.
       keep_checkpoint_max: older ones are deleted.
       write_dir: folder that this worker saves to, if it is another one.
-      is_owner: nobody else writes to `model_dir`: what a killed run has left there is
+      is_owner: no one else writes to `model_dir`: what a killed run has left there is
         tidied up.
     """
     self._trainer = trainer
@@ -201,7 +201,7 @@ class Checkpoints:
     folder, name = self._write_dir, f"model.ckpt-{step}"
     _finish_interrupted(folder)
     with files.new_folder(os.path.join(folder, _WHOLE + name)) as partial:
-      # As tf.train.CheckpointManager does: `restore` asks for the counter.
+      # As tf.train.CheckpointManager does: `restore` reads the counter.
       self._checkpoint.save_counter.assign_add(1)
       prefix = os.path.join(partial, name)
       self._checkpoint.write(prefix)
@@ -215,10 +215,10 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def saved_on_interrupt(self, signal: stopping.StopSignal) -> Iterator[None]:
-    """Saves a last checkpoint when the run is told to stop, which nothing disturbs.
+    """Saves a last checkpoint when a signal stops the run; nothing interrupts it.
 
-    Several workers would have to save together, and only one is told: they go on from
-    their last checkpoint.
+    Several workers would have to save together, and only one gets the signal: they
+    resume from their last checkpoint.
 
     Args:
       signal: listens.
@@ -262,7 +262,7 @@ def _files(folder: str, step: int) -> list[str]:
 
 
 def identity(folder: str, step: int) -> str | None:
-  """Returns what tells the checkpoint of a step from others; None if there is none.
+  """Returns what identifies the checkpoint of a step; None if there is no checkpoint.
 
   It is the checksum of its index, which has the checksums of all tensors.
   """
@@ -274,7 +274,7 @@ def identity(folder: str, step: int) -> str | None:
 
 
 def back_up(folder: str, step: int, place: str) -> bool:
-  """Links or copies a checkpoint to a place where nobody deletes it.
+  """Links or copies a checkpoint to a folder where it is not deleted.
 
   Returns:
     False if it was deleted meanwhile.
@@ -288,7 +288,7 @@ def back_up(folder: str, step: int, place: str) -> bool:
       os.link(path, copy)
     except FileNotFoundError:
       return False
-    except OSError:  # The file system knows no links.
+    except OSError:  # The file system has no links.
       shutil.copyfile(path, copy)
   try:
     _read_through(_prefix(place, step))
@@ -300,7 +300,7 @@ def back_up(folder: str, step: int, place: str) -> bool:
 
 
 def mark_finished(folder: str, step: int | None) -> None:
-  """Says beside the checkpoints that a training has ended; None: that it goes on.
+  """Records beside the checkpoints that a training has ended; None: that it has not.
 
   Who evaluates them in another process looks at it.
   """

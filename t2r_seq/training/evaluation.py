@@ -209,7 +209,7 @@ class ModelEvaluation:
         self._run.tell("before_export", exporter.name)
         if type(exporter).export is Exporter.export:
           path = saved = exporter.export(*arguments, saved)
-        else:  # It exports in a way of its own: nothing for others to copy.
+        else:  # It exports in another way: others cannot copy it.
           path = exporter.export(*arguments)
         self._run.tell("after_export", exporter.name, path)
 
@@ -234,7 +234,7 @@ def continuous_eval(
   file system can) before it is read, so that the training may delete it meanwhile; one
   that is gone before its turn is passed over. What the job writes is in
   `<model_dir>/<name>`: event files, exports, and `evaluated.json`, the metrics of each
-  step, by which a job that is started again knows what is done. It ends when the
+  step, from which a restarted job sees what is done. It ends when the
   training has ended and its last checkpoint is evaluated, or at SIGTERM.
 
   Args:

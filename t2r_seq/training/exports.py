@@ -306,7 +306,7 @@ def copy_export(saved: str, export_dir: str) -> str:
 def _new_version(export_dir: str) -> Iterator[tuple[str, str]]:
   """Gives the folder to write a new version to, and that which it becomes.
 
-  Readers take folders whose names are numbers: the first one's is none.
+  Readers take folders whose names are numbers: the first one has no number.
   """
   versions = export_versions(export_dir)
   version = max([int(time.time()), *(v + 1 for v in versions)])
@@ -326,7 +326,7 @@ def remove_unfinished_exports(folder: str) -> None:
   """Removes what killed runs have left of exports that were not finished.
 
   Args:
-    folder: with exports at any depth, which nobody exports to; may be missing.
+    folder: with exports at any depth; no process writes to it; may be missing.
   """
   for place, names, _ in os.walk(folder):
     for name in list(filter(_UNFINISHED.fullmatch, names)):
@@ -372,7 +372,7 @@ def check_exportable(model: T2RModel, exporters: Sequence[Exporter]) -> None:
 
 
 def _outside_strategies(function: Callable[..., None], *arguments: Any) -> None:
-  """Calls a function in a thread of its own, which is in no strategy's scope.
+  """Calls a function in a new thread, which is in no strategy's scope.
 
   The functions of mirrored variables cannot be saved in a scope, and the caller may be
   in one.

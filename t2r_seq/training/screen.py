@@ -132,17 +132,19 @@ class Screen(Callback):
       was_stopped: whether a signal was the end.
     """
     if was_stopped:
-      self.say(f"stopped by a signal at step {step}, saved: the same run goes on there")
+      self.say(
+        f"stopped by a signal at step {step}, saved: the same command resumes there"
+      )
       return
-    told = f"at step {step}"
+    line = f"at step {step}"
     if self._metrics:
-      told += f": eval {metrics_text(self._metrics)}"
+      line += f": eval {metrics_text(self._metrics)}"
     elif scalars:
-      told += f": train {metrics_text(scalars)}"
+      line += f": train {metrics_text(scalars)}"
     newest = {path.rpartition("/")[0]: path for path in self._exports}
     if newest:
-      told += f"; exports: {', '.join(newest.values())}"
-    self.say(f"done {told}")
+      line += f"; exports: {', '.join(newest.values())}"
+    self.say(f"done {line}")
 
   def clear(self) -> None:
     """Removes the bar."""

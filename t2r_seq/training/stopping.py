@@ -1,4 +1,4 @@
-"""A clean end when the process is told to stop, and waits that a signal can end."""
+"""A clean end on SIGTERM or SIGINT, and waits that a signal can end."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class StopCondition(Protocol):
 
 
 class Stopped(BaseException):
-  """The process was told to stop during a wait.
+  """A signal asked the process to stop during a wait.
 
-  No Exception, as KeyboardInterrupt is none: whoever goes on after any error must not
-  go on after this one.
+  Like KeyboardInterrupt it is not an Exception: code that continues after any error
+  must not continue after this one.
   """
 
 
@@ -183,14 +183,14 @@ def given_up(stop: StopCondition) -> Iterator[None]:
 
 
 class Interruptible(Iterator[Any]):
-  """Iterates in a thread of its own; a context manager that ends the thread.
+  """Iterates in a separate thread; a context manager that ends the thread.
 
   Python's signal handlers run in the main thread, between two of its instructions. A
   wait for a batch inside of TensorFlow is one instruction, and for a live replay it may
-  take for ever. Here the main thread waits in Python, whose waits a handler can end.
-  Items are taken when they are asked for, none ahead.
+  never end. Here the main thread waits in Python, whose waits a handler can end.
+  Items are taken on request, none ahead.
 
-  The thread alone holds the iterator, and lets go of it before the block is left. One
+  The thread alone holds the iterator, and releases it before the block is left. One
   that lived on until the interpreter ends would take the process down with it, since
   TensorFlow's own threads may then be inside of Python.
   """
@@ -212,7 +212,7 @@ class Interruptible(Iterator[Any]):
     self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
     self._taken: queue.SimpleQueue[tuple[Any, BaseException | None]]
     self._taken = queue.SimpleQueue()
-    # A daemon: nothing ends a wait inside of TensorFlow, so nobody may have to wait.
+    # A daemon: a wait inside of TensorFlow cannot be ended, so exit must not join it.
     self._thread = threading.Thread(
       target=_take, args=(iter(items), self._wanted, self._taken), daemon=True
     )

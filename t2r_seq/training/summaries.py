@@ -1,4 +1,4 @@
-"""What a run tells: the progress line, and event files for TensorBoard."""
+"""A run's outputs: the progress line, and event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SummaryWriter:
   def images(
     self, images: Mapping[str, Any], step: int, labels: Mapping[str, str] | None = None
   ) -> None:
-    """Writes the first images of batches by name, with what is said of them."""
+    """Writes the first images of batches by name, with their descriptions."""
     with self._writer.as_default(step=step):
       for name, tensor in images.items():
         summaries.image(name, tensor, (labels or {}).get(name, ""))
@@ -69,16 +69,16 @@ class SummaryWriter:
       step: of the batch.
       offsets: which steps a path's stack shows.
     """
-    images, said = {}, {}
+    images, texts = {}, {}
     for path, tensor in features.items():
       if summaries.image_strip(tensor) is not None:
         images[f"seen/{path}"] = tensor
         shown = ", ".join(_step_name(k) for k in offsets.get(path, ()))
-        said[f"seen/{path}"] = (
+        texts[f"seen/{path}"] = (
           f"{path}: {tensor.dtype.name} {tuple(tensor.shape[1:])}, one picture a sample"
           + (f"; frames from left to right: {shown}" if shown else "")
         )
-    self.images(images, step, said)
+    self.images(images, step, texts)
     rest = {p: t for p, t in features.items() if f"seen/{p}" not in images}
     given = {f"label {path}": t for path, t in (labels or {}).items()}
     table = summaries.samples_table({**rest, **given})

@@ -306,7 +306,9 @@ class _Training:
     closing.callback(writer.close)
     trainer.write_summaries(writer, config.log_every_n_steps)
     run.write_to(writer)
-    closing.callback(run.write_to, None)  # Exports after the last step are told, too.
+    closing.callback(
+      run.write_to, None
+    )  # Exports after the last step are reported, too.
     scalars: dict[str, float] = {}
     while step < self._last_step and not run.is_stopped:
       batches_of_loop = []

@@ -38,7 +38,7 @@ class Trainer:
     Args:
       model: a model, built or not.
       strategy: where the variables live and the steps run.
-      jit_compile: compiles the train step by XLA, for each shape of batch anew; on
+      jit_compile: compiles the train step by XLA, once for each shape of batch; on
         TPUs that is so in any case.
     Raises:
       SpecError: `jit_compile` on several replicas, which talk to each other in a step.

@@ -55,8 +55,8 @@ def of_chief(strategy: tf.distribute.Strategy, number: int | None) -> int | None
   def count() -> tf.Tensor:
     return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(vote), axis=None)
 
-  said = int(count())
-  return None if said < 0 else said
+  value = int(count())
+  return None if value < 0 else value
 
 
 def chief_says(strategy: tf.distribute.Strategy, flag: bool) -> bool:
@@ -68,8 +68,8 @@ def chief_says(strategy: tf.distribute.Strategy, flag: bool) -> bool:
 def stop_signal(strategy: tf.distribute.Strategy) -> Iterator[stopping.StopSignal]:
   """Listens to SIGTERM, SIGHUP and SIGINT, unless there are other workers.
 
-  They would wait for ever for the next step of one that has stopped; one that dies is
-  an error to them at once.
+  Other workers would wait without end for one that has stopped; one that dies is an
+  error to them at once.
   """
   signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
   heard = () if is_multi_worker(strategy) else signals
@@ -113,9 +113,9 @@ def own_folder(
 def _lock(folder: str) -> files.FileLock | None:
   def refusal(holder: str) -> errors.SpecError:
     return errors.SpecError(
-      f"train_eval_model: model_dir: expected nobody else to train in {folder}, got "
-      f"{holder}. Wait for it, or use another folder. (What only evaluates a run may "
-      "do so beside it: input_generator_train=None and create_exporters_fn=None.)"
+      f"train_eval_model: model_dir: expected no other process to train in {folder}, "
+      f"got {holder}. Wait for it, or use another folder. (What only evaluates a run "
+      "may do so beside it: input_generator_train=None and create_exporters_fn=None.)"
     )
 
   try:
@@ -124,7 +124,7 @@ def _lock(folder: str) -> files.FileLock | None:
     if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
       raise
     logging.warning(
-      "%s: its file system knows no locks: nothing keeps a second run out.", folder
+      "%s: its file system has no locks: a second run could train there, too.", folder
     )
     return None
 

@@ -128,7 +128,7 @@ class TransitionsMetadata:
     """Reads it from the metadata of the store at `place`.
 
     Raises:
-      StoreError: there is none, or a damaged or newer one.
+      StoreError: the file is missing, damaged or of a newer version.
     """
     values = metadata.get(KEY)
     if not isinstance(values, Mapping):

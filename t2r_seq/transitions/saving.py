@@ -315,7 +315,7 @@ def save_transitions(
   if KEY in (metadata or {}):
     raise errors.SpecError(
       f"{_OPERATION}: metadata: expected keys other than '{KEY}', got it. It is where "
-      "the store says what its transitions are."
+      "the store's metadata describe its transitions."
     )
   ends = chain_ends(arrays, fields)
   starts = np.concatenate([[0], ends[:-1]])
@@ -580,7 +580,7 @@ def _read(place: str, archive: zipfile.ZipFile, declared: NStep | None) -> Any:
   if version != _VERSION:
     raise errors.SpecError(
       f"{_IMPORT}: {place}: expected format version {_VERSION} of cpprb, got "
-      f"{version!r}. This t2r_seq knows no other."
+      f"{version!r}. This t2r_seq reads no other."
     )
   _check_n_step(place, bool(_read_flag(place, archive, "Nstep")), declared)
   if not _read_flag(place, archive, "safe"):

@@ -149,7 +149,7 @@ class Comparison:
     if "network input" in listed:
       how = "bit for bit"
       if self._ulps:
-        how += f", but for the rounding of the last place (at most {self._ulps} ulp)"
+        how += f", except for the rounding of the last place (at most {self._ulps} ulp)"
       found.append(f"what the network got of {listed['network input']}, {how}")
     elif has_model and not self._subject.tells_inputs and "output" in listed:
       found.append("preprocessed values, which this form does not tell, by the outputs")
@@ -513,7 +513,7 @@ def _is_action(path: str) -> bool:
 
 
 def _rounded_alike(expected: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, int]:
-  """Returns which rows are equal but for the last place, and by how many ulps."""
+  """Returns which rows are equal up to the last place, and by how many ulps."""
   same = equal_rows(expected, got)
   if same.all() or expected.dtype not in (np.float32, np.float64):
     return same, 0

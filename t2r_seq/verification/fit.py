@@ -11,13 +11,15 @@ from t2r_seq import specs
 from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.statistics import Statistics
 from t2r_seq.statistics.accumulators import Accumulator, create_accumulator
-from t2r_seq.statistics.statistics import MEASURES, PathStatistics
+from t2r_seq.statistics.statistics import PathStatistics
 from t2r_seq.verification.training_side import Dataset, Episode
 
 # A mean this many standard deviations off is a warning.
 _FAR = 1.0
 # Fewer rows, such as goals of a few episodes, have no known spread.
 _FEWEST = 5
+# Measures of an element that are compared with those of training.
+_COMPARED = ("mean", "std", "min", "max")
 # Fewer episodes name no swap, because one scene may have another light.
 _FEWEST_EPISODES = 3
 
@@ -139,14 +141,14 @@ def _check(
   found = []
   if seen.num_not_finite:
     found.append(f"{path}: {seen.num_not_finite} values are NaN or infinite")
-  own_mean, own_std, low, high = map(seen.measure, MEASURES)
+  own_mean, own_std, low, high = map(seen.measure, _COMPARED)
   has_spread = seen.rows >= _FEWEST
   is_constant = (low == high) & has_spread
   if known is None:
     if is_constant.all() and low.size:
       found.append(f"{path}: it is constant, {_short(low)}")
     return found
-  mean, std, least, most = map(known.measure, MEASURES)
+  mean, std, least, most = map(known.measure, _COMPARED)
   if std.shape != own_mean.shape:
     got, want = own_mean.shape, std.shape
     return [*found, f"{path}: the figures of training are of {want}, its own of {got}"]

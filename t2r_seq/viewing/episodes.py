@@ -189,7 +189,7 @@ class EpisodeViewer:
         f"view: {self.path}: {path}: expected images that can be decoded, got "
         f"{error.message.splitlines()[0]:.200} t2r_seq doctor finds which."
       ) from error
-    # Of several images a step the first is shown.
+    # If a step has several images, the first is shown.
     return np.asarray(decoded.reshape([len(steps), -1, *decoded.shape[-3:]])[:, 0])
 
 

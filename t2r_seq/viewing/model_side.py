@@ -321,11 +321,11 @@ class ExportSide:
       if outputs[output].shape == value.shape and value.dtype.kind == "f"
     ]
     if not pairs:
-      said = {name: errors.describe(value[0]) for name, value in outputs.items()}
+      forms = {name: errors.describe(value[0]) for name, value in outputs.items()}
       asked = {name: errors.describe(value[0]) for name, value in labels.items()}
       self.note = (
-        f"The export says {said or 'nothing'}, none of which has the form of a label "
-        f"of its training ({asked or 'none is known'}): no error is told."
+        f"The export has the outputs {forms or 'none'}; none fits a label "
+        f"of its training ({asked or 'none is known'}): errors are not shown."
       )
       return
     self.output, self.label = pairs[0]

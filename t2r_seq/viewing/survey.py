@@ -79,7 +79,7 @@ def survey_episodes(
     export: whose error in each episode is measured.
     progress: counts the episodes.
   Raises:
-    SpecError: an episode cannot be read, or there is none.
+    SpecError: an episode cannot be read, or the set has none.
   """
   survey = Survey(viewer)
   columns = viewer.columns

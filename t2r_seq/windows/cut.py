@@ -161,7 +161,7 @@ class Cut:
   n_step: NStep | None = None
 
   def __post_init__(self) -> None:
-    """Raises SpecError: a value is none of those that it may be."""
+    """Raises SpecError if a field has a value that is not allowed."""
     object.__setattr__(self, "padding", check_padding(self.padding))
     object.__setattr__(self, "n_step", NStep.of(self.n_step))
     if self.sequence_length is not None:
@@ -276,9 +276,9 @@ class WindowGrid:
 
   Where the front is 'drop' the first anchor is the first that has all steps before it
   that its window shows, otherwise step 0. Where the end is 'drop' only sequences count
-  that have all steps after them; otherwise every step from there on that lies on the
-  stride is an anchor of some sequence, unless `shift` leaves anchors out between two
-  sequences, and the last sequence may run over the end.
+  that have all steps after them; otherwise every later step on the stride is an
+  anchor of some sequence, unless `shift` leaves anchors out between two sequences, and
+  the last sequence may run over the end.
 
   Attributes:
     span: smallest and largest time offset; 0 is within.

@@ -678,11 +678,11 @@ def plan_readings(
 
 def _missing(path: str, name: str | None, element: TensorSpecStruct) -> str:
   """Says by which names a path was looked for, and what there is."""
-  near, said = errors.nearest(path, element), ""
+  near, hint = errors.nearest(path, element), ""
   if name not in (None, path):
     near = errors.nearest(str(name), element) or near
-    said = f"It reads '{name}', by its name."
-  return f"{said}{near or f' There is {errors.listing(element)}.'}"
+    hint = f"It reads '{name}', by its name."
+  return f"{hint}{near or f' There is {errors.listing(element)}.'}"
 
 
 def _plan_path(

@@ -45,7 +45,7 @@ class OnlineSchedule:
 
   A round is `steps_per_round` environment steps and then `updates_per_round` train
   steps, by the weights of the moment and in one thread. The same seed gives the same
-  run, but for the order in which threads of an op add up. Steps count over all
+  run, except for the order in which the threads of an op add up. Steps count over all
   environments.
 
   Attributes:

@@ -153,7 +153,9 @@ def test_values_that_become_equal(name):
     to_store([cast])
     convert.verify_conversion("s", "d")
     return
-  match = rf"episode 0 of s: {path}: expected values that b?float\d+ tells apart, got "
+  match = (
+    rf"episode 0 of s: {path}: expected values that b?float\d+ distinguishes, got "
+  )
   with pytest.raises(errors.ConversionError, match=match) as found:
     to_store([cast])
   assert f"which become equal. Keep them, --cast {path}=float64, or" in str(found.value)

@@ -140,7 +140,7 @@ REFUSED = {
   ),
   "both layouts": (
     {**_one(), "y": Spec((), F32, "reward", is_sequence=True)},
-    "y: expected concatenated steps, as x has, got a list of its own for each step",
+    "y: expected concatenated steps, as x has, got one list for each step",
   ),
 }
 

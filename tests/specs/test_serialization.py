@@ -36,9 +36,11 @@ def specs_of_all_kinds(draw):
   if isinstance(offsets, tuple):
     dims = [len(offsets), *dims]
   is_unknown = varlen is None and not isinstance(offsets, tuple) and draw(st.booleans())
+  dtype = draw(st.sampled_from(DTYPES))
+  is_cast = dtype == tf.float32 and data_format is None and draw(st.booleans())
   return Spec(
     None if is_unknown else dims,
-    draw(st.sampled_from(DTYPES)),
+    dtype,
     draw(st.none() | st.text(st.characters(codec="utf-8"))),
     is_optional=draw(st.booleans()),
     is_sequence=draw(st.booleans()),
@@ -48,6 +50,7 @@ def specs_of_all_kinds(draw):
     varlen_default_value=varlen,
     time_offsets=offsets,
     is_concatenated=draw(st.booleans()),
+    stored_dtype=tf.int64 if is_cast else None,
   )
 
 

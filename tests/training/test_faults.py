@@ -393,7 +393,7 @@ def test_a_folder_has_one_run_at_a_time(reach, model_dir):
   for options in ({}, {"input_generator_train": None}):
     with pytest.raises(
       errors.SpecError,
-      match=rf"nobody else to train in .*, got process {os.getpid()} on .* Wait for it",
+      match=rf"process to train in .*, got process {os.getpid()} on .* Wait for it",
     ):
       reach.train(str(model_dir), None, 40, **options)
   # It leaves everything as it is, a damaged checkpoint and others' exports too.

@@ -406,7 +406,7 @@ def test_what_a_source_lacks_is_zero_and_masked(tmp_path, kit, caplog, nested, m
     want |= {(3, 3.0, True, b"3"), (4, 0.0, False, b"")}
   assert seen.keys() == want
   assert "Source 'a' lacks ['features/text']: filled with zeros" in caplog.text
-  assert "'a': nothing tells the zeros of ['features/text'] from" in caplog.text
+  assert "'a': no mask marks which zeros of ['features/text'] are" in caplog.text
   assert "zeros of ['features/force']" not in caplog.text
 
 
@@ -490,7 +490,7 @@ def test_preprocessor_and_own_specs_are_one_too_many(kit):
   source = data.DefaultConstantInputGenerator()
   source.set_feature_specifications({"x": kit.spec((), tf.int64, "x")})
   source.set_label_specifications({})
-  with pytest.raises(errors.SpecError, match="comes with specs of its own, got one"):
+  with pytest.raises(errors.SpecError, match="has its own specs, got one"):
     data.MixtureInputGenerator({"a": source}, preprocessors={"a": Meters})
 
 

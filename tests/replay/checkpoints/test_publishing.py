@@ -105,7 +105,7 @@ def test_no_room_for_the_first(tmp_path, monkeypatch):
 
 def test_somebody_else_writes(tmp_path):
   lock = files.FileLock(str(tmp_path / ".lock"), RuntimeError)
-  want = rf"expected nobody else to write .* got process {os.getpid()} on .*of its own"
+  want = rf"no other process to write .* got process {os.getpid()} on .*another"
   with pytest.raises(errors.ReplayError, match=want):
     save(tmp_path, 1)
   lock.release()
@@ -126,7 +126,7 @@ FOREIGN = {
   "another folder": (lambda path: (path / "saved_model").mkdir(parents=True), "saved_"),
   "an unfinished one": (
     lambda path: (path / ".checkpoint-00000001.x.tmp").mkdir(parents=True),
-    r"got \[\.checkpoint-00000001\.x\.tmp\]\. One that was not finished is none",
+    r"got \[\.checkpoint-00000001\.x\.tmp\]\. An unfinished one does not count",
   ),
 }
 

@@ -1,0 +1,49 @@
+"""Plain English: turns of phrase that readers had to read twice stay out."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Each with what to write in its place.
+TURNS = {
+  r"whoever": "the process, the reader, the caller",
+  r"anew": "again",
+  r"for ever": "without end",
+  r"hands? (it |them )?out": "returns",
+  r"lets go of|let go of": "releases",
+  r"goes on": "continues, resumes",
+  r"is none( of)?": "is not a ..., or is missing",
+  r"there is none": "it is missing",
+  r"is told": "is given, or gets",
+  r"said of|is said": "is described",
+  r"from there on": "afterwards",
+  r"but for the": "except",
+}
+GENERATED = {"t2r_pb2.py"}
+
+
+def texts():
+  for folder, patterns in {
+    "t2r_seq": ("*.py", "*.md"),
+    "docs": ("*.md",),
+    "configs": ("*.gin",),
+    ".": ("*.md",),
+  }.items():
+    for pattern in patterns:
+      paths = (ROOT / folder).glob(pattern if folder == "." else f"**/{pattern}")
+      yield from (path for path in paths if path.name not in GENERATED)
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_texts_are_plain(turn):
+  # A turn may stand at the end of one line and the start of the next.
+  pattern = re.compile(rf"\b(?:{turn})\b".replace(" ", r"\s+(?:# )?"))
+  found = [
+    f"{path.relative_to(ROOT)}: '{match.group()}'; write: {TURNS[turn]}"
+    for path in texts()
+    for match in pattern.finditer(path.read_text(encoding="utf-8"))
+  ]
+  assert found == []
