@@ -423,7 +423,7 @@ def test_a_dispatcher_that_comes_late_is_waited_for_and_named():
     message = listener.messages.get(timeout=60)
   finally:
     absl_logging.get_absl_logger().removeHandler(listener)
-  assert f"waiting for a dispatcher at grpc://{address}, where nobody" in message
+  assert f"waiting for a dispatcher at grpc://{address}, no answer yet" in message
   assert made.empty()
   port = address.partition(":")[2]
   dispatcher = start("dispatcher", "--port", port)
