@@ -10,6 +10,8 @@ if _TYPE_CHECKING:
     load_t2r_assets_to_file,
     write_t2r_assets_to_file,
   )
+  from t2r_seq.specs.conventions import Convention
+  from t2r_seq.specs.converter import Converter
   from t2r_seq.specs.extended_tensor_spec import (
     ExtendedTensorSpec,
     frame_spec,
@@ -40,6 +42,8 @@ if _TYPE_CHECKING:
 
 __all__ = [
   "VIDEO_FORMATS",
+  "Convention",
+  "Converter",
   "ExtendedTensorSpec",
   "ModeKeys",
   "SpecStructure",
@@ -67,6 +71,6 @@ __all__ = [
 # Loaded on first use: what a store holds is read without TensorFlow.
 __getattr__, __dir__ = _imports.exports(
   __name__,
-  *("assets", "extended_tensor_spec", "names", "packing", "samples", "structures"),
-  "validation",
+  *("assets", "conventions", "converter", "extended_tensor_spec", "names", "packing"),
+  *("samples", "structures", "validation"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, imports
 from t2r_seq.specs import names, serialization, t2r_pb2
+from t2r_seq.specs.conventions import Convention
 
 
 def dtype_of(array: np.ndarray | np.generic) -> tf.DType:
@@ -111,9 +113,10 @@ _DEFAULTS = {
   "time_offsets": None,
   "is_concatenated": False,
   "stored_dtype": None,
+  "convention": None,
 }
 # Fields of `from_spec` for which None is a value.
-_NULLABLE = ("time_offsets", "stored_dtype")
+_NULLABLE = ("time_offsets", "stored_dtype", "convention")
 FIELDS = ("shape", "dtype", "name", *_DEFAULTS)
 
 
@@ -171,6 +174,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     time_offsets: int | str | Iterable[int] | None = None,
     is_concatenated: bool = False,
     stored_dtype: Any = None,
+    **meaning: Convention | Mapping[str, Any] | None,
   ) -> None:
     """Creates the spec.
 
@@ -198,6 +202,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
       stored_dtype: the dtype of the data, if it differs: numbers are cast while
         reading. A cast to a floating dtype may round; a cast to an integer dtype must
         be exact.
+      **meaning: `convention`: what the numbers mean, such as units, rotations and
+        grippers; a `Convention`, or its fields.
     Raises:
       SpecError: the fields contradict each other.
       TypeError: shape or dtype are invalid.
@@ -213,6 +219,11 @@ class ExtendedTensorSpec(tf.TensorSpec):
     self._is_concatenated = bool(is_concatenated)
     stored = self.dtype if stored_dtype is None else tf.as_dtype(stored_dtype)
     self._stored_dtype = None if stored == self.dtype else stored
+    self._convention = Convention.of(meaning.pop("convention", None))
+    for name in meaning:
+      raise TypeError(f"ExtendedTensorSpec: unexpected argument {name!r}.")
+    if self._convention is not None and self.shape.rank is not None:
+      self._convention.check_shape(f"{self.name}", self.frame_shape.as_list())
     self._check_cast()
     self._check_stack_axis()
     self._check_varlen_rank()
@@ -270,8 +281,9 @@ class ExtendedTensorSpec(tf.TensorSpec):
   ) -> ExtendedTensorSpec:
     """Copies a `tf.TensorSpec` or `ExtendedTensorSpec` with some fields replaced.
 
-    None keeps a field, except `time_offsets` and `stored_dtype`, for which it is a
-    value. A new dtype drops the `stored_dtype`.
+    None keeps a field, except `time_offsets`, `stored_dtype` and `convention`, for
+    which it is a value. A new dtype drops the `stored_dtype`; another number of
+    elements drops the `convention`.
 
     Args:
       spec: the spec to copy.
@@ -290,9 +302,13 @@ class ExtendedTensorSpec(tf.TensorSpec):
       )
     if dtype is not None and tf.as_dtype(dtype) != spec.dtype:
       fields.setdefault("stored_dtype", None)
+    given = {*fields}
     for field, default in _DEFAULTS.items():
       if field not in fields or (fields[field] is None and field not in _NULLABLE):
         fields[field] = getattr(spec, field, default)
+    if shape is not None and "convention" not in given:
+      is_alike = tf.TensorShape(shape)[-1:].is_compatible_with(spec.shape[-1:])
+      fields["convention"] = fields["convention"] if is_alike else None
     shape = tf.TensorShape(spec.shape if shape is None else shape)
     if batch_size:
       shape = prepend_batch(shape, batch_size)
@@ -377,6 +393,11 @@ class ExtendedTensorSpec(tf.TensorSpec):
   def stored_dtype(self) -> tf.DType | None:
     """The dtype of the data if it differs from `dtype`; else None."""
     return self._stored_dtype
+
+  @property
+  def convention(self) -> Convention | None:
+    """What the numbers mean, as far as it is declared."""
+    return self._convention
 
   def as_stored(self) -> ExtendedTensorSpec:
     """Returns the spec of the stored data."""
@@ -464,4 +485,4 @@ class ExtendedTensorSpec(tf.TensorSpec):
     return f"ExtendedTensorSpec({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
 
   def __reduce__(self) -> tuple[Any, ...]:
-    return type(self), tuple(self.fields().values())
+    return functools.partial(type(self), **self.fields()), ()

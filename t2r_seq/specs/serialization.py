@@ -41,6 +41,8 @@ def fields_to_proto(fields: Mapping[str, Any]) -> t2r_pb2.ExtendedTensorSpec:
     proto.is_concatenated = True
   if fields["stored_dtype"] is not None:
     proto.stored_dtype = fields["stored_dtype"].as_datatype_enum
+  if fields["convention"] is not None:
+    proto.convention_json = json.dumps(fields["convention"].to_json())
   for field in ("name", "data_format"):
     if fields[field] is not None:
       setattr(proto, field, fields[field])
@@ -78,6 +80,8 @@ def fields_from_proto(
   if proto.HasField("varlen_default_json"):
     scalar = load_json(f"varlen_default_json of {path}", proto.varlen_default_json)
     fields["varlen_default_value"] = _scalar_from_json(scalar)
+  if proto.HasField("convention_json"):
+    fields["convention"] = load_json(f"convention of {path}", proto.convention_json)
   if proto.HasField("time_offsets"):
     offsets = tuple(proto.time_offsets.offset)
     is_int = proto.time_offsets.is_int and len(offsets) <= 1
@@ -94,6 +98,8 @@ def fields_to_json(
     values["time_offsets"] = list(fields["time_offsets"])
   if fields["stored_dtype"] is not None:
     values["stored_dtype"] = fields["stored_dtype"].name
+  if fields["convention"] is not None:
+    values["convention"] = fields["convention"].to_json()
   if fields["varlen_default_value"] is not None:
     values["varlen_default_value"] = _scalar_to_json(fields["varlen_default_value"])
   return {

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17t2r_seq/specs/t2r.proto\x12\x07t2r_seq\"\xd6\x02\n\x12\x45xtendedTensorSpec\x12\r\n\x05shape\x18\x01 \x03(\x05\x12\r\n\x05\x64type\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x13\n\x0bis_optional\x18\x04 \x01(\x08\x12\x14\n\x0cis_extracted\x18\x05 \x01(\x08\x12\x13\n\x0b\x64\x61ta_format\x18\x06 \x01(\t\x12\x13\n\x0b\x64\x61taset_key\x18\x07 \x01(\t\x12\x1c\n\x14varlen_default_value\x18\x08 \x01(\x02\x12\x13\n\x0bis_sequence\x18\t \x01(\x08\x12*\n\x0ctime_offsets\x18\n \x01(\x0b\x32\x14.t2r_seq.TimeOffsets\x12\x1b\n\x13varlen_default_json\x18\x0b \x01(\t\x12\x14\n\x0cunknown_rank\x18\x0c \x01(\x08\x12\x17\n\x0fis_concatenated\x18\r \x01(\x08\x12\x14\n\x0cstored_dtype\x18\x0e \x01(\x05\"-\n\x0bTimeOffsets\x12\x0e\n\x06offset\x18\x01 \x03(\x11\x12\x0e\n\x06is_int\x18\x02 \x01(\x08\"\xaf\x01\n\x10TensorSpecStruct\x12:\n\tkey_value\x18\x01 \x03(\x0b\x32\'.t2r_seq.TensorSpecStruct.KeyValueEntry\x12\x11\n\tkey_order\x18\x02 \x03(\t\x1aL\n\rKeyValueEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.t2r_seq.ExtendedTensorSpec:\x02\x38\x01\"\x80\x01\n\tT2RAssets\x12/\n\x0c\x66\x65\x61ture_spec\x18\x01 \x01(\x0b\x32\x19.t2r_seq.TensorSpecStruct\x12-\n\nlabel_spec\x18\x02 \x01(\x0b\x32\x19.t2r_seq.TensorSpecStruct\x12\x13\n\x0bglobal_step\x18\x03 \x01(\x03')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17t2r_seq/specs/t2r.proto\x12\x07t2r_seq\"\xef\x02\n\x12\x45xtendedTensorSpec\x12\r\n\x05shape\x18\x01 \x03(\x05\x12\r\n\x05\x64type\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x13\n\x0bis_optional\x18\x04 \x01(\x08\x12\x14\n\x0cis_extracted\x18\x05 \x01(\x08\x12\x13\n\x0b\x64\x61ta_format\x18\x06 \x01(\t\x12\x13\n\x0b\x64\x61taset_key\x18\x07 \x01(\t\x12\x1c\n\x14varlen_default_value\x18\x08 \x01(\x02\x12\x13\n\x0bis_sequence\x18\t \x01(\x08\x12*\n\x0ctime_offsets\x18\n \x01(\x0b\x32\x14.t2r_seq.TimeOffsets\x12\x1b\n\x13varlen_default_json\x18\x0b \x01(\t\x12\x14\n\x0cunknown_rank\x18\x0c \x01(\x08\x12\x17\n\x0fis_concatenated\x18\r \x01(\x08\x12\x14\n\x0cstored_dtype\x18\x0e \x01(\x05\x12\x17\n\x0f\x63onvention_json\x18\x10 \x01(\t\"-\n\x0bTimeOffsets\x12\x0e\n\x06offset\x18\x01 \x03(\x11\x12\x0e\n\x06is_int\x18\x02 \x01(\x08\"\xaf\x01\n\x10TensorSpecStruct\x12:\n\tkey_value\x18\x01 \x03(\x0b\x32\'.t2r_seq.TensorSpecStruct.KeyValueEntry\x12\x11\n\tkey_order\x18\x02 \x03(\t\x1aL\n\rKeyValueEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.t2r_seq.ExtendedTensorSpec:\x02\x38\x01\"\x80\x01\n\tT2RAssets\x12/\n\x0c\x66\x65\x61ture_spec\x18\x01 \x01(\x0b\x32\x19.t2r_seq.TensorSpecStruct\x12-\n\nlabel_spec\x18\x02 \x01(\x0b\x32\x19.t2r_seq.TensorSpecStruct\x12\x13\n\x0bglobal_step\x18\x03 \x01(\x03')
 
 
 
@@ -76,13 +76,13 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _TENSORSPECSTRUCT_KEYVALUEENTRY._options = None
   _TENSORSPECSTRUCT_KEYVALUEENTRY._serialized_options = b'8\001'
   _EXTENDEDTENSORSPEC._serialized_start=37
-  _EXTENDEDTENSORSPEC._serialized_end=379
-  _TIMEOFFSETS._serialized_start=381
-  _TIMEOFFSETS._serialized_end=426
-  _TENSORSPECSTRUCT._serialized_start=429
-  _TENSORSPECSTRUCT._serialized_end=604
-  _TENSORSPECSTRUCT_KEYVALUEENTRY._serialized_start=528
-  _TENSORSPECSTRUCT_KEYVALUEENTRY._serialized_end=604
-  _T2RASSETS._serialized_start=607
-  _T2RASSETS._serialized_end=735
+  _EXTENDEDTENSORSPEC._serialized_end=404
+  _TIMEOFFSETS._serialized_start=406
+  _TIMEOFFSETS._serialized_end=451
+  _TENSORSPECSTRUCT._serialized_start=454
+  _TENSORSPECSTRUCT._serialized_end=629
+  _TENSORSPECSTRUCT_KEYVALUEENTRY._serialized_start=553
+  _TENSORSPECSTRUCT_KEYVALUEENTRY._serialized_end=629
+  _T2RASSETS._serialized_start=632
+  _T2RASSETS._serialized_end=760
 # @@protoc_insertion_point(module_scope)

@@ -63,6 +63,7 @@ def test_defaults():
     "time_offsets": None,
     "is_concatenated": False,
     "stored_dtype": None,
+    "convention": None,
   }
 
 

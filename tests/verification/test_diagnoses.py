@@ -70,7 +70,8 @@ class Changed(Model):
 
 
 def _matrix(rng, n):
-  return rotations._from_vector(rng.normal(0, 0.7, [n, 3]))
+  vectors = rng.normal(0, 0.7, [n, 3])
+  return rotations.convert(vectors, "axis_angle", "matrix").reshape(n, 3, 3)
 
 
 def _episode(rng, n=STEPS):
@@ -160,17 +161,19 @@ def _part(start, stop, change):
   return changed
 
 
-_TURN = rotations._from_vector(np.float64([[0.3, 0.5, -0.2]]))[0]
+def _turned(values, source, target):
+  return rotations.convert(np.float64([values]), source, target)[0].astype(np.float32)
 
 
-def _euler(vector, axes=(0, 1, 2), is_fixed=True):
-  matrix = rotations._from_vector(np.float64([vector]))
-  return rotations.Euler(axes, is_fixed).from_matrix(matrix)[0].astype(np.float32)
+_TURN = _turned([0.3, 0.5, -0.2], "axis_angle", "matrix").reshape(3, 3)
+
+
+def _euler(vector, layout="euler_xyz_extrinsic"):
+  return _turned(vector, "axis_angle", layout)
 
 
 def _vector(angles):
-  matrix = rotations.Euler((2, 1, 0), False).to_matrix(np.float64([angles]))
-  return rotations._to_vector(matrix)[0].astype(np.float32)
+  return _turned(angles, "euler_zyx_intrinsic", "axis_angle")
 
 
 def _rows(six):
@@ -211,7 +214,7 @@ OBSERVED = {
     r"Euler angles \(xyz, fixed axes\) in degrees for an axis-angle", "noise",
   ),
   "Euler for axis-angle, another convention": (
-    "usual", "angles", lambda x: _euler(x, (2, 1, 0), False),
+    "usual", "angles", lambda x: _euler(x, "euler_zyx_intrinsic"),
     r"Euler angles \(zyx\) for an axis-angle", "noise",
   ),
   "axis-angle for Euler": (
@@ -223,9 +226,7 @@ OBSERVED = {
   ),
   "Euler of another convention": (
     "usual", "angles",
-    lambda x: rotations.Euler((2, 0, 1), False).from_matrix(
-      rotations.Euler((0, 1, 2), False).to_matrix(np.float64([x]))
-    )[0].astype(np.float32),
+    lambda x: _turned(x, "euler_xyz_intrinsic", "euler_zxy_intrinsic"),
     "^Euler angles in another convention$", "noise",
   ),
   "rot6d rows": (
