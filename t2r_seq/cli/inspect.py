@@ -16,7 +16,7 @@ import numpy as np
 from t2r_seq import files
 from t2r_seq.cli import console, sources
 from t2r_seq.lite import lite_policy, policy_io
-from t2r_seq.specs.names import VIDEO_FORMATS
+from t2r_seq.specs.names import VIDEO_FORMATS, is_image_format
 
 if TYPE_CHECKING:
   from t2r_seq import errors
@@ -101,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
   if sources.is_store(args.files) and not (args.split or args.drop):
     return _show_store(args, text_format)
-  console.load_tensorflow()
+  if not sources.has_specs(args.files, args):
+    console.load_tensorflow()
   if sources.are_records(args.files, args):
     return _show_records(args, text_format)
   return _show_episodes(args, text_format)
@@ -247,7 +248,8 @@ def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
       "--max_records and --spec are for TFRecord files and stores; convert this first: "
       f"t2r_seq convert {' '.join(args.files)} a_store"
     )
-  source = sources.open_source(args.files, args)
+  with console.silent_libraries():  # Damage may load TensorFlow.
+    source = sources.open_source(args.files, args)
   if text_format is None or args.output:
     parts = render_episodes(source)
     if source.lengths is not None and len(source.lengths):
@@ -266,7 +268,6 @@ def render_episodes(source: Episodes) -> list[str]:
 
   Returns the format and the number of episodes, a table of paths, and notes.
   """
-  from t2r_seq import specs
   from t2r_seq.episodes import splits
 
   counts = []
@@ -275,15 +276,15 @@ def render_episodes(source: Episodes) -> list[str]:
   if source.lengths is not None:
     counts.append(console.count(int(source.lengths.sum()), "step"))
   rows = []
-  for name, leaf in source.spec.items():
-    dtype = leaf.dtype.name
-    if specs.is_encoded_image_spec(leaf):
-      dtype = f"{leaf.data_format} {dtype}"
+  for name, leaf in source.fields.items():
+    dtype = leaf["dtype"]
+    if is_image_format(leaf.get("data_format")):
+      dtype = f"{leaf['data_format']} {dtype}"
     if name in source.videos:
       dtype = f"video {dtype}"
-    shape = "x".join(map(str, leaf.shape.as_list())) or "scalar"
-    per = "step" if leaf.is_sequence else "episode"
-    rows.append([name, dtype, shape, per, "yes" if leaf.is_optional else ""])
+    shape = "x".join(map(str, leaf["shape"])) or "scalar"
+    per = "step" if leaf.get("is_sequence") else "episode"
+    rows.append([name, dtype, shape, per, "yes" if leaf.get("is_optional") else ""])
   table = console.format_table(["path", "dtype", "row", "per", "optional"], rows, ())
   heading = "\n".join([f"{source.path}: {source.format}", ", ".join(counts)]).rstrip()
   notes = [console.fill(note) for note in source.notes]

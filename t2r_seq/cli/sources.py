@@ -120,19 +120,24 @@ def open_source(
   )
 
 
+def has_specs(paths: Sequence[str], args: argparse.Namespace) -> bool:
+  """Whether the files give specs, which are then read without TensorFlow."""
+  return _find_format(paths, args).has_specs
+
+
 def are_records(paths: Sequence[str], args: argparse.Namespace) -> bool:
   """Whether these are TFRecord files whose records are shown one by one.
 
   With an option that says how episodes end, their episodes are.
   """
+  is_part = args.drop or any(getattr(args, name) for name in BOUNDS)
+  return not (has_specs(paths, args) or is_part)
+
+
+def _find_format(paths: Sequence[str], args: argparse.Namespace) -> Any:
   from t2r_seq.episodes import registry
 
-  if args.source_format is not None:
-    chosen = registry.get_format(args.source_format)
-  else:
-    chosen = registry.find_format(",".join(paths))
-  is_part = args.drop or any(getattr(args, name) for name in BOUNDS)
-  return not (chosen.has_specs or is_part)
+  return registry.find_format(",".join(paths), args.source_format)
 
 
 def record_files(paths: Sequence[str], split: str | None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
+import functools
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from t2r_seq.episodes.splits import Splits
 
 Values = dict[str, np.ndarray]
 """Arrays of an episode by path: `[T, ...]`, or a value of the episode."""
+Fields = dict[str, Any]
+"""Fields of a spec, as `ExtendedTensorSpec.to_json_dict` gives them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ class EpisodePart(NamedTuple):
   out: Mapping[str, np.ndarray] | None = None
 
 
-class EpisodeReader(abc.ABC):
+class EpisodeReader:
   """What a format implements of `Episodes`: attributes, and reading values.
 
   A format is a subclass (see `register_format`). One with random access sets `lengths`
@@ -54,7 +57,7 @@ class EpisodeReader(abc.ABC):
   Attributes:
     path: the data set's file or folder; '' if it has none.
     format: name of the format, such as 'lerobot'.
-    spec: flat specs by path.
+    spec: flat specs by path; made from `_spec_fields` if a format sets those.
     derived_spec: specs of paths that follow from the position of a step, such as its
       index. `read` returns them if they are named; conversions leave them out.
     lengths: steps of each episode, int64 [episodes]; None if only reading the data set
@@ -74,7 +77,7 @@ class EpisodeReader(abc.ABC):
 
   path: str = ""
   format: str = ""
-  spec: specs.TensorSpecStruct
+  _spec_fields: Mapping[str, Fields] = types.MappingProxyType({})
   derived_spec: Mapping[str, specs.ExtendedTensorSpec] = types.MappingProxyType({})
   lengths: np.ndarray | None = None
   numbers: np.ndarray | None = None
@@ -86,6 +89,18 @@ class EpisodeReader(abc.ABC):
   videos: Sequence[str] = ()
   kept_videos: Mapping[str, Any] = types.MappingProxyType({})
   read_bytes: int = 0
+
+  @functools.cached_property
+  def spec(self) -> specs.TensorSpecStruct:
+    """Flat specs by path; TensorFlow is loaded."""
+    return make_specs(self._spec_fields)
+
+  @property
+  def fields(self) -> Mapping[str, Fields]:
+    """The fields of `spec` by path; without TensorFlow if the format reads so."""
+    if self._spec_fields and "spec" not in vars(self):
+      return self._spec_fields
+    return {path: leaf.to_json_dict() for path, leaf in self.spec.items()}
 
   @property
   def num_episodes(self) -> int | None:
@@ -248,6 +263,12 @@ class EpisodeWriter(abc.ABC):
 
   def commit(self) -> None:  # noqa: B027
     """Makes what was appended survive a kill, as far as the format allows."""
+
+
+def make_specs(fields: Mapping[str, Fields]) -> specs.TensorSpecStruct:
+  """Makes specs of their fields, by path."""
+  make = specs.ExtendedTensorSpec.from_json_dict
+  return specs.TensorSpecStruct((p, make(each, p)) for p, each in fields.items())
 
 
 def num_bytes(values: Values) -> int:

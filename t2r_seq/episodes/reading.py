@@ -6,14 +6,16 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, specs
+from t2r_seq.episodes.episodes import Fields
 from t2r_seq.imports import tf
 from t2r_seq.specs.image_headers import read_image_header
+from t2r_seq.specs.names import DTYPES, are_fields, is_video_format
 
 OPERATION = "open_episodes"
 # Files in the folder of a data set that are computed from it.
@@ -142,19 +144,59 @@ def check_present(operation: str, spec: specs.TensorSpecStruct) -> None:
     raise errors.mismatch_error(operation, found)
 
 
-def array_spec(
+def dtype_name(dtype: str | np.dtype) -> str:
+  """Returns the name that TensorFlow has for a dtype; else raises TypeError."""
+  name = dtype if isinstance(dtype, str) else dtype.newbyteorder("=").name
+  return name if name in DTYPES else tf.as_dtype(dtype).name
+
+
+def fields_from_json(values: Mapping[str, Any]) -> dict[str, Fields]:
+  """Reads fields of specs by path; SpecError if they describe no data."""
+  for path, fields in values.items():
+    if not are_fields(fields) or fields["dtype"] not in DTYPES:
+      specs.ExtendedTensorSpec.from_json_dict(fields, path)
+  return dict(values)
+
+
+def is_same_array(fields: Fields, other: Fields) -> bool:
+  """Whether shape and dtype of two specs are the same."""
+  return all(fields[name] == other[name] for name in ("shape", "dtype"))
+
+
+def final_fields(fields: Fields, path: str) -> Fields:
+  """Returns the fields of what the last step led to, a value of the episode."""
+  return {**fields, "name": path, "is_sequence": False}
+
+
+def frame_fields(fields: Fields) -> Fields:
+  """Returns the fields of plain frames for a video; others are unchanged."""
+  if not is_video_format(fields.get("data_format")):
+    return fields
+  return {name: value for name, value in fields.items() if name != "data_format"}
+
+
+def array_fields(
   path: str, dtype: np.dtype, shape: tuple[int, ...], is_sequence: bool
-) -> specs.ExtendedTensorSpec | errors.Mismatch:
+) -> Fields | errors.Mismatch:
   """Describes an array, by the shape of one step; or says what is wrong with it."""
   if dtype.kind not in "biufc":
     name = {"O": "objects", "S": "byte strings", "U": "text"}.get(dtype.kind, dtype)
     return errors.Mismatch(path, "numbers", f"{name}", leave_out(path))
   try:
-    tf_dtype = tf.as_dtype(dtype.newbyteorder("="))
+    name = dtype_name(dtype)
   except TypeError:
     want = "a dtype that TensorFlow has"
     return errors.Mismatch(path, want, str(dtype), leave_out(path))
-  return specs.ExtendedTensorSpec(shape, tf_dtype, path, is_sequence=is_sequence)
+  return make_fields(path, name, shape, is_sequence)
+
+
+def make_fields(
+  path: str, dtype: str, shape: Iterable[int], is_sequence: bool, **fields: Any
+) -> Fields:
+  """Returns the fields of a spec."""
+  given = {name: value for name, value in fields.items() if value is not None}
+  found = {"shape": [*shape], "dtype": dtype, "name": path, **given}
+  return {**found, "is_sequence": True} if is_sequence else found
 
 
 def describe(dtype: np.dtype, shape: tuple[int, ...]) -> str:

@@ -262,12 +262,12 @@ def open_episodes(
     given["dropped"] = dropped
   opened = chosen.open(path, **given)
   opened.path, opened.format = opened.path or path, chosen.name
-  kept = dropped.filter(opened.spec)
+  kept = dropped.filter(opened.fields)
   if dropped is not drop:
     dropped.check(f"open_episodes: {path}")
   if shared := splits_lib.describe_overlaps(opened.splits):
     opened.notes = [*opened.notes, *shared]
-  if len(kept) != len(opened.spec):
+  if len(kept) != len(opened.fields):
     opened = views.Filtered(opened, kept)
   return opened.select(episodes, split)
 

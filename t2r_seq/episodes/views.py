@@ -32,11 +32,9 @@ class Dropped:
     self._met |= met
     return bool(met)
 
-  def filter(self, spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  def filter(self, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the specs that stay."""
-    return specs.TensorSpecStruct(
-      (path, leaf) for path, leaf in spec.items() if not self.has(path)
-    )
+    return {path: leaf for path, leaf in spec.items() if not self.has(path)}
 
   def check(self, operation: str) -> None:
     """Checks that every name met a path."""

@@ -23,11 +23,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from t2r_seq import errors, imports, specs
+from t2r_seq import errors, imports
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import Values
+from t2r_seq.episodes.episodes import Fields, Values
 from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.formats import hdf5_probe, minari
 
@@ -396,7 +395,7 @@ class LayoutEpisodes(Episodes):
       tree = render_tree(self._file(self._names[0]))
       raise reading.fault(path, f"episodes at '{layout.episodes}'", f"\n{tree}")
     with reading.explained(path, "an HDF5 file"):
-      self.spec = self._make_spec()
+      self._spec_fields = self._make_fields()
       self.metadata = self._read_metadata()
     if self._faults:
       raise reading.faults(path, self._faults.values())
@@ -404,7 +403,7 @@ class LayoutEpisodes(Episodes):
     self.lengths = np.asarray(lengths, np.int64)
     self.notes.insert(0, f"Read in the layout of {layout.name}.")
     for name, each in self._unwritten.items():
-      if name in self.spec and each.num_missing:
+      if name in self._spec_fields and each.num_missing:
         text, is_problem = each.describe(name)
         (self.problems if is_problem else self.notes).append(text)
     self.notes += reading.left_out(self._empty)
@@ -433,7 +432,7 @@ class LayoutEpisodes(Episodes):
     """Reads steps of an episode; see `Episodes.read`."""
     place = self._places[episode]
     steps = range(place.stop - place.start)[start:stop]
-    own = self.spec if paths is None else paths
+    own = self._spec_fields if paths is None else paths
     with self._lock, reading.explained(str(place), "an episode"):
       return self._read(place, own, steps.start, max(steps.start, steps.stop))
 
@@ -624,30 +623,25 @@ class LayoutEpisodes(Episodes):
     fault = errors.Mismatch(path, want, f"{got} in {place}", reading.leave_out(path))
     self._faults.setdefault(path, fault)
 
-  def _make_spec(self) -> specs.TensorSpecStruct:
-    spec = specs.TensorSpecStruct()
+  def _make_fields(self) -> dict[str, Fields]:
+    fields: dict[str, Fields] = {}
     for path, found in sorted(self._paths.items()):
-      leaf: specs.ExtendedTensorSpec | errors.Mismatch
+      leaf: Fields | errors.Mismatch
+      form = found.shape, found.is_step
       if found.image_format or found.is_text:
-        leaf = specs.ExtendedTensorSpec(
-          found.shape,
-          tf.uint8 if found.image_format else tf.string,
-          path,
-          is_sequence=found.is_step,
-          data_format=found.image_format,
-        )
+        dtype = "uint8" if found.image_format else "string"
+        leaf = reading.make_fields(path, dtype, *form, data_format=found.image_format)
       else:
-        leaf = reading.array_spec(path, found.dtype, found.shape, found.is_step)
+        leaf = reading.array_fields(path, found.dtype, *form)
       if isinstance(leaf, errors.Mismatch):
         self._faults.setdefault(path, leaf)
         continue
-      is_optional = found.count < len(self._places)
-      spec[path] = specs.ExtendedTensorSpec.from_spec(leaf, is_optional=is_optional)
+      if found.count < len(self._places):
+        leaf["is_optional"] = True
+      fields[path] = leaf
       if found.has_final and not self._dropped.has(FINAL + path):
-        spec[FINAL + path] = specs.ExtendedTensorSpec.from_spec(
-          spec[path], name=FINAL + path, is_sequence=False
-        )
-    return specs.TensorSpecStruct(sorted(spec.items()))
+        fields[FINAL + path] = reading.final_fields(leaf, FINAL + path)
+    return dict(sorted(fields.items()))
 
   # Values.
 

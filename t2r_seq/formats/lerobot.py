@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import functools
+import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.episodes import reading, splits
-from t2r_seq.episodes.episodes import Values
+from t2r_seq.episodes.episodes import Fields, Values, make_specs
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.formats.lerobot_folder import (
@@ -28,6 +28,7 @@ from t2r_seq.formats.lerobot_folder import (
   read_json,
 )
 from t2r_seq.formats.lerobot_writer import LeRobotWriter
+from t2r_seq.imports import tf
 from t2r_seq.store import videos
 from t2r_seq.store.videos import VideoEncoding, VideoOptions
 
@@ -66,15 +67,15 @@ class LeRobotEpisodes(Episodes):
     # A clock's time stamps don't follow from the step.
     is_timed = self.folder.has_own_clock
     derived = tuple(key for key in DERIVED if key != TIMESTAMP or not is_timed)
-    of_keys = {k: leaf for k, leaf in self.folder.spec.items() if k not in derived}
-    known = self._known_spec(of_keys)
+    of_keys = {k: leaf for k, leaf in self.folder.fields.items() if k not in derived}
+    known = self._known_fields(of_keys)
     taken = {*self._keys.values(), TASK} if self._extra else set()
     left = {key: leaf for key, leaf in of_keys.items() if key not in taken}
-    self.spec = specs.TensorSpecStruct(
-      (path, leaf) for path, leaf in {**known, **left}.items() if not dropped.has(path)
-    )
+    self._spec_fields = {
+      path: leaf for path, leaf in {**known, **left}.items() if not dropped.has(path)
+    }
     features = self.folder.features
-    keys = {path: self._key(path) for path in self.spec}
+    keys = {path: self._key(path) for path in self._spec_fields}
     self.videos = [
       p for p, key in keys.items() if key in features and features[key].dtype == VIDEO
     ]
@@ -86,9 +87,6 @@ class LeRobotEpisodes(Episodes):
         for path, options in self._extra.get("videos", {}).items()
         if path in self.videos
       }
-    self.derived_spec = {
-      key: leaf for key, leaf in self.folder.spec.items() if key not in self.spec
-    }
     lengths = self.folder.lengths
     self._episodes = np.flatnonzero(lengths).tolist()
     self.lengths = lengths[self._episodes]
@@ -99,7 +97,7 @@ class LeRobotEpisodes(Episodes):
     if self.depth:
       note = f"{errors.listing(self.depth)}: depth is float32 in metres."
       self.notes.insert(0, note)
-    if TIMESTAMP in self.spec:
+    if TIMESTAMP in self._spec_fields:
       self.notes.insert(
         0,
         f"{TIMESTAMP} is kept: its values are no multiples of 1 / fps, as those of a "
@@ -116,22 +114,28 @@ class LeRobotEpisodes(Episodes):
     """Returns the key of the dataset that a path reads."""
     return self._keys.get(path, path)
 
-  def _known_spec(
-    self, of_keys: Mapping[str, specs.ExtendedTensorSpec]
-  ) -> dict[str, specs.ExtendedTensorSpec]:
-    """Returns the specs that a conversion left, if they still fit the data."""
+  @functools.cached_property
+  def derived_spec(self) -> Mapping[str, specs.ExtendedTensorSpec]:  # type: ignore[override]
+    """Specs of the keys that are no paths; see `EpisodeReader`."""
+    fields = self.folder.fields
+    return make_specs({k: fields[k] for k in fields if k not in self._spec_fields})
+
+  def _known_fields(self, of_keys: Mapping[str, Fields]) -> dict[str, Fields]:
+    """Returns the fields that a conversion left, if they still fit the data."""
     if not self._extra:
       return {}
     name = os.path.join(self.folder.path, EXTRA)
     with reading.explained(name, "the specs of a conversion"):
-      spec = specs.TensorSpecStruct.from_json(json.dumps(self._extra["spec"]))
-      sizes = {key: leaf.shape.num_elements() for key, leaf in of_keys.items()}
+      known = reading.fields_from_json(self._extra["spec"])
+      sizes = {key: math.prod(leaf["shape"]) for key, leaf in of_keys.items()}
       self._keys = {
         path: key
         for path, key in self._keys.items()
-        if path in spec and spec[path].shape.num_elements() == sizes.get(key)
+        if path in known and math.prod(known[path]["shape"]) == sizes.get(key)
       }
-    return {path: specs.frame_spec(spec[path]) for path in spec if path in self._keys}
+    return {
+      path: reading.frame_fields(known[path]) for path in known if path in self._keys
+    }
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """Rate, robot, tasks and names, or the metadata that a conversion left there."""

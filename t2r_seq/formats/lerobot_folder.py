@@ -20,11 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import Values, num_bytes
+from t2r_seq.episodes.episodes import Fields, Values, make_specs, num_bytes
 from t2r_seq.store import videos
 
 # What a conversion left there: paths, specs and metadata that the format lacks.
@@ -74,24 +73,22 @@ class Feature:
   depth: Mapping[str, Any] | None = None
   bits: int = 8
 
-  def spec(self, data_format: str | None = None) -> specs.ExtendedTensorSpec:
-    """Returns the spec of an episode's steps; `data_format` is that of its images."""
-    dtype: Any = self.dtype
+  def fields(self, data_format: str | None = None) -> Fields:
+    """Returns those of the spec of steps; `data_format` is that of encoded images."""
+    dtype = self.dtype
     if self.dtype in (VIDEO, IMAGE):
-      dtype = tf.uint16 if self.bits > 8 else tf.uint8
+      dtype = "uint16" if self.bits > 8 else "uint8"
     if self.depth is not None:
-      dtype = tf.float32  # Metres.
+      dtype = "float32"  # Metres.
     # A single number is a scalar in the files, and to LeRobot's reader.
     shape = () if self.shape == (1,) else self.shape
     try:
-      tf_dtype = tf.as_dtype(dtype)
+      dtype = reading.dtype_name(dtype)
     except TypeError as error:
       want, hint = "a dtype that TensorFlow has", reading.leave_out(self.key)
       place = f"{INFO}: {self.key}"
       raise reading.fault(place, want, repr(self.dtype), hint) from error
-    return specs.ExtendedTensorSpec(
-      shape, tf_dtype, self.key, is_sequence=True, data_format=data_format
-    )
+    return reading.make_fields(self.key, dtype, shape, True, data_format=data_format)
 
   @classmethod
   def of_json(cls, key: str, described: Mapping[str, Any]) -> Feature:
@@ -258,19 +255,21 @@ class LeRobotFolder:
 
   @functools.cached_property
   def spec(self) -> specs.TensorSpecStruct:
-    """Specs of an episode, by key: all features, and the text of the task.
+    """Specs of an episode, by key: all features, and the text of the task."""
+    return make_specs(self.fields)
 
-    Reads the first encoded image of the dataset.
-    """
-    found = specs.TensorSpecStruct()
+  @functools.cached_property
+  def fields(self) -> dict[str, Fields]:
+    """The fields of these specs; reads the first encoded image of the dataset."""
+    found = {}
     for key, feature in self.features.items():
       image_format = None
       if feature.dtype == IMAGE:
         image_format, bits = self._look_at_image(key)
         feature = dataclasses.replace(feature, bits=bits)
-      found[key] = feature.spec(image_format)
+      found[key] = feature.fields(image_format)
     if TASK not in found:
-      found[TASK] = specs.ExtendedTensorSpec((), tf.string, TASK, is_sequence=True)
+      found[TASK] = reading.make_fields(TASK, "string", (), True)
     return found
 
   def read(

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, files, records, specs
 from t2r_seq.episodes.episodes import EpisodeWriter, Values
@@ -33,7 +32,7 @@ from t2r_seq.formats.lerobot_folder import (
   TIMESTAMP,
   VIDEO,
 )
-from t2r_seq.specs.packing import encode_image
+from t2r_seq.imports import tf
 from t2r_seq.store import videos
 from t2r_seq.store.videos import VideoEncoding
 
@@ -88,7 +87,7 @@ class _Column:
     if self.feature.dtype == IMAGE:
       items = rows.tolist()
       if rows.dtype != object:
-        items = [encode_image(frame, PNG) for frame in rows]
+        items = [specs.packing.encode_image(frame, PNG) for frame in rows]
       named = [{"bytes": b, "path": f"frame-{i:06d}"} for i, b in enumerate(items)]
       return pyarrow.array(named, self.arrow_type())
     if self.feature.dtype == "string":

@@ -15,18 +15,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import Values
+from t2r_seq.episodes.episodes import Fields, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.formats import mcap_files
 from t2r_seq.formats.mcap_files import Bag
+from t2r_seq.imports import tf
 from t2r_seq.specs import names as spec_names
 from t2r_seq.specs.image_headers import read_image_header
-from t2r_seq.specs.packing import encode_image
 
 HOLD, NEAREST = "hold", "nearest"
 LOG, PUBLISH, HEADER = "log", "publish", "header"
@@ -206,15 +205,11 @@ class _Form:
     what = f"{self.data_format} images of " if self.data_format else ""
     return f"{what}{reading.describe(self.dtype, self.shape)}"
 
-  def spec(self, path: str) -> specs.ExtendedTensorSpec:
-    """Returns the spec of a path that has such a value at each step."""
-    return specs.ExtendedTensorSpec(
-      self.shape,
-      tf.string if self.is_text else tf.as_dtype(self.dtype),
-      path,
-      is_sequence=True,
-      data_format=self.data_format,
-    )
+  def fields(self, path: str) -> Fields:
+    """Returns those of the spec of a path that has such a value at each step."""
+    dtype = "string" if self.is_text else reading.dtype_name(self.dtype)
+    form = (dtype, self.shape, True)
+    return reading.make_fields(path, *form, data_format=self.data_format)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,9 +274,9 @@ class McapEpisodes(Episodes):
       self._look_at(*self._bags[0])
     time = _Form(np.dtype(np.int64), ())
     forms = {**self._forms, **dict.fromkeys(self._clocks.values(), time)}
-    self.spec = specs.TensorSpecStruct(
-      (path, form.spec(path)) for path, form in sorted(forms.items())
-    )
+    self._spec_fields = {
+      path: form.fields(path) for path, form in sorted(forms.items())
+    }
     self.metadata = {
       "mcap": {
         "layout": dataclasses.asdict(self._contract),
@@ -324,7 +319,7 @@ class McapEpisodes(Episodes):
   ) -> Values:
     """Decodes the messages that some steps show; see `Episodes.read`."""
     shown = self._show(episode)
-    own = self.spec if paths is None else paths
+    own = self._spec_fields if paths is None else paths
     steps = slice(*slice(start, stop).indices(shown.num_steps))
     values = {
       path: shown.times[topic][steps]
@@ -705,7 +700,9 @@ def _encoded(place: str, image: Any) -> tuple[_Form, bytes]:
   if _SWAPPED.search(image.format) and header.channels > 2:
     pixels = tf.io.decode_image(data, dtype=tf.as_dtype(dtype)).numpy()
     data_format = "png"
-    data = encode_image(pixels[..., [2, 1, 0, 3][: header.channels]], data_format)
+    data = specs.packing.encode_image(
+      pixels[..., [2, 1, 0, 3][: header.channels]], data_format
+    )
   shape = (header.height, header.width, header.channels)
   return _Form(dtype, shape, data_format), data
 

@@ -12,11 +12,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from t2r_seq import errors, imports, specs
+from t2r_seq import errors, imports
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import Values
+from t2r_seq.episodes.episodes import Fields, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
 
@@ -74,11 +73,9 @@ class MinariEpisodes(Episodes):
     self.notes = reading.left_out(
       [self._place(number) for number in numbers if not self._lengths[number]]
     )
-    self._spec_of_all: specs.TensorSpecStruct | None = None
-    self.spec = specs.TensorSpecStruct()
+    self._spec_fields: dict[str, Fields] = {}
     for number in self._numbers[:1]:
       self._read(number)
-      self.spec = self._spec_of_all or self.spec
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""
@@ -95,8 +92,8 @@ class MinariEpisodes(Episodes):
     """Reads steps of an episode; see `Episodes.read`."""
     values = self._read(self._numbers[episode])
     return {
-      path: values[path][start:stop] if self.spec[path].is_sequence else values[path]
-      for path in (self.spec if paths is None else paths)
+      path: values[path] if path.startswith(_FINAL) else values[path][start:stop]
+      for path in (self._spec_fields if paths is None else paths)
       if path in values
     }
 
@@ -148,18 +145,12 @@ class MinariEpisodes(Episodes):
 
   def _check(self, place: str, values: Mapping[str, np.ndarray]) -> None:
     """Compares an episode with the first one, whose specs all of them have."""
-    found = specs.TensorSpecStruct(
-      (path, _spec(path, array)) for path, array in sorted(values.items())
-    )
-    if self._spec_of_all is None:
-      self._spec_of_all = found
-    want = self._spec_of_all
+    found = {path: _fields(path, array) for path, array in sorted(values.items())}
+    want = self._spec_fields = self._spec_fields or found
     wrong = [
-      errors.Mismatch(
-        path, errors.describe(want.get(path)), errors.describe(found.get(path))
-      )
+      errors.Mismatch(path, _describe(want.get(path)), _describe(found.get(path)))
       for path in {**want, **found}
-      if want.get(path) != found.get(path)
+      if _describe(want.get(path)) != _describe(found.get(path))
     ]
     if wrong:
       raise reading.faults(place, wrong)
@@ -198,14 +189,16 @@ def _rows(place: str, path: str, column: Any) -> np.ndarray:
   return rows.reshape(-1, *shape)
 
 
-def _spec(path: str, array: np.ndarray) -> specs.ExtendedTensorSpec:
+def _fields(path: str, array: np.ndarray) -> Fields:
   is_sequence = not path.startswith(_FINAL)
   shape = array.shape[1:] if is_sequence else array.shape
-  dtype, data_format = tf.string, None
+  dtype, data_format = "string", None
   if array.dtype != object:
-    dtype = tf.as_dtype(array.dtype)
+    dtype = reading.dtype_name(array.dtype)
   elif (form := reading.image_form(array.ravel()[0])) is not None:
-    dtype, (data_format, shape) = tf.uint8, form
-  return specs.ExtendedTensorSpec(
-    shape, dtype, path, is_sequence=is_sequence, data_format=data_format
-  )
+    dtype, (data_format, shape) = "uint8", form
+  return reading.make_fields(path, dtype, shape, is_sequence, data_format=data_format)
+
+
+def _describe(fields: Fields | None) -> str:
+  return "nothing" if fields is None else f"{fields['shape']} {fields['dtype']}"

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.episodes import reading
@@ -21,6 +20,7 @@ from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes.episodes import Episode, EpisodePart, EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
+from t2r_seq.imports import tf
 from t2r_seq.records.explain import data_errors
 from t2r_seq.records.features import (
   IS_FIRST,
@@ -43,7 +43,6 @@ from t2r_seq.records.index import RecordIndex
 from t2r_seq.records.index_file import index_path
 from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE
 from t2r_seq.records.write import ExampleEncoder
-from t2r_seq.specs import validation
 
 
 class RecordFiles:
@@ -157,7 +156,7 @@ class RecordParser:
     for path, leaf in self._images.items():
       has_rows = self._is_batched or leaf.is_sequence
       images = values[path] if has_rows else values[path][None]
-      found = validation.find_misfit(images.ravel().tolist(), leaf, path, True)
+      found = specs.validation.find_misfit(images.ravel().tolist(), leaf, path, True)
       if found:
         index, mismatch = found
         row = index * len(images) // images.size
@@ -930,7 +929,7 @@ def open_records(
   flat = None
   if spec is not None:
     flat = specs.TensorSpecStruct(specs.flatten_spec_structure(spec))
-    flat = dropped.filter(flat) if dropped else flat
+    flat = specs.TensorSpecStruct(dropped.filter(flat)) if dropped else flat
   bounds = EpisodeBounds(episode_key, first_key, last_key, episode_per_file)
   if bounds and index == "require":
     raise errors.SpecError(

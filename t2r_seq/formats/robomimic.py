@@ -17,16 +17,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import EpisodeWriter, Values
+from t2r_seq.episodes.episodes import EpisodeWriter, Fields, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.episodes.writing import Staging
 from t2r_seq.formats import hdf5
 from t2r_seq.formats.hdf5 import DATA, NUM_SAMPLES
+from t2r_seq.imports import tf
 
 MASK, TOTAL = "mask", "total"
 OBS, NEXT_OBS, FINAL_OBS = "obs/", "next_obs/", "final_obs/"
@@ -37,15 +37,15 @@ _COMPARED_BYTES = 1 << 24
 _MAX_ATTRIBUTE_BYTES = 60_000
 
 
-def _final_paths(spec: specs.TensorSpecStruct) -> dict[str, str]:
+def _final_paths(fields: Mapping[str, Fields]) -> dict[str, str]:
   """Returns the paths that stand for a whole next_obs: 'final_obs/x' to 'obs/x'."""
   found = {}
-  for path, leaf in spec.items():
+  for path, leaf in fields.items():
     source = OBS + path.removeprefix(FINAL_OBS)
-    if not path.startswith(FINAL_OBS) or leaf.is_sequence or source not in spec:
+    obs, is_final = fields.get(source, {}), path.startswith(FINAL_OBS)
+    if not is_final or leaf.get("is_sequence") or not obs.get("is_sequence"):
       continue
-    obs = spec[source]
-    if obs.is_sequence and (obs.shape, obs.dtype) == (leaf.shape, leaf.dtype):
+    if reading.is_same_array(obs, leaf):
       found[path] = source
   return found
 
@@ -74,7 +74,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
   ) -> None:
     """Looks at every demo; reads masks, and next_obs; see `hdf5.LayoutEpisodes`."""
     super().__init__(path, foreign, hdf5.ROBOMIMIC, dropped)
-    self._finals = _final_paths(self.spec)
+    self._finals = _final_paths(self._spec_fields)
     with reading.explained(path, "masks"):
       self.splits = self._read_splits()
 
@@ -90,33 +90,32 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
       self._fault(path, f"{num_steps} rows", got, str(place))
     return hdf5.PathOnDisk(path, dataset.dtype, shape[1:], True)
 
-  def _make_spec(self) -> specs.TensorSpecStruct:
-    spec = super()._make_spec()
+  def _make_fields(self) -> dict[str, Fields]:
+    fields = super()._make_fields()
     if self._faults:
-      return spec
-    derived = self._derive_next_obs(spec)
+      return fields
+    derived = self._derive_next_obs(fields)
     # The specs that a conversion left, if they fit the data.
     text = self._file(self._names[0])[DATA].attrs.get(SPEC_ATTRIBUTE)
-    known: Mapping[str, Any] = {}
+    known: Mapping[str, Fields] = {}
     if isinstance(text, str):
-      known = specs.TensorSpecStruct.from_json(text)
-    return specs.TensorSpecStruct(
-      (path, known[path] if _fits(known.get(path), leaf) else leaf)
+      known = reading.fields_from_json(json.loads(text))
+    return {
+      path: known[path] if _fits(known.get(path), leaf) else leaf
       for path, leaf in derived.items()
-    )
+    }
 
-  def _derive_next_obs(self, spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  def _derive_next_obs(self, fields: Mapping[str, Fields]) -> dict[str, Fields]:
     """Replaces each next_obs whose rows are the next obs by its last row."""
-    derived, count = specs.TensorSpecStruct(), 0
-    for path, leaf in spec.items():
+    derived: dict[str, Fields] = {}
+    count = 0
+    for path, leaf in fields.items():
       key = path.removeprefix(NEXT_OBS)
-      if not path.startswith(NEXT_OBS) or not leaf.is_sequence:
+      if not path.startswith(NEXT_OBS) or not leaf.get("is_sequence"):
         derived[path] = leaf
-      elif self._is_next(spec.get(OBS + key), leaf, key):
+      elif self._is_next(fields.get(OBS + key), leaf, key):
         count += 1
-        derived[FINAL_OBS + key] = specs.ExtendedTensorSpec.from_spec(
-          leaf, name=FINAL_OBS + key, is_sequence=False
-        )
+        derived[FINAL_OBS + key] = reading.final_fields(leaf, FINAL_OBS + key)
       else:
         derived[path] = leaf
         self.notes.append(
@@ -127,11 +126,11 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
         f"{count} next_obs are the next obs: of each only the last row of an episode "
         "is stored, as final_obs."
       )
-    return specs.TensorSpecStruct(sorted(derived.items()))
+    return dict(sorted(derived.items()))
 
-  def _is_next(self, obs: Any, next_obs: specs.ExtendedTensorSpec, key: str) -> bool:
+  def _is_next(self, obs: Fields | None, next_obs: Fields, key: str) -> bool:
     """Whether the rows of a next_obs are the next ones of its obs, in all demos."""
-    if next_obs.is_optional or not _fits(obs, next_obs):
+    if next_obs.get("is_optional") or not _fits(obs, next_obs):
       return False
     demos = (self._file(place.file)[place.group] for place in self._places)
     return all(_is_shifted(demo[OBS + key], demo[NEXT_OBS + key]) for demo in demos)
@@ -202,9 +201,10 @@ def _with_names(
   return {**found, **({"robomimic": robomimic} if robomimic else {})}
 
 
-def _fits(known: Any, leaf: specs.ExtendedTensorSpec) -> bool:
-  form = (leaf.shape, leaf.dtype, leaf.is_sequence)
-  return known is not None and (known.shape, known.dtype, known.is_sequence) == form
+def _fits(known: Fields | None, leaf: Fields) -> bool:
+  if known is None or not reading.is_same_array(known, leaf):
+    return False
+  return known.get("is_sequence", False) == leaf.get("is_sequence", False)
 
 
 def _to_json(value: Any) -> Any:
@@ -241,7 +241,7 @@ class RobomimicWriter(EpisodeWriter):
     }
     reading.check_numbers(f"write: {path}", specs.TensorSpecStruct(numbers))
     self._compression = "gzip" if compression else None
-    self._finals = _final_paths(self._spec)
+    self._finals = _final_paths(episodes.fields)
     self._metadata = dict(episodes.metadata)
     self._robomimic = dict(self._metadata.pop("robomimic", {}))
     names = self._robomimic.get("demos") or []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import specs
+from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Episodes
@@ -106,7 +107,10 @@ class StoreEpisodes(Episodes):
     """Opens the store."""
     self.path = path
     self._store = EpisodeStore(path)
-    self.spec = specs.map_leaves(specs.frame_spec, self._store.spec)
+    self._spec_fields = {
+      path: reading.frame_fields(dict(column.fields))
+      for path, column in self._store.columns.items()
+    }
     self.videos = [p for p, c in self._store.columns.items() if c.is_video]
     self.lengths = np.diff(self._store.episode_ends, prepend=0)
     self.metadata = self._store.metadata

@@ -21,7 +21,7 @@ import numpy as np
 
 from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
-from t2r_seq.episodes.episodes import EpisodeWriter, Values
+from t2r_seq.episodes.episodes import EpisodeWriter, Fields, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.splits import check_splits, renumber
 from t2r_seq.episodes.views import Dropped, Episodes
@@ -221,13 +221,13 @@ def _has_pickle(value: Any) -> bool:
   return isinstance(value, list) and any(_has_pickle(item) for item in value)
 
 
-def array_keys(operation: str, spec: specs.TensorSpecStruct) -> dict[str, str]:
+def array_keys(operation: str, fields: Mapping[str, Fields]) -> dict[str, str]:
   """Names an array for each path: the spec's name, or the path, without slashes."""
   keys: dict[str, str] = {}
   found = []
   taken: dict[str, str] = {ENDS: f"meta/{ENDS}"}
-  for path, leaf in spec.items():
-    keys[path] = key = (leaf.name or path).replace("/", "_")
+  for path, leaf in fields.items():
+    keys[path] = key = (leaf.get("name") or path).replace("/", "_")
     if key in taken:
       want, got = "another name in the zarr group", f"'{key}', as {taken[key]} has"
       hint = "Give the specs other names, or leave one out with --drop."
@@ -289,7 +289,7 @@ class ZarrWriter(EpisodeWriter):
     self._source, self._spec = episodes, episodes.spec
     operation = f"write: {path}"
     reading.check_numbers(operation, self._spec)
-    keys = array_keys(operation, self._spec)
+    keys = array_keys(operation, episodes.fields)
     reading.check_present(operation, self._spec)
     self._staging = Staging(path)
     self._group = create_group(self._staging.place("zarr"))
@@ -417,12 +417,12 @@ class ZarrEpisodes(Episodes):
       splits = check_splits(path, known.pop("splits", {}), len(lengths))
       self.splits = renumber(splits, np.asarray(self._episodes))
       self.metadata = known
-      by_key: dict[str, tuple[str, specs.ExtendedTensorSpec]] = {}
+      by_key: dict[str, tuple[str, Fields]] = {}
       if text is not None:
-        spec = specs.TensorSpecStruct.from_json(json.dumps(text))
-        keys = array_keys(reading.OPERATION, spec)
-        by_key = {keys[path]: (path, leaf) for path, leaf in spec.items()}
-      self.spec = self._collect(by_key, dropped or Dropped())
+        known = reading.fields_from_json(text)
+        keys = array_keys(reading.OPERATION, known)
+        by_key = {keys[path]: (path, fields) for path, fields in known.items()}
+      self._spec_fields = self._collect(by_key, dropped or Dropped())
     self._columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
 
   def fingerprint(self) -> dict[str, Any]:
@@ -442,8 +442,8 @@ class ZarrEpisodes(Episodes):
     first = self._ends[index - 1] if index else 0
     begin, end, _ = slice(start, stop).indices(self._ends[index] - first)
     values: Values = {}
-    for path in self.spec if paths is None else paths:
-      is_sequence = self.spec[path].is_sequence
+    for path in self._spec_fields if paths is None else paths:
+      is_sequence = self._spec_fields[path].get("is_sequence", False)
       rows = (first + begin, first + end) if is_sequence else (index, index + 1)
       with reading.explained(f"{self.place(episode)}: {path}", "chunks"):
         found = self._columns[path].read(*rows)
@@ -474,11 +474,11 @@ class ZarrEpisodes(Episodes):
     return ends.tolist()
 
   def _collect(
-    self, known: Mapping[str, tuple[str, specs.ExtendedTensorSpec]], dropped: Dropped
-  ) -> specs.TensorSpecStruct:
-    """Opens the arrays, and returns their specs."""
+    self, known: Mapping[str, tuple[str, Fields]], dropped: Dropped
+  ) -> dict[str, Fields]:
+    """Opens the arrays, and returns the fields of their specs."""
     found: list[errors.Mismatch] = []
-    collected: dict[str, specs.ExtendedTensorSpec] = {}
+    collected: dict[str, Fields] = {}
     names = list_files(self.path)
     for folder, num_rows in (("data", sum(self._ends[-1:])), ("meta", len(self._ends))):
       for key, metadata in read_arrays(self.path, folder).items():
@@ -495,20 +495,17 @@ class ZarrEpisodes(Episodes):
           found.append(errors.Mismatch(path, want, got, reading.leave_out(path)))
           continue
         form = array.shape[1:], folder == "data"
-        described = reading.array_spec(path, array.dtype, *form)
+        described = reading.array_fields(path, array.dtype, *form)
         if isinstance(described, errors.Mismatch):
           found.append(described)
           continue
         self._arrays[path] = array
         self._check_chunks(f"{folder}/{key}", path, metadata, names)
-        is_same = leaf is not None and (leaf.shape, leaf.dtype) == (
-          described.shape,
-          described.dtype,
-        )
+        is_same = leaf is not None and reading.is_same_array(leaf, described)
         collected[path] = leaf if leaf is not None and is_same else described
     if found:
       raise reading.faults(self.path, found)
-    return specs.TensorSpecStruct(sorted(collected.items()))
+    return dict(sorted(collected.items()))
 
   def _check_chunks(
     self, place: str, path: str, metadata: Mapping[str, Any], names: Collection[str]

@@ -28,6 +28,10 @@ def check_mode(operation: str, mode: str) -> None:
     )
 
 
+DTYPES = (
+  *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+  *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string"),
+)
 IMAGE_FORMATS = ("jpeg", "png", "bmp", "gif")
 # Lossy and lossless.
 VIDEO_FORMATS = ("mp4", "mkv")
@@ -54,6 +58,21 @@ def is_time(path: str) -> bool:
   """Whether a path, or the name of a feature, is one of time stamps."""
   is_clock = path.startswith(f"{CLOCKS}/")
   return is_clock or _TIME.fullmatch(path.rpartition("/")[2].lower()) is not None
+
+
+def are_fields(values: Any) -> bool:
+  """Whether the fields of a spec, as JSON values, that describe data are valid."""
+  if not isinstance(values, Mapping):
+    return False
+  shape, dtype = values.get("shape"), values.get("dtype")
+  flags = [values.get(flag, False) for flag in ("is_sequence", "is_optional")]
+  return (
+    isinstance(shape, list)
+    and all(type(size) is int and size >= 0 for size in shape)
+    and isinstance(dtype, str)
+    and isinstance(values.get("data_format"), (str, type(None)))
+    and all(isinstance(flag, bool) for flag in flags)
+  )
 
 
 def source_path(path: str, spec: Any, given: Mapping[str, Any]) -> Any:

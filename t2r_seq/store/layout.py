@@ -34,10 +34,6 @@ INDEX_FILES = (ENDS, CHECKSUMS)
 SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _MAX_NAME = 200
-_DTYPES = (
-  *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-  *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,8 +276,8 @@ def _check_spec(column: Column) -> errors.Mismatch | None:
       f"shape {got}",
       "Use is_sequence=True for the axis of steps.",
     )
-  if column.dtype_name not in _DTYPES:
-    want = f"a dtype of {errors.listing(_DTYPES)}"
+  if column.dtype_name not in names.DTYPES:
+    want = f"a dtype of {errors.listing(names.DTYPES)}"
     return errors.Mismatch(path, want, f"dtype {column.dtype_name}")
   if column.image_format and len(shape) < 3:
     want = "a shape [..., height, width, channels]"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, files, specs
+from t2r_seq.specs.names import are_fields
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.videos import VideoOptions
@@ -246,26 +247,13 @@ def _column(entry: Mapping[str, Any], videos: Mapping[str, VideoOptions]) -> Col
   """Reads a column; if its fields are invalid, the error is that of its spec."""
   fields = dict(entry)
   path = fields.pop("path")
-  if not _is_spec(fields):
+  if not are_fields(fields):
     spec = specs.ExtendedTensorSpec.from_json_dict(fields)
     return Column.of(path, spec, videos.get(path))
   column = Column(path, fields)
   if column.is_video:
     column = dataclasses.replace(column, video=videos.get(path, VideoOptions()))
   return column
-
-
-def _is_spec(fields: Mapping[str, Any]) -> bool:
-  """Whether the fields that say what is on disk are of their types."""
-  shape, dtype = fields.get("shape"), fields.get("dtype")
-  flags = [fields.get(flag, False) for flag in ("is_sequence", "is_optional")]
-  return (
-    isinstance(shape, list)
-    and all(type(size) is int and size >= 0 for size in shape)
-    and isinstance(dtype, str)
-    and isinstance(fields.get("data_format"), (str, type(None)))
-    and all(isinstance(flag, bool) for flag in flags)
-  )
 
 
 def _check_columns(

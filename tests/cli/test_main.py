@@ -18,6 +18,7 @@ import t2r_seq
 from t2r_seq import __version__, records, specs, store
 from t2r_seq.cli import main as main_function
 from t2r_seq.cli import view
+from tests.format_data import FORMATS
 
 LIGHT = {
   "--help": ["--help"],
@@ -30,6 +31,10 @@ LIGHT = {
   "info": ["info", "--no_devices"],
   "check of an index": ["index", "some-*.tfrecord", "--check"],
 }
+_WITH_SPECS = (
+  *("LeRobot v3", "LeRobot v2.1", "robomimic", "Minari", "Minari in Arrow", "ALOHA"),
+  *("D4RL", "zarr", "MCAP"),
+)
 RUN_ALL = """
 import json, sys
 from t2r_seq.cli import main
@@ -44,7 +49,15 @@ for name, argv in json.loads(sys.argv[1]).items():
 """
 
 
-def test_what_looks_at_bytes_loads_no_tensorflow(run_python, tmp_path):
+def test_what_looks_at_bytes_loads_no_tensorflow(run_python, tmp_path, monkeypatch):
+  commands = dict(LIGHT)
+  for name in _WITH_SPECS:
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    commands[name] = ["inspect", str(folder / FORMATS[name].make())]
+    for key, file_name in FORMATS[name].options:
+      commands[name] += [f"--{key}", str(folder / file_name)]
   spec = {
     "image": specs.ExtendedTensorSpec(
       (8, 8, 3), "uint8", data_format="jpeg", is_sequence=True
@@ -60,10 +73,10 @@ def test_what_looks_at_bytes_loads_no_tensorflow(run_python, tmp_path):
   state = specs.ExtendedTensorSpec((2,), "float32", "state", is_sequence=True)
   numbers = {"state": np.zeros((3, 2), np.float32)}
   records.write_records(tmp_path / "some-0.tfrecord", {"state": state}, [numbers])
-  shown = run_python("-c", RUN_ALL, json.dumps(LIGHT), cwd=tmp_path)
+  shown = run_python("-c", RUN_ALL, json.dumps(commands), cwd=tmp_path)
   ends = re.findall(r"^END (.*) (\S+) (\[.*\])$", shown.stdout, re.MULTILINE)
   wants = {"mistyped": "2", "doctor of a store": "1"}
-  assert ends == [(name, wants.get(name, "0"), "[]") for name in LIGHT], shown.stderr
+  assert ends == [(name, wants.get(name, "0"), "[]") for name in commands], shown.stderr
   for command in ("train", "collect", "inspect", "predict"):
     assert f"\n    {command} " in shown.stdout, shown.stdout
   assert "\nstate      bfloat16" in shown.stdout
