@@ -20,10 +20,9 @@ import shutil
 import sys
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gin
 import gymnasium
 import numpy as np
 
@@ -41,6 +40,10 @@ _LEAST_SHARE = 0.8
 _NUM_FRAMES = 12
 
 Row = dict[str, Any]
+
+
+def _as_state(observation: np.ndarray) -> dict[str, np.ndarray]:
+  return {"observation.state": observation}
 
 
 class Expert(policies.Policy):
@@ -72,20 +75,29 @@ def make_env(render_mode: str | None = None) -> gymnasium.Env:
     raise imports.missing_extra("Box2D", "lander") from error
 
 
-def record(path: pathlib.Path, num_episodes: int) -> None:
-  """Writes episodes of the expert to a LeRobot folder."""
+def record(
+  path: pathlib.Path,
+  num_episodes: int,
+  observe: Callable[[np.ndarray], Mapping[str, np.ndarray]] = _as_state,
+) -> None:
+  """Writes episodes of the expert to a LeRobot folder.
+
+  Args:
+    path: of the folder.
+    num_episodes: how many.
+    observe: names the parts of an observation.
+  """
+  sizes = {**observe(np.zeros(8)), "action": np.zeros(2)}
   spec = {
-    "observation.state": specs.ExtendedTensorSpec(
-      (8,), "float32", "observation.state", is_sequence=True
-    ),
-    "action": specs.ExtendedTensorSpec((2,), "float32", "action", is_sequence=True),
+    name: specs.ExtendedTensorSpec(value.shape, "float32", name, is_sequence=True)
+    for name, value in sizes.items()
   }
   store = path.with_suffix(".store")
   sink = actors.StoreSink(
     str(store),
     spec,
     step_to_features_fn=lambda step: {
-      "observation.state": step["observation"],
+      **observe(step["observation"]),
       "action": step["action"],
     },
   )
@@ -104,7 +116,6 @@ def command(*arguments: object) -> None:
   """
   words = [str(each) for each in arguments]
   print(f"$ t2r_seq {shlex.join(words)}", flush=True)
-  gin.clear_config()  # A user runs each command in a new process.
   if status := run_command(words):
     raise SystemExit(status)
 

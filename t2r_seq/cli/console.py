@@ -158,6 +158,11 @@ def silent_libraries() -> Iterator[types.SimpleNamespace]:
         os.write(2, written.read())
 
 
+def _repeats_no_error(record: logging.LogRecord) -> bool:
+  """Drops gin's log line about a missing file, which the error repeats."""
+  return not str(record.msg).startswith("Path not found")
+
+
 def _is_no_note(record: logging.LogRecord) -> bool:
   """Drops TensorFlow's notes about itself, such as how long a save took."""
   is_its_own = "/tensorflow/python/" in record.pathname
@@ -235,6 +240,8 @@ def parse(args: argparse.Namespace) -> None:
 def read_gin(args: argparse.Namespace) -> None:
   """Reads the gin files and bindings of a command; macros may still be undefined.
 
+  They replace gin's config: an earlier command of this process may have locked it.
+
   Args:
     args: with `gin_configs` and `gin_bindings`.
   Raises:
@@ -248,8 +255,8 @@ def read_gin(args: argparse.Namespace) -> None:
   absl_logging.set_verbosity(absl_logging.INFO)
   absl_logging.get_absl_logger().addFilter(_is_no_note)
   allow_project_code()
-  # The error repeats gin's log line about a missing file.
-  logging.getLogger().addFilter(lambda r: not str(r.msg).startswith("Path not found"))
+  logging.getLogger().addFilter(_repeats_no_error)
+  gin.clear_config()
   for filename in args.gin_configs:
     try:
       gin.parse_config_file(filename)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -148,29 +150,26 @@ class BellmanTargets(CriticModel):
       ).items()
     )
     search.check(action_spec)
-    encoded = self._using(_TARGET).state_func(labels.next_state, mode)
+    views = [self._using(name) for name in self._targets]
+    encoded = [view.state_func(labels.next_state, mode) for view in views]
 
-    def value(name: str, state: Any, actions: TensorSpecStruct) -> tf.Tensor:
+    def value(view: BellmanTargets, state: Any, actions: TensorSpecStruct) -> tf.Tensor:
       packed = specs.pack_flat_sequence_to_spec_structure(
         self.get_action_specification(), actions
       )
       count = next(iter(actions.values())).shape[1]
-      view = self._using(name)
       outputs = view._values_of_candidates(state, packed, count, mode)
       return tf.reshape(tf.cast(outputs["q_predicted"], tf.float32), [-1, count])
 
     reward = labels.reward
     number = tf.range(tf.shape(reward)[0])
     step = tf.cast(self.global_step, tf.int32)
-    best, found = search.maximize(
-      lambda actions: value(_TARGET, encoded, actions),
+    _, found = best_actions(
+      search,
+      [functools.partial(value, *each) for each in zip(views, encoded, strict=True)],
       action_spec,
       tf.stack([number, tf.fill(tf.shape(number), step)], axis=1),
     )
-    if _LAGGED in self._targets:
-      encoded_before = self._using(_LAGGED).state_func(labels.next_state, mode)
-      one = TensorSpecStruct((path, each[:, tf.newaxis]) for path, each in best.items())
-      found = tf.minimum(found, value(_LAGGED, encoded_before, one)[:, 0])
     found = tf.reshape(tf.cast(found, reward.dtype), tf.shape(reward))
     discount = tf.cast(labels.discount, reward.dtype)
     return tf.stop_gradient(reward + discount * found)
@@ -197,6 +196,30 @@ class BellmanTargets(CriticModel):
   @property
   def _targets(self) -> tuple[str, ...]:
     return (_TARGET,) if self._lag_steps is None else (_TARGET, _LAGGED)
+
+
+def best_actions(
+  search: policies.CrossEntropySearch,
+  critics: Sequence[Callable[[TensorSpecStruct], tf.Tensor]],
+  action_spec: TensorSpecStruct,
+  seeds: tf.Tensor,
+) -> tuple[TensorSpecStruct, tf.Tensor]:
+  """Searches for the best actions by one critic; values them by the least of several.
+
+  Args:
+    search: the cross-entropy method.
+    critics: each values actions by path, [B, N, ...], as [B, N]; the first is searched.
+    action_spec: of one action by path.
+    seeds: int32 [B, 2].
+  Returns:
+    The actions by path, [B, ...], and their values, [B].
+  """
+  first, *others = critics
+  best, value = search.maximize(first, action_spec, seeds)
+  one = TensorSpecStruct((path, each[:, tf.newaxis]) for path, each in best.items())
+  for critic in others:
+    value = tf.minimum(value, critic(one)[:, 0])
+  return best, value
 
 
 def _one_step_later(path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:

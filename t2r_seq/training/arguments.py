@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gin
@@ -15,6 +16,8 @@ from t2r_seq.data import AbstractInputGenerator, joint
 from t2r_seq.lite import policy_io
 from t2r_seq.models import T2RModel
 from t2r_seq.windows.cut import invented_paths
+
+DEFAULT_BINDINGS = "DEFAULT_BINDINGS"
 
 
 def check(
@@ -125,13 +128,18 @@ def _stages(model: T2RModel, generator: AbstractInputGenerator, mode: str) -> An
 def warn_of_unread_bindings() -> None:
   """Logs the gin bindings that no call has read so far; they change nothing.
 
-  Call it when all that gin configures has been made.
+  Call it when all that gin configures has been made. The macro `DEFAULT_BINDINGS` lists
+  bindings that may be unread, as a ready policy's file serves several cases.
   """
   read = _bindings(gin.operative_config_str())
+  defaults: Sequence[str] = ()
+  with contextlib.suppress(ValueError):  # There is no such macro.
+    defaults = (*gin.query_parameter(f"%{DEFAULT_BINDINGS}"), DEFAULT_BINDINGS)
   unread = sorted(
-    f"{scope}/{name}" if scope else name
+    key
     for scope, name in _bindings(gin.config_str())
-    if not any(
+    if (key := f"{scope}/{name}" if scope else name) not in defaults
+    and not any(
       name == other and f"{inner}/".startswith(f"{scope}/" if scope else "")
       for inner, other in read
     )

@@ -1,9 +1,9 @@
 """Ready policies: from a data set, or an environment, to a policy without code."""
 
 from t2r_seq.zoo.act import ACTModel
-from t2r_seq.zoo.actor_critic import SACModel, TD3Model
 from t2r_seq.zoo.bcz import BCZPolicyModel
 from t2r_seq.zoo.diffusion import DiffusionModel
+from t2r_seq.zoo.dqn import DQNModel
 from t2r_seq.zoo.environment import (
   PolicyEnvironment,
   make_environment,
@@ -17,10 +17,12 @@ from t2r_seq.zoo.lstm import LSTMModel
 from t2r_seq.zoo.mlp import MLPModel
 from t2r_seq.zoo.online import OnlineSchedule, train_online
 from t2r_seq.zoo.online_model import OnlineModel
-from t2r_seq.zoo.q_learning import DQNModel, QTOptModel
+from t2r_seq.zoo.qtopt import QTOptModel
 from t2r_seq.zoo.registry import ReadyPolicy, find_policy, policies
+from t2r_seq.zoo.sac import SACModel
 from t2r_seq.zoo.signature import Signature, find_signature
 from t2r_seq.zoo.spaces import EnvSignature
+from t2r_seq.zoo.td3 import TD3Model
 from t2r_seq.zoo.train import configure_online, configure_policy, train_policy
 from t2r_seq.zoo.transformer import TransformerModel
 

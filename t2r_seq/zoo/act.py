@@ -35,6 +35,7 @@ class ACTNetwork(CompositeLayer):
     self,
     action_shape: Sequence[int],
     num_states: int,
+    num_cameras: int,
     num_layers: Sequence[int] = (4, 1, 4),
     latent_size: int = 32,
     create_transformer_fn: Callable[..., Any] = _TRANSFORMER,
@@ -46,6 +47,7 @@ class ACTNetwork(CompositeLayer):
     Args:
       action_shape: of a chunk, (steps, components).
       num_states: vectors that the network sees.
+      num_cameras: 0 leaves out the tower.
       num_layers: of the encoder, the decoder, and the encoder of the style; 0 of the
         last leaves out the VAE.
       latent_size: components of the latent.
@@ -64,8 +66,9 @@ class ACTNetwork(CompositeLayer):
     )
     size = self._encoder.model_size
     dense = tf.keras.layers.Dense
-    self._tower = create_tower_fn()
-    self._image_in = tf.keras.layers.Conv2D(size, 1, name="image_in")
+    if num_cameras:
+      self._tower = create_tower_fn()
+      self._image_in = tf.keras.layers.Conv2D(size, 1, name="image_in")
     self._states_in = [dense(size, name="state_in") for _ in range(num_states)]
     self._latent_in = dense(size, name="latent_in")
     self._output = dense(action_size, dtype="float32", name="output")
@@ -173,8 +176,8 @@ class ACTModel(ImitationModel):
 
     Args:
       kl_weight: of the latent's KL divergence in the loss.
-      create_network_fn: called with the shape of a chunk and the number of states,
-        gives an `ACTNetwork`.
+      create_network_fn: called with the shape of a chunk and the numbers of states and
+        cameras, gives an `ACTNetwork`.
       image_statistics: mean and std of the channels of images in [0, 1] by camera, to
         standardize them; those of ImageNet for all others.
       **kwargs: of `ImitationModel`.
@@ -187,7 +190,8 @@ class ACTModel(ImitationModel):
   def create_network(self) -> Any:
     """See the base class."""
     target = self.get_label_specification(ModeKeys.TRAIN)[TARGET]
-    return self._create_network_fn(target.shape.as_list(), len(self.signature.states))
+    counts = len(self.signature.states), len(self.signature.cameras)
+    return self._create_network_fn(target.shape.as_list(), *counts)
 
   def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
     """See the base class: the latent is 0."""

@@ -383,6 +383,7 @@ def train_online(
   is_prioritized = isinstance(sampler, replay.Prioritized)
   create_env = _create_env_fn(env)
   model = _create_model(model_class, create_env)
+  model.seed = seed
   buffer = replay.ReplayBuffer(
     _stored_specs(model),
     capacity_steps=replay_steps,

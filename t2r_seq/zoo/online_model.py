@@ -16,8 +16,6 @@ from t2r_seq.zoo.spaces import EnvSignature
 
 _NEXT = "next_"
 _RESERVED = ("action", "reward", "terminated", "discount", "sample")
-# What draws in a train step, so that no two draw the same numbers.
-_SEARCH, _POLICY = 0, 1
 
 
 class OnlineModel(models.T2RModel):
@@ -36,6 +34,8 @@ class OnlineModel(models.T2RModel):
   exploration_output = "inference_output"
   """The output that `explore` makes an action of."""
   is_discrete = False
+  seed = 0
+  """Of the random numbers of train steps; `train_online` sets that of the run."""
 
   def __init__(
     self,
@@ -159,9 +159,14 @@ class OnlineModel(models.T2RModel):
     key = losses.replay_value(labels, "key")
     return {} if key is None else {"sample/key": key, "td_error": tf.abs(error)}
 
+  def step_seed(self, purpose: int = 0) -> tf.Tensor:
+    """Returns a seed, int32 [2]: a function of `seed`, the train step and a purpose."""
+    step = tf.cast(self.global_step, tf.int32)
+    return tf.random.experimental.stateless_fold_in([self.seed, purpose], step)
+
   def normal(self, like: tf.Tensor, purpose: int) -> tf.Tensor:
-    """Draws from the normal distribution: a function of the train step alone."""
-    seed = tf.stack([tf.cast(self.global_step, tf.int32), purpose])
+    """Draws from the normal distribution by `step_seed`."""
+    seed = self.step_seed(purpose)
     return tf.random.stateless_normal(tf.shape(like), seed, dtype=like.dtype)
 
   def _update_targets(self, rate: float) -> None:

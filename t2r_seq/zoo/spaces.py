@@ -65,6 +65,21 @@ class EnvSignature:
     assert self.low is not None
     return ExtendedTensorSpec(self.low.shape, tf.float32, "action", time_offsets=0)
 
+  def add_noise(
+    self, action: np.ndarray, noise: float, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Adds normal noise to a continuous action, and clips it to the bounds.
+
+    Args:
+      action: of the environment.
+      noise: standard deviation, of half the range of the actions.
+      rng: what is random.
+    """
+    assert self.low is not None and self.high is not None
+    scale = noise * (self.high - self.low) / 2
+    moved = action + scale * rng.standard_normal(action.shape)
+    return moved.clip(self.low, self.high).astype(np.float32)
+
   def require(self, policy: str, is_discrete: bool) -> None:
     """Checks that a policy can act in the environment.
 

@@ -16,6 +16,7 @@ from t2r_seq import errors, statistics, training
 from t2r_seq.episodes import Episodes, make_splits, open_episodes
 from t2r_seq.episodes.registry import find_format
 from t2r_seq.specs import ExtendedTensorSpec
+from t2r_seq.training.arguments import DEFAULT_BINDINGS
 from t2r_seq.zoo import environment, registry
 from t2r_seq.zoo.evaluate import find_texts
 from t2r_seq.zoo.signature import Signature, check_needs, find_signature
@@ -111,9 +112,7 @@ def configure_policy(
   """
   chosen = _choose(policy, registry.IMITATION)
   text = registry.config_text(chosen.config_file(size))
-  gin.clear_config()
-  gin.parse_config(text)
-  _parse_user(gin_configs, gin_bindings)
+  _parse_config(text, gin_configs, gin_bindings)
   found = [f"train_eval_model.model_dir = {os.fspath(model_dir)!r}"]
   if dataset is not None:
     run = _Run(chosen, os.fspath(dataset), os.fspath(model_dir), open_options, is_dry)
@@ -155,9 +154,7 @@ def configure_online(
   text = registry.config_text(chosen.config_file(size))
   found = [f"train_online.model_dir = {os.fspath(model_dir)!r}"]
   found += [] if env is None else [f"ENV = {env!r}"]
-  gin.clear_config()
-  gin.parse_config([text, *found])
-  _parse_user(gin_configs, gin_bindings)
+  _parse_config("\n".join([text, *found]), gin_configs, gin_bindings)
   gin.finalize()
   return _joined(text, found, gin_configs, gin_bindings)
 
@@ -182,6 +179,28 @@ def _joined(
   files = [_read(path) for path in gin_configs]
   title = "# What follows from the data set or environment, and the folder of the run:"
   return "\n".join([text, "", title, *found, *files, *gin_bindings])
+
+
+def _parse_config(
+  text: str, gin_configs: Sequence[str], gin_bindings: Sequence[str]
+) -> None:
+  """Replaces gin's config, and marks what the user does not change as defaults."""
+  gin.clear_config()
+  _parse_user(gin_configs, gin_bindings)
+  given = _config_lines()
+  gin.clear_config()
+  gin.parse_config(text)
+  lines = _config_lines()
+  changed = {name for name, line in given.items() if line != lines.get(name)}
+  defaults = sorted(lines.keys() - changed)
+  _parse_user(gin_configs, gin_bindings)
+  gin.parse_config(f"{DEFAULT_BINDINGS} = {defaults!r}")
+
+
+def _config_lines() -> dict[str, str]:
+  """Returns the line of each binding by its name."""
+  lines = gin.config_str(max_line_length=10_000).splitlines()
+  return {line.partition(" =")[0]: line for line in lines if " =" in line}
 
 
 def _parse_user(gin_configs: Sequence[str], gin_bindings: Sequence[str]) -> None:

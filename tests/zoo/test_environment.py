@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -103,7 +102,6 @@ def test_rendered_frames_are_resized():
 
 
 def run_main(capsys, *argv):
-  gin.clear_config()
   status = cli.main([*map(str, argv)])
   out, err = capsys.readouterr()
   return status, out, err

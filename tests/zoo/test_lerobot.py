@@ -162,6 +162,7 @@ def test_act_encodes_the_style_in_training_alone():
   network = act.ACTNetwork(
     (3, 2),
     1,
+    0,
     (1, 1, 1),
     4,
     lambda **kwargs: act.layers.Transformer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gin
 import numpy as np
 import pytest
 
@@ -18,8 +17,7 @@ FAST = [
 
 
 def run_main(capsys, *argv):
-  """Runs a command with no gin config, as a new process would."""
-  gin.clear_config()
+  """Runs a command; an earlier one of this process leaves nothing of its config."""
   status = cli.main([*map(str, argv)])
   out, err = capsys.readouterr()
   return status, out, err
@@ -56,6 +54,33 @@ def test_mlp_from_a_lerobot_folder(lerobot_path, tmp_path, capsys):
   assert "what the network got of" in out
   status, _, err = run_main(capsys, "export", "--lite", export, tmp_path / "robot")
   assert status == 0, err
+
+
+UNREAD = {
+  "mlp, of the file": ("mlp", (), None),
+  "diffusion, of the file": ("diffusion", (), None),
+  "of the user": ("mlp", ("ImageEncoder.num_points = 3",), "ImageEncoder.num_points"),
+  "of the user, unchanged": ("mlp", ("ImageEncoder.num_points = 32",), None),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_unread_bindings_are_warned_of_if_the_user_chose_them(
+  name, lerobot_path, tmp_path, caplog
+):
+  policy, bindings, want = UNREAD[name]
+  small = ["ConditionalUNet.filters = (8, 16)"] if policy == "diffusion" else []
+  state = 'find_signature.observations = ["observation.state"]'
+  zoo.train_policy(
+    policy,
+    lerobot_path,
+    tmp_path / "run",
+    "tiny",
+    gin_bindings=["NUM_TRAIN_STEPS = 1", state, *small, *bindings],
+  )
+  warned = [m for m in caplog.messages if m.startswith("Nothing reads")]
+  assert len(warned) == bool(want)
+  assert not want or f"[{want}]" in warned[0]
 
 
 def test_config_is_complete(lerobot_path, tmp_path, capsys):
