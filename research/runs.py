@@ -225,17 +225,18 @@ def pyplot() -> Any:
   return found
 
 
-def mean_and_interval(values: Sequence[float]) -> str:
+def mean_and_interval(values: Sequence[float], digits: int = 3) -> str:
   """Returns '0.123 ± 0.004': the mean of some seeds and half its 95 % interval.
 
   Args:
     values: a figure of each seed, up to ten; of one seed there is no interval.
+    digits: after the point.
   """
   mean = float(np.mean(values))
   if len(values) < 2:
-    return f"{mean:.3f}"
+    return f"{mean:.{digits}f}"
   half = _T[len(values) - 2] * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-  return f"{mean:.3f} ± {half:.3f}"
+  return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
 def table(

@@ -1,0 +1,150 @@
+"""The peers of `bench_ready_policies`: LeRobot and Stable-Baselines3.
+
+`bench_ready_policies` starts it by a Python that has the peer: neither TensorFlow nor
+t2r_seq is imported. The last line of the output is a JSON of what the training reached.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from benchmarks import process_memory
+
+_START = time.perf_counter()
+LANDER = "LunarLanderContinuous-v3"
+_NEEDS = {
+  "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers",
+  "stable_baselines3": "torch==2.14.1 stable-baselines3==2.9.2",
+}
+_FINAL_SEED, _POINT_SEED = 100_000, 200_000
+
+
+def split(observation: np.ndarray) -> dict[str, np.ndarray]:
+  """Names the lander's pose and velocity, and the contacts of its legs.
+
+  LeRobot's ACT and Diffusion Policy need an image or `observation.environment_state`.
+  """
+  pose, legs = observation[:6], observation[6:]
+  return {"observation.state": pose, "observation.environment_state": legs}
+
+
+def play(
+  spec: Mapping[str, Any],
+  act: Callable[[np.ndarray], Any],
+  reset: Callable[[], Any] = lambda: None,
+  first_seed: int = _FINAL_SEED,
+) -> list[float]:
+  """Returns the returns of episodes, which have the same seeds for all policies."""
+  returns = []
+  with gymnasium.make(spec["env"]) as env:
+    for i in range(spec["episodes"] if first_seed == _FINAL_SEED else 10):
+      observation, _ = env.reset(seed=first_seed + i)
+      reset()
+      returns.append(0.0)
+      is_done = False
+      while not is_done:
+        observation, reward, terminated, truncated, _ = env.step(act(observation))
+        returns[-1] += float(reward)
+        is_done = terminated or truncated
+  return returns
+
+
+def spent() -> dict[str, float]:
+  """Returns seconds since the start, imports included, and peak memory."""
+  cpu = sum(os.times()[:4])
+  seconds = time.perf_counter() - _START
+  return {"seconds": seconds, "cpu": cpu, "mib": process_memory.peak_mib()}
+
+
+def train_lerobot(spec: Mapping[str, Any]) -> dict[str, Any]:
+  """Trains by LeRobot's own command, and lands by its checkpoint."""
+  import torch
+  from lerobot.policies import factory
+  from lerobot.scripts import lerobot_train
+
+  torch.set_num_threads(1)
+  steps, every = spec["steps"], min(50, spec["steps"])
+  options = {
+    **{"dataset.repo_id": "lander", "dataset.root": spec["data"]},
+    **{"output_dir": spec["out"], "seed": spec["seed"], "num_workers": 0},
+    **{"steps": steps, "save_freq": steps, "log_freq": every, "eval_freq": 0},
+    **{"policy.device": "cpu", "policy.push_to_hub": "false", "wandb.enable": "false"},
+    **{"policy.type": spec["policy"], **spec["options"]},
+  }
+  sys.argv[1:] = [f"--{name}={value}" for name, value in options.items()]
+  messages: list[str] = []
+  handler = logging.StreamHandler()
+  handler.addFilter(lambda record: messages.append(record.getMessage()) or True)
+  logging.basicConfig(level=logging.INFO, handlers=[handler])
+  lerobot_train.init_logging = lambda **kwargs: None  # It would remove the handler.
+  lerobot_train.train()
+  logged = re.findall(r"updt_s:([\d.]+) data_s:([\d.]+)", "\n".join(messages))
+  update, wait = np.asarray(logged, float).mean(axis=0)
+  found = {**spent(), "wait": wait / (update + wait)}
+  path = os.path.join(spec["out"], "checkpoints", "last", "pretrained_model")
+  policy = factory.get_policy_class(spec["policy"]).from_pretrained(path)
+  before, after = factory.make_pre_post_processors(policy.config, path)
+
+  def act(observation: np.ndarray) -> np.ndarray:
+    tensors = {k: torch.from_numpy(v) for k, v in split(observation).items()}
+    with torch.inference_mode():
+      return after(policy.select_action(before(tensors)))[0].numpy()
+
+  return {**found, "returns": play(spec, act, policy.reset)}
+
+
+def train_sb3(spec: Mapping[str, Any]) -> dict[str, Any]:
+  """Trains by Stable-Baselines3, and evaluates as often as the other side."""
+  import stable_baselines3
+  import torch
+  from stable_baselines3.common import callbacks, noise
+
+  torch.set_num_threads(1)
+  curve: list[tuple[int, float]] = []
+  act = lambda observation: model.predict(observation, deterministic=True)[0]  # noqa: E731
+
+  class Evaluate(callbacks.BaseCallback):
+    def _on_step(self) -> bool:
+      if self.num_timesteps % (spec["steps"] // spec["points"]) == 0:
+        returns = play(spec, act, first_seed=_POINT_SEED)
+        curve.append((self.num_timesteps, float(np.mean(returns))))
+        self.model.save(os.path.join(spec["out"], "policy"))
+      return True
+
+  options = dict(spec["options"])
+  if scale := options.pop("noise", None):
+    options["action_noise"] = noise.NormalActionNoise(np.zeros(1), np.full(1, scale))
+  cls = getattr(stable_baselines3, spec["policy"].upper())
+  model = cls("MlpPolicy", spec["env"], seed=spec["seed"], device="cpu", **options)
+  model.learn(spec["steps"], callback=Evaluate())
+  return {**spent(), "curve": curve, "returns": play(spec, act)}
+
+
+def main(argv: Sequence[str]) -> None:
+  """Trains what a JSON names, and prints what it reached.
+
+  Raises:
+    ImportError: the peer is missing; names what to install.
+  """
+  spec = json.loads(argv[0])
+  train = train_lerobot if spec["env"] == LANDER else train_sb3
+  try:
+    print(json.dumps(train(spec)))
+  except ModuleNotFoundError as error:
+    packages = _NEEDS["lerobot" if spec["env"] == LANDER else "stable_baselines3"]
+    raise ImportError(f"peer_policies: {error}. pip install {packages}") from error
+
+
+if __name__ == "__main__":
+  os.environ.setdefault("HF_HUB_OFFLINE", "1")
+  main(sys.argv[1:])
