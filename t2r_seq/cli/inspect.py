@@ -55,7 +55,12 @@ windows: how many it has, and what storing them stacked would take.
   t2r_seq inspect data/train.tfrecord --spec my_project.specs:episode_spec
   t2r_seq inspect data/my_store --spec my_project.specs:window_spec
   t2r_seq inspect data/pusht
-  t2r_seq inspect runs/pose/export/latest"""
+  t2r_seq inspect runs/pose/export/latest
+
+With --gin_configs, in place of FILES, it reads some batches of a training's input and
+prints its stages, shapes, bytes and time, what costs most and what to change.
+
+  t2r_seq inspect --gin_configs train.gin"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "files",
     metavar="FILES",
-    nargs="+",
+    nargs="*",
     help="TFRecord files or patterns, the folder of a store, or of an export",
   )
   add("--spec", metavar="SPEC", help=console.FORMS)
@@ -83,12 +88,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="OUT",
     help="write the spec to a file; .py, .pbtxt or .json, if --format doesn't say",
   )
+  console.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
   """Prints a table, and the spec or the result of the check."""
   if args.max_records is not None and args.max_records < 1:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
+  if args.gin_configs or args.gin_bindings:
+    return _explain_pipeline(args)
+  if not args.files:
+    raise console.UsageError("expected FILES, or --gin_configs of a training.")
   text_format = _text_format(args)
   is_folder = len(args.files) == 1 and os.path.isdir(args.files[0])
   if is_folder and (shown := _render_policy(args.files[0])) is not None:
@@ -106,6 +116,21 @@ def run(args: argparse.Namespace) -> int:
   if sources.are_records(args.files, args):
     return _show_records(args, text_format)
   return _show_episodes(args, text_format)
+
+
+def _explain_pipeline(args: argparse.Namespace) -> int:
+  """Prints what the input of a training does, and what it takes."""
+  if args.files:
+    raise console.UsageError("expected FILES or --gin_configs, got both.")
+  console.load_tensorflow()
+  args.no_model = False
+  console.configures_model(args)
+  model, generator = console.create_model(), console.create_train_generator()
+  if generator is None:
+    raise console.UsageError("the gin config has no input_generator_train.")
+  generator.set_specification_from_model(model, "train")
+  console.show(generator.explain())
+  return 0
 
 
 def _text_format(args: argparse.Namespace) -> str | None:

@@ -22,6 +22,7 @@ from t2r_seq import errors, randomness, records, specs, windows
 from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
+from t2r_seq.data.explain import InputExplanation, explain_pipeline
 from t2r_seq.data.plan import Plan, dataset_options
 from t2r_seq.episodes import choose_episodes
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
@@ -461,6 +462,27 @@ class AbstractInputGenerator(abc.ABC):
     elif self._preprocess_fn is None and self._reads_ahead:
       return dataset  # More prefetching evicts batches from the CPU cache.
     return dataset.prefetch(2)  # AUTOTUNE lets more wait after each pause.
+
+  def explain(
+    self, mode: str = specs.ModeKeys.TRAIN, num_batches: int = 50
+  ) -> InputExplanation:
+    """Reads some batches; returns what the pipeline does, its time, and what to change.
+
+    Args:
+      mode: one of `specs.ModeKeys`, for which the specs have been set.
+      num_batches: that are timed with and without preprocessing; at least 1.
+    Returns:
+      The description; `print` it.
+    Raises:
+      SpecError: the specs are not set, or the data does not fit or is empty.
+    """
+    self._check_ready(mode)
+    stored = joint.join(self._feature_spec, self._label_spec_for(mode))
+    batches, dataset = None, self.create_dataset(mode)
+    if self._preprocess_fn is not None:
+      batches = self._create_batches(BatchRequest(mode, self._batch_size))
+    with self.explain_failures():
+      return explain_pipeline(self, stored, batches, dataset, num_batches)
 
   def _check_shards(self, context: tf.distribute.InputContext) -> None:
     """Raises SpecError where each of several pipelines would read all of the data."""
