@@ -154,7 +154,8 @@ def _describe_inputs(stored: specs.TensorSpecStruct, batch: Any) -> dict[str, st
       encoding = (
         f" {spec.data_format}" if names.is_image_format(spec.data_format) else ""
       )
-      text = f"'{spec.name}'{encoding}"
+      # A mask has no name: it is computed, not read.
+      text = f"'{spec.name}'{encoding}" if spec.name else "mask"
       if spec.time_offsets is not None:
         text += f" at {spec.time_offsets}"
     value = values.get(path)
