@@ -54,7 +54,7 @@ FACES = ("tensorspec_utils", "tfdata")
 FACE_FLOORS = ("errors", "specs", "records")
 # Imported by nobody inside: one is for users' tests, the other is the command line.
 TOP = ("testing", "__main__")
-OUTSIDE = ("benchmarks", "research", "tests")
+OUTSIDE = ("benchmarks", "examples", "research", "tests")
 VAGUE_NAMES = ("common", "helpers", "misc", "utils")
 
 
