@@ -246,8 +246,9 @@ def test_export_problems(name, load):
   assert all(part in problem for part, problem in zip(want, got, strict=True)), got
 
 
-def test_makefile_names_tests_that_exist():
-  text = (ROOT / "Makefile").read_text(encoding="utf-8")
-  names = re.findall(r"tests/[\w/]+(?:\.py)?", text)
+def test_makefile_and_workflows_name_tests_that_exist():
+  paths = [ROOT / "Makefile", *(ROOT / ".github/workflows").glob("*.yml")]
+  text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+  names = re.findall(r"\btests/[\w/]+(?:\.py)?", text)
   assert len(names) > 40
   assert [name for name in names if not (ROOT / name).exists()] == []
