@@ -234,13 +234,14 @@ def parse(args: argparse.Namespace) -> None:
   read_gin(args)
   import gin
 
-  gin.finalize()
+  with gin.unlock_config():  # Checks macros and references without a lock at the end.
+    gin.finalize()
 
 
 def read_gin(args: argparse.Namespace) -> None:
   """Reads the gin files and bindings of a command; macros may still be undefined.
 
-  They replace gin's config: an earlier command of this process may have locked it.
+  They replace gin's config.
 
   Args:
     args: with `gin_configs` and `gin_bindings`.

@@ -122,7 +122,8 @@ def configure_policy(
   found += _device_bindings() + _schedule_bindings()
   gin.parse_config(found)
   _parse_user(gin_configs, gin_bindings)
-  gin.finalize()
+  with gin.unlock_config():  # Checks macros and references without a lock at the end.
+    gin.finalize()
   shown = [f"# {line}" for line in found]
   return _joined(text, shown, gin_configs, gin_bindings)
 
@@ -155,7 +156,8 @@ def configure_online(
   found = [f"train_online.model_dir = {os.fspath(model_dir)!r}"]
   found += [] if env is None else [f"ENV = {env!r}"]
   _parse_config("\n".join([text, *found]), gin_configs, gin_bindings)
-  gin.finalize()
+  with gin.unlock_config():  # Checks macros and references without a lock at the end.
+    gin.finalize()
   return _joined(text, found, gin_configs, gin_bindings)
 
 
