@@ -6,16 +6,13 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.data import joint
 from t2r_seq.specs import names
-
-if TYPE_CHECKING:
-  from t2r_seq.data.input_generator import AbstractInputGenerator
 
 # The first batches fill pools and start threads.
 _WARMUP = 3
@@ -78,7 +75,7 @@ class InputExplanation:
 
 
 def explain_pipeline(
-  generator: AbstractInputGenerator,
+  generator: Any,
   stored: specs.TensorSpecStruct,
   batches: tf.data.Dataset | None,
   dataset: tf.data.Dataset,
@@ -87,7 +84,7 @@ def explain_pipeline(
   """Times a pipeline with and without its preprocessor, and describes it.
 
   Args:
-    generator: whose pipeline it is.
+    generator: the `AbstractInputGenerator` whose pipeline it is.
     stored: specs of what is read, below 'features/' and 'labels/'.
     batches: before preprocessing; None without a preprocessor.
     dataset: of (features, labels).
@@ -132,7 +129,7 @@ def _measure(
   return StageTime(name, wall / count, cpu / count), first[0]
 
 
-def _describe_cut(generator: AbstractInputGenerator) -> str:
+def _describe_cut(generator: Any) -> str:
   cut = generator.cut
   parts = [f"padding {generator.padding}"]
   if cut.sequence_length is not None:
