@@ -221,10 +221,12 @@ research-vrgripper: $(STAMP)  ## Heads of actions, and learning from demonstrati
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 
-bench: $(STAMP_PEERS)  ## Runs the store's benchmarks; wants a quiet machine.
-	$(RUN_PEERS) -m benchmarks.bench_store
-	$(RUN_PEERS) -m benchmarks.bench_store_files
+bench: $(STAMP_PEERS)  ## Runs all benchmarks but Reverb's; two hours on a quiet machine.
+	@for name in store store_files windows records streaming parsing train_step \
+	  augmentation policy robot search server writing video replay; do \
+	  $(RUN_PEERS) -m benchmarks.bench_$$name || exit 1; done
 	$(RUN_PEERS) -m benchmarks.bench_store_growth --plot benchmarks/images/store_growth.png
+	$(RUN_PEERS) -m benchmarks.bench_horizon --plot benchmarks/images/horizon.png
 
 bench-reverb: $(STAMP_TF215)  ## Runs the benchmark of sampling from Reverb.
 	$(RUN_TF215) -m benchmarks.bench_reverb

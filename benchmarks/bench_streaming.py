@@ -26,6 +26,7 @@ _GATHER_IN_GRAPH = "gather all, flatten, shuffle, in a tf.function"
 _OCTO = "Octo/dlimp"
 _RLDS = "RLDS `batch`"
 WINDOW = "`Dataset.window`"
+HAND = "a pool by hand"
 _PARSE = "episodes parsed and dropped"
 _DECODE = "tf.io.decode_jpeg by map_fn, 2 threads"
 
@@ -55,6 +56,7 @@ RAW = [
     "peer",
     functools.partial(deliver_in_graph, tf_peers.gather_and_flatten),
   ),
+  _peer(HAND, streamed_works.pool_by_hand, 1.0),
   _peer(_OCTO, tf_peers.octo, 0.4),
   _peer(_RLDS, tf_peers.rlds, 0.4, "rlds"),
   _peer(WINDOW, tf_peers.dataset_window, 0.25),
@@ -70,7 +72,16 @@ ENCODED = [
   _limit(_DECODE, streamed_works.decode_and_drop),
 ]
 
+STATES = [
+  *_OURS,
+  _peer(HAND, streamed_works.pool_by_hand, 1.0),
+  _limit(_PARSE, streamed_works.parse_and_drop),
+]
+
+STATES_FLOORS = [Floor(OURS, (HAND,), 1, "a pool by hand")]
+
 RAW_FLOORS = [
+  Floor(OURS, (HAND,), 1.1, "a pool by hand"),
   Floor(OURS, (_PARSE,), 0.8, "episodes parsed and dropped"),
   Floor(_IN_GRAPH, (_PARSE,), 0.8, "the same, ours in a tf.function"),
   Floor(OURS, (GATHER,), 2, "gather, flatten, shuffle"),
@@ -85,6 +96,15 @@ ENCODED_FLOORS = [
   Floor(OURS, (WINDOW,), 1.6, "`Dataset.window`"),
   Floor(OURS, (_RLDS,), 1.1, "RLDS"),
 ]
+
+
+def states_work(num_paths: int, folder: str, quick: bool = False) -> StreamedWork:
+  """S1, S10: 400 episodes of 500 steps of small states; windows of 2."""
+  form = {"num_frames": 2, "num_paths": num_paths}
+  if quick:
+    return _quick(streamed_works.StatesWork(folder, 3, 9, 8, **form))
+  sizes = {"batch_size": 256, "shuffle_buffer_size": 16_000, "num_batches": 3000}
+  return streamed_works.StatesWork(folder, 400, 500, 96, **form, **sizes)
 
 
 def raw_work(folder: str, quick: bool = False) -> StreamedWork:
@@ -114,7 +134,20 @@ BENCHMARKS = {
     "W2: windows of 4 JPEGs, streamed and decoded",
     *("windows/s", encoded_work, streamed_works.write, ENCODED, ENCODED_FLOORS),
   ),
+  **{
+    f"S{num_paths}": bench_store.Benchmark(
+      f"S{num_paths}: windows of 2 small states, {num_paths} a step",
+      "windows/s",
+      functools.partial(states_work, num_paths),
+      *(streamed_works.write, STATES, STATES_FLOORS),
+    )
+    for num_paths in (1, 10)
+  },
 }
+
+
+# Whose memory ours is compared to.
+_COMPARED = {"W1": [HAND, GATHER, WINDOW], "W2": [_RLDS, WINDOW]}
 
 
 def memory_table(figures: Mapping[str, Figures], names: Sequence[str]) -> str:
@@ -148,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> str:
   args = measure.parse_args(__doc__, argv, options)
   texts = []
   for name in args.works:
-    compared = [GATHER, WINDOW] if name == "W1" else [_RLDS, WINDOW]
+    compared = _COMPARED.get(name, [HAND])
     texts.append(
       bench_store.run(
         BENCHMARKS[name],

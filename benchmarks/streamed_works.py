@@ -53,16 +53,39 @@ class StreamedWork(works.Work):
     _, steps = tf.io.parse_single_sequence_example(
       serialized, sequence_features=features
     )
-    if not self.is_jpeg:
+    if not self.is_jpeg and "image" in steps:
       shape = [-1, *self.fields["image"].shape]
       steps["image"] = tf.reshape(tf.io.decode_raw(steps["image"], tf.uint8), shape)
     return steps
 
 
+@dataclasses.dataclass(frozen=True)
+class StatesWork(StreamedWork):
+  """Small states: several paths of eight floats a step."""
+
+  num_paths: int = 1
+
+  @property
+  def fields(self) -> dict[str, tf.TensorSpec]:
+    """One step."""
+    state = tf.TensorSpec((8,), tf.float32)
+    return {f"state_{number}": state for number in range(self.num_paths)}
+
+  @property
+  def records_path(self) -> str:
+    """The file that all read."""
+    return os.path.join(self.folder, f"states_{self.num_paths}.tfrecord")
+
+  @property
+  def memory_budget(self) -> int:
+    """Bytes for pools of more windows than others have in their buffers."""
+    return 2**26
+
+
 def window_specs(work: StreamedWork) -> specs.TensorSpecStruct:
   """Declares the windows; raw frames are stored as bytes."""
   found = works.window_specs(work)
-  if not work.is_jpeg:
+  if not work.is_jpeg and "image" in found:
     image = specs.ExtendedTensorSpec.from_spec(found["image"], data_format="raw")
     found["image"] = image
   return found
@@ -106,6 +129,39 @@ def ours(
   return (
     dataset.take(epochs * work.num_windows // work.batch_size) if epochs else dataset
   )
+
+
+def pool_by_hand(work: StreamedWork, epochs: int | None = None) -> tf.data.Dataset:
+  """A pool in plain tf.data, for episodes of one length.
+
+  Episodes are batched to one tensor a field, windows are permuted, and each batch is
+  gathered. Windows that fill no batch are lost, and memory is what comes.
+  """
+  per_episode = work.windows_per_episode
+  fields = work.fields.items()
+
+  def same_length(steps: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    shapes = {name: [work.num_steps, *field.shape] for name, field in fields}
+    return {name: tf.ensure_shape(steps[name], shapes[name]) for name in shapes}
+
+  def batches(number: tf.Tensor, pool: dict[str, tf.Tensor]) -> tf.data.Dataset:
+    rows = {name: tf.reshape(pool[name], [-1, *field.shape]) for name, field in fields}
+    count = tf.shape(next(iter(pool.values())))[0] * per_episode
+    seed = tf.stack([1, tf.cast(number, tf.int32)])
+    order = tf.random.experimental.index_shuffle(tf.range(count), seed, count - 1)
+
+    def gather(windows_: tf.Tensor) -> dict[str, tf.Tensor]:
+      first = windows_ // per_episode * work.num_steps + windows_ % per_episode
+      steps = first[:, tf.newaxis] + tf.range(work.num_frames)
+      return {name: tf.gather(values, steps) for name, values in rows.items()}
+
+    numbers = tf.data.Dataset.from_tensor_slices(order)
+    return numbers.batch(work.batch_size, drop_remainder=True).map(gather, 2)
+
+  episodes = tf_peers.stored_episodes(work, epochs).map(same_length)
+  num_episodes = -(-work.shuffle_buffer_size // per_episode)
+  pools = episodes.batch(num_episodes).prefetch(1).enumerate()
+  return pools.flat_map(batches).prefetch(2)
 
 
 def parse_and_drop(work: StreamedWork) -> Run:

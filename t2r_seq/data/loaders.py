@@ -367,7 +367,11 @@ class PoolReader(abc.ABC):
     return PoolSize(max(size, 1), num_bytes(max(size, 1)))
 
   def batches(
-    self, order: PoolOrder, last_epoch: int, start_batch: int
+    self,
+    order: PoolOrder,
+    last_epoch: int,
+    start_batch: int,
+    is_portable: bool = False,
   ) -> tf.data.Dataset:
     """Creates the dataset of batches.
 
@@ -375,6 +379,7 @@ class PoolReader(abc.ABC):
       order: of the same windows.
       last_epoch: epochs in all.
       start_batch: batches to leave out, over all epochs.
+      is_portable: for a service, which splits the dataset by its pools.
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
     """
@@ -385,13 +390,25 @@ class PoolReader(abc.ABC):
     end = max(min(last_epoch, np.iinfo(np.int64).max // per_epoch) * per_epoch, start)
 
     def load(number: tf.Tensor) -> pool_lib.Pool:
-      found = self._load(order, number // per_epoch, number % per_epoch)
-      left_out = tf.where(number == start, in_pool * order.batch_size, 0)
-      size = pool_lib.num_windows(found["order"])
-      return {**found, "start": tf.cast(left_out, tf.int64), "stop": size}
+      return begin(self._load(order, number // per_epoch, number % per_epoch), number)
 
-    # One range through all epochs: a service splits it between its workers.
-    pools = tf.data.Dataset.range(start, end).map(_as_it_is(load))
+    def begin(pool: pool_lib.Pool, number: tf.Tensor) -> pool_lib.Pool:
+      left_out = tf.where(number == start, in_pool * order.batch_size, 0)
+      size = pool_lib.num_windows(pool["order"])
+      return {**pool, "start": tf.cast(left_out, tf.int64), "stop": size}
+
+    def reorder(pool: pool_lib.Pool) -> tf.data.Dataset:
+      return tf.data.Dataset.range(start, end).map(
+        _as_it_is(lambda n: begin({**pool, "order": self._renumbered(order, n)}, n))
+      )
+
+    if per_epoch == order.plan.num_shards == 1 and end > start + 1 and not is_portable:
+      # All episodes are one pool: they are read once, and stay.
+      whole = tf.data.Dataset.from_tensors(0).map(_as_it_is(lambda _: self._whole()))
+      pools = whole.flat_map(_as_it_is(reorder))
+    else:
+      # One range through all epochs: a service splits it between its workers.
+      pools = tf.data.Dataset.range(start, end).map(_as_it_is(load))
     # The next pool is read while batches are gathered from this one.
     return pool_lib.gather_batches(pools.prefetch(1), self._rows, order.plan)
 
@@ -431,6 +448,21 @@ class PoolReader(abc.ABC):
     first_window = tf.maximum(first - starts, 0)
     found = self._pool(episodes, ends, first_window, tf.minimum(end, ends) - starts)
     return {**found, "order": first + order.windows(end - first, epoch, pool)}
+
+  def _whole(self) -> pool_lib.Pool:
+    """Reads what all windows show, without an 'order'."""
+    counts, ends, _ = tf.unstack(self._episodes.read_value())
+    episodes = tf.range(tf.size(counts, tf.int64))
+    return self._pool(episodes, ends, tf.zeros_like(counts), counts)
+
+  def _renumbered(self, order: PoolOrder, epoch: tf.Tensor) -> tf.Tensor:
+    """Returns the order of an epoch of one pool, by numbers of all windows."""
+    permuted, ends = order.episodes(epoch)
+    first, end = order.bounds(tf.constant(0, tf.int64))
+    numbers = first + order.windows(end - first, epoch, tf.constant(0, tf.int64))
+    slots = tf.searchsorted(ends, numbers, "right", tf.int64)
+    own_ends = tf.gather(self._episodes.read_value()[1], permuted)
+    return numbers + tf.gather(own_ends - ends, slots)
 
   def _pool(
     self,

@@ -10,6 +10,7 @@ the order of its windows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,8 @@ PARSES_AT_ONCE = 4
 _PARSED_COPIES = 3 * PARSES_AT_ONCE
 # One part in so many of what is counted: what TensorFlow takes beside it.
 _PARTS_BESIDE = 7
+# Episodes that are joined in one turn of a loop.
+_EPISODES_AT_ONCE = 8
 # Bytes of a string in a tensor, beside its content.
 _STRING_BYTES = 24
 # Small batches are gathered several at once: the ops of a gather cost more than a copy.
@@ -248,6 +251,11 @@ class PoolColumns(PoolRows):
       element[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
     reader = windows.WindowReader(element, spec_structure, cut)
     super().__init__(reader, element, images)
+    rows = {path: _row_bytes(self._element[path]) for path in self._timed}
+    self._plain = {
+      p: size for p, size in rows.items() if size and size % 2 == 0 and p not in images
+    }
+    self._plain_bytes = sum(self._plain.values())
     self._kept = [
       tf.TensorSpec([], tf.variant) if path in self._listed else spec
       for path, spec in self._element.items()
@@ -294,11 +302,14 @@ class PoolColumns(PoolRows):
     num_steps = self.encoded.num_steps(values, check=False)
     num_rows = self.reader.num_rows_of(values, num_steps)
     num_windows = self.reader.grid.num_windows(num_rows)
-    pooled: Any = tf.constant(0, tf.int64)
-    parsed: Any = tf.constant(0, tf.int64)
+    # Most paths are counted at once: each op here runs for each episode.
+    parsed = num_steps * self._plain_bytes
+    pooled = num_steps * _joined_bytes(self._plain_bytes)
     kept = self.decode(values)
     for path, spec in self._element.items():
       is_image = path in self.images
+      if path in self._plain:
+        continue
       num_bytes = _num_bytes(values[path] if is_image else kept[path])
       parsed += num_bytes
       if is_image:
@@ -350,16 +361,22 @@ class PoolColumns(PoolRows):
     types = [spec.dtype for spec in self._kept]
     shapes = [spec.shape for spec in self._kept]
 
-    def add(number: tf.Tensor, lists: list[tf.Tensor]) -> tuple[tf.Tensor, Any]:
-      values = tf.raw_ops.OptionalGetValue(
-        optional=episodes.item(number), output_types=types, output_shapes=shapes
-      )
-      return number + 1, [
-        _concat_lists(handle, value, self._listed[path].dtype)
-        if path in self._listed
-        else tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=value)
-        for path, handle, value in zip(self._element, lists, values, strict=True)
-      ]
+    def add(
+      start: tf.Tensor, lists: list[tf.Tensor], num: int
+    ) -> tuple[tf.Tensor, Any]:
+      for number in range(num):
+        values = tf.raw_ops.OptionalGetValue(
+          optional=episodes.item(start + number),
+          output_types=types,
+          output_shapes=shapes,
+        )
+        lists = [
+          _concat_lists(handle, value, self._listed[path].dtype)
+          if path in self._listed
+          else tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=value)
+          for path, handle, value in zip(self._element, lists, values, strict=True)
+        ]
+      return start + num, lists
 
     empty = []
     for path, spec in self._element.items():
@@ -370,7 +387,14 @@ class PoolColumns(PoolRows):
       empty.append(RowList.empty(shape, row.dtype).handle)
     episodes = RowList(kept, tf.TensorShape([]), tf.variant)
     count = tf.raw_ops.TensorListLength(input_handle=kept)
-    _, lists = tf.while_loop(lambda number, _: number < count, add, [0, empty])
+    start, lists = tf.constant(0), empty
+    # A turn of the loop costs more than what it does for one episode.
+    for num in (_EPISODES_AT_ONCE, 1):
+      start, lists = tf.while_loop(
+        lambda first, _, num=num: first + num <= count,
+        functools.partial(add, num=num),
+        [start, lists],
+      )
     rows = {}
     for (path, spec), handle in zip(self._element.items(), lists, strict=True):
       if path in self._listed:

@@ -264,7 +264,7 @@ class StoreWindowLoader(WindowLoader):
       FileColumns(self._store), self._store.spec, self._decode_images
     )
     pools = _StorePools(columns, self._windows)
-    batches = pools.batches(self._order, self.plan.last_epoch, 0)
+    batches = pools.batches(self._order, self.plan.last_epoch, 0, is_portable=True)
     return batches.with_options(dataset_options())
 
 

@@ -11,6 +11,7 @@ from benchmarks.store import tf_peers, works
 _PIPELINES = {
   "ours": streamed_works.ours,
   "gather": tf_peers.gather_and_flatten,
+  "hand": streamed_works.pool_by_hand,
   "octo": tf_peers.octo,
   "window": tf_peers.dataset_window,
 }
@@ -37,6 +38,8 @@ def _windows(work):
 
 @pytest.mark.parametrize("pipeline", _PIPELINES.values(), ids=_PIPELINES)
 def test_an_epoch_is_every_window_once(pipeline, work):
+  if work.is_jpeg and pipeline is streamed_works.pool_by_hand:
+    pytest.skip("it decodes no images")
   assert work.num_windows % work.batch_size == 0, "else the last batch is left out"
   found = collections.Counter()
   for batch in pipeline(work, 1):
@@ -53,9 +56,8 @@ def test_limits_read_what_there_is(work):
   episodes = list(tf_peers.decoded_episodes(work, 1))
   assert len(episodes) == work.num_episodes
   (first, *_) = works.make_episodes(work)
-  np.testing.assert_array_equal(
-    episodes[0]["image"], works.decoded(work, first)["image"]
-  )
+  for name, values in works.decoded(work, first).items():
+    np.testing.assert_array_equal(episodes[0][name], values)
 
 
 def test_memory_is_compared_to_each():
