@@ -72,6 +72,11 @@ class EpisodePools(PoolReader):
     reader = columns.reader
     num_rows = reader.num_rows(self.lengths, self._last_flags(reader.end_flag))
     counts = np.asarray(reader.grid.num_windows(num_rows))
+    if reader.clocks:
+      parts = [EpisodePart(int(number)) for number in numbers]
+      stamps = episodes.read_many(parts, reader.clocks)
+      places = (episodes.place(part.episode) for part in parts)
+      reader.survey_stamps(zip(places, stamps, strict=True))
     step_bytes = self._count_step_bytes()
     super().__init__(columns, counts, self.lengths, step_bytes, episodes.read_bytes)
 

@@ -24,7 +24,7 @@ from t2r_seq.data.loaders import raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport, streamed_windows
 from t2r_seq.episodes import Episodes, find_format, open_episodes
-from t2r_seq.episodes.rates import control_period
+from t2r_seq.episodes.rates import control_period, default_clock
 from t2r_seq.formats.lerobot_folder import check_frame_options
 from t2r_seq.store.videos import TOLERANCE
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_one_step
@@ -87,6 +87,13 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     """Seconds from a step to the next one, if the metadata have it."""
     episodes = self._open_without_specs()
     return None if episodes is None else control_period(episodes.metadata)
+
+  def _find_clock(self, mode: str) -> str | float | None:
+    """See the base class."""
+    episodes = self._open_without_specs()
+    if episodes is None:
+      return super()._find_clock(mode)
+    return default_clock(episodes.metadata, episodes.spec)
 
   @property
   def num_examples(self) -> int | None:

@@ -306,7 +306,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     report: StreamReport | None,
   ) -> tf.data.Dataset:
     self._reads_ahead = True
-    grid = windows.WindowGrid(windows.time_span(joined), cut)
+    grid = windows.WindowGrid.of(joined, cut)
     # A terminal transition may be the only row of its episode.
     min_steps = grid.min_steps if cut.n_step is None else 1
     episodes = self._dataset(windows.flat_specs(joined, cut.n_step), None, min_steps)

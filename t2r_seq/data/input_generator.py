@@ -25,10 +25,11 @@ from t2r_seq.data.data_service import DataService
 from t2r_seq.data.explain import InputExplanation, explain_pipeline
 from t2r_seq.data.plan import Plan, dataset_options
 from t2r_seq.episodes import choose_episodes
+from t2r_seq.episodes.rates import default_clock
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.episodes.splits import Splits
 from t2r_seq.specs.names import check_mode
-from t2r_seq.windows.cut import Padding, mask_paths
+from t2r_seq.windows.cut import Padding, has_seconds, mask_paths
 from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
@@ -113,6 +114,7 @@ class AbstractInputGenerator(abc.ABC):
     stride: int = 1,
     shift: int = 1,
     n_step: windows.NStep | tuple[int, float] | None = None,
+    clock: str | float | None = None,
   ) -> None:
     """Creates the generator.
 
@@ -126,6 +128,8 @@ class AbstractInputGenerator(abc.ABC):
       shift: stacks between the starts of two sequences.
       n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
         transitions: joins them as they are read, as a replay does.
+      clock: what times the steps for time offsets in seconds; see `windows.Cut`. None:
+        the data's only path of time stamps, or else its control period.
     Raises:
       SpecError: a size is too small, or an option is invalid.
     """
@@ -134,7 +138,7 @@ class AbstractInputGenerator(abc.ABC):
     self._plan = Plan(seed=seed, drop_remainder=drop_remainder, where=where)
     # With the model's padding, once there is a model.
     self._cut = windows.Cut(
-      sequence_length, stride, shift, n_step=windows.NStep.of(n_step)
+      sequence_length, stride, shift, n_step=windows.NStep.of(n_step), clock=clock
     )
     self._feature_spec: specs.TensorSpecStruct | None = None
     self._label_spec: specs.TensorSpecStruct | None = None
@@ -521,7 +525,16 @@ class AbstractInputGenerator(abc.ABC):
       joined = joint.join(self._feature_spec, self._label_spec)
       if found := integer_rewards(joined, n_step):
         raise errors.mismatch_error(type(self).__name__, found)
-    return dataclasses.replace(self._cut, n_step=n_step)
+    cut = dataclasses.replace(self._cut, n_step=n_step)
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    if cut.clock is None and has_seconds(joined):
+      cut = dataclasses.replace(cut, clock=self._find_clock(mode))
+    return cut
+
+  def _find_clock(self, mode: str) -> str | float | None:
+    """Returns what times the steps of the data; see `Cut.clock`."""
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    return default_clock({}, joined)
 
   @abc.abstractmethod
   def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
@@ -697,8 +710,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
   def _count_windows(self, stored: Mapping[str, Any], lengths: np.ndarray) -> int:
     """Returns the windows of one pass over episodes of these lengths."""
     mode = specs.ModeKeys.EVAL
-    span = windows.time_span(self._named_specs(stored, mode))
-    grid = windows.WindowGrid(span, self._cut_in(mode))
+    grid = windows.WindowGrid.of(self._named_specs(stored, mode), self._cut_in(mode))
     return int(np.sum(grid.num_windows(lengths)))
 
 

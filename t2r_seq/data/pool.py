@@ -299,7 +299,8 @@ class PoolColumns(PoolRows):
       'kept', one variant scalar; 'numbers', int64 [4]: steps, windows, and bytes: in a
       pool and as parsed.
     """
-    num_steps = self.encoded.num_steps(values, check=False)
+    with tf.control_dependencies(self.encoded.check_stamps(values)):
+      num_steps = tf.identity(self.encoded.num_steps(values, check=False))
     num_rows = self.reader.num_rows_of(values, num_steps)
     num_windows = self.reader.grid.num_windows(num_rows)
     # Most paths are counted at once: each op here runs for each episode.

@@ -588,7 +588,7 @@ def count_windows(
     flag = reader.end_flag
     if flag is not None:
       path, spec, parsed = flag, flat_specs[flag], {flag: flat_specs[flag]}
-  grid = windows.WindowGrid(windows.time_span(joined), cut)
+  grid = windows.WindowGrid.of(joined, cut)
   parse_fn = records.create_parse_tf_example_fn(parsed, decode_images=False)
   read_file = None if chosen is None else chosen.read_file
   serialized = read_records({"": files[spec.dataset_key]}, read_file=read_file)

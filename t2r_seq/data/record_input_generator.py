@@ -439,7 +439,7 @@ def _example_loader(
 
 
 def _grid(joined: specs.TensorSpecStruct, cut: windows.Cut) -> windows.WindowGrid:
-  return windows.WindowGrid(windows.time_span(joined), cut)
+  return windows.WindowGrid.of(joined, cut)
 
 
 @gin.configurable

@@ -20,7 +20,7 @@ from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
 from t2r_seq.episodes import choose_episodes
-from t2r_seq.episodes.rates import control_period
+from t2r_seq.episodes.rates import control_period, default_clock
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.store import EpisodeStore, StoreWindows
@@ -333,6 +333,12 @@ class StoreInputGenerator(DatasetInputGenerator):
     if self._follow is not None:
       return None  # It need not be there yet.
     return control_period(EpisodeStore(self._store_path).metadata)
+
+  def _find_clock(self, mode: str) -> str | float | None:
+    """See the base class."""
+    del mode
+    store = EpisodeStore(self._store_path)
+    return default_clock(store.metadata, store.spec)
 
   def describe(self) -> str:
     """See the base class."""

@@ -21,6 +21,33 @@ def control_period(metadata: Mapping[str, Any]) -> float | None:
   return 1.0 / fps
 
 
+def default_clock(
+  metadata: Mapping[str, Any], stored: Mapping[str, Any]
+) -> str | float | None:
+  """Returns what times the steps of a data set, as `windows.Cut.clock`.
+
+  That is its only path of time stamps in seconds or nanoseconds, or else its control
+  period; None if it has neither.
+
+  Args:
+    metadata: of the data set.
+    stored: its specs by path.
+  """
+  paths = [path for path, spec in stored.items() if _is_clock(path, spec)]
+  return paths[0] if len(paths) == 1 else control_period(metadata)
+
+
+def _is_clock(path: str, spec: specs.ExtendedTensorSpec) -> bool:
+  name = path.lower()
+  if not specs.names.is_time(path) or path.startswith(CLOCKS):
+    return False
+  if not spec.is_sequence and spec.time_offsets is None:
+    return False
+  is_float = spec.dtype.is_floating and not name.endswith(("_ms", "_us", "_ns"))
+  is_integer = spec.dtype.is_integer and name.endswith("_ns")
+  return spec.frame_shape.num_elements() == 1 and (is_float or is_integer)
+
+
 # Relative differences of a user's rate from metadata (30 for 29.97) and from clocks.
 _RATE_SLACK, _CLOCK_SLACK = 0.01, 0.1
 # Parts of a second that time stamps may be in, the likeliest first.

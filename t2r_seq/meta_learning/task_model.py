@@ -173,7 +173,7 @@ class TaskModel(models.T2RModel):
       f"condition/{branch}/{path}": list(spec.time_offsets)
       for branch, structure in given.items()
       for path, spec in specs.flatten_spec_structure(structure).items()
-      if isinstance(spec.time_offsets, tuple)
+      if spec.is_stacked
     }
 
   def _example_batch(self, mode: str) -> tuple[SpecStructure, SpecStructure]:

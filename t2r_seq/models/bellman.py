@@ -13,7 +13,13 @@ from t2r_seq import errors, policies, specs
 from t2r_seq.models import networks
 from t2r_seq.models.critic_model import CriticModel
 from t2r_seq.models.t2r_model import Loss
-from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.specs import (
+  ExtendedTensorSpec,
+  ModeKeys,
+  Seconds,
+  SpecStructure,
+  TensorSpecStruct,
+)
 
 _LEARNER, _TARGET, _LAGGED = "learner", "target", "lagged"
 
@@ -225,6 +231,10 @@ def best_actions(
 def _one_step_later(path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
   """Returns the spec of what a state's spec shows one step later."""
   offsets = spec.time_offsets
+  if isinstance(offsets, Seconds):
+    raise errors.SpecError(
+      f"{path}: time_offsets: expected steps for the next state, got {offsets}."
+    )
   if isinstance(offsets, tuple):
     offsets = tuple(each + 1 for each in offsets)
   elif offsets != "last":  # The goal of the next state is the same.

@@ -420,6 +420,7 @@ class PolicyStep:
       getattr(spec, "time_offsets", None)
       for spec in specs.flatten_spec_structure(labels).values()
     ]
+    offsets = [getattr(each, "offsets", each) for each in offsets]
     chunks = [each for each in offsets if isinstance(each, tuple)]
     return {n for each in chunks for n in (len(each), sum(t >= 0 for t in each))}
 

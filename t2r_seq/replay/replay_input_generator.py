@@ -216,7 +216,7 @@ def _shows_same_steps(
   return expected == given or (is_alias and expected == (0,))
 
 
-def _as_tuple(offsets: TimeOffsets) -> tuple[int | str, ...]:
+def _as_tuple(offsets: TimeOffsets) -> tuple[Any, ...]:
   """Without offsets a spec shows its anchor's own step."""
   return offsets if isinstance(offsets, tuple) else (offsets or 0,)
 

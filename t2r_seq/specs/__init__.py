@@ -24,6 +24,7 @@ if _TYPE_CHECKING:
     make_placeholders,
     make_random_numpy,
   )
+  from t2r_seq.specs.seconds import Seconds
   from t2r_seq.specs.structures import (
     SpecStructure,
     TensorSpecStruct,
@@ -46,6 +47,7 @@ __all__ = [
   "Converter",
   "ExtendedTensorSpec",
   "ModeKeys",
+  "Seconds",
   "SpecStructure",
   "TensorSpecStruct",
   "add_sequence_length_specs",
@@ -72,5 +74,5 @@ __all__ = [
 __getattr__, __dir__ = _imports.exports(
   __name__,
   *("assets", "conventions", "converter", "extended_tensor_spec", "names", "packing"),
-  *("samples", "structures", "validation"),
+  *("samples", "seconds", "structures", "validation"),
 )

@@ -14,6 +14,7 @@ import tensorflow as tf
 from t2r_seq import errors, imports
 from t2r_seq.specs import names, serialization, t2r_pb2
 from t2r_seq.specs.conventions import Convention
+from t2r_seq.specs.seconds import Seconds
 
 
 def dtype_of(array: np.ndarray | np.generic) -> tf.DType:
@@ -31,19 +32,19 @@ def prepend_batch(shape: tf.TensorShape, batch_size: int) -> tf.TensorShape:
 
 
 LAST: Literal["last"] = "last"
-TimeOffsets = int | tuple[int, ...] | Literal["last"] | None
+TimeOffsets = int | tuple[int, ...] | Seconds | Literal["last"] | None
 
 
 def normalize(
-  offsets: int | str | Iterable[int] | None, name: str | None
+  offsets: int | str | Iterable[int] | Seconds | None, name: str | None
 ) -> TimeOffsets:
-  """Returns time offsets as None, an int, a tuple of ints or 'last'.
+  """Returns time offsets as None, an int, a tuple of ints, `Seconds` or 'last'.
 
   Raises:
     SpecError: `offsets` is something else or empty; it has the spec's `name`.
   """
-  if offsets is None:
-    return None
+  if offsets is None or isinstance(offsets, Seconds):
+    return offsets
   if isinstance(offsets, str) and offsets == LAST:
     return LAST
   try:
@@ -53,7 +54,8 @@ def normalize(
   except TypeError as e:
     raise errors.SpecError(
       f"ExtendedTensorSpec: {name}: expected time_offsets to be None, an int or a "
-      f"tuple of ints, got {offsets!r}. '{LAST}' is the last step of an episode."
+      f"tuple of ints, got {offsets!r}. '{LAST}' is the last step of an episode, and "
+      "specs.Seconds(-0.1, 0.0) has times in seconds."
     ) from e
   if not result:
     raise errors.SpecError(
@@ -171,7 +173,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     data_format: str | None = None,
     dataset_key: str | None = None,
     varlen_default_value: Any = None,
-    time_offsets: int | str | Iterable[int] | None = None,
+    time_offsets: int | str | Iterable[int] | Seconds | None = None,
     is_concatenated: bool = False,
     stored_dtype: Any = None,
     **meaning: Convention | Mapping[str, Any] | None,
@@ -195,9 +197,9 @@ class ExtendedTensorSpec(tf.TensorSpec):
       varlen_default_value: the feature has a variable length in the record, and is
         clipped, or padded with this value, to `shape[0]`.
       time_offsets: the steps of the tensor, relative to the anchor. A tuple stacks
-        them, an int is one step without a stack axis, None is not windowed. 'last' is
-        the last step of the episode, such as the image of a goal; a policy takes that
-        value at each step.
+        them, an int is one step without a stack axis, None is not windowed. `Seconds`
+        are times, of data of any rate. 'last' is the last step of the episode, such as
+        the image of a goal; a policy takes that value at each step.
       is_concatenated: one list of the record has all steps; see `records.rlds_specs`.
       stored_dtype: the dtype of the data, if it differs: numbers are cast while
         reading. A cast to a floating dtype may round; a cast to an integer dtype must
@@ -235,14 +237,34 @@ class ExtendedTensorSpec(tf.TensorSpec):
         f"sequence, got '{LAST}', which is one step of an episode. Leave is_sequence "
         "out."
       )
-    if not isinstance(self._time_offsets, tuple):
+    if isinstance(self._time_offsets, Seconds):
+      self._check_select(self._time_offsets.select)
+    if not self.is_stacked:
       return
-    if not self.shape.rank or self.shape[0] != len(self._time_offsets):
+    count = len(self._time_offsets)  # type: ignore[arg-type]
+    if not self.shape.rank or self.shape[0] != count:
       raise errors.SpecError(
-        f"ExtendedTensorSpec: {self.name}: expected shape[0] = "
-        f"{len(self._time_offsets)} for the time offsets {self._time_offsets}, got "
-        f"shape {self.shape}. Put the stack axis first."
+        f"ExtendedTensorSpec: {self.name}: expected shape[0] = {count} for the time "
+        f"offsets {self._time_offsets}, got shape {self.shape}. Put the stack axis "
+        "first."
       )
+
+  def _check_select(self, select: str) -> None:
+    """Checks that values can be interpolated, if they are to be."""
+    frame = self.frame_shape if self.shape.rank or not self.is_stacked else self.shape
+    is_number = self.dtype.is_floating and self._data_format in (None, names.RAW_FORMAT)
+    is_quaternion = frame.rank is None or (frame.rank > 0 and frame[-1] in (4, None))
+    if select == "linear" and not is_number:
+      want, hint = "a floating dtype for 'linear'", "Choose 'hold' or 'nearest'."
+    elif select == "slerp" and not (is_number and is_quaternion):
+      want = "floating quaternions of shape (..., 4) for 'slerp'"
+      hint = "Choose 'hold', 'nearest' or 'linear'."
+    else:
+      return
+    raise errors.SpecError(
+      f"ExtendedTensorSpec: {self.name}: time_offsets: expected {want}, got "
+      f"{self.dtype.name} {tuple(frame)}. {hint}"
+    )
 
   def _check_cast(self) -> None:
     stored = self._stored_dtype
@@ -381,8 +403,16 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @property
   def time_offsets(self) -> TimeOffsets:
-    """The steps, relative to the anchor: a tuple, an int, 'last' or None."""
+    """The steps, relative to the anchor: a tuple, an int, `Seconds`, 'last' or None."""
     return self._time_offsets
+
+  @property
+  def is_stacked(self) -> bool:
+    """Whether the time offsets have a stack axis."""
+    offsets = self._time_offsets
+    return (isinstance(offsets, Seconds) and offsets.is_stack) or isinstance(
+      offsets, tuple
+    )
 
   @property
   def is_concatenated(self) -> bool:
@@ -408,7 +438,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
   @property
   def frame_shape(self) -> tf.TensorShape:
     """The shape at one step: without the stack axis."""
-    return self.shape[1:] if isinstance(self._time_offsets, tuple) else self.shape
+    return self.shape[1:] if self.is_stacked else self.shape
 
   def fields(self) -> dict[str, Any]:
     """Returns every constructor argument by name."""

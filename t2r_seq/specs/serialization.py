@@ -19,6 +19,7 @@ from google.protobuf import message as proto_message
 
 from t2r_seq import errors
 from t2r_seq.specs import t2r_pb2
+from t2r_seq.specs.seconds import Seconds
 
 _FLAGS = ("is_optional", "is_sequence", "is_extracted")
 _TEXTS = ("name", "data_format", "dataset_key")
@@ -47,7 +48,14 @@ def fields_to_proto(fields: Mapping[str, Any]) -> t2r_pb2.ExtendedTensorSpec:
     if fields[field] is not None:
       setattr(proto, field, fields[field])
   offsets = fields["time_offsets"]
-  if offsets is not None:
+  if isinstance(offsets, Seconds):
+    proto.time_offsets.is_int = not offsets.is_stack
+    proto.time_offsets.second.extend(np.atleast_1d(offsets.array).tolist())
+    proto.time_offsets.select = offsets.select
+    for field in ("tolerance", "clock"):
+      if getattr(offsets, field) is not None:
+        setattr(proto.time_offsets, field, getattr(offsets, field))
+  elif offsets is not None:
     proto.time_offsets.is_int = not isinstance(offsets, tuple)
     if offsets != "last":  # 'last' is one step, and has no offset.
       proto.time_offsets.offset.extend(np.atleast_1d(offsets).tolist())
@@ -83,10 +91,21 @@ def fields_from_proto(
   if proto.HasField("convention_json"):
     fields["convention"] = load_json(f"convention of {path}", proto.convention_json)
   if proto.HasField("time_offsets"):
-    offsets = tuple(proto.time_offsets.offset)
-    is_int = proto.time_offsets.is_int and len(offsets) <= 1
-    fields["time_offsets"] = (*offsets, "last")[0] if is_int else offsets
+    fields["time_offsets"] = _offsets_from_proto(proto.time_offsets)
   return fields
+
+
+def _offsets_from_proto(proto: t2r_pb2.TimeOffsets) -> Any:
+  if proto.second:
+    given = tuple(proto.second)
+    known = {f: getattr(proto, f) for f in ("tolerance", "clock") if proto.HasField(f)}
+    return {
+      "seconds": given[0] if proto.is_int else given,
+      "select": proto.select,
+    } | known
+  offsets = tuple(proto.offset)
+  is_int = proto.is_int and len(offsets) <= 1
+  return (*offsets, "last")[0] if is_int else offsets
 
 
 def fields_to_json(
@@ -96,6 +115,8 @@ def fields_to_json(
   values = {**fields, "shape": _dims(fields), "dtype": fields["dtype"].name}
   if isinstance(fields["time_offsets"], tuple):
     values["time_offsets"] = list(fields["time_offsets"])
+  elif isinstance(fields["time_offsets"], Seconds):
+    values["time_offsets"] = fields["time_offsets"].to_json_dict()
   if fields["stored_dtype"] is not None:
     values["stored_dtype"] = fields["stored_dtype"].name
   if fields["convention"] is not None:
@@ -153,7 +174,10 @@ def build(
 ) -> Any:
   """Makes a spec of fields; a SpecError names the path."""
   try:
-    return make(**{**fields, "dtype": tf.as_dtype(fields["dtype"])})
+    changed = {"dtype": tf.as_dtype(fields["dtype"])}
+    if isinstance(fields.get("time_offsets"), Mapping):
+      changed["time_offsets"] = Seconds.from_json_dict(fields["time_offsets"])
+    return make(**{**fields, **changed})
   except (AttributeError, OverflowError, TypeError, ValueError) as e:
     where = path or fields.get("name")
     got = f"{dict(fields)}"

@@ -7,8 +7,9 @@ import collections
 import dataclasses
 import json
 import os
+import types
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -282,11 +283,13 @@ class _Source(abc.ABC):
   Attributes:
     kind: 'records', 'store' or 'episodes', of another format.
     spec: flat specs by path.
+    metadata: of the episodes; JSON values.
     is_blocks: items are blocks of plain records, not episodes.
     fingerprint: changes if the data does; texts by name of a file.
   """
 
   kind: str
+  metadata: Mapping[str, Any] = types.MappingProxyType({})
   is_blocks = False
   fingerprint: dict[str, str]
 
@@ -519,7 +522,7 @@ class _EpisodesSource(_Source):
     if not images:
       # Whole videos are counted if they are columns; nothing is decoded.
       episodes = episodes.with_videos(specs.VIDEO_FORMATS)
-    self._episodes = episodes
+    self._episodes, self.metadata = episodes, episodes.metadata
     decoded = () if images else {*episodes.videos} - {*episodes.kept_videos}
     paths = [path for path in episodes.spec if path not in decoded]
     if requested is not None:

@@ -14,8 +14,10 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.episodes.episodes import Values
+from t2r_seq.episodes.rates import default_clock
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
+from t2r_seq.windows.cut import has_seconds, mask_path
 from t2r_seq.windows.n_step import final_path
 
 Rows = dict[str, tuple[ExtendedTensorSpec, np.ndarray]]
@@ -29,10 +31,12 @@ class Counted(Protocol):
 
   Attributes:
     spec: flat specs by path.
+    metadata: JSON values, with the control period.
     is_blocks: values are blocks of plain records, not episodes.
   """
 
   spec: TensorSpecStruct
+  metadata: Mapping[str, Any]
   is_blocks: bool
 
 
@@ -165,6 +169,13 @@ class PreprocessorTransform(Transform):
     sources = [spec.name for spec in named.values() if spec.name in stored]
     if self._cut.n_step is not None:  # The last observations of episodes.
       sources += [p for p in map(final_path, sources) if p in stored]
+    if has_seconds(self._in):
+      offsets = [spec.time_offsets for spec in self._in.values()]
+      clocks: list[Any] = [
+        each.clock for each in offsets if isinstance(each, specs.Seconds)
+      ]
+      clocks.append(self._cut.clock or default_clock({}, stored))
+      sources += [path for path in clocks if path in stored]
     return TensorSpecStruct((source, stored[source]) for source in sources)
 
   def _named(self, stored: Mapping[str, Any]) -> TensorSpecStruct:
@@ -201,13 +212,18 @@ class PreprocessorTransform(Transform):
         for path, spec in source.spec.items()
         if path in key
       }
-      named = self._named(element)
-      self._readers[key] = windows.WindowReader(element, named, self._cut)
+      cut = self._cut
+      if has_seconds(self._in):
+        clock = cut.clock or default_clock(source.metadata, source.spec)
+        # Padding is left out by its mask.
+        cut = dataclasses.replace(cut, clock=clock, masks=True)
+      self._readers[key] = windows.WindowReader(element, self._named(element), cut)
     return self._readers[key]
 
   def to_rows(self, values: Values, source: Counted) -> Rows:
     tensors = {path: tf.convert_to_tensor(value) for path, value in values.items()}
     starts, num_steps = np.zeros(0, np.int64), 0
+    real: dict[str, np.ndarray] = {}
     if source.is_blocks or not self._is_cut(source):
       axes = ... if source.is_blocks else None
       batch = {path: t[axes] for path, t in self._select(tensors).items()}
@@ -219,6 +235,10 @@ class PreprocessorTransform(Transform):
       if not len(starts):
         return {}
       batch = dict(reader.read(tensors, starts))
+      if has_seconds(self._in):
+        masks = ((path, batch.get(mask_path(path))) for path in self._in)
+        real = {path: mask.numpy() for path, mask in masks if mask is not None}
+        batch = {path: value for path, value in batch.items() if path in self._in}
     inputs = [
       TensorSpecStruct((_own(p), batch[p]) for p in batch if p.startswith(f"{branch}/"))
       for branch in _BRANCHES
@@ -226,7 +246,7 @@ class PreprocessorTransform(Transform):
     results = self._preprocessor.preprocess(*inputs, ModeKeys.TRAIN)
     return {
       self._name_of(branch, path): self._out_rows(
-        f"{branch}/{path}", value.numpy(), starts, num_steps
+        key := f"{branch}/{path}", value.numpy(), starts, num_steps, real.get(key)
       )
       for branch, result in zip(_BRANCHES, results, strict=True)
       for path, value in (result or {}).items()
@@ -250,14 +270,21 @@ class PreprocessorTransform(Transform):
     return type(self._preprocessor).__name__
 
   def _out_rows(
-    self, path: str, value: np.ndarray, starts: np.ndarray, num_steps: int
+    self,
+    path: str,
+    value: np.ndarray,
+    starts: np.ndarray,
+    num_steps: int,
+    real: np.ndarray | None,
   ) -> tuple[ExtendedTensorSpec, np.ndarray]:
     spec = self._out.get(path)
     lead = 1
     if spec is not None:
-      lead += spec.is_sequence + isinstance(spec.time_offsets, tuple)
+      lead += spec.is_sequence + spec.is_stacked
     rows = value.reshape(-1, *value.shape[lead:])
-    if spec is not None and len(starts):
+    if real is not None and real.shape == value.shape[:lead]:
+      rows = rows[real.reshape(-1)]
+    elif spec is not None and len(starts) and real is None:
       steps = starts
       if spec.is_sequence and self._cut.sequence_length is not None:
         stacks = self._cut.stride * np.arange(self._cut.sequence_length)

@@ -66,6 +66,8 @@ class StoreWindows:
     lengths = columns.episode_lengths
     num_rows = reader.num_rows(lengths, self._last_flags())
     self.counts: np.ndarray = np.asarray(reader.grid.num_windows(num_rows))
+    if reader.clocks:
+      self._survey_stamps(reader)
     if chosen is not None:
       self.counts = np.where(np.isin(np.arange(len(lengths)), chosen), self.counts, 0)
     window_ends = np.cumsum(self.counts)
@@ -119,6 +121,20 @@ class StoreWindows:
       self.reader.grid.start(window_ids - first_windows),
       num_steps,
       first_rows,
+    )
+
+  def _survey_stamps(self, reader: windows.WindowReader) -> None:
+    """Checks the time stamps; see `WindowReader.survey_stamps`."""
+    ends = np.cumsum(self.columns.episode_lengths)
+    with tf.init_scope():  # Also while a graph is built.
+      rows = tf.range(int(ends[-1]), dtype=tf.int64)
+      stamps = {path: self.columns.take(path, rows).numpy() for path in reader.clocks}
+    reader.survey_stamps(
+      (
+        f"{self.columns.path}: episode {number}",
+        {path: values[start:end] for path, values in stamps.items()},
+      )
+      for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
     )
 
   def _last_flags(self) -> np.ndarray | None:

@@ -175,8 +175,7 @@ def _frames(
   """Returns the columns that windows are read from, and how many rows of each."""
   frames = []
   for path, spec in windows.flat_specs(wanted).items():
-    offsets = getattr(wanted[path], "time_offsets", None)
-    count = len(offsets) if isinstance(offsets, tuple) else 1
+    count = wanted[path].shape[0] if getattr(wanted[path], "is_stacked", False) else 1
     frames.append((_source(path, spec, columns), count))
   return frames
 

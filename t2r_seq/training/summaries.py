@@ -56,7 +56,7 @@ class SummaryWriter:
     features: TensorSpecStruct,
     labels: TensorSpecStruct | None,
     step: int,
-    offsets: Mapping[str, Sequence[int]],
+    offsets: Mapping[str, Sequence[float]],
   ) -> None:
     """Writes the first samples of a batch as the model sees them.
 
@@ -67,7 +67,7 @@ class SummaryWriter:
       features: that the model takes, [B, ...].
       labels: likewise, if there are any.
       step: of the batch.
-      offsets: which steps a path's stack shows.
+      offsets: which steps, or seconds, a path's stack shows.
     """
     images, texts = {}, {}
     for path, tensor in features.items():
@@ -96,5 +96,7 @@ class SummaryWriter:
     self._writer.close()
 
 
-def _step_name(offset: int) -> str:
+def _step_name(offset: float) -> str:
+  if isinstance(offset, float):
+    return f"t{offset:+g} s"
   return f"t{offset:+d}" if offset else "t"

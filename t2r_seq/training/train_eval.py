@@ -370,7 +370,9 @@ class _Training:
     spec = run.model.get_feature_specification(ModeKeys.TRAIN)
     leaves = flatten_spec_structure(spec).items()
     offsets = {
-      p: s.time_offsets for p, s in leaves if isinstance(s.time_offsets, tuple)
+      p: getattr(s.time_offsets, "offsets", s.time_offsets)
+      for p, s in leaves
+      if s.is_stacked
     }
     writer.seen(features, labels, step, offsets)
     # By now everything that gin configures has been called.

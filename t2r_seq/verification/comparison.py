@@ -335,9 +335,11 @@ class Comparison:
   ) -> Case:
     spec = self._dataset.trained_spec.get(path)
     offsets = getattr(spec, "time_offsets", None)
-    is_stack = isinstance(offsets, tuple)
+    is_stack = spec is not None and spec.is_stacked
     if (spec is not None and spec.is_sequence) or offsets in (None, "last"):
       offsets = 0
+    if isinstance(offsets, specs.Seconds):
+      offsets = offsets.offsets
     frames = before = None
     if raw is None:
       if path in episode.observed and path not in episode.context:

@@ -306,8 +306,7 @@ def _estimate(page: SourcePage, rung: int, length: int) -> float:
   if page.model is not None:
     ratio = (_WINDOW_PIXELS[rung] / SIZES[rung][0]) ** 0.8
     for path, spec in page.model.spec.items():
-      offsets = spec.time_offsets
-      stack = len(offsets) if isinstance(offsets, tuple) else 1
+      stack = spec.shape[0] if spec.is_stacked else 1
       is_image = page.model.column(path) in survey.viewer.columns.cameras
       one = ratio * frame / max(len(survey.viewer.columns.cameras), 1)
       size = spec.shape.num_elements() or 0

@@ -9,6 +9,7 @@ time offsets of a spec structure imply follows: flat specs, span, masks.
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -151,6 +152,9 @@ class Cut:
       that the specs declare (`add_mask_specs`) are always added.
     n_step: joins transitions; `NStep`, or (n, gamma). The padding is that of the front
       then: after the last step only a terminal has a padded observation, of weight 0.
+    clock: times the steps for time offsets in seconds (`specs.Seconds`): the path of
+      their time stamps, floats of seconds or integers of nanoseconds, or the seconds
+      from a step to the next one.
   """
 
   sequence_length: int | None = None
@@ -159,6 +163,7 @@ class Cut:
   padding: Padding = DEFAULT_PADDING
   masks: bool = False
   n_step: NStep | None = None
+  clock: str | float | None = None
 
   def __post_init__(self) -> None:
     """Raises SpecError if a field has a value that is not allowed."""
@@ -173,6 +178,14 @@ class Cut:
         )
     for field in ("stride", "shift"):
       errors.check_count("windows", field, getattr(self, field), most=_MOST)
+    if isinstance(self.clock, numbers.Real) and not isinstance(self.clock, bool):
+      object.__setattr__(self, "clock", float(self.clock))
+    is_valid = isinstance(self.clock, str) or self.clock is None
+    if not (is_valid or (isinstance(self.clock, float) and 0 < self.clock < math.inf)):
+      raise errors.SpecError(
+        "windows: clock: expected the path of time stamps, or seconds > 0 from a step "
+        f"to the next one, got {self.clock!r}."
+      )
 
   @classmethod
   def of(cls, operation: str, cut: Cut | None, fields: Mapping[str, Any]) -> Cut:
@@ -203,6 +216,11 @@ class Cut:
         "windows.Cut(sequence_length=3, stride=2)."
       )
     return dataclasses.replace(cut, **fields)
+
+  @property
+  def period(self) -> float | None:
+    """Seconds from a step to the next one; None for time stamps."""
+    return self.clock if isinstance(self.clock, float) else None
 
   @property
   def num_stacks(self) -> int:
@@ -287,6 +305,11 @@ class WindowGrid:
 
   span: tuple[int, int]
   cut: Cut = dataclasses.field(default_factory=Cut)
+
+  @classmethod
+  def of(cls, spec_structure: specs.SpecStructure, cut: Cut) -> WindowGrid:
+    """Returns the grid of the windows of specs."""
+    return cls(time_span(spec_structure, cut.period), cut)
 
   @property
   def first_anchor(self) -> int:
@@ -454,17 +477,27 @@ def is_windowed(spec_structure: specs.SpecStructure) -> bool:
   return any(getattr(spec, "time_offsets", None) is not None for spec in flat.values())
 
 
-def time_span(spec_structure: specs.SpecStructure) -> tuple[int, int]:
+def has_seconds(spec_structure: specs.SpecStructure) -> bool:
+  """Whether any spec of the structure has time offsets in seconds."""
+  flat = specs.flatten_spec_structure(spec_structure).values()
+  return any(isinstance(getattr(s, "time_offsets", 0), specs.Seconds) for s in flat)
+
+
+def time_span(
+  spec_structure: specs.SpecStructure, period: float | None = None
+) -> tuple[int, int]:
   """Returns the smallest and largest offset that any spec reads; 0 is included.
 
   Args:
     spec_structure: specs, any of which may have time offsets.
+    period: seconds of a step. Without it, offsets in seconds count as one step back or
+      ahead.
   Returns:
     (min_offset <= 0, max_offset >= 0), in steps.
   """
   offsets = {0}
   for spec in specs.flatten_spec_structure(spec_structure).values():
-    offsets.update(_offsets(spec))
+    offsets.update(_offsets(spec, period))
   return min(offsets), max(offsets)
 
 
@@ -599,8 +632,7 @@ def mask_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
 
   The mask of an optional path is optional, too: they are absent together.
   """
-  stacked = isinstance(spec.time_offsets, tuple)
-  shape = spec.shape[:1] if stacked else tf.TensorShape(())
+  shape = spec.shape[:1] if spec.is_stacked else tf.TensorShape(())
   return specs.ExtendedTensorSpec(
     shape, tf.bool, is_optional=spec.is_optional, is_sequence=spec.is_sequence
   )
@@ -641,8 +673,16 @@ def mask_path(path: str) -> str:
   return path + _MASK_SUFFIX
 
 
-def _offsets(spec: tf.TensorSpec | None) -> tuple[int, ...]:
+def _offsets(
+  spec: tf.TensorSpec | None, period: float | None = None
+) -> tuple[int, ...]:
   offsets = getattr(spec, "time_offsets", None)
+  if isinstance(offsets, specs.Seconds):
+    if period is None:
+      return tuple(np.sign(offsets.array).astype(int).ravel().tolist())
+    exact = offsets.steps(period)
+    steps = offsets.array / period if exact is None else exact
+    return int(np.floor(steps.min())), int(np.ceil(steps.max()))
   if offsets is None or offsets == "last":  # Each episode has a last step.
     return ()
   return offsets if isinstance(offsets, tuple) else (offsets,)

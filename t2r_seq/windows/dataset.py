@@ -71,7 +71,7 @@ def windows(
   def pairs(flat: TensorSpecStruct) -> tf.data.Dataset:
     num_steps = reader.num_steps(flat)
     count = reader.grid.num_windows(reader.num_rows_of(flat, num_steps))
-    noted = []
+    noted = reader.check_stamps(flat)
     if report is not None:
       noted.append(report.count(num_steps, count))
     elif not reader.grid.keeps_first:
@@ -127,7 +127,8 @@ def gather_windows(
   reader = WindowReader(element, spec_structure, Cut.of("gather_windows", cut, fields))
   num_steps = reader.num_steps(tensors)
   check = reader.check_starts(starts, reader.num_rows_of(tensors, num_steps))
-  with tf.control_dependencies([] if check is None else [check]):
+  checks = [*reader.check_stamps(tensors), *([] if check is None else [check])]
+  with tf.control_dependencies(checks):
     return reader.read(tensors, starts, tf.identity(num_steps))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from t2r_seq.windows.cut import (
   computed_paths,
   mask_path,
   mask_paths,
-  time_span,
 )
 from t2r_seq.windows.n_step import (
   Joining,
@@ -35,6 +34,13 @@ from t2r_seq.windows.n_step import (
   move_state_flags,
   plan_joining,
   return_dtype,
+)
+from t2r_seq.windows.times import (
+  TimedFetch,
+  TimedSteps,
+  assert_stamps,
+  check_seconds,
+  interpolate,
 )
 
 # Stands for the offset of an episode's last step: further ahead than any is long.
@@ -69,6 +75,8 @@ class Reading:
     axes: axes of size 1 that a step has in the window and not in the episode: 1 where
       a scalar is read as (1,), -1 where (1,) is read as a scalar.
     cast: the dtype of the window, where the spec says that another one is stored.
+    seconds: its time offsets, if the steps of the anchors do not determine its steps;
+      `steps` are those of the anchors, [], [K], [L] or [L, K].
   """
 
   source: str
@@ -76,6 +84,7 @@ class Reading:
   frame_shape: tf.TensorShape
   cast: tf.DType | None = None
   axes: int = 0
+  seconds: specs.Seconds | None = None
 
   @property
   def is_last(self) -> bool:
@@ -158,7 +167,7 @@ class WindowReader:
     )
     self._element = specs.flatten_spec_structure(element_spec)
     wanted = move_state_flags(wanted, cut.n_step, self._element)
-    self.grid = WindowGrid(time_span(wanted), cut)
+    self.grid = WindowGrid.of(wanted, cut)
     masks = mask_paths(wanted)
     computed = computed_paths(wanted, cut.n_step)
     stored = TensorSpecStruct(
@@ -182,6 +191,8 @@ class WindowReader:
       if not cut.n_step.branches:
         computed.update({DISCOUNT: DISCOUNT, NUM_STEPS: NUM_STEPS})
     self._computed = computed
+    timed = {p: r.seconds for p, r in self.readings.items() if r.seconds is not None}
+    clocks = check_seconds(timed, cut, self._element, flat)
     if flat:
       self.readings = {path: r.flat() for path, r in self.readings.items()}
     self._timed = {
@@ -211,6 +222,8 @@ class WindowReader:
         present = source if is_string else present_path(source)
         self._present |= {mask: present} if present in self._element else {}
     self._fetches = self._plan_fetches()
+    self._times = TimedSteps(cut, clocks)
+    self._timed_fetches = self._plan_timed_fetches(wanted)
     self._context = {
       path: reading.source
       for path, reading in self.readings.items()
@@ -236,13 +249,39 @@ class WindowReader:
     """What is read from an episode: its paths, each once."""
     sources = [reading.source for reading in self.readings.values()]
     finals = () if self.joining is None else self.joining.finals.values()
-    return tuple(dict.fromkeys([*sources, *self._present.values(), *finals]))
+    others = [*self._present.values(), *finals, *self.clocks]
+    return tuple(dict.fromkeys([*sources, *others]))
 
   @property
   def timed_paths(self) -> tuple[str, ...]:
     """Those of `paths` that have a time axis."""
     sources = [self.readings[path].source for path in self._timed]
-    return tuple(dict.fromkeys([*sources, *self._present.values()]))
+    return tuple(dict.fromkeys([*sources, *self._present.values(), *self.clocks]))
+
+  @property
+  def clocks(self) -> tuple[str, ...]:
+    """Those of `paths` whose time stamps determine which steps windows show."""
+    found = (self._times.clocks(fetch.seconds) for fetch in self._timed_fetches)
+    return tuple(dict.fromkeys(path for paths in found for path in paths))
+
+  def survey_stamps(
+    self, episodes: Iterable[tuple[str, Mapping[str, np.ndarray]]]
+  ) -> None:
+    """Checks the time stamps of all episodes, and finds how far windows reach.
+
+    Needed if `clocks` are read of a part of an episode.
+
+    Args:
+      episodes: the place of each, and its stamps by path.
+    Raises:
+      SpecError: stamps are NaN or fall, or a tolerance is below half a period.
+    """
+    self._times.survey(self._timed_fetches, episodes)
+
+  def check_stamps(self, episode: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
+    """Returns checks that an episode's time stamps are finite and never fall."""
+    checks = [assert_stamps(path, episode[path]) for path in self.clocks]
+    return [check for check in checks if check is not None]
 
   @property
   def spans(self) -> dict[str, tuple[int, int]]:
@@ -258,6 +297,9 @@ class WindowReader:
       last = int(fetch.offsets.max()) + further * fetch.is_later
       shown = int(fetch.offsets.min()), last
       spans.update(dict.fromkeys(fetch.paths, shown))
+    for timed in self._timed_fetches:
+      reach = self._times.reach_of(timed)
+      spans.update(dict.fromkeys([*timed.paths, *self.clocks], reach))
     return spans
 
   @property
@@ -460,6 +502,8 @@ class WindowReader:
         read[mask] = _mask(rows, real)
         if mask in self._present:
           read[mask] &= self._is_present(take, mask, rows, read[self.masks[mask]])
+    for timed in self._timed_fetches:
+      self._read_timed(take, anchors, timed, read)
     if self.joining is not None:
       steps = self.joining.reward_offsets(shift)
       for path in self.joining.fields.rewards:
@@ -474,9 +518,43 @@ class WindowReader:
         else:
           read[path] = self.joining.num_steps(shift)
     for path, reading in self.readings.items():
-      if reading.cast is not None:
+      if reading.cast is not None and read[path].dtype != reading.cast:
         read[path] = _cast(read[path], reading.cast)
     return {path: read[path] for path in self._order if path in read}
+
+  def _read_timed(
+    self, take: Take, anchors: Anchors, timed: TimedFetch, read: dict[str, Any]
+  ) -> None:
+    """Adds the windows of paths with time offsets in seconds."""
+    found = self._times.find(take, anchors, timed)
+    for path, source in timed.paths.items():
+      reading = self.readings[path]
+      values = reading.fit(take(source, found.rows))
+      if found.later is not None:
+        later = reading.fit(take(source, found.later))
+        if reading.cast is not None:
+          values, later = _cast(values, reading.cast), _cast(later, reading.cast)
+        select = timed.seconds.select
+        values = interpolate(select, values, later, found.weights)
+      values = _fill_zeros(values, found.shown)
+      read[path] = _fix_shape(path, values, found.rows, reading)
+    for mask in timed.masks:
+      read[mask] = _mask(found.rows, found.real)
+      if mask in self._present:
+        read[mask] &= self._is_present(take, mask, found.rows, read[self.masks[mask]])
+
+  def _plan_timed_fetches(self, wanted: TensorSpecStruct) -> list[TimedFetch]:
+    fetches: dict[Any, TimedFetch] = {}
+    for path, reading in self.readings.items():
+      seconds, steps = reading.seconds, reading.steps
+      if seconds is None or steps is None:
+        continue
+      anchors = steps[..., 0] if seconds.is_stack else steps
+      key = seconds, anchors.shape, anchors.tobytes()
+      fetch = fetches.setdefault(key, TimedFetch({}, [], seconds, anchors))
+      fetch.paths[path] = reading.source
+      fetch.masks.extend(mask for mask, of in self.masks.items() if of == path)
+    return list(fetches.values())
 
   def _is_present(self, take: Take, mask: str, rows: Any, values: Any) -> Any:
     """Returns which rows have images, bool of the shape of the rows."""
@@ -544,7 +622,7 @@ class WindowReader:
     if self.joining is not None:
       later, rewards = self.joining.later, self.joining.fields.rewards
     for path, steps in self._timed.items():
-      if path not in rewards:
+      if path not in rewards and self.readings[path].seconds is None:
         key = path in later, steps.shape, steps.tobytes()
         fetch = Fetch({}, steps, [], path in later, bool(steps.max(initial=0) > 0))
         fetch = fetches.setdefault(key, fetch)
@@ -614,7 +692,7 @@ def stack_windows(
   wanted = specs.map_leaves(
     ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
   )
-  grid = WindowGrid(time_span(wanted), Cut.of("stack_windows", cut, fields))
+  grid = WindowGrid.of(wanted, Cut.of("stack_windows", cut, fields))
   # A reader may add masks that no spec declares.
   masks = {mask_path(path): path for path in wanted}
   masks = {path: of for path, of in masks.items() if path not in wanted}
@@ -724,7 +802,11 @@ def _plan_path(
   fits = axes or flat_shape.is_compatible_with(given.shape)
   if given.dtype != dtype or not fits:
     return misfit(_expected(spec), _hint(dtype, given))
-  return Reading(source, steps_of(spec, grid), frame_shape, cast, axes)
+  seconds = spec.time_offsets if isinstance(spec.time_offsets, specs.Seconds) else None
+  period = grid.cut.period
+  if seconds and seconds.clock is None and period and seconds.steps(period) is not None:
+    seconds = None
+  return Reading(source, steps_of(spec, grid), frame_shape, cast, axes, seconds)
 
 
 def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
@@ -734,12 +816,17 @@ def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
     spec: of the window.
     grid: the anchors.
   Returns:
-    int64 of shape [], [K], [L] or [L, K].
+    int64 of shape [], [K], [L] or [L, K]; those of the anchors if only time stamps
+    determine the steps.
   """
   if spec.time_offsets == "last":
     return np.asarray(_LAST_STEP, np.int64)
   anchors = np.arange(grid.cut.num_stacks, dtype=np.int64) * grid.cut.stride
-  offsets = np.asarray(spec.time_offsets or 0, dtype=np.int64)
+  given: Any = spec.time_offsets or 0
+  if isinstance(given, specs.Seconds):
+    exact = None if grid.cut.period is None else given.steps(grid.cut.period)
+    given = np.zeros_like(given.array) if exact is None else exact
+  offsets = np.asarray(given, dtype=np.int64)
   if spec.is_sequence:
     return anchors.reshape((-1,) + (1,) * offsets.ndim) + offsets
   return np.asarray(anchors[-1] + offsets)

@@ -41,6 +41,13 @@ SPECS = {
   ),
   "extracted": Spec((1,), tf.int8, "Const", is_extracted=True),
   "next step": Spec((5,), tf.float64, "obs", time_offsets=1),
+  "seconds": Spec(
+    (2, 5), tf.float16, time_offsets=specs.Seconds(-0.1, 0, tolerance=0.2)
+  ),
+  "one time": Spec(
+    (5,), tf.float64, time_offsets=specs.Seconds(-0.1, select="linear", clock="a/b")
+  ),
+  "one-time stack": Spec((1, 4), tf.float32, time_offsets=specs.Seconds((0.5,))),
   "one-step stack": Spec((1, 5), tf.float16, "obs", time_offsets=(0,)),
   "quoted name": Spec((2,), tf.complex64, 'it\'s "x"\n'),
   "cast": Spec((2,), tf.float32, "x", stored_dtype=tf.int64),
@@ -166,7 +173,9 @@ def test_pickle_and_copy_keep_every_field(name):
 @pytest.mark.parametrize("name", SPECS)
 def test_repr_can_be_pasted_back(name):
   spec = SPECS[name]
-  pasted = eval(repr(spec), {"tf": tf, "ExtendedTensorSpec": Spec})
+  pasted = eval(
+    repr(spec), {"tf": tf, "ExtendedTensorSpec": Spec, "Seconds": specs.Seconds}
+  )
   assert pasted.is_identical_to(spec)
   assert repr(pasted) == repr(spec)
 

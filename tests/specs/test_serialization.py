@@ -240,6 +240,10 @@ BAD_PROTOS = {
     "dtype: 1 shape: 1 time_offsets { offset: 1 offset: 2 }",
     r"x: .*expected shape\[0\] = 2",
   ),
+  "bad seconds": (
+    'dtype: 1 time_offsets { second: 1 is_int: true select: "most" }',
+    "x: .*select: expected one of .*got 'most'",
+  ),
   "no offsets": ("dtype: 1 time_offsets {}", "x: .*at least one time offset"),
 }
 
@@ -311,6 +315,14 @@ BAD_JSON = {
   "bad offsets": (
     '{"shape": [3], "dtype": "int8", "time_offsets": [0, 1]}',
     r"expected shape\[0\] = 2",
+  ),
+  "bad seconds": (
+    '{"shape": [3], "dtype": "int8", "name": "x", "time_offsets": {"seconds": "a"}}',
+    "spec_from_json: x: .*Seconds: offsets: expected finite numbers",
+  ),
+  "unknown field of seconds": (
+    '{"shape": [], "dtype": "int8", "time_offsets": {"seconds": 1, "rate": 2}}',
+    r"expected fields \[clock, seconds, select, tolerance\], got \[rate\]",
   ),
 }
 

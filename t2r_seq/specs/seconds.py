@@ -1,0 +1,150 @@
+"""`Seconds`: time offsets in seconds, for data and robots of any rate."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors
+
+SELECTS = ("hold", "nearest", "linear", "slerp")
+# Seconds that an offset may differ from a whole number of periods to be a step.
+_GRID_SLACK = 2e-9
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Seconds:
+  """Time offsets in seconds from the anchor: a value of `time_offsets`.
+
+  The times at the offsets select values by their time stamps, so that data and robots
+  of any rate show a model the same. Without a tolerance, times inside of the episode
+  are real, whatever the gaps between its stamps, and times outside are padded.
+
+  Attributes:
+    offsets: a tuple for a stack, a number for one value without a stack axis.
+    select: 'hold', the last value at or before the time; 'nearest', the earlier one of
+      two; 'linear', interpolated between both neighbours; 'slerp', the same for unit
+      quaternions (..., 4).
+    tolerance: seconds that a used value may be from its time. Beyond it, the element is
+      padded, and its mask is False.
+    clock: path of the time stamps of the values; None for the clock of the anchors.
+  """
+
+  offsets: tuple[float, ...] | float
+  select: str
+  tolerance: float | None
+  clock: str | None
+
+  def __init__(
+    self,
+    *offsets: float | Iterable[float],
+    select: str = "hold",
+    tolerance: float | None = None,
+    clock: str | None = None,
+  ) -> None:
+    """Creates the offsets.
+
+    Args:
+      *offsets: seconds. Several, or one sequence of them, are a stack; one number has
+        no stack axis.
+      select: one of `SELECTS`.
+      tolerance: seconds >= 0, or None.
+      clock: a path, or None.
+    Raises:
+      SpecError: a value is invalid.
+    """
+    given: Any = offsets[0] if len(offsets) == 1 else offsets
+    is_one = isinstance(given, numbers.Real)
+    try:
+      values = [float(each) for each in ([given] if is_one else given)]
+      is_valid = bool(values) and all(map(math.isfinite, values))
+    except (TypeError, ValueError):
+      is_valid = False
+    if not is_valid or isinstance(given, (bool, str)):
+      raise errors.SpecError(
+        f"Seconds: offsets: expected finite numbers of seconds, got {offsets!r}."
+      )
+    if select not in SELECTS:
+      raise errors.SpecError(
+        f"Seconds: select: expected one of {errors.listing(SELECTS)}, got {select!r}."
+        f"{errors.nearest(str(select), SELECTS)}"
+      )
+    is_number = isinstance(tolerance, numbers.Real) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (is_number and 0 <= tolerance < math.inf):
+      raise errors.SpecError(
+        f"Seconds: tolerance: expected seconds >= 0, or None, got {tolerance!r}."
+      )
+    if clock is not None and not (isinstance(clock, str) and clock):
+      raise errors.SpecError(
+        f"Seconds: clock: expected the path of time stamps, or None, got {clock!r}."
+      )
+    fields = {
+      "offsets": values[0] if is_one else tuple(values),
+      "select": select,
+      "tolerance": None if tolerance is None else float(tolerance),
+      "clock": clock,
+    }
+    for name, value in fields.items():
+      object.__setattr__(self, name, value)
+
+  @property
+  def is_stack(self) -> bool:
+    """Whether there is a stack axis."""
+    return isinstance(self.offsets, tuple)
+
+  @property
+  def array(self) -> np.ndarray:
+    """The offsets, float64 [K] or []."""
+    return np.asarray(self.offsets, np.float64)
+
+  def __len__(self) -> int:
+    return self.array.size
+
+  def steps(self, period: float) -> np.ndarray | None:
+    """Returns the offsets as steps of a regular clock; None if they are none.
+
+    Args:
+      period: seconds from a step to the next one.
+    """
+    steps = np.rint(self.array / period)
+    is_off_grid = np.abs(steps * period - self.array).max() > _GRID_SLACK
+    # A larger tolerance accepts a value of the neighboring step, too.
+    is_wide = self.tolerance is not None and self.tolerance >= period - _GRID_SLACK
+    return None if is_off_grid or is_wide else steps.astype(np.int64)
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns the JSON values of the fields; absent ones are at their default."""
+    offsets = list(self.offsets) if isinstance(self.offsets, tuple) else self.offsets
+    rest = {"tolerance": self.tolerance, "clock": self.clock}
+    rest = {name: value for name, value in rest.items() if value is not None}
+    return {"seconds": offsets, "select": self.select, **rest}
+
+  @classmethod
+  def from_json_dict(cls, values: Mapping[str, Any]) -> Seconds:
+    """Reads the output of `to_json_dict`; raises SpecError if it is invalid."""
+    fields = dict(values)
+    offsets = fields.pop("seconds", ())
+    names = [field.name for field in dataclasses.fields(cls)[1:]]
+    if unknown := [name for name in fields if name not in names]:
+      raise errors.SpecError(
+        f"Seconds: expected fields {errors.listing(['seconds', *names])}, got "
+        f"{errors.listing(unknown)}."
+      )
+    return cls(offsets, **fields)
+
+  def __repr__(self) -> str:
+    offsets = self.offsets if isinstance(self.offsets, tuple) else (self.offsets,)
+    shown = [f"{each:g}" for each in offsets]
+    if self.is_stack and len(shown) == 1:
+      shown = [f"({shown[0]},)"]
+    fields = {
+      "select": self.select,
+      **({} if self.tolerance is None else {"tolerance": self.tolerance}),
+      **({} if self.clock is None else {"clock": self.clock}),
+    }
+    return f"Seconds({', '.join([*shown, *(f'{k}={v!r}' for k, v in fields.items())])})"

@@ -1,0 +1,534 @@
+"""Which steps are at times in seconds: one arithmetic for numpy and TensorFlow.
+
+Stamps are compared as integers of nanoseconds. Two of them are equal if they differ by
+no more than the precision of their dtype.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t2r_seq import errors, imports
+from t2r_seq.imports import tf
+from t2r_seq.specs.seconds import Seconds
+from t2r_seq.windows.cut import Anchors, Cut, add_axes, array_module
+
+Take = Callable[[str, Any], Any]
+
+NANOSECONDS = 10**9
+# Rounding of an offset, and of two stamps.
+_SLACK = 2
+# Nanoseconds from a step to the next one; others are of stamps in another unit.
+_LEAST_PERIOD, _MOST_PERIOD = 5e4, 1e12
+# Iterations of a search in an episode of unknown length: up to 16 million steps.
+_MOST_ITERATIONS = 24
+# Bits of the fraction: a stamp is rounded by one part in 2 ** (bits + 1).
+_BITS = {"float32": 23, "float64": 52}
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedFetch:
+  """Paths that show the same times.
+
+  Attributes:
+    paths: from a path of the windows to that of the episode.
+    masks: the paths of their masks.
+    seconds: their time offsets.
+    anchors: steps of the stacks' anchors from the first anchor, int64 [] or [L].
+  """
+
+  paths: dict[str, str]
+  masks: list[str]
+  seconds: Seconds
+  anchors: np.ndarray
+
+
+class Moments(NamedTuple):
+  """The rows at times, all of the shape of the anchors + [L, K].
+
+  Attributes:
+    rows: int64; of the values, or of the earlier neighbors.
+    later: of the later neighbors; None if values are not interpolated.
+    weights: of the later neighbors, float32.
+    real: whether the values are real, and no padding.
+    shown: whether they are shown, and no zeros; None for all.
+  """
+
+  rows: Any
+  later: Any | None
+  weights: Any | None
+  real: Any
+  shown: Any | None
+
+
+@dataclasses.dataclass
+class TimedSteps:
+  """Finds the steps at times, by the stamps of episodes or a regular clock.
+
+  Attributes:
+    cut: how episodes become windows; it has the clock of the anchors.
+    paths: the path in the episode of each clock by its name.
+    reach: the first and the last step that windows show, from their anchor; None if it
+      is unknown.
+    has_repeats: whether two steps may have the same stamp.
+  """
+
+  cut: Cut
+  paths: Mapping[str, str]
+  reach: tuple[int, int] | None = None
+  has_repeats: bool = True
+
+  @property
+  def period(self) -> float | None:
+    """Nanoseconds from a step to the next one; None for time stamps."""
+    period = self.cut.period
+    return None if period is None else period * NANOSECONDS
+
+  def clocks(self, seconds: Seconds) -> tuple[str, ...]:
+    """Returns the paths of the stamps of anchors and of values; none if regular."""
+    own = self.cut.clock if isinstance(self.cut.clock, str) else None
+    if seconds.clock is None and own is None:
+      return ()
+    names = own or seconds.clock, seconds.clock or own
+    return tuple(self.paths[str(name)] for name in names)
+
+  def find(self, take: Take, anchors: Anchors, fetch: TimedFetch) -> Moments:
+    """Finds the steps that windows show.
+
+    Args:
+      take: as of `WindowReader.read_at`.
+      anchors: where the windows are.
+      fetch: what they show.
+    """
+    seconds, is_stack = fetch.seconds, fetch.seconds.is_stack
+    num_axes = fetch.anchors.ndim + is_stack
+    first_row = add_axes(anchors.rows, num_axes)
+    first, last = -add_axes(anchors.before, num_axes), add_axes(anchors.after, num_axes)
+    offsets = nanoseconds(seconds.array)
+    xp = array_module(first_row)
+    given = add_axes(fetch.anchors, int(is_stack))
+    # An anchor after the end has no time.
+    own = xp.minimum(xp.zeros_like(last) + given, last) if given.any() else given
+    clocks = self.clocks(seconds)
+    if clocks:
+
+      def stamps(clock: str, steps: Any) -> Any:
+        rows = first_row + (steps if anchors.stride == 1 else steps * anchors.stride)
+        found = take(clock, rows)
+        return found if len(found.shape) == len(rows.shape) else found[..., 0]
+
+      of_anchor = stamps(clocks[0], own)
+      slack = _slack(of_anchor, offsets)
+      times = nanoseconds(of_anchor) + offsets
+
+      def at(steps: Any) -> Any:
+        return nanoseconds(stamps(clocks[1], steps))
+
+      low, high = first, last
+      if self.reach is not None:
+        low = xp.maximum(first, self.reach[0] + xp.zeros_like(first))
+        high = xp.minimum(last, self.reach[1] + xp.zeros_like(last))
+
+      def find_last(times: Any) -> Any:
+        return search(at, times, low, high, self._iterations(low, high))
+    else:
+      period = self.period
+      assert period is not None
+      slack = _SLACK
+      times = _rounded(own, period) + offsets
+      times = xp.zeros_like(first) + times
+
+      def at(steps: Any) -> Any:
+        return _rounded(steps, period)
+
+      def find_last(times: Any) -> Any:
+        steps = xp.floor((_float(times) + 0.5) / period)
+        return xp.maximum(xp.minimum(_int(steps), last), first - 1)
+
+    before = find_last(times + slack)
+    found = select(
+      seconds, before, times, slack, at, first, last, self._find_later(find_last)
+    )
+    earlier, later, weights, real = found
+    if given.any():
+      real &= xp.equal(own, given)
+    return Moments(
+      _rows(first_row, earlier, anchors.stride),
+      None if later is None else _rows(first_row, later, anchors.stride),
+      weights,
+      real,
+      self._shown(seconds, real),
+    )
+
+  def reach_of(self, fetch: TimedFetch) -> tuple[int, int]:
+    """Returns the first and last step that windows may show, from their anchor.
+
+    Raises:
+      SpecError: only reading the episodes tells.
+    """
+    if self.reach is not None:
+      return self.reach
+    if self.period is None:
+      raise errors.SpecError(
+        f"windows: {errors.listing(fetch.paths)}: expected steps that are known before "
+        f"the episodes, got {fetch.seconds}. Use time offsets in steps, or the period "
+        "of a regular clock: windows.Cut(clock=0.1)."
+      )
+    offsets = fetch.seconds.array * NANOSECONDS / self.period
+    most = int(fetch.anchors.max())
+    return math.floor(offsets.min()) - 1, math.ceil(offsets.max()) + 1 + most
+
+  def _find_later(self, find_last: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+    """Returns what finds the last step of a stamp; None if it is the only one."""
+    return find_last if self.period is None and self.has_repeats else None
+
+  def _iterations(self, low: Any, high: Any) -> int:
+    if not imports.is_tensor(low):
+      return int(np.max(high - low, initial=0) + 1).bit_length()
+    if self.reach is None:
+      return _MOST_ITERATIONS
+    return (self.reach[1] - self.reach[0] + 1).bit_length()
+
+  def _shown(self, seconds: Seconds, real: Any) -> Any | None:
+    """Returns where a value or its padding is shown, and not zeros."""
+    front, end = (word == "zero" for word in (self.cut.front, self.cut.end))
+    is_zero = np.where(seconds.array > 0, end, front)
+    if not is_zero.any():
+      return None
+    return real if is_zero.all() else real | ~is_zero
+
+  def survey(
+    self,
+    fetches: Iterable[TimedFetch],
+    episodes: Iterable[tuple[str, Mapping[str, np.ndarray]]],
+  ) -> None:
+    """Checks the stamps of all episodes, and finds how far windows reach.
+
+    Args:
+      fetches: of all windows.
+      episodes: the place of each for errors, and its stamps by path.
+    Raises:
+      SpecError: stamps are NaN or fall, or a tolerance is below half a period.
+    """
+    fetches, reach, repeats = list(fetches), [0, 0], False
+    gaps: dict[str, list[np.ndarray]] = {}
+    for place, given in episodes:
+      stamps, slack = {}, _SLACK
+      for path, values in given.items():
+        check_stamps(f"windows: {place}: {path}", values)
+        flat = np.asarray(values).reshape(len(values))
+        stamps[path] = nanoseconds(flat)
+        slack = max(slack, 2 * int(_slack(flat, 0).max(initial=0)))
+        gap = np.diff(stamps[path])
+        repeats = repeats or not gap.all()
+        gaps.setdefault(path, []).append(gap[gap > 0])
+      for fetch in fetches:
+        own, of_values = (stamps[path] for path in self.clocks(fetch.seconds))
+        steps = np.arange(len(own))
+        offsets = nanoseconds(fetch.seconds.array)
+        # Of the last anchor of a sequence, too.
+        most = int(fetch.anchors.max())
+        for anchor in {0, most}:
+          times = own[np.minimum(steps + anchor, len(own) - 1)]
+          low = np.searchsorted(of_values, times + offsets.min() - slack, "left") - 1
+          high = np.searchsorted(of_values, times + offsets.max() + slack, "right")
+          if repeats:  # A neighbor is the last step of its stamp.
+            of_later = of_values[np.minimum(high, len(of_values) - 1)]
+            high = np.searchsorted(of_values, of_later, "right")
+          reach[0] = min(reach[0], int((low - steps).min(initial=0)) - 1)
+          reach[1] = max(reach[1], int((high - steps).max(initial=0)) + 1)
+    self.reach, self.has_repeats = (reach[0], reach[1]), repeats
+    periods = {path: _median(each) for path, each in gaps.items()}
+    for path, period in periods.items():
+      if period is not None and not _LEAST_PERIOD <= period <= _MOST_PERIOD:
+        raise errors.SpecError(
+          f"windows: {path}: expected time stamps as floats of seconds or integers of "
+          f"nanoseconds, got a step of {period / NANOSECONDS:.3g} s. Convert them."
+        )
+    for fetch in fetches:
+      check_tolerance(fetch.seconds, periods.get(self.clocks(fetch.seconds)[1]))
+
+
+def select(
+  seconds: Seconds,
+  before: Any,
+  times: Any,
+  slack: Any,
+  at: Callable[[Any], Any],
+  first: Any,
+  last: Any,
+  find_last: Callable[[Any], Any] | None = None,
+) -> tuple[Any, Any | None, Any | None, Any]:
+  """Selects steps at times among those of a clock.
+
+  Args:
+    seconds: how.
+    before: the last step at or before each time; first - 1 if there is none.
+    times: nanoseconds, int64.
+    slack: by which stamps are equal.
+    at: maps steps to their stamps, int64 nanoseconds.
+    first, last: steps of the episode.
+    find_last: maps a stamp to its last step; None if stamps do not repeat.
+  Returns:
+    The steps of the values; those of later neighbors and their weights, None without
+    interpolation; whether the values are real.
+  """
+  xp = array_module(before)
+  low = xp.maximum(before, first)
+  of_low = at(low)
+  is_after = xp.greater_equal(before, first)
+  later = weights = None
+  tolerance = seconds.tolerance
+  if seconds.select != "hold":
+    later = xp.minimum(before + 1, last)
+    of_later = at(later)
+    if find_last is not None:
+      later = xp.maximum(find_last(of_later), later)
+      low = xp.where(is_after, low, later)
+  passed = xp.abs(times - of_low)
+  if seconds.select == "nearest":
+    ahead = xp.abs(of_later - times)
+    is_later = ahead + 2 * slack < passed
+    low = xp.where(is_later, later, low)
+    of_low, later = xp.where(is_later, of_later, of_low), None
+    passed = xp.where(is_later, ahead, passed)
+  elif later is not None:
+    is_between = (passed > slack) & (of_later > of_low)
+    span = xp.where(is_between, of_later - of_low, xp.ones_like(of_low))
+    part = xp.where(is_between, passed, xp.zeros_like(passed))
+    weights = _float32(part) / _float32(span)
+    ahead = xp.abs(of_later - times)
+    passed = xp.where(is_between, xp.maximum(passed, ahead), passed)
+  if tolerance is None:
+    # The last step counts for its own stamp only.
+    real = is_after & (xp.less(before, last) | xp.less_equal(passed, slack))
+  else:
+    real = xp.less_equal(passed, nanoseconds(np.asarray(tolerance)) + slack)
+    real = real & is_after if seconds.select == "hold" else real
+  return low, later, weights, real
+
+
+def search(
+  at: Callable[[Any], Any], times: Any, first: Any, last: Any, iterations: int
+) -> Any:
+  """Returns the last steps whose stamps are at or before times; first - 1 for none.
+
+  Args:
+    at: maps steps to their stamps, which never fall from first to last.
+    times: int64.
+    first, last: the steps to search; int64 that broadcasts with times.
+    iterations: bits of the largest number of steps.
+  """
+  xp = array_module(times, first)
+  low, high = xp.zeros_like(times) + first, xp.zeros_like(times) + last + 1
+  for _ in range(iterations):
+    middle = (low + high) // 2
+    is_open = low < high
+    is_before = at(xp.minimum(middle, last)) <= times
+    low = xp.where(is_open & is_before, middle + 1, low)
+    high = xp.where(is_open & ~is_before, middle, high)
+  return low - 1
+
+
+def interpolate(select: str, earlier: Any, later: Any, weights: Any) -> Any:
+  """Interpolates between neighbors.
+
+  Args:
+    select: 'linear' or 'slerp'.
+    earlier: floats, weights.shape + [...].
+    later: the same.
+    weights: of the later ones, from 0 to 1.
+  """
+  is_tensor = imports.is_tensor(earlier)
+  xp = tf if is_tensor else np
+  weights = tf.cast(weights, earlier.dtype) if is_tensor else weights
+  weights = add_axes(weights, len(earlier.shape) - len(weights.shape))
+  if not is_tensor:
+    weights = np.asarray(weights, earlier.dtype)
+  if select == "linear":
+    return earlier + (later - earlier) * weights
+  total = tf.reduce_sum if is_tensor else np.sum
+  sign = xp.sign(total(earlier * later, axis=-1, keepdims=True))
+  later = later * xp.where(sign < 0, -xp.ones_like(sign), xp.ones_like(sign))
+  norm = [
+    xp.sqrt(total(xp.square(each), axis=-1, keepdims=True))
+    for each in (later - earlier, later + earlier)
+  ]
+  half = xp.atan2(*norm) if is_tensor else np.arctan2(*norm)
+  angle = 2 * half
+  is_small = angle < 1e-4
+  sine = xp.sin(xp.where(is_small, xp.ones_like(angle), angle))
+  parts = [
+    xp.where(is_small, linear, xp.sin(linear * angle) / sine)
+    for linear in (1 - weights, weights)
+  ]
+  mixed = parts[0] * earlier + parts[1] * later
+  return xp.where(weights > 0, mixed, earlier)
+
+
+def nanoseconds(stamps: Any) -> Any:
+  """Converts stamps: floats are seconds, integers are nanoseconds."""
+  if not imports.is_tensor(stamps):
+    stamps = np.asarray(stamps)
+    if stamps.dtype.kind != "f":
+      return stamps.astype(np.int64)
+    return np.rint(stamps.astype(np.float64) * NANOSECONDS).astype(np.int64)
+  if not stamps.dtype.is_floating:
+    return tf.cast(stamps, tf.int64)
+  return tf.cast(tf.round(tf.cast(stamps, tf.float64) * NANOSECONDS), tf.int64)
+
+
+def assert_stamps(path: str, stamps: tf.Tensor) -> tf.Operation | None:
+  """Returns the check of an episode's stamps in a graph; see `check_stamps`."""
+  flat = tf.reshape(stamps, [-1])
+  # Of NaN, too, no comparison holds.
+  is_good = tf.reduce_all(flat[1:] >= flat[:-1]) & tf.reduce_all(flat == flat)
+  message = (
+    f"windows: {path}: expected finite time stamps that never fall, in part of the "
+    "steps. Repair the data, or choose another clock. They are"
+  )
+  return tf.raw_ops.Assert(condition=is_good, data=[message, flat])
+
+
+def check_stamps(where: str, stamps: np.ndarray) -> None:
+  """Raises SpecError if time stamps are not finite, or fall."""
+  values = np.asarray(stamps).reshape(len(stamps))
+  is_bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(0, bool)
+  if is_bad.any():
+    step = int(is_bad.argmax())
+    raise errors.SpecError(
+      f"{where}: expected finite time stamps, got {values[step]} at step {step}. "
+      "Repair the data, or choose another clock."
+    )
+  falls = values[1:] < values[:-1]
+  if falls.any():
+    step = int(falls.argmax()) + 1
+    raise errors.SpecError(
+      f"{where}: expected time stamps that never fall, got {values[step]} after "
+      f"{values[step - 1]} at step {step}. Sort the steps by time, or choose another "
+      "clock."
+    )
+
+
+def check_tolerance(seconds: Seconds, period: float | None) -> None:
+  """Raises SpecError if a tolerance leaves gaps between the values of a clock.
+
+  Args:
+    seconds: the time offsets.
+    period: nanoseconds from a value to the next one; None if it is unknown.
+  """
+  tolerance = seconds.tolerance
+  if tolerance is None or period is None:
+    return
+  if tolerance * NANOSECONDS < 0.49 * period:
+    half = period / 2 / NANOSECONDS
+    raise errors.SpecError(
+      f"windows: {seconds}: tolerance: expected at least half a period of the clock, "
+      f"{half:.4g} s, got {tolerance:g}. A smaller one pads times inside of episodes."
+    )
+
+
+def check_seconds(
+  timed: Mapping[str, Seconds], cut: Cut, element: Mapping[str, Any], is_flat: bool
+) -> dict[str, str]:
+  """Finds the clocks of time offsets in seconds; checks that a cut has such windows.
+
+  Args:
+    timed: the offsets by path of the windows.
+    cut: of the windows.
+    element: specs of the episode by path.
+    is_flat: whether windows are to be stacked later.
+  Returns:
+    The path of each clock by its name, which is a path, or one below a branch.
+  Raises:
+    SpecError: a clock is missing or unknown, or the cut has no such windows.
+  """
+  paths: dict[str, str] = {}
+  for path, seconds in timed.items():
+    where, offsets = f"windows: {path}: time_offsets", seconds.array
+    if cut.n_step is not None or is_flat:
+      use = "windows that are stacked later" if is_flat else "n_step"
+      raise errors.SpecError(f"{where}: expected steps for {use}, got {seconds}.")
+    is_dropped = not cut.pads_front and offsets.min() < 0
+    if is_dropped or (not cut.pads_end and offsets.max() > 0):
+      raise errors.SpecError(
+        f"{where}: expected padding 'repeat' or 'zero' for {seconds}, got "
+        f"{cut.padding!r}. Mask what is padded: windows.add_mask_specs."
+      )
+    if cut.period is not None and seconds.clock is not None:
+      raise errors.SpecError(
+        f"{where}: clock: expected the time stamps of the anchors, too, got a period "
+        f"of {cut.period:g} s. Name their path: windows.Cut(clock='timestamp')."
+      )
+    if cut.period is not None:
+      check_tolerance(seconds, cut.period * NANOSECONDS)
+    clocks = [each for each in (cut.clock, seconds.clock) if each is not None]
+    if not clocks:
+      raise errors.SpecError(
+        f"{where}: expected a clock for {seconds}, got data without a control period "
+        "and without one column of time stamps. Name the clock: clock='timestamp' of "
+        "the input generator, of windows.Cut or of Seconds."
+      )
+    for clock in clocks:
+      if isinstance(clock, str):
+        paths[clock] = _find_clock(where, clock, element)
+  return paths
+
+
+def _find_clock(where: str, clock: str, element: Mapping[str, Any]) -> str:
+  below = [path for path in element if path.endswith(f"/{clock}")]
+  path = below[0] if clock not in element and len(below) == 1 else clock
+  found: Any = element.get(path)
+  is_number = found is not None and (found.dtype.is_floating or found.dtype.is_integer)
+  if not is_number or not found.shape.rank or found.shape[1:].num_elements() != 1:
+    got = "no such path" if found is None else errors.describe(found)
+    raise errors.SpecError(
+      f"{where}: clock: expected a time stamp for each step at '{clock}', got {got}."
+      f"{errors.nearest(clock, element)}"
+    )
+  return path
+
+
+def _rows(first_row: Any, steps: Any, stride: int) -> Any:
+  return first_row + (steps if stride == 1 else steps * stride)
+
+
+def _slack(stamps: Any, offsets: Any) -> Any:
+  """Returns the nanoseconds by which stamps at offsets are equal."""
+  dtype = stamps.dtype.name
+  if dtype not in _BITS:
+    return array_module(stamps).zeros_like(stamps, dtype=np.int64) + _SLACK
+  of_stamps = array_module(stamps).abs(nanoseconds(stamps)) + np.abs(offsets).max()
+  return of_stamps // 2 ** _BITS[dtype] + _SLACK
+
+
+def _rounded(steps: Any, period: float) -> Any:
+  return _int(array_module(steps).round(_float(steps) * period))
+
+
+def _float(values: Any) -> Any:
+  if imports.is_tensor(values):
+    return tf.cast(values, tf.float64)
+  return np.asarray(values, np.float64)
+
+
+def _float32(values: Any) -> Any:
+  if imports.is_tensor(values):
+    return tf.cast(values, tf.float32)
+  return values.astype(np.float32)
+
+
+def _int(values: Any) -> Any:
+  if imports.is_tensor(values):
+    return tf.cast(values, tf.int64)
+  return values.astype(np.int64)
+
+
+def _median(gaps: list[np.ndarray]) -> float | None:
+  joined = np.concatenate(gaps)
+  return float(np.median(joined)) if len(joined) else None

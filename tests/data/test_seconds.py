@@ -1,0 +1,214 @@
+"""Time offsets in seconds, by every road from a data set to batches."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import (
+  convert,
+  data,
+  errors,
+  preprocessors,
+  records,
+  specs,
+  statistics,
+  store,
+  windows,
+)
+from t2r_seq.episodes import open_episodes
+from t2r_seq.specs import Seconds
+
+Spec = specs.ExtendedTensorSpec
+LENGTHS = (40, 1, 25, 90)
+OFFSETS = (-0.13, -0.05, 0.0, 0.12)
+STORED = {
+  "x": Spec((2,), tf.float32, "x", is_sequence=True),
+  "stamp": Spec((), tf.float64, "stamp", is_sequence=True),
+}
+SPEC = {
+  "x": Spec((4, 2), tf.float32, "x", time_offsets=Seconds(*OFFSETS)),
+  "now": Spec((2,), tf.float32, "x", time_offsets=0),
+  # Record files have what specs declare.
+  "stamp": Spec((), tf.float64, "stamp", time_offsets=0),
+}
+REAL = pathlib.Path(__file__).parent / "real"
+
+
+def episode(number):
+  rng, length = np.random.default_rng(number), LENGTHS[number]
+  x = 1000 * number + np.arange(2.0 * length, dtype=np.float32).reshape(length, 2)
+  stamps = np.sort(np.arange(length) / 30 + rng.normal(0, 0.01, length))
+  return {"x": x, "stamp": stamps + 100 * number}
+
+
+def expected():
+  """Returns the windows of all episodes and their masks, in order."""
+  shown, masks = [], []
+  for number in range(len(LENGTHS)):
+    values = episode(number)
+    times = values["stamp"][:, None] + np.array(OFFSETS)
+    rows = np.searchsorted(values["stamp"], times, "right") - 1
+    masks.append((rows >= 0) & (times <= values["stamp"][-1]))
+    shown.append(values["x"][rows.clip(0)])
+  return np.concatenate(shown), np.concatenate(masks)
+
+
+def make_store():
+  with store.EpisodeStore.create("own", STORED, {"fps": 10}) as writer:
+    for number in range(len(LENGTHS)):
+      writer.append_episode(episode(number))
+  return "own"
+
+
+def converted(name):
+  convert.convert(make_store(), name)
+  return name
+
+
+def make_indexed():
+  records.write_index(converted("indexed.tfrecord"))
+  return "indexed.tfrecord"
+
+
+ROADS = {
+  "store": lambda: data.StoreInputGenerator(make_store(), 7, seed=1),
+  "store, by pools": lambda: data.StoreInputGenerator(
+    make_store(), 7, seed=1, order="quasi_random", memory_budget=10**4
+  ),
+  "store in place": lambda: data.EpisodesInputGenerator(
+    make_store(), 7, seed=1, memory_budget=10**4
+  ),
+  "HDF5": lambda: data.EpisodesInputGenerator(converted("a.hdf5"), 7, seed=1),
+  "zarr": lambda: data.EpisodesInputGenerator(converted("a.zarr"), 7, seed=1),
+  "LeRobot": lambda: data.EpisodesInputGenerator(converted("a.lerobot"), 7, seed=1),
+  "records": lambda: data.DefaultRecordInputGenerator(
+    converted("a.tfrecord"), 7, seed=1
+  ),
+  "records, opened": lambda: data.EpisodesInputGenerator(
+    converted("a.tfrecord"), 7, seed=1, clock="stamp"
+  ),
+  "records by an index": lambda: data.EpisodesInputGenerator(
+    make_indexed(), 7, seed=1, open_options={"index": "require"}
+  ),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+
+
+def batches(generator, mode, spec=SPEC, take=None):
+  generator.set_feature_specifications(windows.add_mask_specs(spec, ["x"]))
+  generator.set_label_specifications({})
+  with generator.explain_failures():
+    dataset = generator.create_dataset(mode)
+    found = [features for features, _ in (dataset.take(take) if take else dataset)]
+  return {p: np.concatenate([each[p].numpy() for each in found]) for p in found[0]}
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_every_road_gives_the_windows_of_the_stamps(road):
+  generator, (shown, masks) = ROADS[road](), expected()
+  found = batches(generator, "eval")
+  np.testing.assert_array_equal(found["x"], shown)
+  np.testing.assert_array_equal(found["x_mask"], masks)
+  assert generator.num_examples in (None, len(shown))
+  # Shuffled, each once: the newest step tells which window it is.
+  found = batches(generator, "train", take=len(shown) // 7)
+  assert len({*found["now"][:, 0].tolist()}) == len(found["now"])
+  now = np.concatenate([episode(number)["x"] for number in range(len(LENGTHS))])[:, 0]
+  rows = np.searchsorted(now, found["now"][:, 0])
+  np.testing.assert_array_equal(found["x"], shown[rows])
+  np.testing.assert_array_equal(found["x_mask"], masks[rows])
+
+
+LEROBOT_SETS = sorted(
+  path.name for path in REAL.glob("lerobot*") if "unfinalized" not in path.name
+)
+# Of 15 fps, as LeRobot's policies have them.
+DELTAS = (-4 / 15, -2 / 15, -1 / 15, 0.0, 1 / 15, 0.2)
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.5 / 15])
+@pytest.mark.parametrize("clock", [None, "timestamp"])
+@pytest.mark.parametrize("name", LEROBOT_SETS)
+def test_windows_are_those_of_delta_timestamps(name, clock, tolerance):
+  """LeRobot: rows round(delta * fps) from the anchor, clamped; beyond, `is_pad`."""
+  episodes = open_episodes(str(REAL / name))
+  seconds = Seconds(*DELTAS, select="nearest", tolerance=tolerance)
+  path = "observation.state"
+  leaf = episodes.spec[path]
+  shape = (len(DELTAS), *leaf.shape)
+  spec = {"x": Spec(shape, leaf.dtype, path, time_offsets=seconds)}
+  generator = data.EpisodesInputGenerator(episodes, 5, clock=clock)
+  found = batches(generator, "eval", spec)
+  shown, is_pad = [], []
+  for number, length in enumerate(episodes.lengths):
+    rows = np.arange(length)[:, None] + np.rint(15 * np.array(DELTAS)).astype(int)
+    shown.append(episodes.read(number, [path])[path][rows.clip(0, length - 1)])
+    is_pad.append((rows < 0) | (rows >= length))
+  np.testing.assert_array_equal(found["x"], np.concatenate(shown))
+  np.testing.assert_array_equal(found["x_mask"], ~np.concatenate(is_pad))
+
+
+def test_batches_resume_and_shards_are_disjoint():
+  generator = data.EpisodesInputGenerator(make_store(), 7, seed=3, memory_budget=10**4)
+  whole = batches(generator, "train", take=20)
+  resumed = generator.create_dataset("train", start_step=12).take(8)
+  found = np.concatenate([features["x"].numpy() for features, _ in resumed])
+  np.testing.assert_array_equal(found, whole["x"][12 * 7 :])
+
+
+def test_data_of_another_rate_shows_the_same_times():
+  """A model of 0.1 s steps gets the values at these times from data at 25 Hz."""
+  with store.EpisodeStore.create("fast", {"x": STORED["x"]}, {"fps": 25}) as writer:
+    times = np.arange(100) / 25
+    writer.append_episode({"x": np.stack([times, -times], 1).astype(np.float32)})
+  spec = {"x": Spec((2, 2), tf.float32, "x", time_offsets=Seconds(-0.1, 0.0))}
+  held = batches(data.StoreInputGenerator("fast", 10), "eval", spec)["x"]
+  assert held[50, :, 0].tolist() == np.float32([1.88, 2.0]).tolist()
+  spec["x"] = Spec.from_spec(
+    spec["x"], time_offsets=Seconds(-0.1, 0.0, select="linear")
+  )
+  mixed = batches(data.StoreInputGenerator("fast", 10), "eval", spec)["x"]
+  np.testing.assert_allclose(mixed[50, :, 0], [1.9, 2.0], rtol=1e-6)
+
+
+def test_falling_stamps_name_their_episode():
+  bad = episode(2)
+  bad["stamp"][3] = 0.0
+  with store.EpisodeStore.create("bad", STORED) as writer:
+    writer.append_episode(episode(0))
+    writer.append_episode(bad)
+  for generator in (
+    data.StoreInputGenerator("bad", 2),
+    data.EpisodesInputGenerator("bad", 2),
+  ):
+    with pytest.raises(
+      errors.SpecError, match=r"episode 1.*stamp: expected time stamps that never fall"
+    ):
+      batches(generator, "eval")
+
+
+def test_data_without_a_clock_is_an_error():
+  with store.EpisodeStore.create("plain", {"x": STORED["x"]}) as writer:
+    writer.append_episode({"x": episode(0)["x"]})
+  spec = {"x": SPEC["x"]}
+  with pytest.raises(errors.SpecError, match="expected a clock for Seconds"):
+    batches(data.StoreInputGenerator("plain", 2), "eval", spec)
+  generator = data.StoreInputGenerator("plain", 2, clock=1 / 30)
+  assert batches(generator, "eval", spec)["x"].shape == (40, 4, 2)
+
+
+def test_statistics_are_of_the_same_windows():
+  spec = {"x": Spec.from_spec(SPEC["x"], dtype=tf.float32)}
+  preprocessor = preprocessors.NoOpPreprocessor(lambda mode: spec, lambda mode: {})
+  paths = statistics.compute_statistics(make_store(), transform=preprocessor).paths
+  shown, masks = expected()
+  assert paths["x"].count.tolist() == [masks.sum()] * 2
+  np.testing.assert_allclose(paths["x"].measure("mean"), shown[masks].mean(0, float))
