@@ -153,6 +153,15 @@ class LiteModel(policy_io.PurePolicy):
       else leaf
       for path, leaf in self.layout.observation.items()
     }
+    has_times = any(path.startswith(f"{policy_io.STAMPS}/") for path in self._step_spec)
+    self.time_paths = [
+      path
+      for path in self._step_spec
+      if path.startswith(f"{policy_io.STAMPS}/")
+      or (has_times and path == policy_io.TIMESTAMP)
+    ]
+    for path in self.time_paths:
+      self._step_spec[path] = Leaf(path, (), np.dtype(np.float64))
     self._shapes = {path: (1, *leaf.shape) for path, leaf in self._step_spec.items()}
     stored = _read_state(self.model_path, self.layout)
     self._lock = threading.Lock()  # An interpreter has one set of buffers.
@@ -186,11 +195,19 @@ class LiteModel(policy_io.PurePolicy):
     return state.with_seeds(dict(enumerate(seeds)))
 
   def step(
-    self, observation: Any, state: PolicyState, is_first: Any = False
+    self,
+    observation: Any,
+    state: PolicyState,
+    is_first: Any = False,
+    timestamp: Any = None,
+    stamps: Mapping[str, Any] | None = None,
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
     """See the base class; N is 1."""
     policy_io.check_state(state, self.layout.model)
+    observation = policy_io.with_times(observation, timestamp, stamps)
     given = self._checked(observation)
+    if self.time_paths:
+      given |= policy_io.take_times(observation, self.time_paths, 1)
     for path, words in self._texts.items():
       given[path] = words.embed(given[path])
     starts = np.array([policy_io.check_is_first(is_first, 1)])
@@ -228,17 +245,16 @@ class LiteModel(policy_io.PurePolicy):
 
   def _checked(self, observation: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the features of an observation after a check; texts as UTF-8."""
-    given: dict[str, Any] = {path: observation.get(path) for path in self._step_spec}
+    spec = {p: leaf for p, leaf in self._step_spec.items() if p not in self.time_paths}
+    given: dict[str, Any] = {path: observation.get(path) for path in spec}
     for path in self._texts:
       given[path] = _as_bytes(np.asarray(given[path]))
-    for path, leaf in self._step_spec.items():
+    for path, leaf in spec.items():
       value = given[path]
       if (
         getattr(value, "shape", None) != self._shapes[path] or value.dtype != leaf.dtype
       ):
-        _check(
-          "step", {p: v[0] for p, v in given.items() if np.ndim(v)}, self._step_spec
-        )
+        _check("step", {p: v[0] for p, v in given.items() if np.ndim(v)}, spec)
     if not self._allow_nan:
       policy_io.check_finite("step", given, has_envs=True)
     return given

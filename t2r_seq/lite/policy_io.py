@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
+from t2r_seq.specs.seconds import precision, to_nanoseconds
 
-TIMESTAMP = "timestamp"
+TIMESTAMP, STAMPS = "timestamp", "stamps"
 AGE, SEED = "age", "seed"
 # The median of some intervals ignores single late or repeated steps.
 _NUM_INTERVALS = 6
@@ -113,10 +114,13 @@ class PurePolicy(abc.ABC):
   Attributes:
     global_step: the training step of the model.
     control_period: seconds from a step of the training data to the next one, if known.
+    time_paths: paths of the times that a step takes, if its history is by time: its own
+      `timestamp`, and the `stamps` of observations.
   """
 
   global_step: int
   control_period: float | None
+  time_paths: Sequence[str] = ()
 
   @abc.abstractmethod
   def step_specification(self) -> Mapping[str, Any]:
@@ -128,7 +132,12 @@ class PurePolicy(abc.ABC):
 
   @abc.abstractmethod
   def step(
-    self, observation: Any, state: PolicyState, is_first: Any = False
+    self,
+    observation: Any,
+    state: PolicyState,
+    is_first: Any = False,
+    timestamp: Any = None,
+    stamps: Mapping[str, Any] | None = None,
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
     """Takes a step in every environment.
 
@@ -136,6 +145,10 @@ class PurePolicy(abc.ABC):
       observation: arrays by path, [N, ...].
       state: of `initial_state`, or of the step before.
       is_first: bool, or bool [N]; true where an episode starts.
+      timestamp: the time of the step, if its history is by time: floats of seconds or
+        integers of nanoseconds, one or [N]. It may be in the observation, too.
+      stamps: the times of observations, by path; the step's if they are left out. They
+        may be late, repeated or out of order.
     Returns:
       (outputs by name, [N, ...]; the next state).
     Raises:
@@ -187,6 +200,64 @@ class Inspection:
   seen: dict[str, np.ndarray]
   inputs: dict[str, np.ndarray]
   said: dict[str, np.ndarray]
+
+
+def with_times(
+  observation: Any, timestamp: Any, stamps: Mapping[str, Any] | None
+) -> Any:
+  """Adds the times of a step to an observation; see `PurePolicy.step`."""
+  if timestamp is None and stamps is None:
+    return observation
+  times = {} if timestamp is None else {TIMESTAMP: timestamp}
+  times |= {f"{STAMPS}/{path}": value for path, value in (stamps or {}).items()}
+  return {**observation, **times}
+
+
+def take_times(
+  observation: Any, time_paths: Sequence[str], num_envs: int
+) -> dict[str, np.ndarray]:
+  """Returns the times of an observation as a step takes them.
+
+  Args:
+    observation: a mapping by path, nested or flat.
+    time_paths: of the policy.
+    num_envs: N.
+  Returns:
+    By path int64 nanoseconds, [N]; those of the step with their precision, [N, 2].
+  Raises:
+    SpecError: the time of the step is missing, or a time is no number.
+  """
+  given = observation if isinstance(observation, Mapping) else {}
+  if isinstance(given.get(STAMPS), Mapping):
+    given = flatten_observation(given)
+  if given.get(TIMESTAMP) is None:
+    raise errors.SpecError(
+      f"step: {TIMESTAMP}: expected the time of the step in seconds, as the policy's "
+      "history is by time, got nothing. Add it to the observation, or pass "
+      f"{TIMESTAMP}=time.monotonic()."
+    )
+  for path in given:
+    if path.startswith(f"{STAMPS}/") and path not in time_paths:
+      near = errors.nearest(path, time_paths)
+      want = f"one of {errors.listing(time_paths)}"
+      raise errors.SpecError(f"step: {path}: expected {want}, got another path.{near}")
+  found = {}
+  for path in time_paths:
+    try:
+      times: Any = np.asarray(given.get(path, given[TIMESTAMP]))
+    except ValueError:  # A ragged list.
+      times = np.asarray(None)
+    is_number = times.dtype.kind in "fiu" and errors.find_nonfinite(times) is None
+    if not is_number or times.size not in (1, num_envs):
+      raise errors.SpecError(
+        f"step: {path}: expected seconds, one number for each of {num_envs} "
+        f"environments, got {errors.describe(given.get(path))}."
+      )
+    found[path] = np.broadcast_to(to_nanoseconds(times).ravel(), [num_envs])
+    if path == TIMESTAMP:
+      slack = precision(times.dtype.name, np.abs(found[path]))
+      found[path] = np.stack([found[path], slack], -1)
+  return found
 
 
 class RateWatch:
@@ -310,7 +381,11 @@ class StatefulPolicy:
     return self._state
 
   def step(
-    self, observation: Any, is_first: Any = None, timestamp: Any = None
+    self,
+    observation: Any,
+    is_first: Any = None,
+    timestamp: Any = None,
+    stamps: Mapping[str, Any] | None = None,
   ) -> dict[str, np.ndarray]:
     """Takes a step in every environment.
 
@@ -319,14 +394,17 @@ class StatefulPolicy:
       is_first: bool, or bool [N]; true where an episode starts. All start at the first
         step after `reset`.
       timestamp: seconds, one number or [N]. There is a warning if observations come at
-        another rate than in training.
+        another rate than in training, unless the history is by time.
+      stamps: the times of observations, by path; see `PurePolicy.step`.
     Returns:
       Outputs by name, [N, ...].
     Raises:
       SpecError: the arguments do not fit; no step is taken.
     """
     starts = self._starts(is_first)
-    if timestamp is not None:
+    if getattr(self._policy, "time_paths", ()):
+      observation = with_times(observation, timestamp, stamps)
+    elif timestamp is not None:
       self._watch.see(timestamp, np.broadcast_to(starts, [self.num_envs]))
     outputs, self._state = self._policy.step(observation, self.state, starts)
     self._is_fresh = False
@@ -442,6 +520,10 @@ def pack(
       f"pack observation: expected a dictionary with {errors.listing(open_paths)}, got "
       f"{errors.describe(observation)}. One array is enough only for one feature."
     )
+  times = [path for path in spec if path.startswith(f"{STAMPS}/")]
+  if times and TIMESTAMP in values:
+    values = {**dict.fromkeys(times, values[TIMESTAMP]), **values}
+    times.append(TIMESTAMP)
   missing = [
     errors.Mismatch(
       path,
@@ -454,7 +536,13 @@ def pack(
   ]
   if missing:
     raise errors.mismatch_error("pack observation", missing)
-  return {path: to_spec_dtype(path, values[path], leaf) for path, leaf in spec.items()}
+  return {
+    # Integers of nanoseconds keep their precision.
+    path: np.asarray(values[path])
+    if path in times
+    else to_spec_dtype(path, values[path], leaf)
+    for path, leaf in spec.items()
+  }
 
 
 def check_finite(

@@ -216,6 +216,8 @@ class _Step:
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
     """Takes a step in TensorFlow, as `LoadedExport.step` does."""
     values: dict[str, Any] = {IS_FIRST: np.array([is_first])}
+    if time_paths := self._loaded.time_paths:
+      observation = {**observation, **policy_io.take_times(observation, time_paths, 1)}
     for path, leaf in self.observation.items():
       value = observation[path]
       words = self.texts.get(path)
@@ -418,6 +420,8 @@ def _layout(
   seen = {}
   for path, spec in loaded.feature_spec.items():
     kept = f"history/{path}"
+    if isinstance(spec.time_offsets, specs.Seconds):
+      continue  # Read by time stamps in the graph alone.
     if spec.time_offsets is not None and kept in step.state:
       offsets = np.asarray(spec.time_offsets).tolist()
       seen[path] = lite_policy.Window(kept, offsets, masks.get(path, ""))

@@ -24,6 +24,7 @@ from t2r_seq.policies.policy_module import (
   SEEN,
   records_arguments,
 )
+from t2r_seq.policies.timed_history import time_specs
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
 
 SAVED_MODEL = "saved_model.pb"
@@ -138,9 +139,15 @@ class LoadedPolicy(policy_io.PurePolicy):
     self._leaves = record.state or {}
     self._arguments = {leaf.argument for leaf in self._leaves.values()}
     self._predict_spec = self._signature_spec("serving_default", feature_spec)
-    self._step_spec = self._signature_spec("step", _frame_specs(feature_spec))
-    self._step_keys = _inputs(self._step_spec)
-    self._observation = _ExactFeatures(self._step_spec)
+    frames, times = _frame_specs(feature_spec), time_specs(feature_spec)
+    frames.update(times)
+    self._step_spec = self._signature_spec("step", frames)
+    self.time_paths = [path for path in self._step_spec if path in times]
+    self._observed = specs.TensorSpecStruct(
+      (path, spec) for path, spec in self._step_spec.items() if path not in times
+    )
+    self._step_keys = _inputs(self._observed)
+    self._observation = _ExactFeatures(self._observed)
     self._predict_keys = _inputs(self._predict_spec)
     self._windows = _ExactFeatures(self._predict_spec)
     # Tensors of one bool for all environments: making one costs 6 us a step.
@@ -202,9 +209,15 @@ class LoadedPolicy(policy_io.PurePolicy):
     return self._state(self._call("initial_state", inputs))
 
   def step(
-    self, observation: Any, state: PolicyState, is_first: Any = False
+    self,
+    observation: Any,
+    state: PolicyState,
+    is_first: Any = False,
+    timestamp: Any = None,
+    stamps: Mapping[str, Any] | None = None,
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
     """See `PurePolicy`."""
+    observation = policy_io.with_times(observation, timestamp, stamps)
     outputs = self._call("step", self._step_inputs(observation, state, is_first))
     new = self._state(outputs)
     return _to_numpy(outputs), new
@@ -259,10 +272,13 @@ class LoadedPolicy(policy_io.PurePolicy):
     num_envs = _num_rows(state)
     flat: Any = self._observation.take(observation, num_envs)
     if flat is None:
-      flat = _validate("step", self._step_spec, observation)
+      flat = _validate("step", self._observed, observation)
       _check_batch("step", flat, num_envs)
     self._check_finite("step", flat, has_envs=True)
     inputs = {key: tf.constant(flat[p], dtype) for p, key, dtype in self._step_keys}
+    if self.time_paths:
+      times = policy_io.take_times(observation, self.time_paths, num_envs)
+      inputs |= {specs.signature_key(p): tf.constant(t) for p, t in times.items()}
     starts = policy_io.check_is_first(is_first, num_envs)
     if isinstance(starts, bool):
       key = (num_envs, starts)

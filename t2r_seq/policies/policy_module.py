@@ -20,10 +20,11 @@ from t2r_seq.policies.policy_step import (
   PolicyStep,
   history_cut,
 )
+from t2r_seq.policies.timed_history import time_specs
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
-from t2r_seq.windows.cut import mask_paths
+from t2r_seq.windows.cut import has_seconds, mask_paths
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -47,12 +48,16 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
   flat = _required(in_spec)
   found = []
   by_key: dict[str, str] = {}
+  times = time_specs(flat)
   for path, spec in flat.items():
     if windows.time_span({path: spec})[1] > 0:
       expected, got = "time offsets of at most 0 to export", str(spec.time_offsets)
       hint = "A policy cannot see the future: make it a label."
       found.append(errors.Mismatch(path, expected, got, hint))
     key = specs.signature_key(path)
+    if path in times:
+      expected = f"another path: '{path}' is the time of a step"
+      found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
     if key in (IS_FIRST, ENVS) or key.startswith(f"{STATE}_"):
       expected = f"another path: '{key}' is an argument of the policy's step"
       found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
@@ -156,14 +161,16 @@ class PolicyFunctions:
     unsized = [path for path, s in flat.items() if not s.shape.is_fully_defined()]
     has_sequences = any(spec.is_sequence for spec in self._specs.values())
     stacked_sequences = has_sequences and len(self._windowed) > 0
-    if not unnamed and not unsized and not stacked_sequences:
+    by_time = has_seconds(self._specs)  # A record lacks the stamps.
+    if not (unnamed or unsized or stacked_sequences or by_time):
       return True
     logging.info(
       "The export has no 'parse_tf_example': paths without a name %s, of unknown size "
-      "%s, sequences of stacks: %s.",
+      "%s, sequences of stacks: %s, time offsets in seconds: %s.",
       unnamed,
       unsized,
       stacked_sequences,
+      by_time,
     )
     return False
 

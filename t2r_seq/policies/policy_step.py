@@ -14,7 +14,8 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.lite.policy_io import AGE, SEED, Leaf
 from t2r_seq.policies.execution import ChunkRunner
 from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
-from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.policies.timed_history import TimedHistory
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, Seconds, TensorSpecStruct
 from t2r_seq.windows.cut import mask_paths
 
 # No Python control flow depends on tensors: converting it would only cost time.
@@ -30,7 +31,7 @@ STATE = "policy_state"
 GIVEN_EACH_STEP = (None, "last")
 # Each argument of a step costs 8 us, as much as a copy of about this size.
 _MOST_PACKED_BYTES = 1 << 16
-_HISTORY, _CHUNK = "history", "chunk"
+_HISTORY, _STAMPS, _CHUNK = "history", "stamps", "chunk"
 
 
 class FrameHistory:
@@ -153,7 +154,8 @@ class PolicyStep:
   """The state of a policy, and the function that takes a step with it.
 
   The state is derived from the specs and the model: `age`, the steps of the episode so
-  far; `history/<path>`, the frames of windows; `recurrent/<path>`, the network's state;
+  far; `history/<path>`, the frames of windows, and `stamps/<path>`, their times if the
+  time offsets are in seconds; `recurrent/<path>`, the network's state;
   `chunk/<path>`, the action chunk in execution; and `seed`, of random numbers. Each is
   a tensor with a row per environment, which depends on that environment alone.
   """
@@ -170,11 +172,18 @@ class PolicyStep:
     masks = mask_paths(feature_specs)
     seen = [path for path in feature_specs if path not in masks]
     self._paths = model.step_paths(seen)
+    shown = [
+      p for p in self._paths if feature_specs[p].time_offsets not in GIVEN_EACH_STEP
+    ]
+    timed = [p for p in shown if isinstance(feature_specs[p].time_offsets, Seconds)]
     self._windowed = TensorSpecStruct(
-      (path, feature_specs[path])
-      for path in self._paths
-      if feature_specs[path].time_offsets not in GIVEN_EACH_STEP
+      (path, feature_specs[path]) for path in shown if path not in timed
     )
+    self._timed: TimedHistory | None = None
+    if timed:
+      by_time = TensorSpecStruct((path, feature_specs[path]) for path in timed)
+      cut, period = history_cut(model), model.control_period
+      self._timed = TimedHistory(by_time, cut, masks, period)
     masks = {mask: path for mask, path in masks.items() if path in self._windowed}
     self._history = FrameHistory(self._windowed, history_cut(model), masks)
     self._recurrent = specs.flatten_spec_structure(
@@ -196,11 +205,13 @@ class PolicyStep:
   @property
   def observation_spec(self) -> TensorSpecStruct:
     """The observation of one environment, by path."""
-    return TensorSpecStruct(
-      (path, ExtendedTensorSpec(spec.frame_shape, spec.dtype, path))
+    times = {} if self._timed is None else self._timed.time_specs
+    frames = {
+      path: ExtendedTensorSpec(spec.frame_shape, spec.dtype, path)
       for path, spec in self._specs.items()
       if path in self._paths
-    )
+    }
+    return TensorSpecStruct({**frames, **times})
 
   @property
   def state_spec(self) -> TensorSpecStruct:
@@ -210,6 +221,9 @@ class PolicyStep:
       state[SEED] = ExtendedTensorSpec((2,), tf.int32)
     for path, spec in self._history.state_spec.items():
       state[f"{_HISTORY}/{path}"] = spec
+    if self._timed is not None:
+      state.update(_below(_HISTORY, self._timed.state_spec))
+      state.update(_below(_STAMPS, self._timed.stamps_spec))
     for path, spec in self._recurrent.items():
       state[f"{RECURRENT}/{path}"] = spec
     if self._chunks is not None:
@@ -344,6 +358,11 @@ class PolicyStep:
     new.update(_below(_HISTORY, frames))
     seen = {path: observation[path] for path in self._paths}
     seen.update(self._history.windows(frames, new[AGE]))
+    if self._timed is not None:
+      held, stamps = _at(_HISTORY, state), _at(_STAMPS, state)
+      held, stamps = self._timed.push(held, stamps, observation, begins)
+      new.update({**_below(_HISTORY, held), **_below(_STAMPS, stamps)})
+      seen.update(self._timed.windows(held, stamps, observation))
     carried = _at(RECURRENT, state)
     if carried:
       initial = self._initial_recurrent(tf.shape(begins)[0])

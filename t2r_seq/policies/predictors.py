@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.lite.policy_io import Inspection, StatefulPolicy
+from t2r_seq.lite.policy_io import STAMPS, Inspection, StatefulPolicy, with_times
 from t2r_seq.policies.loaded_export import LoadedExport, LoadedPolicy, scan_exports
 from t2r_seq.policies.policy_model import PolicyRecord
 
@@ -45,7 +45,11 @@ class AbstractPredictor(abc.ABC):
 
   @abc.abstractmethod
   def step(
-    self, features: Any, is_first: Any = None, timestamp: Any = None
+    self,
+    features: Any,
+    is_first: Any = None,
+    timestamp: Any = None,
+    stamps: Mapping[str, Any] | None = None,
   ) -> dict[str, np.ndarray]:
     """Returns the outputs by name, `[N, ...]`, for an observation per environment.
 
@@ -55,7 +59,9 @@ class AbstractPredictor(abc.ABC):
       is_first: bool `[N]`, or one for all; True where an episode starts, which clears
         that environment's state. All start at the first step after `reset`.
       timestamp: of the observations in seconds, one number or `[N]`; another rate than
-        in training is warned of.
+        in training is warned of. If the history is by time, floats of seconds or
+        integers of nanoseconds; `features` may have it, too.
+      stamps: times of observations by path; `timestamp` if they are left out.
     """
 
   @abc.abstractmethod
@@ -297,7 +303,11 @@ class LoadingPredictor(AbstractPredictor):
     return self._model("predict_records").predict_records(serialized)
 
   def step(
-    self, features: Any, is_first: Any = None, timestamp: Any = None
+    self,
+    features: Any,
+    is_first: Any = None,
+    timestamp: Any = None,
+    stamps: Mapping[str, Any] | None = None,
   ) -> dict[str, np.ndarray]:
     """See the base class.
 
@@ -308,7 +318,7 @@ class LoadingPredictor(AbstractPredictor):
     if self._loading is not None and is_first is not None and np.all(is_first):
       self._swap_if_loaded()
     self._model("step")
-    return self._acting.step(features, is_first, timestamp)
+    return self._acting.step(features, is_first, timestamp, stamps)
 
   def reset(self, num_envs: int = 1) -> None:
     """See the base class; SpecError if `num_envs` is not an integer >= 1."""
@@ -564,12 +574,18 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     return self._joined([each.predict(features) for each in self._ensemble])
 
   def step(
-    self, features: Any, is_first: Any = None, timestamp: Any = None
+    self,
+    features: Any,
+    is_first: Any = None,
+    timestamp: Any = None,
+    stamps: Mapping[str, Any] | None = None,
   ) -> dict[str, np.ndarray]:
     """See the base class; each member has a separate state."""
     self.assert_is_loaded()
     # Without repetitions: a state sees each observation once. The first one warns.
     first, *others = (self._predictors[i] for i in dict.fromkeys(self._members))
+    if any(path.startswith(f"{STAMPS}/") for path in self.get_step_specification()):
+      features = with_times(features, timestamp, stamps)
     outputs = [first.step(features, is_first, timestamp)]
     return self._joined(outputs + [each.step(features, is_first) for each in others])
 

@@ -12,6 +12,11 @@ import numpy as np
 
 from t2r_seq import errors
 
+NANOSECONDS = 10**9
+# Bits of the fraction: a stamp is rounded by one part in 2 ** (bits + 1).
+_BITS = {"float32": 23, "float64": 52}
+# Nanoseconds of rounding, of an offset and of two stamps.
+SLACK = 2
 SELECTS = ("hold", "nearest", "linear", "slerp")
 # Seconds that an offset may differ from a whole number of periods to be a step.
 _GRID_SLACK = 2e-9
@@ -22,8 +27,10 @@ class Seconds:
   """Time offsets in seconds from the anchor: a value of `time_offsets`.
 
   The times at the offsets select values by their time stamps, so that data and robots
-  of any rate show a model the same. Without a tolerance, times inside of the episode
-  are real, whatever the gaps between its stamps, and times outside are padded.
+  of any rate show a model the same. Times up to the anchor's never show a later step
+  than the anchor, which a policy does not know. Without a tolerance they are real from
+  the first stamp on, whatever the gaps; later times are real up to the last stamp.
+  Others are padded.
 
   Attributes:
     offsets: a tuple for a stack, a number for one value without a stack axis.
@@ -148,3 +155,22 @@ class Seconds:
       **({} if self.clock is None else {"clock": self.clock}),
     }
     return f"Seconds({', '.join([*shown, *(f'{k}={v!r}' for k, v in fields.items())])})"
+
+
+def to_nanoseconds(stamps: Any) -> np.ndarray:
+  """Converts time stamps: floats are seconds, integers are nanoseconds."""
+  array = np.asarray(stamps)
+  if array.dtype.kind != "f":
+    return array.astype(np.int64)
+  return np.rint(array.astype(np.float64) * NANOSECONDS).astype(np.int64)
+
+
+def precision(dtype: str, nanoseconds: Any) -> Any:
+  """Returns the nanoseconds by which two stamps of a dtype are equal.
+
+  Args:
+    dtype: its name.
+    nanoseconds: the stamps, at least 0; integers of numpy or TensorFlow.
+  """
+  bits = _BITS.get(dtype, 62)
+  return nanoseconds // 2**bits + SLACK

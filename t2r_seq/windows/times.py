@@ -15,20 +15,21 @@ import numpy as np
 
 from t2r_seq import errors, imports
 from t2r_seq.imports import tf
-from t2r_seq.specs.seconds import Seconds
+from t2r_seq.specs.seconds import (
+  NANOSECONDS,
+  SLACK,
+  Seconds,
+  precision,
+  to_nanoseconds,
+)
 from t2r_seq.windows.cut import Anchors, Cut, add_axes, array_module
 
 Take = Callable[[str, Any], Any]
 
-NANOSECONDS = 10**9
-# Rounding of an offset, and of two stamps.
-_SLACK = 2
 # Nanoseconds from a step to the next one; others are of stamps in another unit.
 _LEAST_PERIOD, _MOST_PERIOD = 5e4, 1e12
 # Iterations of a search in an episode of unknown length: up to 16 million steps.
 _MOST_ITERATIONS = 24
-# Bits of the fraction: a stamp is rounded by one part in 2 ** (bits + 1).
-_BITS = {"float32": 23, "float64": 52}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +115,8 @@ class TimedSteps:
     given = add_axes(fetch.anchors, int(is_stack))
     # An anchor after the end has no time.
     own = xp.minimum(xp.zeros_like(last) + given, last) if given.any() else given
+    # Up to the anchor's time, a policy knows the steps up to the anchor.
+    last = xp.where(seconds.array <= 0, xp.zeros_like(last) + own, last)
     clocks = self.clocks(seconds)
     if clocks:
 
@@ -139,7 +142,7 @@ class TimedSteps:
     else:
       period = self.period
       assert period is not None
-      slack = _SLACK
+      slack = SLACK
       times = _rounded(own, period) + offsets
       times = xp.zeros_like(first) + times
 
@@ -151,9 +154,9 @@ class TimedSteps:
         return xp.maximum(xp.minimum(_int(steps), last), first - 1)
 
     before = find_last(times + slack)
-    found = select(
-      seconds, before, times, slack, at, first, last, self._find_later(find_last)
-    )
+    has_repeats = self.period is None and self.has_repeats
+    later = find_last if has_repeats else None
+    found = select(seconds, before, times, slack, at, first, last, later)
     earlier, later, weights, real = found
     if given.any():
       real &= xp.equal(own, given)
@@ -182,10 +185,6 @@ class TimedSteps:
     offsets = fetch.seconds.array * NANOSECONDS / self.period
     most = int(fetch.anchors.max())
     return math.floor(offsets.min()) - 1, math.ceil(offsets.max()) + 1 + most
-
-  def _find_later(self, find_last: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
-    """Returns what finds the last step of a stamp; None if it is the only one."""
-    return find_last if self.period is None and self.has_repeats else None
 
   def _iterations(self, low: Any, high: Any) -> int:
     if not imports.is_tensor(low):
@@ -218,7 +217,7 @@ class TimedSteps:
     fetches, reach, repeats = list(fetches), [0, 0], False
     gaps: dict[str, list[np.ndarray]] = {}
     for place, given in episodes:
-      stamps, slack = {}, _SLACK
+      stamps, slack = {}, SLACK
       for path, values in given.items():
         check_stamps(f"windows: {place}: {path}", values)
         flat = np.asarray(values).reshape(len(values))
@@ -272,7 +271,7 @@ def select(
     times: nanoseconds, int64.
     slack: by which stamps are equal.
     at: maps steps to their stamps, int64 nanoseconds.
-    first, last: steps of the episode.
+    first, last: steps of the episode that may be shown.
     find_last: maps a stamp to its last step; None if stamps do not repeat.
   Returns:
     The steps of the values; those of later neighbors and their weights, None without
@@ -288,11 +287,12 @@ def select(
     later = xp.minimum(before + 1, last)
     of_later = at(later)
     if find_last is not None:
-      later = xp.maximum(find_last(of_later), later)
+      later = xp.minimum(xp.maximum(find_last(of_later), later), last)
       low = xp.where(is_after, low, later)
-  passed = xp.abs(times - of_low)
+  # LiteRT has no absolute value of int64.
+  passed = xp.maximum(times - of_low, of_low - times)
   if seconds.select == "nearest":
-    ahead = xp.abs(of_later - times)
+    ahead = xp.maximum(of_later - times, times - of_later)
     is_later = ahead + 2 * slack < passed
     low = xp.where(is_later, later, low)
     of_low, later = xp.where(is_later, of_later, of_low), None
@@ -302,11 +302,12 @@ def select(
     span = xp.where(is_between, of_later - of_low, xp.ones_like(of_low))
     part = xp.where(is_between, passed, xp.zeros_like(passed))
     weights = _float32(part) / _float32(span)
-    ahead = xp.abs(of_later - times)
+    ahead = xp.maximum(of_later - times, times - of_later)
     passed = xp.where(is_between, xp.maximum(passed, ahead), passed)
   if tolerance is None:
-    # The last step counts for its own stamp only.
-    real = is_after & (xp.less(before, last) | xp.less_equal(passed, slack))
+    # After the anchor the last step counts for its own stamp only.
+    is_known = xp.less(before, last) | xp.less_equal(passed, slack)
+    real = is_after & (is_known | (seconds.array <= 0))
   else:
     real = xp.less_equal(passed, nanoseconds(np.asarray(tolerance)) + slack)
     real = real & is_after if seconds.select == "hold" else real
@@ -374,10 +375,7 @@ def interpolate(select: str, earlier: Any, later: Any, weights: Any) -> Any:
 def nanoseconds(stamps: Any) -> Any:
   """Converts stamps: floats are seconds, integers are nanoseconds."""
   if not imports.is_tensor(stamps):
-    stamps = np.asarray(stamps)
-    if stamps.dtype.kind != "f":
-      return stamps.astype(np.int64)
-    return np.rint(stamps.astype(np.float64) * NANOSECONDS).astype(np.int64)
+    return to_nanoseconds(stamps)
   if not stamps.dtype.is_floating:
     return tf.cast(stamps, tf.int64)
   return tf.cast(tf.round(tf.cast(stamps, tf.float64) * NANOSECONDS), tf.int64)
@@ -500,11 +498,8 @@ def _rows(first_row: Any, steps: Any, stride: int) -> Any:
 
 def _slack(stamps: Any, offsets: Any) -> Any:
   """Returns the nanoseconds by which stamps at offsets are equal."""
-  dtype = stamps.dtype.name
-  if dtype not in _BITS:
-    return array_module(stamps).zeros_like(stamps, dtype=np.int64) + _SLACK
-  of_stamps = array_module(stamps).abs(nanoseconds(stamps)) + np.abs(offsets).max()
-  return of_stamps // 2 ** _BITS[dtype] + _SLACK
+  of_stamps = array_module(stamps).abs(nanoseconds(stamps))
+  return precision(stamps.dtype.name, of_stamps + np.abs(offsets).max())
 
 
 def _rounded(steps: Any, period: float) -> Any:

@@ -62,16 +62,19 @@ def brute_force(stamps, anchors, offsets, select, tolerance):
   if stamps.dtype.kind == "i":
     stamps, anchors = (1e-9 * (each - stamps[0]) for each in (stamps, anchors))
   times = anchors[:, None] + np.asarray(offsets)
-  distance = times[..., None] - stamps
-  inside = (times >= stamps[0]) & (times <= stamps[-1])
+  distance, is_past = times[..., None] - stamps, np.asarray(offsets) <= 0
+  # A policy does not know the steps after the anchor.
+  is_later = np.arange(len(stamps)) > np.arange(len(anchors))[:, None, None]
+  distance = np.where(is_past[:, None] & is_later, -np.inf, distance)
+  inside = (times >= stamps[0]) & ((times <= stamps[-1]) | is_past)
   if select == "hold":
     count = np.sum(distance >= 0, axis=-1)
     rows = np.maximum(count - 1, 0)
     age = np.take_along_axis(distance, rows[..., None], -1)[..., 0]
     is_near = inside if tolerance is None else age <= tolerance
     return rows, is_near & (count > 0)
-  rows = np.argmin(np.abs(distance), axis=-1)
-  rows = np.searchsorted(stamps, stamps[rows], "right") - 1  # The last of one stamp.
+  # The last of one stamp.
+  rows = len(stamps) - 1 - np.argmin(np.abs(distance)[..., ::-1], axis=-1)
   far = np.abs(np.take_along_axis(distance, rows[..., None], -1)[..., 0])
   return rows, inside if tolerance is None else far <= tolerance
 
@@ -100,14 +103,14 @@ def read(values, spec, cut, survey=False, rtol=0.0):
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_windows_equal_a_brute_force_search(clock, select):
   rng, count = np.random.default_rng(7), 0
-  lengths = [1, 2, *rng.integers(20, 400, 12).tolist(), 4000]
+  lengths = [1, 2, *rng.integers(20, 400, 36).tolist()]
   for number, length in enumerate(lengths):
     stamps = CLOCKS[clock](rng, length, rate=RATES[number % len(RATES)])
     values = {"x": np.arange(1.0, length + 1, dtype=np.float32), "stamp": stamps}
     tolerance, padding = [(None, "repeat"), (0.2, "zero")][number % 2]
     spec = spec_of(Seconds(*OFFSETS, select=select, tolerance=tolerance))
     cut = windows.Cut(clock="stamp", masks=True, padding=padding)
-    for survey in (False, True):
+    for survey in (False, length > 10):
       found = read(values, spec, cut, survey)
       rows, real = brute_force(stamps, stamps, OFFSETS, select, tolerance)
       shown = np.where(real | (padding == "repeat"), values["x"][rows], 0)

@@ -1,0 +1,197 @@
+"""The history of a policy by time stamps: windows of `Seconds` at a robot's times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.lite.policy_io import STAMPS, TIMESTAMP
+from t2r_seq.specs import ExtendedTensorSpec, Seconds, TensorSpecStruct
+from t2r_seq.windows.cut import Cut, add_axes
+from t2r_seq.windows.times import interpolate, nanoseconds, select
+
+# The stamp of a slot without a value: before all times.
+_EMPTY = -(2**62)
+# A robot may observe at so many times the rate of training, and lose no value.
+_MOST_RATE = 2
+
+Frames = dict[str, tf.Tensor]
+
+
+class TimedHistory:
+  """Functions of the latest values of every path, and of their time stamps.
+
+  Values are kept in the order of their stamps, in whichever order they came; of one
+  stamp the last one is kept. So the windows at a time are those that training cuts from
+  the values that have come, bit for bit.
+  """
+
+  def __init__(
+    self,
+    specs_by_path: TensorSpecStruct,
+    cut: Cut,
+    masks: Mapping[str, str],
+    period: float | None,
+  ) -> None:
+    """Creates the functions.
+
+    Args:
+      specs_by_path: specs with `Seconds` by path, with offsets <= 0.
+      cut: has the padding before the first value.
+      masks: the masked path by the path of each mask.
+      period: seconds from a step of the training data to the next one.
+    Raises:
+      SpecError: the period is unknown, and with it the length of the history.
+    """
+    self._specs, self._cut = dict(specs_by_path.items()), cut
+    self._masks = {path: mask for mask, path in masks.items() if path in self._specs}
+    self._depths: dict[str, int] = {}
+    for path, spec in self._specs.items():
+      span = -float(_seconds(spec).array.min())
+      if period is None:
+        raise errors.SpecError(
+          f"export: {path}: expected the control period of the data for a history of "
+          f"{span:g} s, got none. Pass it to the model: control_period=0.05."
+        )
+      self._depths[path] = _MOST_RATE * math.ceil(span / period - 1e-6) + 2
+
+  @property
+  def time_specs(self) -> dict[str, ExtendedTensorSpec]:
+    """The times of a step by path: nanoseconds; of the step also their precision."""
+    return time_specs(self._specs, tf.int64, (2,))
+
+  @property
+  def state_spec(self) -> dict[str, ExtendedTensorSpec]:
+    """The values of one environment, by path, the newest last."""
+    return {
+      path: ExtendedTensorSpec((self._depths[path], *spec.frame_shape), spec.dtype)
+      for path, spec in self._specs.items()
+    }
+
+  @property
+  def stamps_spec(self) -> dict[str, ExtendedTensorSpec]:
+    """Their time stamps, by path."""
+    return {
+      path: ExtendedTensorSpec((depth,), tf.int64)
+      for path, depth in self._depths.items()
+    }
+
+  @tf.autograph.experimental.do_not_convert
+  def push(
+    self,
+    frames: Frames,
+    stamps: Frames,
+    observations: Mapping[str, tf.Tensor],
+    begins: tf.Tensor,
+  ) -> tuple[Frames, Frames]:
+    """Returns values and stamps with those of a step.
+
+    Args:
+      frames: of the step before, [N, depth, *frame_shape].
+      stamps: of the step before, [N, depth].
+      observations: [N, *frame_shape], and the times of the step.
+      begins: bool [N]; where an episode starts, which clears the past.
+    """
+    new_frames, new_stamps = {}, {}
+    num_envs = tf.shape(begins)[0]
+    envs = tf.range(num_envs)[:, tf.newaxis]
+    for path, spec in self._specs.items():
+      depth, given = self._depths[path], observations[f"{STAMPS}/{path}"]
+      empty = tf.constant(_EMPTY, tf.int64)
+      old = tf.where(begins[:, tf.newaxis], empty, stamps[path])
+      count = _count(old <= given[:, tf.newaxis])
+      newest = tf.gather(
+        tf.reshape(old, [-1]), envs[:, 0] * depth + tf.maximum(count - 1, 0)
+      )
+      # Of one stamp the last value is kept; else the oldest value leaves.
+      is_same = ((count > 0) & tf.equal(newest, given))[:, tf.newaxis]
+      slots, place = tf.range(depth)[tf.newaxis], (count - 1)[:, tf.newaxis]
+      is_new = tf.equal(slots, place)
+      moved = tf.where(is_same | (slots > place), slots, slots + 1)
+      rows = tf.where(is_new, num_envs * depth + envs, envs * depth + moved)
+      both = tf.concat([tf.reshape(old, [-1]), given], 0)
+      new_stamps[path] = tf.gather(both, rows)
+      kept = tf.reshape(frames[path], [-1, *spec.frame_shape])
+      new_frames[path] = tf.gather(tf.concat([kept, observations[path]], 0), rows)
+    return new_frames, new_stamps
+
+  @tf.autograph.experimental.do_not_convert
+  def windows(
+    self, frames: Frames, stamps: Frames, observations: Mapping[str, tf.Tensor]
+  ) -> TensorSpecStruct:
+    """Returns windows, [N, K, *frame_shape], and masks, [N, K], at the step's time."""
+    result = TensorSpecStruct()
+    anchor, slack = (observations[TIMESTAMP][:, column] for column in (0, 1))
+    for path, spec in self._specs.items():
+      seconds, depth = _seconds(spec), self._depths[path]
+      num_axes = int(seconds.is_stack)
+      times = add_axes(anchor, num_axes) + nanoseconds(seconds.array)
+      slacks, held = add_axes(slack, num_axes), stamps[path]
+      first = depth - _count(held > _EMPTY)
+      each = held[:, tf.newaxis] if num_axes else held
+      is_before = each <= tf.expand_dims(times + slacks, -1)
+      before = tf.cast(_count(is_before) - 1, tf.int64)
+      firsts = add_axes(tf.cast(first, tf.int64), num_axes)
+      lasts = tf.fill(tf.shape(firsts), tf.constant(depth - 1, tf.int64))
+      starts = add_axes(tf.range(tf.shape(anchor)[0]) * depth, num_axes)
+      flat = tf.reshape(held, [-1])
+
+      def rows(slots: tf.Tensor, starts: tf.Tensor = starts) -> tf.Tensor:
+        return starts + tf.cast(slots, tf.int32)
+
+      def at(slots: tf.Tensor, flat: tf.Tensor = flat, rows=rows) -> tf.Tensor:
+        return tf.gather(flat, rows(slots))
+
+      low, later, weights, real = select(
+        seconds, tf.maximum(before, firsts - 1), times, slacks, at, firsts, lasts
+      )
+      values = tf.reshape(frames[path], [-1, *spec.frame_shape])
+      index = rows(low)
+      if self._cut.front == "zero":
+        # A row of zeros, as LiteRT selects among few dtypes.
+        index = tf.where(real, index, tf.shape(values)[0])
+        values = tf.concat([values, tf.zeros([1, *spec.frame_shape], spec.dtype)], 0)
+      window = tf.gather(values, index)
+      if later is not None:
+        after = tf.gather(values, tf.where(real, rows(later), index))
+        window = interpolate(seconds.select, window, after, weights)
+      window.set_shape([None, *spec.shape])
+      result[path] = window
+      if path in self._masks:
+        result[self._masks[path]] = real
+    return result
+
+
+def time_specs(
+  specs_by_path: Mapping[str, ExtendedTensorSpec],
+  dtype: tf.DType = tf.float64,
+  shape: tuple[int, ...] = (),
+) -> dict[str, ExtendedTensorSpec]:
+  """Returns the specs of the times of a step: its own, and the stamps of values.
+
+  Args:
+    specs_by_path: raw features.
+    dtype: of times.
+    shape: of the time of the step.
+  Returns:
+    Specs by path; none if no feature has time offsets in seconds.
+  """
+  timed = [
+    path for path, s in specs_by_path.items() if isinstance(s.time_offsets, Seconds)
+  ]
+  found = {TIMESTAMP: ExtendedTensorSpec(shape, dtype, TIMESTAMP)} if timed else {}
+  stamps = [f"{STAMPS}/{path}" for path in timed]
+  return found | {path: ExtendedTensorSpec((), dtype, path) for path in stamps}
+
+
+def _count(flags: tf.Tensor) -> tf.Tensor:
+  """Counts in the last axis, int32."""
+  return tf.reduce_sum(tf.cast(flags, tf.int32), -1)
+
+
+def _seconds(spec: ExtendedTensorSpec) -> Seconds:
+  assert isinstance(spec.time_offsets, Seconds)
+  return spec.time_offsets
