@@ -16,7 +16,7 @@ from setuptools.command import build_py
 HERE = pathlib.Path(__file__).resolve().parent
 PACKAGE = HERE.parent / "t2r_seq"
 MODULES = {
-  "t2r_seq": "__init__ __main__ errors imports process",
+  "t2r_seq": "__init__ __main__ errors imports process stamps",
   "t2r_seq.cli": "__init__ console gin_registry main serve",
   "t2r_seq.lite": "__init__ lite_policy policy_io texts",
   "t2r_seq.serving": "__init__ listening websocket",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.specs.seconds import precision, to_nanoseconds
+from t2r_seq.stamps import precision, to_nanoseconds
 
 TIMESTAMP, STAMPS = "timestamp", "stamps"
 AGE, SEED = "age", "seed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -142,7 +143,7 @@ class TimedHistory:
       def rows(slots: tf.Tensor, starts: tf.Tensor = starts) -> tf.Tensor:
         return starts + tf.cast(slots, tf.int32)
 
-      def at(slots: tf.Tensor, flat: tf.Tensor = flat, rows=rows) -> tf.Tensor:
+      def at(slots: tf.Tensor, flat: tf.Tensor = flat, rows: Any = rows) -> tf.Tensor:
         return tf.gather(flat, rows(slots))
 
       low, later, weights, real = select(

@@ -12,11 +12,6 @@ import numpy as np
 
 from t2r_seq import errors
 
-NANOSECONDS = 10**9
-# Bits of the fraction: a stamp is rounded by one part in 2 ** (bits + 1).
-_BITS = {"float32": 23, "float64": 52}
-# Nanoseconds of rounding, of an offset and of two stamps.
-SLACK = 2
 SELECTS = ("hold", "nearest", "linear", "slerp")
 # Seconds that an offset may differ from a whole number of periods to be a step.
 _GRID_SLACK = 2e-9
@@ -155,22 +150,3 @@ class Seconds:
       **({} if self.clock is None else {"clock": self.clock}),
     }
     return f"Seconds({', '.join([*shown, *(f'{k}={v!r}' for k, v in fields.items())])})"
-
-
-def to_nanoseconds(stamps: Any) -> np.ndarray:
-  """Converts time stamps: floats are seconds, integers are nanoseconds."""
-  array = np.asarray(stamps)
-  if array.dtype.kind != "f":
-    return array.astype(np.int64)
-  return np.rint(array.astype(np.float64) * NANOSECONDS).astype(np.int64)
-
-
-def precision(dtype: str, nanoseconds: Any) -> Any:
-  """Returns the nanoseconds by which two stamps of a dtype are equal.
-
-  Args:
-    dtype: its name.
-    nanoseconds: the stamps, at least 0; integers of numpy or TensorFlow.
-  """
-  bits = _BITS.get(dtype, 62)
-  return nanoseconds // 2**bits + SLACK

@@ -15,13 +15,8 @@ import numpy as np
 
 from t2r_seq import errors, imports
 from t2r_seq.imports import tf
-from t2r_seq.specs.seconds import (
-  NANOSECONDS,
-  SLACK,
-  Seconds,
-  precision,
-  to_nanoseconds,
-)
+from t2r_seq.specs.seconds import Seconds
+from t2r_seq.stamps import NANOSECONDS, SLACK, precision, to_nanoseconds
 from t2r_seq.windows.cut import Anchors, Cut, add_axes, array_module
 
 Take = Callable[[str, Any], Any]

@@ -159,6 +159,7 @@ def test_neither_tensorflow_nor_another_part_of_the_library_is_loaded(exported):
     "lite.lite_policy",
     "lite.policy_io",
     "lite.texts",
+    "stamps",
   ]
   modules = [f"t2r_seq.{part}" for part in parts]
   assert done.stdout.split("\n")[0] == f"False {modules}"

@@ -22,6 +22,7 @@ FLOORS = {
   "files": 0,
   "process": 0,
   "progress": 0,
+  "stamps": 0,
   "lite": 1,
   "serving": 2,
   "specs": 1,
