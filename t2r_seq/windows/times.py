@@ -262,7 +262,7 @@ def select(
 
   Args:
     seconds: how.
-    before: the last step at or before each time; first - 1 if there is none.
+    before: the last step at or before each time; first - 1 without one.
     times: nanoseconds, int64.
     slack: by which stamps are equal.
     at: maps steps to their stamps, int64 nanoseconds.
