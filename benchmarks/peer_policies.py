@@ -23,7 +23,7 @@ from benchmarks import process_memory
 _START = time.perf_counter()
 LANDER = "LunarLanderContinuous-v3"
 _NEEDS = {
-  "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers",
+  "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers Box2D",
   "stable_baselines3": "torch==2.14.1 stable-baselines3==2.9.2",
 }
 _FINAL_SEED, _POINT_SEED = 100_000, 200_000

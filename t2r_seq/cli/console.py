@@ -241,8 +241,6 @@ def parse(args: argparse.Namespace) -> None:
 def read_gin(args: argparse.Namespace) -> None:
   """Reads the gin files and bindings of a command; macros may still be undefined.
 
-  They replace gin's config.
-
   Args:
     args: with `gin_configs` and `gin_bindings`.
   Raises:
@@ -257,7 +255,6 @@ def read_gin(args: argparse.Namespace) -> None:
   absl_logging.get_absl_logger().addFilter(_is_no_note)
   allow_project_code()
   logging.getLogger().addFilter(_repeats_no_error)
-  gin.clear_config()
   for filename in args.gin_configs:
     try:
       gin.parse_config_file(filename)

@@ -117,6 +117,8 @@ def _main(argv: Sequence[str] | None) -> int:
   args, unknown = parser.parse_known_args(argv)
   if unknown:
     args.parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+  if "gin" in sys.modules:  # An earlier command of this process has locked its config.
+    sys.modules["gin"].clear_config()
   # TensorFlow's start-up notes would bury the command's own output.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   try:

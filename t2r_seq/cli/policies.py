@@ -34,11 +34,12 @@ def _export(args: argparse.Namespace) -> int:
 
   with console.silent_libraries():
     report = policies.export_lite(args.export_dir, args.out, args.weights)
+  drawn = f"; each call draws {', '.join(report.drawn)}" if report.drawn else ""
   rounding = f" ({', '.join(report.narrow)} became float32)" if report.narrow else ""
   print(
     f"{report.folder}: {report.num_steps} steps of both forms: what the network sees "
     f"is identical, outputs differ by at most {report.max_difference:.1e} of the range "
-    f"of an element{rounding}."
+    f"of an element{rounding}{drawn}."
   )
   return 0
 

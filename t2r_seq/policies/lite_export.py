@@ -76,12 +76,15 @@ class LiteReport:
     max_difference: of outputs, in units of each element's range.
     narrow: dtypes that became float32, such as 'bfloat16'; the difference is then
       mostly the rounding of the export.
+    drawn: outputs that differ from call to call, as a diffusion's that begins with new
+      noise; they are not compared.
   """
 
   folder: str
   num_steps: int
   max_difference: float
   narrow: tuple[str, ...] = ()
+  drawn: tuple[str, ...] = ()
 
 
 def export_lite(
@@ -150,9 +153,9 @@ def export_lite(
       # The rounding of a narrow dtype hides errors of the conversion.
       _compare(loaded, partial, most, step)
       most = float("inf")
-    difference = _compare(loaded, partial, most)
+    difference, drawn = _compare(loaded, partial, most)
   logging.info("Exported %s for LiteRT to %s", loaded.path, folder)
-  return LiteReport(str(folder), _NUM_STEPS, difference, step.narrow)
+  return LiteReport(str(folder), _NUM_STEPS, difference, step.narrow, drawn)
 
 
 class _Step:
@@ -445,14 +448,16 @@ def _numpy(spec: tf.TensorSpec) -> np.dtype:
 
 def _compare(
   loaded: LoadedExport, folder: str, tolerance: float, reference: _Step | None = None
-) -> float:
-  """Steps both forms through two episodes; returns the largest difference of outputs.
+) -> tuple[float, tuple[str, ...]]:
+  """Steps both forms through two episodes, and compares their outputs.
 
   Args:
     loaded: the export.
     folder: the lite form.
     tolerance: of outputs.
     reference: takes the steps that are compared; None for the export.
+  Returns:
+    The largest difference, and the outputs that are different in each call.
   Raises:
     SpecError: frames differ, or outputs by more than the tolerance.
   """
@@ -462,6 +467,7 @@ def _compare(
   other = loaded.initial_state() if reference is None else state
   expected: dict[str, list[np.ndarray]] = {}
   given: dict[str, list[np.ndarray]] = {}
+  drawn: set[str] = set()
   for number in range(_NUM_STEPS):
     spec = loaded.step_specification()
     observation = specs.make_random_numpy(spec, 1, seed=number)
@@ -469,11 +475,13 @@ def _compare(
       shape = observation[path].shape
       observation[path] = np.full(shape, _TEXTS[number % len(_TEXTS)].encode(), object)
     is_first = number == 3 * _NUM_STEPS // 4
+    again, again_state = runtime.step(observation, other, is_first)
     want, other = runtime.step(observation, other, is_first)
     rows = policy_io.pack(observation, model.step_specification())
     got, state = model.step(rows, state, is_first)
     for path in state.leaves:
-      want[path], got[path] = other[path], state[path]
+      want[path], got[path], again[path] = other[path], state[path], again_state[path]
+    drawn |= {name for name in want if not _is_same(want[name], again[name])}
     for name, value in want.items():
       if value.dtype == object:
         continue  # Texts, for which the lite form keeps vectors.
@@ -483,6 +491,8 @@ def _compare(
       given.setdefault(name, []).append(mine)
   most, found = 0.0, []
   for name, values in expected.items():
+    if name in drawn:
+      continue
     right, mine = np.stack(values), np.stack(given[name])
     is_seen = name.startswith("history/")
     if is_seen or right.dtype.kind not in "fc":
@@ -502,7 +512,11 @@ def _compare(
       found.append(errors.Mismatch(name, f"{at}{allowed}", _shown(mine[number])))
   if found:
     raise errors.mismatch_error(f"export lite: {loaded.path}", found)
-  return most
+  return most, tuple(sorted(drawn - set(state.leaves)))
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+  return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
 
 
 def describe_tolerance(tolerance: float) -> str:

@@ -31,6 +31,16 @@ _POLICIES = {
       "ACTModel.num_executed = 2",
     ],
   ),
+  "diffusion by a U-Net": (
+    "diffusion",
+    [
+      *_DIFFUSION,
+      "ConditionalUNet.filters = (8, 16)",
+      # An untrained network's actions would all be clipped to the bounds.
+      "NoiseSchedule.clip = None",
+      "DiffusionModel.normalization = 'mean_std'",
+    ],
+  ),
   "diffusion by a transformer": (
     "diffusion",
     [
@@ -55,3 +65,6 @@ def test_trains_and_verifies(name, store_path, tmp_path):
   predictor.restore()
   report = verification.verify(predictor, store_path)
   assert report.is_identical, str(report)
+  if name == "diffusion by a U-Net":  # New noise begins each chunk.
+    lite = policies.export_lite(str(tmp_path / "run/export/latest"), tmp_path / "lite")
+    assert lite.drawn == ("inference_output", "inference_output_chunk")
