@@ -140,7 +140,7 @@ class RecurrentModel(T2RModel):
     features, _ = self.pack(features, None, mode)
     with self._holding_step():
       outputs, state = self._run(features, recurrent_state, mode)
-      outputs = self.create_export_outputs_fn(features, outputs, mode)
+      outputs = self._exported(features, raw_features, outputs)
     outputs = {name: tf.squeeze(x, axis=1) for name, x in outputs.items()}
     if self._stored_state:  # As it was before the step.
       for path, value in specs.flatten_spec_structure(recurrent_state).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -147,6 +147,11 @@ class RegressionModel(T2RModel):
     absolute = lambda target, output: tf.abs(output - target)  # noqa: E731
     error = self._mean_error(labels, inference_outputs, absolute)
     return {**metrics, "action_error": error}
+
+  @property
+  def output_labels(self) -> Mapping[str, str]:
+    """See the base class: the target."""
+    return {"inference_output": "target"}
 
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str

@@ -232,6 +232,11 @@ class T2RModel(PolicyModel):
     return inference_outputs
 
   @property
+  def output_labels(self) -> Mapping[str, str]:
+    """Labels that exported outputs predict, by name; their conventions are restored."""
+    return {}
+
+  @property
   def default_preprocessor_cls(
     self,
   ) -> Callable[..., preprocessors.AbstractPreprocessor]:
@@ -604,7 +609,15 @@ class T2RModel(PolicyModel):
     features, _ = self.pack(features, None, mode)
     with self._holding_step():
       outputs = self._infer(features, None, mode)
-      return self.create_export_outputs_fn(features, outputs, mode)
+      return self._exported(features, raw_features, outputs)
+
+  def _exported(
+    self, features: SpecStructure, raw: SpecStructure, outputs: dict[str, tf.Tensor]
+  ) -> dict[str, tf.Tensor]:
+    outputs = self.create_export_outputs_fn(features, outputs, ModeKeys.INFER)
+    return preprocessors.restore_outputs(
+      self.preprocessor, raw, outputs, self.output_labels
+    )
 
   @_as_it_is
   @contextlib.contextmanager

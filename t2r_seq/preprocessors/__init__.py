@@ -25,6 +25,10 @@ from t2r_seq.preprocessors.augmentations import (
   RandomShift,
   Resize,
 )
+from t2r_seq.preprocessors.convert_conventions import (
+  ConvertConventions,
+  restore_outputs,
+)
 from t2r_seq.preprocessors.normalize import Normalize, unnormalize
 from t2r_seq.preprocessors.text_preprocessor import HashedTextPreprocessor
 from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
@@ -35,6 +39,7 @@ __all__ = [
   "CenterCrop",
   "ColorJitter",
   "ComposedPreprocessor",
+  "ConvertConventions",
   "CustomCrop",
   "Cutout",
   "DepthNoise",
@@ -53,5 +58,6 @@ __all__ = [
   "TPUPreprocessorWrapper",
   "distortion",
   "image_transformations",
+  "restore_outputs",
   "unnormalize",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gin
@@ -15,14 +16,13 @@ from absl import logging
 from t2r_seq import errors, specs, statistics
 from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
-  ComposedPreprocessor,
   NoOpPreprocessor,
   Representations,
   SpecificationFn,
   SpecTransformationPreprocessor,
   specs_of_all_modes,
 )
-from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
+from t2r_seq.preprocessors.convert_conventions import FEATURES, LABELS, stages_of
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.statistics import Statistics
 from t2r_seq.statistics.statistics import PathStatistics
@@ -148,6 +148,16 @@ def _find_misfit(
   stored = figures.spec
   got = f"figures of {errors.describe(stored)} at '{key}'"
   want = _describe(spec)
+  if None not in (spec.convention, stored.convention):
+    expected, found = (_meaning(each) for each in (spec, stored))
+    if expected != found:
+      return errors.Mismatch(
+        place,
+        f"statistics of {spec.convention}",
+        f"those of {stored.convention} at '{key}'",
+        "Compute them again, in the model's representation: t2r_seq stats SOURCE "
+        "--policy POLICY, or --gin_configs CONFIG.",
+      )
   if not spec.dtype.is_floating:
     hint = "Only floats can be normalised: exclude the path with None."
     return errors.Mismatch(place, "a floating point dtype", errors.describe(spec), hint)
@@ -176,12 +186,22 @@ def _find_misfit(
   return None
 
 
+def _meaning(spec: specs.ExtendedTensorSpec) -> list[Any]:
+  """Returns the parts of a convention without what changes no number."""
+  shape = spec.frame_shape
+  size = int(shape[-1] or 0) if shape.rank else 1
+  parts = spec.convention.parts(size) if spec.convention else []
+  return [
+    (part.start, part.stop, dataclasses.replace(part.convention, reference=None))
+    for part in parts
+  ]
+
+
 def _describe(spec: specs.ExtendedTensorSpec) -> str:
   """Describes one step."""
   return errors.describe(tf.TensorSpec(spec.frame_shape, spec.dtype))
 
 
-FEATURES, LABELS = "features", "labels"
 _KINDS = (FEATURES, LABELS)
 
 
@@ -459,7 +479,7 @@ def unnormalize(
   Raises:
     SpecError: no stage normalizes the path.
   """
-  stages = list(normalizing_stages(preprocessor))
+  stages = list(stages_of(preprocessor, Normalize))
   found = [stage for stage in stages if stage.is_normalized(path, kind)]
   if stages and not found:
     return stages[-1].unnormalize(path, values, kind)  # Raises, with the paths.
@@ -471,14 +491,3 @@ def unnormalize(
   for stage in reversed(found):
     values = stage.unnormalize(path, values, kind)
   return values
-
-
-def normalizing_stages(preprocessor: AbstractPreprocessor) -> Iterator[Normalize]:
-  """Yields the stages of a preprocessor that normalize."""
-  if isinstance(preprocessor, Normalize):
-    yield preprocessor
-  elif isinstance(preprocessor, TPUPreprocessorWrapper):
-    yield from normalizing_stages(preprocessor.preprocessor)
-  elif isinstance(preprocessor, ComposedPreprocessor):
-    for stage in preprocessor.stages:
-      yield from normalizing_stages(stage)

@@ -213,6 +213,11 @@ class Convention:
       end = stop
     return found
 
+  def declares(self, field: str) -> bool:
+    """Whether any part declares a field."""
+    sides = (self, *(each for _, _, each in self.elements))
+    return any(getattr(side, field) is not None for side in sides)
+
   def changed(self, size: int, **words: Any) -> tuple[Convention, int]:
     """Returns the convention with other words in all parts that have such a field.
 
@@ -314,3 +319,9 @@ def reference_path(convention: Convention | None, size: int) -> str | None:
     if part.convention.control in RELATIVE and part.convention.reference:
       return parse_reference(part.convention.reference)[0]
   return None
+
+
+def rotation_size(convention: Convention) -> int:
+  """Returns how many elements of a vector are rotations of a known layout."""
+  sides = [convention, *(each for _, _, each in convention.elements)]
+  return sum(rotations.SIZES.get(side.rotation or "", 0) for side in sides)

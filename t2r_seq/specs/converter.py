@@ -18,6 +18,7 @@ from t2r_seq.specs.conventions import (
   Convention,
   Part,
   parse_reference,
+  reference_path,
 )
 from t2r_seq.specs.rotations import Quaternion, array_module, concat
 
@@ -89,15 +90,12 @@ class Converter:
       raise errors.mismatch_error(where, found)
 
   @property
-  def reference(self) -> tuple[str, int] | None:
-    """The path of the state that is needed, and its first element; None for none."""
-    for pair in self._pairs:
-      if pair.controls[0] != pair.controls[1]:
-        for side in (pair.source, pair.target):
-          if side.convention.control in RELATIVE and side.convention.reference:
-            path, start, _ = parse_reference(side.convention.reference)
-            return path, start
-    return None
+  def reference(self) -> str | None:
+    """The path of the state that is needed; None for none."""
+    if all(pair.controls[0] == pair.controls[1] for pair in self._pairs):
+      return None
+    sides = ((self.source, self.size), (self.target, self.target_size))
+    return next(filter(None, (reference_path(*side) for side in sides)), None)
 
   @property
   def changes(self) -> bool:

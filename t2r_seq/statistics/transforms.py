@@ -380,7 +380,14 @@ def _row_spec(spec: ExtendedTensorSpec | None, rows: np.ndarray) -> ExtendedTens
   if spec.dtype.is_integer and dtype == tf.string:
     return spec  # An encoded image.
   is_sequence = spec.is_sequence or spec.time_offsets is not None
-  return ExtendedTensorSpec(rows.shape[1:], dtype, spec.name, is_sequence=is_sequence)
+  is_alike = spec.frame_shape.is_compatible_with(rows.shape[1:])
+  return ExtendedTensorSpec(
+    rows.shape[1:],
+    dtype,
+    spec.name,
+    is_sequence=is_sequence,
+    convention=spec.convention if is_alike else None,
+  )
 
 
 def _name(function: Any) -> str:

@@ -37,7 +37,8 @@ from t2r_seq.policies.policy_module import (
   stored_feature_specs,
   write_warmup_requests,
 )
-from t2r_seq.preprocessors.normalize import normalizing_stages
+from t2r_seq.preprocessors.convert_conventions import stages_of
+from t2r_seq.preprocessors.normalize import Normalize
 from t2r_seq.preprocessors.text_preprocessor import embedded_texts
 from t2r_seq.specs import ModeKeys
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
@@ -487,7 +488,7 @@ def _write_extra(
   specs.write_t2r_assets_to_file(assets, os.path.join(extra, T2R_ASSETS_FILENAME))
   figures = {
     path: each
-    for stage in normalizing_stages(model.preprocessor)
+    for stage in stages_of(model.preprocessor, Normalize)
     for path, each in stage.figures().items()
   }
   record = dataclasses.replace(record, normalization=figures or None)

@@ -12,7 +12,8 @@ from t2r_seq.episodes import Episodes
 from t2r_seq.lite import policy_io
 from t2r_seq.policies.lite_export import TOLERANCE
 from t2r_seq.policies.policy_model import PolicyRecord
-from t2r_seq.preprocessors.normalize import normalizing_stages
+from t2r_seq.preprocessors.convert_conventions import stages_of
+from t2r_seq.preprocessors.normalize import Normalize
 from t2r_seq.verification import fit
 from t2r_seq.verification.comparison import (
   Comparison,
@@ -149,7 +150,7 @@ def verify(
     **options,
   )
   if statistics_path is None and preprocessor is not None:
-    normalizing = next(normalizing_stages(preprocessor), None)
+    normalizing = next(stages_of(preprocessor, Normalize), None)
     statistics_path = None if normalizing is None else normalizing.statistics_path
   known = statistics.load_statistics(statistics_path) if statistics_path else None
   check = fit.FitCheck(data, known, record)

@@ -10,7 +10,14 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, layers, models, policies, preprocessors, specs, windows
-from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.specs import (
+  Convention,
+  ExtendedTensorSpec,
+  ModeKeys,
+  SpecStructure,
+  TensorSpecStruct,
+)
+from t2r_seq.specs.conventions import RELATIVE
 from t2r_seq.zoo.signature import Signature
 
 TARGET = "target"
@@ -35,6 +42,60 @@ def default_image_transforms(
   return [*resize, shift, jitter]
 
 
+def model_conventions(
+  signature: Signature, changes: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tuple[Convention | None, int]]:
+  """Returns the convention and the size of what the network gets, by path.
+
+  Args:
+    signature: of the data.
+    changes: words other than the data's, by path. Relative actions refer to the only
+      state of the robot if they name no `reference`.
+  Raises:
+    SpecError: no such path, or the data does not declare what is to change.
+  """
+  shapes = {**signature.states, **signature.cameras}
+  sizes = {path: int(shape[-1]) if shape else 1 for path, shape in shapes.items()}
+  sizes[signature.action] = signature.action_size
+  found = {
+    path: (Convention.of(signature.conventions.get(path)), size)
+    for path, size in sizes.items()
+  }
+  for path, words in changes.items():
+    convention, size = found.get(path, (None, 0))
+    if convention is None:
+      known = errors.listing(p for p, (each, _) in found.items() if each)
+      raise errors.SpecError(
+        f"conventions: {path}: expected a path whose convention the data declares, of "
+        f"{known}, got none. Declare it in the data set, or bind "
+        "find_signature.conventions = {'" + path + "': {...}}."
+      )
+    options = dict(words)
+    if options.get("control") in RELATIVE and "reference" not in options:
+      options["reference"] = _only_state(signature, path)
+    for name in ("control", "unit", "gripper"):
+      if name in options and not convention.declares(name):
+        raise errors.SpecError(
+          f"conventions: {path}: {name}: expected the data to declare one, got "
+          f"{convention}. Declare it in the data set, or bind "
+          "find_signature.conventions = {'" + path + "': {...}}."
+        )
+    found[path] = convention.changed(size, **options)
+  return found
+
+
+def _only_state(signature: Signature, path: str) -> str:
+  sizes = {p: int(shape[-1]) if shape else 1 for p, shape in signature.states.items()}
+  alike = [p for p in sizes if sizes[p] == signature.action_size] or [*sizes]
+  if len(alike) != 1:
+    raise errors.SpecError(
+      f"conventions: {path}: reference: expected the path of the state that relative "
+      f"actions refer to, of {errors.listing(sizes)}, got none."
+    )
+  return alike[0]
+
+
+@gin.configurable
 class ImitationModel(models.RegressionModel):
   """A policy that is fitted to recorded actions; its specs follow from a `Signature`.
 
@@ -69,6 +130,7 @@ class ImitationModel(models.RegressionModel):
     normalization: str | Mapping[str, str | None] = "mean_std",
     image_size: Sequence[int] | None = None,
     image_transforms: Sequence[preprocessors.ImageTransform] | None = None,
+    conventions: Mapping[str, Mapping[str, Any]] | None = None,
     **kwargs: Any,
   ) -> None:
     """Creates the model, without its network.
@@ -87,6 +149,9 @@ class ImitationModel(models.RegressionModel):
       image_size: height and width of the images that the network gets; None: as stored.
       image_transforms: of every camera, from the stored images on; None takes
         `default_image_transforms`. `[]` neither resizes nor augments.
+      conventions: what the network gets other than the data has, by path:
+        `{'action': {'control': 'relative', 'rotation': 'rot6d_rows'}}`. The export
+        converts actions back.
       **kwargs: of `RegressionModel`.
     Raises:
       SpecError: a count is out of range, or the data set lacks what the policy needs.
@@ -103,7 +168,9 @@ class ImitationModel(models.RegressionModel):
     if not self.is_sequence:
       executed = num_executed or max(1, chunk_size // 2)
       kwargs.setdefault("execution", policies.ChunkExecution(executed, ensemble_decay))
-    super().__init__(action_size=signature.action_size, **kwargs)
+    self._conventions = model_conventions(signature, conventions or {})
+    _, size = self._conventions[signature.action]
+    super().__init__(action_size=size, **kwargs)
     self.signature = signature
     self.observation_horizon, self.chunk_size = observation_horizon, chunk_size
     self.num_past_actions = num_past_actions
@@ -141,19 +208,22 @@ class ImitationModel(models.RegressionModel):
     del mode
     size, name = self.action_size, self.signature.action
     stored = self._stored_dtype(name)
+    options = {"stored_dtype": stored, "convention": self._conventions[name][0]}
     if self.is_sequence:
       target = ExtendedTensorSpec(
-        (size,), tf.float32, name, is_sequence=True, stored_dtype=stored
+        (size,), tf.float32, name, is_sequence=True, **options
       )
       return TensorSpecStruct({TARGET: target})
     offsets = range(-self.num_past_actions, self.chunk_size)
     target = ExtendedTensorSpec(
-      (len(offsets), size), tf.float32, name, time_offsets=offsets, stored_dtype=stored
+      (len(offsets), size), tf.float32, name, time_offsets=offsets, **options
     )
     return windows.add_mask_specs(TensorSpecStruct({TARGET: target}))
 
   def _observed(self, path: str, shape: Sequence[int]) -> ExtendedTensorSpec:
     """Returns the spec of what a path shows of the last steps."""
+    convention, size = self._conventions[path]
+    shape = [*shape[:-1], size] if shape else []
     stacked = () if self.is_sequence else (self.observation_horizon,)
     return ExtendedTensorSpec(
       (*stacked, *shape),
@@ -163,6 +233,7 @@ class ImitationModel(models.RegressionModel):
       time_offsets=range(1 - self.observation_horizon, 1) if stacked else None,
       data_format=self.signature.data_formats.get(path),
       stored_dtype=self._stored_dtype(path),
+      convention=convention,
     )
 
   def _stored_dtype(self, path: str) -> str | None:
@@ -170,8 +241,9 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def default_preprocessor_cls(self) -> Any:
-    """Images to floats, augmented in training; texts to vectors; normalisation."""
-    stages: list[Any] = [
+    """Conventions; images to floats, augmented; texts to vectors; normalisation."""
+    stages: list[Any] = [*self._convert_stages()]
+    stages += [
       functools.partial(
         preprocessors.AugmentationPreprocessor,
         transforms=self._transforms(shape),
@@ -202,6 +274,35 @@ class ImitationModel(models.RegressionModel):
     )
     return functools.partial(
       preprocessors.ComposedPreprocessor, preprocessor_classes=stages
+    )
+
+  def _convert_stages(self) -> list[Any]:
+    """Returns the stage that converts conventions, if any path differs."""
+    data = self.signature.conventions
+    names = {self.signature.action: TARGET}
+    changed = {
+      names.get(path, path): data[path]
+      for path, (convention, _) in self._conventions.items()
+      if path in data and Convention.of(data[path]) != convention
+    }
+    if not changed:
+      return []
+    data = {names.get(path, path): each for path, each in data.items()}
+    return [functools.partial(preprocessors.ConvertConventions, data=data)]
+
+  def statistics_preprocessor(self) -> preprocessors.AbstractPreprocessor | None:
+    """Returns what vectors go through before `Normalize`; None if unchanged."""
+    stages = self._convert_stages()
+    if not stages:
+      return None
+    cameras = (*self.signature.cameras, self.signature.language)
+    return stages[0](
+      lambda mode: TensorSpecStruct(
+        (path, spec)
+        for path, spec in self.get_feature_specification(mode).items()
+        if path not in cameras
+      ),
+      self.get_label_specification,
     )
 
   def _transforms(self, shape: Sequence[int]) -> Sequence[Any]:

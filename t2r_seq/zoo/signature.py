@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.episodes import Episodes
+from t2r_seq.specs import Convention, ExtendedTensorSpec
 
 _ACTION = re.compile(r"(^|[/.])actions?$")
 _OBSERVATION = re.compile(r"^(obs|observations?)([/.]|$)")
@@ -41,6 +42,7 @@ class Signature:
     language: path of the text; None for none.
     language_is_step: whether each step has the text; False for one text an episode.
     stored_dtypes: dtypes of stored vectors other than float32 by path.
+    conventions: what the numbers of a path mean, as the fields of a `Convention`.
   """
 
   action: str = gin.REQUIRED  # type: ignore[assignment]
@@ -51,6 +53,7 @@ class Signature:
   language: str | None = None
   language_is_step: bool = True
   stored_dtypes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  conventions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def describe(self, with_language: bool = True) -> str:
     """Describes the signature in one line."""
@@ -68,6 +71,7 @@ def find_signature(
   episodes: Episodes,
   action: str | None = None,
   observations: Sequence[str] | None = None,
+  conventions: Mapping[str, Any] | None = None,
 ) -> Signature:
   """Finds the actions, states, cameras and texts of a data set.
 
@@ -79,6 +83,8 @@ def find_signature(
     episodes: the data set.
     action: path of the actions; None finds the only path named `action` or `actions`.
     observations: paths of states and cameras, or patterns of them; None finds them.
+    conventions: of paths, as the fields of a `Convention`, in place of those that the
+      data set declares.
   Returns:
     The signature.
   Raises:
@@ -106,6 +112,16 @@ def find_signature(
   language = min(
     (p for p in texts if _LANGUAGE.search(p)), key=lambda p: (len(p), p), default=None
   )
+  own = (*states, *cameras, action)
+  given = {p: Convention.of(each) for p, each in (conventions or {}).items()}
+  if unknown := [path for path in given if path not in own]:
+    raise errors.SpecError(
+      f"{where}: conventions: expected paths of {errors.listing(own)}, got "
+      f"'{unknown[0]}'.{errors.nearest(unknown[0], own)}"
+    )
+  declared = {path: given.get(path, found[path].convention) for path in own}
+  for path, each in declared.items():
+    ExtendedTensorSpec.from_spec(found[path], name=path, convention=each)  # Checks it.
   return Signature(
     action=action,
     action_size=int(found[action].shape[0]),
@@ -121,6 +137,7 @@ def find_signature(
     stored_dtypes={
       p: found[p].dtype.name for p in (*states, action) if found[p].dtype != tf.float32
     },
+    conventions={path: each.to_json() for path, each in declared.items() if each},
   )
 
 
@@ -146,7 +163,7 @@ def check_needs(
 
 
 def _find_action(
-  where: str, found: Mapping[str, specs.ExtendedTensorSpec], action: str | None
+  where: str, found: Mapping[str, ExtendedTensorSpec], action: str | None
 ) -> str:
   if action is not None and action not in found:
     raise errors.SpecError(
@@ -192,7 +209,7 @@ def _find_observations(
   ]
 
 
-def _kind(spec: specs.ExtendedTensorSpec) -> str:
+def _kind(spec: ExtendedTensorSpec) -> str:
   """Returns what a path holds: 'camera', 'state', 'text', or '' for something else."""
   shape = spec.shape
   if specs.is_encoded_image_spec(spec) or shape.rank == 3:

@@ -12,7 +12,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, statistics, training
+from t2r_seq import errors, statistics, training, windows
 from t2r_seq.episodes import Episodes, make_splits, open_episodes
 from t2r_seq.episodes.registry import find_format
 from t2r_seq.specs import ExtendedTensorSpec
@@ -250,7 +250,7 @@ class _Run:
         if self._options
         else []
       ),
-      *(f"Signature.{name} = {value!r}" for name, value in vars(signature).items()),
+      *_signature_bindings(signature),
       *self._split_bindings(splits),
       *self._rlds_bindings(),
       *self._batch_bindings(episodes, splits.get("train")),
@@ -389,6 +389,17 @@ class _Run:
     )
     casts = {path: tf.float32 for path in signature.stored_dtypes}
     os.makedirs(self._model_dir, exist_ok=True)
+    if _query(f"{self._policy.model_name}.conventions"):
+      # Statistics are of what the network gets: relative actions, other rotations.
+      gin.parse_config([*_signature_bindings(signature), f"STATISTICS = {path!r}"])
+      model = self._policy.model_cls()
+      stage = model.statistics_preprocessor()
+      if stage is not None:
+        cut = windows.Cut(_query("%SEQUENCE_LENGTH"), padding=model.padding)
+        found = statistics.compute_statistics(opened, transform=stage, cut=cut)
+        found.save(path)
+        _say(f"statistics of the training episodes, after {found.transform}: {path}")
+        return path
     found = statistics.compute_statistics(opened.cast(casts) if casts else opened)
     # The model's specs have the paths as names, whatever the format calls them.
     named = {
@@ -401,6 +412,10 @@ class _Run:
 
   def _path(self, name: str) -> str:
     return os.path.join(self._model_dir, name)
+
+
+def _signature_bindings(signature: Signature) -> list[str]:
+  return [f"Signature.{name} = {value!r}" for name, value in vars(signature).items()]
 
 
 def _device_bindings() -> list[str]:
