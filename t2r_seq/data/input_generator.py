@@ -28,6 +28,7 @@ from t2r_seq.episodes import choose_episodes
 from t2r_seq.episodes.rates import default_clock
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.episodes.splits import Splits
+from t2r_seq.specs.converter import check_declared
 from t2r_seq.specs.names import check_mode
 from t2r_seq.windows.cut import Padding, has_seconds, mask_paths
 from t2r_seq.windows.n_step import integer_rewards
@@ -705,7 +706,9 @@ class DatasetInputGenerator(AbstractInputGenerator):
   def _named_specs(self, stored: Mapping[str, Any], mode: str) -> Any:
     """Returns the joined specs, each named after what it reads of what is stored."""
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-    return joint.name_by_path(joined, stored)
+    named = joint.name_by_path(joined, stored)
+    check_declared(type(self).__name__, named, stored)
+    return named
 
   def _count_windows(self, stored: Mapping[str, Any], lengths: np.ndarray) -> int:
     """Returns the windows of one pass over episodes of these lengths."""

@@ -26,6 +26,7 @@ from t2r_seq.episodes.views import Episodes
 # store may hold any file, and TFRecord files are all that no other format recognises.
 _MODULES = ("store", "lerobot", "zarr", "robomimic", "minari", "mcap", "records")
 _FALLBACK = "tfrecord"
+_CONVENTIONS = "conventions.json"
 
 _WITH_PYTHON = (
   "Read them with Python, and write the episodes to a store: EpisodeStore.create"
@@ -231,9 +232,13 @@ def open_episodes(
   split: str | None = None,
   episodes: splits_lib.EpisodeNumbers | None = None,
   drop: Iterable[str] | views.Dropped = (),
+  conventions: Mapping[str, Any] | None = None,
   **options: Any,
 ) -> Episodes:
   """Opens a data set of any format.
+
+  A file `conventions.json` in its folder, or beside its files, declares what the
+  numbers of paths mean, if the format has no place for it.
 
   Args:
     path: a store, a LeRobot folder, RLDS or other TFRecord files (patterns), HDF5, zarr
@@ -242,6 +247,8 @@ def open_episodes(
     split: the only split to read; None for all.
     episodes: numbers of the only episodes to read, or a file that lists them.
     drop: paths to leave out, with all paths below them. They are not read at all.
+    conventions: of paths, as `Convention`s or their fields; before those of the file
+      and of the format.
     **options: of the format: `spec`, `compression`, `episode_key`, `first_key`,
       `last_key`, `episode_per_file` of TFRecord files, `layout` of HDF5 and MCAP files,
       `frames_by` and `frame_tolerance` of LeRobot.
@@ -269,7 +276,32 @@ def open_episodes(
     opened.notes = [*opened.notes, *shared]
   if len(kept) != len(opened.fields):
     opened = views.Filtered(opened, kept)
+  _declare(opened, path, conventions)
   return opened.select(episodes, split)
+
+
+def _declare(
+  opened: Episodes, path: str, conventions: Mapping[str, Any] | None
+) -> None:
+  """Adds the conventions of a file and of an argument to the specs."""
+  folder = path if os.path.isdir(path) else os.path.dirname(path)
+  name = os.path.join(folder, _CONVENTIONS)
+  known: dict[str, Any] = {}
+  if os.path.isfile(name):
+    with open(name, encoding="utf-8") as file:
+      known = specs.serialization.load_json(f"open_episodes: {name}", file.read())
+  for source, given in ((name, known), ("conventions", conventions or {})):
+    for place, convention in given.items():
+      if place in opened.spec:
+        opened.spec[place] = specs.ExtendedTensorSpec.from_spec(
+          opened.spec[place], convention=specs.Convention.of(convention)
+        )
+      elif source != name:
+        raise errors.SpecError(
+          f"open_episodes: {path}: {source}: expected paths of "
+          f"{errors.listing(opened.spec)}, got '{place}'."
+          f"{errors.nearest(place, opened.spec)}"
+        )
 
 
 def as_episodes(

@@ -24,6 +24,7 @@ import numpy as np
 from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Fields, Values, make_specs, num_bytes
+from t2r_seq.specs import Convention
 from t2r_seq.store import videos
 
 # What a conversion left there: paths, specs and metadata that the format lacks.
@@ -64,6 +65,8 @@ class Feature:
     names: of its elements, as in JSON.
     depth: of a video of depth, its quantiser, as in JSON.
     bits: of a number of encoded images.
+    convention: what the numbers mean, an extra key of JSON that LeRobot ignores, with
+      the names of the elements.
   """
 
   key: str
@@ -72,6 +75,7 @@ class Feature:
   names: Any = None
   depth: Mapping[str, Any] | None = None
   bits: int = 8
+  convention: Convention | None = None
 
   def fields(self, data_format: str | None = None) -> Fields:
     """Returns those of the spec of steps; `data_format` is that of encoded images."""
@@ -88,7 +92,10 @@ class Feature:
       want, hint = "a dtype that TensorFlow has", reading.leave_out(self.key)
       place = f"{INFO}: {self.key}"
       raise reading.fault(place, want, repr(self.dtype), hint) from error
-    return reading.make_fields(self.key, dtype, shape, True, data_format=data_format)
+    known = self.convention and self.convention.to_json()
+    return reading.make_fields(
+      self.key, dtype, shape, True, data_format=data_format, convention=known
+    )
 
   @classmethod
   def of_json(cls, key: str, described: Mapping[str, Any]) -> Feature:
@@ -105,7 +112,14 @@ class Feature:
     if depth is not None and len(shape) == 3 and shape[-1] != 1:
       # Depth in the colours of a picture, as of other writers.
       depth = depth if any(value is not None for value in depth.values()) else None
-    return cls(key, dtype, shape, names, depth)
+    convention = dict(described.get("convention") or {})
+    if isinstance(names, dict) and len(names) == 1:  # As LeRobot v2 groups them.
+      names = next(iter(names.values()))
+    are_names = isinstance(names, list) and all(isinstance(each, str) for each in names)
+    if are_names and dtype not in (VIDEO, IMAGE) and (len({*names}),) == shape != (1,):
+      convention.setdefault("names", names)
+    known = Convention.of(convention)
+    return cls(key, dtype, shape, described.get("names"), depth, convention=known)
 
 
 def _depth_of_json(described: Mapping[str, Any]) -> dict[str, Any] | None:

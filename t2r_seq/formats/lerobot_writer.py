@@ -551,6 +551,11 @@ class LeRobotWriter(EpisodeWriter):
     known = names.get(feature.key) if isinstance(names, dict) else None
     shape = list(feature.shape)
     found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": known}
+    convention = self._spec[column.path].convention
+    if convention is not None:
+      found["convention"] = convention.to_json()
+      if convention.names and known is None:
+        found["names"] = [*convention.names]
     if feature.dtype in (VIDEO, IMAGE):
       found["names"] = ["height", "width", "channels"]
     encoding = self._encoding

@@ -21,7 +21,6 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
 from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
 from t2r_seq.specs import Convention, Converter, ExtendedTensorSpec
 from t2r_seq.specs.conventions import reference_path, rotation_size
-from t2r_seq.specs.converter import warn_once
 
 FEATURES, LABELS = "features", "labels"
 _KINDS = (FEATURES, LABELS)
@@ -110,12 +109,7 @@ class ConvertConventions(SpecTransformationPreprocessor):
       state_path = self._find_state(where, name)
       state = self._declared(state_path, self._specs[FEATURES][state_path])
     converter = Converter(data, model, size, model_size, where, state)
-    if converter.one_sided:
-      parts = "; ".join(converter.one_sided)
-      warn_once(
-        f"{where}: only one of data and model declares {parts}."
-        " Nothing is converted there. Declare it in the other's spec, too."
-      )
+    converter.warn()
     if converter.needs_chunk and spec.time_offsets not in (None, 0):
       offsets = spec.time_offsets
       if not isinstance(offsets, tuple) or offsets[0] != 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import logging
@@ -24,8 +24,7 @@ from t2r_seq.specs.rotations import Quaternion, array_module, concat
 
 
 @functools.cache
-def warn_once(text: str) -> None:
-  """Logs a warning, the first time only."""
+def _warn_once(text: str) -> None:
   logging.warning("%s", text)
 
 
@@ -111,6 +110,15 @@ class Converter:
     """Whether a step depends on the steps before it in its chunk."""
     words = (w for p in self._pairs if _changes(p) for w in {*p.controls})
     return any(word.endswith("delta") for word in words)
+
+  def warn(self) -> None:
+    """Warns, once, of what only one side declares."""
+    if self.one_sided:
+      parts = "; ".join(self.one_sided)
+      _warn_once(
+        f"{self._where}: only one of data and model declares {parts}. Nothing is "
+        "converted there. Declare it in the other's spec, too."
+      )
 
   def inverse(self) -> Converter:
     """Returns the conversion back."""
@@ -432,3 +440,53 @@ def _decompose(control: str, p: Any, q: Any, p0: Any, q0: Any) -> tuple[Any, Any
     back = rotations.inverse(q0)
     q = rotations.multiply(*((back, q) if is_local else (q, back)))
   return p, q
+
+
+def check_declared(
+  operation: str, declared: Mapping[str, Any], stored: Mapping[str, Any]
+) -> None:
+  """Compares what specs declare with the data that they read.
+
+  What one side declares alone is a warning, once.
+
+  Args:
+    operation: for errors.
+    declared: specs by path, each named after the path that it reads.
+    stored: specs of the data by path.
+  Raises:
+    SpecError: with every path whose conventions differ.
+  """
+  found = []
+  for path, spec in declared.items():
+    sides = [
+      getattr(each, "convention", None) for each in (stored.get(spec.name), spec)
+    ]
+    if sides == [None, None] or spec.name not in stored:
+      continue
+    sizes = [
+      (each.shape[-1] if each.shape.rank else 1) or 0
+      for each in (stored[spec.name], spec)
+    ]
+    if None in sides and sizes[0] != sizes[1]:
+      continue  # The shapes differ, which is another error.
+    if differ(*sides, *sizes):
+      hint = (
+        "Convert it in the model's preprocessor: preprocessors.ConvertConventions "
+        "with the data's as `data`."
+      )
+      found.append(errors.Mismatch(path, f"{spec.convention}", f"{sides[0]}", hint))
+    else:
+      Converter(*sides, *sizes, f"{operation}: {path}").warn()
+  if found:
+    raise errors.mismatch_error(operation, found)
+
+
+def differ(
+  source: Convention | None, target: Convention | None, size: int, target_size: int
+) -> bool:
+  """Whether two conventions differ in what both of them declare."""
+  try:
+    state = source, size
+    return Converter(source, target, size, target_size, state=state).changes
+  except errors.SpecError:
+    return True
