@@ -22,6 +22,7 @@ table. A killed run resumes when it is started again.
   t2r_seq stats 'data/train*.tfrecord' --spec my_project.specs:episode_spec
   t2r_seq stats my_store --transform my_project.actions:to_deltas --output deltas.json
   t2r_seq stats my_store --gin_configs train.gin   (of what the model's Normalize gets)
+  t2r_seq stats my_store --policy act --gin_bindings 'ACTModel.conventions = {...}'
   t2r_seq stats my_store --check
 
 With --check it computes nothing, and exits with 1 if the JSON file is missing, or the
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="MODULE:NAME",
     help="a function of an episode, a preprocessor or a model: counts its outputs",
   )
+  add("--policy", metavar="NAME", help="a ready policy: of what its network gets")
   add("--images", action="store_true", help="decode images, for figures per channel")
   console.add_arguments(parser)
   add(
@@ -63,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
   if args.num_workers is not None and args.num_workers < 1:
     raise console.UsageError(f"--num_workers must be >= 1, got {args.num_workers}.")
   console.load_tensorflow()
+  if args.policy:
+    console.read_gin(args)
   from absl import logging
 
   from t2r_seq import statistics
@@ -81,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
   if args.output:  # What it is called by default, patterns leave out.
     _check_output(output, args.source)
+  if args.policy:
+    _print(_policy_statistics(args, output), args.elements)
+    console.show(f"Written to {output}")
+    return 0
   transform, cut = _transform(args)
   found = statistics.compute_statistics(
     source,
@@ -94,6 +102,22 @@ def run(args: argparse.Namespace) -> int:
   _print(found, args.elements)
   console.show(f"Written to {output}")
   return 0
+
+
+def _policy_statistics(args: argparse.Namespace, output: str) -> Any:
+  if len(args.source) > 1 or args.transform or args.spec:
+    raise console.UsageError("--policy takes one SOURCE, no --transform and no --spec.")
+  from t2r_seq import zoo
+
+  return zoo.policy_statistics(
+    args.policy,
+    args.source[0],
+    output,
+    gin_configs=args.gin_configs,
+    gin_bindings=args.gin_bindings,
+    open_options=sources.opening_options(args),
+    episodes=sources.parse_episodes(args.episodes),
+  )
 
 
 def _transform(args: argparse.Namespace) -> tuple[Any, Any]:

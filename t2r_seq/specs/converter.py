@@ -69,13 +69,17 @@ class Converter:
       size: of the last axis.
       target_size: of the last axis afterwards; None: the same.
       where: for errors.
-      state: convention and size of the state that relative actions refer to.
+      state: convention and size of the state that relative actions refer to; None for
+        that of the source.
     Raises:
       SpecError: with every part that has no conversion.
     """
     self.source, self.target = source or Convention(), target or Convention()
     self.size, self.target_size = size, size if target_size is None else target_size
-    self._where, self._state = where, state
+    self._where = where
+    self._state: tuple[Convention, int] | None = None
+    if state is not None:
+      self._state = (state[0] or self._like_source(), state[1])
     self.one_sided: list[str] = []
     self._order: list[int] | None = None
     self._pairs: list[_Pair] = []
@@ -228,40 +232,53 @@ class Converter:
       "Declare the rotation on both sides."
     )
 
+  def _reference_text(self) -> str | None:
+    parts = [*self.source.parts(self.size), *self.target.parts(self.target_size)]
+    sides = [part.convention for part in parts]
+    texts = (side.reference for side in sides if side.control in RELATIVE)
+    return next(filter(None, texts), None)
+
+  def _like_source(self) -> Convention:
+    """Returns the convention of a state whose elements are those of the source."""
+    text = self._reference_text()
+    start = parse_reference(text)[1] if text else 0
+    return Convention(
+      elements=tuple(
+        (start + part.start, start + part.stop, part.convention)
+        for part in self.source.parts(self.size)
+      )
+    )
+
   def _with_states(self, parts: list[Part]) -> list[tuple[Part, Part | None]]:
     """Adds the part of the state that each one refers to."""
-    sides = [part.convention for part in parts]
-    sides += [part.convention for part in self.target.parts(self.target_size)]
-    texts = [side.reference for side in sides if side.control in RELATIVE]
-    text = next((each for each in texts if each), None)
+    text = self._reference_text()
     if self._state is None or text is None:
       return [(part, None) for part in parts]
     convention, size = self._state
     _, start, stop = parse_reference(text)
-    if convention is None or not (convention.elements or convention.rotation):
-      moved = [
-        dataclasses.replace(part, start=start + part.start, stop=start + part.stop)
-        for part in parts
-      ]
-      return [
-        (part, other if other.stop <= size else None)
-        for part, other in zip(parts, moved, strict=True)
-      ]
     known = [
-      each for each in convention.parts(size)
+      each
+      for each in convention.parts(size)
       if start <= each.start and each.stop <= (size if stop is None else stop)
-    ]  # fmt: skip
-    found: list[tuple[Part, Part | None]] = []
-    for part in parts:
-      match = known.pop(0) if known else None
-      is_plain = match is not None and match.convention.rotation is None
-      if match is not None and is_plain and match.size > part.size:
-        match, left = match.split(part.size)
-        known.insert(0, left)
-      is_alike = match is not None and (
-        (match.convention.rotation is None) == (part.convention.rotation is None)
-      )
-      found.append((part, match if is_alike else None))
+    ]
+    queue, found = [*parts], list[tuple[Part, Part | None]]()
+    while queue:
+      part, match = queue.pop(0), known.pop(0) if known else None
+      if match is not None and part.convention.rotation is None:
+        ours, theirs = part.convention, match.convention
+        if ours.gripper is None or theirs.gripper is None:
+          if theirs.rotation is not None or theirs.gripper is not None:
+            match = dataclasses.replace(match, convention=ours)
+          if match.size > part.size:
+            match, left = match.split(part.size)
+            known.insert(0, left)
+          elif match.size < part.size:
+            part, rest = part.split(match.size)
+            queue.insert(0, rest)
+      elif match is not None and match.convention.rotation is None:
+        known.insert(0, match)
+        match = None
+      found.append((part, match))
     return found
 
   def _reorder(

@@ -23,7 +23,12 @@ from t2r_seq.zoo.sac import SACModel
 from t2r_seq.zoo.signature import Signature, find_signature
 from t2r_seq.zoo.spaces import EnvSignature
 from t2r_seq.zoo.td3 import TD3Model
-from t2r_seq.zoo.train import configure_online, configure_policy, train_policy
+from t2r_seq.zoo.train import (
+  configure_online,
+  configure_policy,
+  policy_statistics,
+  train_policy,
+)
 from t2r_seq.zoo.transformer import TransformerModel
 
 __all__ = [
@@ -54,6 +59,7 @@ __all__ = [
   "make_environment",
   "policies",
   "policy_environment",
+  "policy_statistics",
   "train_online",
   "train_policy",
 ]

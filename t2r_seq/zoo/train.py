@@ -128,6 +128,46 @@ def configure_policy(
   return _joined(text, shown, gin_configs, gin_bindings)
 
 
+def policy_statistics(
+  policy: str,
+  dataset: str | os.PathLike[str],
+  output: str | os.PathLike[str],
+  size: str = "base",
+  *,
+  episodes: Any = None,
+  gin_configs: Sequence[str] = (),
+  gin_bindings: Sequence[str] = (),
+  open_options: Mapping[str, Any] | None = None,
+) -> statistics.Statistics:
+  """Writes the statistics of what a policy's network gets before `Normalize`.
+
+  In the policy's conventions, such as relative actions, cut as training cuts windows.
+
+  Args:
+    policy: see `train_policy`.
+    dataset: see `train_policy`.
+    output: JSON file, for `ImitationModel.statistics_path`.
+    size: see `train_policy`.
+    episodes: numbers of the only episodes to count, or a file of them; None for all.
+    gin_configs: see `train_policy`.
+    gin_bindings: see `train_policy`.
+    open_options: see `train_policy`.
+  """
+  path, options = os.fspath(dataset), dict(open_options or {})
+  configure_policy(
+    policy,
+    path,
+    "",
+    size,
+    gin_configs=gin_configs,
+    gin_bindings=gin_bindings,
+    open_options=options,
+    is_dry=True,
+  )
+  run = _Run(_choose(policy, registry.IMITATION), path, "", options, True)
+  return run.write_statistics(os.fspath(output), episodes)
+
+
 def configure_online(
   policy: str,
   env: str | None,
@@ -254,7 +294,7 @@ class _Run:
       *self._split_bindings(splits),
       *self._rlds_bindings(),
       *self._batch_bindings(episodes, splits.get("train")),
-      f"STATISTICS = {self._statistics(signature, splits.get('train'))!r}",
+      f"STATISTICS = {self._statistics(splits.get('train'))!r}",
     ]
 
   def environment_bindings(
@@ -373,42 +413,49 @@ class _Run:
     _say(f"batches of {max(count, 1)}, not {batch}: so many windows are there.")
     return [f"BATCH_SIZE = {max(count, 1)}"]
 
-  def _statistics(self, signature: Signature, train: np.ndarray | None) -> str:
+  def _statistics(self, train: np.ndarray | None) -> str:
     """Returns the file of statistics of the training episodes, which may be new."""
     path = self._path(STATISTICS)
-    if self._is_dry or os.path.exists(path):
-      return path
+    if not self._is_dry and not os.path.exists(path):
+      os.makedirs(self._model_dir, exist_ok=True)
+      self.write_statistics(path, train)
+      _say(f"statistics of the training episodes: {path}")
+    return path
+
+  def write_statistics(self, path: str, train: Any) -> statistics.Statistics:
+    """Writes the statistics of some episodes, of what the network gets."""
+    signature = self._signature
     own = (*signature.states, signature.action)
     opened = open_episodes(self._dataset, self._format, **self._options)
     opened = open_episodes(
       self._dataset,
       self._format,
       episodes=train,
+      split=self._split if train is None else None,
       drop=[other for other in opened.spec if other not in own],
       **self._options,
     )
     casts = {path: tf.float32 for path in signature.stored_dtypes}
-    os.makedirs(self._model_dir, exist_ok=True)
     if _query(f"{self._policy.model_name}.conventions"):
       # Statistics are of what the network gets: relative actions, other rotations.
-      gin.parse_config([*_signature_bindings(signature), f"STATISTICS = {path!r}"])
+      with gin.unlock_config():
+        gin.parse_config([*_signature_bindings(signature), f"STATISTICS = {path!r}"])
       model = self._policy.model_cls()
       stage = model.statistics_preprocessor()
       if stage is not None:
         cut = windows.Cut(_query("%SEQUENCE_LENGTH"), padding=model.padding)
         found = statistics.compute_statistics(opened, transform=stage, cut=cut)
         found.save(path)
-        _say(f"statistics of the training episodes, after {found.transform}: {path}")
-        return path
+        return found
     found = statistics.compute_statistics(opened.cast(casts) if casts else opened)
     # The model's specs have the paths as names, whatever the format calls them.
     named = {
       p: dataclasses.replace(each, spec=ExtendedTensorSpec.from_spec(each.spec, name=p))
       for p, each in found.paths.items()
     }
-    dataclasses.replace(found, paths=named).save(path)
-    _say(f"statistics of the training episodes: {path}")
-    return path
+    found = dataclasses.replace(found, paths=named)
+    found.save(path)
+    return found
 
   def _path(self, name: str) -> str:
     return os.path.join(self._model_dir, name)

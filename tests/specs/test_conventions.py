@@ -185,6 +185,51 @@ def test_small_conversions(source, target, values, want):
     np.testing.assert_allclose(forth.inverse()(found), values, atol=1e-12)
 
 
+STATES = {  # (action, state, where the state has the elements of the action)
+  "undeclared": (dict(control="absolute"), None, [0, 1, 2, 3, 4, 5]),
+  "of one unit": (
+    dict(control="absolute", unit="m"),
+    dict(unit="m"),
+    [0, 1, 2, 3, 4, 5],
+  ),
+  "of parts, for an action without": (
+    dict(control="absolute"),
+    dict(elements=[(0, 3, dict(unit="m")), (3, 7, dict(rotation="quaternion_wxyz"))]),
+    [0, 1, 2, 3, 4, 5],
+  ),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_of_other_parts(name):
+  action, state, places = STATES[name]
+  source = Convention(**action)
+  target = Convention(**{**action, "control": "relative", "reference": "s"})
+  values = np.random.default_rng(0).normal(size=(2, 4, 6))
+  now = np.random.default_rng(1).normal(size=(2, 9))
+  forth = Converter(source, target, 6, 6, state=(Convention.of(state), 9))
+  found = forth(values, now, has_steps=True)
+  np.testing.assert_allclose(found, values - now[:, None, places])
+  np.testing.assert_allclose(forth.inverse()(found, now, has_steps=True), values)
+
+
+def test_a_state_in_another_place_and_layout():
+  source, size = pose("axis_angle", control="absolute")
+  target, target_size = pose("rot6d_rows", control="tool_relative", reference="s[2:]")
+  for state in (
+    None,
+    Convention(elements=[(2, 5, {}), (5, 8, dict(rotation="axis_angle"))]),
+  ):
+    forth = Converter(source, target, size, target_size, state=(state, 12))
+    values = np.random.default_rng(0).normal(0, 0.5, size=(2, 4, size))
+    now = np.random.default_rng(1).normal(0, 0.5, size=(2, 12))
+    now[0, 2:8] = values[0, 0, :6]
+    found = forth(values, now, has_steps=True)
+    np.testing.assert_allclose(found[0, 0, :9], [0, 0, 0, 1, 0, 0, 0, 1, 0], atol=1e-9)
+    back = forth.inverse()(found, now, has_steps=True)
+    np.testing.assert_allclose(back, values, atol=1e-9)
+
+
 def test_channels_are_reversed():
   images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 4), np.uint8)
   flip = Converter(Convention(channels="bgr"), Convention(channels="rgb"), 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import gin
 import numpy as np
 import pytest
@@ -66,6 +68,10 @@ def lerobot_path(poses_path):
   argv = ["convert", str(poses_path), str(path), "--fps", "10", "--task", "push it"]
   assert cli.main(argv) == 0
   (path / "meta" / "t2r_seq.json").unlink()
+  info = json.loads((path / "meta" / "info.json").read_text())
+  for feature in info["features"].values():
+    feature.pop("convention", None)
+  (path / "meta" / "info.json").write_text(json.dumps(info))
   return path
 
 
@@ -163,6 +169,23 @@ def test_rot6d_in_the_tools_frame_over_quaternions(poses_path, tmp_path, capsys)
   status, _, err = run_main(capsys, "train", *other)
   assert status == 1
   assert "control='relative'" in err and "those of" in err and "'tool_relative'" in err
+
+
+def test_stats_are_those_of_the_policy(lerobot_path, tmp_path, capsys):
+  output = tmp_path / "figures.json"
+  argv = [lerobot_path, "--policy", "act", "--output", output, "--gin_bindings"]
+  argv += [
+    "ACTModel.chunk_size = 4",
+    "find_signature.conventions = {'action': {'control': 'absolute'}}",
+    "ACTModel.conventions = {'action': {'control': 'relative'}}",
+  ]
+  status, out, err = run_main(capsys, "stats", *argv)
+  assert status == 0, err
+  assert "after" in out and "target" in out
+  found = statistics.load_statistics(output).paths["target"]
+  want = relative_actions(4, range(3))
+  np.testing.assert_allclose(found.mean, want.mean(0), atol=1e-6)
+  assert found.spec.convention.control == "relative"
 
 
 def test_lstm_takes_relative_actions(poses_path, tmp_path):
