@@ -177,6 +177,12 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     "and whether an episode begins",
   )
   add(
+    "--act",
+    metavar="MODULE:NAME",
+    help="what the robot's code makes of outputs: called with the recorded actions by "
+    "name, and whether an episode begins; returns the command",
+  )
+  add(
     "--episodes", type=int, default=10, metavar="N", help="the first N; 0 for all (10)"
   )
   add(
@@ -222,6 +228,7 @@ def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
     reference=reference,
     statistics_path=args.statistics,
     observe=console.load_object("--observe", args.observe) if args.observe else None,
+    act=console.load_object("--act", args.act) if args.act else None,
     num_episodes=args.episodes or None,
     **({} if args.tolerance is None else {"tolerance": args.tolerance}),
     source=args.source,

@@ -109,6 +109,26 @@ class Converter:
       or any(_changes(pair) for pair in self._pairs)
     )
 
+  def changes_by_part(self) -> list[str]:
+    """Describes what changes, of each part."""
+    found = []
+    if self.flips_channels:
+      found.append(f"channels '{self.source.channels}' for '{self.target.channels}'")
+    if self._order is not None:
+      found.append(f"elements {self.source.names} for {self.target.names}")
+    for pair in self._pairs:
+      if _changes(pair):
+        ours, theirs = (
+          side.convention.to_json() for side in (pair.source, pair.target)
+        )
+        found += [
+          f"elements {pair.source.start} to {pair.source.stop - 1}: {name} "
+          f"{ours[name]!r} for {theirs[name]!r}"
+          for name in ("unit", "rotation", "gripper", "control")
+          if name in ours and name in theirs and ours[name] != theirs[name]
+        ]
+    return found
+
   @property
   def needs_chunk(self) -> bool:
     """Whether a step depends on the steps before it in its chunk."""
@@ -486,7 +506,7 @@ def check_declared(
     ]
     if None in sides and sizes[0] != sizes[1]:
       continue  # The shapes differ, which is another error.
-    if differ(*sides, *sizes):
+    if explain(*sides, *sizes):
       hint = (
         "Convert it in the model's preprocessor: preprocessors.ConvertConventions "
         "with the data's as `data`."
@@ -498,12 +518,12 @@ def check_declared(
     raise errors.mismatch_error(operation, found)
 
 
-def differ(
+def explain(
   source: Convention | None, target: Convention | None, size: int, target_size: int
-) -> bool:
-  """Whether two conventions differ in what both of them declare."""
+) -> list[str]:
+  """Describes where two conventions differ in what both declare; [] if they agree."""
   try:
-    state = source, size
-    return Converter(source, target, size, target_size, state=state).changes
-  except errors.SpecError:
-    return True
+    converter = Converter(source, target, size, target_size, state=(source, size))
+  except errors.SpecError as error:
+    return [str(error)]
+  return converter.changes_by_part()

@@ -20,7 +20,10 @@ from t2r_seq.verification.training_side import Dataset, Episode
 from t2r_seq.windows.cut import mask_paths
 
 Observe = Callable[[dict[str, np.ndarray], bool], Mapping[str, Any]]
-STAGES = ("observation", "window", "mask", "network input", "step", "output", "action")
+STAGES = (
+  *("declaration", "observation", "window", "mask", "network input", "step", "output"),
+  *("action", "command"),
+)
 WIDTH = 96
 # Graphs that compute the same may round differently: a divisor may become a factor.
 _MOST_ULPS = 4
@@ -54,6 +57,10 @@ class Difference:
 
   def __str__(self) -> str:
     """Returns a paragraph."""
+    if self.stage == "declaration":
+      lines = [f"{self.path} (declaration): the policy has {self.expected}, the data "
+               f"{self.got}."]  # fmt: skip
+      return "\n".join(map(bullet, [*lines, *(f"{cause}." for cause in self.causes)]))
     where = f"episode {self.episode}, step {self.step}"
     lines = [
       f"{self.path} ({self.stage}): {where}: expected {self.expected}, got {self.got}. "

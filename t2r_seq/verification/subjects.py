@@ -26,6 +26,7 @@ class Subject(abc.ABC):
     name: for the report.
     feature_spec: the raw features, by path.
     step_spec: the observation of a step, by path.
+    label_spec: what the policy was trained to give, by path.
     record: describes the policy; None if it has no description.
     one_task: how a task is learned from an episode; None for models without tasks.
     weights: how they are stored; other than 'float32' they are rounded.
@@ -36,6 +37,7 @@ class Subject(abc.ABC):
   name: str
   feature_spec: TensorSpecStruct
   step_spec: Mapping[str, Any]
+  label_spec: TensorSpecStruct
   record: PolicyRecord | None
   one_task: OneTask | None = None
   weights = "float32"
@@ -74,6 +76,7 @@ class _Exported(Subject):
     self.name = f"{predictor.model_path} (step {predictor.global_step})"
     self.feature_spec = predictor.get_feature_specification()
     self.step_spec = predictor.get_step_specification()
+    self.label_spec = predictor.get_label_specification() or TensorSpecStruct()
     self.record = predictor.get_policy_record()
     self.one_task = OneTask.of(predictor)
     self.predict = predictor.predict
@@ -101,7 +104,8 @@ class _Lite(Subject):
     self.name = f"{policy.model_path} (LiteRT, step {policy.global_step})"
     self.weights = policy.layout.weights
     self.step_spec = policy.pure.step_specification()
-    self.feature_spec, self.record = _described(self.name, policy.pure.describe())
+    described = _described(self.name, policy.pure.describe())
+    self.feature_spec, self.label_spec, self.record = described
 
   def take(
     self, observation: Arrays, is_first: bool
@@ -128,7 +132,8 @@ class _Served(Subject):
       path: lite_policy.Leaf("", tuple(leaf["shape"]), np.dtype(leaf["dtype"]))
       for path, leaf in metadata["observation"].items()
     }
-    self.feature_spec, self.record = _described(self.name, metadata)
+    described = _described(self.name, metadata)
+    self.feature_spec, self.label_spec, self.record = described
     self.tells_inputs = False
 
   def take(
@@ -152,7 +157,7 @@ def _batched(values: Mapping[str, np.ndarray]) -> Arrays:
 
 def _described(
   name: str, description: Mapping[str, Any]
-) -> tuple[TensorSpecStruct, PolicyRecord | None]:
+) -> tuple[TensorSpecStruct, TensorSpecStruct, PolicyRecord | None]:
   """Reads the description of a policy, see `LoadedPolicy.describe`."""
   if "specs" not in description:
     raise errors.SpecError(
@@ -163,5 +168,6 @@ def _described(
   record = description.get("record")
   return (
     specs.TensorSpecStruct.from_proto(assets.feature_spec),
+    specs.TensorSpecStruct.from_proto(assets.label_spec),
     None if record is None else PolicyRecord.from_fields(record),
   )

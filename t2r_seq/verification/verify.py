@@ -14,7 +14,14 @@ from t2r_seq.policies.lite_export import TOLERANCE
 from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.preprocessors.convert_conventions import stages_of
 from t2r_seq.preprocessors.normalize import Normalize
+from t2r_seq.specs.names import source_paths
 from t2r_seq.verification import fit
+from t2r_seq.verification.commands import (
+  OUTPUT,
+  Act,
+  declared_differences,
+  find_command_differences,
+)
 from t2r_seq.verification.comparison import (
   Comparison,
   Difference,
@@ -22,7 +29,7 @@ from t2r_seq.verification.comparison import (
   bullet,
   seen_specs,
 )
-from t2r_seq.verification.subjects import subject_of
+from t2r_seq.verification.subjects import Subject, subject_of
 from t2r_seq.verification.training_side import Dataset
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding
 
@@ -75,7 +82,10 @@ class VerificationReport:
       ("warning", self.warnings),
     ):
       lines += [bullet(f"{title}: {each}") for each in sentences]
-    if self.differences:
+    if self.differences and self.differences[0].stage == "declaration":
+      lines.append("the data declares other conventions than the policy:")
+      lines += map(str, self.differences)
+    elif self.differences:
       first = self.differences[0]
       where = f"in step {first.step} of episode {first.episode}"
       lines += [f"{count}: {first.path} differs first, {where}:"]
@@ -96,6 +106,7 @@ def verify(
   reference: Any = None,
   statistics_path: str | None = None,
   observe: Observe | None = None,
+  act: Act | None = None,
   num_episodes: int | None = None,
   tolerance: float = TOLERANCE,
   source: str | None = None,
@@ -122,6 +133,9 @@ def verify(
       those that the model normalises by.
     observe: the robot code that changes an observation before the policy gets it;
       called with arrays by path, and whether an episode starts.
+    act: the robot code that makes commands of outputs; called with the recorded
+      actions as the outputs by name, and whether an episode starts. Its attribute
+      `convention` declares that of its commands.
     num_episodes: the first ones of the dataset; None for all.
     tolerance: of outputs, as a share of the range of each element in an episode.
     source: the source of the training mixture that the dataset is like; None if the
@@ -156,13 +170,25 @@ def verify(
   check = fit.FitCheck(data, known, record)
   comparison = Comparison(subject, reference, data, tolerance)
   count, steps = 0, 0
-  for episode in data.episodes(num_episodes):
+  declared = [
+    difference
+    for each in (subject.feature_spec, subject.label_spec)
+    for difference in declared_differences(each, data.source.spec)
+  ]
+  for episode in [] if declared else data.episodes(num_episodes):
     check.add(episode)
     comparison.compare(episode, observe)
     count, steps = count + 1, steps + episode.num_steps
     if comparison.differences:
       break  # Later differences have the same cause.
-  differences = comparison.ordered()
+  differences = declared or comparison.ordered()
+  compared = comparison.compared(model is not None)
+  if act is not None and not differences:
+    name, path = _acted(subject, data)
+    differences = find_command_differences(
+      act, data.source, path, output=name, num_episodes=num_episodes
+    )
+    compared.append(f"commands that the robot's code makes of recorded {path}")
   warnings = [*check.warnings(), *_optional_features(preprocessor)]
   is_output = any(each.stage in ("output", "action") for each in differences)
   if subject.weights != "float32" and is_output:
@@ -180,12 +206,30 @@ def verify(
     data.path,
     count,
     steps,
-    tuple(comparison.compared(model is not None)),
+    tuple(compared),
     tuple(differences),
     tuple(warnings),
     tuple(comparison.not_compared(model is not None)),
     tuple(_not_exported(record, stages)),
   )
+
+
+def _acted(subject: Subject, data: Dataset) -> tuple[str, str]:
+  """Returns the output that predicts actions, and their path in the dataset."""
+  stored, record = data.source.spec, subject.record
+  paths = source_paths(subject.label_spec, stored)
+  found = [
+    paths[path]
+    for path, spec in subject.label_spec.items()
+    if paths[path] in stored and spec.dtype.is_floating
+  ]
+  if len({*found}) != 1:
+    raise errors.SpecError(
+      f"verify: act: expected one label with recorded actions, of "
+      f"{errors.listing(stored)}, got {errors.listing(found)}."
+    )
+  execution = None if record is None else record.execution
+  return (OUTPUT if execution is None else execution.outputs[0]), found[0]
 
 
 def _not_exported(
