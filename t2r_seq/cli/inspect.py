@@ -167,15 +167,21 @@ def _spec_option(path: str) -> str:
   return f"{os.path.basename(stem)}:SPEC" if suffix == ".py" else path
 
 
-def _write_spec(spec: Any, text_format: str, output: str | None, what: str) -> None:
-  """Prints a spec, or writes it to a file."""
+def _write_spec(
+  spec: Any,
+  text_format: str,
+  output: str | None,
+  what: str,
+  questions: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+  """Prints a spec, or writes it to a file; Python has questions as comments."""
   from google.protobuf import text_format as proto_text
 
   from t2r_seq import specs
 
   structure = specs.TensorSpecStruct(spec.items())
   if text_format == "python":
-    text = _to_python(spec)
+    text = _to_python(spec, questions)
   elif text_format == "json":
     text = structure.to_json()
   else:
@@ -187,12 +193,20 @@ def _write_spec(spec: Any, text_format: str, output: str | None, what: str) -> N
   print(f"Wrote {what} to {output}; use it with --spec {_spec_option(output)}")
 
 
-def _to_python(spec: Mapping[str, Any]) -> str:
+def _to_python(
+  spec: Mapping[str, Any], questions: Mapping[str, Sequence[str]] | None = None
+) -> str:
   """Renders a Python module that builds a spec structure as SPEC."""
-  lines = "".join(f"    ({path!r}, {leaf!r}),\n" for path, leaf in spec.items())
+  lines = "".join(
+    "".join(f"    # convention={each}\n" for each in (questions or {}).get(path, ()))
+    + f"    ({path!r}, {leaf!r}),\n"
+    for path, leaf in spec.items()
+  )
+  names = "ExtendedTensorSpec, TensorSpecStruct"
+  names = f"Convention, {names}" if "convention=Convention(" in lines else names
   return (
     "import tensorflow as tf\n"
-    "from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct\n\n"
+    f"from t2r_seq.specs import {names}\n\n"
     f"SPEC = TensorSpecStruct(\n  [\n{lines}  ]\n)\n"
   )
 
@@ -284,8 +298,19 @@ def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
     console.show("\n\n".join(parts))
   if text_format is not None:
     print(end="\n" if args.output else "")
-    _write_spec(source.spec, text_format, args.output, "the spec")
+    questions = _questions(source, text_format)
+    _write_spec(source.spec, text_format, args.output, "the spec", questions)
   return 0
+
+
+def _questions(source: Any, text_format: str) -> Mapping[str, Sequence[str]]:
+  """Returns what numbers may mean, by path, for the comments of a Python spec."""
+  if text_format != "python":
+    return {}
+  from t2r_seq.episodes.questions import find_questions
+  from t2r_seq.episodes.registry import as_episodes
+
+  return find_questions(as_episodes(source))
 
 
 def render_episodes(source: Episodes) -> list[str]:
@@ -332,7 +357,8 @@ def _show_store(args: argparse.Namespace, text_format: str | None) -> int:
   if text_format is not None:
     print(end="\n" if args.output else "")
     stored = store.EpisodeStore(folder).spec
-    _write_spec(stored, text_format, args.output, "the store's spec")
+    questions = _questions(folder, text_format)
+    _write_spec(stored, text_format, args.output, "the store's spec", questions)
   return 0
 
 
