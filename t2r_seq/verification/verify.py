@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t2r_seq import errors, records, specs, statistics, windows
@@ -133,9 +133,7 @@ def verify(
       those that the model normalises by.
     observe: the robot code that changes an observation before the policy gets it;
       called with arrays by path, and whether an episode starts.
-    act: the robot code that makes commands of outputs; called with the recorded
-      actions as the outputs by name, and whether an episode starts. Its attribute
-      `convention` declares that of its commands.
+    act: the robot code that makes commands of outputs; see `find_command_differences`.
     num_episodes: the first ones of the dataset; None for all.
     tolerance: of outputs, as a share of the range of each element in an episode.
     source: the source of the training mixture that the dataset is like; None if the
@@ -170,11 +168,8 @@ def verify(
   check = fit.FitCheck(data, known, record)
   comparison = Comparison(subject, reference, data, tolerance)
   count, steps = 0, 0
-  declared = [
-    difference
-    for each in (subject.feature_spec, subject.label_spec)
-    for difference in declared_differences(each, data.source.spec)
-  ]
+  own = {**subject.feature_spec, **subject.label_spec}
+  declared = list(declared_differences(own, data.source.spec))
   for episode in [] if declared else data.episodes(num_episodes):
     check.add(episode)
     comparison.compare(episode, observe)
@@ -190,17 +185,7 @@ def verify(
     )
     compared.append(f"commands that the robot's code makes of recorded {path}")
   warnings = [*check.warnings(), *_optional_features(preprocessor)]
-  is_output = any(each.stage in ("output", "action") for each in differences)
-  if subject.weights != "float32" and is_output:
-    warnings.append(
-      f"the weights are stored as {subject.weights}, which changes outputs: give the "
-      "tolerance that you accept"
-    )
-  if not windows.Cut(padding=padding).pads_front:
-    warnings.append(
-      "training has no windows of the first steps of an episode (padding 'drop'), "
-      "where the policy acts, too, with the first step repeated"
-    )
+  warnings += _limits(subject, padding, differences)
   return VerificationReport(
     subject.name,
     data.path,
@@ -212,6 +197,23 @@ def verify(
     tuple(comparison.not_compared(model is not None)),
     tuple(_not_exported(record, stages)),
   )
+
+
+def _limits(
+  subject: Subject, padding: Padding, differences: Sequence[Difference]
+) -> Iterator[str]:
+  """Yields what a policy's form or training limits."""
+  is_output = any(each.stage in ("output", "action") for each in differences)
+  if subject.weights != "float32" and is_output:
+    yield (
+      f"the weights are stored as {subject.weights}, which changes outputs: give the "
+      "tolerance that you accept"
+    )
+  if not windows.Cut(padding=padding).pads_front:
+    yield (
+      "training has no windows of the first steps of an episode (padding 'drop'), "
+      "where the policy acts, too, with the first step repeated"
+    )
 
 
 def _acted(subject: Subject, data: Dataset) -> tuple[str, str]:
