@@ -115,9 +115,11 @@ class Feature:
     convention = dict(described.get("convention") or {})
     if isinstance(names, dict) and len(names) == 1:  # As LeRobot v2 groups them.
       names = next(iter(names.values()))
-    are_names = isinstance(names, list) and all(isinstance(each, str) for each in names)
-    if are_names and dtype not in (VIDEO, IMAGE) and (len({*names}),) == shape != (1,):
-      convention.setdefault("names", names)
+    listed = names if isinstance(names, list) else []
+    is_vector = dtype not in (VIDEO, IMAGE) and shape != (1,)
+    are_names = bool(listed) and all(isinstance(each, str) for each in listed)
+    if are_names and is_vector and (len({*listed}),) == shape:
+      convention.setdefault("names", listed)
     known = Convention.of(convention)
     return cls(key, dtype, shape, described.get("names"), depth, convention=known)
 

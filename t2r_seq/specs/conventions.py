@@ -203,7 +203,7 @@ class Convention:
       if start > end:
         found.append(Part(end, start, common))
       if stop > start:
-        names = _OF_MOTION if own.gripper is not None else ()
+        names: Sequence[str] = _OF_MOTION if own.gripper is not None else ()
         if own.rotation is not None and not _is_angle(own.rotation, self.unit):
           names = ("unit",)
         inherited = {

@@ -207,7 +207,8 @@ class Converter:
         block = state[..., other.state.start : other.state.stop]
         pose[is_turn] = read[each]
         origin[is_turn] = _read(other.state, block, other.target)
-      pose = _decompose(after, *_compose(before, *pose, *origin), *origin)
+      absolute = _compose(before, *pose, *origin)
+      pose = [*_decompose(after, *absolute, *origin)]
       for each in group:
         is_turn = self._pairs[each].source.convention.rotation is not None
         near = origin[1] if is_turn and after == ABSOLUTE else None
@@ -495,25 +496,23 @@ def check_declared(
   """
   found = []
   for path, spec in declared.items():
-    sides = [
-      getattr(each, "convention", None) for each in (stored.get(spec.name), spec)
-    ]
-    if sides == [None, None] or spec.name not in stored:
+    data = stored.get(spec.name)
+    ours, theirs = (getattr(each, "convention", None) for each in (data, spec))
+    if data is None or (ours is None and theirs is None):
       continue
-    sizes = [
-      (each.shape[-1] if each.shape.rank else 1) or 0
-      for each in (stored[spec.name], spec)
-    ]
-    if None in sides and sizes[0] != sizes[1]:
+    size, target_size = (
+      int((each.shape[-1] if each.shape.rank else 1) or 0) for each in (data, spec)
+    )
+    if (ours is None or theirs is None) and size != target_size:
       continue  # The shapes differ, which is another error.
-    if explain(*sides, *sizes):
+    if explain(ours, theirs, size, target_size):
       hint = (
         "Convert it in the model's preprocessor: preprocessors.ConvertConventions "
         "with the data's as `data`."
       )
-      found.append(errors.Mismatch(path, f"{spec.convention}", f"{sides[0]}", hint))
+      found.append(errors.Mismatch(path, f"{theirs}", f"{ours}", hint))
     else:
-      Converter(*sides, *sizes, f"{operation}: {path}").warn()
+      Converter(ours, theirs, size, target_size, f"{operation}: {path}").warn()
   if found:
     raise errors.mismatch_error(operation, found)
 

@@ -208,7 +208,10 @@ class ImitationModel(models.RegressionModel):
     del mode
     size, name = self.action_size, self.signature.action
     stored = self._stored_dtype(name)
-    options = {"stored_dtype": stored, "convention": self._conventions[name][0]}
+    options: dict[str, Any] = {
+      "stored_dtype": stored,
+      "convention": self._conventions[name][0],
+    }
     if self.is_sequence:
       target = ExtendedTensorSpec(
         (size,), tf.float32, name, is_sequence=True, **options
