@@ -11,7 +11,8 @@ from t2r_seq.actors.evaluation import (
   evaluate_policies,
   evaluation_table,
 )
-from t2r_seq.actors.running import run_env, run_meta_env, run_robot
+from t2r_seq.actors.robot import Safety, run_robot
+from t2r_seq.actors.running import run_env, run_meta_env
 from t2r_seq.actors.sinks import (
   EpisodeSink,
   RecordSink,
@@ -26,6 +27,7 @@ __all__ = [
   "EpisodeSink",
   "RecordSink",
   "ReplaySink",
+  "Safety",
   "StoreSink",
   "collect_episodes",
   "collect_eval_loop",

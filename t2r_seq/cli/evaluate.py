@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 from typing import Any
 
 from t2r_seq.cli import console
+from t2r_seq.lite.overlap import OVERLAPS
 
 SUMMARY = "run a policy in a Gymnasium environment: success and return with intervals"
 DESCRIPTION = """Runs exported policies in the same episodes of an environment, and
 prints success and return with 95 % intervals.
 
   t2r_seq evaluate run/export/best --env LunarLander-v3 --episodes 50
+  t2r_seq evaluate run/export/best --env LunarLander-v3 --latency 0.12 \\
+    --jitter 0.03 --control_rate 20 --overlap asynchronous
   t2r_seq evaluate run/export/best --env gym_pusht/PushT-v0 --video videos \\
     --env_options '{"obs_type": "pixels_agent_pos"}'
 
@@ -31,7 +35,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("--seed", type=int, default=0, help="of the episodes (0)")
   parser.add_argument("--max_steps", type=int, metavar="N", help="of an episode")
   parser.add_argument("--video", metavar="DIR", help="writes an MP4 of each episode")
+  add_latency(parser)
+  add = parser.add_argument
+  add(
+    "--overlap",
+    choices=OVERLAPS,
+    help="how inference overlaps with execution, under a latency (as exported)",
+  )
+  add(
+    "--num_executed",
+    type=int,
+    metavar="N",
+    help="steps from a request to the next one, under a latency (as exported)",
+  )
   add_environment(parser)
+
+
+def add_latency(parser: argparse.ArgumentParser) -> None:
+  """Adds the latency of a network in simulated time."""
+  add = parser.add_argument
+  add(
+    "--latency",
+    type=float,
+    metavar="SECONDS",
+    help="from an observation to the chunk of the network, in simulated time (none)",
+  )
+  add(
+    "--jitter",
+    type=float,
+    default=0.0,
+    metavar="SECONDS",
+    help="by which latencies differ, up and down (0)",
+  )
+  add(
+    "--control_rate",
+    type=float,
+    metavar="HZ",
+    help="steps of the environment a second (that of the training data)",
+  )
 
 
 def add_environment(parser: argparse.ArgumentParser) -> None:
@@ -72,23 +113,58 @@ def environment_options(args: argparse.Namespace) -> dict[str, Any]:
 def run(args: argparse.Namespace) -> int:
   """Evaluates; prints a table."""
   options = environment_options(args)
+  more = (args.overlap, args.num_executed, args.jitter, args.control_rate)
+  if args.latency is None and any(more):
+    raise console.UsageError(
+      "--overlap, --num_executed, --jitter and --control_rate need --latency SECONDS."
+    )
   console.load_tensorflow()
   from t2r_seq import actors, zoo
 
+  predictors = {name: console.load_export(name, False) for name in args.export_dirs}
   found = {
     name: zoo.evaluate_export(
-      console.load_export(name, allow_nan=False),
+      predictor,
       args.env,
+      create_policy=_policy_maker(args, predictor.control_period),
       num_episodes=args.episodes,
       seed=args.seed,
       max_steps=args.max_steps,
       video_dir=args.video and os.path.join(args.video, *_own(name, args.export_dirs)),
       **options,
     )
-    for name in args.export_dirs
+    for name, predictor in predictors.items()
   }
   print(actors.evaluation_table(found))
   return 0
+
+
+def _policy_maker(args: argparse.Namespace, period: float | None) -> Any:
+  """Returns what makes the policy of a predictor whose data have a control period."""
+  from t2r_seq import policies
+
+  if args.latency is None:
+    return policies.RegressionPolicy
+  return functools.partial(
+    policies.OverlappedPolicy,
+    overlap=args.overlap,
+    num_executed=args.num_executed,
+    planner=latency_of(args, period),
+  )
+
+
+def latency_of(args: argparse.Namespace, period: float | None) -> Any:
+  """Returns the latency of `add_latency` for a control period, if there is one."""
+  from t2r_seq import policies
+
+  if args.latency is None:
+    return None
+  if args.control_rate is None and period is None:
+    raise console.UsageError(
+      "--latency needs --control_rate HZ: the export has no control period."
+    )
+  rate = 1 / (period or 1.0) if args.control_rate is None else args.control_rate
+  return policies.SimulatedLatency(args.latency, args.jitter, rate)
 
 
 def _own(name: str, names: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from t2r_seq.cli import console, sources
+from t2r_seq.cli import console, evaluate, sources
 from t2r_seq.cli.gin_commands import Command
 from t2r_seq.lite import lite_policy
 
@@ -25,6 +25,13 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     choices=("float32", "float16", "int8"),
     help="how weights are stored (float32)",
   )
+  add(
+    "--overlap",
+    action="store_true",
+    default=None,
+    help="also what `lite.OverlappedPolicy` needs, with another copy of the weights "
+    "(if the export declares an overlap)",
+  )
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -33,7 +40,9 @@ def _export(args: argparse.Namespace) -> int:
   from t2r_seq import policies
 
   with console.silent_libraries():
-    report = policies.export_lite(args.export_dir, args.out, args.weights)
+    report = policies.export_lite(
+      args.export_dir, args.out, args.weights, overlap=args.overlap
+    )
   drawn = f"; each call draws {', '.join(report.drawn)}" if report.drawn else ""
   rounding = f" ({', '.join(report.narrow)} became float32)" if report.narrow else ""
   print(
@@ -191,6 +200,7 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="SHARE",
     help="of outputs, of the range of each element (0.005, as of export --lite)",
   )
+  evaluate.add_latency(parser)
   add("--strict", action="store_true", help="warnings fail, too")
   add("--json", action="store_true", help="one JSON object")
 
@@ -232,6 +242,7 @@ def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
     num_episodes=args.episodes or None,
     **({} if args.tolerance is None else {"tolerance": args.tolerance}),
     source=args.source,
+    latency=evaluate.latency_of(args, policy.control_period),
     **_opening_options(args),
   )
 
@@ -351,6 +362,7 @@ and the actions with the model's.
   t2r_seq verify runs/pose/export/latest 'data/test*.tfrecord'
   t2r_seq verify runs/pose/export/latest my_store --statistics statistics.json
   t2r_seq verify runs/pose/export/latest pusht --observe my_robot.glue:to_observation
+  t2r_seq verify runs/pose/export/latest my_store --latency 0.12 --control_rate 20
   t2r_seq verify pose_lite my_store          # what `t2r_seq export --lite` wrote
   t2r_seq verify ws://10.0.0.5:8000 my_store    # what `t2r_seq serve` serves
 

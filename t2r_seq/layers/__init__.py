@@ -14,6 +14,7 @@ from t2r_seq.layers.diffusion_networks import (
 )
 from t2r_seq.layers.discrete import DiscreteDecoder
 from t2r_seq.layers.flow_matching import (
+  Continuation,
   DiffusionDecoder,
   FlowMatchingDecoder,
   NoiseSchedule,
@@ -54,6 +55,7 @@ __all__ = [
   "CausalTransformer",
   "ConditionalUNet",
   "ContextEncoder",
+  "Continuation",
   "DiffusionDecoder",
   "DiffusionTransformer",
   "DiscreteDecoder",

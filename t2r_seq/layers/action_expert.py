@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq.layers.attention import Attention
+from t2r_seq.layers.attention import Attention, gelu
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 from t2r_seq.layers.flow_matching import time_features
 
@@ -20,7 +20,7 @@ class AttentionBlock(CompositeLayer):
     self._attention = Attention(size, num_heads)
     self._norms = [tf.keras.layers.LayerNormalization(epsilon=1e-6) for _ in range(2)]
     self._mlp = [
-      tf.keras.layers.Dense(4 * size, activation="gelu"),
+      tf.keras.layers.Dense(4 * size, activation=gelu),
       tf.keras.layers.Dense(size),
     ]
 
@@ -119,7 +119,7 @@ class ActionExpert(CompositeLayer):
 
     Args:
       noisy: flat chunks, [B, N].
-      time: in [0, 1], [B, 1].
+      time: in [0, 1], [B, 1]; or one for each action, [B, actions].
       embedding: tokens of the context, flat, [B, N * size].
     Returns:
       [B, N].
@@ -127,8 +127,9 @@ class ActionExpert(CompositeLayer):
     tokens = self._action_in(tf.reshape(noisy, [-1, *self._shape]))
     context = tf.reshape(embedding, [-1, embedding.shape[-1] // self._size, self._size])
     context = tf.cast(context, tokens.dtype)
-    times = tf.cast(time_features(time), tokens.dtype)[:, tf.newaxis]
-    times = tf.repeat(times, self._shape[0], axis=1)
+    times = tf.cast(time_features(time[..., tf.newaxis]), tokens.dtype)
+    if time.shape[-1] == 1:
+      times = tf.repeat(times, self._shape[0], axis=1)
     tokens = self._time[1](self._time[0](tf.concat([tokens, times], axis=-1)))
     tokens += tf.cast(tf.convert_to_tensor(self._places), tokens.dtype)
     for block in self._blocks:

@@ -14,6 +14,24 @@ from t2r_seq import errors
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 
 
+@tf.custom_gradient
+def gelu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+  """Returns x times the normal distribution's share below it.
+
+  LiteRT has the function, but not the ops of TensorFlow's gradient, which guided
+  inpainting needs.
+  """
+  y = tf.nn.gelu(x)
+
+  def gradient(upstream: tf.Tensor) -> tf.Tensor:
+    is_small = tf.abs(x) < 1e-2
+    scale = tf.constant(1 / math.sqrt(2 * math.pi), x.dtype)
+    share = tf.where(is_small, 0.5 + scale * x, y / tf.where(is_small, 1.0, x))
+    return upstream * (share + x * scale * tf.exp(-x * x / 2))
+
+  return y, gradient
+
+
 class Attention(CompositeLayer):
   """Multi-head attention whose queries, keys and values are separate tensors."""
 
@@ -99,7 +117,9 @@ class TransformerBlock(CompositeLayer):
     self._cross_attention: Any = None
     if has_memory:
       self._cross_attention = attention(name="cross_attention")
-    self._mlp_in = tf.keras.layers.Dense(mlp_size, activation, name="mlp_in")
+    self._mlp_in = tf.keras.layers.Dense(
+      mlp_size, gelu if activation == "gelu" else activation, name="mlp_in"
+    )
     self._mlp_out = tf.keras.layers.Dense(model_size, name="mlp_out")
     num_parts = 3 if has_memory else 2
     self._norms = [layer_norm(f"norm_{i}") for i in range(num_parts)]

@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 import numpy as np
@@ -29,6 +29,8 @@ _TIME_FEATURES = 32
 # network is exact and draws from two modes of 56 numbers, 30 % and 70 %, 10 equal steps
 # choose the first in 23 %, these in 27 %. Larger exponents blur the actions.
 _STEP_EXPONENT = 1.5
+# The strength of guidance near noise, where its formula has no bound.
+_MOST_GUIDANCE = 5.0
 
 
 def time_features(time: tf.Tensor) -> tf.Tensor:
@@ -40,6 +42,50 @@ def time_features(time: tf.Tensor) -> tf.Tensor:
   periods = 0.004 * 1000.0 ** (np.arange(count) / (count - 1))
   angle = time * tf.constant(2 * math.pi / periods, time.dtype)
   return tf.concat([tf.sin(angle), tf.cos(angle)], axis=-1)
+
+
+class Continuation(NamedTuple):
+  """What a chunk continues: the actions that are planned for its first steps.
+
+  Attributes:
+    target: [B, n, ...].
+    weights: float32 [B, n]: 1 for actions that will have been executed, which the
+      chunk repeats; less for planned ones, to which it stays close; 0 for others.
+  """
+
+  target: tf.Tensor
+  weights: tf.Tensor
+
+  @classmethod
+  def of(
+    cls, target: tf.Tensor, num_frozen: tf.Tensor, num_known: tf.Tensor
+  ) -> Continuation:
+    """Weighs the actions of a plan, after https://arxiv.org/abs/2506.07339.
+
+    Args:
+      target: [B, n, ...].
+      num_frozen: int32 [B].
+      num_known: int32 [B], at least `num_frozen`.
+    """
+    places = tf.range(target.shape[1], dtype=tf.float32)[tf.newaxis]
+    frozen, known = (
+      tf.cast(each, tf.float32)[:, tf.newaxis] for each in (num_frozen, num_known)
+    )
+    share = (known - places) / (known - frozen + 1)
+    soft = share * (tf.exp(share) - 1) / (math.e - 1)
+    weights = tf.where(places < known, soft, tf.zeros_like(soft))
+    return cls(target, tf.where(places < frozen, tf.ones_like(soft), weights))
+
+  @property
+  def is_frozen(self) -> tf.Tensor:
+    """Bool [B, n]."""
+    return self.weights >= 1
+
+  def flat(self) -> Continuation:
+    """Returns targets and weights of each number of a flat chunk, [B, N]."""
+    size = math.prod(self.target.shape[1:])
+    weights = tf.repeat(self.weights, math.prod(self.target.shape[2:]), axis=1)
+    return Continuation(tf.reshape(self.target, [-1, size]), weights)
 
 
 @configurable_layer
@@ -119,14 +165,26 @@ class _NoiseDecoder(ActionDecoder):
     self._temperature, self._seed = temperature, seed
     self._denoiser = create_denoiser_fn(self.action_shape)
 
-  def call(self, embedding: tf.Tensor, training: bool = False) -> Outputs:
-    """See the base class; in training there is no action."""
+  def call(
+    self,
+    embedding: tf.Tensor,
+    training: bool = False,
+    known: Continuation | None = None,
+  ) -> Outputs:
+    """See the base class; in training there is no action.
+
+    With `known`, [B, D] embeddings give chunks that continue a plan: by guided
+    inpainting, https://arxiv.org/abs/2506.07339, at the cost of a gradient a step.
+    """
     outputs = {"action_embedding": embedding}
     if training:
       return outputs
     like = tf.zeros_like(embedding[..., :1]) + tf.zeros([self.num_components])
     noise = self._temperature * draw_for_actions(like, self._seed)
-    flat = self._denoise(noise, embedding)
+    if known is None:
+      flat = self._denoise(noise, embedding)
+    else:
+      flat = self._continue(noise, embedding, known)
     return {**outputs, "inference_output": self.as_actions(flat)}
 
   def errors(
@@ -155,8 +213,26 @@ class _NoiseDecoder(ActionDecoder):
     """Returns (noisy actions, the network's time, the prediction to learn)."""
 
   @abc.abstractmethod
-  def _denoise(self, noise: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-    """Makes actions of noise."""
+  def _denoise(
+    self, noise: tf.Tensor, embedding: tf.Tensor, known: Continuation | None = None
+  ) -> tf.Tensor:
+    """Makes actions of noise; close to known ones, both flat."""
+
+  def _continue(
+    self, noise: tf.Tensor, embedding: tf.Tensor, known: Continuation
+  ) -> tf.Tensor:
+    """Makes actions that continue known ones, [B, N]."""
+    numbers = known.flat()
+    flat = self._denoise(noise, embedding, numbers)
+    return tf.where(numbers.is_frozen, numbers.target, flat)
+
+
+def _pull(
+  known: Continuation, tape: tf.GradientTape, clean: tf.Tensor, flat: tf.Tensor
+) -> tf.Tensor:
+  """Returns how noisy actions change to bring clean ones closer to known ones."""
+  error = known.weights * (known.target - clean)
+  return tape.gradient(clean, flat, output_gradients=tf.stop_gradient(error))
 
 
 @configurable_layer
@@ -166,16 +242,88 @@ class FlowMatchingDecoder(_NoiseDecoder):
   Straight paths, https://arxiv.org/abs/2210.02747. Actions are best of unit scale.
   """
 
+  def __init__(
+    self, action_shape: Sequence[int], max_delay: int | None = None, **kwargs: Any
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      action_shape: see the base class.
+      max_delay: trains chunks that continue up to so many actions, which are clean in
+        training, https://arxiv.org/abs/2512.05964: `delay`, int32 [B], is then an
+        output. The network takes a time for each action, as an `ActionExpert` does.
+        None continues a plan by guided inpainting.
+      **kwargs: of the base class.
+    """
+    super().__init__(action_shape, **kwargs)
+    self._max_delay = max_delay
+
+  def errors(
+    self, outputs: Outputs, target: tf.Tensor, is_valid: tf.Tensor, training: bool
+  ) -> tf.Tensor:
+    """See the base class; 0 for the actions that a chunk continues."""
+    if "delay" not in outputs:
+      return super().errors(outputs, target, is_valid, training)
+    count = outputs["delay"]
+    known = Continuation.of(target, count, count)
+    flat, seed = self.flatten(target), None if training else 0
+    time = draw("uniform", tf.shape(flat[..., :1]), seed, 1)
+    noise = draw("normal", tf.shape(flat), seed, 2)
+    noisy, time, expected = self._corrupt(flat, noise, time)
+    predicted = self._predict_after(known, noisy, time, outputs["action_embedding"])
+    error = tf.math.squared_difference(predicted, expected)
+    return self.as_actions(error * (1 - known.flat().weights))
+
+  def _predict_after(
+    self, known: Continuation, noisy: tf.Tensor, time: Any, embedding: tf.Tensor
+  ) -> tf.Tensor:
+    """Predicts with frozen actions, which are clean: their time is 1."""
+    flat = known.flat()
+    noisy = tf.where(flat.is_frozen, flat.target, noisy)
+    times = tf.where(known.is_frozen, tf.ones_like(known.weights), time)
+    return self._predict(noisy, times, embedding)
+
+  def _continue(
+    self, noise: tf.Tensor, embedding: tf.Tensor, known: Continuation
+  ) -> tf.Tensor:
+    if self._max_delay is None:
+      return super()._continue(noise, embedding, known)
+    flat = noise
+    for start, end in itertools.pairwise(_dense_progress(self._num_steps).tolist()):
+      flat += (end - start) * self._predict_after(known, flat, start, embedding)
+    numbers = known.flat()
+    return tf.where(numbers.is_frozen, numbers.target, flat)
+
   def _corrupt(
     self, action: tf.Tensor, noise: tf.Tensor, time: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return (1 - time) * noise + time * action, time, action - noise
 
-  def _denoise(self, noise: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-    flat = noise
-    for start, end in itertools.pairwise(_dense_progress(self._num_steps).tolist()):
-      flat += (end - start) * self._predict(flat, start, embedding)
-    return flat
+  def _denoise(
+    self, noise: tf.Tensor, embedding: tf.Tensor, known: Continuation | None = None
+  ) -> tf.Tensor:
+    ends = _dense_progress(self._num_steps)
+    if known is None:
+      flat = noise
+      for start, end in itertools.pairwise(ends.tolist()):
+        flat += (end - start) * self._predict(flat, start, embedding)
+      return flat
+    with np.errstate(divide="ignore"):
+      strengths = (ends**2 + (1 - ends) ** 2) / (ends * (1 - ends))
+    strengths = np.minimum(strengths, _MOST_GUIDANCE)
+    rows = np.stack([ends[:-1], np.diff(ends), strengths[:-1]], axis=1)
+
+    def step(i: Any, flat: tf.Tensor) -> tuple[Any, tf.Tensor]:
+      start, size, strength = tf.unstack(tf.gather(tf.constant(rows, tf.float32), i))
+      with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(flat)
+        velocity = self._predict(flat, start, embedding)
+        clean = flat + (1 - start) * velocity
+      return i + 1, flat + size * (
+        velocity + strength * _pull(known, tape, clean, flat)
+      )
+
+    return _repeat(step, noise, self._num_steps)
 
 
 @gin.configurable
@@ -307,7 +455,9 @@ class DiffusionDecoder(_NoiseDecoder):
     time = tf.cast(step, tf.float32) / count
     return signal * action + sigma * noise, time, expected[self._schedule.prediction]
 
-  def _denoise(self, noise: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
+  def _denoise(
+    self, noise: tf.Tensor, embedding: tf.Tensor, known: Continuation | None = None
+  ) -> tf.Tensor:
     steps = self._schedule.sampler_steps(self._num_steps)
     power = self._schedule.alphas_cumprod[steps]
     next_power = np.append(power[1:], 1.0)
@@ -329,26 +479,40 @@ class DiffusionDecoder(_NoiseDecoder):
     def step(i: Any, flat: tf.Tensor) -> tuple[Any, tf.Tensor]:
       row = tf.gather(tf.constant(rates, tf.float32), i)
       time, signal, sigma, next_signal, rest, spread = tf.unstack(row)
-      predicted = self._predict(flat, time, embedding)
-      action, noise = self._action_and_noise(flat, predicted, signal, sigma)
+      if known is None:
+        predicted = self._predict(flat, time, embedding)
+        action, noise = self._action_and_noise(flat, predicted, signal, sigma)
+      else:
+        # The mean of the actions, given noisy ones, is moved as a measurement of the
+        # known ones does it, https://openreview.net/forum?id=9_gsMA8MRKQ.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+          tape.watch(flat)
+          predicted = self._predict(flat, time, embedding)
+          action, noise = self._split(flat, predicted, signal, sigma)
+        strength = tf.minimum(1 / signal, _MOST_GUIDANCE)
+        change = strength * _pull(known, tape, action, flat)
+        # Near noise, the slightest error of the network's gradient is amplified.
+        most = tf.norm(known.weights * (known.target - action), axis=-1, keepdims=True)
+        size = tf.maximum(tf.norm(change, axis=-1, keepdims=True), 1e-6)
+        action += change * tf.minimum(1.0, most / size)
+        action, noise = self._clipped(action, noise, flat, signal, sigma)
       flat = next_signal * action + rest * noise
       if self._sampler == "ddpm":
         flat += spread * self._step_noise(i, flat)
       return i + 1, flat
 
-    # The first step creates the network's variables, which a loop can't.
-    _, flat = step(0, noise)
-    if self._num_steps > 1:
-      # One graph of the network, however many steps there are.
-      last = self._num_steps - 1
-      condition = lambda i, _: i <= last  # noqa: E731
-      _, flat = tf.while_loop(condition, step, (1, flat), maximum_iterations=last)
-    return flat
+    return _repeat(step, noise, self._num_steps)
 
   def _action_and_noise(
     self, flat: tf.Tensor, predicted: tf.Tensor, signal: tf.Tensor, sigma: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits noisy actions by a prediction of the network."""
+    action, noise = self._split(flat, predicted, signal, sigma)
+    return self._clipped(action, noise, flat, signal, sigma)
+
+  def _split(
+    self, flat: tf.Tensor, predicted: tf.Tensor, signal: tf.Tensor, sigma: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     schedule = self._schedule
     if schedule.prediction == "epsilon":
       action, noise = (flat - sigma * predicted) / signal, predicted
@@ -357,8 +521,18 @@ class DiffusionDecoder(_NoiseDecoder):
     else:
       action = signal * flat - sigma * predicted
       noise = signal * predicted + sigma * flat
-    if schedule.clip is not None:
-      action = tf.clip_by_value(action, -schedule.clip, schedule.clip)
+    return action, noise
+
+  def _clipped(
+    self,
+    action: tf.Tensor,
+    noise: tf.Tensor,
+    flat: tf.Tensor,
+    signal: tf.Tensor,
+    sigma: tf.Tensor,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    if self._schedule.clip is not None:
+      action = tf.clip_by_value(action, -self._schedule.clip, self._schedule.clip)
     if self._sampler == "ddpm":
       # The posterior's mean is that of the clipped actions. DDIM keeps the noise.
       noise = (flat - signal * action) / sigma
@@ -371,6 +545,21 @@ class DiffusionDecoder(_NoiseDecoder):
     rng = np.random.default_rng([self._seed, 1])
     table = rng.standard_normal((self._num_steps, self.num_components))
     return tf.zeros_like(like) + tf.gather(tf.constant(table, like.dtype), i)
+
+
+def _repeat(
+  step: Callable[[Any, tf.Tensor], tuple[Any, tf.Tensor]],
+  flat: tf.Tensor,
+  num_steps: int,
+) -> tf.Tensor:
+  """Takes steps of a sampler, by one graph of the network, however many there are."""
+  # The first step creates the network's variables, which a loop can't.
+  _, flat = step(0, flat)
+  if num_steps > 1:
+    last = num_steps - 1
+    condition = lambda i, _: i <= last  # noqa: E731
+    _, flat = tf.while_loop(condition, step, (1, flat), maximum_iterations=last)
+  return flat
 
 
 def _dense_progress(num_steps: int) -> np.ndarray:

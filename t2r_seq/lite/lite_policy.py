@@ -7,6 +7,7 @@ of the export; images are given decoded.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import threading
@@ -18,6 +19,7 @@ import numpy as np
 
 from t2r_seq import errors, imports
 from t2r_seq.lite import policy_io
+from t2r_seq.lite.overlap import CHUNK_STEP
 from t2r_seq.lite.policy_io import AGE, Leaf, PolicyState, StatefulPolicy
 from t2r_seq.lite.texts import HashedWords
 
@@ -25,13 +27,16 @@ FORMAT = "t2r_seq lite policy"
 VERSION = 1
 LAYOUT_FILE = "policy.json"
 STEP_FILE = "step.tflite"
+# The halves of a step of a policy that executes chunks.
+HALVES = OBSERVE, PLAN, REPLAN = "observe", "plan", "replan"
+# Arguments of `replan`.
+PREFIX = ("prefix_actions", "prefix_num_frozen", "prefix_num_known")
 STATE_FILE = "initial_state.npz"
 SPECS_FILE = "t2r_assets.pbtxt"
 CHECKSUMS_FILE = "checksums.json"
 SIGNATURE = "step"
 IS_FIRST = "is_first"
 _CHUNK_BYTES = 1 << 20
-CHUNK_STEP = "chunk_step"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +135,35 @@ class Layout:
         raise ValueError(f"{path}: no state {window.state!r}")
 
 
+class _Function:
+  """A `.tflite` file as a function of arrays by name.
+
+  Attributes:
+    shapes: of the arguments, by name.
+    outputs: numbers of the results' tensors, by name.
+  """
+
+  def __init__(self, interpreter: Any) -> None:
+    self._interpreter = interpreter
+    self._lock = threading.Lock()  # An interpreter has one set of buffers.
+    runner = interpreter.get_signature_runner(SIGNATURE)
+    inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    self.shapes = {name: detail["shape"] for name, detail in inputs.items()}
+    # By number: a signature's runner allocates at each call, which costs as much as
+    # a small network.
+    self._inputs = {name: detail["index"] for name, detail in inputs.items()}
+    self.outputs = {name: detail["index"] for name, detail in outputs.items()}
+
+  def __call__(self, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Calls it; values that it does not take are ignored."""
+    with self._lock:
+      for name, index in self._inputs.items():
+        self._interpreter.set_tensor(index, values[name])
+      self._interpreter.invoke()
+      get = self._interpreter.get_tensor
+      return {name: get(index) for name, index in self.outputs.items()}
+
+
 class LiteModel(policy_io.PurePolicy):
   """A lite folder as functions for one environment: a `PurePolicy`.
 
@@ -164,17 +198,14 @@ class LiteModel(policy_io.PurePolicy):
       self._step_spec[path] = Leaf(path, (), np.dtype(np.float64))
     self._shapes = {path: (1, *leaf.shape) for path, leaf in self._step_spec.items()}
     stored = _read_state(self.model_path, self.layout)
-    self._lock = threading.Lock()  # An interpreter has one set of buffers.
-    self._interpreter = _load(self.model_path, self.layout.size, num_threads)
-    runner = self._interpreter.get_signature_runner(SIGNATURE)
-    inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    self._num_threads = num_threads
+    self._step = _Function(
+      _load(self.model_path, STEP_FILE, num_threads, self.layout.size)
+    )
     try:
-      self._initial = _packed(stored, self.layout.state, inputs)
-      # By number: a signature's runner allocates at each call, which costs as much as
-      # a small network.
-      self._inputs = {name: detail["index"] for name, detail in inputs.items()}
-      self._outputs = {name: outputs[name]["index"] for name in self.layout.outputs}
-      self._new_state = {name: outputs[name]["index"] for name in self._initial}
+      self._initial = _packed(stored, self.layout.state, self._step.shapes)
+      for name in (*self.layout.outputs, *self._initial):
+        _ = self._step.outputs[name]
     except (KeyError, ValueError) as error:
       want, got = f"a {LAYOUT_FILE} that fits {STEP_FILE}", f"another: {error!r}"
       raise _load_error(self.model_path, want, got) from error
@@ -203,25 +234,65 @@ class LiteModel(policy_io.PurePolicy):
     stamps: Mapping[str, Any] | None = None,
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
     """See the base class; N is 1."""
-    policy_io.check_state(state, self.layout.model)
     observation = policy_io.with_times(observation, timestamp, stamps)
+    outputs = self._step(self._arguments(observation, state, is_first))
+    new = {name: outputs.pop(name) for name in self._initial}
+    return outputs, PolicyState(new, self.layout.state, self.layout.model)
+
+  @functools.cached_property
+  def halves(self) -> dict[str, _Function]:
+    """The two halves of a step by name, of a folder with overlap.
+
+    Each has its interpreter: the history advances while the network runs.
+    """
+    place = self.model_path
+    return {
+      name: _Function(_load(place, f"{name}.tflite", self._num_threads))
+      for name in HALVES
+      if os.path.exists(os.path.join(place, f"{name}.tflite"))
+    }
+
+  def observe(
+    self, observation: Any, state: PolicyState, is_first: Any = False
+  ) -> PolicyState:
+    """See the base class; N is 1."""
+    if OBSERVE not in self.halves:
+      raise self._cannot_overlap()
+    new = self.halves[OBSERVE](self._arguments(observation, state, is_first))
+    return PolicyState(new, self.layout.state, self.layout.model)
+
+  def plan(
+    self,
+    observation: Any,
+    state: PolicyState,
+    is_first: Any = False,
+    prefix: policy_io.Prefix | None = None,
+  ) -> dict[str, np.ndarray]:
+    """See the base class; N is 1."""
+    name = PLAN if prefix is None else REPLAN
+    if name not in self.halves:
+      raise self._cannot_overlap()
+    values = self._arguments(observation, state, is_first)
+    if prefix is not None:
+      prefix = policy_io.check_prefix(prefix, self.halves[name].shapes[PREFIX[0]])
+      values.update(zip(PREFIX, prefix, strict=True))
+    return self.halves[name](values)
+
+  def _arguments(
+    self, observation: Any, state: PolicyState, is_first: Any
+  ) -> dict[str, Any]:
+    """Returns the checked arguments of a step."""
+    policy_io.check_state(state, self.layout.model)
     given = self._checked(observation)
     if self.time_paths:
       given |= policy_io.take_times(observation, self.time_paths, 1)
     for path, words in self._texts.items():
       given[path] = words.embed(given[path])
+    values = {
+      leaf.argument: given[path] for path, leaf in self.layout.observation.items()
+    }
     starts = np.array([policy_io.check_is_first(is_first, 1)])
-    with self._lock:
-      put, get = self._interpreter.set_tensor, self._interpreter.get_tensor
-      for path, leaf in self.layout.observation.items():
-        put(self._inputs[leaf.argument], given[path])
-      for name, value in state.tensors.items():
-        put(self._inputs[name], value)
-      put(self._inputs[IS_FIRST], starts)
-      self._interpreter.invoke()
-      outputs = {name: get(index) for name, index in self._outputs.items()}
-      new = {name: get(index) for name, index in self._new_state.items()}
-    return outputs, PolicyState(new, self.layout.state, self.layout.model)
+    return {**values, **state.tensors, IS_FIRST: starts}
 
   def inspect(
     self, observation: Any, state: PolicyState, is_first: Any = False
@@ -375,15 +446,14 @@ class LitePolicy:
 def _packed(
   stored: Mapping[str, np.ndarray],
   leaves: Mapping[str, Leaf],
-  inputs: Mapping[str, Any],
+  shapes: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
   """Returns a stored state as arguments of a step."""
   columns: dict[str, list[np.ndarray]] = {}
   for path, leaf in sorted(leaves.items(), key=lambda item: item[1].start):
     columns.setdefault(leaf.argument, []).append(stored[path].ravel())
   return {
-    name: np.concatenate(parts).reshape(inputs[name]["shape"])
-    for name, parts in columns.items()
+    name: np.concatenate(parts).reshape(shapes[name]) for name, parts in columns.items()
   }
 
 
@@ -487,12 +557,12 @@ def _read_state(folder: str, layout: Layout) -> dict[str, np.ndarray]:
   return state
 
 
-def _load(folder: str, size: int, num_threads: int) -> Any:
-  """Returns the interpreter, with its memory allocated."""
-  path = os.path.join(folder, STEP_FILE)
+def _load(folder: str, name: str, num_threads: int, size: int | None = None) -> Any:
+  """Returns the interpreter of a file, with its memory allocated."""
+  path = os.path.join(folder, name)
   if not os.path.exists(path):
     raise _load_error(path, "a file", "none")
-  if os.path.getsize(path) != size:
+  if size is not None and os.path.getsize(path) != size:
     raise _load_error(path, f"{size} bytes", f"{os.path.getsize(path)}")
   module = imports.load_extra("ai_edge_litert.interpreter", "lite")
   try:

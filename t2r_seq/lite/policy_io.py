@@ -12,7 +12,7 @@ import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from t2r_seq.stamps import precision, to_nanoseconds
 
 TIMESTAMP, STAMPS = "timestamp", "stamps"
 AGE, SEED = "age", "seed"
+_PAST = "history/"
 # The median of some intervals ignores single late or repeated steps.
 _NUM_INTERVALS = 6
 _MOST_OFF = 0.1
@@ -106,6 +107,20 @@ def as_int32(seed: int) -> int:
   return int(np.uint32(seed & 0xFFFFFFFF).view(np.int32))
 
 
+class Prefix(NamedTuple):
+  """What is already planned of a chunk when the network is asked for it.
+
+  Attributes:
+    actions: [1, n, ...], in the units of the outputs; any numbers after `num_known`.
+    num_frozen: int32 [1]; actions that will have been executed when the chunk arrives.
+    num_known: int32 [1]; actions that the chunk before has planned.
+  """
+
+  actions: Any
+  num_frozen: Any
+  num_known: Any
+
+
 class PurePolicy(abc.ABC):
   """A policy as functions: a state goes in, and the next state comes out.
 
@@ -155,6 +170,44 @@ class PurePolicy(abc.ABC):
       SpecError: the observation does not fit, or the state is of another model.
     """
 
+  def observe(
+    self, observation: Any, state: PolicyState, is_first: Any = False
+  ) -> PolicyState:
+    """Adds an observation to the state; the network does not run.
+
+    The arguments are those of `step`.
+    """
+    raise self._cannot_overlap()
+
+  def plan(
+    self,
+    observation: Any,
+    state: PolicyState,
+    is_first: Any = False,
+    prefix: Prefix | None = None,
+  ) -> dict[str, np.ndarray]:
+    """Runs the network as such a step does; returns outputs with whole chunks.
+
+    Args:
+      observation: of `step`.
+      state: of `step`.
+      is_first: of `step`.
+      prefix: what the chunk continues, in one environment; None for a chunk without.
+    """
+    raise self._cannot_overlap()
+
+  def describe(self) -> dict[str, Any]:
+    """Returns a description of the policy for JSON: 'record', if there is one."""
+    return {}
+
+  def _cannot_overlap(self) -> errors.SpecError:
+    name = self.describe().get("model", type(self).__name__)
+    return errors.SpecError(
+      f"overlap: {name}: expected an export with 'observe' and 'plan', got "
+      "one without. Models that execute chunks, and have no recurrent state, have "
+      "them: export it again; for a lite folder `t2r_seq export --lite --overlap`."
+    )
+
 
 def check_state(state: Any, model_path: str) -> None:
   """Raises a SpecError unless a state is of a model."""
@@ -165,6 +218,32 @@ def check_state(state: Any, model_path: str) -> None:
       f"{errors.describe(state) if got is None else f'one of {got}'}. Start an episode "
       "with initial_state()."
     )
+
+
+def check_prefix(prefix: Prefix, shape: Sequence[int]) -> Prefix:
+  """Returns a prefix in the dtypes of the export.
+
+  Args:
+    prefix: given.
+    shape: of the actions, [1, n, ...].
+  Raises:
+    SpecError: shapes or counts do not fit.
+  """
+  actions, shape = np.asarray(prefix.actions), tuple(int(n) for n in shape)
+  counts = [np.asarray(each) for each in prefix[1:]]
+  fits = actions.shape == shape and actions.dtype.kind in "fiu"
+  fits &= all(each.shape == actions.shape[:1] for each in counts)
+  fits &= all(each.dtype.kind in "iu" for each in counts)
+  if fits:
+    frozen, known = counts
+    fits = bool(np.all((frozen >= 0) & (frozen <= known) & (known <= actions.shape[1])))
+  if not fits:
+    raise errors.SpecError(
+      f"plan: prefix: expected actions {shape}, and 0 <= num_frozen <= "
+      "num_known <= their steps, int32 (1,), got "
+      f"{errors.describe(actions)}, {counts[0].tolist()} and {counts[1].tolist()}."
+    )
+  return Prefix(actions.astype(np.float32), *(each.astype(np.int32) for each in counts))
 
 
 def check_is_first(is_first: Any, num_envs: int) -> Any:
@@ -430,6 +509,38 @@ class StatefulPolicy:
     outputs = self.step(batched, is_first, timestamp_of(observation, spec))
     return {name: value[0] for name, value in outputs.items()}
 
+  def observe_one(self, observation: Any, is_first: bool = False) -> Any:
+    """Adds an observation to the history of the only environment; runs no network.
+
+    Args:
+      observation: of `step_one`.
+      is_first: of `step_one`.
+    Returns:
+      The arguments of `plan_one` for the chunk that begins with this observation.
+    """
+    spec = self._policy.step_specification()
+    packed = pack(observation, spec)
+    # A robot's driver may reuse the memory while the network runs.
+    batched = {path: np.array(value)[np.newaxis] for path, value in packed.items()}
+    starts, timestamp = self._starts(is_first), timestamp_of(observation, spec)
+    if timestamp is not None:
+      self._watch.see(timestamp, np.broadcast_to(starts, [1]))
+    arguments = (batched, self.state, starts)
+    self._state = self._policy.observe(*arguments)
+    self._is_fresh = False
+    return arguments
+
+  def plan_one(
+    self, arguments: Any, prefix: Prefix | None = None
+  ) -> dict[str, np.ndarray]:
+    """Runs the network, perhaps in another thread; see `PurePolicy.plan`.
+
+    Returns:
+      Outputs by name, without the axis of environments.
+    """
+    outputs = self._policy.plan(*arguments, prefix)
+    return {name: value[0] for name, value in outputs.items()}
+
   def inspect(self, observation: Any, is_first: Any = None) -> Inspection:
     """Shows the inputs of the network at such a step; no step is taken."""
     starts = self._starts(is_first)
@@ -455,6 +566,17 @@ class StatefulPolicy:
         "reset(num_envs) first."
       )
     self._state = self._policy.adapt(features, self.state, [env])
+
+
+def history_depth(record: Mapping[str, Any] | None) -> int:
+  """Returns the number of observations that a policy looks at, the newest included.
+
+  Args:
+    record: the fields of `PolicyRecord`, if known.
+  """
+  state = (record or {}).get("state") or {}
+  depths = [leaf["shape"][0] for path, leaf in state.items() if path.startswith(_PAST)]
+  return max(depths, default=1)
 
 
 def timestamp_of(observation: Any, spec: Mapping[str, Any]) -> Any:

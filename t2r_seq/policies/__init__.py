@@ -1,5 +1,6 @@
 """Predictors over exported models, and the policies that act with them."""
 
+from t2r_seq.lite.overlap import OverlappedPolicy, SimulatedLatency
 from t2r_seq.lite.policy_io import StatefulPolicy
 from t2r_seq.policies.checkpoint_predictor import CheckpointPredictor, ModelPredictor
 from t2r_seq.policies.cross_entropy import (
@@ -49,11 +50,13 @@ __all__ = [
   "NoModelError",
   "NormalCrossEntropyMethod",
   "OUExploreRegressionPolicy",
+  "OverlappedPolicy",
   "PerEpisodeSwitchPolicy",
   "Policy",
   "RegressionPolicy",
   "RestoreOptions",
   "ScheduledExplorationRegressionPolicy",
+  "SimulatedLatency",
   "StatefulPolicy",
   "export_lite",
   "list_exports",

@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
+from t2r_seq.lite.overlap import CHUNK_STEP, SYNCHRONOUS, check_overlap
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 _Outputs = dict[str, tf.Tensor]
 CHUNK_SUFFIX = "_chunk"
-CHUNK_STEP = "chunk_step"
 
 
 @gin.configurable
@@ -29,6 +29,9 @@ class ChunkExecution:
 
   - `ChunkExecution()`: the first action only, a new chunk every step.
   - `ChunkExecution(num_executed=4)`: receding horizon, four actions of each chunk.
+  - `ChunkExecution(4, overlap="asynchronous")`: the next chunk is computed from the
+    newest observation while this one is executed; see `OverlappedPolicy`. The export's
+    `step` is that of 'synchronous'.
   - `ChunkExecution(ensemble_decay=0.01)`: temporal ensembling, as in ACT (Zhao et al.,
     2023): the mean of this step's action in all chunks so far, the oldest with the
     weight 1, the next with exp(-decay), exp(-2 decay) ... A negative decay weights the
@@ -38,11 +41,15 @@ class ChunkExecution:
     num_executed: actions executed of each chunk.
     ensemble_decay: k of the weights exp(-k i), of any sign; None does not average.
     outputs: names of the model's outputs that are chunks, [B, n, ...].
+    overlap: 'synchronous' waits for each chunk; 'asynchronous' switches when a chunk is
+      ready, and skips the actions of ticks that are past; 'real_time' inpaints a chunk
+      after the actions that will have been executed; 'trained' has learned that.
   """
 
   num_executed: int = 1
   ensemble_decay: float | None = None
   outputs: tuple[str, ...] = ("inference_output",)
+  overlap: str = SYNCHRONOUS
 
   def __post_init__(self) -> None:
     """Checks the options.
@@ -64,6 +71,7 @@ class ChunkExecution:
         "ChunkExecution: outputs: expected names of the model's outputs, got "
         f"{self.outputs!r}."
       )
+    check_overlap("ChunkExecution", self.overlap, self.ensemble_decay)
 
 
 class ChunkRunner:

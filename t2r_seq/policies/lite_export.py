@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tensorflow.python.framework import convert_to_constants
 
 from t2r_seq import errors, files, imports, specs
 from t2r_seq.lite import lite_policy, policy_io
+from t2r_seq.lite.overlap import SYNCHRONOUS
 from t2r_seq.lite.policy_io import Leaf, PolicyState
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
@@ -88,7 +89,11 @@ class LiteReport:
 
 
 def export_lite(
-  export_dir: str, folder: str, weights: str = "float32", tolerance: float = TOLERANCE
+  export_dir: str,
+  folder: str,
+  weights: str = "float32",
+  tolerance: float = TOLERANCE,
+  overlap: bool | None = None,
 ) -> LiteReport:
   """Writes an export as a folder that `t2r_seq.lite` runs, for one environment.
 
@@ -102,6 +107,8 @@ def export_lite(
     weights: 'float32'; 'float16' halves the file; 'int8' quarters it, and also rounds
       the inputs of large layers.
     tolerance: of float32 outputs, as a share of the range of each element.
+    overlap: also writes the two halves of a step, for an `OverlappedPolicy`, with
+      another copy of the weights; None if the export's execution overlaps.
   Raises:
     SpecError: there is no export, or it has no step; LiteRT lacks an op of the model;
       or the two forms differ.
@@ -132,12 +139,22 @@ def export_lite(
       "Models that take sequences have none."
     )
   step = _Step(loaded)
-  content = _convert(step, loaded.path, weights)
+  content = _convert(step.function, loaded.path, weights)
+  execution = loaded.record.execution
+  if overlap is None:
+    overlap = execution is not None and execution.overlap != SYNCHRONOUS
+  halves = {
+    name: _convert(function, loaded.path, weights)
+    for name, function in (step.halves() if overlap else {}).items()
+  }
   layout = _layout(loaded, step, content, weights)
   initial: dict[str, Any] = dict(step.initial_state())
   with files.new_folder(folder) as partial:
     with open(os.path.join(partial, lite_policy.STEP_FILE), "wb") as f:
       f.write(content)
+    for name, half in halves.items():
+      with open(os.path.join(partial, f"{name}.tflite"), "wb") as f:
+        f.write(half)
     with open(
       os.path.join(partial, lite_policy.LAYOUT_FILE), "w", encoding="utf-8"
     ) as f:
@@ -204,6 +221,35 @@ class _Step:
     if strings:
       raise errors.mismatch_error(f"export lite: {loaded.path}", strings)
 
+  def halves(self) -> dict[str, Any]:
+    """Returns the functions of `observe`, `plan` and `replan`, by name.
+
+    Raises:
+      SpecError: the export lacks them, or takes texts.
+    """
+    if self.texts:
+      raise errors.SpecError(
+        f"export lite: {self._loaded.path}: overlap: expected a policy without texts, "
+        f"got {errors.listing(self.texts)}. Overlap the SavedModel, or a server of it."
+      )
+    _ = self._loaded.signature(lite_policy.OBSERVE)
+    taken = {spec.name: spec.dtype for spec in self.function.input_signature}
+    found = {}
+    for name in lite_policy.HALVES:
+      if name not in self._loaded.signatures:
+        continue
+      found[name], _ = _for_one(self._loaded.signature(name))
+      # Half of a graph may only move values that the whole one computes with.
+      for spec in found[name].input_signature:
+        if taken.get(spec.name, spec.dtype) != spec.dtype:
+          raise errors.SpecError(
+            f"export lite: {self._loaded.path}: {spec.name}: expected "
+            f"{taken[spec.name].name} as in the step, got {spec.dtype.name} in "
+            f"'{name}'. Cast it to float32 in the preprocessor, or overlap the "
+            "SavedModel."
+          )
+    return found
+
   def initial_state(self) -> dict[str, np.ndarray]:
     """Returns the state before a first step, by path, of one environment."""
     initial = self._loaded.initial_state()
@@ -234,15 +280,15 @@ class _Step:
     return outputs, PolicyState(new, self.state, state.model_path)
 
 
-def _convert(step: _Step, path: str, weights: str) -> bytes:
-  """Returns the step for one environment as a `.tflite` file."""
+def _convert(function: Any, path: str, weights: str) -> bytes:
+  """Returns a function for one environment as a `.tflite` file."""
   with tempfile.TemporaryDirectory() as saved:
     # Names for arguments and outputs come from the signature of a SavedModel alone.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    signatures = {lite_policy.SIGNATURE: step.function}
+    signatures = {lite_policy.SIGNATURE: function}
     tf.saved_model.save(tf.Module(), saved, signatures, options)
     converter = tf.lite.TFLiteConverter.from_saved_model(saved, [lite_policy.SIGNATURE])
-    return _converted(converter, path, weights, step.function)
+    return _converted(converter, path, weights, function)
 
 
 def _converted(converter: Any, path: str, weights: str, function: Any) -> bytes:
@@ -475,12 +521,17 @@ def _compare(
       shape = observation[path].shape
       observation[path] = np.full(shape, _TEXTS[number % len(_TEXTS)].encode(), object)
     is_first = number == 3 * _NUM_STEPS // 4
+    rows = policy_io.pack(observation, model.step_specification())
+    halves = () if reference is not None else model.halves
+    wants = _halves_of(loaded, observation, other, is_first, halves)
+    wants_again = _halves_of(loaded, observation, other, is_first, halves)
+    gots = _halves_of(model, rows, state, is_first, halves)
     again, again_state = runtime.step(observation, other, is_first)
     want, other = runtime.step(observation, other, is_first)
-    rows = policy_io.pack(observation, model.step_specification())
     got, state = model.step(rows, state, is_first)
     for path in state.leaves:
       want[path], got[path], again[path] = other[path], state[path], again_state[path]
+    want, got, again = {**want, **wants}, {**got, **gots}, {**again, **wants_again}
     drawn |= {name for name in want if not _is_same(want[name], again[name])}
     for name, value in want.items():
       if value.dtype == object:
@@ -494,7 +545,7 @@ def _compare(
     if name in drawn:
       continue
     right, mine = np.stack(values), np.stack(given[name])
-    is_seen = name.startswith("history/")
+    is_seen = name.removeprefix(f"{lite_policy.OBSERVE}/").startswith("history/")
     if is_seen or right.dtype.kind not in "fc":
       pairs = zip(right, mine, strict=True)
       same = np.array([np.array_equal(*pair, equal_nan=True) for pair in pairs])
@@ -517,6 +568,33 @@ def _compare(
 
 def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
   return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+
+
+def _halves_of(
+  policy: policy_io.PurePolicy,
+  observation: Any,
+  state: PolicyState,
+  is_first: bool,
+  names: Collection[str],
+) -> dict[str, np.ndarray]:
+  """Returns the results of the halves of a step, by 'half/name'."""
+  found: dict[str, np.ndarray] = {}
+  if not names:
+    return found
+  arguments = (observation, state, is_first)
+  new = policy.observe(*arguments)
+  found |= {f"{lite_policy.OBSERVE}/{path}": new[path] for path in new.leaves}
+  chunks = policy.plan(*arguments)
+  found |= {f"{lite_policy.PLAN}/{name}": value for name, value in chunks.items()}
+  if lite_policy.REPLAN in names:
+    actions = chunks[next(iter(chunks))]
+    length = actions.shape[1]
+    counts = (np.array([n], np.int32) for n in (length // 4, length // 2))
+    # Both forms continue the same numbers.
+    prefix = policy_io.Prefix(np.zeros_like(actions) + np.float32(0.1), *counts)
+    chunks = policy.plan(*arguments, prefix)
+    found |= {f"{lite_policy.REPLAN}/{name}": value for name, value in chunks.items()}
+  return found
 
 
 def describe_tolerance(tolerance: float) -> str:

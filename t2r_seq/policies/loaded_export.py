@@ -14,6 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from t2r_seq import errors, specs
 from t2r_seq.lite import policy_io
+from t2r_seq.lite.lite_policy import OBSERVE, PLAN, PREFIX, REPLAN
 from t2r_seq.lite.policy_io import Inspection, PolicyState
 from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.policies.policy_module import (
@@ -176,6 +177,11 @@ class LoadedPolicy(policy_io.PurePolicy):
       )
     return self._signatures[name]
 
+  @property
+  def signatures(self) -> list[str]:
+    """The names of the signatures."""
+    return [*self._signatures]
+
   def describe(self) -> dict[str, Any]:
     """Returns a description of the policy for JSON; see `PolicyRecord`."""
     assets = specs.create_t2r_assets(self.feature_spec)
@@ -221,6 +227,33 @@ class LoadedPolicy(policy_io.PurePolicy):
     outputs = self._call("step", self._step_inputs(observation, state, is_first))
     new = self._state(outputs)
     return _to_numpy(outputs), new
+
+  def observe(
+    self, observation: Any, state: PolicyState, is_first: Any = False
+  ) -> PolicyState:
+    """See `PurePolicy`."""
+    if OBSERVE not in self._signatures:
+      raise self._cannot_overlap()
+    inputs = self._step_inputs(observation, state, is_first)
+    return self._state(self._call(OBSERVE, inputs))
+
+  def plan(
+    self,
+    observation: Any,
+    state: PolicyState,
+    is_first: Any = False,
+    prefix: policy_io.Prefix | None = None,
+  ) -> dict[str, np.ndarray]:
+    """See `PurePolicy`."""
+    name = PLAN if prefix is None else REPLAN
+    if name not in self._signatures:
+      raise self._cannot_overlap()
+    inputs = self._step_inputs(observation, state, is_first)
+    if prefix is not None:
+      spec = _arguments(self.signature(name))[PREFIX[0]]
+      prefix = policy_io.check_prefix(prefix, spec.shape.as_list())
+      inputs |= dict(zip(PREFIX, map(tf.constant, prefix), strict=True))
+    return _to_numpy(self._call(name, inputs))
 
   def inspect(
     self, observation: Any, state: PolicyState, is_first: Any = False

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.lite.policy_io import Leaf
+from t2r_seq.lite.policy_io import Leaf, Prefix
 from t2r_seq.lite.texts import HashedWords
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
@@ -108,6 +108,22 @@ class PolicyModel(abc.ABC):
     """How the policy executes the model's action chunks; None returns them whole."""
     return None
 
+  @property
+  def prefix_mode(self) -> str | None:
+    """How a chunk can continue another one: 'real_time', 'trained', or None."""
+    return None
+
+  @property
+  def max_delay(self) -> int | None:
+    """The longest frozen prefix that was trained; None for any."""
+    return None
+
+  def export_outputs_after(
+    self, raw_features: SpecStructure, prefix: Prefix
+  ) -> dict[str, tf.Tensor]:
+    """Maps raw features to outputs whose chunk continues a prefix."""
+    raise NotImplementedError(f"{type(self).__name__} cannot continue a chunk.")
+
   def get_recurrent_state_specification(self, mode: str) -> SpecStructure:
     """Returns the specs of a recurrent state, without the batch axis; by default none.
 
@@ -195,6 +211,8 @@ class PolicyRecord:
     texts: how the texts of each path become vectors; None without texts.
     state: where each part of the state of a step is, by path; None without a step.
     embedded_state: the same for a step that takes vectors for texts.
+    prefix_mode: how a chunk can continue another one: 'real_time', 'trained', or None.
+    max_delay: the longest prefix that was trained, in steps; None for any.
   """
 
   padding: Padding = DEFAULT_PADDING
@@ -206,6 +224,8 @@ class PolicyRecord:
   texts: dict[str, HashedWords] | None = None
   state: dict[str, Leaf] | None = None
   embedded_state: dict[str, Leaf] | None = None
+  prefix_mode: str | None = None
+  max_delay: int | None = None
 
   def stages_of(self, source: str | None = None) -> list[dict[str, Any]] | None:
     """Returns the stages of one source.
@@ -236,6 +256,8 @@ class PolicyRecord:
       model.control_period,
       model.execution,
       adaptation_offsets=model.adaptation_offsets() or None,
+      prefix_mode=model.prefix_mode,
+      max_delay=model.max_delay,
       source_preprocessing=(
         dict(stages) if any((stages := model.source_preprocessing).values()) else None
       ),
@@ -279,6 +301,8 @@ class PolicyRecord:
       fields.get("source_preprocessing"),
       texts,
       **states,
+      prefix_mode=fields.get("prefix_mode"),
+      max_delay=fields.get("max_delay"),
     )
 
   @classmethod

@@ -12,6 +12,8 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, records, specs, windows
+from t2r_seq.lite.lite_policy import OBSERVE, PLAN, PREFIX, REPLAN
+from t2r_seq.lite.policy_io import Prefix
 from t2r_seq.policies.policy_model import PolicyModel, PolicyRecord
 from t2r_seq.policies.policy_step import (
   GIVEN_EACH_STEP,
@@ -58,7 +60,7 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
     if path in times:
       expected = f"another path: '{path}' is the time of a step"
       found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
-    if key in (IS_FIRST, ENVS) or key.startswith(f"{STATE}_"):
+    if key in (IS_FIRST, ENVS, *PREFIX) or key.startswith(f"{STATE}_"):
       expected = f"another path: '{key}' is an argument of the policy's step"
       found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
     other = by_key.setdefault(key, path)
@@ -137,7 +139,8 @@ class PolicyFunctions:
     'serving_default' takes batches of whole windows, 'parse_tf_example' serialized
     records if all specs have names. 'step' maps observations and a state to outputs and
     the next state; 'initial_state' returns a first state, 'inspect' the inputs of the
-    network at a step, and 'adapt' a state that has learned a task. Models of sequences
+    network at a step, and 'adapt' a state that has learned a task. 'observe', 'plan'
+    and 'replan' are the two halves of a step that executes chunks. Models of sequences
     without a recurrent state have no step.
     """
     signatures = {"serving_default": self._serving()}
@@ -151,6 +154,16 @@ class PolicyFunctions:
       "inspect": self._function(self._inspect, self._step_inputs()),
       "initial_state": self._initial_state(),
     }
+    if self._step.overlaps:
+      inputs = self._step_inputs()
+      signatures[OBSERVE] = self._function(self._observe, inputs)
+      signatures[PLAN] = self._function(self._plan, inputs)
+      if self._model.prefix_mode is not None:
+        continued = {**inputs, **self._step.prefix_spec}
+        # One environment: LiteRT cannot compute gradients of unknown shapes.
+        for name, spec in continued.items():
+          continued[name] = tf.TensorSpec([1, *spec.shape[1:]], spec.dtype, spec.name)
+        signatures[REPLAN] = self._function(self._plan, continued)
     if self._model.get_adaptation_specification() is not None:
       signatures["adapt"] = self._adapt()
     return signatures
@@ -196,6 +209,16 @@ class PolicyFunctions:
     state = self._step.unpack(inputs)
     outputs, state = self._step(inputs, inputs[IS_FIRST], state)
     return {**outputs, **self._step.pack(state)}
+
+  def _observe(self, inputs: Mapping[str, tf.Tensor]) -> _Outputs:
+    state = self._step.unpack(inputs)
+    return self._step.pack(self._step.observe(inputs, inputs[IS_FIRST], state))
+
+  def _plan(self, inputs: Mapping[str, tf.Tensor]) -> _Outputs:
+    state, prefix = self._step.unpack(inputs), None
+    if PREFIX[0] in inputs:
+      prefix = Prefix(*(inputs[name] for name in PREFIX))
+    return self._step.plan(inputs, inputs[IS_FIRST], state, prefix)
 
   def _inspect(self, inputs: Mapping[str, tf.Tensor]) -> _Outputs:
     state = self._step.unpack(inputs)

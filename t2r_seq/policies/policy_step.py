@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.lite.policy_io import AGE, SEED, Leaf
+from t2r_seq.lite.lite_policy import PREFIX
+from t2r_seq.lite.policy_io import AGE, SEED, Leaf, Prefix
 from t2r_seq.policies.execution import ChunkRunner
 from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
 from t2r_seq.policies.timed_history import TimedHistory
@@ -191,6 +192,7 @@ class PolicyStep:
     )
     # `step` and `inspect` share one function of the graph.
     self._network = tf.function(self._run_network)
+    self._continue = tf.function(self._run_network)
     self._chunks: ChunkRunner | None = None
     if model.execution is not None:
       said = self._outputs_spec()
@@ -328,6 +330,46 @@ class PolicyStep:
     new.update(_below(RECURRENT, carried))
     return outputs, TensorSpecStruct((path, new[path]) for path in self.state_spec)
 
+  @property
+  def overlaps(self) -> bool:
+    """Whether the history can advance without the network."""
+    return self._chunks is not None and not len(self._recurrent)
+
+  @_as_it_is
+  def observe(
+    self,
+    observation: Mapping[str, tf.Tensor],
+    is_first: tf.Tensor,
+    state: Mapping[str, tf.Tensor],
+  ) -> TensorSpecStruct:
+    """Returns the next state of a step that does not run the network."""
+    new = self._look(observation, is_first, state).new
+    new.update(_below(_CHUNK, _at(_CHUNK, state)))
+    return TensorSpecStruct((path, new[path]) for path in self.state_spec)
+
+  @_as_it_is
+  def plan(
+    self,
+    observation: Mapping[str, tf.Tensor],
+    is_first: tf.Tensor,
+    state: Mapping[str, tf.Tensor],
+    prefix: Prefix | None = None,
+  ) -> _Outputs:
+    """Returns the outputs of the network at a step, with whole chunks."""
+    given = self._look(observation, is_first, state)
+    network = self._network if prefix is None else self._continue
+    more = [] if prefix is None else [prefix]
+    return network(given.seen, given.carried, given.seeds, *more)[0]
+
+  @property
+  def prefix_spec(self) -> dict[str, tf.TensorSpec]:
+    """The arguments of a plan that continues another one, by name."""
+    name = self._model.execution.outputs[0] if self._model.execution else ""
+    chunk = self._outputs_spec()[name]
+    counts = [tf.TensorSpec([None], tf.int32, name) for name in PREFIX[1:]]
+    actions = tf.TensorSpec(chunk.shape, chunk.dtype, PREFIX[0])
+    return dict(zip(PREFIX, [actions, *counts], strict=True))
+
   @_as_it_is
   def inspect(
     self,
@@ -383,6 +425,7 @@ class PolicyStep:
     seen: dict[str, tf.Tensor],
     carried: dict[str, tf.Tensor],
     seeds: tf.Tensor | None,
+    prefix: Prefix | None = None,
   ) -> tuple[_Outputs, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     features = TensorSpecStruct(
       (path, value[:, tf.newaxis] if self._specs[path].is_sequence else value)
@@ -393,7 +436,10 @@ class PolicyStep:
       TensorSpecStruct(carried),
     )
     with noting_network_inputs() as inputs:
-      outputs, state = self._model.export_step(features, state, seeds)
+      if prefix is None:
+        outputs, state = self._model.export_step(features, state, seeds)
+      else:
+        outputs = self._model.export_outputs_after(features, prefix)
     flat = specs.flatten_spec_structure(state)
     return dict(outputs), dict(flat.items()), inputs
 

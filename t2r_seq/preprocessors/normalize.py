@@ -339,6 +339,10 @@ class Normalize(SpecTransformationPreprocessor):
     if unused:
       raise errors.mismatch_error("Normalize: modes", unused)
 
+  def normalize(self, path: str, values: Any, kind: str = LABELS) -> tf.Tensor:
+    """Maps values in the units of the data to normalized ones."""
+    return self._maps[kind][path].normalize(values)
+
   def unnormalize(self, path: str, values: Any, kind: str = LABELS) -> tf.Tensor:
     """Maps normalized values back to the units of the data; see `unnormalize`."""
     if path not in self._maps.get(kind, {}):

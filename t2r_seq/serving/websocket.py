@@ -9,6 +9,7 @@ interpreter.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -29,6 +30,9 @@ from t2r_seq.lite import policy_io
 from t2r_seq.serving import listening
 
 IS_FIRST, SEED, INSPECT = "is_first", "seed", "inspect"
+# A request for a chunk, of a client that executes another one meanwhile: observations
+# since the last request, and the prefix that the chunk continues.
+OVERLAP, OBSERVATIONS, PREFIX = "overlap", "observations", "prefix"
 PORT = 8000
 ACTION = "inference_output"
 # The output of openpi servers: a chunk of actions, [steps, size].
@@ -146,7 +150,8 @@ class PolicyServer:
   An episode starts with a connection, and at each observation with `is_first`. A `seed`
   in an observation seeds the random numbers of the following steps. If observations
   with a `timestamp`, in seconds, come at another rate than in training, the log warns.
-  With `inspect`, the outputs include `inspection`; see `policy_io.Inspection`. The
+  With `inspect`, the outputs include `inspection`; see `policy_io.Inspection`. A
+  message `overlap` asks for a whole chunk, see `lite.OverlappedPolicy`. The
   answer to a message that does not fit is a text, and the episode continues.
 
   One event loop, in a thread, serves all connections. Fast policies step inside of it;
@@ -205,6 +210,7 @@ class PolicyServer:
       names.get(path, path): (leaf.shape, np.dtype(_numpy(leaf.dtype)))
       for path, leaf in spec.items()
     }
+    description = policy.describe() if hasattr(policy, "describe") else {}
     self._metadata = pack(
       {
         "server": _NAME,
@@ -213,12 +219,13 @@ class PolicyServer:
           name: {"shape": list(shape), "dtype": dtype.name}
           for name, (shape, dtype) in leaves.items()
         },
-        **(policy.describe() if hasattr(policy, "describe") else {}),
+        **description,
       }
     )
     # Clients may send float64 in place of float32, and entries that are not needed.
     num_bytes = sum(np.prod(shape) * dtype.itemsize for shape, dtype in leaves.values())
-    self._max_size = _SLACK_BYTES + 4 * int(num_bytes)
+    depth = policy_io.history_depth(description.get("record"))
+    self._max_size = _SLACK_BYTES + 4 * depth * int(num_bytes)
     host = "127.0.0.1" if address == listening.LOOPBACK else address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     self._socket = socket.create_server((host, port), family=family)
@@ -348,10 +355,11 @@ class PolicyServer:
     self._is_client[connection] = True
     name = f"serve: {connection.remote_address}"
     policy, packer = policy_io.StatefulPolicy(self._policy, name), make_packer()
+    latest: list[Any] = []  # The arguments of a plan.
     try:
       await connection.send(self._metadata)
       async for message in connection:
-        await connection.send(await self._answer(policy, message, packer))
+        await connection.send(await self._answer(policy, message, packer, latest))
     except self._closed:
       pass  # Clients may disconnect at any time.
     except Exception as error:
@@ -363,11 +371,18 @@ class PolicyServer:
         self._is_client[connection] = False
 
   async def _answer(
-    self, policy: policy_io.StatefulPolicy, message: str | bytes, packer: Any
+    self,
+    policy: policy_io.StatefulPolicy,
+    message: str | bytes,
+    packer: Any,
+    latest: list[Any],
   ) -> str | bytes:
     """Returns the outputs of a step, or the text of an error."""
     try:
-      observation = self._renamed(_observation(message))
+      request = _observation(message)
+      if OVERLAP in request:
+        return await self._plan(policy, _overlap(request[OVERLAP]), packer, latest)
+      observation = self._renamed(request)
       is_first = bool(_number(observation, IS_FIRST))
       seed = _number(observation, SEED, None)
       inspects = bool(_number(observation, INSPECT))
@@ -387,6 +402,33 @@ class PolicyServer:
       return pack({**self._with_actions(outputs), **extra}, packer)
     except errors.SpecError as error:
       return f"{error}{self._hint(str(error))}"
+
+  async def _plan(
+    self,
+    policy: policy_io.StatefulPolicy,
+    request: dict[str, Any],
+    packer: Any,
+    latest: list[Any],
+  ) -> bytes:
+    """Adds observations to the history, and returns the chunk of the last one."""
+    for each in request[OBSERVATIONS]:
+      observation = self._renamed(each)
+      is_first = bool(_number(observation, IS_FIRST))
+      seed = _number(observation, SEED, None)
+      if seed is not None:
+        policy.seed(seed)
+      arguments, _ = await self._call(policy.observe_one, observation, is_first)
+      latest[:] = [arguments]
+    if not latest:
+      raise errors.SpecError(
+        f"serve: {OVERLAP}: expected an observation in the first request, got none."
+      )
+    prefix = request[PREFIX]
+    if prefix is not None:
+      prefix = policy_io.Prefix(**prefix)
+    outputs, seconds = await self._call(policy.plan_one, latest[0], prefix)
+    timing = {"server_timing": {"infer_ms": 1000 * seconds}}
+    return pack({**self._with_actions(outputs), **timing}, packer)
 
   async def _call(self, function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     """Calls the policy, one call at a time; returns the result and its seconds."""
@@ -469,6 +511,7 @@ class PolicyClient:
     self._is_first, self._num_steps = True, 0
     self._seed: int | None = None
     self._watch = policy_io.RateWatch(None)
+    self._num_observed = self._num_sent = 0
     self._open = contextlib.ExitStack()
     try:
       self._connection = self._open.enter_context(
@@ -489,6 +532,8 @@ class PolicyClient:
         f"{errors.describe(self.metadata)}."
       )
     self._is_own = self.metadata.get("server") == _NAME
+    depth = policy_io.history_depth(self.metadata.get("record"))
+    self._latest: collections.deque[Any] = collections.deque(maxlen=depth)
     self._action_key = action_key or (ACTION if self._is_own else _OPENPI_ACTIONS)
     self._watch = policy_io.RateWatch(
       self.control_period, f"policy client: {self._place}"
@@ -518,7 +563,13 @@ class PolicyClient:
       SpecError: the observation does not fit the server's policy.
       ConnectionError: the server does not answer; the episode is lost.
     """
-    message = self._message(observation)
+    outputs = self._ask(self._message(observation))
+    self._is_first, self._seed = False, None
+    self._num_steps += 1
+    return outputs
+
+  def _ask(self, message: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Sends a message; returns the answer."""
     try:
       self._connection.send(pack(message, self._packer))
       answer = self._connection.recv(self._timeout)
@@ -530,9 +581,47 @@ class PolicyClient:
       ) from error
     if isinstance(answer, str):
       raise errors.SpecError(f"policy server: {answer}")
-    self._is_first, self._seed = False, None
-    self._num_steps += 1
     return unpack(answer)
+
+  def describe(self) -> dict[str, Any]:
+    """Returns the server's description of its policy."""
+    return self.metadata
+
+  def start_episode(self) -> None:
+    """Starts an episode; see `reset`."""
+    self.reset()
+
+  def observe_one(self, observation: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Keeps an observation for the next request; for an `OverlappedPolicy`.
+
+    Returns:
+      The arguments of `plan_one`: the latest observations, as many as the policy looks
+      at, by their numbers.
+    """
+    message = {
+      path: np.array(value) if isinstance(value, np.ndarray) else value
+      for path, value in self._message(observation).items()
+    }
+    self._is_first, self._seed = False, None
+    self._num_observed += 1
+    self._num_steps += 1
+    self._latest.append((self._num_observed, message))
+    return list(self._latest)
+
+  def plan_one(
+    self, arguments: Any, prefix: policy_io.Prefix | None = None
+  ) -> dict[str, np.ndarray]:
+    """Sends observations since the last request; returns a whole chunk.
+
+    Args:
+      arguments: of `observe_one`.
+      prefix: what the chunk continues; see `policy_io.PurePolicy.plan`.
+    """
+    new = [message for number, message in arguments if number > self._num_sent]
+    continued = None if prefix is None else prefix._asdict()
+    outputs = self._ask({OVERLAP: {OBSERVATIONS: new, PREFIX: continued}})
+    self._num_sent = arguments[-1][0]
+    return outputs
 
   def _message(self, observation: Any) -> dict[str, Any]:
     """Returns the message for an observation."""
@@ -557,6 +646,7 @@ class PolicyClient:
   def reset(self) -> None:
     """Starts an episode: the next observation is its first."""
     self._is_first, self._num_steps = True, 0
+    self._latest.clear()
 
   def seed(self, seed: int, env: int = 0) -> None:
     """Makes the policy's random numbers repeatable from the next step on."""
@@ -625,6 +715,32 @@ def _observation(message: str | bytes) -> dict[str, Any]:
       f"serve: expected a dictionary by path, got {type(observation).__name__}."
     )
   return observation
+
+
+def _overlap(request: Any) -> dict[str, Any]:
+  """Checks a request for a chunk."""
+  names = {OBSERVATIONS, PREFIX}
+  if not isinstance(request, dict) or request.keys() != names:
+    got = f"one of {[*request]}" if isinstance(request, dict) else repr(request)
+    raise errors.SpecError(
+      f"serve: {OVERLAP}: expected a dictionary of {errors.listing(names)}, got {got}."
+    )
+  observations, prefix = request[OBSERVATIONS], request[PREFIX]
+  if not isinstance(observations, list) or not all(
+    isinstance(each, dict) and all(isinstance(path, str) for path in each)
+    for each in observations
+  ):
+    raise errors.SpecError(
+      f"serve: {OBSERVATIONS}: expected a list of dictionaries by path, got "
+      f"{type(observations).__name__}."
+    )
+  fields = policy_io.Prefix._fields
+  if prefix is not None and (not isinstance(prefix, dict) or {*prefix} != {*fields}):
+    raise errors.SpecError(
+      f"serve: {PREFIX}: expected nil, or a dictionary of {errors.listing(fields)}, "
+      f"got {type(prefix).__name__}."
+    )
+  return request
 
 
 def _check_rename(rename: dict[str, str], spec: Mapping[str, Any]) -> dict[str, str]:

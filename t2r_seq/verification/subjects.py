@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from google.protobuf import text_format
 
-from t2r_seq import errors, lite, serving, specs
+from t2r_seq import errors, lite, policies, serving, specs
 from t2r_seq.lite import lite_policy, policy_io
 from t2r_seq.policies.loaded_export import OneTask
 from t2r_seq.policies.policy_model import PolicyRecord
@@ -149,6 +150,82 @@ class _Served(Subject):
     del answer["server_timing"]
     self.tells_inputs = bool(inspection.inputs)
     return _batched(answer), inspection
+
+
+class Overlapped(Subject):
+  """A policy whose network is late: its history advances without it.
+
+  Attributes:
+    num_requests: chunks that were requested.
+  """
+
+  def __init__(self, policy: Any, latency: policies.SimulatedLatency) -> None:
+    if isinstance(policy, serving.PolicyClient):
+      raise errors.SpecError(
+        f"verify: {policy.model_path}: latency: expected an export or a lite folder, "
+        "got a server. Verify what it serves."
+      )
+    subject = subject_of(policy)
+    self.name, self.weights = subject.name, subject.weights
+    self.feature_spec, self.step_spec = subject.feature_spec, subject.step_spec
+    self.label_spec = subject.label_spec
+    self.tells_inputs, self.predict = subject.tells_inputs, subject.predict
+    # Actions of late chunks are not those of training's instants.
+    self.record = subject.record and dataclasses.replace(subject.record, execution=None)
+    self._pure = policy.pure
+    self._arguments: Any = None
+    self._chunk: Arrays | None = None
+    self._source = policy_io.StatefulPolicy(self._pure)
+    declared = subject.record and subject.record.execution
+    overlap = "asynchronous"
+    if declared and declared.overlap != "synchronous":
+      overlap = declared.overlap
+    self._policy = policies.OverlappedPolicy(self, overlap, planner=latency)
+    self.num_requests = 0
+
+  def take(
+    self, observation: Arrays, is_first: bool
+  ) -> tuple[Arrays, policy_io.Inspection]:
+    """See the base class; the network runs when the policy asks for a chunk."""
+    if is_first:
+      self._policy.reset()
+    self._chunk = None
+    self._policy.sample_action(observation)
+    inspection = self._pure.inspect(*self._arguments)
+    # A lite folder does not return the network's outputs at each step.
+    return inspection.said and (self._chunk or inspection.said), inspection
+
+  # What an `OverlappedPolicy` calls.
+
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step of the training data to the next one, if known."""
+    return self._pure.control_period
+
+  def describe(self) -> dict[str, Any]:
+    """Returns the description of the policy."""
+    return self._pure.describe()
+
+  def seed(self, seed: int) -> None:
+    """Makes the policy's random numbers repeatable."""
+    self._source.seed(seed)
+
+  def start_episode(self) -> None:
+    """Starts an episode."""
+    self._source.start_episode()
+
+  def observe_one(self, observation: Any) -> Any:
+    """Adds an observation to the history."""
+    self._arguments = self._source.observe_one(observation)
+    return self._arguments
+
+  def plan_one(self, arguments: Any, prefix: Any = None) -> Arrays:
+    """Runs the network; keeps the chunk if it continues no other one."""
+    outputs = self._pure.plan(*arguments, prefix)
+    self.num_requests += 1
+    if prefix is None:
+      self._chunk = outputs
+    return {name: value[0] for name, value in outputs.items()}
 
 
 def _batched(values: Mapping[str, np.ndarray]) -> Arrays:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from t2r_seq import errors, records, specs, statistics, windows
+from t2r_seq import errors, policies, records, specs, statistics, windows
 from t2r_seq.episodes import Episodes
 from t2r_seq.lite import policy_io
 from t2r_seq.policies.lite_export import TOLERANCE
@@ -29,7 +29,7 @@ from t2r_seq.verification.comparison import (
   bullet,
   seen_specs,
 )
-from t2r_seq.verification.subjects import Subject, subject_of
+from t2r_seq.verification.subjects import Overlapped, Subject, subject_of
 from t2r_seq.verification.training_side import Dataset
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding
 
@@ -110,6 +110,7 @@ def verify(
   num_episodes: int | None = None,
   tolerance: float = TOLERANCE,
   source: str | None = None,
+  latency: policies.SimulatedLatency | None = None,
   **options: Any,
 ) -> VerificationReport:
   """Proves that a policy sees what training saw, or finds the first difference.
@@ -138,18 +139,18 @@ def verify(
     tolerance: of outputs, as a share of the range of each element in an episode.
     source: the source of the training mixture that the dataset is like; None if the
       input treats all of them alike.
+    latency: of the network, in simulated time: the history advances without it.
     **options: of `open_episodes`, for a path: format, split, layout, ...
   Returns:
     The report.
   Raises:
     SpecError: the dataset lacks what the policy needs, or the source is unknown.
   """
-  subject = subject_of(predictor)
+  subject = subject_of(predictor) if latency is None else Overlapped(predictor, latency)
   record = subject.record
   padding: Padding = DEFAULT_PADDING if record is None else record.padding
-  preprocessor = None
-  if model is not None:
-    padding, preprocessor = model.padding, model.step_preprocessor
+  preprocessor = None if model is None else model.step_preprocessor
+  padding = padding if model is None else model.padding
   stages = [] if record is None else record.stages_of(source)
   decodings = filter(None, map(records.ImageDecoding.from_stage, stages or []))
   data = Dataset(
@@ -166,10 +167,9 @@ def verify(
     statistics_path = None if normalizing is None else normalizing.statistics_path
   known = statistics.load_statistics(statistics_path) if statistics_path else None
   check = fit.FitCheck(data, known, record)
-  comparison = Comparison(subject, reference, data, tolerance)
-  count, steps = 0, 0
-  own = {**subject.feature_spec, **subject.label_spec}
-  declared = list(declared_differences(own, data.source.spec))
+  comparison, count, steps = Comparison(subject, reference, data, tolerance), 0, 0
+  own_specs = {**subject.feature_spec, **subject.label_spec}
+  declared = list(declared_differences(own_specs, data.source.spec))
   for episode in [] if declared else data.episodes(num_episodes):
     check.add(episode)
     comparison.compare(episode, observe)
@@ -184,6 +184,7 @@ def verify(
       act, data.source, path, output=name, num_episodes=num_episodes
     )
     compared.append(f"commands that the robot's code makes of recorded {path}")
+  compared += _late(subject)
   warnings = [*check.warnings(), *_optional_features(preprocessor)]
   warnings += _limits(subject, padding, differences)
   return VerificationReport(
@@ -232,6 +233,15 @@ def _acted(subject: Subject, data: Dataset) -> tuple[str, str]:
     )
   execution = None if record is None else record.execution
   return (OUTPUT if execution is None else execution.outputs[0]), found[0]
+
+
+def _late(subject: Subject) -> Iterator[str]:
+  """Yields what was replayed with a network that is late."""
+  if isinstance(subject, Overlapped):
+    yield (
+      f"the history without the network, which was asked for {subject.num_requests:,} "
+      "chunks while others were executed"
+    )
 
 
 def _not_exported(

@@ -80,6 +80,11 @@ class DiffusionModel(ImitationModel):
     self._shares_encoder = shares_encoder
     self._image_statistics = image_statistics or {}
 
+  @property
+  def can_continue(self) -> bool:
+    """See the base class."""
+    return isinstance(self._action_decoder, layers.DiffusionDecoder)
+
   def create_network(self) -> Any:
     """See the base class."""
     count = len(self.signature.cameras)
@@ -89,7 +94,12 @@ class DiffusionModel(ImitationModel):
       "decoder": self.create_action_decoder(),
     }
 
-  def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
+  def a_func(
+    self,
+    features: SpecStructure,
+    mode: str,
+    known: layers.Continuation | None = None,
+  ) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)
     observed = self.observations(features)
@@ -104,4 +114,5 @@ class DiffusionModel(ImitationModel):
       vectors.append(tf.cast(encoded, tf.float32))
     vectors += [observed[path] for path in paths if is_environment(path)]
     embedding = steps_as_one(tf.concat(vectors, axis=-1))
-    return self.network["decoder"](embedding, training=training)
+    more = {} if known is None else {"known": known}
+    return self.network["decoder"](embedding, training=training, **more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ def evaluate_export(
   observe: Mapping[str, str] | None = None,
   task: str | None = None,
   options: Mapping[str, Any] | None = None,
+  create_policy: Callable[[Any], Any] = policies.RegressionPolicy,
 ) -> Evaluation:
   """Evaluates a policy in a Gymnasium environment.
 
@@ -42,6 +43,8 @@ def evaluate_export(
     observe: paths by the environment's keys; see `environment.match_observations`.
     task: text for policies that take one.
     options: of `gymnasium.make`.
+    create_policy: makes the policy of the predictor, such as an `OverlappedPolicy` with
+      a `SimulatedLatency`.
   Returns:
     Success and return with their intervals.
   Raises:
@@ -61,7 +64,7 @@ def evaluate_export(
     wrapped = environment.PolicyEnvironment(
       env, matching, sizes, texts, video_dir is not None
     )
-    policy = policies.RegressionPolicy(predictor)
+    policy = create_policy(predictor)
     observation, _ = wrapped.reset(seed=seed)
     policy.reset()
     action, _ = policy.sample_action(observation, 0.0)

@@ -8,9 +8,43 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq import layers
-from t2r_seq.specs import SpecStructure
-from t2r_seq.zoo.imitation import ImitationModel
+from t2r_seq import errors, layers, preprocessors, randomness
+from t2r_seq.preprocessors.abstract_preprocessor import SpecificationFn
+from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq.zoo.imitation import TARGET, ImitationModel
+
+DELAY = "delay"
+
+
+class DelayPreprocessor(preprocessors.SpecTransformationPreprocessor):
+  """Draws how many actions of each chunk are known when the network is asked for it.
+
+  The label 'delay', int32, is uniform from 0 to `max_delay`, and a function of the
+  sample's number.
+  """
+
+  def __init__(
+    self,
+    model_feature_specification_fn: SpecificationFn | None = None,
+    model_label_specification_fn: SpecificationFn | None = None,
+    max_delay: int = 1,
+  ) -> None:
+    """Creates the preprocessor."""
+    super().__init__(model_feature_specification_fn, model_label_specification_fn)
+    self._max_delay = max_delay
+
+  def _transform_in_label_specification(
+    self, tensor_spec_struct: TensorSpecStruct
+  ) -> TensorSpecStruct:
+    del tensor_spec_struct[DELAY]
+    return tensor_spec_struct
+
+  def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    del mode
+    if labels is not None:
+      drawn = randomness.of_samples(tf.shape(labels[TARGET])[0])
+      labels[DELAY] = drawn.integers("delay", self._max_delay + 1)
+    return features, labels
 
 
 @gin.configurable
@@ -28,6 +62,7 @@ class FlowModel(ImitationModel):
     num_context_layers: int = 2,
     num_heads: int = 8,
     num_steps: int = 10,
+    max_delay: int | None = None,
     **kwargs: Any,
   ) -> None:
     """Creates the model.
@@ -38,12 +73,27 @@ class FlowModel(ImitationModel):
       num_context_layers: blocks over what the robot sees, which are computed once.
       num_heads: of each attention.
       num_steps: of the integration from noise to actions.
+      max_delay: trains chunks that continue up to so many actions of the one before,
+        for `overlap='trained'`; None: chunks continue by inpainting, 'real_time'.
       **kwargs: of `ImitationModel`.
+    Raises:
+      SpecError: the delay leaves nothing of a chunk.
     """
     super().__init__(**kwargs)
+    if max_delay is not None and not 1 <= max_delay < self.chunk_size:
+      raise errors.SpecError(
+        f"FlowModel: max_delay: expected between 1 and {self.chunk_size - 1}, less "
+        f"than a chunk, or None, got {max_delay}."
+      )
+    self._max_delay = max_delay
     self._size, self._num_heads, self._num_steps = model_size, num_heads, num_steps
     self._num_layers, self._num_context_layers = num_layers, num_context_layers
     self._action_decoder_cls = self._create_decoder
+
+  @property
+  def can_continue(self) -> bool:
+    """See the base class."""
+    return True
 
   def _create_decoder(self, action_shape: Any) -> Any:
     expert = functools.partial(
@@ -53,8 +103,50 @@ class FlowModel(ImitationModel):
       num_heads=self._num_heads,
     )
     return layers.FlowMatchingDecoder(
-      action_shape, num_steps=self._num_steps, create_denoiser_fn=expert, seed=0
+      action_shape,
+      max_delay=self._max_delay,
+      num_steps=self._num_steps,
+      create_denoiser_fn=expert,
+      seed=0,
     )
+
+  @property
+  def prefix_mode(self) -> str | None:
+    """See the base class."""
+    mode = super().prefix_mode
+    return mode if mode is None or self._max_delay is None else "trained"
+
+  @property
+  def max_delay(self) -> int | None:
+    """See the base class."""
+    return self._max_delay
+
+  def get_label_specification(self, mode: str) -> SpecStructure:
+    """See the base class; with the delay of each sample, if it is trained."""
+    labels = super().get_label_specification(mode)
+    if self._max_delay is not None:
+      labels[DELAY] = ExtendedTensorSpec((), tf.int32)
+    return labels
+
+  @property
+  def default_preprocessor_cls(self) -> Any:
+    """See the base class; the last stage draws delays."""
+    base = super().default_preprocessor_cls
+    if self._max_delay is None:
+      return base
+    stage = functools.partial(DelayPreprocessor, max_delay=self._max_delay)
+    return functools.partial(
+      base.func, preprocessor_classes=[*base.keywords["preprocessor_classes"], stage]
+    )
+
+  def inference_network_fn(
+    self, features: SpecStructure, labels: SpecStructure | None, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """See the base class; with the delays of the loss."""
+    outputs = super().inference_network_fn(features, labels, mode)
+    if labels is not None and self._max_delay is not None:
+      outputs = {**outputs, DELAY: labels[DELAY]}
+    return outputs
 
   def create_network(self) -> Any:
     """See the base class."""
@@ -67,11 +159,16 @@ class FlowModel(ImitationModel):
       "decoder": self.create_action_decoder(),
     }
 
-  def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
+  def a_func(
+    self,
+    features: SpecStructure,
+    mode: str,
+    known: layers.Continuation | None = None,
+  ) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)
     seen = self.encode(features, mode)
     count = seen.shape[1] * seen.shape[2]
     context = self.network["context"](tf.reshape(seen, [-1, count, self._size]))
     context = tf.reshape(context, [-1, count * self._size])
-    return self.network["decoder"](context, training=training)
+    return self.network["decoder"](context, training=training, known=known)

@@ -10,6 +10,8 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, layers, models, policies, preprocessors, specs, windows
+from t2r_seq.lite.policy_io import Prefix
+from t2r_seq.preprocessors.convert_conventions import stages_of
 from t2r_seq.specs import (
   Convention,
   ExtendedTensorSpec,
@@ -127,6 +129,7 @@ class ImitationModel(models.RegressionModel):
     num_past_actions: int = 0,
     num_executed: int | None = None,
     ensemble_decay: float | None = None,
+    overlap: str = "synchronous",
     normalization: str | Mapping[str, str | None] = "mean_std",
     image_size: Sequence[int] | None = None,
     image_transforms: Sequence[preprocessors.ImageTransform] | None = None,
@@ -144,6 +147,7 @@ class ImitationModel(models.RegressionModel):
         the policy does not execute.
       num_executed: actions of a chunk that are executed; None: half of it.
       ensemble_decay: of temporal ensembling; see `policies.ChunkExecution`.
+      overlap: of inference with execution; see `policies.ChunkExecution`.
       normalization: of states and actions, as of `preprocessors.Normalize`; or by
         path, the actions as 'target'.
       image_size: height and width of the images that the network gets; None: as stored.
@@ -167,7 +171,8 @@ class ImitationModel(models.RegressionModel):
         )
     if not self.is_sequence:
       executed = num_executed or max(1, chunk_size // 2)
-      kwargs.setdefault("execution", policies.ChunkExecution(executed, ensemble_decay))
+      execution = policies.ChunkExecution(executed, ensemble_decay, overlap=overlap)
+      kwargs.setdefault("execution", execution)
     self._conventions = model_conventions(signature, conventions or {})
     _, size = self._conventions[signature.action]
     super().__init__(action_size=size, **kwargs)
@@ -369,6 +374,51 @@ class ImitationModel(models.RegressionModel):
     actions = outputs["inference_output"]
     actions = preprocessors.unnormalize(self.preprocessor, TARGET, actions)
     return {"inference_output": actions[:, self.num_past_actions :]}
+
+  @property
+  def can_continue(self) -> bool:
+    """Whether `a_func` takes `known`, a `layers.Continuation`, as third argument.
+
+    It then gives a chunk that continues `known`.
+    """
+    return False
+
+  @property
+  def prefix_mode(self) -> str | None:
+    """See the base class: a chunk continues another one if its decoder can.
+
+    Executed actions of another convention than the network's are not converted.
+    """
+    return "real_time" if self.can_continue and not self.converts_actions else None
+
+  @property
+  def converts_actions(self) -> bool:
+    """Whether the export converts actions to the data's convention."""
+    name = self.signature.action
+    given = self.signature.conventions.get(name)
+    return given is not None and Convention.of(given) != self._conventions[name][0]
+
+  def export_outputs_after(
+    self, raw_features: SpecStructure, prefix: Prefix
+  ) -> dict[str, tf.Tensor]:
+    """See the base class."""
+    mode = ModeKeys.INFER
+    features, _ = self.preprocessor.preprocess(raw_features, None, mode)
+    features, _ = self.pack(features, None, mode)
+    actions, past = prefix.actions, self.num_past_actions
+    for stage in stages_of(self.preprocessor, preprocessors.Normalize):
+      if stage.is_normalized(TARGET):
+        actions = stage.normalize(TARGET, actions)
+    known = layers.Continuation.of(actions, prefix.num_frozen, prefix.num_known)
+    # Past actions, before the chunk, are free.
+    known = layers.Continuation(
+      tf.pad(known.target, [[0, 0], [past, 0], [0, 0]]),
+      tf.pad(known.weights, [[0, 0], [past, 0]]),
+    )
+    with self._holding_step():
+      a_func: Any = self.a_func  # Takes `known`: see `can_continue`.
+      outputs = a_func(features, mode, known)
+      return self.create_export_outputs_fn(features, outputs, mode)
 
   def is_training(self, mode: str) -> bool:
     """Whether layers are called with `training=True`."""

@@ -7,9 +7,11 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from t2r_seq import actors, errors
+from t2r_seq import actors, errors, lite
+from t2r_seq.lite import overlap
 
 
 class Robot:
@@ -118,6 +120,149 @@ def test_a_robot_is_halted_after_an_error():
   with pytest.raises(ZeroDivisionError):
     robot.run()
   assert robot.log == ["reset", "halt"]
+
+
+SAFETY = {
+  "nothing": (actors.Safety(), [0, 10, 20, 30, 40], "", (0, 0)),
+  "limits": (actors.Safety(low=5, high=25), [5, 10, 20, 25, 25], "", (0, 3)),
+  "rate": (actors.Safety(max_rate=60), [0, 6, 12, 18, 24], "", (0, 4)),
+  "stop at a limit": (
+    actors.Safety(high=25, on_excess="stop"), [0, 10, 20], "limits", (0, 0)
+  ),
+  # Steps 2 and 3 are held; at 0.15 s without a new action the watchdog acts.
+  "hold": (actors.Safety(stale_after=0.15), [0, 10, 20, 30, 40], "", (1, 0)),
+  "stop": (actors.Safety(0.15, "stop"), [0, 10, 20], "stale", (1, 0)),
+  "function": (
+    actors.Safety(0.15, lambda seen: -seen), [0, 10, 20, -3, 40], "", (1, 0)
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAFETY)
+def test_safety(case):
+  safety, done, stopped_by, counts = SAFETY[case]
+  robot = Robot()
+  act = robot.sample_action
+  robot.sample_action = lambda seen: (act(seen)[0], {"is_held": seen in (2, 3)})
+  run = robot.run(safety=safety)
+  assert robot.done == done and robot.log[-1] == "halt"
+  assert (run.stopped_by, run.num_stale, run.num_clipped) == (stopped_by, *counts)
+  assert run.num_held == len([x for x in range(len(done)) if x in (2, 3)])
+  assert f"{len(done)} steps: 0 late" in str(run)
+
+
+def test_an_action_that_is_nan_ends_an_episode_with_limits():
+  robot = Robot()
+  robot.sample_action = lambda seen: (float("nan"), None)
+  run = robot.run(safety=actors.Safety(low=-1, high=1))
+  assert (run.num_steps, run.stopped_by) == (0, "limits")
+
+
+MISTAKES = {
+  "stale_after": ({"stale_after": 0}, "stale_after: expected numbers > 0, got 0"),
+  "max_rate": ({"max_rate": [1, -1]}, "max_rate: expected numbers > 0"),
+  "on_stale": ({"on_stale": "wait"}, "on_stale: expected one of .* or a function"),
+  "on_excess": ({"on_excess": "hold"}, "on_excess: expected one of .*got 'hold'"),
+  "limits": ({"low": [0, 2], "high": 1}, "low: expected at most high=1"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_options_of_safety_are_checked(case):
+  options, message = MISTAKES[case]
+  with pytest.raises(errors.SpecError, match=f"Safety: {message}"):
+    actors.Safety(**options)
+
+
+class SleepingClock:
+  """A clock of several threads; when all of them sleep, it is the first one's time."""
+
+  def __init__(self):
+    self.now, self._num_threads, self._wakes = 0.0, 1, []
+    self._condition = threading.Condition()
+
+  def add_threads(self, count):
+    with self._condition:
+      self._num_threads += count
+      self._condition.notify_all()
+
+  def sleep(self, seconds):
+    with self._condition:
+      until = self.now + seconds
+      self._wakes.append(until)
+      self._condition.notify_all()
+      while self.now < until:
+        if len(self._wakes) == self._num_threads and min(self._wakes) > self.now:
+          self.now = min(self._wakes)
+          self._condition.notify_all()
+        else:
+          self._condition.wait()
+      self._wakes.remove(until)
+
+
+class SlowNetwork:
+  """A model whose network takes six control periods, in a real thread."""
+
+  control_period = 0.05
+
+  def __init__(self, clock):
+    self.clock, self.history = clock, []
+
+  def describe(self):
+    execution = {"num_executed": 7, "ensemble_decay": None}
+    return {"record": {"execution": {**execution, "outputs": ["inference_output"]}}}
+
+  def start_episode(self):
+    self.history = []
+
+  def observe_one(self, observation):
+    self.history.append(observation)
+    return observation
+
+  def plan_one(self, observation, prefix=None):
+    del prefix
+    self.clock.sleep(6 * self.control_period)
+    return {"inference_output": observation + np.arange(16.0)}
+
+
+class CountedPlanner(overlap.ThreadedPlanner):
+  """Tells the clock whether the network's thread works."""
+
+  def __init__(self, clock):
+    super().__init__()
+    self._clock = clock
+
+  def ask(self, plan, tick):
+    def counted():
+      try:
+        return plan()
+      finally:
+        self._clock.add_threads(-1)
+
+    self._clock.add_threads(1)
+    super().ask(counted, tick)
+
+
+def test_a_network_of_six_periods_makes_no_tick_late():
+  clock, done = SleepingClock(), []
+  network = SlowNetwork(clock)
+  policy = lite.OverlappedPolicy(network, "asynchronous", planner=CountedPlanner(clock))
+  run = actors.run_robot(
+    policy,
+    observe=lambda: float(len(done)),
+    act=done.append,
+    rate_hz=20.0,
+    max_steps=10_000,
+    clock=lambda: clock.now,
+    wait=clock.sleep,
+  )
+  clock.add_threads(-1)  # The robot's; the network may still work.
+  policy.close()
+  assert (run.num_steps, run.num_late, run.num_missed) == (10_000, 0, 0)
+  assert run.num_held == 0 and policy.num_requests > 1_000
+  # Each action is that of its tick: a chunk goes on where the one before ends.
+  np.testing.assert_array_equal(done, np.arange(10_000))
+  assert network.history == list(range(10_000))
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,7 @@ def test_neither_tensorflow_nor_another_part_of_the_library_is_loaded(exported):
     "imports",
     "lite",
     "lite.lite_policy",
+    "lite.overlap",
     "lite.policy_io",
     "lite.texts",
     "stamps",

@@ -1,0 +1,279 @@
+"""An episode of a policy on a robot: a fixed rate, a watchdog and limits."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import signal as signals
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+from absl import logging
+
+from t2r_seq import errors
+from t2r_seq.lite import overlap, policy_io
+from t2r_seq.training import stopping
+
+_Numbers = float | Sequence[float] | None
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Safety:
+  """What `run_robot` checks at every tick; by default nothing.
+
+  Attributes:
+    stale_after: seconds without a new action of the network after which `on_stale`
+      acts; None for no watchdog.
+    on_stale: 'hold' repeats the last action, 'stop' ends the episode; or a function of
+      the observation that returns the action to execute.
+    low: least action, a number or one for each component; None for no limit.
+    high: greatest action.
+    max_rate: largest change of an action a second.
+    on_excess: 'clip' executes the nearest allowed action, 'stop' ends the episode.
+  """
+
+  stale_after: float | None = None
+  on_stale: str | Callable[[Any], Any] = "hold"
+  low: _Numbers = None
+  high: _Numbers = None
+  max_rate: _Numbers = None
+  on_excess: str = "clip"
+
+  def __post_init__(self) -> None:
+    """Checks the options.
+
+    Raises:
+      SpecError: an option is unknown or out of range.
+    """
+    for name, value in (("stale_after", self.stale_after), ("max_rate", self.max_rate)):
+      if value is not None and not np.all(np.asarray(value, np.float64) > 0):
+        raise errors.SpecError(f"Safety: {name}: expected numbers > 0, got {value}.")
+    if not callable(self.on_stale) and self.on_stale not in ("hold", "stop"):
+      raise errors.SpecError(
+        "Safety: on_stale: expected one of [hold, stop] or a function, got "
+        f"{self.on_stale!r}."
+      )
+    if self.on_excess not in ("clip", "stop"):
+      raise errors.SpecError(
+        f"Safety: on_excess: expected one of [clip, stop], got {self.on_excess!r}."
+      )
+    has_both = self.low is not None and self.high is not None
+    if has_both and not np.all(np.asarray(self.low) <= np.asarray(self.high)):
+      raise errors.SpecError(
+        f"Safety: low: expected at most high={self.high}, got {self.low}."
+      )
+
+
+class _Unsafe(Exception):
+  """Ends an episode: a check of `Safety` says stop."""
+
+
+class _Checks:
+  """Applies a `Safety` to the actions of an episode."""
+
+  def __init__(self, safety: Safety, rate_hz: float) -> None:
+    self._safety, self._rate = safety, rate_hz
+    self._fresh_at: float | None = None
+    self._before: np.ndarray | None = None
+    self.num_stale = self.num_clipped = 0
+
+  def apply(self, observation: Any, action: Any, is_held: bool, now: float) -> Any:
+    """Returns the action to execute; raises `_Unsafe` to end the episode."""
+    safety = self._safety
+    if not is_held or self._fresh_at is None:
+      self._fresh_at = now
+    elif safety.stale_after is not None and now - self._fresh_at > safety.stale_after:
+      self.num_stale += 1
+      if safety.on_stale == "stop":
+        raise _Unsafe("stale")
+      if callable(safety.on_stale):
+        action = safety.on_stale(observation)
+    return self._within_limits(action)
+
+  def _within_limits(self, action: Any) -> Any:
+    safety = self._safety
+    if safety.low is None and safety.high is None and safety.max_rate is None:
+      return action
+    given = np.asarray(action)
+    if given.dtype.kind not in "fiu":
+      raise errors.SpecError(
+        f"run_robot: action: expected an array of numbers for the limits, got "
+        f"{errors.describe(action)}."
+      )
+    allowed = given.astype(np.float64)
+    if safety.max_rate is not None and self._before is not None:
+      most = np.asarray(safety.max_rate) / self._rate
+      allowed = np.clip(allowed, self._before - most, self._before + most)
+    low = -np.inf if safety.low is None else safety.low
+    allowed = np.clip(allowed, low, np.inf if safety.high is None else safety.high)
+    # NaN is no number that a robot can execute, and passes every comparison.
+    if not np.isfinite(allowed).all():
+      raise _Unsafe("limits")
+    if allowed.shape != given.shape:
+      raise errors.SpecError(
+        f"run_robot: action: expected the shape of the limits, {allowed.shape}, got "
+        f"{errors.describe(given)}."
+      )
+    if not np.array_equal(allowed, given):
+      if safety.on_excess == "stop":
+        raise _Unsafe("limits")
+      self.num_clipped += 1
+    self._before = allowed
+    return allowed.astype(given.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class RobotRun:
+  """Result of an episode on a robot.
+
+  Attributes:
+    num_steps: actions that were executed.
+    num_late: steps that were not done when the next one was due.
+    num_missed: steps that were left out because an earlier one took too long.
+    max_seconds: of the longest step, from the observation to the action's end.
+    was_stopped: by a signal or by `stop`.
+    stopped_by: 'signal', or the check of `Safety`: 'stale' or 'limits'; '' otherwise.
+    p99_seconds: of the policy's own work in a step, the 99th percentile.
+    num_held: steps without a new action of the network.
+    num_stale: steps at which the watchdog acted.
+    num_clipped: actions beyond a limit.
+  """
+
+  num_steps: int
+  num_late: int
+  num_missed: int
+  max_seconds: float
+  was_stopped: bool
+  stopped_by: str = ""
+  p99_seconds: float = 0.0
+  num_held: int = 0
+  num_stale: int = 0
+  num_clipped: int = 0
+
+  def __str__(self) -> str:
+    """Returns a summary."""
+    end = f", stopped by {self.stopped_by}" if self.stopped_by else ""
+    return (
+      f"{self.num_steps:,} steps: {self.num_late:,} late, {self.num_missed:,} missed, "
+      f"{self.num_held:,} held, {self.num_stale:,} stale, "
+      f"{self.num_clipped:,} clipped; longest {1e3 * self.max_seconds:.1f} ms, 99 % of "
+      f"the policy's work within {1e3 * self.p99_seconds:.1f} ms{end}"
+    )
+
+
+def _check_options(policy: Any, rate_hz: float, max_steps: int | None) -> None:
+  """Checks the options of `run_robot`; warns of another rate than in training."""
+  if not (rate_hz > 0 and math.isfinite(rate_hz)):
+    raise errors.SpecError(f"run_robot: rate_hz: expected a number > 0, got {rate_hz}.")
+  if max_steps is not None and max_steps < 1:
+    raise errors.SpecError(f"run_robot: max_steps: expected >= 1, got {max_steps}.")
+  period = getattr(policy, "control_period", None)
+  if period is not None and not 0.9 <= period * rate_hz <= 1.1:
+    logging.warning(policy_io.rate_warning("run_robot: rate_hz", 1 / rate_hz, period))
+
+
+@gin.configurable(denylist=["policy", "observe", "act"])
+def run_robot(
+  policy: Any,
+  observe: Callable[[], Any],
+  act: Callable[[Any], Any],
+  rate_hz: float = gin.REQUIRED,
+  max_steps: int | None = None,
+  halt: Callable[[], Any] | None = None,
+  stop: stopping.StopCondition | None = None,
+  clock: Callable[[], float] = time.monotonic,
+  wait: Callable[[float], Any] | None = None,
+  safety: Safety = Safety(),
+) -> RobotRun:
+  """Runs an episode of a policy on a robot.
+
+  Step k is due `k / rate_hz` seconds after the first. Late steps are counted, and steps
+  whose time has passed meanwhile are left out: the loop never makes up for lost time by
+  a burst of actions. SIGINT, SIGTERM and `stop` end it between two steps.
+
+  A network that is slower than a step needs an `OverlappedPolicy`: the clock starts
+  when its first chunk is there, and then no step waits for the network.
+
+  Args:
+    policy: has `reset()` and `sample_action(observation)`, e.g. a `lite.LitePolicy`.
+    observe: returns an observation; None ends the episode.
+    act: executes an action.
+    rate_hz: steps a second; there is a warning if it differs from that of the policy's
+      training data.
+    max_steps: ends the episode; None for no limit.
+    halt: called at the end, after an error, too. Makes the robot stand still.
+    stop: e.g. a `threading.Event`.
+    clock: returns seconds.
+    wait: waits for some seconds; None also listens for signals meanwhile.
+    safety: watchdog and limits.
+  Raises:
+    SpecError: the rate or max_steps is no positive number.
+  """
+  _check_options(policy, rate_hz, max_steps)
+  numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
+  num_late = num_missed = num_held = 0
+  longest, stopped_by = 0.0, ""
+  work: list[float] = []
+  checks = _Checks(safety, rate_hz)
+  waits_at_start = isinstance(policy, overlap.OverlappedPolicy)
+  with contextlib.ExitStack() as stack:
+    signal = stack.enter_context(stopping.StopSignal(stop, numbers))
+    if halt is not None:
+      stack.callback(halt)
+    wait = wait or signal.wait
+    policy.reset()
+    begun, tick = clock(), 0
+    with contextlib.suppress(stopping.Stopped):
+      while max_steps is None or len(work) < max_steps:
+        signal.check()
+        started = clock()
+        observation = observe()
+        if observation is None:
+          break
+        asked = clock()
+        action, outputs = policy.sample_action(observation)
+        if waits_at_start and not work:
+          begun = started = asked = clock()
+        now = clock()
+        is_held = isinstance(outputs, dict) and bool(outputs.get(overlap.IS_HELD))
+        try:
+          act(checks.apply(observation, action, is_held, now))
+        except _Unsafe as unsafe:
+          stopped_by = str(unsafe)
+          break
+        ended = clock()
+        work.append(now - asked)
+        num_held += is_held
+        longest = max(longest, ended - started)
+        due = begun + (tick + 1) / rate_hz
+        if ended <= due:
+          tick += 1
+          wait(due - ended)
+          continue
+        num_late += 1
+        # The next step is the one that is due now or first after now.
+        passed = math.floor((ended - begun) * rate_hz)
+        num_missed += passed - tick - 1
+        if waits_at_start:
+          policy.skip(passed - tick - 1)
+        tick = passed
+    was_stopped = signal.is_set()
+  run = RobotRun(
+    len(work),
+    num_late,
+    num_missed,
+    longest,
+    was_stopped,
+    stopped_by or ("signal" if was_stopped else ""),
+    float(np.percentile(work, 99)) if work else 0.0,
+    num_held,
+    checks.num_stale,
+    checks.num_clipped,
+  )
+  logging.info("run_robot: %s.", run)
+  return run
