@@ -54,7 +54,9 @@ def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
     for name, parameter in given.items():
       if parameter.kind not in _VARIADIC and name != "self":
         found.setdefault(name, parameter)
-    if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in given.values()):
+    is_all = all(p.kind != inspect.Parameter.VAR_KEYWORD for p in given.values())
+    # A layer of Keras takes `**kwargs` only to refuse them with an error of its own.
+    if is_all or _is_keras_layer(function):
       is_all = True
       break
   found |= _fields_of_values(found, functions[0])
@@ -65,6 +67,14 @@ def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
     if name not in denied and (not allowed or name in allowed)
   }
   return known, is_all
+
+
+def _is_keras_layer(function: Any) -> bool:
+  """Whether it is the constructor of Keras' base class of layers."""
+  module = str(getattr(function, "__module__", ""))
+  return module.split(".")[0] in ("keras", "tf_keras") and (
+    getattr(function, "__qualname__", "") == "Layer.__init__"
+  )
 
 
 def unknown_parameter() -> str:

@@ -122,6 +122,10 @@ ERRORS = {
     ["--policy", "mlp", "--gin_bindings", "MLPModel.hiden_sizes = (3,)"],
     "MLPModel.hiden_sizes: there is no such parameter. Did you mean 'hidden_sizes'?",
   ),
+  "an unknown parameter of a layer": (
+    ["--policy", "act", "--gin_bindings", "ACTNetwork.num_layer = (1, 1, 0)"],
+    "ACTNetwork.num_layer: there is no such parameter. Did you mean 'num_layers'?",
+  ),
   "no such action": (
     ["--policy", "mlp", "--action", "acton"],
     "action: expected a path of the data set, got 'acton'. Did you mean 'action'?",
