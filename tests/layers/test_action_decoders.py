@@ -137,13 +137,14 @@ _DECODERS = {
   "mdn": lambda shape: layers.MDNDecoder(shape, num_mixture_components=2),
   "discrete": lambda shape: layers.DiscreteDecoder(shape, 4, -2.0, 2.0),
   "maf": lambda shape: layers.MAFDecoder(shape, 2, hidden_layers=(8,), seed=0),
-  "flow matching": lambda shape: layers.FlowMatchingDecoder(shape, 3, seed=0),
+  "flow matching": lambda shape: layers.FlowMatchingDecoder(shape, num_steps=3, seed=0),
   "diffusion": lambda shape: layers.DiffusionDecoder(shape, 3, seed=0),
 }
 
 
 @pytest.mark.parametrize("name", _DECODERS)
 def test_what_is_masked_counts_for_nothing(name):
+  tf.keras.utils.set_random_seed(0)
   decoder = _DECODERS[name]((3, 2))
   embedding = tf.constant(_normal(4, 5))
   outputs = decoder(embedding)
@@ -233,14 +234,18 @@ class _Known(tf.keras.layers.Layer):
 def test_flow_matching_goes_where_the_field_leads():
   # The field of straight paths to the embedding is (embedding - x) / (1 - t).
   field = _Known(lambda x, t, e: (e - x) / (1 - t))
-  decoder = layers.FlowMatchingDecoder((2,), 4, lambda n: field)
+  decoder = layers.FlowMatchingDecoder(
+    (2,), num_steps=4, create_denoiser_fn=lambda n: field
+  )
   embedding = _normal(3, 2)
   outputs = decoder(embedding)
   np.testing.assert_allclose(outputs["inference_output"], embedding, atol=1e-5)
   # With the embedding as the target it is the velocity that is asked for.
   assert float(decoder.loss(outputs, tf.constant(embedding))) < 1e-6
   wrong = _Known(lambda x, t, e: (e - x) / (1 - t) + 2.0)
-  decoder = layers.FlowMatchingDecoder((2,), 4, lambda n: wrong)
+  decoder = layers.FlowMatchingDecoder(
+    (2,), num_steps=4, create_denoiser_fn=lambda n: wrong
+  )
   got = decoder.loss(decoder(embedding), tf.constant(embedding))
   assert float(got) == pytest.approx(4, rel=1e-4)
 
@@ -364,7 +369,7 @@ _REFUSED = {
     r"MDNDecoder: inference: expected one of \[mean, mode, sample\], got 'best'",
   ),
   "no steps": (
-    lambda: layers.FlowMatchingDecoder((2,), 0),
+    lambda: layers.FlowMatchingDecoder((2,), num_steps=0),
     r"FlowMatchingDecoder: num_steps: expected at least 1, got 0",
   ),
   "parameters": (

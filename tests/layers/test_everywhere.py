@@ -61,7 +61,7 @@ class _All:
       "mdn": layers.MDNDecoder((3, 2), 2),
       "discrete": layers.DiscreteDecoder((3, 2), 4),
       "maf": layers.MAFDecoder((3, 2), 1, [8], seed=0),
-      "flow": layers.FlowMatchingDecoder((3, 2), 2, seed=0),
+      "flow": layers.FlowMatchingDecoder((3, 2), num_steps=2, seed=0),
       "diffusion": layers.DiffusionDecoder((3, 2), 3, seed=0),
     }
     self.decoders = {name: (d, vectors, target) for name, d in decoders.items()}
