@@ -24,7 +24,7 @@ import numpy as np
 from t2r_seq import errors, imports, specs
 from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import Fields, Values, make_specs, num_bytes
-from t2r_seq.specs import Convention
+from t2r_seq.specs.conventions import Convention
 from t2r_seq.store import videos
 
 # What a conversion left there: paths, specs and metadata that the format lacks.

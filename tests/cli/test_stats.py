@@ -154,6 +154,7 @@ def test_a_model_of_a_gin_config(folder, run_main):
   assert found.paths["state"].rows == len(want) and not found.paths["state"].transform
 
   assert run_main("stats", "store", "-o", "raw.json")[0] == 0
+  gin.parse_config_file("train.gin")
   with gin.unlock_config():
     gin.bind_parameter("Normalize.modes", {"action": "min_max"})
     gin.bind_parameter("Normalize.statistics_path", "a.json")

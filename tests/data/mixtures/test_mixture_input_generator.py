@@ -149,7 +149,7 @@ def test_a_size_that_nobody_can_tell(mix, kit):
   mixture.set_feature_specifications({"x": kit.spec((), tf.int64, "x")})
   mixture.set_label_specifications({})
   assert mixture.num_examples is None is mixture.count_examples()
-  with pytest.raises(errors.SpecError, match=r"a: expected a source whose size can be"):
+  with pytest.raises(errors.SpecError, match=r"a: expected a source of known size"):
     mixture.create_dataset("train")
 
 
