@@ -41,7 +41,8 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/records/test_write.py tests/replay/checkpoints tests/replay/memory \
   tests/replay/selectors tests/replay/test_concurrency.py \
   tests/replay/test_offline_and_online.py tests/replay/test_rate_limiters.py \
-  tests/specs/test_assets.py tests/specs/test_tensor_spec_struct.py \
+  tests/specs/test_assets.py tests/specs/test_conventions.py \
+  tests/specs/test_tensor_spec_struct.py \
   tests/statistics/test_accumulators.py tests/store/test_bad_stores.py \
   tests/store/test_durability.py tests/store/test_file_columns.py \
   tests/store/test_mapped.py tests/store/test_processes.py \
@@ -51,7 +52,7 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/transitions/test_pickled_arrays.py tests/transitions/test_reading.py \
   tests/transitions/test_saving.py tests/windows/test_cut.py \
   tests/windows/test_reference.py tests/windows/test_report.py \
-  tests/windows/test_row_list.py
+  tests/windows/test_row_list.py tests/windows/test_seconds.py
 # Arithmetic of seeds and positions that takes long: on the newest alone.
 DESELECTED := \
   tests/data/test_stores.py::test_pools_show_the_same_windows \

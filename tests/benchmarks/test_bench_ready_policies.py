@@ -19,13 +19,13 @@ _PEERS = {
 def test_a_quick_run_has_a_row_for_each_policy(tmp_path):
   for package in _NEEDS:
     pytest.importorskip(package)
-  argv = ["--quick", "--seeds", "1", "--out", str(tmp_path), "--policies", "act", "dqn"]
+  argv = ["--quick", "--seeds", "1", "--out", str(tmp_path), "--policies", "dqn"]
   _, _, *rows = bench_ready_policies.main(argv).splitlines()
   cells = [row.strip("| ").split(" | ") for row in rows]
-  assert [row[:3] for row in cells] == [["act", "ours", "1"], ["dqn", "ours", "1"]]
+  assert [row[:3] for row in cells] == [["dqn", "ours", "1"]]
   assert (tmp_path / "curves.png").exists()
   # What is done is kept.
-  path = tmp_path / "act-ours-0.json"
+  path = tmp_path / "dqn-ours-0.json"
   path.write_text(json.dumps({**json.loads(path.read_text()), "returns": [250.0]}))
   assert "| 250 |" in bench_ready_policies.main(argv)
 

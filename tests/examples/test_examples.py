@@ -35,7 +35,8 @@ SMALL = {
     "ACTNetwork.num_layers = (1, 1, 1)",
   ),
   "diffusion_from_robomimic": (
-    "ConditionalUNet.filters = (16, 16)",
+    "DiffusionDecoder.create_denoiser_fn = @DiffusionTransformer",
+    "DiffusionTransformer.num_layers = 1",
     "DiffusionDecoder.num_steps = 2",
   ),
   "convert_view_verify_serve": CAMERA,
