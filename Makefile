@@ -53,10 +53,12 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/transitions/test_saving.py tests/windows/test_cut.py \
   tests/windows/test_reference.py tests/windows/test_report.py \
   tests/windows/test_row_list.py tests/windows/test_seconds.py
-# Arithmetic of seeds and positions that takes long: on the newest alone.
+# Arithmetic of seeds and positions, XLA and LiteRT take long: on the newest alone.
 DESELECTED := \
   tests/data/test_stores.py::test_pools_show_the_same_windows \
-  tests/data/test_stores.py::test_the_same_batches_again_and_from_any_batch_on
+  tests/data/test_stores.py::test_the_same_batches_again_and_from_any_batch_on \
+  tests/layers/test_everywhere.py::test_compiled_by_xla_they_give_the_same_and_train \
+  tests/policies/test_lite_dtypes.py
 TESTS_EXTRAS ?= tests/data/test_torch_windows.py \
   tests/benchmarks/test_bench_store.py
 # More workers than cores: where a test waits, for a process of its own or for a thread,

@@ -71,12 +71,20 @@ def test_unread_bindings_are_warned_of_if_the_user_chose_them(
   policy, bindings, want = UNREAD[name]
   small = ["ConditionalUNet.filters = (8, 16)"] if policy == "diffusion" else []
   state = 'find_signature.observations = ["observation.state"]'
+  no_exports = "train_eval_model.create_exporters_fn = None"
   zoo.train_policy(
     policy,
     lerobot_path,
     tmp_path / "run",
     "tiny",
-    gin_bindings=["NUM_TRAIN_STEPS = 1", state, *small, *bindings],
+    gin_bindings=[
+      "NUM_TRAIN_STEPS = 1",
+      "BATCH_SIZE = 4",
+      no_exports,
+      state,
+      *small,
+      *bindings,
+    ],
   )
   warned = [m for m in caplog.messages if m.startswith("Nothing reads")]
   assert len(warned) == bool(want)
