@@ -32,7 +32,7 @@ COMMANDS = {
   "collect-eval": GIN,
   "replay-server": GIN,
   "convert": ("none*.tfrecord", "store", "--spec", "project:specs"),
-  "inspect": ("none.tfrecord", "--spec", "project:specs"),
+  "inspect": GIN,
   "doctor": ("none.tfrecord", "--spec", "project:specs"),
   "index": ("none.tfrecord", "--spec", "project:specs"),
   "stats": ("none.tfrecord", "--transform", "project:transform"),
