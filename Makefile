@@ -21,7 +21,7 @@ CONSTRAINTS ?= requirements/constraints-tf221.txt
 CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 
 TESTS ?= tests
-TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statistics \
+TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store \
   tests/transitions tests/data/test_plan.py \
   tests/data/test_stores.py tests/cli/test_replay_server.py \
   tests/actors tests/layers tests/models tests/policies tests/replay \
@@ -43,7 +43,7 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/replay/test_offline_and_online.py tests/replay/test_rate_limiters.py \
   tests/specs/test_assets.py tests/specs/test_conventions.py \
   tests/specs/test_tensor_spec_struct.py \
-  tests/statistics/test_accumulators.py tests/store/test_bad_stores.py \
+  tests/store/test_bad_stores.py \
   tests/store/test_durability.py tests/store/test_file_columns.py \
   tests/store/test_mapped.py tests/store/test_processes.py \
   tests/store/test_reading_during_merges.py tests/store/test_salvage.py \
