@@ -65,7 +65,7 @@ Result = tuple[str, str, dict[str, Any]]
 
 
 def describe(policy: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-  """Returns what both sides of a training are told."""
+  """Returns the settings of a training, the same for both sides."""
   env, steps, options, bindings = POLICIES[policy]
   steps = min(steps, 2 if env == LANDER else 1300) if args.quick else steps
   points = 1 if args.quick else 10

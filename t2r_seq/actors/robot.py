@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -18,6 +19,8 @@ from t2r_seq import errors
 from t2r_seq.lite import overlap, policy_io
 from t2r_seq.training import stopping
 
+# The percentile is of so many latest steps.
+_NUM_TIMED = 100_000
 _Numbers = float | Sequence[float] | None
 
 
@@ -138,7 +141,8 @@ class RobotRun:
     max_seconds: of the longest step, from the observation to the action's end.
     was_stopped: by a signal or by `stop`.
     stopped_by: 'signal', or the check of `Safety`: 'stale' or 'limits'; '' otherwise.
-    p99_seconds: of the policy's own work in a step, the 99th percentile.
+    p99_seconds: of the policy's own work in one of the last 100,000 steps, the 99th
+      percentile.
     num_held: steps without a new action of the network.
     num_stale: steps at which the watchdog acted.
     num_clipped: actions beyond a limit.
@@ -216,9 +220,10 @@ def run_robot(
   """
   _check_options(policy, rate_hz, max_steps)
   numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
-  num_late = num_missed = num_held = 0
+  num_steps = num_late = num_missed = num_held = 0
   longest, stopped_by = 0.0, ""
-  work: list[float] = []
+  # Bounded: a robot may run for days.
+  work: collections.deque[float] = collections.deque(maxlen=_NUM_TIMED)
   checks = _Checks(safety, rate_hz)
   waits_at_start = isinstance(policy, overlap.OverlappedPolicy)
   with contextlib.ExitStack() as stack:
@@ -227,18 +232,18 @@ def run_robot(
       stack.callback(halt)
     wait = wait or signal.wait
     policy.reset()
-    begun, tick = clock(), 0
+    start, tick = clock(), 0
     with contextlib.suppress(stopping.Stopped):
-      while max_steps is None or len(work) < max_steps:
+      while max_steps is None or num_steps < max_steps:
         signal.check()
         started = clock()
         observation = observe()
         if observation is None:
           break
-        asked = clock()
+        observed = clock()
         action, outputs = policy.sample_action(observation)
-        if waits_at_start and not work:
-          begun = started = asked = clock()
+        if waits_at_start and not num_steps:
+          start = started = observed = clock()
         now = clock()
         is_held = isinstance(outputs, dict) and bool(outputs.get(overlap.IS_HELD))
         try:
@@ -247,30 +252,31 @@ def run_robot(
           stopped_by = str(unsafe)
           break
         ended = clock()
-        work.append(now - asked)
+        work.append(now - observed)
+        num_steps += 1
         num_held += is_held
         longest = max(longest, ended - started)
-        due = begun + (tick + 1) / rate_hz
+        due = start + (tick + 1) / rate_hz
         if ended <= due:
           tick += 1
           wait(due - ended)
           continue
         num_late += 1
         # The next step is the one that is due now or first after now.
-        passed = math.floor((ended - begun) * rate_hz)
+        passed = math.floor((ended - start) * rate_hz)
         num_missed += passed - tick - 1
         if waits_at_start:
           policy.skip(passed - tick - 1)
         tick = passed
     was_stopped = signal.is_set()
   run = RobotRun(
-    len(work),
+    num_steps,
     num_late,
     num_missed,
     longest,
     was_stopped,
     stopped_by or ("signal" if was_stopped else ""),
-    float(np.percentile(work, 99)) if work else 0.0,
+    float(np.percentile(np.array(work), 99)) if work else 0.0,
     num_held,
     checks.num_stale,
     checks.num_clipped,

@@ -55,7 +55,7 @@ def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
       if parameter.kind not in _VARIADIC and name != "self":
         found.setdefault(name, parameter)
     is_all = all(p.kind != inspect.Parameter.VAR_KEYWORD for p in given.values())
-    # A layer of Keras takes `**kwargs` only to refuse them with an error of its own.
+    # Keras' base layer takes `**kwargs` only to refuse unknown ones.
     if is_all or _is_keras_layer(function):
       is_all = True
       break

@@ -108,7 +108,7 @@ class Seconds:
     return self.array.size
 
   def steps(self, period: float) -> np.ndarray | None:
-    """Returns the offsets as steps of a regular clock; None if they are none.
+    """Returns the offsets as steps of a regular clock; None if they differ.
 
     Args:
       period: seconds from a step to the next one.
