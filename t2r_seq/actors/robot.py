@@ -19,7 +19,7 @@ from t2r_seq import errors
 from t2r_seq.lite import overlap, policy_io
 from t2r_seq.training import stopping
 
-# The percentile is of so many latest steps.
+# Times of so many latest steps are kept: a robot may run for days.
 _NUM_TIMED = 100_000
 _Numbers = float | Sequence[float] | None
 
@@ -222,7 +222,6 @@ def run_robot(
   numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
   num_steps = num_late = num_missed = num_held = 0
   longest, stopped_by = 0.0, ""
-  # Bounded: a robot may run for days.
   work: collections.deque[float] = collections.deque(maxlen=_NUM_TIMED)
   checks = _Checks(safety, rate_hz)
   waits_at_start = isinstance(policy, overlap.OverlappedPolicy)
@@ -253,8 +252,7 @@ def run_robot(
           break
         ended = clock()
         work.append(now - observed)
-        num_steps += 1
-        num_held += is_held
+        num_steps, num_held = num_steps + 1, num_held + is_held
         longest = max(longest, ended - started)
         due = start + (tick + 1) / rate_hz
         if ended <= due:
