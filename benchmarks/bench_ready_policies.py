@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import glob
 import json
 import pathlib
@@ -22,24 +23,30 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peer_policies
-from benchmarks.peer_policies import LANDER, play, split
+from benchmarks.peer_policies import DEMOS, LANDER, META_WORLD, make_env, play, split
 from research import runs
+from t2r_seq import policies
 
 _ADAM, _UNET = "policy.optimizer_lr", "policy.down_dims"
+_ACT = {
+  "batch_size": 32, _ADAM: 1e-3, "policy.chunk_size": 20, "policy.n_action_steps": 1,
+  "policy.dim_model": 128, "policy.n_heads": 4, "policy.dim_feedforward": 256,
+  "policy.n_encoder_layers": 2, "policy.n_vae_encoder_layers": 2,
+  "policy.latent_dim": 16, "policy.dropout": 0.0,
+}  # fmt: skip
+_DIFFUSION = {
+  "batch_size": 32, _ADAM: 3e-4, _UNET: "[32,64,128]",
+  "policy.diffusion_step_embed_dim": 32, "policy.noise_scheduler_type": "DDIM",
+  "policy.num_inference_steps": 10,
+}  # fmt: skip
+_SMALL_UNET = ["ConditionalUNet.filters = (32, 64, 128)"]
 # Environment, steps, options of the peer, and what ours has besides: LeRobot's are the
 # sizes of our gin files; Stable-Baselines3's those of rl-baselines3-zoo.
 POLICIES: dict[str, tuple[str, int, dict[str, Any], list[str]]] = {
-  "act": (LANDER, 2000, {
-    "batch_size": 32, _ADAM: 1e-3, "policy.chunk_size": 20, "policy.n_action_steps": 1,
-    "policy.dim_model": 128, "policy.n_heads": 4, "policy.dim_feedforward": 256,
-    "policy.n_encoder_layers": 2, "policy.n_vae_encoder_layers": 2,
-    "policy.latent_dim": 16, "policy.dropout": 0.0,
-  }, []),
-  "diffusion": (LANDER, 3000, {
-    "batch_size": 32, _ADAM: 3e-4, _UNET: "[32,64,128]",
-    "policy.diffusion_step_embed_dim": 32, "policy.noise_scheduler_type": "DDIM",
-    "policy.num_inference_steps": 10,
-  }, ["ConditionalUNet.filters = (32, 64, 128)"]),
+  "act": (LANDER, 4000, _ACT, []),
+  "diffusion": (LANDER, 3000, _DIFFUSION, _SMALL_UNET),
+  "act-push": (META_WORLD, 4000, _ACT, []),
+  "diffusion-push": (META_WORLD, 3000, _DIFFUSION, _SMALL_UNET),
   "dqn": ("CartPole-v1", 50_000, {
     "learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99,
     "learning_starts": 1000, "policy_kwargs": {"net_arch": (256, 256)},
@@ -67,10 +74,10 @@ Result = tuple[str, str, dict[str, Any]]
 def describe(policy: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
   """Returns the settings of a training, the same for both sides."""
   env, steps, options, bindings = POLICIES[policy]
-  steps = min(steps, 2 if env == LANDER else 1300) if args.quick else steps
+  steps = min(steps, 2 if env in DEMOS else 1300) if args.quick else steps
   points = 1 if args.quick else 10
   found = {"BATCH_SIZE": options["batch_size"], "SEED": seed}
-  if env == LANDER:
+  if env in DEMOS:
     found |= {"NUM_TRAIN_STEPS": steps, "TRAIN_EPISODES": None}
     found["train_eval_model.input_generator_eval"] = None
   else:
@@ -81,20 +88,52 @@ def describe(policy: str, seed: int, args: argparse.Namespace) -> dict[str, Any]
     found[f"{model}.hidden_sizes"] = options["policy_kwargs"]["net_arch"]
     found["OnlineSchedule.num_evaluations"] = points
   return {
-    **{"policy": policy, "env": env, "seed": seed, "steps": steps, "options": options},
+    **{"policy": policy.partition("-")[0], "env": env, "seed": seed, "steps": steps},
+    "options": options,
     "bindings": [*bindings, *(f"{name} = {value}" for name, value in found.items())],
-    **{"data": str(args.out / "demos.lerobot"), "episodes": 2 if args.quick else 30},
+    **{"data": str(_data(args, env)), "episodes": 2 if args.quick else 30},
     "points": points,
   }
 
 
+def _data(args: argparse.Namespace, env: str) -> pathlib.Path:
+  return args.out / ("demos.lerobot" if env == LANDER else "push.lerobot")
+
+
+class _Expert(policies.Policy):
+  """Meta-World's scripted controller."""
+
+  def __init__(self) -> None:
+    from metaworld.policies import ENV_POLICY_MAP
+
+    super().__init__()
+    self._controller = ENV_POLICY_MAP[DEMOS[META_WORLD][0]["env_name"]]()
+
+  def SelectAction(self, state: Any, context: Any, timestep: int) -> np.ndarray:
+    """Returns a motion of the hand and an effort of the gripper, in [-1, 1]."""
+    del context, timestep
+    return np.clip(self._controller.get_action(state), -1, 1).astype(np.float32)
+
+
+def record(env: str, path: pathlib.Path, num_episodes: int) -> None:
+  """Records episodes of the task's scripted expert in LeRobot's format."""
+  from research.lander import demo
+
+  observe = functools.partial(split, env)
+  if env == LANDER:
+    demo.record(path, num_episodes, observe)
+  else:
+    make = functools.partial(make_env, env, 0)
+    demo.record(path, num_episodes, observe, make, _Expert(), "push", 80)
+
+
 def train_ours(spec: Mapping[str, Any]) -> dict[str, Any]:
   """Trains a ready policy, and evaluates its last export."""
-  from t2r_seq import policies, training, zoo
+  from t2r_seq import training, zoo
 
   policy, env, out = spec["policy"], spec["env"], spec["out"]
-  is_lander, bindings = env == LANDER, spec["bindings"]
-  if is_lander:
+  has_demos, bindings = env in DEMOS, spec["bindings"]
+  if has_demos:
     zoo.configure_policy(policy, spec["data"], out, "tiny", gin_bindings=bindings)
     training.train_eval_model()
   else:
@@ -103,7 +142,7 @@ def train_ours(spec: Mapping[str, Any]) -> dict[str, Any]:
   found: dict[str, Any] = peer_policies.spent()
   logged = _scalars(out)
   found["wait"] = np.mean([wait for _, wait in logged["input_wait"]])
-  if not is_lander:
+  if not has_demos:
     updates_and_steps = list(zip(*logged["collect/num_steps"], strict=True))
     points = _scalars(f"{out}/eval_callbacks")["closed_loop/reward"]
     found["curve"] = [(float(np.interp(i, *updates_and_steps)), r) for i, r in points]
@@ -112,7 +151,7 @@ def train_ours(spec: Mapping[str, Any]) -> dict[str, Any]:
   acting.restore()
 
   def act(observation: np.ndarray) -> Any:
-    seen = split(observation) if is_lander else observation
+    seen = split(env, observation) if has_demos else observation
     return acting.SelectAction(seen, None, 0)
 
   return {**found, "returns": play(spec, act, acting.reset)}
@@ -136,10 +175,10 @@ def run(args: argparse.Namespace) -> list[Result]:
   results = []
   for seed in range(args.seeds):
     for policy in args.policies:
-      is_lander = POLICIES[policy][0] == LANDER
-      if is_lander and seed >= 3:
+      has_demos = POLICIES[policy][0] in DEMOS
+      if has_demos and seed >= 3:
         continue
-      peer = args.lerobot if is_lander else args.sb3
+      peer = args.lerobot if has_demos else args.sb3
       for side, python in (("ours", sys.executable), ("theirs", peer)):
         path = args.out / f"{policy}-{side}-{seed}.json"
         if python and not path.exists():
@@ -164,14 +203,17 @@ def tabulate(results: Sequence[Result]) -> str:
       return f"{scale * np.mean([each[key] for each in found]):,.0f}"
 
     returns = np.asarray([each["returns"] for each in found])
-    is_lander, curve = POLICIES[policy][0] == LANDER, "curve" in found[0]
+    env, curve = POLICIES[policy][0], "curve" in found[0]
     areas = [np.mean([r for _, r in each["curve"]]) for each in found] if curve else []
-    cells = [str(len(found)), runs.mean_and_interval(returns.mean(axis=1), 0)]
+    is_return = env != META_WORLD
+    cells = [str(len(found))]
+    cells.append(runs.mean_and_interval(returns.mean(axis=1), 0) if is_return else "")
     cells.append(runs.mean_and_interval(areas, 0) if curve else "")
-    cells.append(f"{(returns >= 200).mean():.0%}" if is_lander else "")
+    successes = 100 * (returns >= (200 if is_return else 1)).mean(axis=1)
+    cells.append(runs.mean_and_interval(successes, 0) if env in DEMOS else "")
     cells += [mean("seconds"), mean("cpu"), mean("mib")]
-    rows.append([policy, side, *cells, mean("wait", 100) if is_lander else ""])
-  columns = ["policy", "side", "seeds", "return", "mean of the points", "landed"]
+    rows.append([policy, side, *cells, mean("wait", 100) if env in DEMOS else ""])
+  columns = ["policy", "side", "seeds", "return", "mean of the points", "success, %"]
   columns += ["wall, s", "CPU, s", "peak MiB", "input wait, %"]
   return runs.table(columns, rows, 2)
 
@@ -206,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     "--seeds",
     type=int,
     default=5,
-    help="trainings of each policy and side; up to 3 of the lander",
+    help="trainings of each policy and side; up to 3 of demonstrations",
   )
   add("--lerobot", help="a Python that has LeRobot")
   add("--sb3", help="a Python that has Stable-Baselines3")
@@ -218,13 +260,9 @@ def main(argv: Sequence[str] | None = None) -> str:
     print(json.dumps(train_ours(json.loads(args.spec))))
     return ""
   args.out.mkdir(parents=True, exist_ok=True)
-  data = args.out / "demos.lerobot"
-  if not data.exists() and any(
-    POLICIES[policy][0] == LANDER for policy in args.policies
-  ):
-    from research.lander import demo
-
-    demo.record(data, 3 if args.quick else demo.NUM_DEMOS, split)
+  for env in dict.fromkeys(POLICIES[policy][0] for policy in args.policies):
+    if env in DEMOS and not _data(args, env).exists():
+      record(env, _data(args, env), 3 if args.quick else 100)
   results = run(args)
   text = tabulate(results)
   print(text)

@@ -21,21 +21,35 @@ import numpy as np
 from benchmarks import process_memory
 
 _START = time.perf_counter()
-LANDER = "LunarLanderContinuous-v3"
+LANDER, META_WORLD = "LunarLanderContinuous-v3", "Meta-World/MT1"
+# What `gymnasium.make` needs besides, and the observation's numbers that are the state:
+# LeRobot's policies need an image or `observation.environment_state`, which the
+# rest becomes: the contacts of the lander's legs, or the object and the goal.
+DEMOS: dict[str, tuple[dict[str, Any], int]] = {
+  LANDER: ({}, 6),
+  META_WORLD: ({"env_name": "push-v3", "terminate_on_success": True}, 4),
+}
 _NEEDS = {
-  "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers Box2D",
+  "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers Box2D "
+  "metaworld mujoco==3.3.0",
   "stable_baselines3": "torch==2.14.1 stable-baselines3==2.9.2",
 }
 _FINAL_SEED, _POINT_SEED = 100_000, 200_000
 
 
-def split(observation: np.ndarray) -> dict[str, np.ndarray]:
-  """Names the lander's pose and velocity, and the contacts of its legs.
+def split(env_id: str, observation: np.ndarray) -> dict[str, np.ndarray]:
+  """Names the robot's state, and the rest."""
+  state, rest = np.split(observation.astype(np.float32), [DEMOS[env_id][1]])
+  return {"observation.state": state, "observation.environment_state": rest}
 
-  LeRobot's ACT and Diffusion Policy need an image or `observation.environment_state`.
-  """
-  pose, legs = observation[:6], observation[6:]
-  return {"observation.state": pose, "observation.environment_state": legs}
+
+def make_env(env_id: str, seed: int) -> gymnasium.Env:
+  """Creates an environment; Meta-World draws its goals by the seed."""
+  if env_id != META_WORLD:
+    return gymnasium.make(env_id)
+  import metaworld  # noqa: F401
+
+  return gymnasium.make(env_id, seed=seed, **DEMOS[env_id][0])
 
 
 def play(
@@ -44,18 +58,21 @@ def play(
   reset: Callable[[], Any] = lambda: None,
   first_seed: int = _FINAL_SEED,
 ) -> list[float]:
-  """Returns the returns of episodes, which have the same seeds for all policies."""
+  """Returns the returns of episodes, which have the same seeds for all policies.
+
+  An environment that reports success returns 1 or 0.
+  """
   returns = []
-  with gymnasium.make(spec["env"]) as env:
+  with make_env(spec["env"], first_seed) as env:
     for i in range(spec["episodes"] if first_seed == _FINAL_SEED else 10):
       observation, _ = env.reset(seed=first_seed + i)
       reset()
       returns.append(0.0)
       is_done = False
       while not is_done:
-        observation, reward, terminated, truncated, _ = env.step(act(observation))
-        returns[-1] += float(reward)
-        is_done = terminated or truncated
+        observation, reward, *ends, info = env.step(act(observation))
+        returns[-1] += float(info.get("success", reward))
+        is_done = any(ends)
   return returns
 
 
@@ -67,7 +84,7 @@ def spent() -> dict[str, float]:
 
 
 def train_lerobot(spec: Mapping[str, Any]) -> dict[str, Any]:
-  """Trains by LeRobot's own command, and lands by its checkpoint."""
+  """Trains by LeRobot's own command, and acts by its checkpoint."""
   import torch
   from lerobot.policies import factory
   from lerobot.scripts import lerobot_train
@@ -75,7 +92,7 @@ def train_lerobot(spec: Mapping[str, Any]) -> dict[str, Any]:
   torch.set_num_threads(1)
   steps, every = spec["steps"], min(50, spec["steps"])
   options = {
-    **{"dataset.repo_id": "lander", "dataset.root": spec["data"]},
+    **{"dataset.repo_id": "demos", "dataset.root": spec["data"]},
     **{"output_dir": spec["out"], "seed": spec["seed"], "num_workers": 0},
     **{"steps": steps, "save_freq": steps, "log_freq": every, "eval_freq": 0},
     **{"policy.device": "cpu", "policy.push_to_hub": "false", "wandb.enable": "false"},
@@ -85,7 +102,7 @@ def train_lerobot(spec: Mapping[str, Any]) -> dict[str, Any]:
   messages: list[str] = []
   handler = logging.StreamHandler()
   handler.addFilter(lambda record: messages.append(record.getMessage()) or True)
-  logging.basicConfig(level=logging.INFO, handlers=[handler])
+  logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
   lerobot_train.init_logging = lambda **kwargs: None  # It would remove the handler.
   lerobot_train.train()
   logged = re.findall(r"updt_s:([\d.]+) data_s:([\d.]+)", "\n".join(messages))
@@ -96,7 +113,8 @@ def train_lerobot(spec: Mapping[str, Any]) -> dict[str, Any]:
   before, after = factory.make_pre_post_processors(policy.config, path)
 
   def act(observation: np.ndarray) -> np.ndarray:
-    tensors = {k: torch.from_numpy(v) for k, v in split(observation).items()}
+    seen = split(spec["env"], observation)
+    tensors = {k: torch.from_numpy(v) for k, v in seen.items()}
     with torch.inference_mode():
       return after(policy.select_action(before(tensors)))[0].numpy()
 
@@ -137,11 +155,11 @@ def main(argv: Sequence[str]) -> None:
     ImportError: the peer is missing; names what to install.
   """
   spec = json.loads(argv[0])
-  train = train_lerobot if spec["env"] == LANDER else train_sb3
+  train = train_lerobot if spec["env"] in DEMOS else train_sb3
   try:
     print(json.dumps(train(spec)))
   except ModuleNotFoundError as error:
-    packages = _NEEDS["lerobot" if spec["env"] == LANDER else "stable_baselines3"]
+    packages = _NEEDS["lerobot" if spec["env"] in DEMOS else "stable_baselines3"]
     raise ImportError(f"peer_policies: {error}. pip install {packages}") from error
 
 

@@ -79,15 +79,25 @@ def record(
   path: pathlib.Path,
   num_episodes: int,
   observe: Callable[[np.ndarray], Mapping[str, np.ndarray]] = _as_state,
+  create_env: Callable[[], gymnasium.Env] = make_env,
+  expert: policies.Policy | None = None,
+  task: str = "land between the flags",
+  fps: int = FPS,
 ) -> None:
-  """Writes episodes of the expert to a LeRobot folder.
+  """Writes episodes of an expert to a LeRobot folder.
 
   Args:
     path: of the folder.
     num_episodes: how many.
     observe: names the parts of an observation.
+    create_env: creates the environment.
+    expert: None: of the lander.
+    task: the instruction.
+    fps: steps a second.
   """
-  sizes = {**observe(np.zeros(8)), "action": np.zeros(2)}
+  with contextlib.closing(create_env()) as env:
+    observation, action = env.observation_space.sample(), env.action_space.sample()
+  sizes = {**observe(observation), "action": action}
   spec = {
     name: specs.ExtendedTensorSpec(value.shape, "float32", name, is_sequence=True)
     for name, value in sizes.items()
@@ -102,10 +112,13 @@ def record(
     },
   )
   actors.collect_episodes(
-    make_env, Expert(), num_episodes=num_episodes, seed=_RECORD_SEED, sink=sink
+    create_env,
+    expert or Expert(),
+    num_episodes=num_episodes,
+    seed=_RECORD_SEED,
+    sink=sink,
   )
-  task = ["--task", "land between the flags", "--fps", FPS]
-  command("convert", store, path, *task)
+  command("convert", store, path, "--task", task, "--fps", fps)
 
 
 def command(*arguments: object) -> None:
