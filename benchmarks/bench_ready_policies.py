@@ -45,8 +45,8 @@ _SMALL_UNET = ["ConditionalUNet.filters = (32, 64, 128)"]
 POLICIES: dict[str, tuple[str, int, dict[str, Any], list[str]]] = {
   "act": (LANDER, 4000, _ACT, []),
   "diffusion": (LANDER, 3000, _DIFFUSION, _SMALL_UNET),
-  "act-push": (META_WORLD, 4000, _ACT, []),
-  "diffusion-push": (META_WORLD, 3000, _DIFFUSION, _SMALL_UNET),
+  "act-push": (META_WORLD, 2000, _ACT, []),
+  "diffusion-push": (META_WORLD, 2000, _DIFFUSION, _SMALL_UNET),
   "dqn": ("CartPole-v1", 50_000, {
     "learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99,
     "learning_starts": 1000, "policy_kwargs": {"net_arch": (256, 256)},
