@@ -108,6 +108,13 @@ class _Checks:
         f"run_robot: action: expected an array of numbers for the limits, got "
         f"{errors.describe(action)}."
       )
+    limits = (safety.low, safety.high, safety.max_rate)
+    shapes = [np.shape(limit) for limit in limits if limit is not None]
+    if any(shape not in ((), given.shape) for shape in shapes):
+      raise errors.SpecError(
+        f"run_robot: action: expected limits that are a number or of its shape, "
+        f"{given.shape}, got {errors.listing(map(str, shapes))}."
+      )
     allowed = given.astype(np.float64)
     if safety.max_rate is not None and self._before is not None:
       most = np.asarray(safety.max_rate) / self._rate
@@ -117,11 +124,6 @@ class _Checks:
     # NaN is no number that a robot can execute, and passes every comparison.
     if not np.isfinite(allowed).all():
       raise _Unsafe("limits")
-    if allowed.shape != given.shape:
-      raise errors.SpecError(
-        f"run_robot: action: expected the shape of the limits, {allowed.shape}, got "
-        f"{errors.describe(given)}."
-      )
     if not np.array_equal(allowed, given):
       if safety.on_excess == "stop":
         raise _Unsafe("limits")

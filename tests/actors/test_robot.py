@@ -158,6 +158,15 @@ def test_an_action_that_is_nan_ends_an_episode_with_limits():
   assert (run.num_steps, run.stopped_by) == (0, "limits")
 
 
+@pytest.mark.parametrize("limits", [{"low": [0, 0]}, {"max_rate": [1, 1, 1]}])
+def test_limits_of_another_shape_end_an_episode(limits):
+  robot = Robot()
+  robot.sample_action = lambda seen: (np.zeros(4), None)
+  with pytest.raises(errors.SpecError, match=r"action: expected limits .*\(4,\), got"):
+    robot.run(safety=actors.Safety(**limits))
+  assert robot.log == ["reset", "halt"]
+
+
 MISTAKES = {
   "stale_after": ({"stale_after": 0}, "stale_after: expected numbers > 0, got 0"),
   "max_rate": ({"max_rate": [1, -1]}, "max_rate: expected numbers > 0"),
