@@ -8,7 +8,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -21,6 +20,14 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TypeVar
+
+try:
+  import fcntl
+except ImportError as error:
+  raise ImportError(
+    f"t2r_seq: expected Linux or macOS, got {sys.platform}, which lacks the file locks "
+    "of fcntl. On Windows, use WSL."
+  ) from error
 
 _Self = TypeVar("_Self", bound="Closing")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import runpy
 import socket
 import stat
 import subprocess
@@ -222,6 +223,12 @@ def test_one_owner_at_a_time(tmp_path):
   lock.release()
   assert not files.is_locked(path)
   files.FileLock(path, _refusal).release()
+
+
+def test_system_without_file_locks_is_named(monkeypatch):
+  monkeypatch.setitem(sys.modules, "fcntl", None)
+  with pytest.raises(ImportError, match="expected Linux or macOS, got .* use WSL"):
+    runpy.run_path(files.__file__)
 
 
 # Takes the lock, forks a process that lives on and says who it is, and dies.
