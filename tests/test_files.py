@@ -227,7 +227,7 @@ def test_one_owner_at_a_time(tmp_path):
 
 def test_system_without_file_locks_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, "fcntl", None)
-  with pytest.raises(ImportError, match="expected Linux or macOS, got .* use WSL"):
+  with pytest.raises(ImportError, match=r"expected Linux or macOS, got .* use WSL"):
     runpy.run_path(files.__file__)
 
 
