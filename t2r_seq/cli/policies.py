@@ -200,6 +200,12 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="SHARE",
     help="of outputs, of the range of each element (0.005, as of export --lite)",
   )
+  add(
+    "--clock",
+    metavar="PATH",
+    help="the time stamps of the steps, for time offsets in seconds, as training's "
+    "input had them; or seconds from a step to the next one",
+  )
   evaluate.add_latency(parser)
   add("--strict", action="store_true", help="warnings fail, too")
   add("--json", action="store_true", help="one JSON object")
@@ -243,8 +249,17 @@ def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
     **({} if args.tolerance is None else {"tolerance": args.tolerance}),
     source=args.source,
     latency=evaluate.latency_of(args, policy.control_period),
+    clock=_clock(args.clock),
     **_opening_options(args),
   )
+
+
+def _clock(given: str | None) -> str | float | None:
+  """Returns a path, or a number of seconds."""
+  try:
+    return None if given is None else float(given)
+  except ValueError:
+    return given
 
 
 def _opening_options(args: argparse.Namespace) -> dict[str, Any]:

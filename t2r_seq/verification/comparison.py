@@ -189,6 +189,10 @@ class Comparison:
       )
     elif not self._subject.tells_inputs and self._predict is None:
       found.append("preprocessed values, which this form does not tell")
+    if hidden := self._hidden_windows():
+      found.append(
+        f"windows by time of {', '.join(sorted(hidden))}, but by the outputs"
+      )
     if self._predict is None:
       found.append("outputs, for want of what they should be: name the export")
     elif self._learns_more:
@@ -308,7 +312,9 @@ class Comparison:
 
   def _compare_windows(self, episode: Episode, seen: Arrays) -> None:
     masks, tells_texts = mask_paths(self._specs), self._subject.tells_inputs
-    for path in sorted({*episode.raw, *seen}) if len(episode.anchors) else ():
+    hidden = self._hidden_windows()
+    shown = {*episode.raw, *seen} - hidden if len(episode.anchors) else ()
+    for path in sorted(shown):
       expected, got = episode.raw.get(path), seen.get(path)
       if expected is None or got is None:
         # A lite form keeps vectors of texts; a search has no action to compare.
@@ -331,6 +337,15 @@ class Comparison:
       case = self._case(episode, path, expected, got, episode.raw)
       self._compare_rows(episode, stage, path, case)
 
+  def _hidden_windows(self) -> set[str]:
+    """Returns windows by time and their masks, if the policy does not return them."""
+    masks = mask_paths(self._specs)
+    return {
+      path
+      for path in ([] if self._subject.tells_inputs else self._specs)
+      if isinstance(self._specs[masks.get(path, path)].time_offsets, specs.Seconds)
+    }
+
   def _case(
     self,
     episode: Episode,
@@ -346,7 +361,9 @@ class Comparison:
     if (spec is not None and spec.is_sequence) or offsets in (None, "last"):
       offsets = 0
     if isinstance(offsets, specs.Seconds):
-      offsets = offsets.offsets
+      period = self._dataset.clock
+      exact = offsets.steps(period) if isinstance(period, float) else None
+      offsets = () if exact is None else tuple(exact.ravel().tolist())
     frames = before = None
     if raw is None:
       if path in episode.observed and path not in episode.context:

@@ -13,15 +13,18 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.episodes import Episodes
-from t2r_seq.episodes.rates import control_period
+from t2r_seq.episodes.rates import control_period, default_clock
 from t2r_seq.episodes.registry import as_episodes
 from t2r_seq.episodes.views import Filtered
-from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.lite.policy_io import STAMPS, TIMESTAMP
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, Seconds, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
+from t2r_seq.stamps import NANOSECONDS
 from t2r_seq.windows.cut import Anchors, Padding, mask_paths
 from t2r_seq.windows.reader import present_path
+from t2r_seq.windows.times import check_stamps
 
 Arrays = dict[str, np.ndarray]
 _BATCH_SIZE = 64
@@ -69,6 +72,7 @@ class Dataset:
     control_period: seconds from a step to the next one, if known.
     trained_spec: training's features by path, before preprocessing.
     observed_spec: a robot's features by path: a step of each, and context features.
+    clock: times the steps for time offsets in seconds; see `windows.Cut`.
   """
 
   def __init__(
@@ -79,6 +83,7 @@ class Dataset:
     preprocessor: Any = None,
     label_spec: TensorSpecStruct | None = None,
     image_decoding: records.ImageDecoding | None = None,
+    clock: str | float | None = None,
     **options: Any,
   ) -> None:
     """Opens the dataset.
@@ -90,6 +95,7 @@ class Dataset:
       preprocessor: of the model; None for raw windows only.
       label_spec: labels that a task is learned from.
       image_decoding: of training's input, if it crops or resizes images.
+      clock: of training; None for the data set's own.
       **options: of `open_episodes`, for a path.
     Raises:
       SpecError: it cannot be read, or lacks features; all are named.
@@ -113,6 +119,12 @@ class Dataset:
     episodes = as_episodes(dataset, spec=TensorSpecStruct(read), **options)
     self.path = episodes.path
     self.control_period = control_period(episodes.metadata)
+    self.clock = clock or default_clock(episodes.metadata, episodes.spec)
+    self._timed = {
+      path: spec.time_offsets
+      for path, spec in feature_spec.items()
+      if isinstance(spec.time_offsets, Seconds)
+    }
     self.source = self._with_depth(self._with_derived(episodes))
     self._columns = self._find_columns(feature_spec)
     wanted = TensorSpecStruct(
@@ -130,7 +142,8 @@ class Dataset:
     """Adds the paths that the policy sees and that follow from a step's position."""
     derived = episodes.derived_spec
     columns = source_paths(self.observed_spec, {**derived, **episodes.spec})
-    added = {c for c in columns.values() if c in derived and c not in episodes.spec}
+    named = {*columns.values(), self.clock}
+    added = {c for c in named if c in derived and c not in episodes.spec}
     return Filtered(episodes, [*episodes.spec, *sorted(added)]) if added else episodes
 
   def _with_depth(self, episodes: Episodes) -> Episodes:
@@ -194,6 +207,8 @@ class Dataset:
       lengths = {path: len(observed[path]) for path in observed if path not in context}
       num_steps = next(iter(lengths.values()))
       anchors, found, inputs = self._training.read(where, values, num_steps)
+      if self._timed:
+        observed |= self._times(where, values, num_steps)
       yield Episode(
         number,
         observed,
@@ -204,6 +219,20 @@ class Dataset:
         frozenset(context),
         num_steps,
       )
+
+  def _times(self, where: str, values: Arrays, num_steps: int) -> Arrays:
+    """Returns the times of a robot's steps, and those of the values that differ."""
+    times = {TIMESTAMP: self.clock}
+    times |= {f"{STAMPS}/{path}": s.clock for path, s in self._timed.items() if s.clock}
+    found = {}
+    for path, clock in times.items():
+      if isinstance(clock, str):
+        found[path] = _value(where, values, path, clock).reshape(-1)
+        check_stamps(f"{where}: {clock}", found[path])
+      else:
+        period = NANOSECONDS * (clock or 0)
+        found[path] = np.rint(period * np.arange(num_steps)).astype(np.int64)
+    return found
 
   def _as_stored(self, path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
     stored = spec.as_stored()
@@ -289,8 +318,15 @@ class _TrainingWindows:
     for path in {*masks.values()} & self._encoded:
       if known[self._columns[path]].is_sequence:
         element[present_path(path)] = tf.TensorSpec([None], tf.bool)
+    offsets = [spec.time_offsets for spec in self._specs.values()]
+    clocks = {each.clock for each in offsets if isinstance(each, Seconds)}
+    for clock in {*clocks, dataset.clock} if clocks else ():
+      if isinstance(clock, str) and clock in known and known[clock].is_sequence:
+        self._columns.setdefault(clock, clock)
+        shape = tf.TensorShape([None]).concatenate(known[clock].shape)
+        element.setdefault(clock, tf.TensorSpec(shape, known[clock].dtype))
     self._reader = windows.WindowReader(
-      element, self._specs, windows.Cut(padding=padding)
+      element, self._specs, windows.Cut(padding=padding, clock=dataset.clock)
     )
     self._prepare = tf.function(
       self._preprocess, autograph=False, reduce_retracing=True

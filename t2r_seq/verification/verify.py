@@ -140,7 +140,7 @@ def verify(
     source: the source of the training mixture that the dataset is like; None if the
       input treats all of them alike.
     latency: of the network, in simulated time: the history advances without it.
-    **options: of `open_episodes`, for a path: format, split, layout, ...
+    **options: of `open_episodes`, for a path: format, ...; and training's `clock`.
   Returns:
     The report.
   Raises:

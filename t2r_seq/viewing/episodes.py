@@ -108,6 +108,7 @@ class EpisodeViewer:
     format: such as 'store'.
     spec: of its episodes.
     columns: its paths by how they are shown.
+    metadata: of the data set.
     period: seconds from a step to the next one, if known.
     num_episodes: None if unknown.
   """
@@ -120,6 +121,7 @@ class EpisodeViewer:
     self._decoders: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {}
     self.spec = episodes.spec
     self.columns = Columns.of(self.spec)
+    self.metadata = episodes.metadata
     self.period = control_period(episodes.metadata)
 
   @property

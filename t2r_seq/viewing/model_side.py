@@ -12,10 +12,12 @@ import tensorflow as tf
 from t2r_seq import errors, randomness, specs, windows
 from t2r_seq.data import joint
 from t2r_seq.episodes.episodes import Values, num_steps
+from t2r_seq.episodes.rates import default_clock
 from t2r_seq.policies.loaded_export import OneTask
-from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, Seconds, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
+from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
 from t2r_seq.viewing.episodes import EpisodeViewer, spread
 from t2r_seq.windows.cut import DEFAULT_PADDING, Anchors, Padding, mask_paths
 
@@ -32,14 +34,15 @@ class SeenWindows:
     raw: as they are read, by 'features/...' and 'labels/...', [n, ...].
     real: which steps of each are of the episode and not padding, bool [n, K] or [n].
     inputs: the same after preprocessing; empty without a preprocessor.
-    offsets: of each path, relative to the anchor; None for context features.
+    offsets: of each path, relative to the anchor, in steps, or in seconds if its
+      window is by time; None for context features.
   """
 
   anchors: np.ndarray
   raw: Arrays
   real: Arrays
   inputs: Arrays
-  offsets: dict[str, tuple[int, ...] | None]
+  offsets: dict[str, tuple[float, ...] | None]
 
 
 class ModelSide:
@@ -51,6 +54,8 @@ class ModelSide:
   Attributes:
     viewer: of the episodes.
     spec: of a window, by 'features/...' and 'labels/...'.
+    period: seconds from a step to the next one, of windows by time; None until an
+      episode is read.
   """
 
   def __init__(
@@ -83,10 +88,15 @@ class ModelSide:
     self._columns = {
       path: column for path, column in self._find_columns().items() if path not in masks
     }
+    self._clock = clock = default_clock(viewer.metadata, viewer.spec)
+    self.period = clock if isinstance(clock, float) else None
+    offsets = [spec.time_offsets for spec in self.spec.values()]
+    clocks = {clock, *(each.clock for each in offsets if isinstance(each, Seconds))}
+    self._columns |= {c: c for c in clocks if c in viewer.spec}
     element = TensorSpecStruct(
       (path, self._element(column)) for path, column in self._columns.items()
     )
-    cut = windows.Cut(padding=padding, masks=True)
+    cut = windows.Cut(padding=padding, masks=True, clock=clock)
     self._windows = windows.WindowReader(element, self.spec, cut)
 
   def _find_columns(self) -> dict[str, str]:
@@ -118,6 +128,9 @@ class ModelSide:
   def read(self, values: Values, anchors: np.ndarray) -> tuple[Arrays, Arrays]:
     """Returns windows by path, [n, ...], and which of their steps are real."""
     length = num_steps(values, self.viewer.spec)
+    if self._clock in values and length > 1:
+      stamps = to_nanoseconds(np.ravel(values[self._clock]))
+      self.period = float(np.median(np.diff(stamps))) / NANOSECONDS
 
     def take(path: str, rows: np.ndarray | None) -> np.ndarray:
       column = self._columns[path]
@@ -187,11 +200,13 @@ class ModelSide:
       )
     return dict(joint.join(*made).items())
 
-  def offsets(self, path: str) -> tuple[int, ...] | None:
-    """Returns which steps a path shows; None for context features."""
+  def offsets(self, path: str) -> tuple[float, ...] | None:
+    """Returns which steps, or seconds, a path shows; None for context features."""
     reading = self._windows.readings.get(path)
     if reading is None or reading.steps is None or reading.is_last:
       return None
+    if reading.seconds is not None:
+      return tuple(reading.seconds.array.ravel().tolist())
     return tuple(int(step) for step in np.ravel(reading.steps))
 
 
@@ -247,7 +262,7 @@ class ExportSide:
     output: the export's output that is an action; None without one.
     label: the label that it is compared with.
     column: the source's path for the label.
-    offsets: the steps of a chunk, relative to the anchor.
+    offsets: the steps of a chunk, relative to the anchor; fractions if it is by time.
     note: why there is no output; '' otherwise.
   """
 
@@ -259,7 +274,7 @@ class ExportSide:
     """
     self.output: str | None = None
     self.label = self.column = ""
-    self.offsets: tuple[int, ...] = (0,)
+    self.offsets: tuple[float, ...] = (0,)
     self.note = ""
     self._predictor = predictor
     record = predictor.get_policy_record()
@@ -332,3 +347,5 @@ class ExportSide:
     path = f"labels/{self.label}"
     self.column = self.side.column(path) or ""
     self.offsets = self.side.offsets(path) or (0,)
+    if isinstance(self.offsets[0], float) and self.side.period:
+      self.offsets = tuple(each / self.side.period for each in self.offsets)

@@ -456,6 +456,7 @@ def _windows(seen: SeenWindows, pixels: int, quality: int) -> dict[str, Any]:
     one: dict[str, Any] = {
       "path": path,
       "offsets": None if offsets is None else list(offsets),
+      "unit": " s" if offsets and isinstance(offsets[0], float) else "",
       "shape": list(shown.shape[1:]),
       "dtype": shown.dtype.name,
       "real": None

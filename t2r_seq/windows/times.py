@@ -465,7 +465,7 @@ def check_seconds(
       raise errors.SpecError(
         f"{where}: expected a clock for {seconds}, got data without a control period "
         "and without one column of time stamps. Name the clock: clock='timestamp' of "
-        "the input generator, of windows.Cut or of Seconds."
+        "the input generator, of verify, of windows.Cut or of Seconds."
       )
     for clock in clocks:
       if isinstance(clock, str):

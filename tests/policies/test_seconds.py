@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, lite, models, policies, serving, specs, training, windows
+from t2r_seq import (
+  errors,
+  lite,
+  models,
+  policies,
+  serving,
+  specs,
+  store,
+  training,
+  verification,
+  windows,
+)
 from t2r_seq.specs import Seconds
 from t2r_seq.windows.cut import Anchors
 
@@ -174,7 +185,7 @@ def test_late_repeated_and_reordered_observations_are_sorted(exported):
         assert seen["state_mask"][env, row] == real
 
 
-def test_the_lite_form_and_the_server_take_the_same_steps(exported, tmp_path):
+def test_the_lite_form_and_the_server_take_the_same_steps(exported, recorded, tmp_path):
   pytest.importorskip("ai_edge_litert")
   pytest.importorskip("websockets")
   _, predictor = exported
@@ -192,7 +203,13 @@ def test_the_lite_form_and_the_server_take_the_same_steps(exported, tmp_path):
       for name, value in want.items():
         np.testing.assert_allclose(own[name], value[0], rtol=1e-4, atol=1e-3)
         np.testing.assert_allclose(served[name], value[0], rtol=1e-5, atol=1e-5)
+    options = {"clock": "timestamp", "num_episodes": 1, "reference": predictor}
+    report = verification.verify(client, recorded, **options)
+    assert report.is_identical, str(report)
     client.close()
+  report = verification.verify(policy, recorded, tolerance=0.05, **options)
+  assert report.is_identical, str(report)
+  assert "windows by time of force, force_mask" in report.not_compared[1]
 
 
 def test_more_values_than_the_history_has_leave_the_oldest(exported):
@@ -208,6 +225,36 @@ def test_more_values_than_the_history_has_leave_the_oldest(exported):
     seen = predictor.inspect(batched, is_first=step == 0).seen
     predictor.step(batched, is_first=step == 0)
   assert seen["state_mask"].tolist() == [[False, True, True]]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+  """A store of episodes at 25 Hz, whose sensors have their own stamps."""
+  spec = {
+    path: Spec(value.shape[1:], value.dtype, path, is_sequence=True)
+    for path, value in make_episode(0, 2).items()
+  }
+  folder = str(tmp_path_factory.mktemp("recorded") / "store")
+  with store.EpisodeStore.create(folder, spec) as writer:
+    for seed in range(2):
+      writer.append_episode(make_episode(seed, 25, start=1.7e9))
+  return folder
+
+
+def test_verify_replays_recorded_stamps(exported, recorded):
+  model, predictor = exported
+  report = verification.verify(predictor, recorded, model, clock="timestamp")
+  assert report.is_identical, str(report)
+  assert "windows of before, force, image, state, turn, bit for bit" in str(report)
+
+  def observe(observed, is_first):
+    """A robot whose stamps of the force are those of its steps."""
+    del is_first
+    return {**observed, "stamps/force": observed["timestamp"]}
+
+  report = verification.verify(predictor, recorded, observe=observe, clock="timestamp")
+  found = {each.path: each.stage for each in report.differences}
+  assert found == {"force": "window"}
 
 
 def call(predictor, **changes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import io
 import json
@@ -219,6 +220,22 @@ def test_windows_are_those_of_training(folder, model):
   np.testing.assert_array_equal(got, labels.target.numpy())
   real = np.concatenate([each.real["features/state"] for each in seen])
   np.testing.assert_array_equal(real, features.state_mask.numpy())
+
+
+def test_windows_by_time_are_shown_with_their_seconds(folder, tmp_path):
+  """The stamps are 0.1 s apart: 0.15 s ago is the step before the last one."""
+  seconds = specs.Seconds(-0.15, 0.0)
+  spec = {"state": _SPEC((2, 3), tf.float32, "state", time_offsets=seconds)}
+  page = tmp_path / "page.html"
+  viewing.view(str(folder / "small"), page, spec=spec)
+  detail = _data(page)[0]["detail"]["0"]
+  (window,) = detail["windows"]["paths"]
+  assert (window["offsets"], window["unit"]) == ([-0.15, 0.0], " s")
+  numbers = np.frombuffer(base64.b64decode(window["made"]), "<f4").reshape(-1, 2, 3)
+  state = _episode(0, np.random.default_rng(3))["state"]
+  anchors = np.array(detail["windows"]["anchors"])
+  rows = np.stack([np.maximum(anchors - 2, 0), anchors], 1)
+  np.testing.assert_array_equal(numbers, state[rows])
 
 
 def test_a_command_that_is_rarely_given_is_not_jerky(tmp_path):
