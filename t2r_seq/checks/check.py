@@ -93,11 +93,13 @@ def _check_values(
 
 def _count(episode: Episode, episodes: Episodes, seen: dict[str, Accumulator]) -> None:
   """Adds the numbers of an episode to the statistics of the data set."""
+  from t2r_seq.episodes.episodes import steps_spec
   from t2r_seq.statistics import accumulators
 
   for path, values in episode.values.items():
     if values.dtype.kind in "biuf" and values.ndim < 4:
       spec = episodes.spec[path]
+      spec = steps_spec(spec) if path in episodes.clocks else spec
       if path not in seen:
         seen[path] = accumulators.create_accumulator(spec, is_counted=False)
       seen[path].add(values if spec.is_sequence else values[None])

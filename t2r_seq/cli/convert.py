@@ -88,6 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add("--seed", type=int, help="of the dealing (0)")
   add("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
+  sources.add_clocks(parser)
+  add(
+    "--resample",
+    choices=("hold", "nearest"),
+    help="the values of the steps of what is on other clocks: the last, or the nearest",
+  )
   add(
     "--filter",
     metavar="KEY",
@@ -141,7 +147,7 @@ _OPTIONS = (
   *("episode_key", "first_key", "last_key", "episode_per_file", "layout"),
   *("drop", "rename", "cast", "decode_images", "split", "filter", "seed"),
   *("allow_nan", "keep_videos", "num_shards", "compression"),
-  *("fps", "task", "video_codec", "video_gop", "video_quality"),
+  *("clocks", "resample", "fps", "task", "video_codec", "video_gop", "video_quality"),
 )
 
 

@@ -64,6 +64,16 @@ def add_episodes(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def add_clocks(parser: argparse.ArgumentParser) -> None:
+  """Adds whether topics of MCAP files keep their rates."""
+  parser.add_argument(
+    "--clocks",
+    choices=("steps", "own"),
+    help="of MCAP files: every topic at the steps (steps, the default), or every "
+    "message with its time (own)",
+  )
+
+
 def add_frames(parser: argparse.ArgumentParser) -> None:
   """Adds how the frames of a LeRobot dataset are found."""
   parser.add_argument(
@@ -90,6 +100,7 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument("--split", metavar="NAME", help=SPLIT_HELP)
   parser.add_argument("--layout", metavar="JSON", help=LAYOUT_HELP)
+  add_clocks(parser)
   add_frames(parser)
   add_bounds(parser)
   parser.add_argument(
@@ -100,7 +111,7 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
 
 def opening_options(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options of `open_episodes` that are given, with `format`."""
-  names = ("split", "layout", "frames_by", "frame_tolerance", *BOUNDS)
+  names = ("split", "layout", "clocks", "frames_by", "frame_tolerance", *BOUNDS)
   given = {name: getattr(args, name) for name in names}
   given |= {"format": args.source_format, "drop": args.drop or None}
   return {name: value for name, value in given.items() if value not in (None, False)}

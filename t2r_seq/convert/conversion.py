@@ -23,7 +23,7 @@ from t2r_seq import errors, files, specs
 from t2r_seq.convert.comparison import Decoded, compare_episodes
 from t2r_seq.episodes import open_episodes, registry, views
 from t2r_seq.episodes.episodes import EpisodeWriter, num_steps
-from t2r_seq.episodes.rates import check_rate
+from t2r_seq.episodes.rates import Resampled, check_rate
 from t2r_seq.episodes.splits import parse_shares, read_episodes
 from t2r_seq.episodes.views import Episodes
 from t2r_seq.episodes.writing import copy_episodes
@@ -35,7 +35,7 @@ _VERSION = 2
 # Options of `convert` itself; the others are those of the formats.
 _OWN = (
   *("episodes", "split", "filter", "seed", "drop", "rename", "cast"),
-  *("decode_images", "fps"),
+  *("decode_images", "fps", "resample"),
 )
 
 Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Episodes
@@ -93,7 +93,8 @@ def convert(
     **options: `episodes`, `split`, `filter` (a split, beside shares), `drop`, `rename`
       ({'old': 'new'}), `cast`, `decode_images`; `split='train=0.9,eval=0.1'` deals the
       episodes to splits at random, by `seed`; `fps` is compared with the rate of the
-      data, which is not resampled. Others are those of `open_episodes` and
+      data, which is not resampled; `resample` ('hold' or 'nearest') makes values of the
+      steps of those on other clocks. Others are those of `open_episodes` and
       `write_episodes` for the two formats.
   Returns:
     What was done. If the conversion was complete before, nothing is read.
@@ -339,6 +340,8 @@ class _Plan:
       parts = _edit(parts, operator.methodcaller("rename", names_of))
     for casts_of in [casts] if is_one and casts else [[cast] for cast in casts]:
       parts = _edit(parts, operator.methodcaller("cast", casts_of))
+    if resampled := edits.get("resample"):
+      parts = [Resampled(part, resampled) for part in parts]
     if edits.get("decode_images"):
       parts = [Decoded(part) for part in parts]
     episodes = parts[0] if is_one else parts[0].join(*parts[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
@@ -20,6 +21,7 @@ from t2r_seq.records.features import encoded_specs
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.mapped import empty_array
 from t2r_seq.windows.cut import too_short_error
+from t2r_seq.windows.times import clock_rows, rows_path
 
 # Bytes of a text in a tensor.
 _STRING_BYTES = 96
@@ -60,14 +62,25 @@ class EpisodePools(PoolReader):
     """
     assert episodes.lengths is not None
     stored = readable(episodes)
+    cut = dataclasses.replace(cut, clocks=episodes.clocks)
+    of_rows = {
+      rows_path(clock): tf.TensorSpec([None, 3], tf.int64)
+      for clock in episodes.clocks.values()
+    }
     columns = pool.PoolColumns(
-      element_spec(stored), with_formats(joined, stored), cut, decode_images
+      element_spec(stored) | of_rows, with_formats(joined, stored), cut, decode_images
     )
     self._columns, self._data, self._numbers = columns, episodes, numbers
-    self._stored = {path: stored[path] for path in columns.encoded.paths}
-    self._element = element_spec(self._stored)
-    self._timed = frozenset(columns.encoded.timed_paths)
+    self._element = element_spec(
+      {path: stored[path] for path in columns.encoded.paths if path in stored}
+    )
+    # Rows of other clocks at each step are found as the episodes are read.
+    self._own = [path for path in self._element if path in episodes.clocks]
+    self._rows_paths = columns.encoded.rows_paths
+    self._timed = frozenset(columns.encoded.timed_paths).difference(self._own)
+    self._timed -= self._rows_paths.keys()
     self._failures, self._calls = failures, PythonCalls()
+    self._num_values = 0
     self.lengths = np.asarray(episodes.lengths)[numbers]
     reader = columns.reader
     num_rows = reader.num_rows(self.lengths, self._last_flags(reader.end_flag))
@@ -76,8 +89,12 @@ class EpisodePools(PoolReader):
       parts = [EpisodePart(int(number)) for number in numbers]
       stamps = episodes.read_many(parts, reader.clocks)
       places = (episodes.place(part.episode) for part in parts)
+      stamps = (self._counted(each) for each in stamps)
       reader.survey_stamps(zip(places, stamps, strict=True))
-    step_bytes = self._count_step_bytes()
+    step_bytes = self._count_step_bytes(self._timed)
+    if self._num_values:
+      per_step = -(-self._num_values // max(int(self.lengths.sum()), 1))
+      step_bytes += per_step * self._count_step_bytes(self._own)
     super().__init__(columns, counts, self.lengths, step_bytes, episodes.read_bytes)
 
   def loader(self, plan: Plan) -> WindowLoader:
@@ -96,10 +113,15 @@ class EpisodePools(PoolReader):
     """Returns what an epoch of all shards holds, and which episodes are too short."""
     return windows.WindowReport.of_episodes(self.lengths, self.counts)
 
-  def _count_step_bytes(self) -> int:
-    """Returns the memory of a step in a pool, and of its encoded images."""
+  def _counted(self, stamps: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Counts the values of an episode on other clocks."""
+    self._num_values += sum(len(v) for p, v in stamps.items() if p in self._data.clocks)
+    return stamps
+
+  def _count_step_bytes(self, paths: Iterable[str]) -> int:
+    """Returns the memory of a step of some paths in a pool, and of encoded images."""
     total = 0
-    for path in self._timed:
+    for path in paths:
       spec, image = self._element[path], self._columns.images.get(path)
       if image is not None:
         pixels = int(np.prod(image.shape.as_list())) * image.dtype.size
@@ -124,14 +146,16 @@ class EpisodePools(PoolReader):
   def _read(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
+    rows = dict.fromkeys(self._rows_paths, tf.TensorSpec([None, 3], tf.int64))
+    element = self._element | rows
     arrays = tf.numpy_function(
       self._read_arrays,
       [episodes, first_step, num_steps],
-      [spec.dtype for spec in self._element.values()],
+      [spec.dtype for spec in element.values()],
     )
     values = {}
-    for (path, spec), array in zip(self._element.items(), arrays, strict=True):
-      timed = path in self._timed
+    for (path, spec), array in zip(element.items(), arrays, strict=True):
+      timed = path in self._timed or path in self._own or path in rows
       values[path] = tf.ensure_shape(
         array, spec.shape if timed else [None, *spec.shape]
       )
@@ -144,10 +168,17 @@ class EpisodePools(PoolReader):
     ends = np.cumsum(num_steps)
     arrays = {}
     for path, spec in self._element.items():
+      if path in self._own:
+        continue
       shape = spec.shape[1:] if path in self._timed else spec.shape
       size = int(ends[-1]) if path in self._timed else len(episodes)
       make = np.empty if spec.dtype == tf.string else empty_array
       arrays[path] = make((size, *shape), spec.dtype.as_numpy_dtype)
+
+    # By path what episodes have on other clocks.
+    parts_of: dict[str, list[Any]] = {
+      path: [None] * len(episodes) for path in self._own
+    }
 
     def part(place: int) -> EpisodePart:
       start, end, count = int(first_step[place]), ends[place], int(num_steps[place])
@@ -160,13 +191,15 @@ class EpisodePools(PoolReader):
       found = self._data.read_many(parts, self._element)
       for place, own, values in zip(places, parts, found, strict=True):
         self._calls.check()
-        if len(values) < len(arrays):
+        if len(values) < len(self._element):
           check_present(self._element, values, self._data.place(own.episode))
         for path, array in arrays.items():
           if path not in self._timed:
             array[place] = values[path]
           elif values[path] is not (room := own.out[path]):  # type: ignore[index]
             room[...] = values[path]
+        for path in self._own:
+          parts_of[path][place] = values[path]
 
     with self._calls.one():
       try:
@@ -179,7 +212,28 @@ class EpisodePools(PoolReader):
       except Exception as error:
         self._failures.append(error)
         raise
-    return list(arrays.values())
+    for path, clock in self._rows_paths.items():
+      arrays[path] = self._find_rows(arrays, parts_of[clock], ends, num_steps)
+    for path in self._own:
+      kept = [each for each in parts_of[path] if each is not None]
+      arrays[path] = np.concatenate(kept)
+    return [arrays[path] for path in (*self._element, *self._rows_paths)]
+
+  def _find_rows(
+    self,
+    arrays: Mapping[str, np.ndarray],
+    stamps: Sequence[np.ndarray | None],
+    ends: np.ndarray,
+    num_steps: np.ndarray,
+  ) -> np.ndarray:
+    """Finds the rows of another clock at the steps of a pool; see `rows_path`."""
+    own = next(arrays[path] for path in self._columns.reader.clocks if path in arrays)
+    first_row, found = 0, [np.zeros((0, 3), np.int64)]
+    for each, end, count in zip(stamps, ends, num_steps, strict=True):
+      if each is not None:
+        found.append(clock_rows(own[end - count : end], each, first_row))
+        first_row += len(each)
+    return np.concatenate(found)
 
 
 def readable(episodes: Episodes) -> dict[str, specs.ExtendedTensorSpec]:

@@ -20,6 +20,7 @@ from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
 from t2r_seq.episodes import choose_episodes
+from t2r_seq.episodes.episodes import steps_spec
 from t2r_seq.episodes.rates import control_period, default_clock
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records.images import DecodeImages, decode_to_list
@@ -39,6 +40,8 @@ class DecodedColumns:
   Attributes:
     path: of the store.
     metadata: of the store.
+    clocks: the time stamps of columns on other clocks than the steps', by path.
+    row_ends: of these; see `StoreColumns`.
     absent: the optional paths that are left out, and which episodes lack them.
     element_spec: an episode as `windows.WindowReader` takes it, images decoded.
     episode_lengths: steps of each episode, int64 [episodes].
@@ -62,6 +65,7 @@ class DecodedColumns:
       SpecError: a window to be decoded is of no image of the store.
     """
     self.path, self.metadata = columns.path, columns.metadata
+    self.clocks, self.row_ends = columns.clocks, columns.row_ends
     self.absent = columns.absent
     self.episode_lengths = columns.episode_lengths
     self.held = columns.held
@@ -70,7 +74,7 @@ class DecodedColumns:
     if isinstance(decode_images, records.ImageDecoding):
       spec = decode_images.crop_specs(f"StoreWindowLoader: {columns.path}", spec)
     self.images: Mapping[str, specs.ExtendedTensorSpec] = {
-      path: spec[path]
+      path: steps_spec(spec[path]) if path in columns.clocks else spec[path]
       for path in columns.element_spec
       if decode_images and specs.is_encoded_image_spec(spec[path])
     }
@@ -129,6 +133,12 @@ class _StorePools(PoolReader):
 
   def __init__(self, columns: DecodedColumns, store_windows: StoreWindows) -> None:
     reader = store_windows.reader
+    if reader.rows_paths:
+      raise errors.SpecError(
+        f"StoreWindowLoader: {columns.path}: order: expected 'global' or 'sequential' "
+        f"for values on other clocks, {errors.listing(reader.rows_paths.values())}, "
+        "got pools. Or read the store by data.EpisodesInputGenerator, which has pools."
+      )
     lengths = columns.episode_lengths
     super().__init__(
       PoolRows(reader, columns.element_spec, columns.images),
@@ -480,6 +490,8 @@ class StoreInputGenerator(DatasetInputGenerator):
   ) -> str:
     if is_portable:
       return "quasi_random"
+    if store.clocks:
+      return "global"
     stored = store.spec
     names = (path if path in stored else spec.name for path, spec in joined.items())
     read = [stored[name] for name in names if name in stored]

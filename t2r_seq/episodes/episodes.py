@@ -64,6 +64,9 @@ class EpisodeReader:
       tells.
     numbers: of selected episodes in the whole data set, int64 [episodes]; None for all.
     splits: numbers of episodes by the name of the split.
+    clocks: the time stamps of values on other clocks than the steps', by path. Such a
+      value has the shape (None, ...), and is no sequence: an episode has as many as
+      its clock has stamps, which `read` returns whole. The stamps are on themselves.
     metadata: JSON values: the control period or the clocks, the robot, the task texts.
     notes: what a user should know of how the data set was read; sentences.
     problems: what may be damaged though it can be read; sentences.
@@ -82,6 +85,7 @@ class EpisodeReader:
   lengths: np.ndarray | None = None
   numbers: np.ndarray | None = None
   splits: Splits = types.MappingProxyType({})
+  clocks: Mapping[str, str] = types.MappingProxyType({})
   metadata: Mapping[str, Any] = types.MappingProxyType({})
   notes: Sequence[str] = ()
   problems: Sequence[str] = ()
@@ -269,6 +273,13 @@ def make_specs(fields: Mapping[str, Fields]) -> specs.TensorSpecStruct:
   """Makes specs of their fields, by path."""
   make = specs.ExtendedTensorSpec.from_json_dict
   return specs.TensorSpecStruct((p, make(each, p)) for p, each in fields.items())
+
+
+def steps_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
+  """Returns the spec of values on another clock as one of values of steps."""
+  return specs.ExtendedTensorSpec.from_spec(
+    spec, shape=spec.shape[1:], is_sequence=True
+  )
 
 
 def num_bytes(values: Values) -> int:

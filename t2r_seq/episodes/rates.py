@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.episodes.views import Episodes
+from t2r_seq.episodes.episodes import Values, steps_spec
+from t2r_seq.episodes.views import Episodes, View
+from t2r_seq.stamps import to_nanoseconds
 
 
 def control_period(metadata: Mapping[str, Any]) -> float | None:
@@ -26,14 +28,16 @@ def default_clock(
 ) -> str | float | None:
   """Returns what times the steps of a data set, as `windows.Cut.clock`.
 
-  That is its only path of time stamps in seconds or nanoseconds, or else its control
-  period; None if it has neither.
+  That is its only path of time stamps in seconds or nanoseconds, or else its only one
+  of `clocks/`, or else its control period; None if it has none.
 
   Args:
     metadata: of the data set.
     stored: its specs by path.
   """
   paths = [path for path, spec in stored.items() if _is_clock(path, spec)]
+  if not paths:  # Stamps of other clocks than the steps' are no sequences.
+    paths = [p for p, s in stored.items() if p.startswith(CLOCKS) and s.is_sequence]
   return paths[0] if len(paths) == 1 else control_period(metadata)
 
 
@@ -46,6 +50,74 @@ def _is_clock(path: str, spec: specs.ExtendedTensorSpec) -> bool:
   is_float = spec.dtype.is_floating and not name.endswith(("_ms", "_us", "_ns"))
   is_integer = spec.dtype.is_integer and name.endswith("_ns")
   return spec.frame_shape.num_elements() == 1 and (is_float or is_integer)
+
+
+class Resampled(View):
+  """Values on other clocks as values of the steps, for formats of one clock."""
+
+  def __init__(self, base: Episodes, select: str) -> None:
+    """Finds the clock of the steps.
+
+    Args:
+      base: the data set.
+      select: 'hold' shows the last value up to a step, 'nearest' the nearest one. Until
+        a first value has come, that one stands.
+    Raises:
+      SpecError: the steps have no time stamps.
+    """
+    self._select, self._clocks = select, dict(base.clocks)
+    self._clock = default_clock(base.metadata, base.spec)
+    if select not in ("hold", "nearest"):
+      raise errors.SpecError(f"resample: expected 'hold' or 'nearest', got {select!r}.")
+    if self._clocks and not isinstance(self._clock, str):
+      raise errors.SpecError(
+        f"resample: {base.path}: expected one path of time stamps of the steps, got "
+        f"{self._clock!r}. Keep it, or drop {errors.listing(self._clocks)}."
+      )
+    spec = {
+      path: steps_spec(leaf) if path in self._clocks else leaf
+      for path, leaf in base.spec.items()
+    }
+    super().__init__(base, spec)
+    self.clocks = {}
+
+  def _wrap(self, base: Episodes) -> Episodes:
+    return Resampled(base, self._select)
+
+  def read(
+    self,
+    episode: int,
+    paths: Collection[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
+  ) -> Values:
+    """Reads the whole episode, and returns its steps."""
+    del out
+    own = list(self.spec if paths is None else paths)
+    stamps = {self._clock, *(self._clocks.get(path, path) for path in own)}
+    values = self._base.read(episode, [*dict.fromkeys([*own, *stamps])])
+    changed = self._change(values, self._base.place(episode))
+    return {
+      path: array[start:stop] if self.spec[path].is_sequence else array
+      for path, array in changed.items()
+      if path in own
+    }
+
+  def _change(self, values: Values, place: str) -> Values:
+    del place
+    steps = to_nanoseconds(np.ravel(values[str(self._clock)]))
+    found = {**values}
+    for path, clock in self._clocks.items():
+      if path in values:
+        stamps = to_nanoseconds(np.ravel(values[clock]))
+        rows = np.maximum(np.searchsorted(stamps, steps, "right") - 1, 0)
+        if self._select == "nearest":
+          later = np.minimum(rows + 1, len(stamps) - 1)
+          is_later = np.abs(stamps[later] - steps) < np.abs(steps - stamps[rows])
+          rows = np.where(is_later, later, rows)
+        found[path] = values[path][rows]
+    return found
 
 
 # Relative differences of a user's rate from metadata (30 for 29.97) and from clocks.

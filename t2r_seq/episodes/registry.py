@@ -384,6 +384,12 @@ def open_writer(
   given = {name: value for name, value in options.items() if value is not None}
   check_options(f"write: {path}", chosen.name, given, chosen.writer_options)
   assert chosen.writer is not None
+  if episodes.clocks and chosen.name != "store":
+    raise errors.SpecError(
+      f"write: {path}: expected values of the steps, as {chosen.name} has one clock, "
+      f"got {errors.listing(episodes.clocks)} on other clocks. Convert them by name: "
+      "resample='hold', --resample hold; or write a store."
+    )
   return chosen.writer(path, episodes, **given)
 
 

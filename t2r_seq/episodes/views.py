@@ -144,8 +144,19 @@ class Episodes(EpisodeReader):
 class View(Episodes):
   """Changes the values of an episode, or which episodes there are."""
 
-  def __init__(self, base: Episodes, spec: specs.SpecStructure | None = None) -> None:
-    """Wraps the data set that is read; `spec` has the flat specs of the view."""
+  def __init__(
+    self,
+    base: Episodes,
+    spec: specs.SpecStructure | None = None,
+    names: Mapping[str, str] | None = None,
+  ) -> None:
+    """Wraps the data set that is read.
+
+    Args:
+      base: the data set.
+      spec: flat specs of the view; None for those of the data set.
+      names: of its paths in the view; None for the same.
+    """
     self._base = base
     self.path, self.format = base.path, base.format
     self.spec = base.spec if spec is None else specs.TensorSpecStruct(spec)
@@ -153,11 +164,19 @@ class View(Episodes):
     self.problems = base.problems
     if spec is None:  # The paths stay the same.
       self.derived_spec, self.depth = base.derived_spec, base.depth
-    self._rename_videos({path: path for path in self.spec})
+    self._rename(names or {path: path for path in self.spec})
 
-  def _rename_videos(self, names: Mapping[str, str]) -> None:
-    """Takes over the videos of the data set, under the names of the view."""
+  def _rename(self, names: Mapping[str, str]) -> None:
+    """Takes over videos and clocks of the data set, under the names of the view."""
     base = self._base
+    clocks = {path: clock for path, clock in base.clocks.items() if path in names}
+    if lost := [path for path, clock in clocks.items() if clock not in names]:
+      raise errors.SpecError(
+        f"filter: {self.path}: {errors.listing({clocks[path] for path in lost})}: "
+        f"expected the time stamps of {errors.listing(lost)}, got a view without them. "
+        "Keep both, or drop both."
+      )
+    self.clocks = {names[path]: names[clock] for path, clock in clocks.items()}
     self.videos = [names[path] for path in base.videos if path in names]
     kept = base.kept_videos
     self.kept_videos = {names[path]: kept[path] for path in kept if path in names}
@@ -320,8 +339,7 @@ class Renamed(View):
       )
       for old, name in new.items()
     }
-    super().__init__(base, spec)
-    self._rename_videos(new)
+    super().__init__(base, spec, new)
 
   def _wrap(self, base: Episodes) -> Episodes:
     return Renamed(base, {old: name for old, name in self._new.items() if old != name})
@@ -575,6 +593,13 @@ class Joined(Episodes):
           joined.setdefault(name, []).extend(start + number for number in numbers)
       self.splits = joined
     self.metadata = _common([part.metadata for part in self._parts])
+    self.clocks = first.clocks
+    if differ := [p for p in self._parts if dict(p.clocks) != dict(first.clocks)]:
+      raise errors.SpecError(
+        f"join: {differ[0].path}: expected the clocks {dict(first.clocks)}, as "
+        f"{first.path} has, got {dict(differ[0].clocks)}. Rename paths, or read both "
+        "with the same option."
+      )
     self.videos = [p for p in first.videos if all(p in o.videos for o in self._parts)]
     kept = [part.kept_videos for part in self._parts]
     self.kept_videos = {

@@ -3,7 +3,8 @@
 A file is an episode; so is a folder of rosbag2's, with the files that it was split
 into. A JSON file says which topic is which path, and whose clock gives the steps. Each
 step shows, of every topic, the last message up to it, or the nearest one;
-'clocks/<topic>' has the time of that message.
+'clocks/<topic>' has the time of that message. With clocks='own' other topics keep all
+of their messages.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from t2r_seq.specs import names as spec_names
 from t2r_seq.specs.image_headers import read_image_header
 
 HOLD, NEAREST = "hold", "nearest"
+STEPS, OWN = "steps", "own"
 LOG, PUBLISH, HEADER = "log", "publish", "header"
 _SECOND = 10**9
 _MAX_TIME = 2**63 - 1
@@ -205,10 +207,10 @@ class _Form:
     what = f"{self.data_format} images of " if self.data_format else ""
     return f"{what}{reading.describe(self.dtype, self.shape)}"
 
-  def fields(self, path: str) -> Fields:
-    """Returns those of the spec of a path that has such a value at each step."""
+  def fields(self, path: str, is_own: bool) -> Fields:
+    """Returns those of the spec of a path of such values: of steps, or of its clock."""
     dtype = "string" if self.is_text else reading.dtype_name(self.dtype)
-    form = (dtype, self.shape, True)
+    form: Any = (dtype, (None, *self.shape) if is_own else self.shape, not is_own)
     return reading.make_fields(path, *form, data_format=self.data_format)
 
 
@@ -232,14 +234,25 @@ class McapEpisodes(Episodes):
   """Reads recordings by a contract, each as an episode."""
 
   def __init__(
-    self, path: str, layout: str | None = None, dropped: Dropped | None = None
+    self,
+    path: str,
+    layout: str | None = None,
+    clocks: str = STEPS,
+    dropped: Dropped | None = None,
   ) -> None:
     """Looks at what each recording has, and at the first message of each topic.
 
     Args:
       path: of a file, or of a folder of them.
       layout: a JSON file with the contract.
+      clocks: 'steps' resamples all topics to the steps; 'own' keeps every message of
+        other topics than the clock, with its time; see `Episodes.clocks`.
     """
+    if clocks not in (STEPS, OWN):
+      raise errors.SpecError(
+        f"open: {path}: clocks: expected '{STEPS}' or '{OWN}', got {clocks!r}."
+      )
+    self._is_own = clocks == OWN
     imports.load_extra("mcap.reader", "mcap")
     self.path = path
     dropped = dropped or Dropped()
@@ -274,9 +287,17 @@ class McapEpisodes(Episodes):
       self._look_at(*self._bags[0])
     time = _Form(np.dtype(np.int64), ())
     forms = {**self._forms, **dict.fromkeys(self._clocks.values(), time)}
+    topics = {path: topic for path, (topic, _) in self._fields.items()}
+    topics |= {path: topic for topic, path in self._clocks.items()}
+    own = {path for path, topic in topics.items() if self._keeps_all(topic)}
     self._spec_fields = {
-      path: form.fields(path) for path, form in sorted(forms.items())
+      path: form.fields(path, path in own) for path, form in sorted(forms.items())
     }
+    lost = {topics[path] for path in own} - {*self._clocks}
+    if lost:
+      want = "the times of their messages, too"
+      raise reading.fault(f"{path}: {errors.listing(lost)}", want, "them dropped")
+    self.clocks = {path: self._clocks[topics[path]] for path in sorted(own)}
     self.metadata = {
       "mcap": {
         "layout": dataclasses.asdict(self._contract),
@@ -296,7 +317,12 @@ class McapEpisodes(Episodes):
     """Returns sizes and times of the files, and the contract."""
     layout = dataclasses.asdict(self._contract)
     names = [name for _, parts in self._bags for name in parts]
-    return reading.file_fingerprint(names, layout=layout)
+    clocks = {"clocks": OWN} if self._is_own else {}
+    return reading.file_fingerprint(names, layout=layout, **clocks)
+
+  def _keeps_all(self, topic: str) -> bool:
+    """Whether all messages of a topic are values, whichever the steps show."""
+    return self._is_own and topic != self._contract.clock
 
   @property
   def num_episodes(self) -> int:
@@ -322,7 +348,7 @@ class McapEpisodes(Episodes):
     own = self._spec_fields if paths is None else paths
     steps = slice(*slice(start, stop).indices(shown.num_steps))
     values = {
-      path: shown.times[topic][steps]
+      path: shown.times[topic][slice(None) if self._keeps_all(topic) else steps]
       for topic, path in self._clocks.items()
       if path in own
     }
@@ -428,9 +454,12 @@ class McapEpisodes(Episodes):
     first = int(np.argmax(is_shown))
     if first:
       self._skipped[name] = first
-    shown = {topic: numbers[first:] for topic, numbers in shown.items()}
+    shown = {
+      topic: np.arange(len(table[topic])) if self._keeps_all(topic) else numbers[first:]
+      for topic, numbers in shown.items()
+    }
     times = {topic: table[topic][numbers, 0] for topic, numbers in shown.items()}
-    for topic in self._topics:
+    for topic in [] if self._is_own else self._topics:
       self._check_distance(name, topic, times[topic] - clock[first:, 0])
     return _Shown(shown, times, len(clock) - first)
 
@@ -553,24 +582,29 @@ class McapEpisodes(Episodes):
   def _gather(self, episode: int, own: Sequence[str], steps: slice) -> Values:
     """Decodes each message that the steps show, once, into all that show it."""
     name, parts = self._bags[episode]
-    shown, num_steps = self._show(episode).numbers, steps.stop - steps.start
+    shown = {
+      topic: numbers if self._keeps_all(topic) else numbers[steps]
+      for topic, numbers in self._show(episode).numbers.items()
+    }
     values: Values = {}
     topics: dict[str, list[str]] = {}
     for path in own:
-      form = self._forms[path]
-      shape, dtype = (max(num_steps, 0), *form.shape), form.dtype
+      form, num_values = self._forms[path], len(shown[self._fields[path][0]])
+      shape, dtype = (num_values, *form.shape), form.dtype
       if form.data_format:
         shape, dtype = shape[:1], np.dtype(object)
       values[path] = np.empty(shape, dtype)
       topics.setdefault(self._fields[path][0], []).append(path)
-    spans = {topic: _spans(shown[topic][steps]) for topic in topics}
+    spans = {topic: _spans(shown[topic]) for topic in topics}
     count = dict.fromkeys(topics, 0)
     for _, topic, message, found in self._iterate(parts, topics):
       span, data = spans[topic].get(count[topic]), found.data
       count[topic] += 1
       if span is None:
         continue
-      place = f"{name}: {topic}: step {steps.start + span[0]}"
+      place = f"{name}: {topic}: message {span[0]}"
+      if not self._keeps_all(topic):
+        place = f"{name}: {topic}: step {steps.start + span[0]}"
       try:
         decoded = message.decode(data)
       except Exception as error:

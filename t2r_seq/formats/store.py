@@ -50,7 +50,7 @@ class StoreWriter(EpisodeWriter):
     )
     self._path = path
     spec, videos = self.episodes.spec, self.episodes.kept_videos
-    layout.make_columns(f"write: {path}", spec, videos)
+    layout.make_columns(f"write: {path}", spec, videos, episodes.clocks)
     if os.path.exists(os.path.join(path, layout.MANIFEST)):
       self._writer = EpisodeStore.append(
         path, spec=spec, commit_every=_NEVER, allow_nan=allow_nan
@@ -63,6 +63,7 @@ class StoreWriter(EpisodeWriter):
         commit_every=_NEVER,
         allow_nan=allow_nan,
         videos=videos,
+        clocks=episodes.clocks,
       )
 
     self._num_episodes = self._num_committed = self._writer.num_committed
@@ -113,7 +114,7 @@ class StoreEpisodes(Episodes):
     }
     self.videos = [p for p, c in self._store.columns.items() if c.is_video]
     self.lengths = np.diff(self._store.episode_ends, prepend=0)
-    self.metadata = self._store.metadata
+    self.metadata, self.clocks = self._store.metadata, self._store.clocks
     self.splits = self._store.splits
 
   def rows(self) -> EpisodeStore:

@@ -19,7 +19,7 @@ from absl import logging
 
 from t2r_seq import errors, files, records, specs, windows
 from t2r_seq.episodes import Episodes, open_episodes, registry
-from t2r_seq.episodes.episodes import Values, num_steps
+from t2r_seq.episodes.episodes import Values, num_steps, steps_spec
 from t2r_seq.records import framing
 from t2r_seq.records.files import FilePatterns, check_file_types
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
@@ -284,12 +284,14 @@ class _Source(abc.ABC):
     kind: 'records', 'store' or 'episodes', of another format.
     spec: flat specs by path.
     metadata: of the episodes; JSON values.
+    clocks: of the episodes; see `Episodes.clocks`.
     is_blocks: items are blocks of plain records, not episodes.
     fingerprint: changes if the data does; texts by name of a file.
   """
 
   kind: str
   metadata: Mapping[str, Any] = types.MappingProxyType({})
+  clocks: Mapping[str, str] = types.MappingProxyType({})
   is_blocks = False
   fingerprint: dict[str, str]
 
@@ -528,10 +530,15 @@ class _EpisodesSource(_Source):
     if requested is not None:
       _check_specs(episodes, requested)
       paths = [*requested]
-    spec = TensorSpecStruct((path, episodes.spec[path]) for path in paths)
+    self.clocks = episodes.clocks
+    spec = TensorSpecStruct(
+      (path, steps_spec(leaf) if path in self.clocks else leaf)
+      for path, leaf in ((path, episodes.spec[path]) for path in paths)
+    )
     super().__init__(spec, images, reads_bytes)
     # Optional ones are read, as only their values tell which episodes have them.
-    self._unread = [p for p in paths if p in self._counted and not spec[p].is_optional]
+    read = {p for p in paths if spec[p].is_optional or p in self.clocks}
+    self._unread = [p for p in paths if p in self._counted and p not in read]
     self._read = [path for path in paths if path not in self._unread]
 
   def parts(self) -> Iterator[Any]:

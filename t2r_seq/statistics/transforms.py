@@ -32,11 +32,13 @@ class Counted(Protocol):
   Attributes:
     spec: flat specs by path.
     metadata: JSON values, with the control period.
+    clocks: the time stamps of values on other clocks than the steps', by path.
     is_blocks: values are blocks of plain records, not episodes.
   """
 
   spec: TensorSpecStruct
   metadata: Mapping[str, Any]
+  clocks: Mapping[str, str]
   is_blocks: bool
 
 
@@ -175,6 +177,8 @@ class PreprocessorTransform(Transform):
         each.clock for each in offsets if isinstance(each, specs.Seconds)
       ]
       clocks.append(self._cut.clock or default_clock({}, stored))
+      # Stamps of values on another clock are of no steps.
+      clocks += [p for p, s in stored.items() if s.shape.rank and s.shape[0] is None]
       sources += [path for path in clocks if path in stored]
     return TensorSpecStruct((source, stored[source]) for source in sources)
 
@@ -214,9 +218,10 @@ class PreprocessorTransform(Transform):
       }
       cut = self._cut
       if has_seconds(self._in):
-        clock = cut.clock or default_clock(source.metadata, source.spec)
+        of_steps = {p: s for p, s in source.spec.items() if p not in source.clocks}
+        clock = cut.clock or default_clock(source.metadata, of_steps)
         # Padding is left out by its mask.
-        cut = dataclasses.replace(cut, clock=clock, masks=True)
+        cut = dataclasses.replace(cut, clock=clock, clocks=source.clocks, masks=True)
       self._readers[key] = windows.WindowReader(element, self._named(element), cut)
     return self._readers[key]
 

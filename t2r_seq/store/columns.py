@@ -16,7 +16,7 @@ from t2r_seq.imports import tf
 from t2r_seq.process import PythonCalls
 from t2r_seq.store import files
 from t2r_seq.store.layout import Column
-from t2r_seq.store.mapped import HeldTensor, empty_array
+from t2r_seq.store.mapped import HeldTensor, empty_array, to_tensor
 from t2r_seq.windows.rows import take_strings
 
 # A tensor's string of more than 22 bytes is a header and a block of memory.
@@ -43,6 +43,7 @@ class StoreColumns:
   Attributes:
     path: of the store.
     metadata: of the store.
+    clocks: of the store; see `EpisodeStore.clocks`.
     element_spec: an episode as `windows.WindowReader` takes it, leaves [None, ...] per
       step, and context features; encoded images are strings. Optional paths that some
       episode lacks are left out.
@@ -51,11 +52,13 @@ class StoreColumns:
     held: the tensors that are read from; see `dataset_over`.
     videos: the frames of columns of videos, by path.
     failures: errors of frames that could not be read in a graph.
+    row_ends: the row after each episode's last one, of columns on other clocks than the
+      steps', int64 [episodes] by path.
   """
 
   def __init__(self, store: Any) -> None:
     """Maps the columns of an `EpisodeStore`, which has episodes."""
-    self.path, self.metadata = store.path, store.metadata
+    self.path, self.metadata, self.clocks = store.path, store.metadata, store.clocks
     if not len(store):
       raise errors.StoreError(
         f"EpisodeStore: {store.path}: expected episodes, got none. Append some; what "
@@ -79,7 +82,7 @@ class StoreColumns:
     steps = np.cumsum([segment.num_steps for segment in self._segments])
     episodes = np.cumsum([len(segment) for segment in self._segments])
     # The row after the last one of each segment, of steps and of episodes.
-    self._row_ends = {True: steps, False: episodes}
+    self._row_ends: dict[Any, np.ndarray] = {True: steps, False: episodes}
     self.failures: list[Exception] = []
     self.videos = {
       path: VideoFrames(column, self.episode_lengths, self._decode(path), self.failures)
@@ -87,6 +90,14 @@ class StoreColumns:
       if column.is_video
     }
     self.held: list[HeldTensor] = []
+    self.row_ends: dict[str, np.ndarray] = {}
+    for path, column in self._columns.items():
+      if column.is_ragged:
+        ends = [segment.ragged_rows(path)[2] for segment in self._segments]
+        starts = np.cumsum([0, *(each[-1] for each in ends)])
+        own = zip(starts[:-1], ends, strict=True)
+        self.row_ends[path] = np.concatenate([start + each for start, each in own])
+        self._row_ends[path] = starts[1:]
     self._open()
 
   def _open(self) -> None:
@@ -98,6 +109,8 @@ class StoreColumns:
 
   def _taker(self, column: Column, segment: Any) -> _Take:
     """Returns a function from row numbers of any shape to rows of a segment."""
+    if column.is_ragged:
+      return self._ragged_taker(column.as_steps, segment.ragged_rows(column.path))
     tensors = segment.bytes_tensors if column.is_bytes else segment.tensor
     found = tensors(column.path)
     held = [HeldTensor(each) for each in (found if column.is_bytes else [found])]
@@ -108,6 +121,30 @@ class StoreColumns:
       if column.is_bytes:
         return _take_strings(values[0], values[1], list(column.row_shape), rows)
       taken = tf.gather(values[0], rows)
+      return tf.cast(taken, tf.bool) if column.dtype_name == "bool" else taken
+
+    return take
+
+  def _ragged_taker(
+    self, column: Column, rows: tuple[Any, np.ndarray, np.ndarray]
+  ) -> _Take:
+    """Returns a function from numbers of values on another clock to the values."""
+    values, offsets, ends = rows
+    arrays = [values, offsets, ends] if column.is_bytes else [values]
+    held = [HeldTensor(to_tensor(each)) for each in arrays]
+    self.held += held
+
+    def take(rows: tf.Tensor) -> tf.Tensor:
+      values, *places = [each.read_value() for each in held]
+      if column.is_bytes:  # In front of those of each episode is one more.
+        flat, shape = tf.reshape(rows, [-1]), list(column.row_shape)
+        before = tf.searchsorted(places[1], flat, "right", tf.int64) + 1
+        items = _items(flat, shape) + tf.repeat(before, column.items_per_row)
+        taken = tf.reshape(
+          take_strings(values, places[0], items), tf.concat([tf.shape(rows), shape], 0)
+        )
+        return tf.ensure_shape(taken, rows.shape.concatenate(shape))
+      taken = tf.gather(values, rows)
       return tf.cast(taken, tf.bool) if column.dtype_name == "bool" else taken
 
     return take
@@ -136,7 +173,7 @@ class StoreColumns:
     takers = self._takers[path]
     if len(takers) == 1:
       return takers[0](rows)
-    ends = self._row_ends[self._columns[path].is_timed]
+    ends = self._row_ends.get(path, self._row_ends[self._columns[path].is_timed])
     return _take_from_parts(takers, ends, rows)
 
   def max_row_bytes(self, path: str) -> int:
@@ -285,6 +322,11 @@ class FileColumns(StoreColumns):
         "close the writers first."
       )
     super().__init__(store)
+    if self.clocks:
+      raise errors.StoreError(
+        f"FileColumns: {store.path}: expected columns with a row for each step, got "
+        f"{errors.listing(self.clocks)} on other clocks. Read them in one process."
+      )
     if self.videos:
       raise errors.StoreError(
         f"FileColumns: {store.path}: expected columns that a graph reads in another "

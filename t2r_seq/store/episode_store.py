@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.segments import BytesColumn, Segment
 from t2r_seq.store.writer import EpisodeWriter
 from t2r_seq.windows.cut import check_one_step
+from t2r_seq.windows.times import clock_rows
 
 
 class StoreWindows:
@@ -59,6 +61,7 @@ class StoreWindows:
     self.columns = columns
     _check_optionals(columns, spec_structure)
     element = columns.element_spec
+    cut = dataclasses.replace(cut or windows.Cut(), clocks=columns.clocks)
     self.reader = reader = windows.WindowReader(element, spec_structure, cut, flat)
     where = f"EpisodeStore: {columns.path}"
     check_one_step(where, columns.metadata, reader.cut.n_step)
@@ -66,6 +69,8 @@ class StoreWindows:
     lengths = columns.episode_lengths
     num_rows = reader.num_rows(lengths, self._last_flags())
     self.counts: np.ndarray = np.asarray(reader.grid.num_windows(num_rows))
+    # Rows of other clocks at each step.
+    self._clock_rows: dict[str, HeldTensor] = {}
     if reader.clocks:
       self._survey_stamps(reader)
     if chosen is not None:
@@ -77,6 +82,7 @@ class StoreWindows:
     self._window_ends = HeldTensor.of(window_ends)
     self._episodes = HeldTensor.of(np.stack(by_episode, 1))
     self.held = [*columns.held, self._window_ends, self._episodes]
+    self.held += self._clock_rows.values()
 
   def __len__(self) -> int:
     return self.num_windows
@@ -116,8 +122,14 @@ class StoreWindows:
     episodes = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
     found = tf.gather(self._episodes.read_value(), episodes)
     first_windows, first_rows, num_steps = tf.unstack(found, axis=1)
+
+    def take(path: str, rows: tf.Tensor | None) -> tf.Tensor:
+      if (held := self._clock_rows.get(path)) is not None:
+        return tf.gather(held.read_value(), rows)
+      return self.columns.take(path, episodes if rows is None else rows)
+
     return self.reader.read_with(
-      lambda path, rows: self.columns.take(path, episodes if rows is None else rows),
+      take,
       self.reader.grid.start(window_ids - first_windows),
       num_steps,
       first_rows,
@@ -125,17 +137,26 @@ class StoreWindows:
 
   def _survey_stamps(self, reader: windows.WindowReader) -> None:
     """Checks the time stamps; see `WindowReader.survey_stamps`."""
-    ends = np.cumsum(self.columns.episode_lengths)
+    steps = np.cumsum(self.columns.episode_lengths)
+    ends = {path: self.columns.row_ends.get(path, steps) for path in reader.clocks}
+    stamps = {}
     with tf.init_scope():  # Also while a graph is built.
-      rows = tf.range(int(ends[-1]), dtype=tf.int64)
-      stamps = {path: self.columns.take(path, rows).numpy() for path in reader.clocks}
+      for path, last in ends.items():
+        rows = tf.range(int(last[-1]), dtype=tf.int64)
+        parts = np.split(self.columns.take(path, rows).numpy(), last[:-1])
+        stamps[path] = parts
     reader.survey_stamps(
       (
         f"{self.columns.path}: episode {number}",
-        {path: values[start:end] for path, values in stamps.items()},
+        {path: parts[number] for path, parts in stamps.items()},
       )
-      for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+      for number in range(len(steps))
     )
+    for path, clock in reader.rows_paths.items():
+      own = next(stamps[each] for each in stamps if reader.has_steps(each))
+      starts = np.concatenate([np.zeros(1, np.int64), ends[clock][:-1]])
+      found = map(clock_rows, own, stamps[clock], starts)
+      self._clock_rows[path] = HeldTensor.of(np.concatenate([*found]))
 
   def _last_flags(self) -> np.ndarray | None:
     """Returns in which episodes the flag of terminals is set in the last row."""
@@ -238,6 +259,7 @@ class EpisodeStore:
     commit_every: int = 1,
     allow_nan: bool = False,
     videos: Videos = None,
+    clocks: Mapping[str, str] | None = None,
   ) -> EpisodeWriter:
     """Makes a new store and opens it for writing, as a context manager.
 
@@ -251,6 +273,8 @@ class EpisodeStore:
       allow_nan: accepts NaN and infinity, which are otherwise an error.
       videos: codec and frame rate of specs with `data_format` 'mp4': a `VideoOptions`,
         or one by path.
+      clocks: the time stamps of columns on other clocks than the steps', by path; these
+        have the shape (None, ...), and the stamps are on themselves.
     Raises:
       ImportError: videos need the extra `video`.
       SpecError: with every spec that cannot be stored.
@@ -260,7 +284,7 @@ class EpisodeStore:
     errors.check_local("EpisodeStore.create", path)
     folder = os.path.abspath(os.fspath(path))
     return writer.create(
-      folder, spec, metadata, segment, commit_every, allow_nan, videos
+      folder, spec, metadata, segment, commit_every, allow_nan, videos, clocks
     )
 
   @classmethod
@@ -348,6 +372,11 @@ class EpisodeStore:
   def metadata(self) -> dict[str, Any]:
     """The metadata that the store was created with."""
     return manifest.check_metadata(self._manifest.metadata)
+
+  @property
+  def clocks(self) -> dict[str, str]:
+    """The time stamps of columns on other clocks than the steps', by path."""
+    return dict(self._manifest.clocks)
 
   @property
   def segments(self) -> tuple[Segment, ...]:

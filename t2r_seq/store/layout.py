@@ -8,7 +8,7 @@ import math
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -94,8 +94,19 @@ class Column:
   @functools.cached_property
   def is_bytes(self) -> bool:
     """Whether rows are byte strings: strings, encoded images and videos."""
-    is_encoded = self.image_format is not None or self.is_video
+    is_encoded = self.image_format is not None or self.is_video or self.is_ragged
     return self.dtype_name == "string" or is_encoded
+
+  @functools.cached_property
+  def is_ragged(self) -> bool:
+    """Whether a row has all values of an episode on another clock than its steps'."""
+    return not self.is_timed and self.fields["shape"][:1] == [None]
+
+  @functools.cached_property
+  def as_steps(self) -> Column:
+    """The column of the same values with a row for each, where `is_ragged`."""
+    shape = list(self.shape[1:])
+    return Column(self.path, {**self.fields, "shape": shape, "is_sequence": True})
 
   @property
   def is_timed(self) -> bool:
@@ -121,6 +132,8 @@ class Column:
   @functools.cached_property
   def row_shape(self) -> tuple[int, ...]:
     """The shape of one row; of byte strings, where `is_bytes`."""
+    if self.is_ragged:
+      return ()
     return self.shape[:-3] if self.image_format or self.is_video else self.shape
 
   @functools.cached_property
@@ -185,7 +198,10 @@ Videos = VideoOptions | Mapping[str, VideoOptions] | None
 
 
 def make_columns(
-  operation: str, spec_structure: specs.SpecStructure, videos: Videos = None
+  operation: str,
+  spec_structure: specs.SpecStructure,
+  videos: Videos = None,
+  clocks: Mapping[str, str] | None = None,
 ) -> Columns:
   """Returns the columns of specs without time offsets, by path."""
   default = videos if isinstance(videos, VideoOptions) else VideoOptions()
@@ -210,16 +226,26 @@ def make_columns(
     for path in by_path
     if path not in {column.path for column in listed if column.is_video}
   ]
-  return check_columns(operation, listed, found)
+  return check_columns(operation, listed, found, clocks)
 
 
 def check_columns(
-  operation: str, listed: Sequence[Column], found: Sequence[errors.Mismatch] = ()
+  operation: str,
+  listed: Sequence[Column],
+  found: Sequence[errors.Mismatch] = (),
+  clocks: Mapping[str, str] | None = None,
 ) -> Columns:
-  """Returns columns by path; checks that they can be stored, with `found` faults."""
-  columns = {column.path: column for column in listed}
-  problems = (_check_path(c.path) or _check_spec(c) for c in listed)
-  found = [*found, *filter(None, problems)]
+  """Returns columns by path; checks that they can be stored, with `found` faults.
+
+  Args:
+    operation: for errors.
+    listed: the columns.
+    found: further faults.
+    clocks: the time stamps of columns on other clocks, by path.
+  """
+  columns, clocks = {column.path: column for column in listed}, clocks or {}
+  problems = (_check_path(c.path) or _check_spec(c, c.path in clocks) for c in listed)
+  found = [*found, *filter(None, problems), *_check_clocks(columns, clocks)]
   if found:
     raise errors.mismatch_error(operation, found)
   if not any(column.is_timed for column in columns.values()):
@@ -258,8 +284,28 @@ def _check_path(path: str) -> errors.Mismatch | None:
   return errors.Mismatch(repr(path)[1:-1], want, repr(path)[:80], hint)
 
 
-def _check_spec(column: Column) -> errors.Mismatch | None:
+def _check_clocks(
+  columns: Columns, clocks: Mapping[str, str]
+) -> Iterator[errors.Mismatch]:
+  """Yields what is wrong with columns on other clocks than the steps'."""
+  for path, clock in clocks.items():
+    column, stamps = columns.get(path), columns.get(clock)
+    if column is None or not column.is_ragged:
+      got = "no such column" if column is None else f"shape {column.shape}"
+      hint = "Values on another clock have the shape (None, ...), and no is_sequence."
+      yield errors.Mismatch(path, f"values on the clock {clock}", got, hint)
+    is_clock = stamps is not None and stamps.is_ragged and clocks.get(clock) == clock
+    if stamps is None or not (is_clock and stamps.as_steps.is_number_a_step):
+      got = (
+        "no such column" if stamps is None else f"{stamps.shape} {stamps.dtype_name}"
+      )
+      hint = "A clock is a column of one number each, which is on itself."
+      yield errors.Mismatch(clock, f"the time stamps of {path}", got, hint)
+
+
+def _check_spec(column: Column, is_ragged: bool) -> errors.Mismatch | None:
   path, shape = column.path, column.fields["shape"]
+  shape = shape[1:] if is_ragged and column.is_ragged else shape
   offsets = column.fields.get("time_offsets")
   if offsets is not None:
     return errors.Mismatch(

@@ -30,10 +30,17 @@ class NewerVersionError(errors.StoreError):
 
 @dataclasses.dataclass(frozen=True)
 class StoreManifest:
-  """Columns and metadata of a store: written once, when it is created."""
+  """Columns and metadata of a store: written once, when it is created.
+
+  Attributes:
+    columns: by path.
+    metadata: of the user.
+    clocks: the time stamps of columns on other clocks than the steps', by path.
+  """
 
   columns: layout.Columns
   metadata: dict[str, Any]
+  clocks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
   def spec(self) -> specs.TensorSpecStruct:
@@ -49,6 +56,7 @@ class StoreManifest:
       "spec": [{"path": path, **c.fields} for path, c in self.columns.items()],
       "columns": described,
       "metadata": self.metadata,
+      **({"clocks": dict(self.clocks)} if self.clocks else {}),
     }
     _write(os.path.join(folder, layout.MANIFEST), STORE_FORMAT, values)
 
@@ -68,7 +76,8 @@ class StoreManifest:
       described = dict(values["columns"])
       videos = _read_videos(described)
       listed = [_column(entry, videos) for entry in values["spec"]]
-      columns = layout.check_columns("spec", listed)
+      clocks = {str(p): str(clock) for p, clock in values.get("clocks", {}).items()}
+      columns = layout.check_columns("spec", listed, clocks=clocks)
       metadata = dict(values["metadata"])
     except errors.SpecError as error:
       raise errors.StoreError(f"EpisodeStore: {place}: {error}") from error
@@ -77,7 +86,7 @@ class StoreManifest:
         f"EpisodeStore: {place}: expected the fields of a manifest, got {error!r}."
       ) from error
     _check_columns(place, columns, described)
-    return cls(columns, metadata)
+    return cls(columns, metadata, clocks)
 
 
 @dataclasses.dataclass(frozen=True)

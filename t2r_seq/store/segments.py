@@ -162,6 +162,7 @@ class Segment:
     self.name, self.folder = os.path.basename(folder), folder
     self.commit, self.num_steps = commit, commit.steps
     self._by_path = columns
+    self._ragged: dict[str, tuple[Any, np.ndarray, np.ndarray]] = {}
     self._columns: dict[str, np.ndarray | BytesColumn] = {
       path: self._map(column) for path, column in columns.items()
     }
@@ -202,6 +203,36 @@ class Segment:
       )
     return column
 
+  def ragged_rows(self, path: str) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Returns all values of a column on another clock than the steps'.
+
+    Returns:
+      Numbers [R, ...], or bytes, mapped; the offsets of byte strings, of which each
+      episode has one more in front, int64 [R + episodes + 1]; and the row after each
+      episode's last one, int64 [episodes].
+    """
+    if path not in self._ragged:
+      self._ragged[path] = self._find_ragged_rows(path)
+    return self._ragged[path]
+
+  def _find_ragged_rows(self, path: str) -> tuple[Any, np.ndarray, np.ndarray]:
+    column, rows = self._by_path[path], self.bytes_column(path)
+    step, offsets = column.as_steps, rows.offsets
+    none = np.zeros(0, np.int64)
+    if not step.is_bytes:
+      values = rows.data.view(step.dtype).reshape(-1, *step.row_shape)
+      return values, none, offsets[1:] // (step.items_per_row * step.dtype.itemsize)
+    places, counts = [none], np.zeros(len(self), np.int64)
+    for number, start in enumerate(offsets[:-1].tolist()):
+      places.append(np.array([start]))
+      if offsets[number + 1] > start:  # Present. In front is where each string ends.
+        counts[number] = count = int(rows.data[start : start + 8].view("<i8")[0])
+        first = start + 8 * (count + 1)
+        own = np.frombuffer(rows.data[start + 8 : first].tobytes(), "<i8")
+        places.append(first + np.concatenate([none, [0], own[:-1]]))
+    items = np.concatenate([*places, offsets[-1:]]).astype(np.int64)
+    return rows.data, items, np.cumsum(counts // step.items_per_row)
+
   def is_present(self, path: str) -> np.ndarray:
     """Returns which episodes have a path, bool [episodes]."""
     if path not in self._present:
@@ -233,6 +264,9 @@ class Segment:
         shown, array = np.arange(first, max(first, last)), (out or {}).get(path)
         episode[path] = self.frames(path, index, shown, array)
         continue
+      if self._by_path[path].is_ragged:
+        episode[path] = self._ragged_values(path, index)
+        continue
       rows = steps if is_per_step else (index, index + 1)
       if isinstance(column, BytesColumn):
         values = column.rows(*rows)
@@ -240,6 +274,18 @@ class Segment:
         values = column[rows[0] : rows[1]]
       episode[path] = values if is_per_step else values.reshape(values.shape[1:])
     return episode
+
+  def _ragged_values(self, path: str, index: int) -> np.ndarray:
+    """Returns the values of an episode on another clock: a view, or byte strings."""
+    values, offsets, ends = self.ragged_rows(path)
+    start, stop = int(ends[index - 1]) if index else 0, int(ends[index])
+    step = self._by_path[path].as_steps
+    if not step.is_bytes:
+      return values[start:stop]
+    count, before = step.items_per_row, index + 1
+    items = slice(start * count + before, stop * count + before + 1)
+    own = BytesColumn(values, offsets[items], (stop - start, *step.row_shape))
+    return own.rows(0, stop - start)
 
   def frames(
     self,

@@ -52,7 +52,10 @@ def collect(
     if given.get(path) is None:
       continue
     is_many = has_steps and column.is_timed
-    result = _to_rows(column, given[path], is_many, allow_nan)
+    if column.is_ragged:
+      result = _to_ragged_row(column, given[path], allow_nan)
+    else:
+      result = _to_rows(column, given[path], is_many, allow_nan)
     if isinstance(result, errors.Mismatch):
       found.append(result)
     else:
@@ -223,6 +226,46 @@ def _to_rows(
     got or specs.packing.describe_array(array),
     hint,
   )
+
+
+def _to_ragged_row(
+  column: Column, value: Any, allow_nan: bool
+) -> Rows | errors.Mismatch:
+  """Returns all values of an episode as one byte string; see `ragged_values`."""
+  rows = _to_rows(column.as_steps, value, True, allow_nan)
+  if isinstance(rows, errors.Mismatch):
+    return rows
+  if not rows.count:
+    return errors.Mismatch(column.path, "at least one value in an episode", "none")
+  data = rows.data
+  if rows.lengths is not None:
+    ends = np.cumsum(rows.lengths)
+    head = np.concatenate([[len(ends)], ends]).astype("<i8")
+    data = np.concatenate([head.view(np.uint8), data])
+  return Rows(rows.count, data, np.array([len(data)]))
+
+
+def check_clocks(
+  operation: str, clocks: Mapping[str, str], rows: Mapping[str, Rows]
+) -> None:
+  """Checks that columns have as many values as their clocks.
+
+  Args:
+    operation: for the error.
+    clocks: the time stamps of columns on other clocks, by path.
+    rows: of an episode.
+  """
+  found = [
+    errors.Mismatch(
+      path,
+      f"{rows[clock].count if clock in rows else 0} values, as its clock {clock} has",
+      f"{rows[path].count}",
+    )
+    for path, clock in clocks.items()
+    if path in rows and (clock not in rows or rows[path].count != rows[clock].count)
+  ]
+  if found:
+    raise errors.mismatch_error(operation, found)
 
 
 def _to_frames(column: Column, value: Any, is_many: bool) -> Rows | errors.Mismatch:

@@ -45,7 +45,7 @@ class EpisodeWriter(Closing):
     columns = manifest.columns
     self._steps_columns = {p: c for p, c in columns.items() if c.is_timed}
     self._context_columns = {p: c for p, c in columns.items() if not c.is_timed}
-    self._columns = columns
+    self._columns, self._clocks = columns, manifest.clocks
     self._commit_every = commit_every
     self._allow_nan = allow_nan
     self._folder = folder
@@ -87,6 +87,7 @@ class EpisodeWriter(Closing):
     rows = values.collect(
       "append_episode", self._columns, structure, True, self._allow_nan
     )
+    values.check_clocks("append_episode", self._clocks, rows)
     steps = [r.count for p, r in rows.items() if self._columns[p].is_timed]
     if not steps:
       raise errors.SpecError(
@@ -150,6 +151,7 @@ class EpisodeWriter(Closing):
     rows = values.collect(
       "end_episode", self._context_columns, context or {}, False, self._allow_nan
     )
+    values.check_clocks("end_episode", self._clocks, rows)
     with self._episode_or_nothing:
       self._append_rows(rows)
       segment.end_episode(self._num_steps)
@@ -428,11 +430,14 @@ def create(
   commit_every: int,
   allow_nan: bool,
   videos: layout.Videos = None,
+  clocks: Mapping[str, str] | None = None,
 ) -> EpisodeWriter:
   """Makes a new store; see `EpisodeStore.create`."""
-  columns = layout.make_columns("EpisodeStore.create", spec, videos)
+  clocks = dict(clocks or {})
+  columns = layout.make_columns("EpisodeStore.create", spec, videos, clocks)
   check_codecs(columns)
-  created = manifest.StoreManifest(columns, manifest.check_metadata(metadata))
+  checked = manifest.check_metadata(metadata)
+  created = manifest.StoreManifest(columns, checked, clocks)
   _check_segment_name(segment)
   errors.check_count("EpisodeStore", "commit_every", commit_every)
   _check_vacant(folder)

@@ -155,6 +155,8 @@ class Cut:
     clock: times the steps for time offsets in seconds (`specs.Seconds`): the path of
       their time stamps, floats of seconds or integers of nanoseconds, or the seconds
       from a step to the next one.
+    clocks: the time stamps of values on other clocks than the steps', by path; see
+      `Episodes.clocks`.
   """
 
   sequence_length: int | None = None
@@ -164,6 +166,7 @@ class Cut:
   masks: bool = False
   n_step: NStep | None = None
   clock: str | float | None = None
+  clocks: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
   def __post_init__(self) -> None:
     """Raises SpecError if a field has a value that is not allowed."""

@@ -40,7 +40,9 @@ from t2r_seq.windows.times import (
   TimedSteps,
   assert_stamps,
   check_seconds,
+  clock_rows,
   interpolate,
+  rows_path,
 )
 
 # Stands for the offset of an episode's last step: further ahead than any is long.
@@ -139,6 +141,8 @@ class WindowReader:
     readings: how each path of a window is read; what is computed has none.
     masks: the paths of masks, and of what they mask; both are in the windows.
     joining: how transitions are joined, if they are.
+    rows_paths: the paths of rows of other clocks, and of their time stamps; see
+      `windows.times.rows_path`.
     window_spec: what one window has, by path: leaves [L, K, ...], fully defined or as
       stored.
   """
@@ -223,7 +227,11 @@ class WindowReader:
         self._present |= {mask: present} if present in self._element else {}
     self._fetches = self._plan_fetches()
     self._times = TimedSteps(cut, clocks)
+    self.rows_paths: dict[str, str] = {}
     self._timed_fetches = self._plan_timed_fetches(wanted)
+    for fetch in self._timed_fetches:
+      if (other := self._times.other_clock(fetch.seconds)) is not None:
+        self.rows_paths[rows_path(other)] = other
     self._context = {
       path: reading.source
       for path, reading in self.readings.items()
@@ -250,13 +258,21 @@ class WindowReader:
     sources = [reading.source for reading in self.readings.values()]
     finals = () if self.joining is None else self.joining.finals.values()
     others = [*self._present.values(), *finals, *self.clocks]
+    others += [path for path in self.rows_paths if path in self._element]
     return tuple(dict.fromkeys([*sources, *others]))
 
   @property
   def timed_paths(self) -> tuple[str, ...]:
     """Those of `paths` that have a time axis."""
     sources = [self.readings[path].source for path in self._timed]
-    return tuple(dict.fromkeys([*sources, *self._present.values(), *self.clocks]))
+    others = [*self._present.values(), *self.clocks]
+    others += [path for path in self.rows_paths if path in self._element]
+    return tuple(dict.fromkeys([*sources, *others]))
+
+  def has_steps(self, path: str) -> bool:
+    """Whether one of `timed_paths` has a row for each step of the episode."""
+    image = path.removesuffix(present_path(""))
+    return path not in self.cut.clocks and image not in self.cut.clocks
 
   @property
   def clocks(self) -> tuple[str, ...]:
@@ -297,9 +313,14 @@ class WindowReader:
       last = int(fetch.offsets.max()) + further * fetch.is_later
       shown = int(fetch.offsets.min()), last
       spans.update(dict.fromkeys(fetch.paths, shown))
+    clocks = [path for path in self.clocks if self.has_steps(path)]
     for timed in self._timed_fetches:
+      if self._times.other_clock(timed.seconds) is not None:  # It is read whole.
+        for path in clocks:
+          spans.setdefault(path, (0, int(timed.anchors.max())))
+        continue
       reach = self._times.reach_of(timed)
-      spans.update(dict.fromkeys([*timed.paths, *self.clocks], reach))
+      spans.update(dict.fromkeys([*timed.paths, *clocks], reach))
     return spans
 
   @property
@@ -369,7 +390,8 @@ class WindowReader:
     Returns:
       int64 scalar.
     """
-    paths = self.timed_paths if check else self.timed_paths[:1]
+    paths = [path for path in self.timed_paths if self.has_steps(path)]
+    paths = paths if check else paths[:1]
     return self.same_length(
       {path: tf.shape(episode[path], tf.int64)[0] for path in paths}
     )
@@ -439,6 +461,7 @@ class WindowReader:
         f"{errors.describe(starts)}."
       )
     steps = self.num_steps(episode) if num_steps is None else num_steps
+    episode = self.with_rows(episode)
 
     def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
       if index is None:
@@ -446,6 +469,14 @@ class WindowReader:
       return tf.gather(episode[path], index)
 
     return self.read_with(take, starts, tf.convert_to_tensor(steps))
+
+  def with_rows(self, episode: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Adds to an episode, of numpy or TensorFlow, the rows of other clocks."""
+    missing = {path: c for path, c in self.rows_paths.items() if path not in episode}
+    if not missing:
+      return episode
+    own = episode[next(path for path in self.clocks if self.has_steps(path))]
+    return {**episode, **{p: clock_rows(own, episode[c]) for p, c in missing.items()}}
 
   def read_with(
     self,
@@ -799,10 +830,18 @@ def _plan_path(
   if given.shape.rank:
     axes = added_axes(given.shape[1:], frame_shape)
   flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
+  seconds = spec.time_offsets if isinstance(spec.time_offsets, specs.Seconds) else None
+  if (clock := grid.cut.clocks.get(source)) is not None:
+    if seconds is None or seconds.clock not in (None, clock):
+      want = f"Seconds(...), as its values are on the clock {clock}"
+      got = "steps" if seconds is None else f"{seconds}"
+      hint = f"Declare time_offsets=specs.Seconds(0.0, clock='{clock}')."
+      return errors.Mismatch(path, want, got, hint)
+    how = {"select": seconds.select, "tolerance": seconds.tolerance}
+    seconds = specs.Seconds(seconds.offsets, clock=clock, **how)
   fits = axes or flat_shape.is_compatible_with(given.shape)
   if given.dtype != dtype or not fits:
     return misfit(_expected(spec), _hint(dtype, given))
-  seconds = spec.time_offsets if isinstance(spec.time_offsets, specs.Seconds) else None
   period = grid.cut.period
   if seconds and seconds.clock is None and period and seconds.steps(period) is not None:
     seconds = None

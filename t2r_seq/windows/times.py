@@ -62,6 +62,40 @@ class Moments(NamedTuple):
   shown: Any | None
 
 
+def rows_path(clock: str) -> str:
+  """Returns the path of the rows of another clock at each step, int64 [T, 3].
+
+  These are the row of the last stamp at or before the step's, how many of the episode
+  are before that row, and how many after it. What reads windows adds the path to the
+  episode; see `clock_rows`.
+
+  Args:
+    clock: the path of the time stamps.
+  """
+  return f"{clock}#rows"
+
+
+def clock_rows(steps: Any, stamps: Any, first_row: Any = 0) -> Any:
+  """Finds the rows of another clock at each step; see `rows_path`.
+
+  Args:
+    steps: time stamps of the steps, [T] or [T, 1], of numpy or TensorFlow.
+    stamps: those of the other clock, [R] or [R, 1].
+    first_row: where its first one is.
+  Returns:
+    int64 [T, 3].
+  """
+  xp = array_module(steps)
+  own, others = (nanoseconds(xp.reshape(each, [-1])) for each in (steps, stamps))
+  times = own + _slack(xp.reshape(steps, [-1]), 0)
+  if imports.is_tensor(own):
+    rows = tf.searchsorted(others, times, "right", tf.int64) - 1
+    count = tf.shape(others, tf.int64)[0]
+  else:
+    rows, count = np.searchsorted(others, times, "right") - 1, len(others)
+  return xp.stack([rows + first_row, rows, count - 1 - rows], -1)
+
+
 @dataclasses.dataclass
 class TimedSteps:
   """Finds the steps at times, by the stamps of episodes or a regular clock.
@@ -71,12 +105,14 @@ class TimedSteps:
     paths: the path in the episode of each clock by its name.
     reach: the first and the last step that windows show, from their anchor; None if it
       is unknown.
+    reaches: the same of each other clock, in its rows from the one at the anchor.
     has_repeats: whether two steps may have the same stamp.
   """
 
   cut: Cut
   paths: Mapping[str, str]
   reach: tuple[int, int] | None = None
+  reaches: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
   has_repeats: bool = True
 
   @property
@@ -92,6 +128,11 @@ class TimedSteps:
       return ()
     names = own or seconds.clock, seconds.clock or own
     return tuple(self.paths[str(name)] for name in names)
+
+  def other_clock(self, seconds: Seconds) -> str | None:
+    """Returns the time stamps of values on another clock than the anchors'."""
+    clock = self.paths.get(seconds.clock or "")
+    return clock if clock in {*self.cut.clocks.values()} else None
 
   def find(self, take: Take, anchors: Anchors, fetch: TimedFetch) -> Moments:
     """Finds the steps that windows show.
@@ -110,17 +151,26 @@ class TimedSteps:
     given = add_axes(fetch.anchors, int(is_stack))
     # An anchor after the end has no time.
     own = xp.minimum(xp.zeros_like(last) + given, last) if given.any() else given
-    # Up to the anchor's time, a policy knows the steps up to the anchor.
-    last = xp.where(seconds.array <= 0, xp.zeros_like(last) + own, last)
-    clocks = self.clocks(seconds)
+    clocks, reach, known = self.clocks(seconds), self.reach, own
+    stride, of_anchor = anchors.stride, None
+
+    def stamps(clock: str, steps: Any) -> Any:
+      rows = _rows(first_row, steps, stride)
+      found = take(clock, rows)
+      return found if len(found.shape) == len(rows.shape) else found[..., 0]
+
     if clocks:
-
-      def stamps(clock: str, steps: Any) -> Any:
-        rows = first_row + (steps if anchors.stride == 1 else steps * anchors.stride)
-        found = take(clock, rows)
-        return found if len(found.shape) == len(rows.shape) else found[..., 0]
-
       of_anchor = stamps(clocks[0], own)
+    if (other := self.other_clock(seconds)) is not None:
+      # The same arithmetic around the row of the other clock at the anchor.
+      rows = take(rows_path(other), _rows(first_row, own, stride))
+      first_row, first, last = rows[..., 0], -rows[..., 1], rows[..., 2]
+      known, stride, reach = xp.zeros_like(first), 1, self.reaches.get(other)
+    # Up to the anchor's time, a policy knows the steps up to the anchor.
+    last = xp.where(seconds.array <= 0, xp.zeros_like(last) + known, last)
+    if other is not None:  # No value may have come yet.
+      last = xp.maximum(last, first)
+    if clocks:
       slack = _slack(of_anchor, offsets)
       times = nanoseconds(of_anchor) + offsets
 
@@ -128,12 +178,14 @@ class TimedSteps:
         return nanoseconds(stamps(clocks[1], steps))
 
       low, high = first, last
-      if self.reach is not None:
-        low = xp.maximum(first, self.reach[0] + xp.zeros_like(first))
-        high = xp.minimum(last, self.reach[1] + xp.zeros_like(last))
+      if reach is not None:
+        low = xp.maximum(first, reach[0] + xp.zeros_like(first))
+        high = xp.minimum(last, reach[1] + xp.zeros_like(last))
+      if other is not None:
+        high = xp.maximum(high, low)
 
       def find_last(times: Any) -> Any:
-        return search(at, times, low, high, self._iterations(low, high))
+        return search(at, times, low, high, _iterations(reach, low, high))
     else:
       period = self.period
       assert period is not None
@@ -156,8 +208,8 @@ class TimedSteps:
     if given.any():
       real &= xp.equal(own, given)
     return Moments(
-      _rows(first_row, earlier, anchors.stride),
-      None if later is None else _rows(first_row, later, anchors.stride),
+      _rows(first_row, earlier, stride),
+      None if later is None else _rows(first_row, later, stride),
       weights,
       real,
       self._shown(seconds, real),
@@ -181,13 +233,6 @@ class TimedSteps:
     most = int(fetch.anchors.max())
     return math.floor(offsets.min()) - 1, math.ceil(offsets.max()) + 1 + most
 
-  def _iterations(self, low: Any, high: Any) -> int:
-    if not imports.is_tensor(low):
-      return int(np.max(high - low, initial=0) + 1).bit_length()
-    if self.reach is None:
-      return _MOST_ITERATIONS
-    return (self.reach[1] - self.reach[0] + 1).bit_length()
-
   def _shown(self, seconds: Seconds, real: Any) -> Any | None:
     """Returns where a value or its padding is shown, and not zeros."""
     front, end = (word == "zero" for word in (self.cut.front, self.cut.end))
@@ -210,6 +255,7 @@ class TimedSteps:
       SpecError: stamps are NaN or fall, or a tolerance is below half a period.
     """
     fetches, reach, repeats = list(fetches), [0, 0], False
+    reaches: dict[str, list[int]] = {}
     gaps: dict[str, list[np.ndarray]] = {}
     for place, given in episodes:
       stamps, slack = {}, SLACK
@@ -223,7 +269,8 @@ class TimedSteps:
         gaps.setdefault(path, []).append(gap[gap > 0])
       for fetch in fetches:
         own, of_values = (stamps[path] for path in self.clocks(fetch.seconds))
-        steps = np.arange(len(own))
+        other, steps = self.other_clock(fetch.seconds), np.arange(len(own))
+        shown = reach if other is None else reaches.setdefault(other, [0, 0])
         offsets = nanoseconds(fetch.seconds.array)
         # Of the last anchor of a sequence, too.
         most = int(fetch.anchors.max())
@@ -234,9 +281,16 @@ class TimedSteps:
           if repeats:  # A neighbor is the last step of its stamp.
             of_later = of_values[np.minimum(high, len(of_values) - 1)]
             high = np.searchsorted(of_values, of_later, "right")
-          reach[0] = min(reach[0], int((low - steps).min(initial=0)) - 1)
-          reach[1] = max(reach[1], int((high - steps).max(initial=0)) + 1)
+          before, after = steps, steps
+          if other is not None:
+            before, after = (
+              np.searchsorted(of_values, times + late, "right") - 1
+              for late in (slack, 0)
+            )
+          shown[0] = min(shown[0], int((low - before).min(initial=0)) - 1)
+          shown[1] = max(shown[1], int((high - after).max(initial=0)) + 1)
     self.reach, self.has_repeats = (reach[0], reach[1]), repeats
+    self.reaches = {clock: (low, high) for clock, (low, high) in reaches.items()}
     periods = {path: _median(each) for path, each in gaps.items()}
     for path, period in periods.items():
       if period is not None and not _LEAST_PERIOD <= period <= _MOST_PERIOD:
@@ -485,6 +539,13 @@ def _find_clock(where: str, clock: str, element: Mapping[str, Any]) -> str:
       f"{errors.nearest(clock, element)}"
     )
   return path
+
+
+def _iterations(reach: tuple[int, int] | None, low: Any, high: Any) -> int:
+  """Returns the bits of the largest number of steps to search."""
+  if not imports.is_tensor(low):
+    return int(np.max(high - low, initial=0) + 1).bit_length()
+  return _MOST_ITERATIONS if reach is None else (reach[1] - reach[0] + 1).bit_length()
 
 
 def _rows(first_row: Any, steps: Any, stride: int) -> Any:

@@ -203,6 +203,29 @@ def test_resampled(name):
   assert values["position"][:, 0].tolist() == want
 
 
+def test_topics_keep_their_clocks():
+  """Every message is a value with its time; steps are those that all topics precede."""
+  make_bag()
+  options = {**layout(), "clocks": "own"}
+  episodes = open_episodes("demo.mcap", **options)
+  (own,), (held,) = values_of(episodes), read()
+  assert episodes.clocks["position"] == episodes.clocks["clocks/arm"] == "clocks/arm"
+  assert "image" not in episodes.clocks and "clocks/camera" not in episodes.clocks
+  assert own["clocks/arm"].tolist() == [MS * ms for ms in ARM_MS]
+  assert own["position"][:, 0].tolist() == [*ARM_MS]
+  np.testing.assert_array_equal(own["image"], held["image"])
+  convert.convert("demo.mcap", "own", **options)
+  convert.verify_conversion("demo.mcap", "own")
+  assert open_episodes("own").clocks == episodes.clocks
+  want = "write: one.lerobot: expected values of the steps, as lerobot has one clock.*"
+  with pytest.raises(errors.SpecError, match=want + "resample='hold'"):
+    convert.convert("own", "one.lerobot")
+  convert.convert("own", "steps", resample="hold")
+  (found,) = values_of(open_episodes("steps"))
+  for path, value in held.items():
+    np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
 def test_a_folder_of_recordings_and_one_in_parts():
   os.makedirs("bags/run_10")
   pathlib.Path("bags/run_10/metadata.yaml").write_text("rosbag2_bagfile_information:")
