@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -513,9 +514,9 @@ def _render_policy(path: str) -> str | None:
   names = os.listdir(path)
   if "saved_model.pb" not in names and not any(map(str.isdecimal, names)):
     return None
-  from t2r_seq import policies
+  from t2r_seq.specs import assets
 
-  found = policies.list_exports(path)
+  found = assets.list_exports(path)
   if not found:
     return None
   path = found[-1].path
@@ -544,29 +545,48 @@ def _describe_lite(path: str) -> Iterator[str]:
 
 
 def _describe_export(path: str) -> Iterator[str]:
-  """Yields what an export holds; its graph is read, and not run."""
-  from t2r_seq import specs
-  from t2r_seq.policies import loaded_export
-  from t2r_seq.policies.policy_model import PolicyRecord
+  """Yields what an export holds, without TensorFlow; its graph is not read."""
+  from t2r_seq.specs import assets, serialization
   from t2r_seq.windows.cut import mask_paths
 
-  assets = specs.load_t2r_assets_to_file(loaded_export.assets_path(path))
-  spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
-  record = PolicyRecord.load(path)
-  yield f"{path}:\nan export of step {int(assets.global_step):,}"
-  masks = mask_paths(spec)
+  found = assets.load_t2r_assets_to_file(assets.assets_path(path))
+  leaves = {
+    name: _leaf(fields)
+    for name, fields in serialization.fields_by_path(found.feature_spec).items()
+  }
+  yield f"{path}:\nan export of step {found.global_step:,}"
+  masks = mask_paths(leaves)
   rows = []
-  for name, leaf in spec.items():
+  for name, leaf in leaves.items():
     note = "a sequence" if leaf.is_sequence else ""
     note = "and its mask" if name in masks.values() else note
-    shape = leaf.frame_shape.as_list()
     if name not in masks:
-      rows.append([name, leaf.dtype.name, shape, leaf.time_offsets, note])
+      rows.append([name, leaf.dtype, leaf.shape, leaf.time_offsets, note])
   yield _features(rows)
-  if record.state:
-    yield _state(record.state)
-  yield _signatures(loaded_export.read_signatures(path))
-  yield from _record(record.to_fields())
+  state, *record = assets.read_record(path, _export_record)
+  yield from filter(None, [state, _signatures(assets.read_signatures(path)), *record])
+
+
+def _leaf(fields: Mapping[str, Any]) -> types.SimpleNamespace:
+  """Returns what is shown of a spec, given its fields."""
+  from t2r_seq.specs.seconds import Seconds
+
+  leaf = types.SimpleNamespace(
+    **{"name": None, "time_offsets": None, "is_sequence": False, **fields}
+  )
+  is_stack = isinstance(leaf.time_offsets, tuple)
+  if isinstance(leaf.time_offsets, Mapping):
+    leaf.time_offsets = Seconds.from_json_dict(leaf.time_offsets)
+    is_stack = leaf.time_offsets.is_stack
+  leaf.shape = leaf.shape[1:] if is_stack else leaf.shape
+  return leaf
+
+
+def _export_record(record: Mapping[str, Any]) -> list[str]:
+  """Renders the state of an export, "" for none, and how it was trained and acts."""
+  leaf, state = policy_io.Leaf.from_json, record.get("state") or {}
+  shown = _state({path: leaf(each) for path, each in state.items()})
+  return [shown if state else "", *_record(record)]
 
 
 def _features(rows: Iterable[Sequence[Any]]) -> str:
@@ -596,10 +616,10 @@ def _state(state: Mapping[str, Any]) -> str:
 
 
 def _signatures(
-  signatures: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
+  signatures: Mapping[str, tuple[list[str], list[str]]],
 ) -> str:
-  def names(tensors: Mapping[str, Any]) -> str:
-    found = [key for key in sorted(tensors) if not key.startswith(_STATE)]
+  def names(tensors: list[str]) -> str:
+    found = [key for key in tensors if not key.startswith(_STATE)]
     found += ["the state"] if len(found) < len(tensors) else []
     return ", ".join(found) or "nothing"
 
@@ -650,7 +670,7 @@ def _shape(shape: Sequence[Any]) -> str:
 def _offsets(offsets: Any) -> str:
   if offsets is None:
     return "the present one"
-  if isinstance(offsets, (int, str)):
+  if isinstance(offsets, str) or not isinstance(offsets, Sequence):
     return str(offsets)
   shown = [str(offset) for offset in offsets]
   if len(shown) > 8:

@@ -13,7 +13,6 @@ from t2r_seq.policies.cross_entropy import (
 )
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.lite_export import export_lite
-from t2r_seq.policies.loaded_export import list_exports
 from t2r_seq.policies.policy import (
   EpsilonGreedyPolicy,
   LinearSchedule,
@@ -32,6 +31,7 @@ from t2r_seq.policies.predictors import (
   NoModelError,
   RestoreOptions,
 )
+from t2r_seq.specs.assets import list_exports
 
 __all__ = [
   "AbstractPredictor",

@@ -21,13 +21,10 @@ from t2r_seq import errors, files, imports, specs
 from t2r_seq.lite import lite_policy, policy_io
 from t2r_seq.lite.overlap import SYNCHRONOUS
 from t2r_seq.lite.policy_io import Leaf, PolicyState
-from t2r_seq.policies.loaded_export import (
-  LoadedExport,
-  assets_path,
-  scan_exports,
-)
+from t2r_seq.policies.loaded_export import LoadedExport
 from t2r_seq.policies.policy_model import operative_config_path
 from t2r_seq.policies.policy_module import EMBEDDED_STEP, IS_FIRST
+from t2r_seq.specs.assets import assets_path, scan_exports
 from t2r_seq.windows.cut import mask_paths
 
 # A share of each element's range: rounding errors follow the scale of an output.

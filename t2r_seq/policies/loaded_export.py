@@ -1,16 +1,13 @@
-"""Exports on disk, and loaded policies: signatures that are called by path."""
+"""Loaded policies: signatures that are called by path."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import message, text_format
-from tensorflow.core.protobuf import saved_model_pb2
+from google.protobuf import text_format
 
 from t2r_seq import errors, specs
 from t2r_seq.lite import policy_io
@@ -26,74 +23,7 @@ from t2r_seq.policies.policy_module import (
   records_arguments,
 )
 from t2r_seq.policies.timed_history import time_specs
-from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
-
-SAVED_MODEL = "saved_model.pb"
-_ASSETS = f"{EXTRA_ASSETS_DIRECTORY}/{T2R_ASSETS_FILENAME}"
-_FILES = (SAVED_MODEL, _ASSETS)
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Export:
-  """One finished export.
-
-  Attributes:
-    version: the number that its folder is named by; higher is newer.
-    path: the folder.
-  """
-
-  version: int
-  path: str
-
-
-def list_exports(export_dir: str) -> list[Export]:
-  """Returns the finished exports of a folder, the oldest first.
-
-  Args:
-    export_dir: holds one folder per version; or is itself one export, whose version is
-      0 if its name is no number.
-  """
-  return scan_exports(export_dir)[0]
-
-
-def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
-  """Returns the finished exports of a folder, and missing files of unfinished ones.
-
-  Args:
-    export_dir: as in `list_exports`.
-  Returns:
-    The exports, the oldest first; and the missing files by folder.
-  """
-  # Not normpath: it would spoil the two slashes of a URL.
-  export_dir = export_dir.rstrip("/") or "/"
-  own = missing_files(export_dir)
-  if not own:
-    name = os.path.basename(export_dir)
-    return [Export(int(name) if name.isdecimal() else 0, export_dir)], {}
-  unfinished = {export_dir: own} if len(own) < len(_FILES) else {}
-  if not tf.io.gfile.isdir(export_dir):
-    return [], unfinished
-  exports = []
-  for name in sorted(tf.io.gfile.listdir(export_dir)):
-    path = os.path.join(export_dir, name.rstrip("/"))
-    if not name.rstrip("/").isdecimal():
-      continue
-    if missing := missing_files(path):
-      unfinished[path] = missing
-    else:
-      exports.append(Export(int(name.rstrip("/")), path))
-  return sorted(exports), unfinished
-
-
-def assets_path(export_path: str) -> str:
-  """Returns the path of an export's specs."""
-  return os.path.join(export_path, _ASSETS)
-
-
-def missing_files(path: str) -> list[str]:
-  """Returns the files of an export that a folder lacks."""
-  return [file for file in _FILES if not tf.io.gfile.exists(os.path.join(path, file))]
-
+from t2r_seq.specs.assets import Export, assets_path, read_signatures
 
 _HINTS = {
   "adapt": "The model learns no tasks: see meta_learning.",
@@ -408,7 +338,7 @@ class LoadedExport(LoadedPolicy):
     try:
       self._model = tf.saved_model.load(export.path)
     except Exception:
-      _read_saved_model(export.path)
+      read_signatures(export.path)
       raise
     super().__init__(
       export.path,
@@ -464,52 +394,6 @@ def _arguments(signature: Any) -> dict[str, tf.TensorSpec]:
   """Returns the arguments of a signature, by name."""
   args, kwargs = signature.structured_input_signature
   return {**{spec.name: spec for spec in tf.nest.flatten(args)}, **kwargs}
-
-
-def read_signatures(
-  path: str,
-) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-  """Reads inputs and outputs of an export's signatures, without loading its graph.
-
-  Returns:
-    (inputs, outputs) by signature; each is (shape, dtype) by name.
-  Raises:
-    SpecError: saved_model.pb is damaged.
-  """
-  proto = _read_saved_model(path)
-  return {
-    name: (_described(signature.inputs), _described(signature.outputs))
-    for name, signature in proto.meta_graphs[0].signature_def.items()
-    if not name.startswith("__")
-  }
-
-
-def _described(tensors: Mapping[str, Any]) -> dict[str, tuple[list[int | None], str]]:
-  return {
-    name: (
-      tf.TensorShape(tensor.tensor_shape).as_list(), tf.as_dtype(tensor.dtype).name
-    )
-    for name, tensor in tensors.items()
-  }  # fmt: skip
-
-
-def _read_saved_model(path: str) -> Any:
-  """Reads saved_model.pb; raises a SpecError if it is damaged."""
-  file = os.path.join(path, SAVED_MODEL)
-  with tf.io.gfile.GFile(file, "rb") as f:
-    data = f.read()
-  proto = saved_model_pb2.SavedModel()
-  try:
-    proto.ParseFromString(data)
-    reason = "" if proto.meta_graphs else "it holds no graph"
-  except message.DecodeError as error:
-    reason = f"it cannot be parsed, {error}"
-  if reason:
-    raise errors.SpecError(
-      f"load export: {path}: {SAVED_MODEL} is damaged: {reason} ({len(data)} "
-      "bytes). Copy or export it again."
-    )
-  return proto
 
 
 def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:

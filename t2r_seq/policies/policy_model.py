@@ -18,10 +18,9 @@ from t2r_seq.lite.policy_io import Leaf, Prefix
 from t2r_seq.lite.texts import HashedWords
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
-from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
+from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, read_record
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
-POLICY_RECORD = "policy.json"
 OPERATIVE_CONFIG = "operative_config.gin"
 _STATES = ("state", "embedded_state")
 
@@ -307,28 +306,8 @@ class PolicyRecord:
 
   @classmethod
   def load(cls, export_path: str) -> PolicyRecord:
-    """Reads the record of an export.
-
-    Args:
-      export_path: the folder of one export.
-    Raises:
-      SpecError: the file is missing or damaged.
-    """
-    path = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY, POLICY_RECORD)
-    try:
-      with tf.io.gfile.GFile(path, "r") as f:
-        return cls.from_fields(json.loads(f.read()))
-    except (
-      AttributeError,
-      KeyError,
-      TypeError,
-      ValueError,
-      tf.errors.OpError,
-    ) as error:
-      raise errors.SpecError(
-        f"load export: {path}: expected the record of a policy, got "
-        f"{type(error).__name__}: {error}. Copy or export it again."
-      ) from error
+    """Reads the record of an export's folder; SpecError if it is damaged."""
+    return read_record(export_path, cls.from_fields)
 
 
 def operative_config_path(export_path: str) -> str:

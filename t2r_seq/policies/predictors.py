@@ -18,8 +18,9 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.lite.policy_io import STAMPS, Inspection, StatefulPolicy, with_times
-from t2r_seq.policies.loaded_export import LoadedExport, LoadedPolicy, scan_exports
+from t2r_seq.policies.loaded_export import LoadedExport, LoadedPolicy
 from t2r_seq.policies.policy_model import PolicyRecord
+from t2r_seq.specs.assets import scan_exports
 
 
 class NoModelError(ValueError):

@@ -14,7 +14,6 @@ from typing import Any
 
 from google.protobuf import (
   descriptor_pb2,
-  descriptor_pool,
   message,
   message_factory,
 )
@@ -85,21 +84,12 @@ def _add_field(
   return field
 
 
-_pool = descriptor_pool.DescriptorPool()
-_pool.Add(_file())
-
-
-def _class(name: str) -> Any:
-  descriptor = _pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
-  if hasattr(message_factory, "GetMessageClass"):
-    return message_factory.GetMessageClass(descriptor)
-  # protobuf 3.20, which TensorFlow 2.15 accepts.
-  return message_factory.MessageFactory(_pool).GetPrototype(descriptor)
-
-
-Feature, SequenceExample, Int64List, FeatureEntry = map(
-  _class, ("Feature", "SequenceExample", "Int64List", "Features.FeatureEntry")
+_classes = message_factory.GetMessages([_file()])
+Feature, SequenceExample, Int64List, _Features = (
+  _classes[f"{_PACKAGE}.{name}"]
+  for name in ("Feature", "SequenceExample", "Int64List", "Features")
 )
+FeatureEntry = _Features.FeatureEntry
 
 LIST_NUMBERS = {"bytes": 1, "float": 2, "int64": 3}
 """The fields of a Feature, by the kind of list."""

@@ -73,6 +73,7 @@ __all__ = [
 # Loaded on first use: what a store holds is read without TensorFlow.
 __getattr__, __dir__ = _imports.exports(
   __name__,
-  *("assets", "conventions", "converter", "extended_tensor_spec", "names", "packing"),
-  *("samples", "seconds", "structures", "validation"),
+  *("assets", "conventions", "names", "seconds"),
+  *("converter", "extended_tensor_spec", "packing"),
+  *("samples", "structures", "validation"),
 )

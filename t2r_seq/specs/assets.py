@@ -1,24 +1,35 @@
-"""The asset file of an export: the specs of its features and labels, as text.
+"""Exports on disk: which folders are finished, and what is beside the graph.
 
-It reads Tensor2Robot's files, too.
+That is the specs of features and labels, as text; Tensor2Robot's files are read, too.
+Local folders are read without TensorFlow, which takes seconds to load.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
 import os
 import uuid
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-import tensorflow as tf
-from google.protobuf import text_format
+from google.protobuf import descriptor_pb2, message, message_factory, text_format
 
 from t2r_seq import errors, files
-from t2r_seq.specs import structures, t2r_pb2
+from t2r_seq.imports import tf
+from t2r_seq.specs import t2r_pb2
 
 EXTRA_ASSETS_DIRECTORY = "assets.extra"
 T2R_ASSETS_FILENAME = "t2r_assets.pbtxt"
+SAVED_MODEL = "saved_model.pb"
+POLICY_RECORD = "policy.json"
+_ASSETS = f"{EXTRA_ASSETS_DIRECTORY}/{T2R_ASSETS_FILENAME}"
+_FILES = (SAVED_MODEL, _ASSETS)
+
 
 _Path = str | os.PathLike[str]
+_T = TypeVar("_T")
 
 
 def create_t2r_assets(
@@ -64,19 +75,165 @@ def load_t2r_assets_to_file(filename: _Path) -> t2r_pb2.T2RAssets:
     SpecError: the file is missing or invalid.
   """
   try:
-    with tf.io.gfile.GFile(str(filename), "r") as f:
-      return text_format.Parse(f.read(), t2r_pb2.T2RAssets())
-  except tf.errors.NotFoundError as e:
-    raise _load_error(filename, "no such file") from e
-  except (text_format.ParseError, UnicodeDecodeError, tf.errors.OpError) as e:
-    raise _load_error(filename, str(e)) from e
+    return text_format.Parse(_read_file(filename), t2r_pb2.T2RAssets())
+  except (text_format.ParseError, UnicodeDecodeError, OSError) as e:
+    got = "no such file" if isinstance(e, FileNotFoundError) else str(e)
+    mismatch = errors.Mismatch(str(filename), "a text-format T2RAssets", got)
+    raise errors.mismatch_error("load_t2r_assets_to_file", [mismatch]) from e
+
+
+def _read_file(path: _Path) -> bytes:
+  """Reads a file, by TensorFlow if its path has a protocol; raises OSError."""
+  name = os.fspath(path)
+  if "://" not in name:
+    with open(name, "rb") as local:
+      return local.read()
+  try:
+    with tf.io.gfile.GFile(name, "rb") as remote:
+      return bytes(remote.read())
+  except tf.errors.OpError as error:
+    is_missing = isinstance(error, tf.errors.NotFoundError)
+    raise (FileNotFoundError if is_missing else OSError)(str(error)) from error
 
 
 def _to_proto(structure: Any) -> t2r_pb2.TensorSpecStruct:
+  from t2r_seq.specs import structures  # Loads TensorFlow.
+
   structures.assert_only_specs("create_t2r_assets", structure)
   return structures.flatten_spec_structure(structure).to_proto()
 
 
-def _load_error(filename: _Path, got: str) -> errors.SpecError:
-  mismatch = errors.Mismatch(str(filename), "a text-format T2RAssets", got)
-  return errors.mismatch_error("load_t2r_assets_to_file", [mismatch])
+@dataclasses.dataclass(frozen=True, order=True)
+class Export:
+  """One finished export.
+
+  Attributes:
+    version: the number that its folder is named by; higher is newer.
+    path: the folder.
+  """
+
+  version: int
+  path: str
+
+
+def list_exports(export_dir: str) -> list[Export]:
+  """Returns the finished exports of a folder, the oldest first.
+
+  Args:
+    export_dir: holds one folder per version; or is itself one export, whose version is
+      0 if its name is no number.
+  """
+  return scan_exports(export_dir)[0]
+
+
+def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
+  """Returns the finished exports of a folder, and missing files of unfinished ones.
+
+  Args:
+    export_dir: as in `list_exports`.
+  Returns:
+    The exports, the oldest first; and the missing files by folder.
+  """
+  # Not normpath: it would spoil the two slashes of a URL.
+  export_dir = export_dir.rstrip("/") or "/"
+  own = missing_files(export_dir)
+  if not own:
+    name = os.path.basename(export_dir)
+    return [Export(int(name) if name.isdecimal() else 0, export_dir)], {}
+  unfinished = {export_dir: own} if len(own) < len(_FILES) else {}
+  if not _path_functions(export_dir).isdir(export_dir):
+    return [], unfinished
+  exports = []
+  for name in sorted((tf.io.gfile if "://" in export_dir else os).listdir(export_dir)):
+    path = os.path.join(export_dir, name.rstrip("/"))
+    if not name.rstrip("/").isdecimal():
+      continue
+    if missing := missing_files(path):
+      unfinished[path] = missing
+    else:
+      exports.append(Export(int(name.rstrip("/")), path))
+  return sorted(exports), unfinished
+
+
+def assets_path(export_path: str) -> str:
+  """Returns the path of an export's specs."""
+  return os.path.join(export_path, _ASSETS)
+
+
+def missing_files(path: str) -> list[str]:
+  """Returns the files of an export that a folder lacks."""
+  exists = _path_functions(path).exists
+  return [file for file in _FILES if not exists(os.path.join(path, file))]
+
+
+def _path_functions(path: str) -> Any:
+  return tf.io.gfile if "://" in path else os.path
+
+
+def read_signatures(path: str) -> dict[str, tuple[list[str], list[str]]]:
+  """Reads the names of the inputs and the outputs of an export's signatures.
+
+  Raises:
+    SpecError: saved_model.pb is missing or damaged.
+  """
+  proto, size = _saved_model_class()(), 0
+  try:
+    data = _read_file(os.path.join(path, SAVED_MODEL))
+    size = len(data)
+    proto.ParseFromString(data)
+    reason = "" if proto.meta_graphs else "it holds no graph"
+  except (message.DecodeError, OSError) as error:
+    reason = f"it cannot be parsed, {error}"
+  if reason:
+    raise errors.SpecError(
+      f"load export: {path}: {SAVED_MODEL} is damaged: {reason} ({size} bytes). "
+      "Copy or export it again."
+    )
+  found = {}
+  for named in proto.meta_graphs[0].signatures:
+    if not named.key.startswith("__"):
+      both = named.value[0].inputs, named.value[0].outputs
+      found[named.key] = tuple(sorted(each.key for each in side) for side in both)
+  return found
+
+
+@functools.cache
+def _saved_model_class() -> Any:
+  """Returns the message of saved_model.pb with the names of its signatures alone.
+
+  TensorFlow's class would load TensorFlow. Maps are lists of their entries.
+  """
+  kind = descriptor_pb2.FieldDescriptorProto
+  file = descriptor_pb2.FileDescriptorProto(name="saved_model", syntax="proto3")
+  for name, fields in {
+    "Tensor": [("key", 1, "")],
+    "Signature": [("inputs", 1, "Tensor"), ("outputs", 2, "Tensor")],
+    "NamedSignature": [("key", 1, ""), ("value", 2, "Signature")],
+    "MetaGraph": [("signatures", 5, "NamedSignature")],
+    "SavedModel": [("meta_graphs", 2, "MetaGraph")],
+  }.items():
+    proto = file.message_type.add(name=name)
+    for field, number, of in fields:
+      added = proto.field.add(name=field, number=number, label=kind.LABEL_REPEATED)
+      added.type = kind.TYPE_MESSAGE
+      if of:
+        added.type_name = of
+      else:
+        added.type, added.label = kind.TYPE_STRING, kind.LABEL_OPTIONAL
+  return message_factory.GetMessages([file])["SavedModel"]
+
+
+def read_record(export_path: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T:
+  """Reads the record of an export's policy, whose fields `parse` gets.
+
+  Raises:
+    SpecError: the file is missing or damaged.
+  """
+  path = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY, POLICY_RECORD)
+  try:
+    return parse(json.loads(_read_file(path)))
+  except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    raise errors.SpecError(
+      f"load export: {path}: expected the record of a policy, got "
+      f"{type(error).__name__}: {error}. Copy or export it again."
+    ) from error

@@ -14,16 +14,24 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf import message as proto_message
 
 from t2r_seq import errors
+from t2r_seq.imports import tf
 from t2r_seq.specs import t2r_pb2
 from t2r_seq.specs.seconds import Seconds
 
 _FLAGS = ("is_optional", "is_sequence", "is_extracted")
 _TEXTS = ("name", "data_format", "dataset_key")
 _ALWAYS_IN_JSON = ("shape", "dtype", "name")
+
+# The names of TensorFlow's data types, by their numbers in protos.
+_DTYPES = (
+  *("invalid", "float32", "float64", "int32", "uint8", "int16", "int8", "string"),
+  *("complex64", "int64", "bool", "qint8", "quint8", "qint32", "bfloat16", "qint16"),
+  *("quint16", "uint16", "complex128", "float16", "resource", "variant", "uint32"),
+  "uint64",
+)
 
 _Message = TypeVar("_Message", bound=proto_message.Message)
 
@@ -79,7 +87,7 @@ def fields_from_proto(
     "shape": None
     if proto.unknown_rank
     else [None if dim < 0 else dim for dim in proto.shape],
-    "dtype": proto.dtype,
+    "dtype": dict(enumerate(_DTYPES)).get(proto.dtype, proto.dtype),
   }
   plain = ("name", "data_format", "dataset_key", "varlen_default_value")
   for field in (*plain, *_FLAGS, "is_concatenated", "stored_dtype"):
@@ -93,6 +101,14 @@ def fields_from_proto(
   if proto.HasField("time_offsets"):
     fields["time_offsets"] = _offsets_from_proto(proto.time_offsets)
   return fields
+
+
+def fields_by_path(proto: t2r_pb2.TensorSpecStruct) -> dict[str, dict[str, Any]]:
+  """Returns the fields of each spec; paths without an order come last, sorted."""
+  with decoding("struct_from_proto"):
+    paths = [path for path in proto.key_order if path in proto.key_value]
+    paths += sorted(set(proto.key_value) - set(paths))
+    return {path: fields_from_proto(proto.key_value[path], path) for path in paths}
 
 
 def _offsets_from_proto(proto: t2r_pb2.TimeOffsets) -> Any:

@@ -171,11 +171,9 @@ class TensorSpecStruct(MutableMapping):
   @classmethod
   def from_proto(cls, proto: t2r_pb2.TensorSpecStruct) -> TensorSpecStruct:
     """Reads the `t2r.proto` message; paths without an order come last, sorted."""
-    with serialization.decoding("struct_from_proto"):
-      paths = [path for path in proto.key_order if path in proto.key_value]
-      paths += sorted(set(proto.key_value) - set(paths))
-      read = ExtendedTensorSpec.from_proto
-      return cls([(path, read(proto.key_value[path], path)) for path in paths])
+    of, build = (ExtendedTensorSpec, "spec_from_proto"), serialization.build
+    fields = serialization.fields_by_path(proto).items()
+    return cls([(path, build(*of, path, each)) for path, each in fields])
 
   @classmethod
   def from_serialized_proto(cls, serialized: bytes) -> TensorSpecStruct:

@@ -29,7 +29,7 @@ from absl import logging
 from t2r_seq import errors, files, specs
 from t2r_seq.models import T2RModel
 from t2r_seq.policies import export_lite
-from t2r_seq.policies.policy_model import OPERATIVE_CONFIG, POLICY_RECORD, PolicyRecord
+from t2r_seq.policies.policy_model import OPERATIVE_CONFIG, PolicyRecord
 from t2r_seq.policies.policy_module import (
   EMBEDDED_STEP,
   PolicyFunctions,
@@ -41,7 +41,11 @@ from t2r_seq.preprocessors.convert_conventions import stages_of
 from t2r_seq.preprocessors.normalize import Normalize
 from t2r_seq.preprocessors.text_preprocessor import embedded_texts
 from t2r_seq.specs import ModeKeys
-from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
+from t2r_seq.specs.assets import (
+  EXTRA_ASSETS_DIRECTORY,
+  POLICY_RECORD,
+  T2R_ASSETS_FILENAME,
+)
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
 

@@ -648,7 +648,7 @@ def mask_paths(flat: specs.TensorSpecStruct) -> dict[str, str]:
     for path, spec in flat.items()
     if path.endswith(_MASK_SUFFIX)
     and spec.name is None
-    and spec.dtype == tf.bool
+    and spec.dtype == "bool"
     and _offsets(flat.get(path.removesuffix(_MASK_SUFFIX)))
   }
 

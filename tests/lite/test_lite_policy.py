@@ -105,6 +105,23 @@ def test_inspect_shows_what_both_forms_see_remember_and_give(exported, capsys):
   assert "this is a policy" in capsys.readouterr().err
 
 
+def test_inspect_of_an_export_loads_no_tensorflow(exported):
+  script = (
+    "import sys; from t2r_seq import cli\n"
+    "assert cli.main(['inspect', sys.argv[1]]) == 0\n"
+    "print('tensorflow' in sys.modules)\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", script, exported[0]],
+    capture_output=True,
+    text=True,
+    check=True,
+    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+  )
+  assert "\n  serving_default: takes goal, image" in done.stdout
+  assert done.stdout.endswith("False\n")
+
+
 def test_environments_that_are_stepped_together_are_as_alone(exported):
   rng = np.random.default_rng(0)
   policy, alone = lite.LitePolicy(exported[1]), lite.LitePolicy(exported[1])

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from t2r_seq import errors, policies, tensorspec_utils
+from t2r_seq.specs import assets
 
 
 def _make_folder(root, name, model=True, assets=True):
@@ -39,7 +40,7 @@ def test_what_is_missing_is_named(tmp_path):
   _make_folder(tmp_path, "3", model=False)
   _make_folder(tmp_path, "temp-4", assets=False)
   _make_folder(tmp_path, "12.tmp")
-  finished, unfinished = policies.loaded_export.scan_exports(str(tmp_path))
+  finished, unfinished = assets.scan_exports(str(tmp_path))
   assert [export.version for export in finished] == [1]
   assert unfinished == {
     str(tmp_path / "2"): ["assets.extra/t2r_assets.pbtxt"],
@@ -49,16 +50,14 @@ def test_what_is_missing_is_named(tmp_path):
   for name in ("2", "temp-4"):
     folder = str(tmp_path / name)
     want = {folder: ["assets.extra/t2r_assets.pbtxt"]}
-    assert policies.loaded_export.scan_exports(folder) == ([], want)
+    assert assets.scan_exports(folder) == ([], want)
 
 
 @pytest.mark.parametrize(("name", "want"), [("42", 42), ("my_policy", 0)])
 def test_a_folder_may_be_one_export(tmp_path, name, want):
   folder = _make_folder(tmp_path, name)
   # A trailing slash must not hide the version.
-  assert policies.list_exports(f"{folder}/") == [
-    policies.loaded_export.Export(want, str(folder))
-  ]
+  assert policies.list_exports(f"{folder}/") == [assets.Export(want, str(folder))]
 
 
 def test_paths_without_exports_and_with_special_characters(tmp_path):
