@@ -22,9 +22,9 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tensorflow"])
+# Its processes have imported TensorFlow.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tensorflow"])
 
 # Sends its arguments, folder, environment and outputs to `programs`, and ends as what
 # was started for it.
@@ -126,14 +126,14 @@ def start(
     outputs = [Connection(os.dup(log.fileno()), readable=False) for _ in range(2)]
     process = _start(argv, cwd, changes, outputs)
     return Running(process, None, None)
-  pipes = [_FORKS.Pipe(duplex=False) for _ in range(2)]
+  pipes = [FORKS.Pipe(duplex=False) for _ in range(2)]
   process = _start(argv, cwd, changes, [writer for _, writer in pipes])
   stdout, stderr = (os.fdopen(os.dup(reader.fileno())) for reader, _ in pipes)
   return Running(process, stdout, stderr)
 
 
 def _start(argv: Any, cwd: Any, env: dict[str, str], outputs: list[Any]) -> Any:
-  process = _FORKS.Process(
+  process = FORKS.Process(
     target=_run, args=(tuple(map(str, argv)), str(cwd or ROOT), env, outputs)
   )
   process.start()
@@ -168,7 +168,7 @@ def run(
 
 @contextlib.contextmanager
 def programs(folder: pathlib.Path) -> Iterator[str]:
-  """Makes a folder with a `python` that starts as `start` does, for shells.
+  """Makes a folder with a `python` and a `t2r_seq` that start as `start` does.
 
   Its stdin is empty. What is no script, module or code is run by the real one.
 
@@ -178,9 +178,11 @@ def programs(folder: pathlib.Path) -> Iterator[str]:
     The folder, to come first in PATH.
   """
   folder.mkdir()
-  client, python = folder / "client.py", folder / "python"
-  python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {client} "$@"\n')
-  python.chmod(0o755)
+  client = folder / "client.py"
+  for name, module in (("python", ""), ("t2r_seq", "-m t2r_seq")):
+    command = f'exec {sys.executable} -I -S {client} {module} "$@"'
+    (folder / name).write_text(f"#!/bin/sh\n{command}\n")
+    (folder / name).chmod(0o755)
   with socket.socket(socket.AF_UNIX) as server:
     server.bind("")  # Linux finds a name, which is no path: those may be too long.
     server.listen()
@@ -206,7 +208,7 @@ def _answer(client: socket.socket) -> None:
     with client.makefile("rb") as file:
       argv, cwd, env = json.loads(file.read(int.from_bytes(head, "big")))
     outputs = [Connection(each, readable=False) for each in descriptors]
-    process = _FORKS.Process(target=_run, args=(tuple(argv), cwd, env, outputs))
+    process = FORKS.Process(target=_run, args=(tuple(argv), cwd, env, outputs))
     process.start()
     for output in outputs:
       output.close()

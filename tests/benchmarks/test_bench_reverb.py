@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import multiprocessing
 
 import numpy as np
 import pytest
 
 from benchmarks import bench_reverb
 from benchmarks.store import works
+from tests import warm_python
 
 if importlib.util.find_spec("reverb") is None:
   pytest.skip("Reverb has an environment of its own", allow_module_level=True)
@@ -21,6 +23,12 @@ _WAYS = {
   "by hand, flat": reverb_ways.flat_by_hand,
   "by hand, stacked": reverb_ways.stacked_by_hand,
 }
+
+
+@pytest.fixture(autouse=True)
+def warm_servers(monkeypatch):
+  """Servers start in processes that have imported TensorFlow."""
+  monkeypatch.setattr(multiprocessing, "get_context", lambda kind: warm_python.FORKS)
 
 
 def test_runs(capsys):

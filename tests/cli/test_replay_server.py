@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pathlib
 import re
 import signal
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,8 +16,8 @@ import tensorflow as tf
 
 from t2r_seq import specs
 from t2r_seq.replay import reverb
+from tests import warm_python
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROJECT = """
 import gin
 import tensorflow as tf
@@ -53,29 +52,25 @@ def fixture_project(tmp_path, monkeypatch):
 
 
 @pytest.fixture(name="serve")
-def fixture_serve():
-  """Starts the command; returns the process and the address that it prints."""
-  processes = []
+def fixture_serve(project):
+  """Starts the command; returns the process, its output, and the printed address."""
+  with contextlib.ExitStack() as stack:
 
-  def serve(*bindings):
-    command = [sys.executable, "-m", "t2r_seq", "replay-server", "--gin_configs"]
-    process = subprocess.Popen(
-      [*command, "server.gin", "--gin_bindings", "ReplayServer.port = None", *bindings],
-      env={**os.environ, "PYTHONPATH": str(ROOT)},
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-    )
-    processes.append(process)
-    for line in process.stdout:
-      if match := re.fullmatch(r"replay-server: at (localhost:\d+)\n", line):
-        return process, match[1]
-    raise AssertionError(f"it ended with status {process.wait()}")
+    def serve(*bindings):
+      command = ["-m", "t2r_seq", "replay-server", "--gin_configs", "server.gin"]
+      command += ["--gin_bindings", "ReplayServer.port = None", *bindings]
+      reading, writing = os.pipe()
+      output = stack.enter_context(os.fdopen(reading))
+      with os.fdopen(writing, "wb") as log:
+        process = warm_python.start(*command, cwd=project, log=log)
+      stack.callback(process.kill)
+      for line in output:
+        if match := re.fullmatch(r"replay-server: at (localhost:\d+)\n", line):
+          return process, output, match[1]
+      process.wait()
+      raise AssertionError(f"it ended with status {process.returncode}")
 
-  yield serve
-  for process in processes:
-    process.kill()
-    process.communicate()
+    yield serve
 
 
 def write_episode(address, num_steps):
@@ -93,31 +88,32 @@ def count_items(address):
 
 @needs_reverb
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_goes_on_where_it_was_stopped(serve, number):
+def test_a_stopped_server_resumes(serve, number):
   folder = "ReplayServer.checkpoint_dir = 'replay'"
-  process, address = serve(folder)
+  process, output, address = serve(folder)
   write_episode(address, 5)
   process.send_signal(number)
-  out, _ = process.communicate(timeout=60)
-  assert process.returncode == 0, out
-  assert out.endswith("replay-server: stopped\n")
-  _, address = serve(folder)
+  process.wait(timeout=60)
+  printed = output.read()
+  assert process.returncode == 0, printed
+  assert printed.endswith("replay-server: stopped\n")
+  _, _, address = serve(folder)
   assert count_items(address) == 5
 
 
 @needs_reverb
 def test_it_writes_checkpoints_while_it_serves(serve, project):
   settings = ("checkpoint_dir = 'replay'", "checkpoint_secs = 0.05")
-  process, address = serve(*(f"ReplayServer.{setting}" for setting in settings))
+  process, output, address = serve(*(f"ReplayServer.{setting}" for setting in settings))
   write_episode(address, 3)
   before = {path.name for path in (project / "replay").rglob("2*")}
-  for line in process.stdout:  # Reverb names each checkpoint that is whole.
+  for line in output:  # Reverb names each checkpoint that is whole.
     found = re.search(r"Stored checkpoint to (\S+)", line)
     if found and pathlib.Path(found[1]).name not in before:
       break
   process.kill()
   process.wait()
-  _, address = serve(settings[0].join(["ReplayServer.", ""]))
+  _, _, address = serve(settings[0].join(["ReplayServer.", ""]))
   assert count_items(address) == 3
 
 

@@ -27,7 +27,8 @@ ENVIRONMENT = {"MPLBACKEND": "Agg", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 def copy_repository(target: pathlib.Path) -> None:
   """Copies what the snippets may use to a new folder."""
-  ignore = shutil.ignore_patterns("__pycache__", ".*")
+  # With compiled modules, or each page compiles the package again.
+  ignore = shutil.ignore_patterns(".*")
   target.mkdir()
   for name in COPIED:
     if (ROOT / name).is_dir():

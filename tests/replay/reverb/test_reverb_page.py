@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 import signal
 import socket
-import subprocess
-import sys
 
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
+from tests import warm_python
+
 SPEC = """
 import tensorflow as tf
 from t2r_seq import specs
@@ -22,7 +19,7 @@ spec = specs.TensorSpecStruct(x=x)
 
 
 def test_a_client_of_the_pages_server(tmp_path):
-  page = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
+  page = (warm_python.ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
   server_code, client_code = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
   with socket.socket() as picked:
     picked.bind(("localhost", 0))
@@ -31,11 +28,8 @@ def test_a_client_of_the_pages_server(tmp_path):
   assert 'listen="10.0.0.7"' in server_code
   server_code = server_code.replace("10.0.0.7", "localhost")
   assert "10.0.0.7:8000" in client_code
-  server = subprocess.Popen(
-    [sys.executable, "-c", SPEC + server_code.replace("8000", str(port))],
-    cwd=tmp_path,
-    env={**os.environ, "PYTHONPATH": str(ROOT)},
-  )
+  code = SPEC + server_code.replace("8000", str(port))
+  server = warm_python.start("-c", code, cwd=tmp_path)
   try:
     namespace = {}
     here = client_code.replace("10.0.0.7:8000", f"localhost:{port}")
@@ -49,7 +43,8 @@ def test_a_client_of_the_pages_server(tmp_path):
     seen = {tuple(row) for row in batch["x"].numpy().tolist()}
     assert seen <= {(0, 0), (0, 1), (1, 2), (2, 3)}
     server.send_signal(signal.SIGTERM)
-    assert server.wait(60) == 0
+    server.wait(60)
+    assert server.returncode == 0
   finally:
     server.kill()
     server.wait()
