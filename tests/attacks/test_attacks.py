@@ -35,7 +35,7 @@ if importlib.util.find_spec("websockets") and importlib.util.find_spec("msgpack"
   CASES["connections"] = (4, {"servers"})
 if importlib.util.find_spec("ai_edge_litert"):
   CASES |= {"nan": (20, {"refused"}), "bits": (40, {"found"})}
-_RECORDS, _FILES = 120, 40
+_RECORDS, _FILES = 80, 30
 
 
 def _run(names, cases, capfd):
