@@ -23,23 +23,25 @@ CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 TESTS ?= tests
 TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store \
   tests/transitions tests/data/test_plan.py \
-  tests/data/test_stores.py tests/cli/test_replay_server.py \
+  tests/data/test_stores.py::test_windows_are_those_of_the_episodes \
+  tests/cli/test_replay_server.py \
   tests/actors tests/layers tests/models tests/policies tests/replay \
-  tests/research/pose_env/test_reward_model.py \
   tests/research/pose_env/test_distributed.py tests/benchmarks/test_bench_reverb.py
 # Of these what is about files, processes, Python objects and the arithmetic of windows:
-# it asks TensorFlow for little that is not asked for elsewhere, and is the same on both.
+# it needs little of TensorFlow that is not tested elsewhere, and is the same on both.
 SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/actors/test_evaluation.py tests/actors/test_features.py \
   tests/actors/test_robot.py tests/actors/test_rollouts.py \
-  tests/actors/test_vector_environments.py tests/records/test_batch_sizes.py \
+  tests/actors/test_vector_environments.py tests/policies/test_lite_dtypes.py \
+  tests/policies/test_search.py tests/policies/test_seconds.py \
+  tests/records/test_batch_sizes.py \
   tests/records/test_compress.py tests/records/test_diagnose.py \
   tests/records/test_examine.py tests/records/test_files.py \
   tests/records/test_index.py tests/records/test_inspect.py \
   tests/records/test_lost_values.py tests/records/test_lying_lengths.py \
   tests/records/test_rlds.py tests/records/test_salvage_records.py \
   tests/records/test_write.py tests/replay/checkpoints tests/replay/memory \
-  tests/replay/selectors tests/replay/test_concurrency.py \
+  tests/replay/selectors tests/replay/test_concurrency.py tests/replay/test_exit.py \
   tests/replay/test_offline_and_online.py tests/replay/test_rate_limiters.py \
   tests/specs/test_assets.py tests/specs/test_conventions.py \
   tests/specs/test_tensor_spec_struct.py \
@@ -51,14 +53,13 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
   tests/transitions/test_cpprb.py \
   tests/transitions/test_pickled_arrays.py tests/transitions/test_reading.py \
   tests/transitions/test_saving.py tests/windows/test_cut.py \
+  tests/windows/test_last_step.py \
   tests/windows/test_reference.py tests/windows/test_report.py \
   tests/windows/test_row_list.py tests/windows/test_seconds.py
-# Arithmetic of seeds and positions, XLA and LiteRT take long: on the newest alone.
+# XLA takes long: on the newest alone.
 DESELECTED := \
-  tests/data/test_stores.py::test_pools_show_the_same_windows \
-  tests/data/test_stores.py::test_the_same_batches_again_and_from_any_batch_on \
   tests/layers/test_everywhere.py::test_compiled_by_xla_they_give_the_same_and_train \
-  tests/policies/test_lite_dtypes.py
+  tests/records/test_decoding.py::test_a_record_that_a_crop_does_not_fit_is_explained
 TESTS_EXTRAS ?= tests/data/test_torch_windows.py \
   tests/benchmarks/test_bench_store.py
 # More workers than cores: where a test waits, for a process of its own or for a thread,
