@@ -77,8 +77,8 @@ def store(tmp_path_factory):
   return path
 
 
-def exported(kind, folder, **options):
-  """Returns a model, and a predictor of its export."""
+def build(kind, **options):
+  """Returns a model with its weights."""
   tf.keras.utils.set_random_seed(0)
   model = base = StackModel(kind == "tec", **options)
   if kind == "tec":
@@ -87,6 +87,12 @@ def exported(kind, folder, **options):
     inner = meta_learning.MAMLInnerLoopGradientDescent(0.1)
     model = meta_learning.MAMLModel(base, inner_loop=inner)
   model.build()
+  return model
+
+
+def exported(kind, folder, **options):
+  """Returns a model, and a predictor of its export."""
+  model = build(kind, **options)
   training.export_saved_model(model, str(folder), global_step=3)
   predictor = policies.ExportedSavedModelPredictor(str(folder), timeout=0.0)
   predictor.restore()
@@ -151,7 +157,7 @@ def test_chunks_that_are_drawn_are_executed_as_they_were_drawn(kind, store, tmp_
   assert report.is_identical, str(report)
   assert "the execution of the chunks of inference_output" in str(report)
   # Other weights say other things on the mean, and what does not draw is none of it.
-  other, _ = exported(kind, tmp_path / "other", **options)
+  other = build(kind, **options)
   for variable in other.variables:
     variable.assign(variable + 0.1)
   reference = policies.ModelPredictor(other)

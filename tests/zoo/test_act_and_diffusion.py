@@ -35,7 +35,8 @@ _POLICIES = {
     "diffusion",
     [
       *_DIFFUSION,
-      "ConditionalUNet.filters = (8, 16)",
+      # One resolution: test_lerobot exports one of two.
+      "ConditionalUNet.filters = (8,)",
       # An untrained network's actions would all be clipped to the bounds.
       "NoiseSchedule.clip = None",
       "DiffusionModel.normalization = 'mean_std'",

@@ -115,6 +115,9 @@ MODELS = {
   "qtopt": (functools.partial(zoo.QTOptModel, lag_steps=3, **SMALL), Point),
 }
 
+# By priorities, a rounding error may draw another item: one policy is enough.
+SAMPLERS = {"dqn": replay.Prioritized(0.6)}
+
 
 def train(name, folder, schedule=SCHEDULE, **kwargs):
   model_class, env = MODELS[name]
@@ -136,21 +139,31 @@ def weights(folder, step):
   return {n: reader.get_tensor(n) for n in names if n.startswith("model")}
 
 
+@pytest.fixture(scope="module", name="trained")
+def fixture_trained(tmp_path_factory):
+  """Trains a policy, once for all tests; returns the result and the folder."""
+
+  @functools.cache
+  def trained(name):
+    folder = tmp_path_factory.mktemp(name)
+    return train(name, folder, sampler=SAMPLERS.get(name)), folder
+
+  return trained
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_policy_trains_resumes_and_exports(name, tmp_path, monkeypatch):
-  # By priorities, a rounding error may draw another item: one policy is enough.
-  sampler = replay.Prioritized(0.6) if name == "dqn" else None
-  whole = train(name, tmp_path / "whole", sampler=sampler)
+def test_policy_trains_resumes_and_exports(name, trained, tmp_path, monkeypatch):
+  whole, folder = trained(name)
   assert whole["global_step"] == 24 and np.isfinite(whole[online.METRIC])
   # A run that dies after its first checkpoint, and is started again.
   monkeypatch.setattr(online.Collector, "collect", die_at(14))
   with pytest.raises(RuntimeError, match="the power went"):
-    train(name, tmp_path / "again", sampler=sampler)
+    train(name, tmp_path, sampler=SAMPLERS.get(name))
   monkeypatch.undo()
-  again = train(name, tmp_path / "again", sampler=sampler)
+  again = train(name, tmp_path, sampler=SAMPLERS.get(name))
   # Equal but for the order in which threads add up.
   assert again == pytest.approx(whole, rel=1e-4)
-  want, got = (weights(tmp_path / run, 24) for run in ("whole", "again"))
+  want, got = (weights(run, 24) for run in (folder, tmp_path))
   assert want.keys() == got.keys() and len(want) > 4
   for path, value in want.items():
     # Adam magnifies the rounding of single gradients near 0.
@@ -159,13 +172,11 @@ def test_policy_trains_resumes_and_exports(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_export_acts_verifies_and_serves(name, tmp_path, capsys):
+def test_export_acts_verifies_and_serves(name, trained, tmp_path, capsys):
   """As a SavedModel, in LiteRT, and from a server on loopback."""
   pytest.importorskip("websockets")
-  train(name, tmp_path, zoo.OnlineSchedule(20, 12, 4, 2, 1, 1, 1))
-  export, robot, store = (
-    str(tmp_path / each) for each in ("export/best", "robot", "episodes")
-  )
+  export = str(trained(name)[1] / "export/best")
+  robot, store = str(tmp_path / "robot"), str(tmp_path / "episodes")
   policy = policies.RegressionPolicy(policies.ExportedSavedModelPredictor(export))
   metrics = record(MODELS[name][1], policy, store)
   assert metrics["num_steps"] == 16
@@ -376,10 +387,9 @@ def test_missing_packages_are_named(monkeypatch):
     make_environment("no_such_package:Env-v0")
 
 
-def test_checkpoint_of_another_architecture_is_an_error(tmp_path):
-  train("sac", tmp_path)
+def test_checkpoint_of_another_architecture_is_an_error(trained):
   with pytest.raises(errors.SpecError, match="checkpoint"):
-    train("td3", tmp_path)
+    train("td3", trained("sac")[1])
 
 
 BAD_SCHEDULES = {

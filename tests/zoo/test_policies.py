@@ -1,4 +1,4 @@
-"""Every ready policy trains, resumes, verifies identical, exports to LiteRT, serves."""
+"""Every ready policy trains, verifies identical, exports to LiteRT, serves."""
 
 from __future__ import annotations
 
@@ -55,12 +55,8 @@ def test_every_policy_is_tested():
 
 @pytest.mark.parametrize("name", SMALL)
 def test_policy(name, lerobot_path, tmp_path):
-  def train(steps):
-    bindings = [*SMALL[name], f"NUM_TRAIN_STEPS = {steps}", "BATCH_SIZE = 4"]
-    return zoo.train_policy(name, lerobot_path, tmp_path, "tiny", gin_bindings=bindings)
-
-  assert train(1)["global_step"] == 1
-  result = train(2)
+  bindings = [*SMALL[name], "NUM_TRAIN_STEPS = 2", "BATCH_SIZE = 4"]
+  result = zoo.train_policy(name, lerobot_path, tmp_path, "tiny", gin_bindings=bindings)
   assert result["global_step"] == 2 and result["action_error"] > 0
   predictor = policies.ExportedSavedModelPredictor(tmp_path / "export/latest")
   predictor.restore()
