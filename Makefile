@@ -99,7 +99,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --max-worker-restart 0 \
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs docs-test lint \
-  format types demo demo-policy demo-distributed demo-distributed-reverb research-bcz \
+  format types release-artefacts demo demo-policy demo-distributed demo-distributed-reverb research-bcz \
   research-grasp2vec research-pose-env research-qtopt research-vrgripper \
   bench-setup bench bench-reverb dist clean distclean
 
@@ -177,7 +177,7 @@ docs: $(STAMP) $(VENV_DOCS)/.stamp  ## Builds the site: the pages, and a referen
 	@mkdir -p build
 	$(RUN) -m t2r_seq gin '*' > build/gin.txt
 	$(VENV_DOCS)/bin/python docs/make_site.py $(DOCS_DIR) build/gin.txt
-	$(VENV_DOCS)/bin/mkdocs build --quiet --strict --config-file $(DOCS_DIR)/mkdocs.yml
+	$(VENV_DOCS)/bin/zensical build --strict --config-file $(DOCS_DIR)/mkdocs.yml
 	@echo "Built $(DOCS_DIR)/site/index.html"
 
 docs-test: $(STAMP)  ## Runs the snippets of README.md and docs/.
@@ -207,6 +207,9 @@ demo-distributed: $(STAMP)  ## Runs two actors and a learner over a store; one t
 demo-distributed-reverb: $(STAMP_TF215)  ## Runs the same with a Reverb server between them.
 	$(RUN_TF215) -m research.pose_env.distributed --engine reverb \
 	  --out $(DEMO_DIR)/distributed $(DEMO_ARGS)
+
+release-artefacts: demo-policy  ## Packs the exports of demo-policy, and a page to look at each.
+	$(RUN) -m research.lander.artefacts $(DEMO_DIR)/lander $(DEMO_DIR)/artefacts
 
 research-pose-env: $(STAMP)  ## Regression, critic and MAML on the pose task; one table.
 	$(RUN) -m research.pose_env.study --out $(DEMO_DIR)/study $(DEMO_ARGS)

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = (
   *("README.md", "CHANGELOG.md", "LICENSE", "docs/**/*", "benchmarks/README.md"),
   *("benchmarks/images/*", "research/**/*.md", "research/**/*.png"),
-  *("research/**/*.gin", "configs/*"),
+  *("research/**/*.gin", "configs/*", "examples/**/*"),
 )
 _SECTION = re.compile(r"^- (.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+\.md)\)")
@@ -107,11 +107,13 @@ def main(folder: str, gin_text: str) -> None:
     "separate_signature": True,
     "docstring_options": {"warn_unknown_params": False, "warnings": False},
   }
+  # Zensical reads MkDocs' configuration; mkdocs-material is maintained until 2027 only.
   config = {
     "site_name": "t2r_seq",
-    "docs_dir": str(source),
-    "site_dir": str(out / "site"),
-    "theme": {"name": "material", "features": ["navigation.indexes"], "font": False},
+    # Absolute paths make it panic.
+    "docs_dir": "pages",
+    "site_dir": "site",
+    "theme": {"features": ["navigation.indexes", "search.highlight"], "font": False},
     "plugins": [
       "search",
       {
@@ -121,7 +123,6 @@ def main(folder: str, gin_text: str) -> None:
       },
     ],
     "markdown_extensions": ["tables", "attr_list", "pymdownx.superfences", "toc"],
-    "validation": {"omitted_files": "ignore", "links": {"anchors": "warn"}},
     "nav": [*navigation(), {"Reference": reference}],
   }
   # YAML reads JSON.

@@ -1,4 +1,4 @@
-"""How far a long job is: bars, times, and a line for episodes."""
+"""Progress of a long job: bars, times, and a line for episodes."""
 
 from __future__ import annotations
 

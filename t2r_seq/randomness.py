@@ -165,7 +165,7 @@ def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 class _Present(threading.local):
-  """What `numbered` says, of this thread: a function is traced in one."""
+  """State of `numbered`, by thread: a function is traced in one."""
 
   numbers: tf.Tensor | None = None
   on_host: bool = False
@@ -177,7 +177,7 @@ _present = _Present()
 
 @contextlib.contextmanager
 def numbered(numbers: tf.Tensor | None, on_host: bool = False) -> Iterator[None]:
-  """Tells what is traced inside which samples it is about.
+  """Sets the sample numbers for functions that are traced inside.
 
   Args:
     numbers: of the samples of a batch, int64 [B]; None for no numbers.

@@ -68,8 +68,8 @@ def collect_episodes(
       `sink`, or `output_path` was collected before into another number of files;
       nothing is run.
     SpecError: an episode doesn't match the specs.
-    Stopped: it was stopped before all episodes were collected. The file in progress is
-      dropped, a sink has been closed.
+    training.Stopped: it was stopped before all episodes were collected. The file in
+      progress is dropped, a sink has been closed.
   """
   run = {
     "env": env,
@@ -294,7 +294,7 @@ def collect_eval_loop(
     'collect/episode_reward' and so on.
   Raises:
     ValueError: there is neither environment, or videos have no `root_dir`.
-    NoModelError: there is no export and no initial policy.
+    policies.NoModelError: there is no export and no initial policy.
   """
   plan = Rounds(**rounds)
   _check_environments(collect_env, eval_env, root_dir, plan.record_eval_env_video)

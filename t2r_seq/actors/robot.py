@@ -27,7 +27,7 @@ _Numbers = float | Sequence[float] | None
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Safety:
-  """What `run_robot` checks at every tick; by default nothing.
+  """Limits that `run_robot` checks at every tick; by default none.
 
   Attributes:
     stale_after: seconds without a new action of the network after which `on_stale`

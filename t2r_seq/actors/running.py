@@ -115,7 +115,7 @@ def run_meta_env(
   stop: stopping.StopCondition | None = None,
   **run_options: Any,
 ) -> dict[str, float]:
-  """Lets a policy adapt to tasks, one after the other, and measures its gain.
+  """Adapts a policy to tasks, one after the other, and measures its gain.
 
   In each task the policy forgets the one before (`reset_task`), and learns from
   `num_demos` demonstrations (`adapt`). Then it acts `num_adaptations_per_task` times

@@ -1,4 +1,4 @@
-"""Where an actor's steps go: record files, a store, a replay."""
+"""Sinks for an actor's steps: record files, a store, a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share: gin options, specs by name, failures and tables.
+"""Shared by commands: gin options, specs by name, failures and tables.
 
 A mistake in a config, a file or a call of the library gets its message; any other error
 may be a bug, and its traceback is what helps.
@@ -170,7 +170,7 @@ def _is_no_note(record: logging.LogRecord) -> bool:
 
 
 def allow_project_code() -> None:
-  """Lets modules be imported from the current folder, after all that is installed.
+  """Adds the current folder to the end of the import path.
 
   For commands that import a project's code, after TensorFlow and this library are
   loaded: their optional imports are not looked for there. A folder of data may be

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
   from t2r_seq.store.salvage import SalvageReport
 
 SUMMARY = "find what is damaged in a store or in TFRecord files, and salvage the rest"
-DESCRIPTION = """Looks for all that is wrong with a store or with TFRecord files.
+DESCRIPTION = """Finds faults of a store, of TFRecord files, or of another data set.
 
 Of a store it verifies every length, offset and checksum, of TFRecord files the frames
 and checksums, and whether each record can be parsed: shapes, image sizes, lengths that

@@ -37,7 +37,7 @@ def _collect(args: argparse.Namespace) -> int:
 
 
 def _where(files: Sequence[str]) -> str:
-  """Says where the episodes are, as far as record files tell."""
+  """Describes the files of a collection."""
   if len(files) > 1:
     return f" in {len(files)} files, {files[0]} to {files[-1]}"
   return f" in {files[0]}" if files else ""
@@ -87,7 +87,7 @@ def _replay_server(args: argparse.Namespace) -> int:
 
 
 def _gin(args: argparse.Namespace) -> int:
-  """Says what gin can configure."""
+  """Prints what gin can configure."""
   console.load_configurables()
   for module in args.modules:
     console.allow_project_code()

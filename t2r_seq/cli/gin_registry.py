@@ -1,4 +1,4 @@
-"""What gin can configure: names, parameters and defaults, and the nearest ones."""
+"""Names, parameters and defaults that gin can configure, and the nearest ones."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _print_problems(problems: Sequence[str]) -> None:
 
 
 class _Progress:
-  """Says on stderr, once a second and only to people, how far it has come."""
+  """Shows progress on a terminal's stderr, once a second."""
 
   def __init__(self) -> None:
     self._num_files = self._num_records = 0

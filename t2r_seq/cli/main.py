@@ -143,7 +143,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _is_read() -> bool:
-  """Tells whether somebody reads the output: other pipes and sockets break, too."""
+  """Returns whether the output has a reader: other pipes and sockets break, too."""
   try:
     print(flush=True)
   except BrokenPipeError:

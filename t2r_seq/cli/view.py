@@ -19,12 +19,13 @@ of their outlier scores, with the reason. Tick-boxes save a keep-list of episode
   t2r_seq view 'data/train*.tfrecord' --spec my_project.specs:episode_spec -o page.html
   t2r_seq view my_store --gin_configs train.gin    (the windows as the model sees them)
   t2r_seq view my_store --export runs/pose/export/latest  (and what it would have done)
+  t2r_seq view my_store --export a/export/best b/export/best  (two, side by side)
   t2r_seq view real.lerobot simulated.hdf5 -o both.html   (side by side)
   t2r_seq view my_store --episodes 3,17 -o two.html       (these, in full)
 
-SOURCE is whatever `convert` reads. With --export the model's code is taken from the gin
-config that the export keeps, as `verify` does it."""
-_MOST_TOLD = 5
+SOURCE is any data set that `convert` reads. With one --export, the model's code is that
+of the gin config in the export, as for `verify`."""
+_MOST_PRINTED = 5
 _REASON = 62
 
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   sources.add_opening(parser)
   sources.add_episodes(parser)
-  add("--export", metavar="EXPORT", help="an export, or its folder")
+  add("--export", metavar="EXPORT", nargs="+", help="an export, or its folder; or two")
   console.add_arguments(parser)
   add("--no_model", action="store_true", help="do without the model's code")
   add("--max_mb", type=float, default=20.0, metavar="MB", help="of the page (20)")
@@ -60,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
   from t2r_seq import policies, viewing, windows
   from t2r_seq.progress import Progress
 
-  predictor = config_path = model = None
-  if args.export is not None:
-    predictor = console.load_export(args.export)
-    config_path = policies.operative_config_path(predictor.model_path)
+  config_path = model = None
+  predictors = [console.load_export(path) for path in args.export or ()]
+  if len(predictors) == 1:
+    config_path = policies.operative_config_path(predictors[0].model_path)
   if console.configures_model(args, config_path):
     model = console.create_model()
   spec = console.load_store_specs(args.spec) if args.spec else None
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     args.output,
     spec=spec,
     model=model,
-    predictor=predictor,
+    predictor=predictors or None,
     max_bytes=round(args.max_mb * 1e6),
     png=args.png,
     rrd=args.rrd,
@@ -107,7 +108,7 @@ def _render(survey: Survey, chosen: str) -> list[str]:
       f"{each.score:.1f}",
       console.shorten(each.reasons[0].text, _REASON),
     ]
-    for each in outliers[:_MOST_TOLD]
+    for each in outliers[:_MOST_PRINTED]
   ]
   header = ["episode", "steps", "score", "because"]
   table = console.format_table(header, rows, header[:3])

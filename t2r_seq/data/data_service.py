@@ -25,7 +25,7 @@ _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class DataService:
-  """Where the training pipelines of input generators run; by default, here.
+  """Place where training pipelines of input generators run; by default, here.
 
   Every input generator takes it from gin, so one line moves any of them:
   `DataService.address = 'host:5050'`.
@@ -66,7 +66,7 @@ class DataService:
   def distribute(
     self, dataset: tf.data.Dataset, where: str = "DataService"
   ) -> tf.data.Dataset:
-    """Lets the workers make a dataset's elements.
+    """Moves a dataset to the workers.
 
     TensorFlow waits for a dispatcher that is not there yet, as long as it takes; whom
     it waits for is logged.

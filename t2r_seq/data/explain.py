@@ -21,7 +21,7 @@ _READ, _PREPROCESS = "read and cut", "preprocess"
 
 @dataclasses.dataclass(frozen=True)
 class StageTime:
-  """What a stage of the pipeline takes for a batch.
+  """Cost of a stage of the pipeline for a batch.
 
   Attributes:
     name: of the stage; it includes the stages before it.

@@ -30,7 +30,7 @@ _LOG_EVERY_SECONDS = 60.0
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Follow:
-  """How a growing store is sampled.
+  """Options to sample a growing store.
 
   Attributes:
     newest_steps: whole episodes are sampled from, the last that arrived, of at least so
@@ -234,7 +234,7 @@ class StoreFollower:
     return self._windows.read(tf.constant(ids))
 
   def _why_wait(self, number: int) -> str | None:
-    """Says what is missing for a batch, if anything is; looks for it now and then."""
+    """Describes what a batch waits for, if anything; polls the store."""
     follow = self._follow
     if time.monotonic() - self._looked >= follow.poll_secs:
       self._look()

@@ -45,7 +45,7 @@ SAMPLE_KEY, SAMPLE_WEIGHT = "sample/key", "sample/weight"
 
 @dataclasses.dataclass(frozen=True)
 class BatchRequest:
-  """Which batches `create_dataset` needs; see its arguments.
+  """Request for batches of `create_dataset`; see its arguments.
 
   Attributes:
     mode: one of `specs.ModeKeys`.
@@ -166,17 +166,17 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def padding(self) -> Padding:
-    """What stands where a window leaves its episode; see `windows.Cut`."""
+    """Padding of windows beyond their episode; see `windows.Cut`."""
     return self._cut.padding
 
   @property
   def n_step(self) -> windows.NStep | None:
-    """How transitions are joined as they are read, if they are."""
+    """Options to join transitions; None joins none."""
     return self._cut.n_step
 
   @property
   def cut(self) -> windows.Cut:
-    """How episodes become windows."""
+    """The cut of episodes to windows."""
     return self._cut
 
   @property
@@ -186,7 +186,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def device_fn(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
-    """What the train step has to apply to the newest dataset's batches, if any."""
+    """Function for the train step to apply to the newest dataset's batches, or None."""
     return self._device_fn
 
   @property
@@ -217,7 +217,7 @@ class AbstractInputGenerator(abc.ABC):
     return {}
 
   def describe(self) -> str:
-    """Says for people what it reads, as far as that is known without reading."""
+    """Describes the data, without reading it."""
     known = self.num_examples
     count = "" if known is None else f"{known:,} examples, "
     return f"{type(self).__name__}: {count}batches of {self.batch_size}"

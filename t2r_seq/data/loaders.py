@@ -90,7 +90,7 @@ class _Reads:
 
   @property
   def best_at_once(self) -> int:
-    """How many batches are best read at once."""
+    """Best number of batches to read at once."""
     most = min(_MAX_BATCHES, self.order.batches_per_epoch)
     return max(1, min(most, _READ_BYTES // max(1, self.batch_bytes)))
 
@@ -245,7 +245,7 @@ class _Writable:
 
 @dataclasses.dataclass(frozen=True)
 class PoolSize:
-  """How many windows go through memory together.
+  """Number of windows in memory at once.
 
   Attributes:
     num_batches: batches of a pool, at least 1.

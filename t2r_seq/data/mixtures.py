@@ -470,7 +470,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @property
   def position_options(self) -> dict[str, Any]:
-    """Those of the sources, and of their mixture; see the base class."""
+    """Options of the sources and of their mixture; see the base class."""
     found = {name: source.position_options for name, source in self._sources.items()}
     if self._seed is None or not any(found.values()):
       return {}
@@ -515,7 +515,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Lets the sources explain what made TensorFlow fail."""
+    """Explains errors of TensorFlow by the sources."""
     with contextlib.ExitStack() as stack:
       for source in self._sources.values():
         stack.enter_context(source.explain_failures())
@@ -543,7 +543,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @property
   def n_step(self) -> windows.NStep | None:
-    """How the sources join transitions; raises SpecError unless all do so alike."""
+    """The sources' `n_step`; raises SpecError if they differ."""
     first, *_ = joined = {name: s.n_step for name, s in self._sources.items()}
     n_steps = {name: str(n and (n.n, n.gamma)) for name, n in joined.items()}
     want = f"{n_steps[first]}, as '{first}' has it"
@@ -647,7 +647,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return _fill(datasets, given, wanted, masks)
 
   def _set_specifications(self, mode: str) -> None:
-    """Tells each source what to deliver, by way of its preprocessor if it has one."""
+    """Sets the specs of each source, with its preprocessor if it has one."""
     features, labels = self._specs_with_masks()
     given, problems = {}, []
     for name, source in self._sources.items():

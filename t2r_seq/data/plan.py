@@ -55,7 +55,7 @@ def draw_seed() -> int:
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Which windows come in which batches: checked once, and handed on as one value.
+  """Assigns windows to batches; checked at construction.
 
   Attributes:
     batch_size: B.
@@ -229,7 +229,7 @@ class Order:
 
   @property
   def num_used(self) -> int:
-    """Those of them that are in batches."""
+    """Number of windows that are in batches."""
     used = self.num_shard_windows
     return used - used % self.batch_size if self.drop_remainder else used
 

@@ -32,30 +32,30 @@ rows: by path the steps of all episodes, one after the other; see `PoolRows.read
 ends: by episode the number after its last window, int64 [n].
 episodes: by episode the number of its first window, its length and the row of its step
   0, which is negative if the pool lacks that; int64 [n, 3].
-order: numbers of the pool's windows as they come out, int64 [N].
-start, stop: the part of `order` that comes out. In streams both count the windows of
-  `rest`, too.
-rest: windows of earlier pools that filled no batch, [r, ...]; in streams only.
+order: numbers of the pool's windows in the order of the batches, int64 [N].
+start, stop: the part of `order` to batch. In streams both count the windows of `rest`,
+  too.
+rest: windows of earlier pools that did not fill a batch, [r, ...]; in streams only.
 """
 
-# One that batches are gathered from, one that is being filled.
+# Batches are gathered from one pool while the next one is filled.
 POOLS_ALIVE = 2
-# Constants, not numbers of cores: on every machine a budget makes the same batches.
+# Constants, not numbers of cores: a budget must give the same batches on every machine.
 GATHERS_AT_ONCE = 3
 BATCHES_ALIVE = GATHERS_AT_ONCE + 1
 PARSES_AT_ONCE = 4
 # Copies of an episode while it is parsed: its record, its strings, its values.
 _PARSED_COPIES = 3 * PARSES_AT_ONCE
-# One part in so many of what is counted: what TensorFlow takes beside it.
+# TensorFlow's own buffers take about a seventh on top of the counted bytes.
 _PARTS_BESIDE = 7
-# Episodes that are joined in one turn of a loop.
+# Episodes joined in one iteration of a loop: an iteration costs more than an episode.
 _EPISODES_AT_ONCE = 8
-# Bytes of a string in a tensor, beside its content.
+# sizeof(tstring): what a string takes in a tensor, beside its content.
 _STRING_BYTES = 24
 # Small batches are gathered several at once: the ops of a gather cost more than a copy.
 _CHUNK_BYTES, _MAX_BATCHES = 2**22, 64
 
-# What endless reading fails with: TensorFlow would end it, or never return.
+# Raised if a repeated dataset becomes empty: TensorFlow would end it, or never return.
 NOTHING_LEFT = (
   "expected an example in each epoch, got none: since reading began, all files have "
   "become empty or all of their records bad."
@@ -95,10 +95,10 @@ def batches_at_once(plan: Plan, reader: windows.WindowReader) -> int:
 
 
 class PoolRows:
-  """What pools hold, and how windows are gathered from it.
+  """Rows of a pool; gathers windows from them.
 
   Attributes:
-    reader: cuts windows from what is held.
+    reader: cuts the windows.
     images: the specs of images that are decoded, by path.
   """
 
@@ -188,10 +188,10 @@ def parts_of_rows(index: tf.Tensor, of_row: tf.TensorShape) -> tf.Tensor:
 
 
 class PoolColumns(PoolRows):
-  """What pools keep of episodes that are parsed, and how they are joined.
+  """Packs parsed episodes, and joins them to the rows of a pool.
 
-  Images that are decoded are listed, and not copied; other steps of all episodes become
-  one tensor, and so do context features.
+  Decoded images stay in lists, without a copy. Other steps of all episodes become one
+  tensor, and so do context features.
   """
 
   def __init__(
@@ -207,8 +207,7 @@ class PoolColumns(PoolRows):
       element_spec: of an episode; leaves [T, ...] and context features.
       spec_structure: the specs of a window.
       cut: how episodes become windows.
-      decode_images: decodes images that the episodes hold encoded, perhaps in a way of
-        its own.
+      decode_images: decodes encoded images; or the options to do so.
     Raises:
       SpecError: the episodes do not fit the specs.
     """
@@ -263,7 +262,7 @@ class PoolColumns(PoolRows):
 
   @property
   def step_bytes(self) -> int:
-    """Bytes of a step in a pool, but for strings, whose sizes differ."""
+    """Bytes of a step in a pool, without strings, whose sizes differ."""
     return sum(
       _joined_bytes(num_bytes) if path not in self._listed else num_bytes
       for path in self._timed
@@ -271,7 +270,7 @@ class PoolColumns(PoolRows):
     )
 
   def select(self, episode: Any) -> dict[str, tf.Tensor]:
-    """Takes the values that windows show of an episode; checks that lengths agree."""
+    """Returns the values that windows read; checks that lengths agree."""
     flat = self.encoded.select(episode)
     values = {path: tf.convert_to_tensor(value) for path, value in flat.items()}
     checks = [self.encoded.num_steps(values)]
@@ -291,7 +290,7 @@ class PoolColumns(PoolRows):
       return {path: tf.identity(value) for path, value in values.items()}
 
   def keep(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Makes of an episode's values what a pool keeps of it; decodes its images.
+    """Packs an episode for a pool; decodes its images.
 
     Args:
       values: as from `select`.
@@ -303,7 +302,7 @@ class PoolColumns(PoolRows):
       num_steps = tf.identity(self.encoded.num_steps(values, check=False))
     num_rows = self.reader.num_rows_of(values, num_steps)
     num_windows = self.reader.grid.num_windows(num_rows)
-    # Most paths are counted at once: each op here runs for each episode.
+    # Paths of numbers are counted together: each op here runs once per episode.
     parsed = num_steps * self._plain_bytes
     pooled = num_steps * _joined_bytes(self._plain_bytes)
     kept = self.decode(values)
@@ -320,6 +319,7 @@ class PoolColumns(PoolRows):
         )
       else:
         pooled += _joined_bytes(num_bytes)
+    # An optional is one variant for tensors of any dtype, so that a list can hold it.
     return {
       "kept": tf.raw_ops.OptionalFromValue(components=list(kept.values())),
       "numbers": tf.stack([num_steps, num_windows, pooled, parsed]),
@@ -382,14 +382,13 @@ class PoolColumns(PoolRows):
     empty = []
     for path, spec in self._element.items():
       row = self._listed.get(path, spec)
-      # A list of decoded images has no static shape; lists are joined if both have
-      # the same.
+      # TensorListConcatLists requires equal element shapes of both lists, and lists of
+      # decoded images have no static shape.
       shape = tf.TensorShape([None] * 3) if path in self.images else row.shape
       empty.append(RowList.empty(shape, row.dtype).handle)
     episodes = RowList(kept, tf.TensorShape([]), tf.variant)
     count = tf.raw_ops.TensorListLength(input_handle=kept)
     start, lists = tf.constant(0), empty
-    # A turn of the loop costs more than what it does for one episode.
     for num in (_EPISODES_AT_ONCE, 1):
       start, lists = tf.while_loop(
         lambda first, _, num=num: first + num <= count,
@@ -437,7 +436,7 @@ def gather_batches(
     else:
       num_rest = num_windows(pool["rest"])
       found = rows.gather(pool, tf.maximum(start - num_rest, 0), stop - num_rest)
-      # Fewer than a batch are left over, so that they are in the first chunk.
+      # `rest` is less than a batch, so it fits into the first chunk.
       found = tf.cond(
         start < num_rest,
         _as_it_is(lambda: concatenate(pool["rest"], found)),
@@ -460,10 +459,7 @@ def num_windows(batch: Any) -> tf.Tensor:
 
 
 def concatenate(first: Any, second: Any) -> Any:
-  """Joins two batches; sizes of windows that only the data tells are those of both.
-
-  Where one has no windows the other is returned, without a copy.
-  """
+  """Concatenates two batches; if one is empty, returns the other without a copy."""
   return tf.cond(
     tf.equal(num_windows(first), 0),
     _as_it_is(lambda: tf.nest.map_structure(tf.identity, second)),
@@ -483,7 +479,8 @@ def _split_first(leaf: tf.Tensor, sizes: list[int]) -> tf.Tensor:
   """Splits the first axis; a single size is that of the axis, -1 for any."""
   inner = leaf.shape[1:]
   if len(sizes) > 1:
-    leaf = tf.reshape(leaf, [*sizes, *inner])  # Static where several come at once.
+    # Several batches are gathered at once only if all shapes are static.
+    leaf = tf.reshape(leaf, [*sizes, *inner])
   leaf.set_shape([None if size < 0 else size for size in sizes] + inner.as_list())
   return leaf
 
@@ -496,9 +493,9 @@ def _row_bytes(element: tf.TensorSpec) -> int | None:
 
 
 def _joined_bytes(num_bytes: Any) -> Any:
-  """Returns what to count for values that become one tensor.
+  """Returns the bytes to budget for values that are concatenated.
 
-  While they do they are there twice: two pools have room for three.
+  Concatenation needs a second copy: three copies for two pools, so 3 / 2 for each.
   """
   return (3 * num_bytes + 1) // 2
 

@@ -544,7 +544,7 @@ def count_records(files: FilesByKey) -> int:
   Returns:
     The records, or the sets of them where there are several datasets.
   Raises:
-    OpError: a file is damaged, or one dataset ends before another.
+    tf.errors.OpError: a file is damaged, or one dataset ends before another.
   """
   dataset = read_records(files)
   count = framing.batch_size(
@@ -576,7 +576,7 @@ def count_windows(
   Returns:
     The windows in all episodes.
   Raises:
-    OpError: a file is damaged, or an episode lacks the feature.
+    tf.errors.OpError: a file is damaged, or an episode lacks the feature.
   """
   path, spec = min(
     ((path, spec) for path, spec in flat_specs.items() if spec.is_sequence),

@@ -333,7 +333,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     return record_files.ChosenRecords(self._where(), files, self._episodes, self._split)
 
   def _counted_as(self) -> str:
-    """What a count depends on."""
+    """Key of a cached count."""
     joined = joint.join(self._feature_spec, self._label_spec)
     grid = _grid(joined, self._cut_in("train"))
     return f"{windows.is_windowed(joined)} {grid} {self._split} {self._episodes}"

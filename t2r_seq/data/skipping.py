@@ -119,7 +119,7 @@ class RecordInputReport:
 def readable_runs(
   filename: str, compression: str = ""
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
-  """Looks through the frames of a file, at whose first damage TensorFlow's reader ends.
+  """Finds the damage in a file's frames: TensorFlow's reader ends at the first.
 
   Args:
     filename: a TFRecord file.

@@ -199,7 +199,7 @@ def shuffled_windows(
     }
 
   def carry(rest: Any, filled: Pool) -> tuple[Any, Pool]:
-    """Lets what fills no batch come with the next pool."""
+    """Carries windows that fill no batch over to the next pool."""
     num_rest, size = map(pool.num_windows, (rest, filled["order"]))
     total = num_rest + size
     stop = total // plan.batch_size * plan.batch_size

@@ -48,7 +48,7 @@ class EpisodePart(NamedTuple):
 
 
 class EpisodeReader:
-  """What a format implements of `Episodes`: attributes, and reading values.
+  """Interface that a format implements for `Episodes`: attributes, and reading.
 
   A format is a subclass (see `register_format`). One with random access sets `lengths`
   and implements `read` and `place`; one that can only be read in order implements

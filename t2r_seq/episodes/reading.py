@@ -1,4 +1,4 @@
-"""What formats share: errors of damaged files, layouts in JSON, specs of arrays."""
+"""Shared by formats: errors of damaged files, layouts in JSON, specs of arrays."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def own(group: Any, name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """Which datasets of a file are which paths, and how episodes end.
+  """Maps datasets of a file to paths, and declares how episodes end.
 
   Attributes:
     name: for people.
@@ -265,7 +265,7 @@ def render_tree(file: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """Where an episode is.
+  """Place of an episode.
 
   Attributes:
     file: its name.
@@ -369,7 +369,7 @@ class LayoutEpisodes(Episodes):
   def __init__(
     self, path: str, foreign: Mapping[str, Foreign], layout: Layout, dropped: Dropped
   ) -> None:
-    """Looks at every file and episode; reads flags, and first rows of images.
+    """Checks every file and episode; reads flags, and first rows of images.
 
     Args:
       path: what the user named.
@@ -542,7 +542,7 @@ class LayoutEpisodes(Episodes):
       )
 
   def _scan_group(self, name: str, group: str, item: Any) -> None:
-    """Looks at the datasets and attributes of one episode."""
+    """Checks the datasets and attributes of one episode."""
     found = self._datasets(item)
     num_steps = self._count_steps(item, {p: d.shape[0] for p, d in found if d.shape})
     place = Place(name, group, 0, num_steps)
@@ -709,7 +709,7 @@ def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
 
 
 def _look_at(found: PathOnDisk, dataset: Any) -> None:
-  """Looks at the first row: whether rows are encoded images or text."""
+  """Detects from the first row whether rows are encoded images or text."""
   h5py = load_h5py()
   is_text = h5py.check_string_dtype(found.dtype) is not None
   is_bytes = is_text or h5py.check_vlen_dtype(found.dtype) == np.uint8

@@ -169,7 +169,7 @@ class LeRobotEpisodes(Episodes):
     return found
 
   def check_files(self) -> Iterator[str]:
-    """Looks for frames that no step has; see `Episodes.check_files`."""
+    """Finds frames that no step has; see `Episodes.check_files`."""
     return self.folder.extra_frames()
 
   def with_videos(

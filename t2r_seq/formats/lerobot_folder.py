@@ -135,7 +135,7 @@ def _depth_of_json(described: Mapping[str, Any]) -> dict[str, Any] | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Spans:
-  """Where episodes are in the video files of a camera.
+  """Places of the episodes in the video files of a camera.
 
   Attributes:
     bounds: seconds of the first frame, and of the frame after the last one, by episode.

@@ -67,7 +67,7 @@ _BUILTIN = {
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-  """Which topics become which paths, and at which ticks.
+  """Maps topics to paths, and to ticks.
 
   Attributes:
     clock: the topic whose messages are the steps.
@@ -125,7 +125,7 @@ class Contract:
 
 
 class _Message:
-  """How the messages of a topic are decoded, and the types of their fields.
+  """Decoder of a topic's messages, and the types of their fields.
 
   Attributes:
     type: its name, 'sensor_msgs/msg/JointState'.
@@ -184,7 +184,7 @@ def _read_definitions(name: str, text: str) -> dict[str, dict[str, str]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-  """What a value of a step is.
+  """Form of a value of a step.
 
   Attributes:
     dtype: of numbers or pixels; object for text.
@@ -240,7 +240,7 @@ class McapEpisodes(Episodes):
     clocks: str = STEPS,
     dropped: Dropped | None = None,
   ) -> None:
-    """Looks at what each recording has, and at the first message of each topic.
+    """Reads the topics of each recording, and the first message of each.
 
     Args:
       path: of a file, or of a folder of them.

@@ -72,7 +72,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
   def __init__(
     self, path: str, foreign: Mapping[str, hdf5.Foreign], dropped: Dropped
   ) -> None:
-    """Looks at every demo; reads masks, and next_obs; see `hdf5.LayoutEpisodes`."""
+    """Checks every demo; reads masks, and next_obs; see `hdf5.LayoutEpisodes`."""
     super().__init__(path, foreign, hdf5.ROBOMIMIC, dropped)
     self._finals = _final_paths(self._spec_fields)
     with reading.explained(path, "masks"):

@@ -138,7 +138,7 @@ class RecurrentHead(CompositeLayer):
     training: bool = False,
     is_first: tf.Tensor | None = None,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Goes through steps.
+    """Runs over steps.
 
     Args:
       inputs: [B, T, F].

@@ -1,4 +1,4 @@
-"""How layers are created: with gin's bindings, and by functions."""
+"""Creates layers: with gin's bindings, and by functions."""
 
 from __future__ import annotations
 

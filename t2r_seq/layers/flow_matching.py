@@ -45,7 +45,7 @@ def time_features(time: tf.Tensor) -> tf.Tensor:
 
 
 class Continuation(NamedTuple):
-  """What a chunk continues: the actions that are planned for its first steps.
+  """Actions that are planned for a chunk's first steps, which it continues.
 
   Attributes:
     target: [B, n, ...].
@@ -131,7 +131,7 @@ class Denoiser(CompositeLayer):
 
 
 class _NoiseDecoder(ActionDecoder):
-  """What flow matching and diffusion share: a network, noise, and a few steps."""
+  """Shared by flow matching and diffusion: a network, noise, and a few steps."""
 
   def __init__(
     self,

@@ -161,7 +161,7 @@ def n_pairs_loss(
   mask: tf.Tensor | None = None,
   norm_weight: float = 0.002,
 ) -> tf.Tensor:
-  """Tells each anchor's positive from those of the batch, and each positive's anchor.
+  """Classifies each anchor's positive among those of the batch, and the reverse.
 
   Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss" (2016), in both
   directions.

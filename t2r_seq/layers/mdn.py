@@ -22,7 +22,7 @@ _UNIT_SIGMA = math.log(math.e - 1)
 
 
 class Categorical:
-  """Which component; has the part of tensorflow-probability's face that is used."""
+  """Categorical distribution; a subset of tensorflow-probability's."""
 
   def __init__(self, logits: tf.Tensor) -> None:
     """Creates the distribution over logits [..., K]."""

@@ -41,7 +41,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-  """How a window is read from the frames of the state.
+  """Rows of a window in the frames of the state.
 
   Attributes:
     state: path of the frames in the state, the newest last.

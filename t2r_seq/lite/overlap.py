@@ -46,7 +46,7 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """Which action of which chunk is executed at a tick; see `ChunkExecution`.
+  """Selects the action to execute at a tick; see `ChunkExecution`.
 
   Attributes:
     num_executed: ticks from a request to the next one, if the network is fast enough.

@@ -108,7 +108,7 @@ def as_int32(seed: int) -> int:
 
 
 class Prefix(NamedTuple):
-  """What is already planned of a chunk when the network is asked for it.
+  """Planned actions that the next chunk continues.
 
   Attributes:
     actions: [1, n, ...], in the units of the outputs; any numbers after `num_known`.
@@ -273,12 +273,12 @@ class Inspection:
     seen: raw features by path, with windows and masks.
     inputs: the network's inputs after preprocessing, by `specs.signature_key(path)`;
       empty if unknown.
-    said: the network's outputs by name, with whole chunks; empty if unknown.
+    outputs: the network's outputs by name, with whole chunks; empty if unknown.
   """
 
   seen: dict[str, np.ndarray]
   inputs: dict[str, np.ndarray]
-  said: dict[str, np.ndarray]
+  outputs: dict[str, np.ndarray]
 
 
 def with_times(

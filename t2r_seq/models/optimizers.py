@@ -283,7 +283,7 @@ def create_grouped_optimizer(
 
 @dataclasses.dataclass(frozen=True)
 class UpdateOptions:
-  """What Keras has no argument for, in both of its versions.
+  """Options that Keras lacks in one of its versions.
 
   Attributes:
     weight_decay_exclude: patterns of names of what does not decay.

@@ -34,7 +34,7 @@ _Tensors: TypeAlias = dict[str, tf.Tensor]
 Loss: TypeAlias = (
   tf.Tensor | tuple[tf.Tensor, _Tensors] | tuple[tf.Tensor, _Tensors, _Tensors]
 )
-"""What `model_train_fn` returns; see there."""
+"""Result of `model_train_fn`; see there."""
 
 
 class T2RModel(PolicyModel):
@@ -260,12 +260,12 @@ class T2RModel(PolicyModel):
 
   @property
   def padding(self) -> Padding:
-    """What a window shows beyond the ends of an episode."""
+    """Padding of a window beyond the ends of an episode."""
     return self._padding
 
   @property
   def execution(self) -> policies.ChunkExecution | None:
-    """How the policy executes the model's action chunks."""
+    """The execution of the model's action chunks."""
     return self._execution
 
   @property
@@ -310,7 +310,7 @@ class T2RModel(PolicyModel):
 
   @property
   def network(self) -> Any:
-    """What `create_network` returned.
+    """The result of `create_network`.
 
     Raises:
       SpecError: the model has not been built.
@@ -698,7 +698,7 @@ class T2RModel(PolicyModel):
 
   @contextlib.contextmanager
   def _explain_summaries(self) -> Iterator[None]:
-    """Says what to do about `tf.summary.scalar` without TensorBoard."""
+    """Warns about `tf.summary.scalar` without TensorBoard."""
     try:
       yield
     except Exception as e:

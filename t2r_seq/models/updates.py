@@ -1,4 +1,4 @@
-"""What a train step does with gradients: scale, sum, clip, accumulate, apply.
+"""Applies gradients in a train step: scale, sum, clip, accumulate.
 
 Keras 2 and Keras 3 do some of it in ways that differ, and not over all replicas. What
 is of the whole batch is taken from the optimizers, and done here.

@@ -16,14 +16,14 @@ from t2r_seq.models import networks
 from t2r_seq.policies.checkpoint_predictor import VALUE, weight_keys
 
 NameFilter = Callable[[str], bool]
-"""Says of a variable's name, such as 'tower/dense/kernel', whether it is meant."""
+"""Selects a variable by its name, such as 'tower/dense/kernel'."""
 
 # What TensorFlow 1 and TF-Slim call the same thing.
 _OTHER_NAMES = {"kernel": "weights", "bias": "biases"}
 
 
 class NamedModel(Protocol):
-  """What is initialised: a built `T2RModel`."""
+  """The model to initialize: a built `T2RModel`."""
 
   @property
   def named_variables(self) -> dict[str, tf.Variable]:
@@ -31,7 +31,7 @@ class NamedModel(Protocol):
 
   @property
   def network(self) -> Any:
-    """What `create_network` returned."""
+    """The result of `create_network`."""
 
 
 @gin.configurable

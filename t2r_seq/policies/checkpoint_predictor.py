@@ -21,7 +21,7 @@ from t2r_seq.specs import ModeKeys
 _INDEX = re.compile(r"(model\.ckpt-(\d+))\.index")
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-"""How the keys of variables end in TensorFlow's checkpoints."""
+"""Suffix of the keys of variables in TensorFlow's checkpoints."""
 
 
 @gin.configurable

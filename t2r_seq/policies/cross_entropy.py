@@ -177,7 +177,7 @@ def CategoricalCrossEntropyMethod(
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class CrossEntropySearch:
-  """How an exported critic looks for the action that it values most, in one call.
+  """Search of an exported critic for its best action, in one call.
 
   Actions of floating point are drawn from normal distributions, integers from
   categories `low`, ..., `high`. The action is the best of all that were drawn.
@@ -256,7 +256,7 @@ class CrossEntropySearch:
     action_spec: TensorSpecStruct,
     seeds: tf.Tensor,
   ) -> tuple[TensorSpecStruct, tf.Tensor]:
-    """Looks for the best action of each of N environments.
+    """Searches the best action for each of N environments.
 
     Args:
       objective: maps actions, [N, num_samples, ...] by path, to values,

@@ -80,36 +80,36 @@ class ChunkRunner:
   def __init__(
     self,
     execution: ChunkExecution,
-    said: Mapping[str, tf.TensorSpec],
+    outputs: Mapping[str, tf.TensorSpec],
     lengths: Collection[int],
   ) -> None:
     """Binds an execution to a model.
 
     Args:
       execution: the declaration.
-      said: the model's outputs by name, [None, ...].
+      outputs: the model's outputs by name, [None, ...].
       lengths: of the chunks of the model's labels.
     Raises:
       SpecError: the model has no such chunk, or a shorter one.
     """
     self._execution = execution
-    self._said = dict(said)
+    self._outputs = dict(outputs)
     self._lengths = sorted(lengths)
     found = [self._mismatch(name) for name in execution.outputs]
     found += [
       errors.Mismatch(name, "a name of the policy's own", "it from the model", "")
       for name in (CHUNK_STEP, *(name + CHUNK_SUFFIX for name in execution.outputs))
-      if name in said
+      if name in outputs
     ]
     found += [
       errors.Mismatch(name, "a known shape to keep it", errors.describe(spec))
-      for name, spec in said.items()
+      for name, spec in outputs.items()
       if self.keeps_outputs and not spec.shape[1:].is_fully_defined()
     ]
     mismatches = [mismatch for mismatch in found if mismatch is not None]
     if mismatches:
       raise errors.mismatch_error("execute chunks", mismatches)
-    self._length = said[execution.outputs[0]].shape[1]
+    self._length = outputs[execution.outputs[0]].shape[1]
 
   @property
   def keeps_outputs(self) -> bool:
@@ -118,7 +118,7 @@ class ChunkRunner:
 
   @property
   def state_spec(self) -> TensorSpecStruct:
-    """What is kept of one environment, by path."""
+    """The state of one environment, by path."""
     state = TensorSpecStruct()
     for name in self._execution.outputs:
       state[f"plan/{name}"] = self._leaf(name)
@@ -126,7 +126,7 @@ class ChunkRunner:
       state["count"] = ExtendedTensorSpec((self._length,), tf.int32)
     if self.keeps_outputs:
       state["since"] = ExtendedTensorSpec((), tf.int32)
-      for name in self._said:
+      for name in self._outputs:
         state[f"said/{name}"] = self._leaf(name)
     return state
 
@@ -153,29 +153,29 @@ class ChunkRunner:
     new = TensorSpecStruct()
     if self.keeps_outputs:
       needs = begins | (state["since"] >= self._execution.num_executed)
-      kept = {name: state[f"said/{name}"] for name in self._said}
+      kept = {name: state[f"said/{name}"] for name in self._outputs}
       if is_asked_always:
         fresh = ask()
       else:
         fresh = tf.cond(tf.reduce_any(needs), ask, lambda: kept)
-      said = {name: _where(needs, fresh[name], kept[name]) for name in self._said}
+      newest = {name: _where(needs, fresh[name], kept[name]) for name in self._outputs}
       since = tf.where(needs, 0, state["since"])
       new["since"] = since + 1
-      for name, value in said.items():
+      for name, value in newest.items():
         new[f"said/{name}"] = value
     else:
-      said, needs = ask(), tf.ones_like(begins)
+      newest, needs = ask(), tf.ones_like(begins)
       since = tf.zeros_like(begins, tf.int32)
     counts = None
     if self._execution.ensemble_decay is not None:
       counts = tf.where(begins[:, tf.newaxis], 0, _shift(state["count"]))
       new["count"] = counts + tf.cast(needs, tf.int32)[:, tf.newaxis]
-    outputs = dict(said)
+    outputs = dict(newest)
     for name in self._execution.outputs:
-      plan = self._plan(said[name], _shift(state[f"plan/{name}"]), needs, counts)
+      plan = self._plan(newest[name], _shift(state[f"plan/{name}"]), needs, counts)
       new[f"plan/{name}"] = plan
       outputs[name] = plan[:, 0]
-      outputs[name + CHUNK_SUFFIX] = said[name]
+      outputs[name + CHUNK_SUFFIX] = newest[name]
     outputs[CHUNK_STEP] = since
     return outputs, new
 
@@ -206,16 +206,16 @@ class ChunkRunner:
     return _where(needs, chunk, plan)
 
   def _leaf(self, name: str) -> ExtendedTensorSpec:
-    spec = self._said[name]
+    spec = self._outputs[name]
     return ExtendedTensorSpec(spec.shape[1:], spec.dtype)
 
   def _mismatch(self, name: str) -> errors.Mismatch | None:
     """Returns why a chunk cannot be executed."""
-    if name not in self._said:
-      hint = errors.nearest(name, self._said)
-      got = f"only {errors.listing(self._said)}"
+    if name not in self._outputs:
+      hint = errors.nearest(name, self._outputs)
+      got = f"only {errors.listing(self._outputs)}"
       return errors.Mismatch(name, "this output of the model", got, hint)
-    spec = self._said[name]
+    spec = self._outputs[name]
     got, num_executed = errors.describe(spec), self._execution.num_executed
     if not spec.shape.rank or spec.shape[1:2].as_list()[:1] not in (
       [length] for length in self._lengths
@@ -227,7 +227,7 @@ class ChunkRunner:
     if spec.shape[1] < num_executed:
       expected = f"a chunk of at least num_executed={num_executed} steps"
       return errors.Mismatch(name, expected, got, "Execute fewer.")
-    first = self._said.get(self._execution.outputs[0])
+    first = self._outputs.get(self._execution.outputs[0])
     if first is not None and first.shape[1:2] != spec.shape[1:2]:
       expected = f"as many steps as {self._execution.outputs[0]} has, {first.shape[1]}"
       return errors.Mismatch(name, expected, got)

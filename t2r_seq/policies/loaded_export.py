@@ -18,7 +18,7 @@ from t2r_seq.policies.policy_module import (
   ENVS,
   INPUT,
   IS_FIRST,
-  SAID,
+  OUTPUT,
   SEEN,
   records_arguments,
 )
@@ -197,7 +197,7 @@ class LoadedPolicy(policy_io.PurePolicy):
         for key, value in found.items()
         if key.startswith(f"{kind}_")
       }
-      for kind in (SEEN, INPUT, SAID)
+      for kind in (SEEN, INPUT, OUTPUT)
     )
     paths = {specs.signature_key(path): path for path in self.feature_spec}
     seen = {paths.get(key, key): value for key, value in seen.items()}
@@ -492,7 +492,7 @@ _SAMPLES = 8
 
 
 class OneTask:
-  """Lets a model that learns tasks learn one from an episode, and predict in it.
+  """Adapts a model that learns tasks to an episode, and predicts in it.
 
   The samples of the task are windows of the episode itself, evenly spread.
 

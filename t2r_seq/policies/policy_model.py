@@ -104,7 +104,7 @@ class PolicyModel(abc.ABC):
 
   @property
   def execution(self) -> ChunkExecution | None:
-    """How the policy executes the model's action chunks; None returns them whole."""
+    """The execution of the model's action chunks; None returns them whole."""
     return None
 
   @property
@@ -193,7 +193,7 @@ class PolicyModel(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class PolicyRecord:
-  """How the policy of an export was trained, and how it acts.
+  """Training and execution of an export's policy, as recorded in it.
 
   Attributes:
     padding: what windows showed beyond the ends of episodes in training.

@@ -34,7 +34,8 @@ _Outputs = dict[str, tf.Tensor]
 IS_FIRST, ENVS = "is_first", "envs"
 # A step with vectors in place of texts.
 EMBEDDED_STEP = "embedded_step"
-SEEN, INPUT, SAID = "seen", "input", "said"
+# Prefixes of the names in the signature `inspect`, which exports on disk have.
+SEEN, INPUT, OUTPUT = "seen", "input", "said"
 
 
 def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
@@ -225,7 +226,7 @@ class PolicyFunctions:
     found = self._step.inspect(inputs, inputs[IS_FIRST], state)
     return {
       specs.signature_key(f"{kind}/{path}"): value
-      for kind, values in zip((SEEN, INPUT, SAID), found, strict=True)
+      for kind, values in zip((SEEN, INPUT, OUTPUT), found, strict=True)
       for path, value in values.items()
     }
 

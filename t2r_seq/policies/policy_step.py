@@ -190,17 +190,17 @@ class PolicyStep:
     self._recurrent = specs.flatten_spec_structure(
       model.get_recurrent_state_specification(ModeKeys.INFER)
     )
-    # `step` and `inspect` share one function of the graph.
+    # A tf.function, so that `step` and `inspect` share one copy in the SavedModel.
     self._network = tf.function(self._run_network)
     self._continue = tf.function(self._run_network)
     self._chunks: ChunkRunner | None = None
     if model.execution is not None:
-      said = self._outputs_spec()
-      self._chunks = ChunkRunner(model.execution, said, self._chunk_lengths())
+      outputs = self._outputs_spec()
+      self._chunks = ChunkRunner(model.execution, outputs, self._chunk_lengths())
 
   @property
   def exists(self) -> bool:
-    """Whether the model has a step: sequences need a recurrent state."""
+    """Whether the model has a step: one with sequences needs a recurrent state."""
     is_sequential = any(spec.is_sequence for spec in self._specs.values())
     return len(self._recurrent) > 0 or not is_sequential
 
@@ -235,10 +235,10 @@ class PolicyStep:
 
   @functools.cached_property
   def leaves(self) -> dict[str, Leaf]:
-    """Where each part of the state is in the arguments of a step, by path.
+    """Places of the parts of the state in the arguments of a step, by path.
 
-    All parts of a dtype share one argument [N, size]; a large part has its own, so that
-    it is not copied.
+    Parts of a dtype share one argument [N, size], because a call costs time for each
+    argument; a large part has its own, so that it is not copied.
     """
     leaves = {}
     sizes: dict[str, int] = {}
@@ -294,7 +294,7 @@ class PolicyStep:
     for path, value in self._initial_recurrent(num_envs).items():
       state[f"{RECURRENT}/{path}"] = value
     if self._model.is_seeded:
-      # The second number counts the draws.
+      # Stateless random ops need two numbers: the seed, and a count of the steps.
       state[SEED] = tf.stack([seeds, tf.zeros_like(seeds)], axis=1)
     return state
 
@@ -332,7 +332,7 @@ class PolicyStep:
 
   @property
   def overlaps(self) -> bool:
-    """Whether the history can advance without the network."""
+    """Whether the history can advance without running the network."""
     return self._chunks is not None and not len(self._recurrent)
 
   @_as_it_is

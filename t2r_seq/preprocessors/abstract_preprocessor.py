@@ -132,7 +132,7 @@ class _StageSpecification:
 
 
 Representations = Mapping[str, str | None]
-"""Which preprocessors changed the values, by 'features/<path>' and 'labels/<path>'.
+"""Preprocessors that changed the values, by 'features/<path>' and 'labels/<path>'.
 
 Names of classes, 'Relative > Clip'; '' or no entry for stored values; None: unknown.
 """
@@ -259,7 +259,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
 
   @property
   def input_hint(self) -> str:
-    """What to do if an earlier stage does not match the in specs, for errors."""
+    """Hint for errors when an earlier stage does not match the in specs."""
     return ""
 
   def before_normalization(self) -> AbstractPreprocessor:

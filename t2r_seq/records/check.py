@@ -261,7 +261,7 @@ def _read_good_records(
 
 @dataclasses.dataclass(frozen=True)
 class RecordReport:
-  """What `examine_records` found.
+  """Results of `examine_records`.
 
   Attributes:
     num_records: by file; bytes that are no frame count as one record.
@@ -527,7 +527,7 @@ def explain_failures(
 
   Raises:
     RecordError: a bad record was found after a TensorFlow error.
-    OpError: unchanged, if no record is to blame.
+    tf.errors.OpError: unchanged, if no record is to blame.
   """
   try:
     yield
@@ -549,7 +549,7 @@ def explain_failures(
 
 @dataclasses.dataclass(frozen=True)
 class SalvagedRecords:
-  """What `salvage_records` copied.
+  """Results of `salvage_records`.
 
   Attributes:
     folder: of the new files.

@@ -308,7 +308,7 @@ def data_errors() -> tuple[type[Exception], ...]:
 
 @dataclasses.dataclass(frozen=True)
 class BatchCheck:
-  """What parsing a batch of n records found, by kind of finding and number of feature.
+  """Findings in a batch of n records, by kind and number of feature.
 
   Attributes:
     reasons: why each record cannot be parsed; '' if it can.

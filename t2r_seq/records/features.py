@@ -547,7 +547,7 @@ class RecordFeature:
 
   @property
   def values_per_step(self) -> int:
-    """How many values of the list one step has."""
+    """Number of values of one step."""
     return math.prod(self.record_shape)
 
   @property
@@ -557,7 +557,7 @@ class RecordFeature:
 
   @property
   def kind(self) -> str:
-    """Which list of the record it is: 'int64', 'float' or 'bytes'."""
+    """Its list in the record: 'int64', 'float' or 'bytes'."""
     return KINDS[self.record_dtype.name]
 
   @property

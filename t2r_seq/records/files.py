@@ -266,7 +266,7 @@ def _is_special_file(name: str) -> bool:
 
 @contextlib.contextmanager
 def _listing(pattern: str) -> Iterator[None]:
-  """Says of remote files what TensorFlow needs to see them."""
+  """Adds a hint for remote files to TensorFlow's errors."""
   try:
     yield
   except tf.errors.OpError as error:

@@ -347,7 +347,7 @@ class _Content:
     return self.position - start
 
   def go_to_header(self) -> int:
-    """Goes to the next header with a fitting checksum and a whole frame.
+    """Skips to the next header with a valid checksum and a whole frame.
 
     Returns the bytes of archives on the way: frames in them are no records of the
     file.

@@ -31,7 +31,7 @@ _CHUNK_SIZE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class IndexState:
-  """What became of the index of one file.
+  """State of the index of one file.
 
   Attributes:
     filename: of the TFRecord file.
@@ -49,7 +49,7 @@ class IndexState:
 def check_index(
   file_patterns: files.FilePatterns, spec: specs.SpecStructure | None = None
 ) -> list[IndexState]:
-  """Says of every file whether its index holds, by size, time and frames.
+  """Checks the index of every file, by size, time and frames.
 
   Args:
     file_patterns: of TFRecord files.
@@ -225,7 +225,7 @@ def _check_fits(filename: str, data: bytes, spec: specs.TensorSpecStruct) -> Non
 
 @dataclasses.dataclass(frozen=True)
 class Indexed:
-  """What `write_index` did about one file.
+  """Result of `write_index` for one file.
 
   Attributes:
     filename: of the TFRecord file.
@@ -355,7 +355,7 @@ class RecordIndex:
 
   @functools.cached_property
   def offsets(self) -> np.ndarray:
-    """Where every record's frame starts in its file, int64 [records]."""
+    """Start of every record's frame in its file, int64 [records]."""
     return _concatenate([index.offsets for index in self.files])
 
   def place(self, record: int) -> str:

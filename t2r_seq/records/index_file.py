@@ -34,7 +34,7 @@ _CHECKSUM = struct.Struct("<I")
 
 @dataclasses.dataclass(frozen=True)
 class FileIndex:
-  """What is known of one TFRecord file without reading it.
+  """Index of one TFRecord file.
 
   Attributes:
     file_size: bytes of the file when it was indexed.
@@ -57,17 +57,17 @@ class FileIndex:
 
   @property
   def spec(self) -> specs.TensorSpecStruct | None:
-    """What the records hold, as it was declared; None where nothing was."""
+    """The declared specs of the records; None if none were declared."""
     return specs.TensorSpecStruct.from_json(self.spec_json) if self.spec_json else None
 
   @property
   def num_records(self) -> int:
-    """How many records the file has."""
+    """Number of records in the file."""
     return len(self.ends)
 
   @property
   def offsets(self) -> np.ndarray:
-    """Where each record's frame starts, int64 [n]."""
+    """Start of each record's frame, int64 [n]."""
     return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])[: len(self.ends)]
 
   @property

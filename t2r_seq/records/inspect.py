@@ -1,4 +1,4 @@
-"""What is in TFRecord files: a summary, a table, and a spec that parses them.
+"""Contents of TFRecord files: a summary, a table, and a spec that parses them.
 
 Damage is rare. A list of values unlike more than nineteen in twenty others is kept
 apart: one image in a thousand that is damaged, or one step with a value too few, would
@@ -94,14 +94,14 @@ class FeatureSummary:
 
   @property
   def variant(self) -> str:
-    """How many values of which kind it has, as text: '7 x float'."""
+    """Number and kind of the values, as text: '7 x float'."""
     what = _guess_images(self.images) if self.images else self.kind
     return f"{_span(self.min_length, self.max_length)} x {what or 'no kind'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordSummary:
-  """What the records of some files hold.
+  """Summary of the records of some files.
 
   Attributes:
     files: the files that were read.

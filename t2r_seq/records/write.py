@@ -326,7 +326,7 @@ class RecordWriter(publishing.Closing):
 
   @property
   def num_records(self) -> int:
-    """How many records were written so far."""
+    """Number of records written so far."""
     return self._num_records
 
   def write(self, structure: Any) -> None:

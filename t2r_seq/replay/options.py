@@ -1,4 +1,4 @@
-"""How a replay samples, removes and paces items, for either engine.
+"""Options of sampling, removal and pacing, for either engine of a replay.
 
 An item is the window of one anchor.
 """
@@ -155,7 +155,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions:
-  """How a table samples, removes and paces items.
+  """Options of a table: sampling, removal, pacing.
 
   Attributes:
     operation: for errors.

@@ -49,7 +49,7 @@ def make_rate_limiter(
 
 
 class RateLimiter:
-  """Lets inserts and samples through, or makes them wait for each other.
+  """Makes inserts and samples wait for each other.
 
   As in Reverb, with difference = inserts * samples_per_insert - samples:
 

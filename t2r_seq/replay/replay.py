@@ -168,7 +168,7 @@ class Replay(files.Closing):
   @property
   @abc.abstractmethod
   def cut(self) -> windows.Cut:
-    """How episodes become windows, and transitions are joined."""
+    """The cut of episodes to windows, with n-step."""
 
   @property
   @abc.abstractmethod

@@ -152,7 +152,7 @@ class ReplayBuffer(Replay):
 
   @property
   def cut(self) -> windows.Cut:
-    """How episodes become windows, and transitions are joined."""
+    """The cut of episodes to windows, with n-step."""
     return self._cut
 
   @property
@@ -421,7 +421,7 @@ def _make_rng(operation: str, seed: Any) -> np.random.Generator:
 
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-  """How many steps a buffer holds.
+  """Capacity of a buffer, in steps.
 
   Attributes:
     argument: that it comes from, 'capacity_steps' or 'capacity_bytes'.

@@ -96,7 +96,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   @property
   def n_step(self) -> windows.NStep | None:
-    """How transitions are joined as they are sampled, if they are."""
+    """Options to join transitions; None joins none."""
     return self.replay.cut.n_step
 
   def set_padding(self, padding: Padding) -> None:

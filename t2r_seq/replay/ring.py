@@ -1,4 +1,4 @@
-"""Columns in memory, and which steps and items they hold."""
+"""Ring buffer in memory: columns, and counts of their steps and items."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from t2r_seq.store.layout import Column
 
 @dataclasses.dataclass(frozen=True)
 class AnchorRule:
-  """Which anchors of a grid have an item, as steps come and episodes end.
+  """Decides which anchors have an item while steps arrive and episodes end.
 
-  An anchor has an item once `need` steps have come after it; fewer are enough if its
-  episode has ended and the grid has the anchor.
+  An anchor has an item after `need` more steps, or when its episode has ended and the
+  grid has the anchor.
 
   Attributes:
     reader: of the windows.
     grid: the anchors of whole episodes.
-    back: steps before an anchor that its window shows.
-    need: steps after it that a running episode must have. Joined transitions wait for n
-      steps.
+    back: steps of a window before its anchor.
+    need: steps after the anchor that a running episode must have; n for n-step.
   """
 
   reader: windows.WindowReader
@@ -60,10 +59,9 @@ class AnchorRule:
     return -(-anchors // min(grid.period, grid.first_anchor + num_after + 1))
 
   def most_queued(self, num_slots: int) -> int:
-    """Returns how many items of one episode survive while further steps come.
+    """Returns how many items of one episode can wait in a queue.
 
-    With as many, the step that completes one more item, and waits until one of them has
-    been taken, overwrites none of them.
+    With that many, the next step, which waits until one is taken, overwrites none.
     """
     return (num_slots - self.back - self.need) // self.grid.period
 
@@ -80,14 +78,15 @@ class AnchorRule:
     }
 
 
+# Linux' transparent huge pages have 2 MiB.
 _HUGE_PAGE = 1 << 21
 
 
 class Ring:
   """The rows of all columns with a value per step.
 
-  With N writers row = slot * N + writer. Numbers lie in arrays that never move, so that
-  tensors can share them; byte strings are objects.
+  With N writers row = slot * N + writer. Arrays of numbers never move, so that tensors
+  can share them; byte strings are objects.
 
   Attributes:
     num_slots: rows of each writer.
@@ -98,7 +97,7 @@ class Ring:
   def __init__(
     self, layout: Mapping[str, Column], num_slots: int, num_writers: int
   ) -> None:
-    """Reserves the memory; it is taken as rows are written."""
+    """Reserves address space; pages are allocated when rows are written."""
     self.num_slots = num_slots
     self.num_writers = num_writers
     self.num_rows = num_slots * num_writers
@@ -125,7 +124,7 @@ def column_dtype(column: Column) -> np.dtype:
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-  """Returns zeros that start on a page and take memory as they are written."""
+  """Returns zeros, aligned to a page, whose pages are allocated when written."""
   dtype = np.dtype(dtype)
   if dtype.hasobject:
     return np.full(shape, None, object)
@@ -133,7 +132,7 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
   memory = mmap.mmap(-1, max(1, size), private)
   if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-    # Rows are gathered from all over the ring: fewer pages, fewer misses.
+    # Random rows of a large ring miss the TLB; huge pages make that rarer.
     memory.madvise(mmap.MADV_HUGEPAGE)
   return np.ndarray(shape, dtype, memory)
 
@@ -149,7 +148,7 @@ class Contexts:
     self, layout: Mapping[str, Column], num_rows: int, num_writers: int
   ) -> None:
     """Reserves the memory; it is taken as rows are written."""
-    # As many episodes as steps, and running ones whose first step is to come.
+    # At most one episode per step, and per writer one that has no step yet.
     size = num_rows + num_writers if layout else 0
     self.columns = {
       path: allocate((size, *column.row_shape), column_dtype(column))
@@ -203,12 +202,12 @@ class Contexts:
 class Lanes:
   """Counts the steps of each writer, and keeps the marks of the items.
 
-  A writer's steps are counted from 0 without end; step c is in the slot c % num_slots.
-  A step is dead from just before its row is overwritten. A reader checks `dead` after
-  it has read rows: if none has died, they are whole.
+  A writer's steps are counted from 0; step c is in the slot c % num_slots. A step is
+  marked dead just before its row is overwritten. Readers gather rows without the lock,
+  then check `dead` under it, and sample again if one of their steps has died.
 
-  An item goes when the step `rule.back` before its anchor dies. Changes need the lock
-  of the buffer.
+  An item is removed when the step `rule.back` before its anchor dies. Changes need the
+  lock of the buffer.
 
   Attributes:
     counts: steps of each writer so far, int64 [N].
@@ -265,10 +264,10 @@ class Lanes:
     dead = self.counts.item(lane) + 1 - self.num_slots
     if dead <= 0:
       return []
-    # Before the row is overwritten, so that readers see that it has changed.
+    # Must precede the write to the row: readers check `dead` after they read.
     self.dead[lane] = dead
     self._forget_episodes(lane, dead)
-    # The items that go as this becomes the first step that is alive.
+    # Items whose window starts before the first step that is still alive.
     first = 0 if dead == 1 else dead - 1 + self.rule.back
     rows = [self.row(lane, anchor) for anchor in range(first, dead + self.rule.back)]
     lost = [row for row in rows if self.marks.item(row)]
@@ -320,7 +319,7 @@ class Lanes:
       slots, lanes = np.divmod(rows, self.num_writers)
       newest = counts[lanes] - 1
       return newest - (newest - slots) % self.num_slots, lanes
-    # The same with a third of the time.
+    # One writer: the same without gathers, in a third of the time.
     rounds, newest = divmod(counts.item(0) - 1, self.num_slots)
     steps = rows + rounds * self.num_slots
     steps[rows > newest] -= self.num_slots

@@ -1,4 +1,4 @@
-"""What the numbers of a tensor mean: units, frames, rotations, grippers, control."""
+"""Meaning of the numbers of a tensor: units, frames, rotations, grippers, control."""
 
 from __future__ import annotations
 

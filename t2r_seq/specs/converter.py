@@ -38,7 +38,7 @@ class _Pair:
 
   @property
   def controls(self) -> tuple[str, str]:
-    """How the part is controlled before and after."""
+    """The control of the part before and after."""
     before, after = self.source.convention.control, self.target.convention.control
     if before is None or after is None:
       return ABSOLUTE, ABSOLUTE

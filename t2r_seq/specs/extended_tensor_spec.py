@@ -426,7 +426,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @property
   def convention(self) -> Convention | None:
-    """What the numbers mean, as far as it is declared."""
+    """The declared meaning of the numbers."""
     return self._convention
 
   def as_stored(self) -> ExtendedTensorSpec:

@@ -37,7 +37,7 @@ SIZES = {
   "axis_angle": 3,
   **dict.fromkeys(EULER, 3),
 }
-"""How many numbers each layout has, by its word."""
+"""Number of elements of each layout, by its name."""
 
 _TINY = 1e-30
 _SMALL = 1e-12

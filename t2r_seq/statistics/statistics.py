@@ -24,7 +24,7 @@ HISTOGRAM, SKETCH = "histogram", "sketch"
 
 @dataclasses.dataclass(frozen=True)
 class PathStatistics:
-  """What is known of the values of one path.
+  """Statistics of the values of one path.
 
   Figures are of finite values only; those that are not are counted.
 
@@ -222,7 +222,7 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-  """What is known of the values of a source.
+  """Statistics of a source.
 
   Attributes:
     kind: of the source: 'records', 'store' or 'episodes', of another format.
@@ -460,7 +460,7 @@ def table_rows(statistics: Statistics, elements: bool = False) -> list[list[str]
 
 
 def describe_lengths(lengths: LengthStatistics) -> str:
-  """Says in a line how long the episodes are."""
+  """Describes the lengths of the episodes in a line."""
   shown = ", ".join(f"{100 * q:g} %: {n}" for q, n in lengths.quantiles.items())
   return (
     f"{lengths.num_episodes} episodes of {lengths.min} to {lengths.max} steps, mean "
@@ -469,7 +469,7 @@ def describe_lengths(lengths: LengthStatistics) -> str:
 
 
 def describe_problems(statistics: Statistics) -> list[str]:
-  """Says what normalisation should know: values that are not finite, and constants."""
+  """Describes values that are not finite, and constants, which affect normalization."""
   lines = []
   for path, found in statistics.paths.items():
     if found.kind == BYTES:

@@ -1,4 +1,4 @@
-"""What is counted of an episode: its values, a function's, or a preprocessor's."""
+"""Values to count in an episode: its own, a function's, or a preprocessor's."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from t2r_seq.store.manifest import Commit, NewerVersionError, StoreManifest, che
 
 @dataclasses.dataclass(frozen=True)
 class StoreReport:
-  """What `verify_store` found.
+  """Results of `verify_store`.
 
   Attributes:
     path: of the store.

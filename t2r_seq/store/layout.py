@@ -1,4 +1,4 @@
-"""Which files a store has and what their rows are: derived from the specs, always."""
+"""Files of a store and their rows, derived from the specs."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Column:
 
   @functools.cached_property
   def present_file(self) -> str:
-    """Which episodes have the path; if it is optional."""
+    """File of the flags of episodes that have the path, if it is optional."""
     return _file_stem(self.path) + ".present"
 
   @functools.cached_property

@@ -333,7 +333,7 @@ def check_spec(
 
 
 def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:
-  """What must agree: what rows are, and whether they may be absent."""
+  """Properties that must agree: form of the rows, and whether they are optional."""
   values = _values_of(column)
   if is_exact:
     return *values, column.is_timed, column.is_optional, column.video_format

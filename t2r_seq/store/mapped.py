@@ -1,4 +1,4 @@
-"""Files as arrays and tensors, with no copy, and what a dataset reads from."""
+"""Maps files as arrays and tensors without a copy, for datasets, too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from t2r_seq.imports import tf
 
+# TensorFlow's kernels (Eigen) need tensors that start on a boundary of 64 bytes.
 _ALIGNMENT = 64
 
 
@@ -25,7 +26,7 @@ def map_file(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-  """Makes an array, not filled, whose memory TensorFlow uses without a copy.
+  """Returns an uninitialized array that TensorFlow can use without a copy.
 
   Args:
     dtype: of its numbers.
@@ -39,10 +40,10 @@ def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def to_tensor(array: np.ndarray) -> tf.Tensor:
   """Turns a contiguous, mapped array into a tensor of the same memory, on the CPU.
 
-  The tensor keeps the mapping alive; nothing must write to its memory. A dataset whose
-  function captures it copies it whole when its iterator is made: see `HeldTensor`. An
-  array that does not start on a boundary of 64 bytes, as every mapped file does, is
-  copied: TensorFlow's kernels abort on it. Bool becomes uint8, which can be shared.
+  The tensor keeps the mapping alive; nothing may write to its memory. A dataset whose
+  function captures the tensor copies it when its iterator is made: see `HeldTensor`.
+  Mapped files are aligned to 64 bytes; other arrays are copied, because TensorFlow's
+  kernels abort on them. Bool becomes uint8, because DLPack shares no bool.
   """
   dtype = tf.uint8 if array.dtype == np.bool_ else tf.as_dtype(array.dtype)
   if not array.size:
@@ -61,7 +62,7 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
 
 
 class _Shared:
-  """Exports a read-only array as writable: numpy gives DLPack nothing else."""
+  """Exports a read-only array as writable: numpy refuses DLPack for read-only ones."""
 
   def __init__(self, array: np.ndarray) -> None:
     self._array = array  # Kept alive by the exported array.
@@ -70,7 +71,7 @@ class _Shared:
     self.__array_interface__ = interface
 
 
-# By the id of a held tensor, its stand-in in the function that is being traced.
+# While `dataset_over` traces: by the id of a held tensor, the argument in its place.
 _bound: contextvars.ContextVar[Mapping[int, tf.Tensor]] = contextvars.ContextVar(
   "bound", default=types.MappingProxyType({})
 )
@@ -79,11 +80,10 @@ _bound: contextvars.ContextVar[Mapping[int, tf.Tensor]] = contextvars.ContextVar
 class HeldTensor:
   """A tensor that datasets refer to, such as a mapped column.
 
-  When an iterator is made, TensorFlow copies each tensor that a dataset's functions
-  have captured. It does not copy a `tf.Variable`, but a function that reads one has a
-  state, of which it warns with every element of an iterator that can be checkpointed.
-  It does neither with an element of a dataset, which functions get as their argument:
-  `dataset_over` makes the tensor one.
+  TensorFlow copies each tensor that a dataset's functions capture, when an iterator is
+  made. A `tf.Variable` is not copied, but makes the dataset stateful: iterators that
+  can be checkpointed then warn with every element. An element of a dataset, which
+  functions get as their argument, has neither problem: `dataset_over` makes one.
   """
 
   def __init__(self, tensor: tf.Tensor) -> None:
@@ -98,7 +98,7 @@ class HeldTensor:
       return cls(tf.constant(values, dtype))
 
   def read_value(self) -> tf.Tensor:
-    """Returns the tensor or, inside of `dataset_over`, its stand-in."""
+    """Returns the tensor or, inside of `dataset_over`, the argument in its place."""
     bound = _bound.get()
     if not bound:
       return self._tensor
@@ -139,8 +139,8 @@ def dataset_over(
 def _list_of(held: HeldTensor) -> tf.Tensor:
   """Returns a list with the tensor in it: a scalar for a tensor of any size.
 
-  To optimize a dataset, as it does when an iterator is made, TensorFlow fills memory as
-  large as each tensor among the elements with zeros, and keeps it.
+  When TensorFlow optimizes a dataset, it allocates zeros as large as each tensor among
+  the elements, and keeps them; a list is a scalar.
   """
   empty = tf.raw_ops.EmptyTensorList(
     element_shape=held.tensor.shape, max_num_elements=1, element_dtype=held.tensor.dtype
@@ -149,7 +149,7 @@ def _list_of(held: HeldTensor) -> tf.Tensor:
 
 
 def _only_element(tensors: tf.Tensor, held: HeldTensor) -> tf.Tensor:
-  """Returns what `_list_of` has put into the list, without a copy."""
+  """Returns the tensor in the list of `_list_of`, without a copy."""
   return tf.raw_ops.TensorListGetItem(
     input_handle=tensors,
     index=0,

@@ -23,7 +23,7 @@ _COMMIT_EVERY = 1000
 
 @dataclasses.dataclass(frozen=True)
 class SalvageReport:
-  """What `salvage_store` copied.
+  """Results of `salvage_store`.
 
   Attributes:
     path: of the new store.

@@ -1,4 +1,4 @@
-"""`Segment`: the committed episodes of one writer, found, mapped and appended to."""
+"""`Segment`: maps the committed episodes of one writer, and appends to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from t2r_seq.store.videos import FrameWriter, load_av
 
 
 def check_segment(folder: str, columns: Columns, commit: Commit) -> np.ndarray:
-  """Checks the lengths of a segment's files; returns where its episodes end."""
+  """Checks the lengths of a segment's files; returns the ends of its episodes."""
   if not commit.episodes:
     return np.zeros(0, np.int64)
   found = [
@@ -55,7 +55,7 @@ def file_size(column: Column, name: str, commit: Commit) -> int:
 
 
 def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | None:
-  """Returns what is wrong with the length of a file, or None."""
+  """Returns the mismatch of a file's length, or None."""
   if want is None:
     return errors.Mismatch(name, "its length in the commit", "none")
   hint = (
@@ -72,7 +72,7 @@ def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | 
 
 
 def read_index(folder: str, commit: Commit) -> np.ndarray:
-  """Reads where the episodes of a segment end, int64 [episodes]."""
+  """Reads the ends of a segment's episodes, int64 [episodes]."""
   place = os.path.join(folder, layout.ENDS)
   ends = np.fromfile(place, "<i8", commit.episodes)
   starts = np.concatenate([np.zeros(1, np.int64), ends])
@@ -620,7 +620,7 @@ class SegmentWriter:
     self._resume()
 
   def close(self) -> None:
-    """Lets go of the files and the lock; commits nothing."""
+    """Closes the files and releases the lock; commits nothing."""
     for file in self._files.values():
       file.close()
     self._executor.shutdown()

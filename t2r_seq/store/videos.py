@@ -578,7 +578,7 @@ def encode(
 
 @dataclasses.dataclass(frozen=True)
 class VideoInfo:
-  """What a video has, without decoding it.
+  """Properties of a video, read without decoding.
 
   Attributes:
     size: height, width.

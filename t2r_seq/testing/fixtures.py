@@ -1,4 +1,4 @@
-"""What a test of a model asks again and again."""
+"""Fixtures for tests of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UPDATE = "T2R_SEQ_UPDATE_GOLDEN"
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
-  """What a run of `train_on_random_data` has left.
+  """Results of `train_on_random_data`.
 
   Attributes:
     model: with its trained weights.

@@ -16,7 +16,7 @@ _SIZE = 3
 
 @gin.configurable
 class MockT2RModel(models.ClassificationModel):
-  """Tells points of one half of space from those of the other.
+  """Classifies points by half-space.
 
   For tests of what is around a model: it has batch normalisation, builds in no time,
   and learns from `MockInputGenerator` within some ten steps.

@@ -63,7 +63,7 @@ class Run:
 
   @property
   def outputs(self) -> dict[str, np.ndarray]:
-    """What the model gave for each example of the last step, by name.
+    """The model's outputs for each example of the last step, by name.
 
     Of this worker's replicas together; see `T2RModel.model_train_fn`. To read them
     waits for the device.
@@ -129,7 +129,7 @@ class Run:
 
 
 class Callback:
-  """What happens beside the training; every method does nothing by default.
+  """Base class of callbacks; every method does nothing by default.
 
   Subclass it, and list instances as `callbacks` of `train_eval_model`: what hooks and
   their builders are in Tensor2Robot. Of several workers each has callbacks of its own,

@@ -327,7 +327,7 @@ def _evaluate(
 
 
 class _Evaluated:
-  """Which checkpoints a job has evaluated, in a file that outlives it."""
+  """List of evaluated checkpoints, in a file that survives the job."""
 
   def __init__(self, path: str) -> None:
     """Reads the file, if it is there."""
@@ -352,7 +352,7 @@ class _Evaluated:
 
   @property
   def metrics(self) -> dict[str, float]:
-    """Of that step."""
+    """Metrics of that step."""
     return self._steps[self.step]["metrics"] if self.step in self._steps else {}
 
   def reaches(self, max_train_steps: int | None) -> bool:

@@ -54,7 +54,7 @@ LITE_FOLDER = "lite"
 
 
 class Exporter(abc.ABC):
-  """Says after an evaluation whether an export is due, and makes it.
+  """Decides after an evaluation whether an export is due, and writes it.
 
   Attributes:
     lite: whether each export is also written for LiteRT.
@@ -614,7 +614,7 @@ class AsyncExports:
     self._report()
 
   def _report(self) -> None:
-    """Tells callbacks what was made, and raises what went wrong."""
+    """Calls the callbacks with new exports, and raises errors."""
     with self._changed:
       done, self._done = self._done, []
       error, self._error = self._error, None

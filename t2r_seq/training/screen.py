@@ -1,4 +1,4 @@
-"""What a run says while it works: a bar on a terminal, lines elsewhere."""
+"""Output of a run: a progress bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Screen(Callback):
     train: AbstractInputGenerator | None,
     evaluated: AbstractInputGenerator | None,
   ) -> None:
-    """Says what is trained, on what, and where; to the log, too."""
+    """Prints the model, its data and devices; to the log, too."""
     model, strategy = run.model, run.trainer.strategy
     trained = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
     total = sum(int(np.prod(v.shape)) for v in model.variables)
@@ -124,7 +124,7 @@ class Screen(Callback):
     self._exports.append(path)
 
   def end(self, step: int, scalars: Mapping[str, float], was_stopped: bool) -> None:
-    """Says how it ended: the metrics, of which kind, and where the last export is.
+    """Prints the result: metrics, their kind, and the last export.
 
     Args:
       step: of the end.

@@ -94,7 +94,7 @@ def _stack(rows: list[Arrays]) -> Arrays:
 
 
 class _Replay:
-  """What a policy had at the steps of an episode."""
+  """Inputs and outputs of a policy at the steps of an episode."""
 
   def __init__(self, condition: Arrays) -> None:
     self.condition = condition
@@ -217,7 +217,7 @@ class Comparison:
     self._compare_windows(episode, seen)
     if self._subject.tells_inputs:
       self._compare_inputs(episode, replay.part("inputs"), seen)
-    predicted, stepped = replay.part("said"), _stack(replay.steps)
+    predicted, stepped = replay.part("outputs"), _stack(replay.steps)
     expected: Arrays = {}
     if self._predict is not None:
       expected = self._predicted(episode, self._predict, stepped, replay.condition)
@@ -472,7 +472,7 @@ class Comparison:
       steps = [self._subject.take(replay.first, True) for _ in range(_NUM_DRAWS)]
       self._sampled = {
         "step": _stack([outputs for outputs, _ in steps]),
-        "predicted": _stack([inspection.said for _, inspection in steps]),
+        "predicted": _stack([inspection.outputs for _, inspection in steps]),
         "reference": {},
       }
       if self._predict is not None and len(episode.anchors):

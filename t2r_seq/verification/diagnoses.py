@@ -66,7 +66,7 @@ _MAPS: tuple[tuple[str, Map, tuple[float, float]], ...] = (
 
 
 class Cost(enum.IntEnum):
-  """How much an explanation assumes; less is better.
+  """Assumptions of an explanation; fewer rank higher.
 
   Maps come before shifts in time, which periodic values would fit as well.
   """

@@ -1,4 +1,4 @@
-"""What is verified: an export, its lite form, or a policy behind a socket."""
+"""Subjects of `verify`: an export, its lite form, or a policy behind a socket."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Overlapped(Subject):
     self._policy.sample_action(observation)
     inspection = self._pure.inspect(*self._arguments)
     # A lite folder does not return the network's outputs at each step.
-    return inspection.said and (self._chunk or inspection.said), inspection
+    return inspection.outputs and (self._chunk or inspection.outputs), inspection
 
   # What an `OverlappedPolicy` calls.
 

@@ -410,7 +410,7 @@ def _detail(
     if len(scale) != predicted.actions.shape[-1]:
       scale = np.ones(predicted.actions.shape[-1])
     chunks = np.searchsorted(predicted.anchors, anchors)
-    detail["said"] = {
+    detail["predicted"] = {
       "anchors": predicted.anchors.tolist(),
       "now": _numbers64(predicted.actions[:, now], "<f4"),
       "offset": page.export.offsets[now],

@@ -43,7 +43,8 @@ def write_contact_sheet(
 ) -> None:
   """Writes a PNG: 8 frames of each of the worst outliers, a row an episode.
 
-  The frames are of the camera that is a reason, or else of the first one.
+  The frames are of the camera that is a reason, or else of the first one. Frozen frames
+  have a border.
 
   Raises:
     SpecError: no source has a camera.
@@ -81,6 +82,7 @@ def _rows(
 ) -> list[Any]:
   survey, viewer = page.survey, page.survey.viewer
   chosen = {each.number: each for each in survey.ranked[:limit]}
+  marks = {each.number: each.marks for each in survey.figures if each.number in chosen}
   made: dict[int, Any] = {}
   for number, values in viewer.episodes(list(chosen), progress, "contact sheet of"):
     reason = chosen[number].reasons[:1]
@@ -92,14 +94,20 @@ def _rows(
     length = num_steps(values, viewer.spec)
     steps = spread(length, _COLUMNS)
     frames = viewer.frames(values, camera, steps)
+    frozen = [
+      any(m.path == camera and m.start <= step < m.stop for m in marks[number])
+      for step in steps
+    ]
     made[number] = _row(
       f"{name}Episode {number}", f"{length} steps, {camera}",
-      reason[0].text if reason else "", frames,
+      reason[0].text if reason else "", frames, frozen,
     )  # fmt: skip
   return [made[number] for number in chosen if number in made]
 
 
-def _row(title: str, facts: str, reason: str, frames: np.ndarray) -> Any:
+def _row(
+  title: str, facts: str, reason: str, frames: np.ndarray, is_marked: Sequence[bool]
+) -> Any:
   from PIL import Image, ImageDraw, ImageFont
 
   height, width = frames.shape[1:3]
@@ -117,7 +125,11 @@ def _row(title: str, facts: str, reason: str, frames: np.ndarray) -> Any:
   for place, frame in enumerate(frames):
     pixels = np.repeat(frame, 3, axis=-1) if frame.shape[-1] == 1 else frame
     image = Image.fromarray(np.ascontiguousarray(pixels)).resize(size, sampling)
-    row.paste(image, (_LABEL + place * (size[0] + 3), 0))
+    left = _LABEL + place * (size[0] + 3)
+    row.paste(image, (left, 0))
+    if is_marked[place]:
+      box = (left, 0, left + size[0] - 1, size[1] - 1)
+      draw.rectangle(box, outline=_WARN, width=4)
   return row
 
 

@@ -60,7 +60,8 @@ def view(
     output: the page, an HTML file in an existing folder.
     spec: of records, flat or with time offsets; with offsets the page has windows.
     model: the trained model, whose specs, padding and preprocessor make the windows.
-    predictor: of an export, whose actions are shown.
+    predictor: of an export, whose actions are shown; or two of these, one for each
+      source, or side by side for one source.
     max_bytes: of the page, which holds as much as fits.
     png: also writes a contact sheet of the worst outliers; needs Pillow.
     rrd: also writes a recording of all episodes for Rerun; needs rerun-sdk.
@@ -72,11 +73,15 @@ def view(
   """
   is_one = isinstance(sources, (str, os.PathLike, Episodes))
   given: list[Any] = [sources] if is_one else list(sources)  # type: ignore[arg-type]
-  if not 1 <= len(given) <= 2:
-    raise errors.SpecError(
-      f"view: expected one source, or two, got {len(given)}. Put a pattern of files in "
-      "quotes."
-    )
+  exports = list(predictor) if isinstance(predictor, (list, tuple)) else [predictor]
+  for values, what in ((given, "source"), (exports, "export")):
+    if not 1 <= len(values) <= 2:
+      raise errors.SpecError(
+        f"view: expected one {what}, or two, got {len(values)}. Put a pattern of files "
+        "in quotes."
+      )
+  num_sides = max(len(given), len(exports))
+  given, exports = (each * (num_sides // len(each)) for each in (given, exports))
   _check_folder(output)
   for file, kind_of_file, start in (
     (output, "a page", rb"<!doctype html>.*<title>t2r_seq view<"),
@@ -86,14 +91,21 @@ def view(
     if file is not None:
       files.check_output("view", file, kind_of_file, start)
   sheets.check_extras(png is not None, rrd is not None)
-  features, labels = _specs_of(spec, model, predictor)
-  flat = None
-  if features is not None:
-    flat = windows.flat_specs(TensorSpecStruct({**features, **labels}))
   pages = []
-  opened = [as_episodes(source, spec=flat) for source in given]
-  names = _names([episodes.path for episodes in opened])
-  for episodes, name in zip(opened, names, strict=True):
+  sides = []
+  for source, export in zip(given, exports, strict=True):
+    features, labels = _specs_of(spec, model, export)
+    flat = None
+    if features is not None:
+      flat = windows.flat_specs(TensorSpecStruct({**features, **labels}))
+    sides.append((as_episodes(source, spec=flat), export, features, labels))
+  names = _names([episodes.path for episodes, *_ in sides])
+  if len(set(map(id, exports))) > 1:
+    names = [
+      f"{name}, {export.model_path}"
+      for name, export in zip(names, exports, strict=True)
+    ]
+  for (episodes, predictor, features, labels), name in zip(sides, names, strict=True):
     viewer = EpisodeViewer(episodes)
     side = None
     if features is not None and windows.is_windowed({**features, **labels}):
@@ -103,9 +115,9 @@ def view(
         record = predictor.get_policy_record()
         padding = padding if record is None else record.padding
       side = ModelSide(viewer, features, labels, padding, preprocessor)
-    export = None if predictor is None else ExportSide(viewer, predictor)
-    survey = survey_episodes(viewer, export, progress)
-    pages.append(SourcePage(name, survey, side, export))
+    shown = None if predictor is None else ExportSide(viewer, predictor)
+    survey = survey_episodes(viewer, shown, progress)
+    pages.append(SourcePage(name, survey, side, shown))
   report = write_page(pages, output, max_bytes, progress)
   if png is not None:
     sheets.write_contact_sheet(pages, png, progress)
@@ -145,10 +157,10 @@ def _specs_of(
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-  """Returns short names that differ."""
+  """Returns short names that differ, if the paths do."""
   parts = [os.path.abspath(path).rstrip("/").split("/") for path in paths]
   for count in range(1, max(map(len, parts)) + 1):
     names = ["/".join(each[-count:]) for each in parts]
-    if len(set(names)) == len(names):
+    if len(set(names)) == len(set(paths)):
       return names
   return list(paths)

@@ -1,4 +1,4 @@
-"""Which steps make a sample: index and tensor arithmetic on specs."""
+"""Selects the steps of a sample: index and tensor arithmetic on specs."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Which steps of an episode make samples: declared once, as values, and counted.
+"""Cuts episodes into samples: options as values, and index arithmetic.
 
 `Cut` says how episodes become windows, `NStep` how transitions are joined, and
 `WindowGrid` is the arithmetic of both: which anchors an episode has, and which of its
@@ -232,12 +232,12 @@ class Cut:
 
   @property
   def front(self) -> str:
-    """What stands before the first step of an episode."""
+    """Padding before the first step of an episode."""
     return self.padding if isinstance(self.padding, str) else self.padding[0]
 
   @property
   def end(self) -> str:
-    """What stands after the last step."""
+    """Padding after the last step."""
     if self.n_step is not None:
       return "drop"
     return self.padding if isinstance(self.padding, str) else self.padding[1]
@@ -276,7 +276,7 @@ class Cut:
 
 
 class Anchors(NamedTuple):
-  """Where windows are in what holds one or many episodes; int64 of one shape.
+  """Places of windows in the rows of one or many episodes; int64 of one shape.
 
   Attributes:
     rows: of the (first) anchors.
@@ -397,7 +397,7 @@ class WindowGrid:
   def steps(
     self, offsets: Any, before: Any, after: Any
   ) -> tuple[Any, Any | None, Any | None]:
-    """Says which steps windows show.
+    """Returns the steps that windows read.
 
     Args:
       offsets: steps relative to an anchor, int64.

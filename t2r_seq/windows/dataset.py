@@ -236,7 +236,7 @@ class WindowReport:
 def print_too_short(
   num_steps: tf.Tensor, num_windows: tf.Tensor, min_steps: int
 ) -> tf.Operation:
-  """Says on stderr that an episode gave no window, where no report counts it.
+  """Warns on stderr about an episode without windows, if no report counts it.
 
   Args:
     num_steps: int64 scalar.

@@ -63,7 +63,7 @@ class TransitionFields:
     truncated: str = "truncated",
     branches: tuple[str, ...] = (),
   ) -> TransitionFields:
-    """Tells the fields apart.
+    """Identifies the fields.
 
     Args:
       operation: for the error.
@@ -105,7 +105,7 @@ class TransitionFields:
 
 
 class PathRead(NamedTuple):
-  """What one path of a transition reads.
+  """Steps that one path of a transition reads.
 
   Attributes:
     source: the path in the episode.

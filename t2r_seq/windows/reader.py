@@ -45,7 +45,7 @@ from t2r_seq.windows.times import (
   rows_path,
 )
 
-# Stands for the offset of an episode's last step: further ahead than any is long.
+# Marks `time_offsets="last"`: no episode is long enough for this offset.
 _LAST_STEP = np.iinfo(np.int32).max
 
 Take = Callable[[str, Any], Any]
@@ -53,11 +53,11 @@ Take = Callable[[str, Any], Any]
 
 
 def present_path(source: str) -> str:
-  """Returns the path of what is True for steps that have an image, bool [T].
+  """Returns the path of the flags of present images, bool [T].
 
-  An image that is missing is an empty string, and black pixels once it is decoded. What
-  decodes images before windows are gathered adds this path to the episode, and masks
-  are False for such steps.
+  A missing image is an empty string, and after decoding black pixels. Code that decodes
+  before windows are gathered adds this path to the episode, so that masks are False for
+  missing images.
 
   Args:
     source: the path of the images.
@@ -72,11 +72,10 @@ class Reading:
   Attributes:
     source: the path that it has in the episode.
     steps: steps relative to the first anchor, an int array of shape [], [K], [L] or
-      [L, K]; None for a context feature, which is handed on as it is.
+      [L, K]; None for a context feature, which is returned unchanged.
     frame_shape: static shape of one step in the window.
-    axes: axes of size 1 that a step has in the window and not in the episode: 1 where
-      a scalar is read as (1,), -1 where (1,) is read as a scalar.
-    cast: the dtype of the window, where the spec says that another one is stored.
+    axes: 1 if a scalar is read as (1,), -1 if (1,) is read as a scalar, otherwise 0.
+    cast: the dtype of the window, if the data is stored in another.
     seconds: its time offsets, if the steps of the anchors do not determine its steps;
       `steps` are those of the anchors, [], [K], [L] or [L, K].
   """
@@ -94,7 +93,7 @@ class Reading:
     return self.steps is not None and _is_last(self.steps)
 
   def fit(self, values: Any) -> Any:
-    """Adds or removes the last axis of values [..., *step], where `axes` says so."""
+    """Adds or removes the last axis of values [..., *step]; see `axes`."""
     if not self.axes:
       return values
     return values[..., np.newaxis] if self.axes > 0 else values[..., 0]
@@ -109,9 +108,9 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class Fetch:
-  """Some paths that show the same steps.
+  """Paths that read the same steps.
 
-  What they share is computed once: the number of ops is what small batches cost.
+  Their rows and masks are computed once: small batches cost as much as their ops.
 
   Attributes:
     paths: from a path of the windows to that of the episode.
@@ -132,14 +131,14 @@ class Fetch:
 class WindowReader:
   """Reads windows of a spec structure from flat episodes of one element spec.
 
-  Everything that can be wrong with specs and shapes is found at construction. Windows
-  are gathered by `read_at` alone, of numpy arrays as of tensors.
+  Errors of specs and shapes are raised at construction. Only `read_at` gathers windows,
+  from numpy arrays and tensors alike.
 
   Attributes:
     cut: how episodes become windows.
     grid: which anchors an episode has.
-    readings: how each path of a window is read; what is computed has none.
-    masks: the paths of masks, and of what they mask; both are in the windows.
+    readings: how each path of a window is read; computed paths have none.
+    masks: the masked path for each mask; both are in the windows.
     joining: how transitions are joined, if they are.
     rows_paths: the paths of rows of other clocks, and of their time stamps; see
       `windows.times.rows_path`.
@@ -160,8 +159,8 @@ class WindowReader:
       element_spec: specs of the flat episode, by path; leaves [T, ...] and context.
       spec_structure: the specs of a window.
       cut: how episodes become windows; None for `Cut()`.
-      flat: gives every step that a window shows once, [F, ...] in place of
-        [L, K, ...]; `stack_windows` stacks them later, on the device that trains.
+      flat: returns each step once, [F, ...] in place of [L, K, ...]; `stack_windows`
+        stacks them later, on the accelerator.
     Raises:
       SpecError: the episode does not fit the specs, or the specs the cut.
     """
@@ -215,11 +214,11 @@ class WindowReader:
       }
     self.masks = {mask: path for mask, path in masks.items() if path in self._timed}
     self._check_masks()
-    # By mask, where the episode has which of its images are missing.
+    # By mask, the path of the flags of present images.
     self._present: dict[str, str] = {}
     for mask, path in self.masks.items():
       source = self.readings[path].source
-      # Lists of any length are filled up with empty strings.
+      # Their empty strings are padding of a list of any length, not missing images.
       is_varlen = wanted[path].varlen_default_value is not None
       if specs.is_encoded_image_spec(wanted[path]) and not is_varlen:
         is_string = self._element[source].dtype == tf.string
@@ -254,7 +253,7 @@ class WindowReader:
 
   @property
   def paths(self) -> tuple[str, ...]:
-    """What is read from an episode: its paths, each once."""
+    """Paths that are read from an episode, each once."""
     sources = [reading.source for reading in self.readings.values()]
     finals = () if self.joining is None else self.joining.finals.values()
     others = [*self._present.values(), *finals, *self.clocks]
@@ -343,10 +342,10 @@ class WindowReader:
     return self.grid.min_steps - reads_beyond
 
   def num_rows(self, num_steps: Any, last_flags: Any = None) -> Any:
-    """Returns an episode's rows for `grid`, with one that is not stored but known.
+    """Returns an episode's rows for `grid`, with one more if the last step is known.
 
-    After the last row of transitions that is the last observation, or its place after
-    a terminal; see `Joining`.
+    For transitions, the final observation, or its place after a terminal, is one more
+    row after the stored ones; see `Joining`.
 
     Args:
       num_steps: episode length(s); int, array or integer tensor.
@@ -786,7 +785,7 @@ def plan_readings(
 
 
 def _missing(path: str, name: str | None, element: TensorSpecStruct) -> str:
-  """Says by which names a path was looked for, and what there is."""
+  """Describes the names that a path may have, and the existing ones."""
   near, hint = errors.nearest(path, element), ""
   if name not in (None, path):
     near = errors.nearest(str(name), element) or near

@@ -1,4 +1,4 @@
-"""Which steps to keep of sequences that are longer, or shorter, than a model takes.
+"""Sub-samples sequences of any length to the number of steps that a model takes.
 
 Index arithmetic on the lengths of the rows: padding is never sampled. All of it
 is graph ops of static shapes, without a loop over the batch: XLA compiles it.

@@ -1,4 +1,4 @@
-"""Which steps are at times in seconds: one arithmetic for numpy and TensorFlow.
+"""Finds steps at times in seconds, for numpy and TensorFlow alike.
 
 Stamps are compared as integers of nanoseconds. Two of them are equal if they differ by
 no more than the precision of their dtype.

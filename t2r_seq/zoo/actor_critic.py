@@ -1,4 +1,4 @@
-"""What actor-critic methods for continuous actions share."""
+"""Shared parts of actor-critic methods for continuous actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all policies that imitate share: specs, preprocessing, loss, execution."""
+"""Shared by all imitation policies: specs, preprocessing, loss, execution."""
 
 from __future__ import annotations
 

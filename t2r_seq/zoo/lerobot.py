@@ -143,7 +143,7 @@ class _Checkpoint:
 
   @property
   def features(self) -> dict[str, dict[str, Any]]:
-    """What the policy sees, by name: the robot, its surroundings, images."""
+    """The policy's inputs by name: the robot, its surroundings, images."""
     kinds = ("STATE", "ENV", "VISUAL")
     found = self.config["input_features"]
     for name, feature in found.items():
@@ -153,7 +153,7 @@ class _Checkpoint:
 
   @property
   def signature(self) -> Signature:
-    """What the policy sees and gives."""
+    """Inputs and outputs of the policy."""
     shapes = {name: feature["shape"] for name, feature in self.features.items()}
     size = self.config["output_features"][_ACTION]["shape"][0]
     return Signature(

@@ -41,7 +41,7 @@ METRIC = "closed_loop/reward"
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class OnlineSchedule:
-  """How many steps an online training takes, and in which proportion.
+  """Numbers of steps of an online training, and their proportion.
 
   A round is `steps_per_round` environment steps and then `updates_per_round` train
   steps, by the weights of the moment and in one thread. The same seed gives the same

@@ -1,4 +1,4 @@
-"""What models that learn in an environment share: specs, target networks, export."""
+"""Shared by models that learn in an environment: specs, target networks, export."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OnlineModel(models.T2RModel):
   """The output that `explore` makes an action of."""
   is_discrete = False
   seed = 0
-  """Of the random numbers of train steps; `train_online` sets that of the run."""
+  """Seed of the random numbers of train steps; `train_online` sets it."""
 
   def __init__(
     self,

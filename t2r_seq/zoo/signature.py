@@ -1,4 +1,4 @@
-"""What a policy sees and gives, as found in a data set."""
+"""Inputs and outputs of a policy, found in a data set."""
 
 from __future__ import annotations
 

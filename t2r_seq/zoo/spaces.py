@@ -1,4 +1,4 @@
-"""What an environment shows and takes, as specs."""
+"""Observations and actions of an environment, as specs."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ def _read(path: str) -> str:
 
 
 class _Run:
-  """What a run's config takes from its data set."""
+  """Parts of a run's config that follow from its data set."""
 
   def __init__(
     self,

@@ -22,6 +22,8 @@ TURNS = {
   r"from there on": "afterwards",
   r"but for the": "except",
 }
+# A docstring starts with a verb, or with the noun of what it describes.
+STARTS = r'"""(?:What|Says|Tells|Lets|Looks|Goes|Of)\b.*'
 GENERATED = {"t2r_pb2.py"}
 
 
@@ -45,5 +47,15 @@ def test_texts_are_plain(turn):
     f"{path.relative_to(ROOT)}: '{match.group()}'; write: {TURNS[turn]}"
     for path in texts()
     for match in pattern.finditer(path.read_text(encoding="utf-8"))
+  ]
+  assert found == []
+
+
+def test_docstrings_start_with_a_verb_or_a_noun():
+  found = [
+    f"{path.relative_to(ROOT)}: {match.group()}"
+    for path in texts()
+    if path.suffix == ".py"
+    for match in re.finditer(STARTS, path.read_text(encoding="utf-8"))
   ]
   assert found == []

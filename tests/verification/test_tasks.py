@@ -118,7 +118,7 @@ def test_what_has_learned_a_task_is_verified_and_viewed(kind, store, tmp_path):
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
     (source,) = json.loads(found[1])["sources"]
     detail = source["detail"]["0"]
-    assert len(detail["said"]["error"]) == LENGTHS[0]
+    assert len(detail["predicted"]["error"]) == LENGTHS[0]
     (seen,) = [
       each for each in detail["windows"]["paths"] if each["path"] == "features/x"
     ]

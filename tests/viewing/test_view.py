@@ -183,8 +183,8 @@ def test_planted_defects_are_among_the_first_five_and_the_page_has_it_all(
   assert seen["features/camera"]["offsets"] == [-2, 0]
   assert len(seen["features/camera"]["images"]) == length
   assert {"raw", "made", "real"} <= set(seen["features/state"])
-  other = source["detail"]["35"]["said"]["error"]
-  assert np.mean(detail["said"]["error"]) < 0.3 < 1 < np.mean(other)
+  other = source["detail"]["35"]["predicted"]["error"]
+  assert np.mean(detail["predicted"]["error"]) < 0.3 < 1 < np.mean(other)
 
   arguments = ["view", str(folder / "store"), "--export", str(folder / "export")]
   assert (
@@ -192,6 +192,13 @@ def test_planted_defects_are_among_the_first_five_and_the_page_has_it_all(
   )
   said = capsys.readouterr().out
   assert "3 episodes" in said and "All 3 episodes are shown" in said
+  pair = [str(folder / "export")] * 2
+  assert main([*arguments[:3], *pair, "-o", str(folder / "pair.html")]) == 0
+  first, second = _data(folder / "pair.html")
+  assert first["name"].endswith(f"store, {predictor.model_path}")
+  assert first["detail"]["35"]["predicted"] == second["detail"]["35"]["predicted"]
+  with pytest.raises(errors.SpecError, match="expected one export, or two, got 3"):
+    viewing.view(str(folder / "store"), page, predictor=[predictor] * 3)
   assert _data(folder / "again.html")[0]["episodes"][0]["n"] == 4
 
 
@@ -296,6 +303,9 @@ def test_a_contact_sheet_shows_the_suspected_camera(tmp_path):
     (first[:, 0] - first[:, 2]).max() > 150 > 0 > (second[:, 0] - second[:, 2]).min()
   )
   assert (second[:, 2] - second[:, 0]).max() > 150 > (first[:, 2] - first[:, 0]).max()
+  # Frozen frames have an orange border: of steps 0, 2, 3, 5, 6, 8, 9 and 11 the last 5.
+  border = np.abs(sheet[7] - [180, 84, 10]).max(-1) < 9
+  assert np.diff(border).sum() == 2 * 5 and not np.any(sheet[101] == [180, 84, 10])
 
 
 def test_progress_is_shown_from_the_start(folder, model, tmp_path):

@@ -604,7 +604,7 @@ class ReverbReplay(Replay):
 
   @property
   def cut(self) -> windows.Cut:
-    """How episodes become windows, and transitions are joined."""
+    """The cut of episodes to windows, with n-step."""
     return self._layout.reader.cut
 
   @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -12,7 +13,8 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("av")
 
-from research.lander import demo
+from research.lander import artefacts, demo
+from t2r_seq import policies
 
 
 def test_demo_writes_table_and_picture(tmp_path, capsys):
@@ -25,6 +27,15 @@ def test_demo_writes_table_and_picture(tmp_path, capsys):
   assert (tmp_path / "out" / "lander.png").read_bytes().startswith(b"\x89PNG")
   out = capsys.readouterr().out
   assert "$ t2r_seq evaluate " in out and ", identical" in out
+
+  artefacts.write_artefacts(tmp_path / "out", tmp_path / "artefacts", ["mlp"])
+  written = {path.name: path for path in (tmp_path / "artefacts").iterdir()}
+  names = {"mlp.tar.gz", "mlp_lite.tar.gz", "mlp.html", "lander.png", "README.md"}
+  assert written.keys() == names | {"SHA256SUMS"}
+  assert "| mlp, LiteRT |" in written["README.md"].read_text()
+  shutil.unpack_archive(written["mlp.tar.gz"], tmp_path)
+  predictor = policies.ExportedSavedModelPredictor(str(tmp_path / "mlp"))
+  assert predictor.restore()
 
 
 def test_expert_lands(tmp_path):
