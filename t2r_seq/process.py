@@ -160,7 +160,7 @@ def keep_freed_memory() -> bool:
   an arena, and there are two arenas for each core, at most eight.
 
   The command line calls this, because it owns its process. The library does not: a
-  program that wants it calls it before anything else.
+  program that needs it calls it first.
 
   Returns:
     Whether it was changed: not if one of glibc's variables (`MALLOC_ARENA_MAX` and

@@ -1,7 +1,7 @@
 """Random numbers that are a function of a seed, a sample's number and a purpose.
 
 Nothing is drawn from a generator that has a state: the same sample gets the same
-numbers in whatever process, batch, order or run it comes up.
+numbers in any process, batch, order or run.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def of_samples(batch_size: tf.Tensor, seed: int = 0) -> RandomNumbers:
 def of_batch() -> RandomNumbers:
   """Returns random numbers for a whole batch, [1]: those of its first sample.
 
-  Each call within one function is a purpose of its own.
+  Each call within one function is a separate purpose.
   """
   whole = of_samples(tf.constant(1))
   first = RandomNumbers(whole.numbers[:1], whole.seed)

@@ -40,7 +40,7 @@ def collect_episodes(
   """Runs a policy and writes its episodes, flat: one record an episode, or to a sink.
 
   Each record file appears only when it is complete, so a killed collection leaves whole
-  files or none. The same seed writes the same episodes, whatever `episodes_per_file`.
+  files or none. The same seed writes the same episodes, for any `episodes_per_file`.
 
   Args:
     env: a Gymnasium environment or a `gymnasium.vector` one, or a function without

@@ -167,7 +167,7 @@ class EpisodeSink(files.Closing):
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Ends the writing; whole episodes are kept, whatever went wrong after them."""
+    """Ends the writing; whole episodes are kept, even after an error."""
 
 
 class WholeEpisodeSink(EpisodeSink):
@@ -432,6 +432,6 @@ def _lacks_last_transition(replay: replay_lib.replay.Replay) -> bool:
     for path, spec in specs.flatten_spec_structure(replay.spec_structure).items()
     if windows.time_span({path: spec})[1] > 0
   ]
-  # A path without a column of its own shows another one's, later: a next observation.
+  # A path without its own column reads another one's, later: a next observation.
   is_next = bool(ahead) and not any(path in replay.flat_spec for path in ahead)
   return is_next and not replay.cut.pads_end

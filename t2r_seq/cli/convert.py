@@ -119,7 +119,7 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
   """Adds how a LeRobot dataset is written."""
   group = parser.add_argument_group("of a LeRobot dataset that is written")
   add = group.add_argument
-  add("--fps", type=float, help="steps a second, if the source does not tell")
+  add("--fps", type=float, help="steps a second, if the source has no rate")
   add("--task", metavar="TEXT", help="the text of episodes that have no path of it")
   add(
     "--video_codec",

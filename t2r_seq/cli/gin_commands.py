@@ -132,7 +132,7 @@ def _add_gin_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Command(NamedTuple):
-  """A command, as `main` knows it.
+  """A command for `main`.
 
   Attributes:
     SUMMARY: a line.

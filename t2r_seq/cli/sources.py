@@ -96,7 +96,7 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
     "--from",
     dest="source_format",
     metavar="FORMAT",
-    help="of SOURCE, if a path does not tell",
+    help="of SOURCE, if its path does not decide",
   )
   parser.add_argument("--split", metavar="NAME", help=SPLIT_HELP)
   parser.add_argument("--layout", metavar="JSON", help=LAYOUT_HELP)

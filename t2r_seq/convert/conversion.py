@@ -88,7 +88,7 @@ def convert(
     spec: flat specs of the sources; None takes all paths, and for TFRecord files
       proposes specs from a look at all records.
     source_format: of the sources, if the paths do not tell.
-    format: of the destination, if its name does not tell.
+    format: of the destination; by default its name decides.
     progress: shows how many episodes are converted; None shows nothing.
     **options: `episodes`, `split`, `filter` (a split, beside shares), `drop`, `rename`
       ({'old': 'new'}), `cast`, `decode_images`; `split='train=0.9,eval=0.1'` deals the

@@ -193,8 +193,8 @@ def _put_together(
     seeds = tf.stack([tf.constant(seed, tf.int64), number])
     rows = tf.random.experimental.stateless_shuffle(tf.range(batch_size), seeds)
     places = tf.split(rows, counts, num=len(leaves))
-    noted = [] if report is None else [report.count(tf.cast(counts, tf.int64))]
-    with tf.control_dependencies(noted):
+    effects = [] if report is None else [report.count(tf.cast(counts, tf.int64))]
+    with tf.control_dependencies(effects):
       # One copy; concatenating and gathering would take two.
       mixed = [
         tf.dynamic_stitch(places, values) for values in zip(*leaves, strict=True)
@@ -365,7 +365,7 @@ def _normalized_again(stages: Stages) -> Iterator[tuple[str, str]]:
 def _no_source(
   what: str, names: Any, sources: Mapping[str, Any]
 ) -> Iterator[errors.Mismatch]:
-  """Yields the names that are none of a source."""
+  """Yields the names that are not sources."""
   want = f"the name of a source, of {errors.listing(sources)}"
   for name in names:
     if name not in sources:

@@ -196,7 +196,7 @@ def read_records(
   """Reads serialized records in an order that depends on the arguments only.
 
   Several datasets are zipped: record i of one goes with record i of the others, so
-  their files are read in order, whatever the other arguments say.
+  their files are read in order; other arguments are ignored.
 
   Args:
     files: by dataset_key.
@@ -483,15 +483,15 @@ class RecordReading:
       columns: of the pools.
       num_parallel_calls: has no influence on the order.
     Returns:
-      Dataset of slabs; see `streams.shuffled_windows`.
+      Dataset of chunks; see `streams.shuffled_windows`.
     """
     keep = keeper(flat_specs, columns)
     kept = map_in_order(serialized, keep, num_parallel_calls)
-    return kept.batch(self.slab_size)
+    return kept.batch(self.chunk_size)
 
   @property
-  def slab_size(self) -> int:
-    """Episodes of a slab."""
+  def chunk_size(self) -> int:
+    """Episodes of a chunk."""
     return int(np.clip(_SLAB_BYTES // max(1, self.record_size), 1, _MAX_SLAB))
 
   def first_record(self, files: FilesByKey, where: str) -> Any:
@@ -755,14 +755,14 @@ def stream_records(
       min(num_parallel_calls, most) if num_parallel_calls > 0 else most
     )
 
-  def slabs(epoch: tf.Tensor) -> tf.data.Dataset:
+  def chunks(epoch: tf.Tensor) -> tf.data.Dataset:
     if others or plan.order == "sequential":
       serialized = reading.read(files, check=False)
     else:
       serialized = _permuted_records(reading, names, cycle_length, plan.seed, epoch)
     return reading.keep_episodes(serialized, flat_specs, columns, num_parallel_calls)
 
-  return streams.shuffled_windows(slabs, columns, plan, report)
+  return streams.shuffled_windows(chunks, columns, plan, report)
 
 
 def _permuted_records(

@@ -54,7 +54,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
 
   Mode 'train' shuffles files, episodes and examples in every epoch, without an end. The
   other modes are one pass, in the order of the sorted files. The same seed gives the
-  same batches, whatever `num_parallel_calls` is.
+  same batches, for any `num_parallel_calls`.
 
   By an index of the files (`t2r_seq index`) they are read as every data set with random
   access: batches are a function of the seed and their number, workers read disjoint
@@ -447,7 +447,7 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
   """Reads a fixed fraction of the files: how much does more data help?
 
   The first files of the sorted list, so that a smaller fraction is a part of a larger
-  one, whatever the seed is. After Tensor2Robot's class of that name.
+  one, for any seed. After Tensor2Robot's class of that name.
   """
 
   def __init__(self, file_fraction: float = 1.0, **record_arguments: Any) -> None:

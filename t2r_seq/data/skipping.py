@@ -258,9 +258,7 @@ class SkippingReading(RecordReading):
       # It is no bad record, to be left out in later epochs.
       self._report.fail(f"{name}: expected a file that can be read, got: {error}.")
     if before is not None:
-      logging.warning(
-        "%s: changed while it was in use: from now on it is read as it is now.", name
-      )
+      logging.warning("%s: changed while it was in use: its new content is read.", name)
     for number in damaged:
       self._report.add(self._filenames.index(name) * _MAX_RECORDS + number)
     runs = np.asarray(found, np.int64).reshape(-1, 3)
@@ -310,11 +308,11 @@ class SkippingReading(RecordReading):
     keep_one = keeper(flat_specs, columns)
 
     def keep(texts: tf.Tensor) -> dict[str, tf.Tensor]:
-      if self.slab_size > 1:
+      if self.chunk_size > 1:
         return tf.map_fn(keep_one, texts, fn_output_signature=_KEPT_SPEC)
       return {key: value[tf.newaxis] for key, value in keep_one(texts[0]).items()}
 
-    return self._good(serialized.batch(self.slab_size), keep, num_parallel_calls)
+    return self._good(serialized.batch(self.chunk_size), keep, num_parallel_calls)
 
   def _good(
     self,

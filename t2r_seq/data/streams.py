@@ -31,7 +31,7 @@ MakeDataset = Callable[[tf.Tensor], tf.data.Dataset]
 _FIRST_POOL_BATCHES, _MAX_DOUBLED, _MAX_DOUBLED_IN_ORDER = 4, 20, 3
 # More windows mix no better.
 _MAX_WINDOWS = 2**20
-# The list of a pool's episodes is copied with each slab.
+# The list of a pool's episodes is copied with each chunk.
 _MAX_EPISODES = 2**13
 
 
@@ -152,16 +152,16 @@ def streamed_windows(
 
 
 def shuffled_windows(
-  make_slabs: MakeDataset,
+  make_chunks: MakeDataset,
   columns: PoolColumns,
   plan: Plan,
   report: windows.WindowReport | None,
   max_windows: int = _MAX_WINDOWS,
 ) -> tf.data.Dataset:
-  """Does `streamed_windows` for slabs: a few consecutive episodes each.
+  """Does `streamed_windows` for chunks: a few consecutive episodes each.
 
   Args:
-    make_slabs: makes the dataset of the slabs of an epoch, given its number, int64
+    make_chunks: makes the dataset of the chunks of an epoch, given its number, int64
       scalar: batches of what `columns.keep` gives, none of them empty.
     columns: of the episodes.
     plan: of the batches.
@@ -177,10 +177,10 @@ def shuffled_windows(
 
   def epoch(number: tf.Tensor) -> tf.data.Dataset:
     end = tf.data.Dataset.from_tensors(number).map(_as_it_is(_end_of_epoch))
-    slabs = make_slabs(number).map(
-      _as_it_is(lambda slab: {**slab, "epoch": number, "is_end": False})
+    chunks = make_chunks(number).map(
+      _as_it_is(lambda chunk: {**chunk, "epoch": number, "is_end": False})
     )
-    return slabs.concatenate(end)
+    return chunks.concatenate(end)
 
   def join(filled: dict[str, tf.Tensor]) -> Pool:
     lengths, counts = tf.unstack(filled["lengths"], axis=1)
@@ -213,8 +213,8 @@ def shuffled_windows(
 
   def batches() -> tf.data.Dataset:
     with tf.device("CPU:0"):
-      slabs = tf.data.Dataset.range(plan.last_epoch).flat_map(_as_it_is(epoch))
-      pools = filler.fill(slabs).map(_as_it_is(join))
+      chunks = tf.data.Dataset.range(plan.last_epoch).flat_map(_as_it_is(epoch))
+      pools = filler.fill(chunks).map(_as_it_is(join))
       no_windows = tf.nest.map_structure(
         lambda leaf: tf.zeros([0, *(n or 0 for n in leaf.shape)], leaf.dtype),
         columns.reader.window_spec,
@@ -230,9 +230,9 @@ def shuffled_windows(
 
 
 class _Filler:
-  """Fills pools with consecutive slabs of episodes.
+  """Fills pools with consecutive chunks of episodes.
 
-  A pool is closed when the next slab would exceed the budget, and at the end of an
+  A pool is closed when the next chunk would exceed the budget, and at the end of an
   epoch. A single chunk of episodes that exceeds it fills a whole pool, with a warning.
   """
 
@@ -254,11 +254,11 @@ class _Filler:
     self._report = report
     self._reader = columns.reader
 
-  def fill(self, slabs: tf.data.Dataset) -> tf.data.Dataset:
+  def fill(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Creates the dataset of filled pools.
 
     Args:
-      slabs: of all epochs, with `_end_of_epoch` after each.
+      chunks: of all epochs, with `_end_of_epoch` after each.
     Returns:
       Dataset of 'kept', a list of episodes; their 'lengths' in steps and in windows,
       int64 [n, 2]; the 'number' of the pool; its 'epoch'; and 'is_end', whether it is
@@ -271,15 +271,15 @@ class _Filler:
     start["lengths"] = tf.raw_ops.PlaceholderWithDefault(
       input=tf.zeros([0, 2], tf.int64), shape=[None, 2]
     )
-    filled = slabs.scan(start, _as_it_is(self._step))
+    filled = chunks.scan(start, _as_it_is(self._step))
     filled = filled.filter(_as_it_is(lambda _, is_closed: is_closed))
     return filled.map(_as_it_is(lambda pool, _: pool))
 
-  def _step(self, state: dict[str, Any], slab: dict[str, Any]) -> tuple[Any, Any]:
-    """Closes the pool or not, and appends a slab; returns the pool as it was before."""
-    lengths, counts, sizes, parsed_sizes = tf.unstack(slab["numbers"], axis=1)
+  def _step(self, state: dict[str, Any], chunk: dict[str, Any]) -> tuple[Any, Any]:
+    """Closes a full pool, then appends a chunk; returns the pool before that."""
+    lengths, counts, sizes, parsed_sizes = tf.unstack(chunk["numbers"], axis=1)
     zero = tf.constant(0, tf.int64)
-    is_end = slab["is_end"]
+    is_end = chunk["is_end"]
     new_windows, size = tf.reduce_sum(counts), tf.reduce_sum(sizes)
     # reduce_max of an empty tensor is int64.min.
     parsed = tf.maximum(state["parsed"], tf.reduce_max(parsed_sizes))
@@ -302,10 +302,10 @@ class _Filler:
       "kept": state["kept"],
       "lengths": state["lengths"],
       "number": number,
-      "epoch": slab["epoch"],
+      "epoch": chunk["epoch"],
       "is_end": is_end,
     }
-    is_new = is_full | is_end  # The slab begins a pool.
+    is_new = is_full | is_end  # The chunk begins a pool.
     kept = tf.cond(
       is_new,
       _as_it_is(lambda: RowList.empty(tf.TensorShape([]), tf.variant).handle),
@@ -315,14 +315,14 @@ class _Filler:
       "kept": tf.raw_ops.TensorListConcatLists(
         input_a=kept,
         input_b=tf.raw_ops.TensorListFromTensor(
-          tensor=slab["kept"], element_shape=tf.constant([], tf.int32)
+          tensor=chunk["kept"], element_shape=tf.constant([], tf.int32)
         ),
         element_dtype=tf.variant,
       ),
       "lengths": tf.concat(
         [
           state["lengths"][: tf.where(is_new, zero, num_episodes)],
-          slab["numbers"][:, :2],
+          chunk["numbers"][:, :2],
         ],
         0,
       ),
@@ -396,7 +396,7 @@ class _Filler:
 
 
 def _end_of_epoch(number: tf.Tensor) -> dict[str, tf.Tensor]:
-  """Returns the mark at the end of an epoch: a slab without an episode."""
+  """Returns the mark at the end of an epoch: a chunk without an episode."""
   nothing = tf.raw_ops.OptionalNone()[tf.newaxis][:0]
   numbers = tf.zeros([0, 4], tf.int64)
   return {"kept": nothing, "numbers": numbers, "epoch": number, "is_end": True}

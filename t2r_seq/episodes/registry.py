@@ -243,7 +243,7 @@ def open_episodes(
   Args:
     path: a store, a LeRobot folder, RLDS or other TFRecord files (patterns), HDF5, zarr
       or MCAP files, or a Minari data set.
-    format: its name, if the path alone does not tell; see `formats`.
+    format: its name; by default the path decides; see `formats`.
     split: the only split to read; None for all.
     episodes: numbers of the only episodes to read, or a file that lists them.
     drop: paths to leave out, with all paths below them. They are not read at all.
@@ -404,7 +404,7 @@ def write_episodes(
   Args:
     episodes: what to write; views select, rename, drop, cast and join.
     path: of the new data set.
-    format: of it, if the suffix does not tell; see `formats`.
+    format: its name; by default the suffix decides; see `formats`.
     **options: of the format: `num_shards` and `compression` of TFRecord files; `fps`,
       `task` and `encoding` of LeRobot; `allow_nan` of a store.
   Raises:

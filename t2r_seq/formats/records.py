@@ -820,7 +820,7 @@ class RecordSteps(_RecordSource):
     kind = feature.WhichOneof("kind") if feature else None
     if kind is None:
       names = [*contents.context, *in_steps]
-      want = f"the feature '{key}', which tells the episodes apart"
+      want = f"the feature '{key}', which separates the episodes"
       near = errors.nearest(key, names).strip()
       raise reading.fault(record.place, want, errors.listing(names), near)
     dtypes = {"int64_list": tf.int64, "float_list": tf.float32}

@@ -478,6 +478,6 @@ class LaggedCheckpointListener(CheckpointExportListener):
 
 
 def versions(folder: str) -> list[str]:
-  """Lists the names of a folder's versions, the oldest first; hidden ones are none."""
+  """Lists the names of a folder's versions, the oldest first, without hidden ones."""
   names = [name for name in os.listdir(folder) if not name.startswith(".")]
   return sorted(names, key=lambda n: (not n.isdigit(), int(n) if n.isdigit() else n))

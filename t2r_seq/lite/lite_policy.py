@@ -551,7 +551,7 @@ def _read_state(folder: str, layout: Layout) -> dict[str, np.ndarray]:
       state = {path: stored[path] for path in stored.files}
   except FileNotFoundError as error:
     raise _load_error(path, "a file", "none") from error
-  except Exception as error:  # A damaged zip file raises whatever its bytes lead to.
+  except Exception as error:  # A damaged zip file may raise any exception.
     raise _load_error(path, "a state", f"a damaged file: {error}") from error
   _check(f"load lite policy: {path}", state, layout.state)
   return state

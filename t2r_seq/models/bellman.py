@@ -27,7 +27,7 @@ _LEARNER, _TARGET, _LAGGED = "learner", "target", "lagged"
 class BellmanTargets(CriticModel):
   """Fits a critic to its reward and the value of its best next action: QT-Opt.
 
-  To be put before a critic, which stays as it is:
+  A mixin in front of a critic, which is unchanged:
 
       class QLearner(models.BellmanTargets, MyCritic): ...
 

@@ -83,7 +83,7 @@ class CriticModel(T2RModel):
     return TensorSpecStruct(state=self.get_state_specification(), action=action)
 
   def state_func(self, state: SpecStructure, mode: str) -> Any:
-    """Encodes the state, once for all actions; by default it stays as it is.
+    """Encodes the state, once for all actions; by default unchanged.
 
     Args:
       state: packed as the state specs, [B, ...].

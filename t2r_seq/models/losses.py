@@ -95,6 +95,6 @@ def masks_of(
 
 
 def as_float32(outputs: tf.Tensor) -> tf.Tensor:
-  """Returns half-precision outputs as float32, which is what a robot wants."""
+  """Returns half-precision outputs as float32, for a robot."""
   is_half = outputs.dtype in (tf.float16, tf.bfloat16)
   return tf.cast(outputs, tf.float32) if is_half else outputs

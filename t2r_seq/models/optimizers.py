@@ -159,7 +159,7 @@ def default_create_optimizer_fn(
   """Creates the optimizer of models that configure none: Adam.
 
   Args:
-    learning_rate: constant; None takes `create_adam_optimizer` as it is configured.
+    learning_rate: constant; None uses the configuration of `create_adam_optimizer`.
   Returns:
     A Keras optimizer.
   """

@@ -57,7 +57,7 @@ class RecurrentModel(T2RModel):
     return self._burn_in
 
   def with_stored_state(self, features: SpecStructure, mode: str) -> SpecStructure:
-    """Adds the stored state to the features of training, where the model wants it.
+    """Adds the stored state to the features of training, if the model uses it.
 
     Args:
       features: what `get_feature_specification` would return.

@@ -89,7 +89,7 @@ class T2RModel(PolicyModel):
       control_period: seconds from a step of the data to the next one, for exports to
         know; None takes that of the training's input, if known.
       dtype_policy: Keras' policy of the layers that `create_network` makes, such as
-        'mixed_bfloat16'; None for the process's own, which stays as it is.
+        'mixed_bfloat16'; None leaves the process's policy unchanged.
     Raises:
       SpecError: the padding or the policy is not known, or the decay or the period out
         of range.

@@ -34,7 +34,7 @@ def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tens
     return tf.identity(tensor)
 
 
-# The flags of steps at which episodes begin and end, whatever stands before a '/'.
+# Names of flags of first and last steps, after any prefix that ends in '/'.
 IS_FIRST, IS_LAST = "is_first", "is_last"
 
 # dtypes by name, by what holds them.

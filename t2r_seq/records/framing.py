@@ -411,7 +411,7 @@ def _zip_size(peek_at: Callable[[int, int], bytes], position: int) -> tuple[int,
     version, size, name, extra = struct.unpack("<4xB13xI4xHH", header)
     text = peek_at(place + 30, name).decode(errors="replace")
     if version > _MAX_ZIP_VERSION or not text or not text.isprintable():
-      break  # The four bytes of the signature are there by chance.
+      break  # The signature's four bytes are random data.
     place += 30 + name + extra
     if peek_at(place + size, 2) != _ZIP[:2]:
       return _stored_frames_end(peek_at, place), False

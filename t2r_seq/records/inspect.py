@@ -161,7 +161,7 @@ class RecordSummary:
   def describe_schemas(self) -> list[str]:
     """Returns lines on each schema and how it differs from the most frequent one.
 
-    There are none if all records are alike.
+    Empty if all records are alike.
     """
     if len(self.schemas) < 2:
       return []
@@ -512,7 +512,7 @@ class _Group:
       self.forms[place].merge(forms)
 
   def freeze(self) -> RecordSummary:
-    # The sequences of RLDS are none in the record.
+    # In the record, RLDS has lists, not sequences.
     has_steps = any(is_sequence for is_sequence, _ in self.forms)
     is_sequence = has_steps and self.num_rlds < self.num_records
     return RecordSummary(

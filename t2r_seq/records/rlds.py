@@ -5,7 +5,7 @@ action is the one taken on the observation, the reward and the discount are thos
 followed. In the last step, which only has the observation that the episode ended with,
 action, reward and discount mean nothing (Ramos et al., RLDS, 2021).
 
-The record alone does not tell a shape from its number of values, nor uint8 from int64.
+A record has numbers of values, not shapes, and cannot distinguish uint8 from int64.
 TensorFlow Datasets itself is not needed to read this.
 """
 

@@ -151,7 +151,7 @@ class PolicyServer:
   in an observation seeds the random numbers of the following steps. If observations
   with a `timestamp`, in seconds, come at another rate than in training, the log warns.
   With `inspect`, the outputs include `inspection`; see `policy_io.Inspection`. A
-  message `overlap` asks for a whole chunk, see `lite.OverlappedPolicy`. The
+  message `overlap` requests a whole chunk, see `lite.OverlappedPolicy`. The
   answer to a message that does not fit is a text, and the episode continues.
 
   One event loop, in a thread, serves all connections. Fast policies step inside of it;

@@ -24,7 +24,7 @@ class Seconds:
   The times at the offsets select values by their time stamps, so that data and robots
   of any rate show a model the same. Times up to the anchor's never show a later step
   than the anchor, which a policy does not know. Without a tolerance they are real from
-  the first stamp on, whatever the gaps; later times are real up to the last stamp.
+  the first stamp on, across gaps; later times are real up to the last stamp.
   Others are padded.
 
   Attributes:

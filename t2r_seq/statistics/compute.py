@@ -420,7 +420,7 @@ class _RecordSource(_Source):
     ]
     hint = (
       "Its records have different numbers of values, and padding is no data. Name it "
-      "in a spec to have it count; t2r_seq doctor tells the records apart."
+      "in a spec to have it count; t2r_seq doctor shows the kinds of records."
     )
     if padded and len(padded) == len(proposed):
       want = "as many values in every record"

@@ -155,7 +155,7 @@ def _read_manifest(
 ) -> tuple[StoreManifest | None, Mismatch | None]:
   """Returns the manifest of a store and what is wrong with it.
 
-  The given specs replace a damaged one; None if there are none.
+  The given specs replace a damaged manifest; None without specs.
   """
   try:
     store = StoreManifest.read(folder)

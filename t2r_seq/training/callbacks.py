@@ -132,7 +132,7 @@ class Callback:
   """Base class of callbacks; every method does nothing by default.
 
   Subclass it, and list instances as `callbacks` of `train_eval_model`: what hooks and
-  their builders are in Tensor2Robot. Of several workers each has callbacks of its own,
+  their builders are in Tensor2Robot. Each worker has its own callbacks,
   and they write where `run.is_chief`.
   """
 

@@ -145,7 +145,7 @@ def create_mirrored_strategy(
 def create_multi_worker_mirrored_strategy(
   communication: str = "auto",
 ) -> tf.distribute.Strategy:
-  """Creates a strategy of several machines, of which `TF_CONFIG` tells each.
+  """Creates a strategy of several machines, each described by its `TF_CONFIG`.
 
   Call it before anything else of TensorFlow: in gin, bind it in front of the model.
 

@@ -194,7 +194,7 @@ class Comparison:
         f"windows by time of {', '.join(sorted(hidden))}, but by the outputs"
       )
     if self._predict is None:
-      found.append("outputs, for want of what they should be: name the export")
+      found.append("outputs, without a reference: name the export")
     elif self._learns_more:
       found.append(
         "outputs, because the export's network learns a task, which this form does not"

@@ -186,7 +186,7 @@ class Overlapped(Subject):
   def take(
     self, observation: Arrays, is_first: bool
   ) -> tuple[Arrays, policy_io.Inspection]:
-    """See the base class; the network runs when the policy asks for a chunk."""
+    """See the base class; the network runs when the policy requests a chunk."""
     if is_first:
       self._policy.reset()
     self._chunk = None
@@ -238,7 +238,7 @@ def _described(
   """Reads the description of a policy, see `LoadedPolicy.describe`."""
   if "specs" not in description:
     raise errors.SpecError(
-      f"verify: {name}: expected a policy that tells its specs, got one that does not. "
+      f"verify: {name}: expected a policy with known specs, got one without. "
       "Serve an export, or a lite folder."
     )
   assets = text_format.Parse(description["specs"], t2r_pb2.T2RAssets())

@@ -92,7 +92,7 @@ class ModelSide:
     self.period = clock if isinstance(clock, float) else None
     offsets = [spec.time_offsets for spec in self.spec.values()]
     clocks = {clock, *(each.clock for each in offsets if isinstance(each, Seconds))}
-    self._columns |= {c: c for c in clocks if c in viewer.spec}
+    self._columns |= {c: c for c in clocks if isinstance(c, str) and c in viewer.spec}
     element = TensorSpecStruct(
       (path, self._element(column)) for path, column in self._columns.items()
     )

@@ -333,7 +333,7 @@ class WindowGrid:
 
   @property
   def keeps_first(self) -> bool:
-    """Whether the first anchor has a sequence whatever comes after it."""
+    """Whether the first anchor always has a sequence."""
     return self.cut.pads_end
 
   @property
@@ -540,7 +540,7 @@ def computed_paths(
     flat: specs by path.
     n_step: how transitions are joined, if they are.
   Returns:
-    From such a path to `DISCOUNT` or `NUM_STEPS`. Those that read a step are none.
+    Maps such a path to `DISCOUNT` or `NUM_STEPS`, without paths that read a step.
   """
   if n_step is None:
     return {}

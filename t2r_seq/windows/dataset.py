@@ -47,7 +47,7 @@ def windows(
     shuffle_buffer_size: windows to shuffle among; None keeps the order.
     seed: of the shuffle.
     report: counts episodes, windows and episodes that are too short; under 'drop'
-      without one, a line on stderr tells of each episode that is too short.
+      without one, a line on stderr names each episode that is too short.
     num_epochs: passes over the dataset, each shuffled, and ended before the next
       begins; None: no end. Better than `repeat` on the result: tf.data makes gathering
       and a `batch` that follows at once one step, a third faster on large frames.
@@ -71,12 +71,12 @@ def windows(
   def pairs(flat: TensorSpecStruct) -> tf.data.Dataset:
     num_steps = reader.num_steps(flat)
     count = reader.grid.num_windows(reader.num_rows_of(flat, num_steps))
-    noted = reader.check_stamps(flat)
+    effects = reader.check_stamps(flat)
     if report is not None:
-      noted.append(report.count(num_steps, count))
+      effects.append(report.count(num_steps, count))
     elif not reader.grid.keeps_first:
-      noted.append(print_too_short(num_steps, count, reader.min_steps))
-    with tf.control_dependencies(noted):
+      effects.append(print_too_short(num_steps, count, reader.min_steps))
+    with tf.control_dependencies(effects):
       count = tf.identity(count)
     # Nothing but the episode and a number: what is made here is made by one thread
     # and goes through the shuffle. The rest is left to `gather`, which runs in

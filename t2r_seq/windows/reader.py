@@ -623,7 +623,7 @@ class WindowReader:
       of them stand for the step after the last row, None for none.
     """
     offsets, num_axes = fetch.offsets, fetch.offsets.ndim
-    if _is_last(offsets):  # It is inside the episode, whatever the padding.
+    if _is_last(offsets):  # It is inside the episode for any padding.
       return anchors.rows + _times(anchors.after, anchors.stride), None, None, None
     if not num_axes and offsets == 0:
       # The anchors themselves, or the last joined steps: all are in their episodes.

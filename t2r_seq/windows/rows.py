@@ -13,7 +13,7 @@ _ROWS_AT_ONCE = 8
 
 
 class RowList:
-  """Rows of one shape and dtype, each in memory of its own.
+  """Rows of one shape and dtype, each in its own buffer.
 
   What a loop computes is not copied to one tensor before it is gathered: a row is
   written once and copied once for every place that shows it. The list is a variant

@@ -121,7 +121,7 @@ def gather_steps(
   """Keeps the steps at the indices of every sequence of a batch.
 
   Args:
-    tensors: batch by path; sequences [B, T, ...], anything else as it is.
+    tensors: batch by path; sequences [B, T, ...], anything else is unchanged.
     indices: of steps, int64 [B, n].
     spec_structure: the specs of the batch: what has is_sequence is a sequence.
   Returns:

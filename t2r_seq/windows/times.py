@@ -219,7 +219,7 @@ class TimedSteps:
     """Returns the first and last step that windows may show, from their anchor.
 
     Raises:
-      SpecError: only reading the episodes tells.
+      SpecError: unknown until the episodes are read.
     """
     if self.reach is not None:
       return self.reach

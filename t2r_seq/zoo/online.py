@@ -144,7 +144,7 @@ class CollectingPolicy(policies.RegressionPolicy):
 
 
 class Collector(training.Callback):
-  """Collects transitions into a replay, as many as a schedule asks for.
+  """Collects the transitions of a schedule into a replay.
 
   As a callback it ends the episodes in progress at each checkpoint, saves the replay,
   and writes the returns of the episodes that ended, as 'collect/episode_reward'.

@@ -448,7 +448,7 @@ class _Run:
         found.save(path)
         return found
     found = statistics.compute_statistics(opened.cast(casts) if casts else opened)
-    # The model's specs have the paths as names, whatever the format calls them.
+    # The model's specs have the paths as names, independent of the format's names.
     named = {
       p: dataclasses.replace(each, spec=ExtendedTensorSpec.from_spec(each.spec, name=p))
       for p, each in found.paths.items()
