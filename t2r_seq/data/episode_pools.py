@@ -81,15 +81,16 @@ class EpisodePools(PoolReader):
     self._timed -= self._rows_paths.keys()
     self._failures, self._calls = failures, PythonCalls()
     self._num_values = 0
+    # By time stamps of other clocks the row at the first step of each episode.
+    self._begins: dict[str, list[int]] = {}
     self.lengths = np.asarray(episodes.lengths)[numbers]
     reader = columns.reader
     num_rows = reader.num_rows(self.lengths, self._last_flags(reader.end_flag))
     counts = np.asarray(reader.grid.num_windows(num_rows))
     if reader.clocks:
       parts = [EpisodePart(int(number)) for number in numbers]
-      stamps = episodes.read_many(parts, reader.clocks)
+      stamps = map(self._counted, episodes.read_many(parts, reader.clocks))
       places = (episodes.place(part.episode) for part in parts)
-      stamps = (self._counted(each) for each in stamps)
       reader.survey_stamps(zip(places, stamps, strict=True))
     step_bytes = self._count_step_bytes(self._timed)
     if self._num_values:
@@ -113,9 +114,14 @@ class EpisodePools(PoolReader):
     """Returns what an epoch of all shards holds, and which episodes are too short."""
     return windows.WindowReport.of_episodes(self.lengths, self.counts)
 
-  def _counted(self, stamps: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Counts the values of an episode on other clocks."""
-    self._num_values += sum(len(v) for p, v in stamps.items() if p in self._data.clocks)
+  def _counted(self, stamps: dict[str, Any]) -> dict[str, Any]:
+    """Counts an episode's values on other clocks, and finds those of its first step."""
+    own = next(v for p, v in stamps.items() if p not in self._data.clocks)
+    for path, values in stamps.items():
+      if path in self._data.clocks:
+        self._num_values += len(values)
+        row = int(clock_rows(own[:1], values)[0, 0])
+        self._begins.setdefault(path, []).append(max(row, 0))
     return stamps
 
   def _count_step_bytes(self, paths: Iterable[str]) -> int:
@@ -213,7 +219,8 @@ class EpisodePools(PoolReader):
         self._failures.append(error)
         raise
     for path, clock in self._rows_paths.items():
-      arrays[path] = self._find_rows(arrays, parts_of[clock], ends, num_steps)
+      begins = [self._begins[clock][number] for number in episodes]
+      arrays[path] = self._find_rows(arrays, parts_of[clock], begins, ends, num_steps)
     for path in self._own:
       kept = [each for each in parts_of[path] if each is not None]
       arrays[path] = np.concatenate(kept)
@@ -223,15 +230,17 @@ class EpisodePools(PoolReader):
     self,
     arrays: Mapping[str, np.ndarray],
     stamps: Sequence[np.ndarray | None],
+    begins: Sequence[int],
     ends: np.ndarray,
     num_steps: np.ndarray,
   ) -> np.ndarray:
     """Finds the rows of another clock at the steps of a pool; see `rows_path`."""
     own = next(arrays[path] for path in self._columns.reader.clocks if path in arrays)
     first_row, found = 0, [np.zeros((0, 3), np.int64)]
-    for each, end, count in zip(stamps, ends, num_steps, strict=True):
+    parts = zip(stamps, begins, ends, num_steps, strict=True)
+    for each, begin, end, count in parts:
       if each is not None:
-        found.append(clock_rows(own[end - count : end], each, first_row))
+        found.append(clock_rows(own[end - count : end], each, first_row, begin))
         first_row += len(each)
     return np.concatenate(found)
 

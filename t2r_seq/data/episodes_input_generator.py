@@ -24,7 +24,7 @@ from t2r_seq.data.loaders import raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport, streamed_windows
 from t2r_seq.episodes import Episodes, find_format, open_episodes
-from t2r_seq.episodes.rates import control_period, default_clock
+from t2r_seq.episodes.rates import default_clock, measured_period
 from t2r_seq.formats.lerobot_folder import check_frame_options
 from t2r_seq.store.videos import TOLERANCE
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_one_step
@@ -86,7 +86,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
   def control_period(self) -> float | None:
     """Seconds from a step to the next one, if the metadata have it."""
     episodes = self._open_without_specs()
-    return None if episodes is None else control_period(episodes.metadata)
+    return None if episodes is None else measured_period(episodes)
 
   def _find_clock(self, mode: str) -> str | float | None:
     """See the base class."""

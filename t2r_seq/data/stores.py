@@ -19,9 +19,9 @@ from t2r_seq.data.input_generator import BatchRequest, DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
-from t2r_seq.episodes import choose_episodes
+from t2r_seq.episodes import choose_episodes, open_episodes
 from t2r_seq.episodes.episodes import steps_spec
-from t2r_seq.episodes.rates import control_period, default_clock
+from t2r_seq.episodes.rates import default_clock, measured_period
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.store import EpisodeStore, StoreWindows
@@ -342,7 +342,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     """Seconds from a step to the next one, from the store's metadata."""
     if self._follow is not None:
       return None  # It need not be there yet.
-    return control_period(EpisodeStore(self._store_path).metadata)
+    return measured_period(open_episodes(os.fspath(self._store_path), "store"))
 
   def _find_clock(self, mode: str) -> str | float | None:
     """See the base class."""

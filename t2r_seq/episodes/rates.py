@@ -11,7 +11,7 @@ import numpy as np
 from t2r_seq import errors, specs
 from t2r_seq.episodes.episodes import Values, steps_spec
 from t2r_seq.episodes.views import Episodes, View
-from t2r_seq.stamps import to_nanoseconds
+from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
 
 
 def control_period(metadata: Mapping[str, Any]) -> float | None:
@@ -21,6 +21,19 @@ def control_period(metadata: Mapping[str, Any]) -> float | None:
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
     return None
   return 1.0 / fps
+
+
+def measured_period(episodes: Episodes) -> float | None:
+  """Returns the control period, or that of the steps' stamps beside other clocks."""
+  period = control_period(episodes.metadata)
+  clock = default_clock(episodes.metadata, episodes.spec)
+  if period is not None or not episodes.clocks or not isinstance(clock, str):
+    return period
+  for number in range(min(episodes.num_episodes or 0, _RATE_EPISODES)):
+    gaps = np.diff(to_nanoseconds(np.ravel(episodes.read(number, [clock])[clock])))
+    if len(gaps) and np.median(gaps) > 0:
+      return float(np.median(gaps)) / NANOSECONDS
+  return None
 
 
 def default_clock(

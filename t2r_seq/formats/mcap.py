@@ -281,8 +281,8 @@ class McapEpisodes(Episodes):
     self._repeated: dict[str, int] = {}
     self._farthest = (0.0, "", "")
     self._shown: dict[int, _Shown] = {}
-    clocks = {t: f"{spec_names.CLOCKS}/{t.strip('/')}" for t in self._topics}
-    self._clocks = {t: name for t, name in clocks.items() if not dropped.has(name)}
+    names = {t: f"{spec_names.CLOCKS}/{t.strip('/')}" for t in self._topics}
+    self._clocks = {t: name for t, name in names.items() if not dropped.has(name)}
     if self._bags:
       self._look_at(*self._bags[0])
     time = _Form(np.dtype(np.int64), ())

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.episodes import Episodes
+from t2r_seq.episodes.episodes import steps_spec
 from t2r_seq.episodes.rates import control_period, default_clock
 from t2r_seq.episodes.registry import as_episodes
 from t2r_seq.episodes.views import Filtered
@@ -24,7 +25,7 @@ from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.stamps import NANOSECONDS
 from t2r_seq.windows.cut import Anchors, Padding, mask_paths
 from t2r_seq.windows.reader import present_path
-from t2r_seq.windows.times import check_stamps
+from t2r_seq.windows.times import check_stamps, clock_rows
 
 Arrays = dict[str, np.ndarray]
 _BATCH_SIZE = 64
@@ -73,6 +74,9 @@ class Dataset:
     trained_spec: training's features by path, before preprocessing.
     observed_spec: a robot's features by path: a step of each, and context features.
     clock: times the steps for time offsets in seconds; see `windows.Cut`.
+    known: specs of the dataset by path, of values on other clocks as of steps.
+    num_lost: values on other clocks that no step shows, as later ones came before it,
+      by path.
   """
 
   def __init__(
@@ -126,6 +130,12 @@ class Dataset:
       if isinstance(spec.time_offsets, Seconds)
     }
     self.source = self._with_depth(self._with_derived(episodes))
+    # Values on other clocks as those of steps.
+    self.known = TensorSpecStruct(
+      (path, steps_spec(leaf) if path in self.source.clocks else leaf)
+      for path, leaf in self.source.spec.items()
+    )
+    self.num_lost: dict[str, int] = {}
     self._columns = self._find_columns(feature_spec)
     wanted = TensorSpecStruct(
       (f"{prefix}{path}", ExtendedTensorSpec.to_spec(spec))
@@ -136,7 +146,7 @@ class Dataset:
 
   def stored_spec(self, path: str) -> ExtendedTensorSpec:
     """Returns the dataset's spec for a path."""
-    return self.source.spec[self._columns[path]]
+    return self.known[self._columns[path]]
 
   def _with_derived(self, episodes: Episodes) -> Episodes:
     """Adds the paths that the policy sees and that follow from a step's position."""
@@ -159,7 +169,7 @@ class Dataset:
 
   def _find_columns(self, feature_spec: TensorSpecStruct) -> dict[str, str]:
     """Returns the dataset's path for each path; see `source_paths`."""
-    known = self.source.spec
+    known = self.known
     columns, found = {}, []
     sources = source_paths(feature_spec, known)
     for path, spec in self.observed_spec.items():
@@ -195,9 +205,11 @@ class Dataset:
       where = f"verify: {self.path}: episode {number}"
       observed, context = {}, set()
       for path, column in self._columns.items():
-        stored = self.source.spec[column]
+        stored = self.known[column]
         is_whole = self.is_whole(column, stored)
         array = _value(where, values, path, column)
+        if column in self.source.clocks:
+          array = array[self._newest(where, values, path, column)]
         seen = self.observed_spec[path]
         observed[path] = _decoded(array, stored, seen, path, is_whole)
         if path in self._goals and stored.is_sequence:
@@ -220,15 +232,29 @@ class Dataset:
         num_steps,
       )
 
+  def _newest(self, where: str, values: Arrays, path: str, column: str) -> np.ndarray:
+    """Returns the row of the newest value on another clock at each step, int64 [T]."""
+    steps = _value(where, values, path, str(self.clock))
+    stamps = _value(where, values, path, self.source.clocks[column])
+    rows = np.maximum(clock_rows(steps, stamps)[:, 0], 0)
+    self.num_lost[path] = self.num_lost.get(path, 0) + int(
+      np.maximum(np.diff(rows) - 1, 0).sum()
+    )
+    return rows
+
   def _times(self, where: str, values: Arrays, num_steps: int) -> Arrays:
     """Returns the times of a robot's steps, and those of the values that differ."""
     times = {TIMESTAMP: self.clock}
-    times |= {f"{STAMPS}/{path}": s.clock for path, s in self._timed.items() if s.clock}
+    for path, seconds in self._timed.items():
+      of_values = self.source.clocks.get(self._columns.get(path, ""), seconds.clock)
+      times |= {f"{STAMPS}/{path}": of_values} if of_values else {}
     found = {}
     for path, clock in times.items():
       if isinstance(clock, str):
         found[path] = _value(where, values, path, clock).reshape(-1)
         check_stamps(f"{where}: {clock}", found[path])
+        if clock in self.source.clocks:
+          found[path] = found[path][self._newest(where, values, "", clock)]
       else:
         period = NANOSECONDS * (clock or 0)
         found[path] = np.rint(period * np.arange(num_steps)).astype(np.int64)
@@ -253,7 +279,7 @@ class Dataset:
   def changed_size(self, path: str) -> str | None:
     """Describes how training's input crops or resizes an image; None if it does not."""
     column = self._columns.get(path, path)
-    stored = self.source.spec.get(column)
+    stored = self.known.get(column)
     if stored is None or not self.is_whole(column, stored):
       return None
     decoding = self._image_decoding
@@ -290,7 +316,7 @@ class _TrainingWindows:
     self._sequences = {path for path, spec in wanted.items() if spec.is_sequence}
     self._specs = TensorSpecStruct((p, _as_step(spec)) for p, spec in wanted.items())
     masks = mask_paths(self._specs)
-    known = dataset.source.spec
+    known, others = dataset.known, dataset.source.clocks
     self._columns: dict[str, str] = {}
     for prefix in (_RAW, _LABEL):
       own = {
@@ -320,13 +346,20 @@ class _TrainingWindows:
         element[present_path(path)] = tf.TensorSpec([None], tf.bool)
     offsets = [spec.time_offsets for spec in self._specs.values()]
     clocks = {each.clock for each in offsets if isinstance(each, Seconds)}
+    clocks |= {others[c] for c in self._columns.values() if c in others}
     for clock in {*clocks, dataset.clock} if clocks else ():
       if isinstance(clock, str) and clock in known and known[clock].is_sequence:
         self._columns.setdefault(clock, clock)
         shape = tf.TensorShape([None]).concatenate(known[clock].shape)
         element.setdefault(clock, tf.TensorSpec(shape, known[clock].dtype))
     self._reader = windows.WindowReader(
-      element, self._specs, windows.Cut(padding=padding, clock=dataset.clock)
+      element,
+      self._specs,
+      windows.Cut(
+        padding=padding,
+        clock=dataset.clock,
+        clocks={p: others[c] for p, c in self._columns.items() if c in others},
+      ),
     )
     self._prepare = tf.function(
       self._preprocess, autograph=False, reduce_retracing=True
@@ -347,7 +380,7 @@ class _TrainingWindows:
     """
     grid = self._reader.grid
     anchors = grid.start(np.arange(grid.num_windows(num_steps)))
-    columns = self._decode(where, values)
+    columns = self._reader.with_rows(self._decode(where, values))
 
     def take(path: str, rows: np.ndarray | None) -> np.ndarray:
       if rows is None:

@@ -186,7 +186,7 @@ def verify(
     compared.append(f"commands that the robot's code makes of recorded {path}")
   compared += _late(subject)
   warnings = [*check.warnings(), *_optional_features(preprocessor)]
-  warnings += _limits(subject, padding, differences)
+  warnings += [*_limits(subject, padding, differences), *_lost(data)]
   return VerificationReport(
     subject.name,
     data.path,
@@ -215,6 +215,16 @@ def _limits(
       "training has no windows of the first steps of an episode (padding 'drop'), "
       "where the policy acts, too, with the first step repeated"
     )
+
+
+def _lost(data: Dataset) -> Iterator[str]:
+  """Yields which values no step of a robot shows."""
+  for path, count in data.num_lost.items():
+    if path and count:
+      yield (
+        f"{path}: {count:,} values came between two steps, which show the newest one. "
+        "If windows need the others, make its clock that of the steps"
+      )
 
 
 def _acted(subject: Subject, data: Dataset) -> tuple[str, str]:

@@ -11,7 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.episodes.episodes import Episode, Values, num_bytes, num_steps
+from t2r_seq.episodes.episodes import (
+  Episode,
+  Values,
+  num_bytes,
+  num_steps,
+  steps_spec,
+)
 from t2r_seq.episodes.rates import control_period
 from t2r_seq.episodes.views import Episodes
 from t2r_seq.progress import Progress
@@ -109,6 +115,7 @@ class EpisodeViewer:
     spec: of its episodes.
     columns: its paths by how they are shown.
     metadata: of the data set.
+    clocks: the time stamps of values on other clocks than the steps', by path.
     period: seconds from a step to the next one, if known.
     num_episodes: None if unknown.
   """
@@ -121,7 +128,7 @@ class EpisodeViewer:
     self._decoders: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {}
     self.spec = episodes.spec
     self.columns = Columns.of(self.spec)
-    self.metadata = episodes.metadata
+    self.metadata, self.clocks = episodes.metadata, episodes.clocks
     self.period = control_period(episodes.metadata)
 
   @property
@@ -179,6 +186,7 @@ class EpisodeViewer:
   def pixels(self, values: Values, path: str, steps: np.ndarray) -> np.ndarray:
     """Returns decoded images of a camera in their own dtype; see `frames`."""
     rows, spec = values[path][steps], self.spec[path]
+    spec = steps_spec(spec) if path in self.clocks else spec
     if not specs.is_encoded_image_spec(spec):
       return np.asarray(rows)
     if path not in self._decoders:

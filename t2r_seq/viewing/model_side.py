@@ -91,12 +91,20 @@ class ModelSide:
     self._clock = clock = default_clock(viewer.metadata, viewer.spec)
     self.period = clock if isinstance(clock, float) else None
     offsets = [spec.time_offsets for spec in self.spec.values()]
-    clocks = {clock, *(each.clock for each in offsets if isinstance(each, Seconds))}
+    others = {
+      p: viewer.clocks[c] for p, c in self._columns.items() if c in viewer.clocks
+    }
+    clocks = {
+      clock,
+      *others.values(),
+      *(each.clock for each in offsets if isinstance(each, Seconds)),
+    }
     self._columns |= {c: c for c in clocks if isinstance(c, str) and c in viewer.spec}
     element = TensorSpecStruct(
       (path, self._element(column)) for path, column in self._columns.items()
     )
-    cut = windows.Cut(padding=padding, masks=True, clock=clock)
+    others |= {c: c for c in others.values()}
+    cut = windows.Cut(padding=padding, masks=True, clock=clock, clocks=others)
     self._windows = windows.WindowReader(element, self.spec, cut)
 
   def _find_columns(self) -> dict[str, str]:
@@ -132,7 +140,14 @@ class ModelSide:
       stamps = to_nanoseconds(np.ravel(values[self._clock]))
       self.period = float(np.median(np.diff(stamps))) / NANOSECONDS
 
+    found_rows: dict[str, np.ndarray] = {}
+    if self._windows.rows_paths:
+      clocks = {c: np.asarray(values[c]) for c in self._windows.clocks}
+      found_rows |= self._windows.with_rows(clocks)
+
     def take(path: str, rows: np.ndarray | None) -> np.ndarray:
+      if path in self._windows.rows_paths:
+        return found_rows[path][rows]
       column = self._columns[path]
       if column not in values:
         raise errors.SpecError(

@@ -836,8 +836,9 @@ def _plan_path(
       got = "steps" if seconds is None else f"{seconds}"
       hint = f"Declare time_offsets=specs.Seconds(0.0, clock='{clock}')."
       return errors.Mismatch(path, want, got, hint)
-    how = {"select": seconds.select, "tolerance": seconds.tolerance}
-    seconds = specs.Seconds(seconds.offsets, clock=clock, **how)
+    seconds = specs.Seconds(
+      seconds.offsets, select=seconds.select, tolerance=seconds.tolerance, clock=clock
+    )
   fits = axes or flat_shape.is_compatible_with(given.shape)
   if given.dtype != dtype or not fits:
     return misfit(_expected(spec), _hint(dtype, given))

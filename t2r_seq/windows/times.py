@@ -65,9 +65,10 @@ class Moments(NamedTuple):
 def rows_path(clock: str) -> str:
   """Returns the path of the rows of another clock at each step, int64 [T, 3].
 
-  These are the row of the last stamp at or before the step's, how many of the episode
-  are before that row, and how many after it. What reads windows adds the path to the
-  episode; see `clock_rows`.
+  These are the row of the last stamp at or before the step's, how many rows are before
+  it, and how many after it. Rows before that of the episode's first step do not count,
+  as a policy does not know them. What reads windows adds the path to the episode; see
+  `clock_rows`.
 
   Args:
     clock: the path of the time stamps.
@@ -75,13 +76,15 @@ def rows_path(clock: str) -> str:
   return f"{clock}#rows"
 
 
-def clock_rows(steps: Any, stamps: Any, first_row: Any = 0) -> Any:
+def clock_rows(steps: Any, stamps: Any, first_row: Any = 0, begin: Any = None) -> Any:
   """Finds the rows of another clock at each step; see `rows_path`.
 
   Args:
     steps: time stamps of the steps, [T] or [T, 1], of numpy or TensorFlow.
     stamps: those of the other clock, [R] or [R, 1].
     first_row: where its first one is.
+    begin: which of them is the newest at the episode's first step, if the steps begin
+      later.
   Returns:
     int64 [T, 3].
   """
@@ -93,7 +96,8 @@ def clock_rows(steps: Any, stamps: Any, first_row: Any = 0) -> Any:
     count = tf.shape(others, tf.int64)[0]
   else:
     rows, count = np.searchsorted(others, times, "right") - 1, len(others)
-  return xp.stack([rows + first_row, rows, count - 1 - rows], -1)
+  begin = xp.maximum(rows[:1], 0) if begin is None else begin
+  return xp.stack([rows + first_row, rows - begin, count - 1 - rows], -1)
 
 
 @dataclasses.dataclass

@@ -17,6 +17,7 @@ NEEDS = {
   "qtopt": ["gymnasium"],
   "convert_view_verify_serve": ["zarr", "websockets", "msgpack"],
   "port_from_tensor2robot": [],
+  "sensors_at_other_rates": [],
 }
 RESULTS = {
   "act_from_lerobot": lambda action: action.shape == (2,),
@@ -25,6 +26,7 @@ RESULTS = {
   "qtopt": lambda total: -2000 < total < 0,
   "convert_view_verify_serve": lambda action: action.shape == (2,),
   "port_from_tensor2robot": lambda result: result["loss"] < 1,
+  "sensors_at_other_rates": lambda action: action.shape == (2,),
 }
 CAMERA = ("ImageEncoder.num_filters = 8", "ImageEncoder.num_block_layers = 1")
 SMALL = {

@@ -12,10 +12,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, preprocessors, specs, statistics, store, windows
+from t2r_seq import (
+  data,
+  errors,
+  preprocessors,
+  specs,
+  statistics,
+  store,
+  viewing,
+  windows,
+)
 from t2r_seq.checks import check_episodes
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs import Seconds
+from t2r_seq.viewing import model_side
 
 Spec = specs.ExtendedTensorSpec
 CLOCKS = {
@@ -74,19 +84,21 @@ def expected(path, values):
   stamps = values[f"clocks/{path}"]
   stamps = stamps if stamps.dtype.kind == "f" else stamps * 1e-9
   shown, real = [], []
+  # A policy that starts at the first step knows no value before the newest one.
+  begin = max(np.sum(stamps <= values["stamp"][0] + 1e-7) - 1, 0)
+  rows = np.arange(begin, len(stamps))
   for anchor in values["stamp"]:
-    known = np.flatnonzero(stamps <= anchor + 1e-7)
+    known = rows[stamps[rows] <= anchor + 1e-7]
     for offset in OFFSETS[path]:
-      allowed = known if offset <= 0 else np.arange(len(stamps))
-      allowed = allowed if len(allowed) else np.arange(1)
+      allowed = known if offset <= 0 else rows
+      allowed = allowed if len(allowed) else rows[:1]
       away = anchor + offset - stamps[allowed]
       before = allowed[away >= -1e-7]
-      row = before[-1] if len(before) else 0
+      row = before[-1] if len(before) else begin
       if SELECTS[path] == "nearest":  # The last one of one stamp, the earlier of two.
         nearest = np.abs(away) <= np.abs(away).min() + 1e-7
         row = allowed[nearest][0]
-        row = np.flatnonzero(stamps == stamps[row])[-1]
-        row = row if offset > 0 else min(row, allowed[-1])
+        row = allowed[stamps[allowed] == stamps[row]][-1]
       is_known = offset <= 0 or anchor + offset <= stamps[-1] + 1e-7
       shown.append(values[path][row])
       real.append(len(before) > 0 and is_known)
@@ -200,6 +212,17 @@ def test_statistics_count_all_values():
   np.testing.assert_allclose(
     paths["force"].measure("mean"), shown[real].mean(0, float), rtol=1e-6
   )
+
+
+def test_view_shows_the_windows_of_training():
+  viewer = viewing.EpisodeViewer(open_episodes(make_store()))
+  side = model_side.ModelSide(viewer, SPEC)
+  for number, values in viewer.episodes():
+    seen = side.see(values, side.anchors(LENGTHS[number]), 0)
+    for path in OFFSETS:
+      shown, real = expected(path, episode(number))
+      np.testing.assert_array_equal(seen.raw[f"features/{path}"], shown)
+      np.testing.assert_array_equal(seen.real[f"features/{path}"], real)
 
 
 def test_steps_of_another_clock_are_an_error():
