@@ -32,7 +32,7 @@ from t2r_seq.cli import main as run_command
 
 ENV = "LunarLanderContinuous-v3"
 POLICIES = ("act", "flow")
-NUM_DEMOS, NUM_EPISODES, NUM_STEPS = 100, 20, 4000
+NUM_DEMOS, NUM_EPISODES = 100, 20
 FPS = 50
 # Episodes of the recording, the evaluation and the picture differ.
 _RECORD_SEED, _EVAL_SEED, _SHOWN_SEED = 0, 1_000, 2_000
@@ -137,7 +137,7 @@ def run(
   out: pathlib.Path,
   num_demos: int,
   num_episodes: int,
-  steps: int = NUM_STEPS,
+  steps: int | None = None,
   names: Sequence[str] = POLICIES,
 ) -> bool:
   """Runs all stages.
@@ -146,7 +146,7 @@ def run(
     out: the folder; what an earlier demo left there is replaced.
     num_demos: episodes to record.
     num_episodes: episodes to evaluate in.
-    steps: of each training.
+    steps: of each training; None for those of the policy.
     names: of the ready policies.
   Returns:
     Whether every policy lands about as well as the demonstrations.
@@ -162,7 +162,7 @@ def run(
     start = time.monotonic()
     command(
       *("train", "--policy", policy, "--dataset", demos, "--model_dir", model_dir),
-      *("--size", "tiny", "--steps", steps, "--env", ENV),
+      *("--size", "tiny", "--env", ENV, *(["--steps", steps] if steps else [])),
     )
     seconds[policy] = time.monotonic() - start
     export = trained[policy] = model_dir / "export" / "best"
@@ -270,9 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
     "--episodes", type=int, default=NUM_EPISODES, help="episodes of an evaluation"
   )
-  parser.add_argument(
-    "--steps", type=int, default=NUM_STEPS, help="of each training"
-  )
+  parser.add_argument("--steps", type=int, help="of each training")
   args = parser.parse_args(argv)
   start = time.monotonic()
   lands = run(args.out, args.demos, args.episodes, args.steps)
