@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks import bench_ready_policies, peer_policies
+from tests import warm_python
 
 _NEEDS = ("Box2D", "pyarrow", "matplotlib")
 _PEERS = {
@@ -16,11 +17,16 @@ _PEERS = {
 }
 
 
-def test_a_quick_run_has_a_row_for_each_policy(tmp_path):
+def test_a_quick_run_has_a_row_for_each_policy(tmp_path, monkeypatch):
   for package in _NEEDS:
     pytest.importorskip(package)
   argv = ["--quick", "--seeds", "1", "--out", str(tmp_path), "--policies", "dqn"]
-  _, _, *rows = bench_ready_policies.main(argv).splitlines()
+  with (
+    warm_python.programs(tmp_path / "programs") as programs,
+    monkeypatch.context() as patched,
+  ):
+    patched.setattr(sys, "executable", f"{programs}/python")
+    _, _, *rows = bench_ready_policies.main(argv).splitlines()
   cells = [row.strip("| ").split(" | ") for row in rows]
   assert [row[:3] for row in cells] == [["dqn", "ours", "1"]]
   assert (tmp_path / "curves.png").exists()

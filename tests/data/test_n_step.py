@@ -335,9 +335,15 @@ FORMATS = {
 }
 
 
+# Steps that are joined, and frames of a stack. Single steps once for each engine.
+COMBINATIONS = dict.fromkeys(
+  ("a store of RLDS", "records", "live"), ((3, 1), (1, 1), (2, 2))
+) | {"others": ((3, 1), (2, 2))}
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_joined_transitions_of_a_format(name, tmp_path):
-  for n, frames in ((3, 1), (1, 1), (2, 2)):
+  for n, frames in COMBINATIONS.get(name, COMBINATIONS["others"]):
     folder = tmp_path / f"{n}_{frames}"
     folder.mkdir()
     got, episodes = FORMATS[name](folder, n, frames)
@@ -390,7 +396,7 @@ REPLAYS = {
 
 @pytest.mark.parametrize("name", REPLAYS)
 def test_joined_transitions_of_a_replay(name, tmp_path):
-  for n, frames in ((3, 1), (1, 1), (2, 2)):
+  for n, frames in COMBINATIONS.get(name, COMBINATIONS["others"]):
     folder = tmp_path / f"{n}_{frames}"
     folder.mkdir()
     buffer, episodes = REPLAYS[name](folder, n, frames)

@@ -109,8 +109,8 @@ def test_two_workers_train_like_one(
   body = """
     # Moving averages are gathered from all workers when they are saved.
     train("averaged", strategy, t2r_model=reach_model.ReachModel())
-    train("two", strategy)
-    train("two", strategy)
+    for _ in range(2):
+      train("two", strategy, input_generator_eval=None, create_exporters_fn=list)
   """
   # The second worker is killed in the middle of a run, and both are started again.
   killed = f"""
@@ -144,10 +144,9 @@ def test_two_workers_train_like_one(
   assert_trained_alike(one, tmp_path / "two")
   stored = train_alone(input_generator_train=data.StoreInputGenerator(**options))
   assert_trained_alike(stored, tmp_path / "two from a store")
-  for name in ("two", "averaged"):
-    written = {p.name.split(".")[0] for p in (tmp_path / name).iterdir()}
-    config = f"operative_config-{_NUM_STEPS}"
-    assert written >= {"checkpoint", "model", "eval", "export", "events", config}
+  written = {p.name.split(".")[0] for p in (tmp_path / "averaged").iterdir()}
+  config = f"operative_config-{_NUM_STEPS}"
+  assert written >= {"checkpoint", "model", "eval", "export", "events", config}
   assert (
     len(training.exports.export_versions(str(tmp_path / "averaged/export/latest"))) == 1
   )

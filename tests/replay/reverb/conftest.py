@@ -49,8 +49,7 @@ def host_servers(connection: Any) -> None:
 class ServerHost:
   """Makes servers in another process."""
 
-  def __init__(self) -> None:
-    context = multiprocessing.get_context("spawn")
+  def __init__(self, context: Any) -> None:
     self._connection, theirs = context.Pipe()
     self._process = context.Process(target=host_servers, args=(theirs,), daemon=True)
     self._process.start()
@@ -70,9 +69,9 @@ class ServerHost:
 
 
 @pytest.fixture(scope="session")
-def server_host() -> Iterator[ServerHost]:
+def server_host(fork_context: Any) -> Iterator[ServerHost]:
   """The process."""
-  host = ServerHost()
+  host = ServerHost(fork_context)
   yield host
   host.close()
 
