@@ -24,6 +24,8 @@ TURNS = {
 }
 # A docstring starts with a verb, or with the noun of what it describes.
 STARTS = r'"""(?:What|Says|Tells|Lets|Looks|Goes|Of)\b.*'
+# Words in a sentence of a page: 25 is the aim, and a list of numbers may take more.
+MOST_WORDS = 30
 GENERATED = {"t2r_pb2.py"}
 
 
@@ -57,5 +59,24 @@ def test_docstrings_start_with_a_verb_or_a_noun():
     for path in texts()
     if path.suffix == ".py"
     for match in re.finditer(STARTS, path.read_text(encoding="utf-8"))
+  ]
+  assert found == []
+
+
+def sentences(text):
+  """Yields the sentences of a page outside of code, tables and targets of links."""
+  text = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
+  text = re.sub(r"^( {4,}|\|).*$", "", text, flags=re.MULTILINE)
+  text = re.sub(r"\]\([^)]*\)", "]", text)
+  for paragraph in re.split(r"\n\s*\n|\n(?=\s*- |#|\d\.)", text):
+    yield from re.split(r"(?<=[.!?:;])\s+", " ".join(paragraph.split()))
+
+
+def test_sentences_of_pages_are_short():
+  found = [
+    f"{page.name}: {sentence}"
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+    for sentence in sentences(page.read_text(encoding="utf-8"))
+    if len(re.findall(r"\S*\w\S*", sentence)) > MOST_WORDS
   ]
   assert found == []
