@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import models, policies, specs
+from t2r_seq import errors, models, policies, specs
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
@@ -162,19 +162,30 @@ class TaskModel(models.T2RModel):
     )
 
   def adaptation_offsets(self) -> dict[str, list[int]]:
-    """Returns the time offsets of the condition's stacks, in mode 'infer'."""
+    """Returns the time offsets of the condition's stacks, in mode 'infer'.
+
+    Raises:
+      SpecError: time offsets are in seconds.
+    """
     base = self.preprocessor.base_preprocessor
     mode = preprocessors.condition_mode(ModeKeys.INFER)
     given = {
       "features": base.get_in_feature_specification(mode),
       "labels": base.get_in_label_specification(mode),
     }
-    return {
-      f"condition/{branch}/{path}": list(spec.time_offsets)
+    stacked = {
+      f"condition/{branch}/{path}": spec.time_offsets
       for branch, structure in given.items()
       for path, spec in specs.flatten_spec_structure(structure).items()
       if spec.is_stacked
     }
+    for path, offsets in stacked.items():
+      if isinstance(offsets, specs.Seconds):
+        raise errors.SpecError(
+          f"meta-learning: {path}: time_offsets: expected steps, as tasks are sampled "
+          f"by steps, got {offsets}. Name the steps at the rate of the data."
+        )
+    return {path: list(offsets) for path, offsets in stacked.items()}
 
   def _example_batch(self, mode: str) -> tuple[SpecStructure, SpecStructure]:
     """Repeats sequences to the length that the base model needs."""

@@ -181,6 +181,8 @@ class WindowReader:
     if cut.sequence_length is not None:
       _check_any_sequence(stored, cut.sequence_length)
     self.readings = plan_readings(stored, self._element, self.grid)
+    timed = {p: r.seconds for p, r in self.readings.items() if r.seconds is not None}
+    clocks = check_seconds(timed, cut, self._element, flat)
     self.joining: Joining | None = None
     if cut.n_step is not None:
       _check_no_last(stored)
@@ -194,8 +196,6 @@ class WindowReader:
       if not cut.n_step.branches:
         computed.update({DISCOUNT: DISCOUNT, NUM_STEPS: NUM_STEPS})
     self._computed = computed
-    timed = {p: r.seconds for p, r in self.readings.items() if r.seconds is not None}
-    clocks = check_seconds(timed, cut, self._element, flat)
     if flat:
       self.readings = {path: r.flat() for path, r in self.readings.items()}
     self._timed = {

@@ -23,6 +23,8 @@ Take = Callable[[str, Any], Any]
 
 # Nanoseconds from a step to the next one; others are of stamps in another unit.
 _LEAST_PERIOD, _MOST_PERIOD = 5e4, 1e12
+# Rows around an anchor that are compared at once: fewer ops than a search.
+_MOST_COMPARED = 48
 # Iterations of a search in an episode of unknown length: up to 16 million steps.
 _MOST_ITERATIONS = 24
 
@@ -158,8 +160,8 @@ class TimedSteps:
     clocks, reach, known = self.clocks(seconds), self.reach, own
     stride, of_anchor = anchors.stride, None
 
-    def stamps(clock: str, steps: Any) -> Any:
-      rows = _rows(first_row, steps, stride)
+    def stamps(clock: str, steps: Any, axes: int = 0) -> Any:
+      rows = _rows(add_axes(first_row, axes), steps, stride)
       found = take(clock, rows)
       return found if len(found.shape) == len(rows.shape) else found[..., 0]
 
@@ -170,6 +172,7 @@ class TimedSteps:
       rows = take(rows_path(other), _rows(first_row, own, stride))
       first_row, first, last = rows[..., 0], -rows[..., 1], rows[..., 2]
       known, stride, reach = xp.zeros_like(first), 1, self.reaches.get(other)
+    end = last
     # Up to the anchor's time, a policy knows the steps up to the anchor.
     last = xp.where(seconds.array <= 0, xp.zeros_like(last) + known, last)
     if other is not None:  # No value may have come yet.
@@ -189,6 +192,13 @@ class TimedSteps:
         high = xp.maximum(high, low)
 
       def find_last(times: Any) -> Any:
+        if reach is not None and reach[1] - reach[0] < _MOST_COMPARED:
+          steps = np.arange(reach[0], reach[1] + 1)
+          inside = [add_axes(each, 1) for each in (first, end, low, high)]
+          shown = xp.maximum(xp.minimum(steps, inside[1]), inside[0])
+          is_before = nanoseconds(stamps(clocks[1], shown, 1)) <= add_axes(times, 1)
+          is_before &= (steps >= inside[2]) & (steps <= inside[3])
+          return low - 1 + _count(is_before)
         return search(at, times, low, high, _iterations(reach, low, high))
     else:
       period = self.period
@@ -359,8 +369,10 @@ def select(
     passed = xp.where(is_between, xp.maximum(passed, ahead), passed)
   if tolerance is None:
     # After the anchor the last step counts for its own stamp only.
-    is_known = xp.less(before, last) | xp.less_equal(passed, slack)
-    real = is_after & (is_known | (seconds.array <= 0))
+    real = is_after
+    if (seconds.array > 0).any():
+      is_known = xp.less(before, last) | xp.less_equal(passed, slack)
+      real &= is_known | (seconds.array <= 0)
   else:
     real = xp.less_equal(passed, nanoseconds(np.asarray(tolerance)) + slack)
     real = real & is_after if seconds.select == "hold" else real
@@ -504,7 +516,10 @@ def check_seconds(
     where, offsets = f"windows: {path}: time_offsets", seconds.array
     if cut.n_step is not None or is_flat:
       use = "windows that are stacked later" if is_flat else "n_step"
-      raise errors.SpecError(f"{where}: expected steps for {use}, got {seconds}.")
+      raise errors.SpecError(
+        f"{where}: expected steps for {use}, got {seconds}. Name steps, or a period of "
+        "which the offsets are multiples: clock=0.1."
+      )
     is_dropped = not cut.pads_front and offsets.min() < 0
     if is_dropped or (not cut.pads_end and offsets.max() > 0):
       raise errors.SpecError(
@@ -570,6 +585,13 @@ def _float(values: Any) -> Any:
   if imports.is_tensor(values):
     return tf.cast(values, tf.float64)
   return np.asarray(values, np.float64)
+
+
+def _count(flags: Any) -> Any:
+  """Counts in the last axis, int64."""
+  if imports.is_tensor(flags):
+    return tf.reduce_sum(tf.cast(flags, tf.int64), -1)
+  return flags.sum(-1)
 
 
 def _float32(values: Any) -> Any:

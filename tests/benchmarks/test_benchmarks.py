@@ -13,6 +13,7 @@ from benchmarks import (
   bench_policy,
   bench_records,
   bench_search,
+  bench_seconds,
   bench_windows,
   bench_writing,
   episodes,
@@ -172,3 +173,9 @@ def _windows(work: episodes.Work) -> list[bytes]:
       for start in range(work.windows_per_episode)
     ]
   return found
+
+
+def test_seconds_take_no_disk_beside_the_raw_streams():
+  found = bench_seconds.main(["--quick", "--rounds", "1"])
+  assert all(value > 0 for value in found.values())
+  assert found["disk"] < 1.05

@@ -14,6 +14,7 @@ from t2r_seq import (
   errors,
   preprocessors,
   records,
+  replay,
   specs,
   statistics,
   store,
@@ -203,6 +204,25 @@ def test_data_without_a_clock_is_an_error():
     batches(data.StoreInputGenerator("plain", 2), "eval", spec)
   generator = data.StoreInputGenerator("plain", 2, clock=1 / 30)
   assert batches(generator, "eval", spec)["x"].shape == (40, 4, 2)
+
+
+def test_replays_take_the_period_of_a_clock_and_no_stamps():
+  spec = {
+    "x": Spec((2, 2), tf.float32, "x", time_offsets=Seconds(-0.1, 0.0)),
+    "stamp": SPEC["stamp"],
+  }
+  buffer = replay.ReplayBuffer(spec, capacity_steps=100, clock=0.05)
+  with buffer.writer() as writer:
+    for step in range(20):
+      writer.append({"x": np.full(2, step, np.float32), "stamp": 0.05 * step})
+    writer.end_episode()
+  batch = buffer.sample(8)
+  now = np.rint(batch["stamp"] / 0.05)
+  want = np.stack([np.maximum(now - 2, 0), now], 1)
+  np.testing.assert_array_equal(batch["x"][..., 0], want)
+  want = "expected steps that are known before the episodes, got Seconds.*clock=0.1"
+  with pytest.raises(errors.SpecError, match=want):
+    replay.ReplayBuffer(spec, capacity_steps=100, clock="stamp")
 
 
 def test_statistics_are_of_the_same_windows():

@@ -249,6 +249,11 @@ INVALID = {
     {"clock": "stamp", "padding": "drop"},
     "expected padding 'repeat' or 'zero' for Seconds.*got 'drop'",
   ),
+  "n_step": (
+    Seconds(-0.15, 0.0),
+    {"clock": 0.1, "n_step": (2, 0.9)},
+    "x: time_offsets: expected steps for n_step, got Seconds.*Name steps, or a period",
+  ),
   "tolerance below half a period": (
     Seconds(-0.1, select="nearest", tolerance=0.04),
     {"clock": "stamp"},
