@@ -413,16 +413,26 @@ def load_store_specs(source: str) -> Any:
   return joined
 
 
-def load_export(export_dir: str, allow_nan: bool = True) -> Any:
+def add_robot(parser: argparse.ArgumentParser) -> None:
+  """Adds the choice of a robot of an export."""
+  parser.add_argument(
+    "--robot", metavar="NAME", help="that acts, of an export of several robots"
+  )
+
+
+def load_export(
+  export_dir: str, allow_nan: bool = True, robot: str | None = None
+) -> Any:
   """Returns a predictor with the newest export of a folder, or the folder that is one.
 
   `allow_nan` accepts features with NaN or infinity, as recorded data may have them.
+  `robot` is one of an export of several.
   Raises UsageError if there is no export, or the newest is damaged.
   """
   from t2r_seq import policies
 
   predictor = policies.ExportedSavedModelPredictor(
-    export_dir, timeout=0, allow_nan=allow_nan
+    export_dir, timeout=0, allow_nan=allow_nan, robot=robot
   )
   is_newest = predictor.restore()
   found = policies.list_exports(export_dir)

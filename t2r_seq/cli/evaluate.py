@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("--seed", type=int, default=0, help="of the episodes (0)")
   parser.add_argument("--max_steps", type=int, metavar="N", help="of an episode")
   parser.add_argument("--video", metavar="DIR", help="writes an MP4 of each episode")
+  console.add_robot(parser)
   add_latency(parser)
   add = parser.add_argument
   add(
@@ -121,7 +122,9 @@ def run(args: argparse.Namespace) -> int:
   console.load_tensorflow()
   from t2r_seq import actors, zoo
 
-  predictors = {name: console.load_export(name, False) for name in args.export_dirs}
+  predictors = {
+    name: console.load_export(name, False, args.robot) for name in args.export_dirs
+  }
   found = {
     name: zoo.evaluate_export(
       predictor,

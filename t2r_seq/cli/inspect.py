@@ -520,7 +520,9 @@ def _render_policy(path: str) -> str | None:
   if not found:
     return None
   path = found[-1].path
-  return "\n\n".join([*_describe_export(path), _file_sizes(path)])
+  robots = assets.read_record(path, lambda record: record.get("robots")) or [None]
+  parts = [part for robot in robots for part in _describe_export(path, robot)]
+  return "\n\n".join([*parts, _file_sizes(path)])
 
 
 def _describe_lite(path: str) -> Iterator[str]:
@@ -544,17 +546,18 @@ def _describe_lite(path: str) -> Iterator[str]:
     yield from _record(layout.record)
 
 
-def _describe_export(path: str) -> Iterator[str]:
-  """Yields what an export holds, without TensorFlow; its graph is not read."""
+def _describe_export(path: str, robot: str | None) -> Iterator[str]:
+  """Yields what an export holds for one robot, without TensorFlow or its graph."""
   from t2r_seq.specs import assets, serialization
   from t2r_seq.windows.cut import mask_paths
 
-  found = assets.load_t2r_assets_to_file(assets.assets_path(path))
+  found = assets.load_t2r_assets_to_file(assets.assets_path(path, robot))
   leaves = {
     name: _leaf(fields)
     for name, fields in serialization.fields_by_path(found.feature_spec).items()
   }
-  yield f"{path}:\nan export of step {found.global_step:,}"
+  acts = "" if robot is None else f", for the robot {robot}: --robot {robot}"
+  yield f"{path}:\nan export of step {found.global_step:,}{acts}"
   masks = mask_paths(leaves)
   rows = []
   for name, leaf in leaves.items():
@@ -563,8 +566,9 @@ def _describe_export(path: str) -> Iterator[str]:
     if name not in masks:
       rows.append([name, leaf.dtype, leaf.shape, leaf.time_offsets, note])
   yield _features(rows)
-  state, *record = assets.read_record(path, _export_record)
-  yield from filter(None, [state, _signatures(assets.read_signatures(path)), *record])
+  state, *record = assets.read_record(path, _export_record, robot)
+  signatures = assets.of_robot(assets.read_signatures(path), robot)
+  yield from filter(None, [state, _signatures(signatures), *record])
 
 
 def _leaf(fields: Mapping[str, Any]) -> types.SimpleNamespace:

@@ -32,6 +32,7 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     help="also what `lite.OverlappedPolicy` needs, with another copy of the weights "
     "(if the export declares an overlap)",
   )
+  console.add_robot(parser)
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -41,7 +42,7 @@ def _export(args: argparse.Namespace) -> int:
 
   with console.silent_libraries():
     report = policies.export_lite(
-      args.export_dir, args.out, args.weights, overlap=args.overlap
+      args.export_dir, args.out, args.weights, overlap=args.overlap, robot=args.robot
     )
   drawn = f"; each call draws {', '.join(report.drawn)}" if report.drawn else ""
   rounding = f" ({', '.join(report.narrow)} became float32)" if report.narrow else ""
@@ -91,6 +92,7 @@ def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
   add("--max_records", type=int, default=5, metavar="N", help="how many inputs (5)")
   add("--seed", type=int, default=0, help="of the random inputs (0)")
   add("--json", action="store_true", help="one JSON object a line, in full precision")
+  console.add_robot(parser)
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -98,7 +100,7 @@ def _predict(args: argparse.Namespace) -> int:
   if args.max_records < 1:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   console.load_tensorflow()
-  predictor = console.load_export(args.export_dir)
+  predictor = console.load_export(args.export_dir, robot=args.robot)
   if args.random:
     outputs = _predict_random(predictor, args.max_records, args.seed)
   else:
@@ -207,6 +209,7 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     "input had them; or seconds from a step to the next one",
   )
   evaluate.add_latency(parser)
+  console.add_robot(parser)
   add("--strict", action="store_true", help="warnings fail, too")
   add("--json", action="store_true", help="one JSON object")
 
@@ -217,7 +220,7 @@ def _verify(args: argparse.Namespace) -> int:
     raise console.UsageError(f"--episodes must be >= 0, got {args.episodes}.")
   console.load_tensorflow()
   with contextlib.ExitStack() as stack:
-    policy = _load_policy(args.export_dir, stack)
+    policy = _load_policy(args.export_dir, stack, args.robot)
     report = _verify_policy(args, policy)
   console.show(json.dumps(report.to_json()) if args.json else report)
   return int(not report.is_identical or bool(args.strict and report.warnings))
@@ -231,7 +234,7 @@ def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
   export = policy if is_export else _find_export(args.export, policy)
   model = reference = None
   if console.configures_model(args, _config_path(policy, export)):
-    model = console.create_model()
+    model = _create_model(policy)
     reference = None if export is None else _reference(args.checkpoint, export)
   elif args.checkpoint:
     raise console.UsageError("--checkpoint needs the model's code: name --gin_configs.")
@@ -278,7 +281,27 @@ def _opening_options(args: argparse.Namespace) -> dict[str, Any]:
   return configured | given
 
 
-def _load_policy(place: str, stack: contextlib.ExitStack) -> Any:
+def _create_model(policy: Any) -> Any:
+  """Returns the model, for the robot of the policy."""
+  model, robot = console.create_model(), _record(policy).get("robot")
+  return model if robot is None else model.as_robot(robot)
+
+
+def _record(policy: Any) -> Mapping[str, Any]:
+  """Returns the fields of a policy's record: of a predictor, a folder or a server."""
+  from t2r_seq import lite, policies
+
+  if isinstance(policy, policies.AbstractPredictor):
+    record = policy.get_policy_record()
+    return {} if record is None else record.to_fields()
+  if isinstance(policy, lite.LitePolicy):
+    return policy.layout.record or {}
+  return policy.metadata.get("record") or {}
+
+
+def _load_policy(
+  place: str, stack: contextlib.ExitStack, robot: str | None = None
+) -> Any:
   """Returns what is verified: a predictor, a lite policy, or a client."""
   from t2r_seq import lite, serving
 
@@ -292,22 +315,25 @@ def _load_policy(place: str, stack: contextlib.ExitStack) -> Any:
   if os.path.exists(os.path.join(place, lite_policy.LAYOUT_FILE)):
     keys = lite_policy.Layout.read(place).outputs
     return lite.LitePolicy(place, keys[0], allow_nan=True)
-  return console.load_export(place)
+  return console.load_export(place, robot=robot)
 
 
 def _find_export(given: str | None, policy: Any) -> Any:
   """Returns a predictor of the export that a lite folder or a server was made of."""
   from t2r_seq import lite, policies
 
+  robot = _record(policy).get("robot")
   if given is not None:
-    return console.load_export(given)
+    return console.load_export(given, robot=robot)
   if isinstance(policy, lite.LitePolicy):
     place = policy.layout.export
   else:
     place = str(policy.metadata.get("model", ""))
     if os.path.exists(os.path.join(place, lite_policy.LAYOUT_FILE)):
       place = lite_policy.Layout.read(place).export
-  return console.load_export(place) if place and policies.list_exports(place) else None
+  if not place or not policies.list_exports(place):
+    return None
+  return console.load_export(place, robot=robot)
 
 
 def _config_path(policy: Any, export: Any) -> str | None:
@@ -334,7 +360,7 @@ def _reference(checkpoint: str | None, predictor: Any) -> Any:
     if not os.path.exists(f"{checkpoint}.index"):
       return None
   reference = policies.CheckpointPredictor(
-    console.create_model(), checkpoint, timeout=0, allow_nan=True
+    _create_model(predictor), checkpoint, timeout=0, allow_nan=True
   )
   if not reference.restore():
     raise console.UsageError(f"there is no checkpoint in {checkpoint}.")

@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action="store_true",
     help="accept NaN and infinity in observations, which are otherwise an error",
   )
+  console.add_robot(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
   stop = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stop.set())
-  policy = _load(args.export_dir, args.allow_nan)
+  policy = _load(args.export_dir, args.allow_nan, args.robot)
   with serving.PolicyServer(
     policy,
     args.listen,
@@ -105,11 +106,11 @@ def _pair(text: str) -> tuple[str, str]:
   return name, path
 
 
-def _load(folder: str, allow_nan: bool) -> Any:
+def _load(folder: str, allow_nan: bool, robot: str | None) -> Any:
   """Returns the policy of one environment; TensorFlow is loaded for exports only."""
   if os.path.exists(os.path.join(folder, lite_policy.LAYOUT_FILE)):
     return lite.LitePolicy(folder, allow_nan=allow_nan)
   console.load_tensorflow()
-  predictor = console.load_export(folder, allow_nan)
+  predictor = console.load_export(folder, allow_nan, robot)
   predictor.get_step_specification()  # Raises for models without a step.
   return predictor

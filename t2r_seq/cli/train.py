@@ -35,7 +35,12 @@ stops it at the next step, with a checkpoint and the status 0."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument("--policy", metavar="NAME", help="a ready policy, such as mlp")
-  parser.add_argument("--dataset", metavar="PATH", help="a data set of any format")
+  parser.add_argument(
+    "--dataset",
+    metavar="PATH",
+    nargs="+",
+    help="a data set of any format; several are of several robots, in one policy",
+  )
   parser.add_argument("--model_dir", metavar="RUN", help="folder of the run")
   parser.add_argument(
     "--size",
@@ -205,10 +210,11 @@ def _suggest(args: argparse.Namespace) -> None:
   export = next((folder for folder in folders if os.path.isdir(folder)), None)
   if export is not None:
     env = args.env or "ENV"
+    robot = " --robot NAME" if len(args.dataset) > 1 else ""
     print(
-      f"next: t2r_seq evaluate {export} --env {env} --episodes 50\n"
-      f"then: t2r_seq verify {export} {args.dataset} && t2r_seq export --lite {export} "
-      f"robot && t2r_seq serve robot",
+      f"next: t2r_seq evaluate {export} --env {env} --episodes 50{robot}\n"
+      f"then: t2r_seq verify {export} {args.dataset[0]}{robot} && t2r_seq export "
+      f"--lite {export} robot{robot} && t2r_seq serve robot",
       file=sys.stderr,
     )
 

@@ -109,6 +109,13 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       lengths = episodes.lengths[self._numbers(episodes)]
       return self._count_windows(readable(episodes), lengths)
 
+  @property
+  def num_episodes(self) -> int | None:
+    """See the base class; those without steps do not count."""
+    with tf.init_scope():
+      episodes = self._open("eval")
+      return None if episodes.lengths is None else len(self._numbers(episodes))
+
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Raises what reading an episode raised instead of TensorFlow's version of it."""

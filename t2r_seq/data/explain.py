@@ -41,6 +41,7 @@ class InputExplanation:
   Attributes:
     source: the generator in words.
     cut: how episodes become windows, in words.
+    sources: of a mixture, a line for each: its share of a batch, and what it has.
     inputs: by path, what is read of it and what comes out of the pipeline.
     batch_bytes: of one batch, as the model gets it.
     held_bytes: by which the memory of the process grew meanwhile; None where the system
@@ -51,6 +52,7 @@ class InputExplanation:
 
   source: str
   cut: str
+  sources: tuple[str, ...]
   inputs: Mapping[str, str]
   batch_bytes: int
   held_bytes: int | None
@@ -60,7 +62,7 @@ class InputExplanation:
   def __str__(self) -> str:
     """Returns the description as lines."""
     width = max(map(len, self.inputs), default=0)
-    lines = [self.source, self.cut, ""]
+    lines = [self.source, self.cut, *self.sources, ""]
     lines += [f"  {path:{width}}  {text}" for path, text in self.inputs.items()]
     lines += ["", "stage          ms a batch  CPU ms a batch"]
     before = 0.0
@@ -104,6 +106,7 @@ def explain_pipeline(
   return InputExplanation(
     source=generator.describe(),
     cut=_describe_cut(generator),
+    sources=tuple(generator.describe_sources()),
     inputs=_describe_inputs(stored, batch),
     batch_bytes=sum(value.nbytes for value in tf.nest.flatten(batch)),
     held_bytes=None if now is None or memory is None else max(now - memory, 0),

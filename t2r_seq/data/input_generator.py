@@ -209,6 +209,14 @@ class AbstractInputGenerator(abc.ABC):
     return self.num_examples
 
   @property
+  def num_episodes(self) -> int | None:
+    """Episodes to read, if their number is known."""
+    return None
+
+  def set_memory_budget(self, memory_budget: int) -> None:  # noqa: B027
+    """Sets the bytes for buffers of episodes, if there are any."""
+
+  @property
   def position_options(self) -> dict[str, Any]:
     """The options that determine the order of training samples, as JSON values.
 
@@ -221,6 +229,10 @@ class AbstractInputGenerator(abc.ABC):
     known = self.num_examples
     count = "" if known is None else f"{known:,} examples, "
     return f"{type(self).__name__}: {count}batches of {self.batch_size}"
+
+  def describe_sources(self) -> list[str]:
+    """Returns a line for each source of a mixture: what a batch has of it."""
+    return []
 
   @property
   def control_period(self) -> float | None:
@@ -655,6 +667,10 @@ class DatasetInputGenerator(AbstractInputGenerator):
       self._plan.where, image_decoding
     )
     self.set_episodes(episodes, split)
+
+  def set_memory_budget(self, memory_budget: int) -> None:
+    """See the base class."""
+    self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
 
   @property
   def position_options(self) -> dict[str, Any]:

@@ -36,7 +36,8 @@ from t2r_seq.records.files import FilePatterns, split_file_patterns
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.windows.cut import mask_path, mask_paths
 
-BY_SIZE = "by_size"
+BY_SIZE, BY_EPISODE = "by_size", "by_episode"
+_COUNTED = (BY_SIZE, BY_EPISODE)
 Weights = str | Mapping[str, float] | Sequence[float] | None
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -335,14 +336,15 @@ def _wrong_sources(sources: Mapping[str, Any]) -> Iterator[errors.Mismatch]:
 def _wrong_weights(
   sources: Mapping[str, Any], weights: Weights
 ) -> Iterator[errors.Mismatch]:
-  if weights is None or weights == BY_SIZE:
+  if weights is None or weights in _COUNTED:
     return
   is_list = isinstance(weights, (list, tuple))
   by_name: Any = dict(enumerate(weights)) if is_list else weights
   if is_list and len(weights) == len(sources):
     by_name = dict(zip(sources, weights, strict=True))
   if not isinstance(by_name, Mapping) or set(by_name) != set(sources):
-    want = f"'{BY_SIZE}', or a weight for each of {errors.listing(sources)}"
+    want = f"'{BY_SIZE}', '{BY_EPISODE}', or a weight for each of"
+    want = f"{want} {errors.listing(sources)}"
     hint = "A source that comes twice is one." if is_list else ""
     yield errors.Mismatch("weights", want, f"{weights!r}", hint)
     return
@@ -350,6 +352,28 @@ def _wrong_weights(
     is_number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
     if not is_number or not math.isfinite(weight) or weight <= 0:
       yield errors.Mismatch(f"weights: {name}", "a number above 0", f"{weight!r}")
+
+
+def _wrong_embodiments(
+  sources: Mapping[str, Any],
+  robots: Mapping[str, Any],
+  preprocessors: Mapping[str, Any],
+) -> Iterator[errors.Mismatch]:
+  yield from _no_source("embodiments", robots, sources)
+  by_name: dict[str, Any] = {}
+  for name, robot in robots.items():
+    where = f"embodiments: {name}"
+    if not hasattr(robot, "signature"):
+      yield errors.Mismatch(where, "an Embodiment", errors.describe(robot))
+    elif by_name.setdefault(robot.name, robot) != robot:
+      hint = "Rename one, or share one Embodiment."
+      want = "one robot of each name"
+      yield errors.Mismatch(where, want, f"another robot '{robot.name}'", hint)
+    if name in preprocessors:
+      yield errors.Mismatch(where, "a source without a preprocessor", "one with")
+  for name in sources if robots else ():
+    if name not in robots:
+      yield errors.Mismatch(f"embodiments: {name}", "an Embodiment", "none")
 
 
 def _normalized_again(stages: Stages) -> Iterator[tuple[str, str]]:
@@ -387,6 +411,10 @@ class MixtureInputGenerator(AbstractInputGenerator):
   has a preprocessor that turns it into that, or comes with specs and a preprocess_fn
   of its own. What is optional and not there is filled with zeros; declare masks
   (`add_presence_specs`) to tell these from stored ones.
+
+  With `embodiments`, each source is a robot, and its data goes through the stages that
+  the model has for it: normalization by its statistics, padding to the model's vectors,
+  masks of elements and cameras. Evaluations are of one robot at a time.
   """
 
   _casts = False  # The sources do.
@@ -400,13 +428,16 @@ class MixtureInputGenerator(AbstractInputGenerator):
     preprocessors: Mapping[str, Any] | None = None,
     episodes: Mapping[str, Episodes] | None = None,
     split: str | None = None,
+    embodiments: Mapping[str, Any] | None = None,
+    memory_budget: int | None = None,
   ) -> None:
     """Creates the mixture.
 
     Args:
       sources: input generators by name; their own batch sizes don't count.
       weights: by name or in the order of the sources, above 0, of any scale;
-        'by_size': as many as a pass has examples, counted if need be; None: all equal.
+        'by_size': as many as a pass has examples, counted if need be; 'by_episode': as
+        many as there are episodes; None: all equal.
       batch_size: examples in a batch, over all replicas together.
       seed: of the order within batches, and of sources that have none.
       preprocessors: by name, for sources whose data is not yet what the mixture
@@ -414,20 +445,30 @@ class MixtureInputGenerator(AbstractInputGenerator):
         a mode to the mixture's feature and label specs, as a model calls it.
       episodes: by name, the numbers of those that a source reads, or a file of them.
       split: that all sources read, such as 'train'; None for each source's own.
+      embodiments: the robot of each source, a `zoo.Embodiment`; several sources may
+        have one. The model has the same ones.
+      memory_budget: bytes for the buffers of all sources together, in proportion to
+        their weights; None: each source has a separate one.
     Raises:
-      SpecError: sources, weights, preprocessors and episodes do not belong together.
+      SpecError: sources, weights, preprocessors, episodes and embodiments do not belong
+        together.
     """
     super().__init__(batch_size)
     self._sources = dict(sources)
     self._weights = weights
     self._seed = self._check_count("seed", seed, minimum=0)
     self._preprocessors = dict(preprocessors or {})
+    self._embodiments = dict(embodiments or {})
+    self._memory_budget = memory_budget
+    if memory_budget is not None:
+      self._check_count("memory_budget", memory_budget)
     self._made: dict[str, Any] = {}  # The same, for the specs that are set.
     self._raise(
       [
         *_wrong_sources(self._sources),
         *_wrong_weights(self._sources, weights),
         *_no_source("preprocessors", self._preprocessors, self._sources),
+        *_wrong_embodiments(self._sources, self._embodiments, self._preprocessors),
         *(
           errors.Mismatch(
             f"preprocessors: {name}",
@@ -441,6 +482,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     )
     if episodes is not None or split is not None:
       self.set_episodes(episodes, split)
+    self._evals = self._split_by_robot()
     # Specs that were set before this are the source's own, and stay.
     self._with_own_specs = {
       name for name, source in self._sources.items() if source.has_specifications
@@ -461,6 +503,46 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._raise(_no_source("episodes", by_name, self._sources))
     for name, source in self._sources.items():
       source.set_episodes(by_name.get(name), split)
+
+  def set_specification_from_model(self, t2r_model: Any, mode: str) -> None:
+    """See the base class; takes the stages of each robot from the model, too.
+
+    Raises:
+      SpecError: the model has no such robot.
+    """
+    known = getattr(t2r_model, "embodiments", {})
+    self._raise(
+      errors.Mismatch(
+        f"embodiments: {name}",
+        f"a robot of the model, of {errors.listing(known)}",
+        f"'{robot.name}'" if known.get(robot.name) is None else "another one",
+        "Bind the same embodiments to the model and to the mixture.",
+      )
+      for name, robot in self._embodiments.items()
+      if known.get(robot.name) != robot
+    )
+    for name, robot in self._embodiments.items():
+      self._preprocessors[name] = t2r_model.robot_preprocessor_cls(robot.name)
+    super().set_specification_from_model(t2r_model, mode)
+
+  def named_evals(self) -> dict[str, AbstractInputGenerator]:
+    """See the base class: with `embodiments` each robot is evaluated by itself."""
+    return dict(self._evals) or super().named_evals()
+
+  def _split_by_robot(self) -> dict[str, AbstractInputGenerator]:
+    """Returns a mixture of the sources of each robot, by its name."""
+    robots: dict[str, dict[str, Any]] = {}
+    for name, robot in self._embodiments.items():
+      robots.setdefault(robot.name, {})[name] = robot
+    if len(robots) == 1:
+      return dict.fromkeys(robots, self)
+    options: dict[str, Any] = {"batch_size": self._batch_size, "seed": self._seed}
+    return {
+      robot: MixtureInputGenerator(
+        {name: self._sources[name] for name in own}, embodiments=own, **options
+      )
+      for robot, own in robots.items()
+    }
 
   @property
   def num_examples(self) -> int | None:
@@ -492,7 +574,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
     found = {}
     for name, source in self._sources.items():
       after = self._own_stages()
-      if name in self._preprocessors:
+      # An export has the stages of each robot.
+      if name in self._preprocessors and name not in self._embodiments:
         fn = self._made[name].preprocess
         after = [*arguments.describe_preprocess_fn(fn), *after]
       for inner, before in source.source_preprocessing(mode).items():
@@ -511,6 +594,24 @@ class MixtureInputGenerator(AbstractInputGenerator):
       for name, stages in found.items()
       for path, stage in _normalized_again([*stages, *followed])
     )
+    return found
+
+  def describe_sources(self) -> list[str]:
+    """See the base class; of a robot also its elements, cameras and statistics."""
+    weights = self._resolved_weights()
+    counts = make_schedule(weights, self._batch_size, self._seed)
+    model = {**(self._feature_spec or {}), **(self._label_spec or {})}
+    found = []
+    for name, source, count in zip(
+      self._sources, self._sources.values(), counts.mean(0), strict=True
+    ):
+      share = f"{count:.4g} of {self._batch_size} examples a batch"
+      parts = [f"{share} ({count / self._batch_size:.1%})"]
+      period = source.control_period
+      parts += [f"{1 / period:.4g} steps/s"] if period else []
+      if robot := self._embodiments.get(name):
+        parts += robot.describe(model)
+      found.append(f"{name}: {'; '.join(parts)}")
     return found
 
   @contextlib.contextmanager
@@ -570,7 +671,9 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self, request: BatchRequest, report: MixtureReport | None
   ) -> tf.data.Dataset:
     batch_size, start_step = request.batch_size, request.start_step
-    counts = make_schedule(self._resolved_weights(), batch_size, self._seed)
+    weights = self._resolved_weights()
+    self._share_memory(weights)
+    counts = make_schedule(weights, batch_size, self._seed)
     periods, rest = divmod(start_step, len(counts))
     given = periods * counts.sum(axis=0) + counts[:rest].sum(axis=0)
     counts = np.roll(counts, -rest, axis=0)
@@ -696,20 +799,30 @@ class MixtureInputGenerator(AbstractInputGenerator):
       input_generator.join_masks(self._label_spec, self._label_masks),
     )
 
+  def _share_memory(self, weights: Sequence[float]) -> None:
+    """Gives each source its part of the memory budget, if there is one for all."""
+    if self._memory_budget is None:
+      return
+    for source, weight in zip(self._sources.values(), weights, strict=True):
+      source.set_memory_budget(int(self._memory_budget * weight / sum(weights)))
+
   def _resolved_weights(self) -> Sequence[float]:
     weights = self._weights
     if isinstance(weights, str):
-      return self._sizes()
+      return self._sizes(weights)
     if isinstance(weights, Mapping):
       return [weights[name] for name in self._sources]
     return list(weights or [1] * len(self._sources))
 
-  def _sizes(self) -> list[int]:
-    sizes = {name: source.count_examples() for name, source in self._sources.items()}
+  def _sizes(self, weights: str) -> list[int]:
+    sizes = {
+      name: source.num_episodes if weights == BY_EPISODE else source.count_examples()
+      for name, source in self._sources.items()
+    }
     self._raise(
       errors.Mismatch(
         name,
-        f"a source of known size, for weights='{BY_SIZE}'",
+        f"a source of known size, for weights='{weights}'",
         "none" if size == 0 else "one that can't",
         "Give weights.",
       )

@@ -363,6 +363,15 @@ class StoreInputGenerator(DatasetInputGenerator):
     return f"{type(self).__name__}: {windowed} in {self._store_path}, {batches}"
 
   @property
+  def num_episodes(self) -> int | None:
+    """See the base class."""
+    with tf.init_scope():
+      store = EpisodeStore(self._store_path)
+      where = f"{type(self).__name__}: {store.path}"
+      chosen = self._choose(where, len(store), lambda: store.splits)
+    return len(store) if chosen is None else len(chosen)
+
+  @property
   def num_examples(self) -> int | None:
     """Windows of one pass; counted from the episodes' lengths."""
     if not self.has_specifications:

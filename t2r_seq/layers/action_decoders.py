@@ -67,15 +67,23 @@ class ActionDecoder(CompositeLayer):
       valid numbers together.
     """
 
-  def loss(
+  def loss(self, *args: Any, **kwargs: Any) -> tf.Tensor:
+    """Averages the errors over what is not masked; see `all_errors`.
+
+    Returns:
+      A scalar, float32; 0 where everything is masked.
+    """
+    return masked_mean(*self.all_errors(*args, **kwargs))
+
+  def all_errors(
     self,
     outputs: Outputs,
     target: tf.Tensor,
     mask: tf.Tensor | None = None,
     dimension_mask: tf.Tensor | None = None,
     training: bool = True,
-  ) -> tf.Tensor:
-    """Averages the errors over what is not masked.
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the errors, and which are not masked.
 
     Args:
       outputs: of `call`.
@@ -86,7 +94,7 @@ class ActionDecoder(CompositeLayer):
         of the last.
       training: see `errors`.
     Returns:
-      A scalar, float32; 0 where everything is masked.
+      (errors, bools), of the target's shape, or [B, ...] of whole actions.
     Raises:
       SpecError: the target or a mask is of another shape.
     """
@@ -104,7 +112,7 @@ class ActionDecoder(CompositeLayer):
     if error.shape.rank < target.shape.rank:
       axes = list(range(error.shape.rank, target.shape.rank))
       is_valid = tf.reduce_any(is_valid, axes)
-    return masked_mean(error, is_valid)
+    return error, is_valid
 
   def as_actions(self, flat: tf.Tensor) -> tf.Tensor:
     """Reshapes [B, ..., num_components] to [B, ..., *action_shape]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -35,16 +36,21 @@ def log_loss(
   return -hit - (1 - labels) * tf.math.log(1 - predictions + epsilon)
 
 
-def mean_error(
+def mean_error(*args: Any, **kwargs: Any) -> tf.Tensor:
+  """Averages the errors of predictions against one of the labels; see `all_errors`."""
+  return layers.masked_mean(*all_errors(*args, **kwargs))
+
+
+def all_errors(
   labels: SpecStructure,
   path: str,
   name: str,
   predictions: tf.Tensor,
   error_function: ErrorFunction,
-) -> tf.Tensor:
-  """Averages the errors of predictions against one of the labels.
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns the errors of predictions against one of the labels, and which count.
 
-  Targets that the masks of `masks_of` leave out have weight 0; a replay's importance
+  Targets that the masks of `masks_of` leave out do not count; a replay's importance
   weights multiply the others.
 
   Args:
@@ -54,7 +60,7 @@ def mean_error(
     predictions: of the label's shape, cast to its dtype.
     error_function: gives the errors.
   Returns:
-    A scalar.
+    (errors, bools), both of the label's shape.
   Raises:
     SpecError: the shapes differ. They would be broadcast, which trains something else.
   """
@@ -73,7 +79,7 @@ def mean_error(
   is_valid = layers.action_decoders.valid_targets(
     "loss_fn", target, *masks_of(labels, path)
   )
-  return layers.masked_mean(error, is_valid)
+  return error, is_valid
 
 
 def replay_value(labels: SpecStructure, name: str) -> tf.Tensor | None:

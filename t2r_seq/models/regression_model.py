@@ -89,8 +89,14 @@ class RegressionModel(T2RModel):
     labels have a `target_mask`, padded targets count for nothing, and where they have a
     `target_dimension_mask`, neither do components that an example does not have.
     """
+    return layers.masked_mean(*self.all_errors(labels, inference_outputs, mode))
+
+  def all_errors(
+    self, labels: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the errors that the loss averages, [B, ...], and which count, bool."""
     if self._action_decoder is not None:
-      return self._action_decoder.loss(
+      return self._action_decoder.all_errors(
         inference_outputs,
         labels.target,
         *losses.masks_of(labels, "target"),
@@ -101,7 +107,7 @@ class RegressionModel(T2RModel):
         f"{type(self).__name__}: action_decoder_cls: expected create_network to return "
         "what self.create_action_decoder() gives, got a network without it."
       )
-    return self._mean_error(labels, inference_outputs, losses.squared_error)
+    return self._all_errors(labels, inference_outputs, losses.squared_error)
 
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
@@ -167,7 +173,16 @@ class RegressionModel(T2RModel):
     inference_outputs: dict[str, tf.Tensor],
     error_function: losses.ErrorFunction,
   ) -> tf.Tensor:
+    errors_ = self._all_errors(labels, inference_outputs, error_function)
+    return layers.masked_mean(*errors_)
+
+  def _all_errors(
+    self,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    error_function: losses.ErrorFunction,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     name = "inference_output"
-    return losses.mean_error(
+    return losses.all_errors(
       labels, "target", name, inference_outputs[name], error_function
     )

@@ -31,6 +31,7 @@ from t2r_seq.policies.predictors import (
   NoModelError,
   RestoreOptions,
 )
+from t2r_seq.policies.robot_policies import RobotPolicies
 from t2r_seq.specs.assets import list_exports
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
   "Policy",
   "RegressionPolicy",
   "RestoreOptions",
+  "RobotPolicies",
   "ScheduledExplorationRegressionPolicy",
   "SimulatedLatency",
   "StatefulPolicy",

@@ -91,6 +91,7 @@ def export_lite(
   weights: str = "float32",
   tolerance: float = TOLERANCE,
   overlap: bool | None = None,
+  robot: str | None = None,
 ) -> LiteReport:
   """Writes an export as a folder that `t2r_seq.lite` runs, for one environment.
 
@@ -106,6 +107,7 @@ def export_lite(
     tolerance: of float32 outputs, as a share of the range of each element.
     overlap: also writes the two halves of a step, for an `OverlappedPolicy`, with
       another copy of the weights; None if the export's execution overlaps.
+    robot: to act for, of an export of several robots.
   Raises:
     SpecError: there is no export, or it has no step; LiteRT lacks an op of the model;
       or the two forms differ.
@@ -129,7 +131,7 @@ def export_lite(
       f"export lite: {export_dir}: expected a finished export, or a folder of them, "
       "got none. Exports are below a run's export/latest."
     )
-  loaded = LoadedExport(found[-1])
+  loaded = LoadedExport(found[-1], robot=robot)
   if loaded.record.state is None:
     raise errors.SpecError(
       f"export lite: {loaded.path}: expected an export with a step, got one without. "
@@ -157,7 +159,8 @@ def export_lite(
     ) as f:
       f.write(layout.to_json())
     np.savez_compressed(os.path.join(partial, lite_policy.STATE_FILE), **initial)
-    shutil.copy(assets_path(loaded.path), os.path.join(partial, lite_policy.SPECS_FILE))
+    assets = assets_path(loaded.path, loaded.robot)
+    shutil.copy(assets, os.path.join(partial, lite_policy.SPECS_FILE))
     config = operative_config_path(loaded.path)
     if os.path.exists(config):
       shutil.copy(config, partial)

@@ -23,7 +23,7 @@ from t2r_seq.policies.policy_module import (
   records_arguments,
 )
 from t2r_seq.policies.timed_history import time_specs
-from t2r_seq.specs.assets import Export, assets_path, read_signatures
+from t2r_seq.specs.assets import Export, assets_path, of_robot, read_signatures
 
 _HINTS = {
   "adapt": "The model learns no tasks: see meta_learning.",
@@ -323,33 +323,76 @@ class _Call:
 class LoadedExport(LoadedPolicy):
   """A loaded SavedModel and the specs beside it; no model code is needed."""
 
-  def __init__(self, export: Export, allow_nan: bool = False) -> None:
+  def __init__(
+    self, export: Export, allow_nan: bool = False, robot: str | None = None
+  ) -> None:
     """Loads the export.
 
     Args:
       export: a finished export.
       allow_nan: accepts features with NaN or infinity.
+      robot: the one to act for, of an export of several; see `choose_robot`.
     Raises:
-      SpecError: it has no specs, its signatures don't fit them, or its saved_model.pb
-        is damaged.
+      SpecError: it has no specs, its signatures don't fit them, its saved_model.pb is
+        damaged, or it has no such robot.
       Exception: whatever TensorFlow raises for a broken SavedModel.
     """
-    assets = specs.load_t2r_assets_to_file(assets_path(export.path))
+    self.robot = choose_robot(export.path, robot)
+    arguments = _policy_arguments(export, self.robot)
     try:
       self._model = tf.saved_model.load(export.path)
     except Exception:
       read_signatures(export.path)
       raise
-    super().__init__(
-      export.path,
-      export.version,
-      int(assets.global_step),
-      specs.TensorSpecStruct.from_proto(assets.feature_spec),
-      specs.TensorSpecStruct.from_proto(assets.label_spec),
-      self._model.signatures,
-      PolicyRecord.load(export.path),
-      allow_nan,
+    signatures = of_robot(self._model.signatures, self.robot)
+    super().__init__(**arguments, signatures=signatures, allow_nan=allow_nan)
+
+
+def _policy_arguments(export: Export, robot: str | None) -> dict[str, Any]:
+  """Reads what lies beside a SavedModel, of one robot."""
+  assets = specs.load_t2r_assets_to_file(assets_path(export.path, robot))
+  return {
+    "path": export.path,
+    "version": export.version,
+    "global_step": int(assets.global_step),
+    "feature_spec": specs.TensorSpecStruct.from_proto(assets.feature_spec),
+    "label_spec": specs.TensorSpecStruct.from_proto(assets.label_spec),
+    "record": PolicyRecord.load(export.path, robot),
+  }
+
+
+def load_policy(
+  export: Export, model: Any, robot: str, allow_nan: bool = False
+) -> LoadedPolicy:
+  """Returns the policy of a robot of a loaded SavedModel."""
+  signatures = of_robot(model.signatures, robot)
+  arguments = _policy_arguments(export, robot)
+  return LoadedPolicy(**arguments, signatures=signatures, allow_nan=allow_nan)
+
+
+class UnknownRobotError(errors.SpecError):
+  """An export has no such robot, or has several and none was named."""
+
+
+def choose_robot(path: str, robot: str | None) -> str | None:
+  """Returns the robot to act for: the only one, if none is named.
+
+  Args:
+    path: of an export.
+    robot: its name; None for an export of one robot.
+  Raises:
+    UnknownRobotError: there is no such robot; lists them.
+  """
+  known = PolicyRecord.load(path).robots or {}
+  if robot is None and len(known) < 2:
+    return next(iter(known), None)
+  if robot not in known:
+    expected = f"one of {errors.listing(known)}" if known else "none, as it has one"
+    raise UnknownRobotError(
+      f"load export: {path}: robot: expected {expected}, got {robot!r}."
+      f"{errors.nearest(str(robot), known)}"
     )
+  return robot
 
 
 class _ExactFeatures:

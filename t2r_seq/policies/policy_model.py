@@ -103,6 +103,27 @@ class PolicyModel(abc.ABC):
     return {}
 
   @property
+  def embodiments(self) -> Mapping[str, Any]:
+    """The robots that one model acts for, by name; empty for a policy of one."""
+    return {}
+
+  @property
+  def robot(self) -> str | None:
+    """The robot that this policy is for, of a model of several."""
+    return None
+
+  def as_robot(self, name: str) -> PolicyModel:
+    """Returns the policy of one of the robots; it shares the network.
+
+    Raises:
+      SpecError: there is no such robot.
+    """
+    raise errors.SpecError(
+      f"{type(self).__name__}: robot: expected None, as the model has one robot, got "
+      f"{name!r}."
+    )
+
+  @property
   def execution(self) -> ChunkExecution | None:
     """The execution of the model's action chunks; None returns them whole."""
     return None
@@ -212,6 +233,9 @@ class PolicyRecord:
     embedded_state: the same for a step that takes vectors for texts.
     prefix_mode: how a chunk can continue another one: 'real_time', 'trained', or None.
     max_delay: the longest prefix that was trained, in steps; None for any.
+    robots: the fields of each `Embodiment` by name, if the export has several. Each
+      robot then has separate signatures and a separate record.
+    robot: name of the robot that the record is of, in an export of several.
   """
 
   padding: Padding = DEFAULT_PADDING
@@ -225,6 +249,8 @@ class PolicyRecord:
   embedded_state: dict[str, Leaf] | None = None
   prefix_mode: str | None = None
   max_delay: int | None = None
+  robots: dict[str, dict[str, Any]] | None = None
+  robot: str | None = None
 
   def stages_of(self, source: str | None = None) -> list[dict[str, Any]] | None:
     """Returns the stages of one source.
@@ -260,6 +286,8 @@ class PolicyRecord:
       source_preprocessing=(
         dict(stages) if any((stages := model.source_preprocessing).values()) else None
       ),
+      robots={n: e.to_json() for n, e in model.embodiments.items()} or None,
+      robot=model.robot,
     )
 
   def to_fields(self) -> dict[str, Any]:
@@ -302,12 +330,14 @@ class PolicyRecord:
       **states,
       prefix_mode=fields.get("prefix_mode"),
       max_delay=fields.get("max_delay"),
+      robots=fields.get("robots"),
+      robot=fields.get("robot"),
     )
 
   @classmethod
-  def load(cls, export_path: str) -> PolicyRecord:
+  def load(cls, export_path: str, robot: str | None = None) -> PolicyRecord:
     """Reads the record of an export's folder; SpecError if it is damaged."""
-    return read_record(export_path, cls.from_fields)
+    return read_record(export_path, cls.from_fields, robot)
 
 
 def operative_config_path(export_path: str) -> str:

@@ -348,8 +348,9 @@ def write_warmup_requests(
   extra = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY)
   tf.io.gfile.makedirs(extra)
   with tf.io.TFRecordWriter(os.path.join(extra, WARMUP_REQUESTS)) as writer:
-    for name in _SIGNATURES:
-      for size in batch_sizes if name in signatures else ():
+    for name in signatures:
+      is_warmed = name.rpartition("/")[2] in _SIGNATURES
+      for size in batch_sizes if is_warmed else ():
         writer.write(_prediction_log(name, signatures[name].input_signature, size))
 
 

@@ -18,7 +18,11 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.lite.policy_io import STAMPS, Inspection, StatefulPolicy, with_times
-from t2r_seq.policies.loaded_export import LoadedExport, LoadedPolicy
+from t2r_seq.policies.loaded_export import (
+  LoadedExport,
+  LoadedPolicy,
+  UnknownRobotError,
+)
 from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.specs.assets import scan_exports
 
@@ -265,6 +269,8 @@ class LoadingPredictor(AbstractPredictor):
     for path, load in candidates.items():
       try:
         return load()
+      except UnknownRobotError:
+        raise
       except Exception as error:  # A broken model raises nearly anything.
         reason = " ".join(str(error).split())[:_MAX_SHOWN]
         self._log_once(logging.ERROR, path, f"cannot be loaded: {reason}")
@@ -434,6 +440,7 @@ class ExportedSavedModelPredictor(LoadingPredictor):
     poll_interval: float = 1.0,
     restore_model_option: RestoreOptions = RestoreOptions.DO_NOT_RESTORE,
     allow_nan: bool = False,
+    robot: str | None = None,
   ) -> None:
     """Creates a predictor, by default without a model.
 
@@ -443,7 +450,10 @@ class ExportedSavedModelPredictor(LoadingPredictor):
       poll_interval: seconds between two checks.
       restore_model_option: whether to restore now, and in which thread.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
+      robot: to act for, of an export of several robots; `restore` lists them if it is
+        missing.
     """
+    self._robot = robot
     super().__init__(
       str(export_dir), timeout, poll_interval, restore_model_option, allow_nan
     )
@@ -461,7 +471,9 @@ class ExportedSavedModelPredictor(LoadingPredictor):
     newer = newest_first[: newest_first.index(own)] if own else newest_first
     found = self._load_first(
       {
-        export.path: functools.partial(LoadedExport, export, self._allow_nan)
+        export.path: functools.partial(
+          LoadedExport, export, self._allow_nan, self._robot
+        )
         for export in newer
       }
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -218,7 +218,7 @@ class Normalize(SpecTransformationPreprocessor):
     self,
     model_feature_specification_fn: SpecificationFn | None = None,
     model_label_specification_fn: SpecificationFn | None = None,
-    statistics_path: str | os.PathLike[str] | None = None,
+    statistics_path: str | os.PathLike[str] | Sequence[str] | None = None,
     modes: Mapping[str, str | None] | None = None,
   ) -> None:
     """Reads the statistics, and matches them to the model's specs.
@@ -226,7 +226,8 @@ class Normalize(SpecTransformationPreprocessor):
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
-      statistics_path: JSON file of `t2r_seq stats` or `statistics.compute_statistics`.
+      statistics_path: JSON file of `t2r_seq stats` or `statistics.compute_statistics`;
+        several are pooled by count.
       modes: the normalization of features and labels by pattern of their path
         ('state', 'arm/*'; the first match counts): 'mean_std' to mean 0 and standard
         deviation 1, 'min_max' from minimum and maximum to -1 and 1, 'quantile' from
@@ -243,7 +244,10 @@ class Normalize(SpecTransformationPreprocessor):
         "Normalize: statistics_path: expected a JSON file of statistics, got None. "
         "`t2r_seq stats SOURCE` writes one; bind Normalize.statistics_path to it."
       )
-    self._path = os.fspath(statistics_path)
+    if isinstance(statistics_path, (str, os.PathLike)):
+      statistics_path = [os.fspath(statistics_path)]
+    self._paths = [*statistics_path]
+    self._path = ", ".join(self._paths)
     self._modes = _check_modes(modes)
     self._stored: dict[str, dict[str, tf.DType]] = {kind: {} for kind in _KINDS}
     self._maps: dict[str, dict[str, Affine]] = {kind: {} for kind in _KINDS}
@@ -260,7 +264,7 @@ class Normalize(SpecTransformationPreprocessor):
     self._check_patterns([path for by_path in expected.values() for path in by_path])
     if all(mode is None for mode in self._modes.values()):
       return
-    found = statistics.load_statistics(self._path)
+    found = statistics.pool_statistics([*map(statistics.load_statistics, self._paths)])
     for kind, by_path in expected.items():
       for path, spec in by_path.items():
         mode = self._mode(path)
@@ -368,9 +372,9 @@ class Normalize(SpecTransformationPreprocessor):
     return [{**stage, "statistics_of": earlier} if earlier else stage]
 
   @property
-  def statistics_path(self) -> str:
-    """The statistics file."""
-    return self._path
+  def statistics_path(self) -> str | None:
+    """The statistics file; None if there are several."""
+    return self._path if len(self._paths) == 1 else None
 
   def is_normalized(self, path: str, kind: str = LABELS) -> bool:
     """Whether this stage normalizes a label (or feature)."""

@@ -155,9 +155,30 @@ def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
   return sorted(exports), unfinished
 
 
-def assets_path(export_path: str) -> str:
-  """Returns the path of an export's specs."""
-  return os.path.join(export_path, _ASSETS)
+def assets_path(export_path: str, robot: str | None = None) -> str:
+  """Returns the path of an export's specs, or of those of one of its robots."""
+  return os.path.join(robot_assets(export_path, robot), T2R_ASSETS_FILENAME)
+
+
+def robot_assets(export_path: str, robot: str | None = None) -> str:
+  """Returns the folder of an export's specs and record, or of those of one robot."""
+  extra = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY)
+  return extra if robot is None else os.path.join(extra, "robots", robot)
+
+
+def robot_signature(name: str, robot: str | None) -> str:
+  """Returns the name of a signature in an export of several robots."""
+  return name if robot is None else f"{robot}/{name}"
+
+
+def of_robot(signatures: Mapping[str, _T], robot: str | None) -> dict[str, _T]:
+  """Returns the signatures of a robot, by their names without it."""
+  prefix = robot_signature("", robot)
+  return {
+    name.removeprefix(prefix): each
+    for name, each in signatures.items()
+    if name.startswith(prefix)
+  }
 
 
 def missing_files(path: str) -> list[str]:
@@ -223,13 +244,17 @@ def _saved_model_class() -> Any:
   return message_factory.GetMessages([file])["SavedModel"]
 
 
-def read_record(export_path: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T:
-  """Reads the record of an export's policy, whose fields `parse` gets.
+def read_record(
+  export_path: str,
+  parse: Callable[[Mapping[str, Any]], _T],
+  robot: str | None = None,
+) -> _T:
+  """Reads the record of an export's policy, or of a robot's; `parse` gets its fields.
 
   Raises:
     SpecError: the file is missing or damaged.
   """
-  path = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY, POLICY_RECORD)
+  path = os.path.join(robot_assets(export_path, robot), POLICY_RECORD)
   try:
     return parse(json.loads(_read_file(path)))
   except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:

@@ -42,9 +42,10 @@ from t2r_seq.preprocessors.normalize import Normalize
 from t2r_seq.preprocessors.text_preprocessor import embedded_texts
 from t2r_seq.specs import ModeKeys
 from t2r_seq.specs.assets import (
-  EXTRA_ASSETS_DIRECTORY,
   POLICY_RECORD,
   T2R_ASSETS_FILENAME,
+  robot_assets,
+  robot_signature,
 )
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
@@ -387,11 +388,13 @@ def _outside_strategies(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _check(model: T2RModel) -> None:
-  functions, signatures, record = _policy(model)
-  for name, function in signatures.items():
-    _check_tracked(model, functions.module, name, function.get_concrete_function())
-  with tempfile.TemporaryDirectory() as folder:
-    _write_extra(model, folder, 0, signatures, record, (1,))
+  for own, functions, signatures, record in _policies(model).values():
+    for name, function in signatures.items():
+      concrete = function.get_concrete_function()
+      _check_tracked(model, functions.module, name, concrete)
+    with tempfile.TemporaryDirectory() as folder:
+      _write_records(own, robot_assets(folder), 0, record)
+      _write_rest(folder, signatures, (1,))
 
 
 def _check_tracked(
@@ -419,19 +422,40 @@ def _check_tracked(
 def _save(
   model: T2RModel, path: str, global_step: int, warmup_batch_sizes: Sequence[int]
 ) -> None:
-  functions, signatures, record = _policy(model)
+  found = _policies(model)
+  signatures = {
+    robot_signature(name, robot): function
+    for robot, (_, _, own, _) in found.items()
+    for name, function in own.items()
+  }
+  _, functions, _, record = next(iter(found.values()))
   tf.saved_model.save(functions.module, path, signatures=signatures)
-  _write_extra(model, path, global_step, signatures, record, warmup_batch_sizes)
+  for robot, (own_model, _, _, own_record) in found.items():
+    _write_records(own_model, robot_assets(path, robot), global_step, own_record)
+  if None not in found:
+    record = PolicyRecord.of(model)
+    _write_records(model, robot_assets(path), global_step, record)
+  _write_rest(path, signatures, warmup_batch_sizes)
 
 
-def _policy(model: T2RModel) -> tuple[PolicyFunctions, dict[str, Any], PolicyRecord]:
-  """Returns the functions of a model, its signatures, and its description."""
+_Policy = tuple[T2RModel, PolicyFunctions, dict[str, Any], PolicyRecord]
+
+
+def _policies(model: T2RModel) -> dict[str | None, _Policy]:
+  """Returns the policy of each robot by name; of a model of one robot by None."""
+  if not model.embodiments:
+    return {None: _policy(model)}
+  return {name: _policy(model.as_robot(name)) for name in model.embodiments}
+
+
+def _policy(model: Any) -> _Policy:
+  """Returns a model with its functions, signatures, and description."""
   functions = PolicyFunctions(model)
   signatures, record = functions.signatures(), functions.record
   embedded_step, changes = _embedded_step(model)
   if embedded_step is not None:
     signatures[EMBEDDED_STEP] = embedded_step
-  return functions, signatures, dataclasses.replace(record, **changes)
+  return model, functions, signatures, dataclasses.replace(record, **changes)
 
 
 def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
@@ -473,35 +497,35 @@ def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
   return embedded_step, {"texts": texts, "embedded_state": functions.record.state}
 
 
-def _write_extra(
-  model: T2RModel,
-  path: str,
-  global_step: int,
-  signatures: Mapping[str, Any],
-  record: PolicyRecord,
-  warmup_batch_sizes: Sequence[int],
+def _write_records(
+  model: T2RModel, folder: str, global_step: int, record: PolicyRecord
 ) -> None:
-  """Writes what lies beside the SavedModel: specs, record, config, warm-up requests."""
-  extra = os.path.join(path, EXTRA_ASSETS_DIRECTORY)
-  os.makedirs(extra, exist_ok=True)
+  """Writes specs and record of a policy."""
+  os.makedirs(folder, exist_ok=True)
   assets = specs.create_t2r_assets(
     stored_feature_specs(model),
     model.preprocessor.get_in_label_specification(ModeKeys.TRAIN),
     global_step,
   )
-  specs.write_t2r_assets_to_file(assets, os.path.join(extra, T2R_ASSETS_FILENAME))
+  specs.write_t2r_assets_to_file(assets, os.path.join(folder, T2R_ASSETS_FILENAME))
   figures = {
     path: each
     for stage in stages_of(model.preprocessor, Normalize)
     for path, each in stage.figures().items()
   }
   record = dataclasses.replace(record, normalization=figures or None)
-  notes = {POLICY_RECORD: record.to_json()}
+  with open(os.path.join(folder, POLICY_RECORD), "w", encoding="utf-8") as f:
+    f.write(record.to_json())
+
+
+def _write_rest(
+  path: str, signatures: Mapping[str, Any], warmup_batch_sizes: Sequence[int]
+) -> None:
+  """Writes what else lies beside the SavedModel: config and warm-up requests."""
   if config := gin.operative_config_str().strip():
-    notes[OPERATIVE_CONFIG] = f"{config}\n"
-  for name, text in notes.items():
-    with open(os.path.join(extra, name), "w", encoding="utf-8") as f:
-      f.write(text)
+    name = os.path.join(robot_assets(path), OPERATIVE_CONFIG)
+    with open(name, "w", encoding="utf-8") as f:
+      f.write(f"{config}\n")
   write_warmup_requests(path, signatures, warmup_batch_sizes)
 
 

@@ -4,6 +4,11 @@ from t2r_seq.zoo.act import ACTModel
 from t2r_seq.zoo.bcz import BCZPolicyModel
 from t2r_seq.zoo.diffusion import DiffusionModel
 from t2r_seq.zoo.dqn import DQNModel
+from t2r_seq.zoo.embodiments import (
+  Embodiment,
+  design_embodiments,
+  shared_signature,
+)
 from t2r_seq.zoo.environment import (
   PolicyEnvironment,
   make_environment,
@@ -36,6 +41,7 @@ __all__ = [
   "BCZPolicyModel",
   "DQNModel",
   "DiffusionModel",
+  "Embodiment",
   "EnvSignature",
   "FlowModel",
   "ImitationModel",
@@ -52,6 +58,7 @@ __all__ = [
   "TransformerModel",
   "configure_online",
   "configure_policy",
+  "design_embodiments",
   "evaluate_export",
   "find_policy",
   "find_signature",
@@ -60,6 +67,7 @@ __all__ = [
   "policies",
   "policy_environment",
   "policy_statistics",
+  "shared_signature",
   "train_online",
   "train_policy",
 ]

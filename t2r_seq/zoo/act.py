@@ -223,14 +223,22 @@ class ACTModel(ImitationModel):
     mode: str,
   ) -> Any:
     """See the base class: L1, and in training the KL divergence of the latent."""
-    del features, mode
-    absolute = lambda target, action: tf.abs(action - target)  # noqa: E731
-    error = self._mean_error(labels, inference_outputs, absolute)
+    each, is_valid = self.all_errors(labels, inference_outputs, mode)
+    error = layers.masked_mean(each, is_valid)
+    scalars = {"l1_loss": error, **self.robot_losses(features, each, is_valid, mode)}
     if "mean" not in inference_outputs:
-      return error, {"l1_loss": error}
+      return error, scalars
     names = ("mean", "log_variance")
     kl = tf.reduce_mean(kl_divergence(*(inference_outputs[name] for name in names)))
-    return error + self._kl_weight * kl, {"l1_loss": error, "kl_loss": kl}
+    return error + self._kl_weight * kl, {**scalars, "kl_loss": kl}
+
+  def all_errors(
+    self, labels: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """See the base class: absolute differences."""
+    del mode
+    absolute = lambda target, action: tf.abs(action - target)  # noqa: E731
+    return self._all_errors(labels, inference_outputs, absolute)
 
 
 def kl_divergence(mean: tf.Tensor, log_variance: tf.Tensor) -> tf.Tensor:

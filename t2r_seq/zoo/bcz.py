@@ -9,9 +9,8 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import layers
-from t2r_seq.models import losses
 from t2r_seq.specs import SpecStructure
-from t2r_seq.zoo.imitation import TARGET, ImitationModel
+from t2r_seq.zoo.imitation import ImitationModel
 
 
 @gin.configurable
@@ -91,13 +90,9 @@ class BCZPolicyModel(ImitationModel):
     actions = tf.reshape(actions, [-1, self.chunk_size, self.action_size])
     return {"inference_output": tf.cast(actions, tf.float32)}
 
-  def loss_fn(
-    self,
-    labels: SpecStructure,
-    inference_outputs: dict[str, tf.Tensor],
-    mode: str,
-  ) -> tf.Tensor:
+  def all_errors(
+    self, labels: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """See the base class: Huber's loss of the real steps."""
     del mode
-    name = "inference_output"
-    return losses.mean_error(labels, TARGET, name, inference_outputs[name], huber_error)
+    return self._all_errors(labels, inference_outputs, huber_error)

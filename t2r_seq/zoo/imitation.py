@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,16 @@ from t2r_seq.specs import (
   TensorSpecStruct,
 )
 from t2r_seq.specs.conventions import RELATIVE
+from t2r_seq.zoo.embodiments import (
+  DIMENSION_MASK,
+  ROBOT_ID,
+  Embodiment,
+  EmbodimentPreprocessor,
+  check_embodiments,
+  find_robot,
+  spread,
+  unique_embodiments,
+)
 from t2r_seq.zoo.signature import Signature
 
 TARGET = "target"
@@ -86,6 +97,16 @@ def model_conventions(
   return found
 
 
+def robot_conventions(
+  robot: Embodiment, changes: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tuple[Convention | None, int]]:
+  """Returns `model_conventions` of a robot; `changes` are by the model's path."""
+  own = robot.signature
+  paths = (*own.states, *own.cameras, own.action)
+  chosen = {p: changes[role] for p in paths if (role := robot.role(p)) in changes}
+  return model_conventions(own, chosen)
+
+
 def _only_state(signature: Signature, path: str) -> str:
   sizes = {p: int(shape[-1]) if shape else 1 for p, shape in signature.states.items()}
   alike = [p for p in sizes if sizes[p] == signature.action_size] or [*sizes]
@@ -105,6 +126,10 @@ class ImitationModel(models.RegressionModel):
   `[B, H, height, width, channels]` in [0, 1] of the last H = `observation_horizon`
   steps, and the text's vector `[B, 128]`. The label is the chunk of actions,
   `[B, num_past_actions + chunk_size, A]`, normalised, with a mask of its real steps.
+
+  A model of several robots has the signature that they share, with its `embodiments`.
+  Each robot's data goes through the robot's own stages, in the input and in the export:
+  conventions, images, normalization, layout. `as_robot` is the policy of one of them.
 
   A subclass gives `create_network` and `a_func`, and a loss if it is not that of the
   action decoder. A network that sees the labels in training, such as a CVAE, or that
@@ -158,7 +183,8 @@ class ImitationModel(models.RegressionModel):
         converts actions back.
       **kwargs: of `RegressionModel`.
     Raises:
-      SpecError: a count is out of range, or the data set lacks what the policy needs.
+      SpecError: a count is out of range, the data set lacks what the policy needs, or
+        robots do not fit into the model.
     """
     name = type(self).__name__
     for option, value in (("observation_horizon", observation_horizon),
@@ -173,14 +199,107 @@ class ImitationModel(models.RegressionModel):
       executed = num_executed or max(1, chunk_size // 2)
       execution = policies.ChunkExecution(executed, ensemble_decay, overlap=overlap)
       kwargs.setdefault("execution", execution)
-    self._conventions = model_conventions(signature, conventions or {})
+    self._embodiments = unique_embodiments(name, signature.embodiments)
+    changes, self._changes = dict(conventions or {}), dict(conventions or {})
+    if self._embodiments:  # Each robot is converted by its own stages.
+      changes = {}
+    self._conventions = model_conventions(signature, changes)
     _, size = self._conventions[signature.action]
     super().__init__(action_size=size, **kwargs)
     self.signature = signature
     self.observation_horizon, self.chunk_size = observation_horizon, chunk_size
     self.num_past_actions = num_past_actions
-    self._statistics_path, self._normalization = statistics_path, normalization
+    self._statistics_path: str | Sequence[str] = statistics_path
+    self._normalization = normalization
     self._image_size, self._image_transforms = image_size, image_transforms
+    self._camera_sizes: dict[str, Sequence[int]] = {}  # Of a robot, to the model's.
+    # Of a policy of one robot of several, and the model of that robot alone.
+    self._robot: Embodiment | None = None
+    self._native: ImitationModel = self
+    if self._embodiments:
+      sizes = {
+        n: self.native_model(e).network_sizes() for n, e in self._embodiments.items()
+      }
+      check_embodiments(name, self._embodiments, signature, sizes)
+      self._check_changes()
+
+  def _check_changes(self) -> None:
+    """Raises SpecError if `conventions` has a path that the model lacks."""
+    known = (*self.signature.states, *self.signature.cameras, self.signature.action)
+    if unknown := [path for path in self._changes if path not in known]:
+      raise errors.SpecError(
+        f"conventions: {unknown[0]}: expected a path of the model, of "
+        f"{errors.listing(known)}.{errors.nearest(unknown[0], known)}"
+      )
+
+  @property
+  def embodiments(self) -> Mapping[str, Embodiment]:
+    """The robots by name; empty for a model of one robot, and a policy of one."""
+    return self._embodiments if self._robot is None else {}
+
+  @property
+  def robot(self) -> str | None:
+    """See the base class."""
+    return None if self._robot is None else self._robot.name
+
+  def network_sizes(self) -> dict[str, int]:
+    """Returns the elements of vectors, or channels, that the network gets by path."""
+    return {path: size for path, (_, size) in self._conventions.items()}
+
+  def native_model(self, robot: Embodiment) -> ImitationModel:
+    """Returns the model of one robot alone: its specs and its stages, no network."""
+    own = copy.copy(self)
+    own._robot, own._native, own._embodiments = None, own, {}
+    own.signature, own._statistics_path = robot.signature, robot.statistics
+    own._conventions = robot_conventions(robot, self._changes)
+    _, own._action_size = own._conventions[own.signature.action]
+    own._camera_sizes = {
+      path: self.signature.cameras[role][:2]
+      for role, path in robot.cameras.items()
+      if role in self.signature.cameras
+    }
+    return own
+
+  def robot_preprocessor_cls(self, name: str) -> Any:
+    """Returns the chain of a robot: from its data to the network, without arguments.
+
+    Raises:
+      SpecError: there is no such robot.
+    """
+    robot = find_robot(type(self).__name__, self._embodiments, name)
+    native = self.native_model(robot)
+    fit = functools.partial(
+      EmbodimentPreprocessor,
+      native=native,
+      embodiment=robot,
+      signature=self.signature,
+      target=TARGET,
+    )
+    chain: Any = self._preprocessor_cls or native.default_preprocessor_cls
+    return functools.partial(
+      preprocessors.ComposedPreprocessor,
+      preprocessor_classes=[*chain.keywords["preprocessor_classes"], fit],
+    )
+
+  def as_robot(self, name: str) -> ImitationModel:
+    """See the base class."""
+    robot = find_robot(type(self).__name__, self._embodiments, name)
+    found = copy.copy(self)
+    found._robot, found._native = robot, self.native_model(robot)
+    found._preprocessor = None
+    found._preprocessor_cls = self.robot_preprocessor_cls(name)
+    found._control_period = robot.control_period
+    found._source_preprocessing = {}
+    return found
+
+  @property
+  def preprocessor(self) -> preprocessors.AbstractPreprocessor:
+    """See the base class; a model of several robots gets what their stages give."""
+    if self._preprocessor is None and self.embodiments:
+      self._preprocessor = preprocessors.NoOpPreprocessor(
+        self.get_feature_specification, self.get_label_specification
+      )
+    return super().preprocessor
 
   @property
   def uses_language(self) -> bool:
@@ -194,8 +313,7 @@ class ImitationModel(models.RegressionModel):
     for path, shape in self.signature.states.items():
       found[path] = self._observed(path, shape)
     for path, shape in self.signature.cameras.items():
-      size = self._image_size or shape[:2]
-      found[path] = self._observed(path, [*size, shape[2]])
+      found[path] = self._observed(path, [*self._camera_size(path, shape), shape[2]])
     if self.uses_language:
       text = str(self.signature.language)
       is_step = self.signature.language_is_step
@@ -221,12 +339,19 @@ class ImitationModel(models.RegressionModel):
       target = ExtendedTensorSpec(
         (size,), tf.float32, name, is_sequence=True, **options
       )
-      return TensorSpecStruct({TARGET: target})
+      return self._with_dimension_mask(TensorSpecStruct({TARGET: target}))
     offsets = range(-self.num_past_actions, self.chunk_size)
     target = ExtendedTensorSpec(
       (len(offsets), size), tf.float32, name, time_offsets=offsets, **options
     )
-    return windows.add_mask_specs(TensorSpecStruct({TARGET: target}))
+    labels = windows.add_mask_specs(TensorSpecStruct({TARGET: target}))
+    return self._with_dimension_mask(labels)
+
+  def _with_dimension_mask(self, labels: TensorSpecStruct) -> TensorSpecStruct:
+    """Adds which components of the actions a robot has, if there are several."""
+    if self._embodiments:
+      labels[DIMENSION_MASK] = ExtendedTensorSpec((self.action_size,), tf.bool)
+    return labels
 
   def _observed(self, path: str, shape: Sequence[int]) -> ExtendedTensorSpec:
     """Returns the spec of what a path shows of the last steps."""
@@ -254,7 +379,7 @@ class ImitationModel(models.RegressionModel):
     stages += [
       functools.partial(
         preprocessors.AugmentationPreprocessor,
-        transforms=self._transforms(shape),
+        transforms=self._transforms(path, shape),
         input_size=tuple(shape[:2]),
         image_paths=[path],
       )
@@ -313,10 +438,14 @@ class ImitationModel(models.RegressionModel):
       self.get_label_specification,
     )
 
-  def _transforms(self, shape: Sequence[int]) -> Sequence[Any]:
+  def _camera_size(self, path: str, shape: Sequence[int]) -> Sequence[int]:
+    """Returns height and width that the network gets of a camera."""
+    return self._image_size or self._camera_sizes.get(path, shape[:2])
+
+  def _transforms(self, path: str, shape: Sequence[int]) -> Sequence[Any]:
     if self._image_transforms is not None:
       return self._image_transforms
-    return default_image_transforms(self._image_size or shape[:2], shape[:2])
+    return default_image_transforms(self._camera_size(path, shape), shape[:2])
 
   def create_encoder(self, token_size: int | None = None) -> Any:
     """Creates the layer that encodes what the policy sees in each step.
@@ -349,6 +478,36 @@ class ImitationModel(models.RegressionModel):
       found[path] = value
     return found
 
+  def model_train_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> Any:
+    """See the base class: in training with the loss of each robot, if several."""
+    if not self._embodiments:
+      return super().model_train_fn(features, labels, inference_outputs, mode)
+    error, is_valid = self.all_errors(labels, inference_outputs, mode)
+    loss = layers.masked_mean(error, is_valid)
+    return loss, self.robot_losses(features, error, is_valid, mode)
+
+  def robot_losses(
+    self, features: SpecStructure, error: tf.Tensor, is_valid: tf.Tensor, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Returns '<robot>/loss' of a training batch; 0 for a robot that it lacks.
+
+    Evaluations take one robot at a time.
+    """
+    if not self.is_training(mode):
+      return {}
+    found = {}
+    for name, robot in self._embodiments.items():
+      ids = specs.flatten_spec_structure(features)[ROBOT_ID][:, 0, robot.id]
+      is_own = tf.reshape(ids > 0, [-1, *[1] * (error.shape.rank - 1)])
+      found[f"{name}/loss"] = layers.masked_mean(error, is_valid & is_own)
+    return found
+
   def model_eval_fn(
     self,
     features: SpecStructure,
@@ -372,6 +531,8 @@ class ImitationModel(models.RegressionModel):
     """See the base class: the actions from the present step on, in their units."""
     outputs = super().create_export_outputs_fn(features, inference_outputs, mode)
     actions = outputs["inference_output"]
+    if self._robot is not None:
+      actions = tf.gather(actions, self._action_places, axis=-1)
     actions = preprocessors.unnormalize(self.preprocessor, TARGET, actions)
     return {"inference_output": actions[:, self.num_past_actions :]}
 
@@ -394,9 +555,16 @@ class ImitationModel(models.RegressionModel):
   @property
   def converts_actions(self) -> bool:
     """Whether the export converts actions to the data's convention."""
-    name = self.signature.action
-    given = self.signature.conventions.get(name)
-    return given is not None and Convention.of(given) != self._conventions[name][0]
+    own = self._native
+    name = own.signature.action
+    given = own.signature.conventions.get(name)
+    return given is not None and Convention.of(given) != own._conventions[name][0]
+
+  @property
+  def _action_places(self) -> Any:
+    """The places of a robot's actions among the model's."""
+    assert self._robot is not None
+    return self._robot.places(self._robot.signature.action, self._native.action_size)
 
   def export_outputs_after(
     self, raw_features: SpecStructure, prefix: Prefix
@@ -409,6 +577,8 @@ class ImitationModel(models.RegressionModel):
     for stage in stages_of(self.preprocessor, preprocessors.Normalize):
       if stage.is_normalized(TARGET):
         actions = stage.normalize(TARGET, actions)
+    if self._robot is not None:
+      actions = spread(actions, self._action_places, self.action_size)
     known = layers.Continuation.of(actions, prefix.num_frozen, prefix.num_known)
     # Past actions, before the chunk, are free.
     known = layers.Continuation(

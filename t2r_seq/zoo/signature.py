@@ -43,6 +43,8 @@ class Signature:
     language_is_step: whether each step has the text; False for one text an episode.
     stored_dtypes: dtypes of stored vectors other than float32 by path.
     conventions: what the numbers of a path mean, as the fields of a `Convention`.
+    embodiments: the robots of one model, if there are several: each an `Embodiment`, by
+      source. The other fields are then those of the model; see `shared_signature`.
   """
 
   action: str = gin.REQUIRED  # type: ignore[assignment]
@@ -54,6 +56,7 @@ class Signature:
   language_is_step: bool = True
   stored_dtypes: Mapping[str, str] = dataclasses.field(default_factory=dict)
   conventions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  embodiments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def describe(self, with_language: bool = True) -> str:
     """Describes the signature in one line."""

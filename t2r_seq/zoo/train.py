@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +15,14 @@ import tensorflow as tf
 
 from t2r_seq import errors, statistics, training, windows
 from t2r_seq.episodes import Episodes, make_splits, open_episodes
+from t2r_seq.episodes.rates import control_period
 from t2r_seq.episodes.registry import find_format
 from t2r_seq.specs import ExtendedTensorSpec
 from t2r_seq.training.arguments import DEFAULT_BINDINGS
 from t2r_seq.zoo import environment, registry
+from t2r_seq.zoo.embodiments import Embodiment, design_embodiments, shared_signature
 from t2r_seq.zoo.evaluate import find_texts
+from t2r_seq.zoo.imitation import robot_conventions
 from t2r_seq.zoo.signature import Signature, check_needs, find_signature
 
 STATISTICS = "statistics.json"
@@ -29,9 +33,12 @@ _EVAL_SHARE = 0.1
 _WARMUP_SHARE = 0.1
 
 
+Datasets = str | os.PathLike[str] | Sequence[str]
+
+
 def train_policy(
   policy: str,
-  dataset: str | os.PathLike[str],
+  dataset: Datasets,
   model_dir: str | os.PathLike[str],
   size: str = "base",
   *,
@@ -47,7 +54,8 @@ def train_policy(
 
   Args:
     policy: name of a policy, such as 'mlp'; see `policies`.
-    dataset: path of a data set of any format.
+    dataset: path of a data set of any format; several are of several robots, which one
+      policy learns.
     model_dir: folder of the run.
     size: 'base', as in the paper, or 'tiny', for a laptop's CPU.
     gin_configs: files of further bindings; a later binding wins.
@@ -77,7 +85,7 @@ def train_policy(
 
 def configure_policy(
   policy: str,
-  dataset: str | os.PathLike[str] | None,
+  dataset: Datasets | None,
   model_dir: str | os.PathLike[str],
   size: str = "base",
   *,
@@ -115,7 +123,15 @@ def configure_policy(
   _parse_config(text, gin_configs, gin_bindings)
   found = [f"train_eval_model.model_dir = {os.fspath(model_dir)!r}"]
   if dataset is not None:
-    run = _Run(chosen, os.fspath(dataset), os.fspath(model_dir), open_options, is_dry)
+    given = os.fspath(model_dir), open_options, is_dry
+    if isinstance(dataset, (str, os.PathLike)):
+      dataset = [os.fspath(dataset)]
+    paths = [*dataset]
+    run: _Run | _Robots = (
+      _Run(chosen, paths[0], *given)
+      if len(paths) == 1
+      else _Robots(chosen, paths, *given)
+    )
     if env_id is not None:
       found += run.environment_bindings(env_id, **(env_options or {}))
     found += run.bindings()
@@ -297,6 +313,45 @@ class _Run:
       f"STATISTICS = {self._statistics(splits.get('train'))!r}",
     ]
 
+  @property
+  def signature(self) -> Signature:
+    """What the policy finds in the data set."""
+    return self._signature
+
+  @property
+  def robot(self) -> tuple[str | None, float | None]:
+    """The robot's type and control period, if the data set has them."""
+    metadata = self._episodes.metadata
+    lerobot = metadata.get("lerobot")
+    named = lerobot.get("robot_type") if isinstance(lerobot, Mapping) else None
+    named = metadata.get("robot", named)
+    return named if isinstance(named, str) else None, control_period(metadata)
+
+  def check_random_access(self) -> None:
+    """Raises SpecError if the episodes have no numbers, as one of several robots."""
+    if self._episodes.lengths is None:
+      raise errors.SpecError(
+        f"train: {self._dataset}: expected a data set with random access, for one of "
+        "several robots, got one that is read in order. Convert it to a store: "
+        "t2r_seq convert."
+      )
+
+  def source_bindings(self, scope: str) -> tuple[list[str], bool, int]:
+    """Returns the bindings of one source of a mixture, in a scope; writes the splits.
+
+    Returns:
+      (bindings, whether episodes are held out, windows to train on).
+    """
+    splits = self._split_episodes(self._episodes)
+    name = f"{scope}/EpisodesInputGenerator"
+    found = [f"{name}.dataset = {self._dataset!r}", f"{name}.format = {self._format!r}"]
+    if self._options:
+      found.append(f"{name}.open_options = {self._options!r}")
+    for split in splits:
+      file = self._path(_SPLIT_FILES[split])
+      found.append(f"{scope}/{split}/EpisodesInputGenerator.episodes = {file!r}")
+    return found, "eval" in splits, self._count_windows(splits.get("train")) or 0
+
   def environment_bindings(
     self,
     env_id: str,
@@ -403,27 +458,49 @@ class _Run:
 
   def _batch_bindings(self, episodes: Episodes, train: np.ndarray | None) -> list[str]:
     """Returns a batch that is no larger than the training data, if that is small."""
-    batch = _query("%BATCH_SIZE")
-    if train is None or episodes.lengths is None or not isinstance(batch, int):
-      return []
-    length = _query("%SEQUENCE_LENGTH") or 1
-    count = int(np.maximum(np.asarray(episodes.lengths)[train] - length + 1, 0).sum())
-    if batch <= count:
-      return []
-    _say(f"batches of {max(count, 1)}, not {batch}: so many windows are there.")
-    return [f"BATCH_SIZE = {max(count, 1)}"]
+    del episodes
+    return _small_batch(self._count_windows(train))
 
-  def _statistics(self, train: np.ndarray | None) -> str:
+  def _count_windows(self, train: np.ndarray | None) -> int | None:
+    """Returns how many windows training has; None if lengths are unknown."""
+    lengths = self._episodes.lengths
+    if train is None or lengths is None:
+      return None
+    length = _query("%SEQUENCE_LENGTH") or 1
+    return int(np.maximum(np.asarray(lengths)[train] - length + 1, 0).sum())
+
+  @property
+  def statistics_path(self) -> str:
+    """The file of statistics of the training episodes."""
+    return self._path(STATISTICS)
+
+  def _statistics(self, train: np.ndarray | None, model: Any = None) -> str:
     """Returns the file of statistics of the training episodes, which may be new."""
-    path = self._path(STATISTICS)
+    path = self.statistics_path
     if not self._is_dry and not os.path.exists(path):
       os.makedirs(self._model_dir, exist_ok=True)
-      self.write_statistics(path, train)
+      self.write_statistics(path, train, model)
       _say(f"statistics of the training episodes: {path}")
     return path
 
-  def write_statistics(self, path: str, train: Any) -> statistics.Statistics:
-    """Writes the statistics of some episodes, of what the network gets."""
+  def write_robot_statistics(self, model: Any) -> None:
+    """Writes the statistics of a robot of several, if they are missing.
+
+    Args:
+      model: of the robot alone.
+    """
+    self._statistics(self._split_episodes(self._episodes).get("train"), model)
+
+  def write_statistics(
+    self, path: str, train: Any, model: Any = None
+  ) -> statistics.Statistics:
+    """Writes the statistics of some episodes, of what the network gets.
+
+    Args:
+      path: of the file.
+      train: numbers of the episodes, or a file of them; None for all.
+      model: has the stages before `Normalize`; None for that of gin's config.
+    """
     signature = self._signature
     own = (*signature.states, signature.action)
     opened = open_episodes(self._dataset, self._format, **self._options)
@@ -438,9 +515,10 @@ class _Run:
     casts = {path: tf.float32 for path in signature.stored_dtypes}
     if _query(f"{self._policy.model_name}.conventions"):
       # Statistics are of what the network gets: relative actions, other rotations.
-      with gin.unlock_config():
-        gin.parse_config([*_signature_bindings(signature), f"STATISTICS = {path!r}"])
-      model = self._policy.model_cls()
+      if model is None:
+        with gin.unlock_config():
+          gin.parse_config([*_signature_bindings(signature), f"STATISTICS = {path!r}"])
+        model = self._policy.model_cls()
       stage = model.statistics_preprocessor()
       if stage is not None:
         cut = windows.Cut(_query("%SEQUENCE_LENGTH"), padding=model.padding)
@@ -461,8 +539,160 @@ class _Run:
     return os.path.join(self._model_dir, name)
 
 
-def _signature_bindings(signature: Signature) -> list[str]:
-  return [f"Signature.{name} = {value!r}" for name, value in vars(signature).items()]
+def _signature_bindings(signature: Signature, scope: str = "") -> list[str]:
+  prefix = f"{scope}/" if scope else ""
+  fields = vars(signature).items()
+  return [f"{prefix}Signature.{name} = {value!r}" for name, value in fields]
+
+
+def _small_batch(num_windows: int | None) -> list[str]:
+  """Returns a batch that is no larger than the training data, if that is small."""
+  batch = _query("%BATCH_SIZE")
+  if num_windows is None or not isinstance(batch, int) or batch <= num_windows:
+    return []
+  size = max(num_windows, 1)
+  _say(f"batches of {size}, not {batch}: so many windows are there.")
+  return [f"BATCH_SIZE = {size}"]
+
+
+class _Robots:
+  """What a run's config takes from the data sets of several robots."""
+
+  def __init__(
+    self,
+    policy: registry.ReadyPolicy,
+    datasets: Sequence[str],
+    model_dir: str,
+    *given: Any,
+  ) -> None:
+    self._policy = policy
+    names = _source_names(datasets)
+    self._runs = {
+      name: _Run(policy, path, os.path.join(model_dir, "robots", name), *given)
+      for name, path in zip(names, datasets, strict=True)
+    }
+    self._robots = self._name_robots()
+    for run in self._runs.values():
+      run.check_random_access()
+
+  def _name_robots(self) -> dict[str, str]:
+    """Returns the robot of each source: its type, if that has one signature."""
+    signatures: dict[str | None, list[Signature]] = {}
+    for run in self._runs.values():
+      signatures.setdefault(run.robot[0], []).append(run.signature)
+    shared = {
+      named
+      for named, found in signatures.items()
+      if named and all(each == found[0] for each in found)
+    }
+    return {
+      name: _scope(run.robot[0]) if run.robot[0] in shared else name
+      for name, run in self._runs.items()
+    }
+
+  def environment_bindings(self, env_id: str, **options: Any) -> list[str]:
+    """Raises SpecError: an environment has one robot."""
+    raise errors.SpecError(
+      f"train: --env {env_id}: expected the data set of one robot, got "
+      f"{errors.listing(self._robots)}. Evaluate exports: t2r_seq evaluate --robot."
+    )
+
+  def bindings(self) -> list[str]:
+    """Returns the bindings of the mixture; writes splits and statistics."""
+    robots = self._design()
+    sizes = {
+      n: {p: size for p, (_, size) in robot_conventions(e, self._changes).items()}
+      for n, e in robots.items()
+    }
+    signature = shared_signature(robots, sizes)
+    found, num_windows, held_out = [], 0, []
+    for name, run in self._runs.items():
+      own, has_eval, count = run.source_bindings(name)
+      found += own
+      held_out += [name] if has_eval else []
+      num_windows += count
+      found += _robot_bindings(robots[self._robots[name]], name)
+    found += _signature_bindings(dataclasses.replace(signature, embodiments={}))
+    found.append(f"Signature.embodiments = {_references(self._runs)}")
+    found += self._mixture("train", [*self._runs])
+    found.append("train/MixtureInputGenerator.seed = %SEED")
+    found += self._mixture("eval", held_out)
+    found += [
+      "MixtureInputGenerator.batch_size = %BATCH_SIZE",
+      "MixtureInputGenerator.weights = 'by_size'",
+      f"MixtureInputGenerator.memory_budget = {2**30}",
+    ]
+    unused = ["DATASET", "STATISTICS", "TRAIN_EPISODES", "EVAL_EPISODES"]
+    found += [f"{name} = None" for name in unused]
+    defaults = [*(_query(f"%{DEFAULT_BINDINGS}") or ()), *unused]
+    found.append(f"{DEFAULT_BINDINGS} = {defaults!r}")
+    found += _small_batch(num_windows)
+    with gin.unlock_config():
+      gin.parse_config(found)
+    model = self._policy.model_cls()
+    for name, run in self._runs.items():
+      run.write_robot_statistics(model.native_model(robots[self._robots[name]]))
+    for robot in robots.values():
+      _say(f"robot {robot.name}: {robot.signature.describe()}")
+    return found
+
+  @property
+  def _changes(self) -> Mapping[str, Any]:
+    return _query(f"{self._policy.model_name}.conventions") or {}
+
+  def _design(self) -> dict[str, Embodiment]:
+    owners: dict[str, list[_Run]] = {}
+    for name, run in self._runs.items():
+      owners.setdefault(self._robots[name], []).append(run)
+    files = {n: [run.statistics_path for run in own] for n, own in owners.items()}
+    return design_embodiments(
+      {name: own[0].signature for name, own in owners.items()},
+      {name: own if len(own) > 1 else own[0] for name, own in files.items()},
+      {name: own[0].robot[1] for name, own in owners.items()},
+    )
+
+  def _mixture(self, split: str, names: Sequence[str]) -> list[str]:
+    target = f"train_eval_model.input_generator_{split}"
+    if not names:
+      return [f"{target} = None"]
+    sources = ", ".join(f"{n!r}: @{n}/{split}/EpisodesInputGenerator()" for n in names)
+    return [
+      f"{target} = @{split}/MixtureInputGenerator()",
+      f"{split}/MixtureInputGenerator.sources = {{{sources}}}",
+      f"{split}/MixtureInputGenerator.embodiments = {_references(names)}",
+    ]
+
+
+def _references(names: Any) -> str:
+  return "{" + ", ".join(f"{name!r}: @{name}/Embodiment()" for name in names) + "}"
+
+
+def _robot_bindings(robot: Embodiment, scope: str) -> list[str]:
+  """Returns the fields of an Embodiment in the scope of a source."""
+  fields = {k: v for k, v in vars(robot).items() if k != "signature"}
+  return [
+    *(f"{scope}/Embodiment.{name} = {value!r}" for name, value in fields.items()),
+    f"{scope}/Embodiment.signature = @{scope}/Signature()",
+    *_signature_bindings(robot.signature, scope),
+  ]
+
+
+def _scope(name: str | None) -> str:
+  return re.sub(r"\W+", "_", str(name)).strip("_") or "robot"
+
+
+def _source_names(datasets: Sequence[str]) -> list[str]:
+  """Returns a name for each data set, by the last part of its path."""
+  names: list[str] = []
+  for path in datasets:
+    stem = _scope(os.path.basename(path.rstrip("/")).partition(".")[0])
+    stem = f"robot_{stem}" if stem[0].isdigit() else stem
+    number, name = 1, stem
+    while name in names:
+      number += 1
+      name = f"{stem}_{number}"
+    names.append(name)
+  return names
 
 
 def _device_bindings() -> list[str]:

@@ -18,6 +18,7 @@ NEEDS = {
   "convert_view_verify_serve": ["zarr", "websockets", "msgpack"],
   "port_from_tensor2robot": [],
   "sensors_at_other_rates": [],
+  "two_robots": [],
 }
 RESULTS = {
   "act_from_lerobot": lambda action: action.shape == (2,),
@@ -27,6 +28,7 @@ RESULTS = {
   "convert_view_verify_serve": lambda action: action.shape == (2,),
   "port_from_tensor2robot": lambda result: result["loss"] < 1,
   "sensors_at_other_rates": lambda action: action.shape == (2,),
+  "two_robots": lambda actions: [len(a) for a in actions.values()] == [2, 3],
 }
 CAMERA = ("ImageEncoder.num_filters = 8", "ImageEncoder.num_block_layers = 1")
 SMALL = {

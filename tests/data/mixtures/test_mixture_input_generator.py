@@ -469,7 +469,10 @@ REFUSED = {
     r"sources: a: expected an input generator, .*@DefaultConstantInputGenerator\(\)",
   ),
   "the same twice": (({"a": ONE["a"], "b": ONE["a"]},), "for each source, got that of"),
-  "too many weights": ((ONE, [1, 2]), r"weights: expected 'by_size', or a weight for"),
+  "too many weights": (
+    (ONE, [1, 2]),
+    r"weights: expected 'by_size', 'by_episode', or a weight for",
+  ),
   "other names": ((ONE, {"b": 2}), r"weights: expected 'by_size', .*got \{'b': 2\}"),
   "no such mode": ((ONE, "size"), r"weights: expected 'by_size', .* got 'size'"),
   "zero": ((ONE, [0]), "weights: a: expected a number above 0, got 0"),

@@ -1,0 +1,85 @@
+"""Two robots of other sizes and rates in one policy: train, verify and act for each.
+
+  python examples/two_robots.py --dataset ur5.lerobot franka.hdf5 --folder run
+
+The command line does the same: `t2r_seq train --policy mlp --dataset A B`.
+"""
+
+import argparse
+import pathlib
+
+import numpy as np
+
+import t2r_seq
+from t2r_seq import cli, policies, store, zoo
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+
+
+def write_demonstrations(path: str, size: int, hertz: int) -> str:
+  """Writes a small store: a point of `size` coordinates moves to a target."""
+  rng = np.random.default_rng(size)
+  columns = {
+    # State: position and target. Action: the next position.
+    "observation.state": Spec(
+      (2 * size,), np.float32, "observation.state", is_sequence=True
+    ),
+    "action": Spec((size,), np.float32, "action", is_sequence=True),
+  }
+  with store.EpisodeStore.create(path, columns, {"fps": hertz}) as writer:
+    for _ in range(20):
+      position, target = rng.uniform(-1, 1, (2, size))
+      states, actions = [], []
+      for _ in range(3 * hertz):
+        states.append(np.concatenate([position, target]))
+        position = position + 2 / hertz * (target - position)
+        actions.append(position)
+      writer.append_episode(
+        {
+          "observation.state": np.asarray(states, np.float32),
+          "action": np.asarray(actions, np.float32),
+        }
+      )
+  return path
+
+
+def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  parser.add_argument("--dataset", nargs="+", help="one of each (two are written)")
+  parser.add_argument("--folder", default="robots_run", help="of the run (robots_run)")
+  parser.add_argument("--size", default="tiny", choices=("tiny", "base"))
+  parser.add_argument("--steps", type=int, default=200)
+  parser.add_argument("--bindings", nargs="*", default=[], help="of gin, on top")
+  args = parser.parse_args(argv)
+  folder = pathlib.Path(args.folder)
+  datasets = args.dataset or [
+    write_demonstrations(str(folder / "planar"), 2, 10),
+    write_demonstrations(str(folder / "spatial"), 3, 20),
+  ]
+
+  # 1. Train. Each data set is a robot: its vectors are padded to the largest, and
+  # normalized by its own statistics. Each batch has the robots' shares exactly.
+  run = str(folder / "run")
+  bindings = [f"NUM_TRAIN_STEPS = {args.steps}", *args.bindings]
+  result = zoo.train_policy("mlp", datasets, run, args.size, gin_bindings=bindings)
+  losses = {name: value for name, value in result.items() if name.endswith("/loss")}
+  print("eval loss of each robot:", losses)
+
+  # 2. One export acts for each robot, with the robot's own inputs and units.
+  export = f"{run}/export/latest"
+  robots = [name.removesuffix("/loss") for name in losses]
+  actions = {}
+  for name, dataset in zip(robots, datasets, strict=True):
+    assert (
+      cli.main(["verify", export, dataset, "--robot", name, "--episodes", "2"]) == 0
+    )
+    predictor = policies.ExportedSavedModelPredictor(export, robot=name)
+    predictor.restore()
+    first = t2r_seq.open_episodes(dataset).read(0, stop=1)
+    observation = {path: first[path] for path in predictor.get_step_specification()}
+    actions[name] = predictor.step(observation)["inference_output"][0]
+    print(f"{name}: {np.round(actions[name], 3)}, {np.round(first['action'][0], 3)}")
+  return actions
+
+
+if __name__ == "__main__":
+  main()

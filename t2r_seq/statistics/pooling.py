@@ -1,0 +1,117 @@
+"""Pools the statistics of several sources by the counts of their values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from t2r_seq import errors
+from t2r_seq.statistics.statistics import (
+  COUNTS,
+  QUANTILES,
+  SKETCH,
+  PathStatistics,
+  Statistics,
+)
+
+
+def pool_statistics(found: Sequence[Statistics]) -> Statistics:
+  """Returns the statistics of all sources together.
+
+  Counts, means, standard deviations, minima and maxima are exact. Quantiles are those
+  of the sources' distributions between their known quantiles.
+
+  Args:
+    found: of the sources, at least one, of the same paths and representations.
+  Raises:
+    SpecError: paths, specs, conventions or transforms differ; all are listed.
+  """
+  first, *others = found
+  if not others:
+    return first
+  problems = []
+  for number, other in enumerate(others, 1):
+    for path in {*first.paths, *other.paths}:
+      sides = [each.paths.get(path) for each in (first, other)]
+      want, got = (_representation(side) for side in sides)
+      if want != got:
+        problems.append(errors.Mismatch(f"{path} of file {number + 1}", want, got))
+  if problems:
+    raise errors.mismatch_error("pool statistics", problems)
+  return dataclasses.replace(
+    first,
+    fingerprint={
+      f"{number}/{name}": value
+      for number, each in enumerate(found)
+      for name, value in each.fingerprint.items()
+    },
+    num_items=sum(each.num_items for each in found),
+    lengths=None,
+    paths={path: _pool([each.paths[path] for each in found]) for path in first.paths},
+  )
+
+
+def _representation(path: PathStatistics | None) -> str:
+  if path is None:
+    return "nothing"
+  parts = [errors.describe(path.spec), path.transform and f"after {path.transform}"]
+  parts.append(f"of {path.spec.convention}" if path.spec.convention else "")
+  return " ".join(filter(None, parts))
+
+
+def _pool(parts: list[PathStatistics]) -> PathStatistics:
+  first, rows = parts[0], sum(part.rows for part in parts)
+  if any(part.count is None for part in parts):
+    return dataclasses.replace(first, rows=rows)
+  counts = np.stack([part.measure("count") for part in parts])
+  total = np.maximum(counts.sum(0), 1)
+  # A part without values has NaN.
+  means, stds = (np.stack([p.measure(n) for p in parts]) for n in ("mean", "std"))
+  means, stds = np.where(counts, means, 0), np.where(counts, stds, 0)
+  mean = (counts * means).sum(0) / total
+  variance = (counts * (stds**2 + (means - mean) ** 2)).sum(0) / total
+  stacked = {n: np.stack([getattr(p, n) for p in parts]) for n in ("min", "max")}
+  return dataclasses.replace(
+    first,
+    rows=rows,
+    mean=np.where(counts.sum(0), mean, np.nan),
+    std=np.where(counts.sum(0), np.sqrt(variance), np.nan),
+    min=np.fmin.reduce(stacked["min"]),
+    max=np.fmax.reduce(stacked["max"]),
+    quantiles=_pool_quantiles(parts, counts),
+    method=SKETCH,
+    rank_error=1.0,
+    **{name: sum(getattr(part, name) for part in parts) for name in COUNTS},
+  )
+
+
+def _pool_quantiles(
+  parts: list[PathStatistics], counts: np.ndarray
+) -> dict[float, np.ndarray]:
+  """Inverts the mean of the parts' distributions, each linear between its quantiles."""
+  fractions = np.array([0.0, *QUANTILES, 1.0])
+  known = np.stack(
+    [
+      [p.measure("min"), *(p.quantiles[q] for q in QUANTILES), p.measure("max")]
+      for p in parts
+    ]
+  )
+  shape = counts.shape[1:]
+  known = known.reshape(len(parts), len(fractions), -1)
+  weights = counts.reshape(len(parts), -1)
+  found = np.full((len(QUANTILES), known.shape[2]), np.nan)
+  for element in range(known.shape[2]):
+    has = weights[:, element] > 0
+    values = known[has, :, element]
+    grid = np.unique(values)
+    if not len(grid):
+      continue
+    share = weights[has, element] / weights[:, element].sum()
+    # The right side of equal quantiles: a constant has all of its values at one point.
+    masses = [
+      np.interp(grid, row + 1e-12 * np.arange(len(row)), fractions) for row in values
+    ]
+    found[:, element] = np.interp(QUANTILES, share @ np.stack(masses), grid)
+  return {q: row.reshape(shape) for q, row in zip(QUANTILES, found, strict=True)}

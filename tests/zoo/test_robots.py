@@ -1,0 +1,385 @@
+"""Several robots in one model: layouts, masks, shares, exports, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import cli, data, errors, lite, policies, statistics, store, zoo
+from t2r_seq.episodes import open_episodes
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+
+STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
+FAST = [
+  "ImageEncoder.num_filters = 4",
+  "ImageEncoder.num_block_layers = 1",
+  "ImageEncoder.num_points = 2",
+  "MLPModel.hidden_sizes = (8, 8)",
+  "MLPModel.image_size = (8, 8)",
+  "MLPModel.chunk_size = 2",
+]
+
+
+def write_robot(path, state, action, cameras=(), hertz=10, episodes=3, steps=8, seed=0):
+  """Writes a store of random episodes, whose scale depends on the robot."""
+  rng = np.random.default_rng([seed, action])
+  columns = {
+    STATE: Spec((state,), np.float32, STATE, is_sequence=True),
+    ACTION: Spec((action,), np.float32, ACTION, is_sequence=True),
+  }
+  for name in cameras:
+    columns[name] = Spec((8, 10, 3), np.uint8, name, is_sequence=True)
+  with store.EpisodeStore.create(str(path), columns, {"fps": hertz}) as writer:
+    for _ in range(episodes):
+      episode = {
+        name: rng.normal(action, state, (steps, *spec.shape)).astype(np.float32)
+        if spec.dtype == tf.float32
+        else rng.integers(0, 256, (steps, *spec.shape), np.uint8)
+        for name, spec in columns.items()
+      }
+      writer.append_episode(episode)
+  return str(path)
+
+
+def make_robots(paths):
+  """Returns the robots of stores by name, with statistics beside the stores."""
+  for path in paths.values():
+    statistics.compute_statistics(path).save(f"{path}.json")
+  return zoo.design_embodiments(
+    {name: zoo.find_signature(open_episodes(path)) for name, path in paths.items()},
+    {name: f"{path}.json" for name, path in paths.items()},
+    dict.fromkeys(paths),
+  )
+
+
+def make_model(robots, signature=None, **options):
+  """Returns a model of the robots, of the size of a signature if there is one."""
+  signature = signature or zoo.shared_signature(robots)
+  signature = dataclasses.replace(signature, embodiments=robots)
+  options = {"hidden_sizes": (8, 8), "image_size": (8, 8), "chunk_size": 2, **options}
+  return zoo.MLPModel(signature=signature, statistics_path="", **options)
+
+
+def make_mixture(paths, robots, **options):
+  sources = {name: data.EpisodesInputGenerator(path) for name, path in paths.items()}
+  return data.MixtureInputGenerator(sources, embodiments=robots, **options)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+  """Returns the stores of two robots by name."""
+  folder = tmp_path_factory.mktemp("two")
+  return {
+    "ur5": write_robot(folder / "ur5", 3, 2),
+    "franka": write_robot(folder / "franka", 4, 5, [CAMERA + "wrist"], 20),
+  }
+
+
+@pytest.fixture(scope="module")
+def run(two, tmp_path_factory):
+  """Trains one policy of two robots by the command line; returns its folder."""
+  folder = tmp_path_factory.mktemp("robots") / "run"
+  argv = ["train", "--policy", "mlp", "--size", "tiny", "--dataset", *two.values()]
+  argv += ["--model_dir", str(folder), "--steps", "1", "--gin_bindings", *FAST]
+  assert cli.main(argv) == 0
+  return folder
+
+
+def test_one_command_trains_two_robots_and_reports_each(run):
+  events = sorted(path.name for path in run.glob("eval*"))
+  assert events == ["eval_franka", "eval_ur5"]
+  assert (run / "robots/ur5/statistics.json").exists()
+
+
+@pytest.mark.parametrize("name, size", [("ur5", 2), ("franka", 5)])
+def test_one_export_acts_for_each_robot(run, two, name, size):
+  predictor = policies.ExportedSavedModelPredictor(
+    run / "export/latest", timeout=0, robot=name
+  )
+  predictor.restore()
+  spec = predictor.get_step_specification()
+  assert (CAMERA + "wrist" in spec) == (name == "franka")
+  observation = {
+    path: np.zeros((1, *each.shape), each.dtype.as_numpy_dtype)
+    for path, each in spec.items()
+  }
+  action = predictor.step(observation)["inference_output"]
+  assert action.shape == (1, size)
+  # In the robot's units: its actions have the mean `size`.
+  assert abs(action.mean() - size) < 3 * (3 if name == "ur5" else 4)
+  assert predictor.control_period == pytest.approx(0.1 if name == "ur5" else 0.05)
+  # The same weights, loaded once for all robots.
+  robots = policies.RobotPolicies(run / "export/latest")
+  state = robots.initial_state(robot=name)
+  outputs, _ = robots.step(observation, state, is_first=True, robot=name)
+  np.testing.assert_array_equal(outputs["inference_output"], action)
+  with pytest.raises(errors.SpecError, match=r"one of \[franka, ur5\], got 'ur3'"):
+    robots.step(observation, state, robot="ur3")
+
+
+@pytest.mark.parametrize("name", ["ur5", "franka"])
+def test_verify_compares_the_export_with_the_training_of_a_robot(
+  run, two, name, capsys
+):
+  export = str(run / "export/latest")
+  status = cli.main(["verify", export, two[name], "--robot", name, "--episodes", "1"])
+  out, err = capsys.readouterr()
+  assert status == 0 and "what the network got of" in out, out + err
+
+
+def test_lite_folder_of_a_robot_takes_its_observations(run, tmp_path, capsys):
+  pytest.importorskip("ai_edge_litert")
+  export, out = str(run / "export/latest"), str(tmp_path / "ur5")
+  assert cli.main(["export", "--lite", export, out, "--robot", "ur5"]) == 0
+  policy = lite.LitePolicy(out)
+  assert policy.step({STATE: np.zeros(3, np.float32)})["inference_output"].shape == (2,)
+
+
+def test_inspect_shows_each_robot(run, capsys):
+  assert cli.main(["inspect", str(run / "export/latest")]) == 0
+  out, _ = capsys.readouterr()
+  assert "for the robot ur5: --robot ur5" in out
+  assert "for the robot franka: --robot franka" in out
+
+
+@pytest.mark.parametrize(
+  "argv", [["verify", "EXPORT", "DATA"], ["export", "--lite", "EXPORT", "OUT"]]
+)
+@pytest.mark.parametrize("name, got", [("ur3", "'ur3'"), (None, "None")])
+def test_unknown_robot_is_refused_with_the_list(
+  run, two, tmp_path, capsys, argv, name, got
+):
+  places = {
+    "EXPORT": str(run / "export/latest"), "DATA": two["ur5"], "OUT": str(tmp_path / "o")
+  }  # fmt: skip
+  argv = [places.get(each, each) for each in argv] + (["--robot", name] if name else [])
+  assert cli.main(argv) == 1
+  _, err = capsys.readouterr()
+  err = " ".join(err.split())
+  assert f"robot: expected one of [franka, ur5], got {got}." in err
+
+
+@pytest.fixture(scope="module")
+def twenty(tmp_path_factory):
+  """Returns the stores of 20 robots: 3 to 32 elements, 1 to 4 cameras, 10 to 60 Hz."""
+  folder = tmp_path_factory.mktemp("twenty")
+  paths = {}
+  for i in range(20):
+    size = 3 + (29 * i) // 19
+    cameras = [f"{CAMERA}{role}" for role in range(1 + i % 4)]
+    rate = 10 + (50 * i) // 19
+    paths[f"r{i}"] = write_robot(folder / f"r{i}", size, size, cameras, rate, 2 + i % 3)
+  return paths
+
+
+def test_twenty_robots_share_each_batch_exactly(twenty, caplog):
+  caplog.set_level(logging.INFO)
+  robots = make_robots(twenty)
+  model = make_model(robots, image_transforms=[], image_size=None)
+  weights = {name: 1 + i % 2 for i, name in enumerate(twenty)}
+  mixture = make_mixture(
+    twenty, robots, weights=weights, batch_size=30, memory_budget=2**24, seed=3
+  )
+  mixture.set_specification_from_model(model, "train")
+  batches = [*mixture.create_dataset("train").take(3)]
+  for features, labels in batches:
+    ids = features["robot/id"].numpy()[:, 0]
+    np.testing.assert_array_equal(ids.sum(0)[:20], [*weights.values()])
+    owner = ids.argmax(1)
+    sizes = np.array([3 + (29 * i) // 19 for i in owner])
+    mask = labels["target_dimension_mask"].numpy()
+    np.testing.assert_array_equal(mask.sum(1), sizes)
+    assert not labels["target"].numpy()[~mask[:, None].repeat(2, 1)].any()
+    cameras = features["robot/mask"].numpy()[:, 0, -4:]
+    np.testing.assert_array_equal(cameras.sum(1), 1 + owner % 4)
+    for role in range(4):
+      shown = features[f"{CAMERA}{role}"].numpy().any((1, 2, 3, 4))
+      np.testing.assert_array_equal(shown, cameras[:, role] > 0)
+  # One budget: each source has its share of it.
+  logged = re.findall(r"of the budget of (\d+)\.", caplog.text)
+  assert len(logged) == 20 and 0.99 * 2**24 < sum(map(int, logged)) <= 2**24
+
+
+RESUMED = {"equal": (None, 5), "by episodes": ("by_episode", 4), "3 to 1": ((3, 1), 3)}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_resumes_at_the_number_of_a_step(two, name):
+  weights, batch_size = RESUMED[name]
+  robots = make_robots(two)
+  mixture = make_mixture(two, robots, weights=weights, batch_size=batch_size, seed=3)
+  model = make_model(robots, image_transforms=[], image_size=None)
+  mixture.set_specification_from_model(model, "train")
+  (want, _), *_ = mixture.create_dataset("train").skip(3).take(1)
+  (got, _), *_ = mixture.create_dataset("train", start_step=3).take(1)
+  for path, value in want.items():
+    np.testing.assert_array_equal(got[path], value)
+
+
+def test_explain_shows_what_a_batch_has_of_each_robot(two):
+  robots = make_robots(two)
+  mixture = make_mixture(two, robots, weights=(3, 1), batch_size=6)
+  model = make_model(robots, image_transforms=[], image_size=None)
+  mixture.set_specification_from_model(model, "train")
+  ur5, franka = mixture.explain(num_batches=1).sources
+  assert ur5 == (
+    "ur5: 4.5 of 6 examples a batch (75.0%); 10 steps/s; robot ur5, id 0; "
+    "observation.state 3 of 4, action 2 of 5; cameras none, masked "
+    f"observation.images.wrist; statistics {two['ur5']}.json"
+  )
+  assert "20 steps/s" in franka and "cameras observation.images.wrist;" in franka
+
+
+@pytest.fixture(scope="module")
+def built(two):
+  """Returns (robots, a built model of both)."""
+  robots = make_robots(two)
+  with tf.device("cpu:0"):
+    tf.keras.utils.set_random_seed(1)
+    model = make_model(robots)
+    model.build()
+  return robots, model
+
+
+def test_eval_loss_of_a_robot_equals_that_of_a_run_of_it_alone(two, built):
+  robots, model = built
+  together = {
+    name: next(iter(_evaluated(model, generator)))
+    for name, generator in make_mixture(two, robots).named_evals().items()
+  }
+  for name, path in two.items():
+    alone = model.as_robot(name)
+    generator = data.EpisodesInputGenerator(path)
+    assert next(iter(_evaluated(alone, generator))) == together[name]
+  assert together["ur5"] != together["franka"]
+
+
+def _evaluated(model, generator):
+  generator.set_specification_from_model(model, "eval")
+  for features, labels in generator.create_dataset("eval"):
+    features, labels = model.pack(features, labels, "eval")
+    outputs = model.inference_network_fn(features, labels, "eval")
+    yield float(model.model_eval_fn(features, labels, outputs, "eval")["loss"])
+
+
+def test_padded_elements_have_no_gradient(two, built):
+  robots, model = built
+  mixture = make_mixture({"ur5": two["ur5"]}, {"ur5": robots["ur5"]}, batch_size=4)
+  mixture.set_specification_from_model(model, "train")
+  features, labels = next(iter(mixture.create_dataset("train")))
+
+  def gradients(target):
+    given = {**labels, "target": target}
+    packed = model.pack(features, given, "train")
+    with tf.GradientTape() as tape:
+      outputs = model.inference_network_fn(*packed, "train")
+      loss, scalars = model.model_train_fn(*packed, outputs, "train")
+    assert scalars["ur5/loss"] == loss and scalars["franka/loss"] == 0
+    return loss, tape.gradient(loss, model.trainable_variables)
+
+  loss, before = gradients(labels["target"])
+  padded = ~labels["target_dimension_mask"].numpy()[:, None].repeat(2, 1)
+  other, after = gradients(labels["target"] + 1e6 * padded)
+  assert loss == other and padded.any()
+  for one, two_ in zip(before, after, strict=True):
+    np.testing.assert_array_equal(one, two_)
+  # The columns of the last layer that make padded elements.
+  kernel = next(g for g in before if g.shape[-1] == 10).numpy().reshape(8, 2, 5)
+  assert not kernel[..., 2:].any() and kernel[..., :2].any()
+
+
+def test_statistics_are_pooled_by_count(tmp_path):
+  paths = [
+    write_robot(tmp_path / "a", 3, 2, episodes=2),
+    write_robot(tmp_path / "b", 3, 2, episodes=5, seed=1),
+  ]
+  found = [statistics.compute_statistics(path) for path in paths]
+  pooled = statistics.pool_statistics(found).paths[ACTION]
+  values = np.concatenate([e.values[ACTION] for p in paths for e in open_episodes(p)])
+  np.testing.assert_allclose(pooled.mean, values.mean(0), rtol=1e-6)
+  np.testing.assert_allclose(pooled.std, values.std(0), rtol=1e-6)
+  np.testing.assert_array_equal(pooled.max, values.max(0))
+  near = np.quantile(values, 0.5, axis=0)
+  np.testing.assert_allclose(pooled.quantiles[0.5], near, atol=0.5 * values.std())
+
+
+def changed(robots, robot, **fields):
+  return {**robots, robot: dataclasses.replace(robots[robot], **fields)}
+
+
+ERRORS = {
+  "two robots of one name": (
+    lambda paths, robots: make_mixture(paths, changed(robots, "franka", name="ur5")),
+    "embodiments: franka: expected one robot of each name, got another robot 'ur5'",
+  ),
+  "two robots of one id": (
+    lambda paths, robots: make_model(changed(robots, "franka", id=0)),
+    "franka: id: expected another one than that of 'ur5', got 0",
+  ),
+  "a vector that is too large": (
+    lambda paths, robots: make_model(
+      {"ur5": changed(robots, "ur5", layout={ACTION: (0, 4)})["ur5"]},
+      zoo.shared_signature({"ur5": robots["ur5"]}),
+    ),
+    "ur5: action: expected at most 2 elements, the size of the model's 'action', got 5",
+  ),
+  "a role that no robot has": (
+    lambda paths, robots: make_model(
+      changed(robots, "franka", paths={CAMERA + "wrist": "front"}),
+      zoo.shared_signature(robots),
+    ),
+    "franka: observation.images.wrist: expected a role of [observation.images.wrist]",
+  ),
+  "a robot that the model lacks": (
+    lambda paths, robots: make_mixture(
+      paths, changed(robots, "ur5", name="ur3")
+    ).set_specification_from_model(make_model(robots), "train"),
+    "embodiments: ur5: expected a robot of the model, of [franka, ur5], got 'ur3'",
+  ),
+  "a source without a robot": (
+    lambda paths, robots: make_mixture(paths, {"ur5": robots["ur5"]}),
+    "embodiments: franka: expected an Embodiment, got none",
+  ),
+  "an unknown path": (
+    lambda paths, robots: changed(robots, "ur5", layout={"actoin": (0,)}),
+    "Embodiment: ur5: actoin: expected a path of the robot",
+  ),
+  "one place for two elements": (
+    lambda paths, robots: changed(robots, "ur5", layout={ACTION: (0, 0)}),
+    "layout: action: expected a different place for each element, got [0, 0]",
+  ),
+  "statistics of another representation": (
+    lambda paths, robots: make_model(
+      changed(robots, "ur5", statistics=[f"{p}.json" for p in paths.values()])
+    ).as_robot("ur5").preprocessor,
+    "pool statistics: 3 mismatches: action of file 2: expected (2,) float32",
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_bad_robots_are_refused(two, name):
+  make, want = ERRORS[name]
+  robots = make_robots(two)
+  with pytest.raises(errors.SpecError) as error:
+    make(two, robots)
+  assert want in " ".join(str(error.value).split())
+
+
+def test_a_robot_can_be_added_and_the_others_keep_their_numbers(two, built):
+  robots, model = built
+  added = {**robots, "third": dataclasses.replace(robots["ur5"], name="third", id=2)}
+  more = make_model(added, model.signature)  # The weights have the same shapes.
+  more.build()
+  more.take_weights({k: v.numpy() for k, v in model.named_variables.items()}, 0)
+  features = {STATE: np.ones((1, 1, 3), np.float32)}
+  before = model.as_robot("ur5").export_outputs(features)["inference_output"]
+  after = more.as_robot("ur5").export_outputs(features)["inference_output"]
+  np.testing.assert_array_equal(before, after)
+  other = more.as_robot("third").export_outputs(features)["inference_output"]
+  assert np.abs(other - after).max() > 0  # Another id.
