@@ -315,7 +315,7 @@ class _Run:
 
   @property
   def signature(self) -> Signature:
-    """What the policy finds in the data set."""
+    """The paths that the policy uses of the data set."""
     return self._signature
 
   @property
@@ -556,7 +556,7 @@ def _small_batch(num_windows: int | None) -> list[str]:
 
 
 class _Robots:
-  """What a run's config takes from the data sets of several robots."""
+  """The data sets of several robots, and the bindings that follow from them."""
 
   def __init__(
     self,
