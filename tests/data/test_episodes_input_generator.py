@@ -1,109 +1,45 @@
 """Training in place: one battery for the data sets of all formats."""
 
-import json
-import os
 import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, data, errors, records, specs, store
+from t2r_seq import data, errors, records, specs, store
 from t2r_seq.episodes import open_episodes
-from tests.convert import test_hdf5_layouts as layouts
-from tests.convert import test_mcap as bags
+from tests import format_data
+from tests.format_data import EPISODES
+from tests.format_data import FORMATS as ALL_FORMATS
 
 Spec = specs.ExtendedTensorSpec
-LENGTHS = (5, 1, 8, 3)
-SPEC = {
-  "state": Spec((2,), tf.float32, "state", is_sequence=True),
-  "action": Spec((3,), tf.float64, "action", is_sequence=True),
-}
-
-
-def episode(number):
-  rows = 100 * number + np.arange(LENGTHS[number])
-  state = np.stack([rows, -rows], 1).astype(np.float32)
-  return {"state": state, "action": np.stack([rows, rows, rows], 1) / 7}
+# What has no lengths before it is read.
+STREAMS = ("SequenceExamples", "steps with a key", "RLDS", "ArrayRecord")
 
 
 def make_store():
-  with store.EpisodeStore.create("own", SPEC, {"fps": 10}) as writer:
-    for number in range(len(LENGTHS)):
-      writer.append_episode(episode(number))
-  store.EpisodeStore.write_splits("own", {"train": [0, 2], "eval": [1, 3]})
-  return "own"
-
-
-def converted(name, **options):
-  def make():
-    convert.convert(make_store(), name, **options)
-    return name
-
-  return make
-
-
-def make_mcap():
-  bags.make_bag()
-  bags.layout()
-  return "demo.mcap"
-
-
-def make_minari():
-  """Writes Arrow files as Minari does: a row more than there are steps."""
-  arrow = pytest.importorskip("pyarrow")
-  os.makedirs("m/data")
-  metadata = {"data_format": "arrow", "total_episodes": len(LENGTHS)}
-  pathlib.Path("m/data/metadata.json").write_text(json.dumps(metadata))
-  for number, length in enumerate(LENGTHS):
-    os.makedirs(f"m/data/{number}")
-    place = pathlib.Path(f"m/data/{number}")
-    (place / "metadata.json").write_text(json.dumps({"total_steps": length}))
-    rows = np.append(episode(number)["action"][:, 0], -1.0)
-    table = arrow.table({"actions": rows, "observations": rows + 1})
-    with (
-      arrow.OSFile(str(place / "part-0.arrow"), "wb") as file,
-      arrow.ipc.new_file(file, table.schema) as writer,
-    ):
-      writer.write_table(table)
-  return "m"
+  path = format_data.make_store("own")
+  store.EpisodeStore.write_splits(path, {"train": [0, 2], "eval": [1]})
+  return path
 
 
 def make_indexed():
-  records.write_index(converted("indexed.tfrecord")())
-  return "indexed.tfrecord"
+  path = format_data.make_records()
+  records.write_index(path)
+  return path
 
 
-def make_steps():
-  spec = {
-    "episode": Spec((), tf.int64, "episode"),
-    "state": Spec((2,), tf.float32, "state"),
-  }
-  rows = [
-    {"episode": number, "state": state}
-    for number in range(len(LENGTHS))
-    for state in episode(number)["state"]
-  ]
-  records.write_records("steps.tfrecord", spec, rows)
-  return "steps.tfrecord"
-
-
-# How each is made, the options that open it, and whether lengths are known.
+# How each is made, and the options that open it.
 FORMATS = {
-  "store": (make_store, {}, True),
-  "zarr": (converted("out.zarr"), {}, True),
-  "robomimic": (converted("out.hdf5"), {}, True),
-  "D4RL": (layouts.make_d4rl, {}, True),
-  "ALOHA": (layouts.make_aloha, {}, True),
-  "LeRobot": (converted("out.lerobot", fps=10), {}, True),
-  "Minari": (make_minari, {}, True),
-  "MCAP": (make_mcap, {"layout": "layout.json"}, True),
-  "TFRecord": (converted("out.tfrecord"), {}, False),
-  "TFRecord by an index": (make_indexed, {"index": "require"}, True),
-  "TFRecord steps": (make_steps, {"episode_key": "episode"}, False),
+  **{name: (each.make, dict(each.options)) for name, each in ALL_FORMATS.items()},
+  "TFRecord by an index": (make_indexed, {"index": "require"}),
 }
-IN_PLACE = [name for name, row in FORMATS.items() if row[2]]
-PADDINGS = {"drop": "drop", "repeat": "repeat", "zero": "zero"}
+IN_PLACE = [name for name in FORMATS if name not in STREAMS]
+# Formats do not see the padding: the others are for one engine of windows each.
+PASSES = [
+  *((name, "repeat") for name in FORMATS),
+  *((name, padding) for name in ("a store", "RLDS") for padding in ("drop", "zero")),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +48,7 @@ def in_folder(tmp_path, monkeypatch):
 
 
 def opened(name):
-  make, options, _ = FORMATS[name]
+  make, options = FORMATS[name]
   return make(), options
 
 
@@ -144,7 +80,9 @@ def oracle(episodes, paths, padding):
 
 
 def generator(path, open_options, window_spec, padding="repeat", **options):
-  found = data.EpisodesInputGenerator(path, open_options=open_options, **options)
+  opening = {"format": None, **open_options}
+  options |= {"format": opening.pop("format"), "open_options": opening}
+  found = data.EpisodesInputGenerator(path, **options)
   found.set_feature_specifications(window_spec)
   found.set_label_specifications({})
   found.set_padding(padding)
@@ -160,8 +98,7 @@ def joined(found):
   return {path: np.concatenate([b[path] for b in found]) for path in found[0]}
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("name", "padding"), PASSES)
 def test_eval_is_one_pass_in_order(name, padding):
   path, options = opened(name)
   episodes = open_episodes(path, **options)
@@ -172,7 +109,8 @@ def test_eval_is_one_pass_in_order(name, padding):
   assert {*got} == {*want}
   for key, rows in want.items():
     np.testing.assert_array_equal(got[key], rows)
-  if FORMATS[name][2]:
+  assert (episodes.lengths is None) == (name in STREAMS)
+  if name in IN_PLACE:
     assert source.num_examples == len(rows)
 
 
@@ -213,36 +151,37 @@ def test_views_train_as_data_sets_do():
   episodes = open_episodes(make_store())
   view = episodes.select(split="train").drop(["action"])
   view = view.rename({"state": "arm/state"})
-  want = np.concatenate([episode(0)["state"], episode(2)["state"]])
-  spec = {"arm/state": Spec((2,), tf.float32, time_offsets=0)}
+  want = np.concatenate([EPISODES[0]["state"], EPISODES[2]["state"]])
+  spec = {"arm/state": Spec((3,), tf.float32, time_offsets=0)}
   dataset = data.windows_of(view, spec, mode="eval", batch_size=5)
   found = np.concatenate([batch["arm/state"] for batch in dataset])
   np.testing.assert_array_equal(found, want)
 
 
 def test_windows_of_a_pair():
-  spec = {"state": Spec((2,), tf.float32, time_offsets=0)}
-  labels = {"action": Spec((2, 3), tf.float64, time_offsets=(0, 1))}
-  dataset = data.windows_of(make_store(), spec, labels, batch_size=17, mode="eval")
+  spec = {"state": Spec((3,), tf.float32, time_offsets=0)}
+  labels = {"action": Spec((2, 2), tf.float32, time_offsets=(0, 1))}
+  dataset = data.windows_of(make_store(), spec, labels, batch_size=10, mode="eval")
   ((features, found),) = dataset
-  assert features["state"].shape == (17, 2)
-  np.testing.assert_array_equal(found["action"][0], episode(0)["action"][:2])
+  assert features["state"].shape == (10, 3)
+  np.testing.assert_array_equal(found["action"][0], EPISODES[0]["action"][:2])
 
 
+STATE = {"state": Spec((3,), tf.float32)}
 FAILURES = {
-  "a path that is missing": ({"stat": Spec((2,), tf.float32)}, {}, "stat.*state"),
+  "a path that is missing": ({"stat": Spec((3,), tf.float32)}, {}, "stat.*state"),
   "another shape": (
     {"state": Spec((4,), tf.float32)},
     {},
-    r"state.*\(4,\).*\(None, 2\)",
+    r"state.*\(4,\).*\(None, 3\)",
   ),
   "an option of another format": (
-    SPEC,
+    STATE,
     {"open_options": {"layout": "x.json"}},
     "layout: expected",
   ),
-  "a split": (SPEC, {"split": "trian"}, "one of those of the dataset.*'trian'.*train"),
-  "an episode": (SPEC, {"episodes": [9]}, "expected numbers from 0 to 3, got 9"),
+  "a split": (STATE, {"split": "trian"}, "one of those of the dataset.*'trian'.*train"),
+  "an episode": (STATE, {"episodes": [9]}, "expected numbers from 0 to 2, got 9"),
 }
 
 
@@ -264,13 +203,12 @@ def test_record_files_are_not_read_before_there_are_specs():
 
 
 def test_a_damaged_file_is_named():
-  converted("out.zarr")()
-  chunk = next(pathlib.Path("out.zarr/data/state").glob("**/*0*"))
+  path = format_data.make_zarr()
+  chunk = next(pathlib.Path(path, "data/state").glob("**/*0*"))
   chunk.write_bytes(b"none")
-  spec = {"state": Spec((2,), tf.float32, time_offsets=0)}
-  source = generator("out.zarr", {}, spec)
+  source = generator(path, {}, {"state": Spec((3,), tf.float32, time_offsets=0)})
   with (
-    pytest.raises(errors.SpecError, match=r"out\.zarr: state"),
+    pytest.raises(errors.SpecError, match=r"a\.zarr: state"),
     source.explain_failures(),
   ):
     batches(source.create_dataset("eval"))
