@@ -272,9 +272,3 @@ def test_a_bad_spec_file_is_named(name, run_main):
   status, _, err = run_main("doctor", "good.tfrecord", "--spec", "my_spec.json")
   assert status == 1
   assert err.startswith("t2r_seq doctor: --spec: my_spec.json: ") and want in err
-
-
-def test_several_files_are_looked_through(run_main):
-  status, out, _ = run_main("doctor", "good.tfrecord", "bad.tfrecord")
-  assert status == 1
-  assert out.startswith("2 files: 20 records, 3 bad\n") and "bad.tfrecord" in out

@@ -19,31 +19,23 @@ from tests.convert import lerobot_sets as sets
 
 Spec = specs.ExtendedTensorSpec
 CAMERA = sets.CAMERA
-STACK = (-2, -1, 0)
 
 
 class Model:
   """What an input generator asks of a model."""
 
-  def __init__(self, features, labels=None, padding="repeat"):
-    self.features, self.labels = features, labels or {}
-    self.padding = padding
+  def __init__(self, features, padding="repeat"):
+    self.features, self.padding = features, padding
 
   @property
   def preprocessor(self):
     struct = specs.TensorSpecStruct
     return preprocessors.NoOpPreprocessor(
-      lambda mode: struct(self.features), lambda mode: struct(self.labels)
+      lambda mode: struct(self.features), lambda mode: struct()
     )
 
 
-FEATURES = {
-  "image": Spec((3, 48, 64, 3), tf.uint8, CAMERA, time_offsets=STACK),
-  "state": Spec((3, 3), tf.float32, "observation.state", time_offsets=STACK),
-  "text": Spec((), tf.string, "task"),
-  "place": Spec((), tf.int64, "index"),
-}
-LABELS = {"next": Spec((2,), tf.float64, "action", time_offsets=1)}
+IMAGE = {"image": Spec((3, 48, 64, 3), tf.uint8, CAMERA, time_offsets=(-2, -1, 0))}
 
 
 @pytest.fixture(scope="module", name="own")
@@ -59,37 +51,10 @@ def fixture_own(tmp_path_factory):
 def batches(folder, mode="eval", model=None, take=None, **options):
   options = {"batch_size": 3, "seed": 1, **options}
   generator = data.LeRobotInputGenerator(folder, **options)
-  generator.set_specification_from_model(model or Model(FEATURES, LABELS), mode)
+  generator.set_specification_from_model(model, mode)
   with generator.explain_failures():
     dataset = generator.create_dataset(mode)
     return list(dataset if take is None else dataset.take(take)), generator
-
-
-def test_windows_are_those_of_the_episodes(own):
-  """In order: every frame of every stack, clamped to its episode."""
-  pixels = convert.LeRobotFolder(own)
-  found, generator = batches(own)
-  joined = {
-    path: np.concatenate([features[path].numpy() for features, _ in found])
-    for path in FEATURES
-  }
-  labels = np.concatenate([labels.next.numpy() for _, labels in found])
-  assert joined["place"].tolist() == list(range(14))
-  assert generator.num_examples == 14
-  row = 0
-  for number, length in enumerate(sets.LENGTHS):
-    want = pixels.read(number, [CAMERA, "observation.state", "action", "task"])
-    for step in range(length):
-      steps = np.clip([step - 2, step - 1, step], 0, length - 1)
-      np.testing.assert_array_equal(joined["image"][row], want[CAMERA][steps])
-      np.testing.assert_array_equal(
-        joined["state"][row], want["observation.state"][steps]
-      )
-      np.testing.assert_array_equal(
-        labels[row], want["action"][min(step + 1, length - 1)]
-      )
-      assert joined["text"][row] == want["task"][step]
-      row += 1
 
 
 def test_pools_keep_within_the_budget_and_a_run_resumes(own, monkeypatch):
@@ -102,7 +67,7 @@ def test_pools_keep_within_the_budget_and_a_run_resumes(own, monkeypatch):
     return values
 
   monkeypatch.setattr(convert.LeRobotFolder, "read", watched)
-  model = Model({"place": FEATURES["place"], "image": FEATURES["image"]})
+  model = Model({"place": Spec((), tf.int64, "index"), **IMAGE})
   options = {"batch_size": 2, "memory_budget": 1}
   found, _ = batches(own, "train", model, 9, **options)
   assert max(sets.LENGTHS) == 6 and max(most) <= 4  # Two windows, and two steps before.
@@ -164,7 +129,7 @@ def test_refused(own, name):
 
 
 def test_what_cannot_be_read_is_named(own, tmp_path):
-  folder, model = tmp_path / "copy", Model({"image": FEATURES["image"]})
+  folder, model = tmp_path / "copy", Model(IMAGE)
   shutil.copytree(own, folder)
   os.remove(folder / f"videos/{CAMERA}/chunk-000/file-000.mp4")
   with pytest.raises(
