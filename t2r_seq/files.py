@@ -18,7 +18,7 @@ import tempfile
 import types
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 try:
@@ -60,6 +60,8 @@ class Closing(abc.ABC):
 
 
 _HEAD_BYTES = 4096
+# Temporary files of large folders, and how many replacements may use each list.
+_listed: dict[str, tuple[int, list[str]]] = {}
 _DESCRIPTOR = re.compile(r"(?:/dev/std|/dev/fd/|/proc/self/fd/)(out|err|\d+)")
 
 
@@ -198,7 +200,15 @@ def _held_file(path: str | os.PathLike[str]) -> tuple[int, str]:
 
 def _remove_abandoned(path: str | os.PathLike[str]) -> None:
   """Removes temporary files of killed processes that were replacing a file."""
-  for name in left_behind(os.fspath(path)):
+  folder = os.path.dirname(os.path.abspath(path))
+  # To list a large folder for each of its files would take quadratic time.
+  num_uses, names = _listed.pop(folder, (0, []))
+  if not num_uses:
+    names = os.listdir(folder)
+    num_uses, names = len(names) // 64, [n for n in names if n.endswith(".tmp")]
+  if num_uses:
+    _listed[folder] = num_uses - 1, names
+  for name in _temporaries_of(os.fspath(path), names):
     with contextlib.suppress(OSError):
       descriptor = open_own(name, os.O_WRONLY)
       try:
@@ -295,10 +305,13 @@ def _temporary_name(path: str | os.PathLike[str]) -> str:
 
 def left_behind(path: str) -> list[str]:
   """Lists temporary files and folders of writers that were killed, or still write."""
+  return _temporaries_of(path, os.listdir(os.path.dirname(path) or "."))
+
+
+def _temporaries_of(path: str, names: Iterable[str]) -> list[str]:
   folder, name = os.path.split(path)
   pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{32}}\.tmp")
-  found = os.listdir(folder or ".")
-  return sorted(os.path.join(folder, n) for n in found if pattern.fullmatch(n))
+  return sorted(os.path.join(folder, n) for n in names if pattern.fullmatch(n))
 
 
 def make_folders(path: str | os.PathLike[str]) -> None:

@@ -272,6 +272,17 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path):
   second.release()
 
 
+def test_replacing_all_files_of_a_large_folder_lists_it_rarely(tmp_path, monkeypatch):
+  calls, listdir = [], os.listdir
+  monkeypatch.setattr(os, "listdir", lambda at: calls.append(at) or listdir(at))
+  abandoned = files.new_file(str(tmp_path / "399"))
+  for _ in range(2):
+    for number in range(400):
+      files.replace_file(tmp_path / str(number), b"1")
+  assert 64 <= len(calls) < 350
+  assert not os.path.exists(abandoned)
+
+
 def test_what_killed_processes_left_of_a_file_is_removed(tmp_path):
   path = tmp_path / "state.json"
   abandoned = files.new_file(str(path))
