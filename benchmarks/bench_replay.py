@@ -34,13 +34,15 @@ class Lazy:
 
   Attributes:
     name: of the function.
+    peer: whose module it is in.
   """
 
   name: str
+  peer: str = "cpprb"
 
   def __call__(self, work: Any, **kwargs: Any) -> Any:
     """Calls it."""
-    module = importlib.import_module("benchmarks.replay.cpprb_peer")
+    module = importlib.import_module(f"benchmarks.replay.{self.peer}_peer")
     return getattr(module, self.name)(work, **kwargs)
 
 
@@ -57,12 +59,18 @@ def _cpprb(
   return Candidate(f"cpprb: {name}", "peer", partial, ("cpprb",))
 
 
+def _torchrl(name: str, function: str) -> Candidate:
+  setup = functools.partial(deliver, Lazy(function, "torchrl"))
+  return Candidate(f"torchrl: {name}", "peer", setup, ("torchrl",))
+
+
 WINDOWS = [
   _ours("dataset", deliver, ours.dataset_of_windows),
   _ours("in a tf.function", store_ours.deliver_in_graph, ours.dataset_of_windows),
   _ours("sample(), numpy", deliver, ours.sampled_windows),
   _ours("sample(), numpy, 2 threads", ours.sample_in_threads, num_threads=2),
   _cpprb("stack_compress", deliver, Lazy("stacks")),
+  _torchrl("SliceSampler", "slices"),
   Candidate("memcpy, 1 thread", "limit", functools.partial(limits.copy, num_threads=1)),
   Candidate(
     "memcpy, 2 threads", "limit", functools.partial(limits.copy, num_threads=2)
@@ -73,6 +81,7 @@ TRANSITIONS = [
   _ours("dataset", deliver, ours.dataset_of_transitions),
   _cpprb("3-step, joined when added", deliver, Lazy("n_step")),
   _cpprb("1-step, next_of", deliver, Lazy("next_of")),
+  _torchrl("3-step, joined when added", "n_step"),
 ]
 PRIORITIZED = [
   _ours("weights", deliver, ours.prioritized_transitions),

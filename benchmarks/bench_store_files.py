@@ -94,23 +94,22 @@ def memory_text(folder: str, quick: bool) -> str:
 
 
 def start_text(folder: str, quick: bool) -> str:
-  """Starts shuffles of very different sizes."""
-  num_episodes = 10**3 if quick else 10**6
+  """Starts shuffles of ever more episodes, and of few long ones."""
   spec = sparse.numbers_spec((), tf.uint8, 4)
   lines = [
     "### Start of a shuffle",
     "",
-    "| windows | episodes | open, ms | first batch, ms | order alone, ms |",
-    "| ---: | ---: | ---: | ---: | ---: |",
+    "| windows | episodes | open, ms | first batch, ms | order alone, ms | MiB |",
+    "| ---: | ---: | ---: | ---: | ---: | ---: |",
   ]
-  sizes = ((10, 1003), (1000, 10**6 + 3), (num_episodes, 1003))
+  sizes = [(1000, 10**6 + 3), *((10**p, 1003) for p in range(2, 4 if quick else 7))]
   for number, (episodes, steps) in enumerate(sizes):
     path = os.path.join(folder, f"start_{number}")
     sparse.write_sparse_store(path, spec, episodes, steps)
     seen = _best_start(path, spec, quick)
     lines.append(
       f"| {seen.num_windows:,} | {episodes:,} | {seen.open_ms:.1f} | "
-      f"{seen.start_ms:.1f} | {seen.order_ms:.1f} |"
+      f"{seen.start_ms:.1f} | {seen.order_ms:.1f} | {seen.private_mib:,.0f} |"
     )
   return "\n".join([*lines, ""])
 

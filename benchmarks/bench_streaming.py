@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from benchmarks import bench_store, measure, streamed_works
 from benchmarks.measure import Candidate, Figures, Run
 from benchmarks.store import tf_peers
+from benchmarks.store.candidates import Lazy
 from benchmarks.store.delivery import deliver
 from benchmarks.store.floors import Floor
 from benchmarks.store.ours import deliver_in_graph
@@ -60,6 +61,7 @@ RAW = [
   _peer(_OCTO, tf_peers.octo, 0.4),
   _peer(_RLDS, tf_peers.rlds, 0.4, "rlds"),
   _peer(WINDOW, tf_peers.dataset_window, 0.25),
+  _peer("WebDataset", Lazy("webdataset_peer", "windows"), 0.25, "webdataset"),
   _limit(_PARSE, streamed_works.parse_and_drop),
 ]
 

@@ -1,14 +1,17 @@
 """What windows of videos cost: pools that decode each frame once, or item by item.
 
-Run it as `python -m benchmarks.bench_video [--rounds N] [--quick]`.
+Run it as `python -m benchmarks.bench_video [--rounds N] [--quick]`; with `--lerobot
+PYTHON`, one that has LeRobot, its own loader takes part.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import itertools
 import os
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import measure
+from benchmarks import lerobot_loader, measure
 from t2r_seq import convert, data, specs, store
 from t2r_seq.store import videos
 
@@ -187,6 +190,29 @@ def _items(
   return run
 
 
+def run_with_workers(python: str, num_workers: int, work: VideoWork) -> measure.Run:
+  """Reads by LeRobot's dataset and torch's DataLoader, in another Python."""
+  arguments = [work.lerobot, _CAMERA, f"{work.batch_size}", f"{num_workers}"]
+  process = subprocess.Popen(
+    [python, lerobot_loader.__file__, *arguments],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  assert process.stdin is not None and process.stdout is not None
+  stdin, stdout = process.stdin, process.stdout
+
+  def read(num_batches: int) -> int:
+    print(num_batches, file=stdin, flush=True)
+    return int(stdout.readline())
+
+  def run() -> measure.Round:
+    read(2 * num_workers)  # What they have read ahead.
+    return lambda: read(work.num_batches)
+
+  return run
+
+
 def run_sequential(work: VideoWork) -> measure.Run:
   """Decodes each video from its first frame to its last, and drops the frames."""
   opened = store.EpisodeStore(work.store)
@@ -228,12 +254,17 @@ def _works(quick: bool) -> Iterator[VideoWork]:
 
 def main(argv: Sequence[str] | None = None) -> str:
   """Runs all candidates at both lengths; prints and returns the tables."""
-  args = measure.parse_args(__doc__, argv)
+  options = {"--lerobot": {"help": "a Python that has LeRobot"}}
+  args = measure.parse_args(__doc__, argv, options)
+  candidates = list(CANDIDATES)
+  for num in (0, 2, 4) if args.lerobot else ():
+    setup = functools.partial(run_with_workers, args.lerobot, num)
+    candidates.append(measure.Candidate(f"LeRobot, {num} workers", "peer", setup))
   texts = []
   for work in _works(args.quick):
-    figures = measure.compare(CANDIDATES, work, args.rounds, isolate=not args.quick)
+    figures = measure.compare(candidates, work, args.rounds, isolate=not args.quick)
     extra = measure.private_column(figures)
-    text = measure.table(CANDIDATES, figures, "windows/s", extra)
+    text = measure.table(candidates, figures, "windows/s", extra)
     texts.append(f"### A key frame every {work.gop} frames\n\n{text}\n")
     print(texts[-1], flush=True)
   return "\n".join(texts)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_horizon, bench_streaming, measure, streamed_works
-from benchmarks.store import tf_peers, works
+from benchmarks.store import candidates, tf_peers, works
 
 _PIPELINES = {
   "ours": streamed_works.ours,
@@ -14,6 +14,7 @@ _PIPELINES = {
   "hand": streamed_works.pool_by_hand,
   "octo": tf_peers.octo,
   "window": tf_peers.dataset_window,
+  "webdataset": candidates.Lazy("webdataset_peer", "windows"),
 }
 
 
@@ -38,8 +39,10 @@ def _windows(work):
 
 @pytest.mark.parametrize("pipeline", _PIPELINES.values(), ids=_PIPELINES)
 def test_an_epoch_is_every_window_once(pipeline, work):
-  if work.is_jpeg and pipeline is streamed_works.pool_by_hand:
+  if work.is_jpeg and pipeline in (_PIPELINES["hand"], _PIPELINES["webdataset"]):
     pytest.skip("it decodes no images")
+  if pipeline is _PIPELINES["webdataset"]:
+    pytest.importorskip("webdataset")
   assert work.num_windows % work.batch_size == 0, "else the last batch is left out"
   found = collections.Counter()
   for batch in pipeline(work, 1):

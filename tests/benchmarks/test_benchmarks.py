@@ -12,6 +12,7 @@ from benchmarks import (
   bench_augmentation,
   bench_policy,
   bench_records,
+  bench_scale,
   bench_search,
   bench_seconds,
   bench_windows,
@@ -68,6 +69,12 @@ def test_a_quick_run_of_servers_has_a_row_for_every_load():
     for observation in bench_server.OBSERVATIONS
     for num_clients in (1, 8)
   ]
+
+
+def test_a_quick_run_of_scale_has_a_table_for_every_work():
+  text = bench_scale.main(["--quick"])
+  titles = [line for line in text.splitlines() if line.startswith("### ")]
+  assert titles == [f"### {table.__doc__}" for table in bench_scale.WORKS.values()]
 
 
 def test_a_quick_run_of_writing_has_a_table_for_every_way():
