@@ -213,8 +213,9 @@ def read_signatures(path: str) -> dict[str, tuple[list[str], list[str]]]:
   found = {}
   for named in proto.meta_graphs[0].signatures:
     if not named.key.startswith("__"):
-      both = named.value[0].inputs, named.value[0].outputs
-      found[named.key] = tuple(sorted(each.key for each in side) for side in both)
+      of = named.value[0]
+      takes, gives = ([t.key for t in side] for side in (of.inputs, of.outputs))
+      found[named.key] = sorted(takes), sorted(gives)
   return found
 
 

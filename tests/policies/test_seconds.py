@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import (
+  cli,
   errors,
   lite,
   models,
@@ -183,6 +184,14 @@ def test_late_repeated_and_reordered_observations_are_sorted(exported):
         want_row = np.zeros(2) if is_zero else value
         np.testing.assert_array_equal(seen["state"][env, row], want_row)
         assert seen["state_mask"][env, row] == real
+
+
+def test_inspect_shows_times_and_masks(exported, capsys):
+  assert cli.main(["inspect", exported[1].model_path]) == 0
+  shown = [" ".join(line.split()) for line in capsys.readouterr().out.split("\n")]
+  assert "turn float32 4 Seconds(-0.04, select='hold') and its mask" in shown
+  times = "Seconds(-0.11, 0, select='nearest', clock='t/image')"
+  assert f"image uint8 3x3x1 {times} and its mask" in shown
 
 
 def test_the_lite_form_and_the_server_take_the_same_steps(exported, recorded, tmp_path):
