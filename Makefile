@@ -230,7 +230,7 @@ bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with pe
 
 bench: $(STAMP_PEERS)  ## Runs all benchmarks but Reverb's; two hours on a quiet machine.
 	@for name in store store_files windows records streaming parsing train_step \
-	  augmentation policy robot search server scale writing video replay; do \
+	  augmentation policy robot search server seconds scale writing video replay; do \
 	  $(RUN_PEERS) -m benchmarks.bench_$$name || exit 1; done
 	$(RUN_PEERS) -m benchmarks.bench_store_growth --plot benchmarks/images/store_growth.png
 	$(RUN_PEERS) -m benchmarks.bench_horizon --plot benchmarks/images/horizon.png
