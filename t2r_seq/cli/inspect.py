@@ -411,7 +411,8 @@ def _columns(summary: StoreSummary, num_steps: int) -> str:
     row = [
       column.path,
       column.dtype,
-      "x".join(map(str, column.row_shape)) or "scalar",
+      "x".join("n" if size is None else str(size) for size in column.row_shape)
+      or "scalar",
       f"{column.num_rows:,}",
       "step" if column.is_per_step else "episode",
       f"{column.num_bytes:,}",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, store
+from t2r_seq import convert, data, errors, specs, store
 from t2r_seq.cli.main import main
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs.packing import encode_image
@@ -217,6 +217,15 @@ def test_topics_keep_their_clocks():
   convert.convert("demo.mcap", "own", **options)
   convert.verify_conversion("demo.mcap", "own")
   assert open_episodes("own").clocks == episodes.clocks
+  # Recordings train in place, as the store does.
+  seconds = specs.Seconds(-0.05, 0.0)
+  spec = specs.ExtendedTensorSpec((2, 2), tf.float64, "position", time_offsets=seconds)
+  for source, opened in (("demo.mcap", options), ("own", {})):
+    (batch,) = data.windows_of(
+      source, {"position": spec}, mode="eval", batch_size=3, open_options=opened
+    )
+    shown = [[60, 60], [110, 199], [201, 290]]
+    assert batch["position"][..., 0].numpy().tolist() == shown
   want = "write: one.lerobot: expected values of the steps, as lerobot has one clock.*"
   with pytest.raises(errors.SpecError, match=want + "resample='hold'"):
     convert.convert("own", "one.lerobot")

@@ -263,6 +263,32 @@ def test_bad_values_are_not_stored(name):
   same(open_episodes("bad").read(0), episode(0))
 
 
+BAD_STAMPS = {
+  "they fall": (
+    {"clocks__force": np.sort(episode(0)["clocks/force"])[::-1].copy()},
+    None,
+    "episode 0.*: clocks/force: expected time stamps that never fall",
+  ),
+  "a small tolerance": (
+    {},
+    0.003,
+    "tolerance: expected at least half a period of the clock, 0.00.* s, got 0.003",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_STAMPS)
+def test_bad_stamps_of_another_clock_are_one_error(name):
+  values, tolerance, want = BAD_STAMPS[name]
+  with store.EpisodeStore.create("bad", STORED, clocks=CLOCKS) as writer:
+    writer.append_episode(changed(**values))
+  seconds = Seconds(-0.1, 0.0, select="nearest", tolerance=tolerance)
+  spec = {"force": Spec((2, 3), tf.float32, "force", time_offsets=seconds)}
+  for make in (data.StoreInputGenerator, data.EpisodesInputGenerator):
+    with pytest.raises(errors.SpecError, match=want):
+      batches(make("bad", 5), spec=spec)
+
+
 BAD_CLOCKS = {
   "no such column": (
     {"force": "clocks/arm"},
