@@ -130,14 +130,15 @@ def record(env: str, path: pathlib.Path, num_episodes: int) -> None:
 def train_ours(spec: Mapping[str, Any]) -> dict[str, Any]:
   """Trains a ready policy, and evaluates its last export."""
   from t2r_seq import training, zoo
+  from t2r_seq.zoo.train import configure_online, configure_policy
 
   policy, env, out = spec["policy"], spec["env"], spec["out"]
   has_demos, bindings = env in DEMOS, spec["bindings"]
   if has_demos:
-    zoo.configure_policy(policy, spec["data"], out, "tiny", gin_bindings=bindings)
+    configure_policy(policy, spec["data"], out, "tiny", gin_bindings=bindings)
     training.train_eval_model()
   else:
-    zoo.configure_online(policy, env, out, gin_bindings=bindings)
+    configure_online(policy, env, out, gin_bindings=bindings)
     zoo.train_online()
   found: dict[str, Any] = peer_policies.spent()
   logged = _scalars(out)

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from benchmarks import measure
 from t2r_seq import data, models, specs, store, training, windows
+from t2r_seq.training.callbacks import Run
 
 _BATCH_SIZE = 64
 _LOG_EVERY = 100
@@ -72,7 +73,7 @@ class _Clock(training.Callback):
   def __init__(self) -> None:
     self.times: dict[int, float] = {}
 
-  def after_log(self, run: training.Run, scalars: Mapping[str, float]) -> None:
+  def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
     self.times[run.step] = time.perf_counter()
 
 

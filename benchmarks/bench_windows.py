@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from benchmarks import episodes, measure, pipelines
 from benchmarks.episodes import Work
-from t2r_seq import data, windows
+from t2r_seq import windows
 from t2r_seq.data.pool import num_bytes_alive
+from t2r_seq.data.streams import streamed_windows
 
 Pipeline = Callable[[Work, int | None], tf.data.Dataset]
 _STACKED = "stacked records"
@@ -43,7 +44,7 @@ def pools(work: Work, epochs: int | None = None) -> tf.data.Dataset:
     work.num_steps * frame_bytes,
     work.batch_size * work.num_frames * frame_bytes,
   )
-  batches = data.streamed_windows(
+  batches = streamed_windows(
     lambda _: pipelines.decoded_episodes(work, 1).map(lambda frames: {"image": frames}),
     episodes.window_specs(work),
     work.batch_size,

@@ -17,7 +17,6 @@ __all__ = [
   "data",
   "episodes",
   "errors",
-  "formats",
   "hooks",
   "layers",
   "lite",

@@ -23,23 +23,23 @@ from t2r_seq.specs import (
   TensorSpecStruct,
   add_sequence_length_specs,
   copy_tensorspec,
-  create_t2r_assets,
   flatten_spec_structure,
   is_encoded_image_spec,
-  load_t2r_assets_to_file,
-  make_constant_numpy,
   make_placeholders,
   make_random_numpy,
   pack_flat_sequence_to_spec_structure,
   validate_and_flatten,
   validate_and_pack,
-  write_t2r_assets_to_file,
 )
 from t2r_seq.specs.assets import (
   EXTRA_ASSETS_DIRECTORY,
   T2R_ASSETS_FILENAME,
+  create_t2r_assets,
+  load_t2r_assets_to_file,
+  write_t2r_assets_to_file,
 )
 from t2r_seq.specs.samples import (
+  make_constant_numpy,
   make_random_tensors,
   map_feed_dict,
   map_feed_dict_unsafe,

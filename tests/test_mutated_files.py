@@ -30,6 +30,7 @@ from t2r_seq import (
 from t2r_seq.episodes import open_episodes
 from t2r_seq.formats.robomimic import METADATA_ATTRIBUTE, SPEC_ATTRIBUTE
 from t2r_seq.lite import lite_policy
+from t2r_seq.records import index as record_index
 from t2r_seq.records import rlds
 from t2r_seq.store import videos as videos_lib
 from t2r_seq.training import evaluation as continuous
@@ -135,8 +136,8 @@ def make_index():
 
 def read_index(path):
   del path
-  records.check_index("a.tfrecord")
-  index = records.read_index("a.tfrecord")
+  record_index.check_index("a.tfrecord")
+  index = record_index.read_index("a.tfrecord")
   index.num_steps(FLAT)
   for number in range(index.num_records):
     index.read(number)

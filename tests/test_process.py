@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, process, replay
+from t2r_seq.data.streams import streamed_windows
 from t2r_seq.specs import ExtendedTensorSpec
 from t2r_seq.store import EpisodeStore
 
@@ -146,7 +147,7 @@ def _generate(_):
 READERS = {
   "store": _load_store,
   "store, in pools": lambda folder: _load_store(folder, order="quasi_random"),
-  "stream, in pools": lambda _: data.streamed_windows(
+  "stream, in pools": lambda _: streamed_windows(
     tf.data.Dataset.from_tensors({"obs": tf.zeros((3, 2))}), _SPEC, 2
   ),
   "generator": _generate,

@@ -17,6 +17,7 @@ import tensorflow as tf
 from research.grasp2vec import losses
 from t2r_seq import layers, models, preprocessors, specs
 from t2r_seq.models import summaries
+from t2r_seq.preprocessors.augmentations import ImageTransform
 
 _SCENES = ("pregrasp_image", "postgrasp_image")
 # In records of single grasps, as Tensor2Robot has them; and in episodes: the column and
@@ -71,7 +72,7 @@ class Grasp2VecPreprocessor(preprocessors.ComposedPreprocessor):
     )
 
 
-def _crop(crop: Crop | None) -> list[preprocessors.ImageTransform]:
+def _crop(crop: Crop | None) -> list[ImageTransform]:
   if crop is None:
     return []
   top, most_top, height, left, most_left, width = crop

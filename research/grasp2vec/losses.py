@@ -12,6 +12,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import layers
+from t2r_seq.layers.losses import cosine_triplet_semihard_loss, n_pairs_loss
 
 _QUADRANTS = ((0.5, -0.5), (-0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))
 
@@ -66,7 +67,7 @@ def TripletLoss(
     labels = tf.where(_as_bool(mask), labels, -1)
   labels = tf.tile(labels, [2])
   # Between unit vectors a squared distance is two cosine distances.
-  loss = layers.cosine_triplet_semihard_loss(labels, vectors, margin / 2, labels >= 0)
+  loss = cosine_triplet_semihard_loss(labels, vectors, margin / 2, labels >= 0)
   return 2.0 * loss, vectors, labels
 
 
@@ -78,7 +79,7 @@ def NPairsLoss(
   non_negativity_constraint: bool = False,
   mask: Any = None,
 ) -> tf.Tensor:
-  """Tells each goal's difference from those of the batch: `layers.n_pairs_loss`.
+  """Tells each goal's difference from those of the batch: `layers.losses.n_pairs_loss`.
 
   Args:
     pregrasp_embedding: of the scene before.
@@ -93,7 +94,7 @@ def NPairsLoss(
   removed, goal = _pairs(pregrasp_embedding, goal_embedding, postgrasp_embedding)
   if non_negativity_constraint:
     removed = tf.nn.relu(removed)
-  return layers.n_pairs_loss(removed, goal, mask=_as_bool(mask))
+  return n_pairs_loss(removed, goal, mask=_as_bool(mask))
 
 
 @gin.configurable
@@ -112,7 +113,7 @@ def NPairsLossMultilabel(
   removed, goal = _pairs(pregrasp_embedding, goal_embedding, postgrasp_embedding)
   count = tf.shape(goal)[0]
   kinds = tf.where(_as_bool(mask), tf.range(count), count)
-  return layers.n_pairs_loss(removed, goal, kinds)
+  return n_pairs_loss(removed, goal, kinds)
 
 
 @gin.configurable

@@ -235,7 +235,7 @@ def draw(path: pathlib.Path, acting: Mapping[str, Any], rows: Sequence[Row]) -> 
   pyplot.close(figure)
 
 
-def _row(name: str, found: actors.Evaluation, seconds: float | None) -> Row:
+def _row(name: str, found: actors.evaluation.Evaluation, seconds: float | None) -> Row:
   return {
     "policy": name,
     "return": found.reward,

@@ -24,6 +24,7 @@ import numpy as np
 from research import runs
 from research.pose_env import collect, evaluation, figure, pose_env
 from t2r_seq import lite, policies
+from t2r_seq.policies.policy import pack_observation
 
 TASKS = {"still": pose_env.PoseEnv, "moving": pose_env.MovingPoseEnv}
 NUM_FRAMES = (1, 4)
@@ -207,7 +208,7 @@ def look(out: pathlib.Path) -> tuple[figure.SeenWindow, int]:
     stacked = predictors["stack of 4"]
     for _ in range(env.num_steps // 2):
       seen = info
-      packed = policies.pack_observation(observation, stacked.get_step_specification())
+      packed = pack_observation(observation, stacked.get_step_specification())
       shown = stacked.inspect({path: x[np.newaxis] for path, x in packed.items()})
       answers = {
         name: policy.sample_action(observation)[0] for name, policy in acting.items()

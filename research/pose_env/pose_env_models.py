@@ -15,6 +15,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import layers, models, preprocessors, specs, windows
+from t2r_seq.layers.vision_layers import MLP
 
 _IMAGE_SHAPE = (64, 64, 3)
 
@@ -105,9 +106,9 @@ class PoseTower(tf.keras.layers.Layer):
     return points
 
 
-def create_head(output_size: int) -> layers.MLP:
+def create_head(output_size: int) -> MLP:
   """Creates what maps [B, N] to [B, output_size]."""
-  return layers.MLP((128, 128), output_size, normalizer=None, name="head")
+  return MLP((128, 128), output_size, normalizer=None, name="head")
 
 
 @gin.configurable

@@ -21,6 +21,7 @@ import numpy as np
 from research import runs
 from research.qtopt import grasp_env, grasp_policies
 from t2r_seq import actors, errors, policies, store
+from t2r_seq.actors.evaluation import evaluation_table
 
 plt = runs.pyplot()
 _CONFIGS = "research/qtopt/configs"
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
           )
       with runs.stage(f"act in {args.fresh} fresh episodes"):
         figures = runs.evaluate(policy, grasp_env.GraspEnv(), args.fresh, _FRESH_SEED)
-      print(actors.evaluation_table({name: figures}), flush=True)
+      print(evaluation_table({name: figures}), flush=True)
       found[name].append(figures)
       if name == "online" and seed == 0:
         (out / "grasp.png").write_bytes(picture(policy))

@@ -23,6 +23,7 @@ from research import runs
 from research.vrgripper import vrgripper_env
 from research.vrgripper import vrgripper_env_models as env_models
 from t2r_seq import actors, meta_learning, policies, store
+from t2r_seq.meta_learning.meta_policies import pack_condition
 
 _CONFIGS = "research/vrgripper/configs"
 HEADS = {
@@ -201,7 +202,7 @@ def load(out: pathlib.Path, name: str, seed: int) -> Any:
     return policies.RegressionPolicy(predictor)
   num_samples, num_episodes = _CONDITIONS[name]
   pack = functools.partial(
-    meta_learning.pack_condition, num_samples=num_samples, num_episodes=num_episodes
+    pack_condition, num_samples=num_samples, num_episodes=num_episodes
   )
   return meta_learning.MAMLRegressionPolicy(predictor, pack_condition_fn=pack)
 

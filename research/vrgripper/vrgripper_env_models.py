@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import actors, layers, models, preprocessors, specs, windows
+from t2r_seq.layers import vision_layers
 
 _Spec = specs.ExtendedTensorSpec
 
@@ -153,7 +154,7 @@ class VRGripperRegressionModel(models.RegressionModel):
     has_task = (self._context_size or self._embedding_size) is not None
     network = {
       "tower": ImageTower(self._num_blocks, has_task) if sees_frames else BlocksTower(),
-      "head": layers.MLP(self._fc_layers[:-1], self._fc_layers[-1]),
+      "head": vision_layers.MLP(self._fc_layers[:-1], self._fc_layers[-1]),
       "decoder": self.create_action_decoder(),
     }
     if self._context_size is not None:
@@ -218,7 +219,7 @@ class BlocksTower(tf.keras.layers.Layer):
 
   def __init__(self, size: int = 64) -> None:
     super().__init__(name="tower")
-    self._each = layers.MLP((size,), size)
+    self._each = vision_layers.MLP((size,), size)
     self._film = tf.keras.layers.Dense(2 * size, name="film")
     self._logit = tf.keras.layers.Dense(1, name="logit")
 
@@ -237,7 +238,7 @@ class BlocksTower(tf.keras.layers.Layer):
     known = tf.repeat(known[:, tf.newaxis], features.blocks.shape[1], axis=1)
     each = self._each(tf.concat([features.blocks, known], axis=-1), training=training)
     if task is not None:
-      each = layers.film(each, self._film(task))
+      each = vision_layers.film(each, self._film(task))
     each = tf.nn.relu(each)
     weights = tf.nn.softmax(self._logit(each), axis=1)
     return tf.reduce_sum(weights * each, axis=1)
@@ -255,7 +256,7 @@ class StepEmbedding(tf.keras.layers.Layer):
   def __init__(self, embedding_size: int, size: int = 64) -> None:
     super().__init__(name="step_embedding")
     self._tower = BlocksTower(size)
-    self._mlp = layers.MLP((size,), embedding_size)
+    self._mlp = vision_layers.MLP((size,), embedding_size)
 
   def build(self, input_shape: Any) -> None:
     """Does nothing: the layers inside create their variables when they are called."""

@@ -6,25 +6,15 @@ from t2r_seq.actors.collect import (
   collect_episodes,
   collect_eval_loop,
 )
-from t2r_seq.actors.evaluation import (
-  ClosedLoopEvaluation,
-  evaluate_policies,
-  evaluation_table,
-)
+from t2r_seq.actors.evaluation import ClosedLoopEvaluation, evaluate_policies
 from t2r_seq.actors.robot import Safety, run_robot
 from t2r_seq.actors.running import run_env, run_meta_env
-from t2r_seq.actors.sinks import (
-  EpisodeSink,
-  RecordSink,
-  ReplaySink,
-  StoreSink,
-)
+from t2r_seq.actors.sinks import RecordSink, ReplaySink, StoreSink
 
 __all__ = [
   "ClosedLoopEvaluation",
   "CollectByExport",
   "CollectThread",
-  "EpisodeSink",
   "RecordSink",
   "ReplaySink",
   "Safety",
@@ -32,7 +22,6 @@ __all__ = [
   "collect_episodes",
   "collect_eval_loop",
   "evaluate_policies",
-  "evaluation_table",
   "run_env",
   "run_meta_env",
   "run_robot",

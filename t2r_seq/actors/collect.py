@@ -16,10 +16,13 @@ from typing import Any
 import gin
 from absl import logging
 
-from t2r_seq import errors, policies, records, training, windows
+from t2r_seq import errors, records, training, windows
 from t2r_seq.actors import rollouts, running, sinks
+from t2r_seq.policies.predictors import NoModelError
 from t2r_seq.records.files import other_shards, shard_paths
 from t2r_seq.training import stopping
+from t2r_seq.training.callbacks import Run
+from t2r_seq.training.summaries import SummaryWriter
 
 
 @gin.configurable
@@ -68,8 +71,8 @@ def collect_episodes(
       `sink`, or `output_path` was collected before into another number of files;
       nothing is run.
     SpecError: an episode doesn't match the specs.
-    training.Stopped: it was stopped before all episodes were collected. The file in
-      progress is dropped, a sink has been closed.
+    training.stopping.Stopped: it was stopped before all episodes were collected. The
+      file in progress is dropped, a sink has been closed.
   """
   run = {
     "env": env,
@@ -191,7 +194,7 @@ class _NewestPolicy:
     """Loads the newest model; NoModelError without a model and an initial policy."""
     try:
       rollouts.restore_policy(self._policy)
-    except policies.NoModelError:
+    except NoModelError:
       if self._initial is None:
         raise
       self.policy, self.is_initial = self._initial, True
@@ -294,7 +297,7 @@ def collect_eval_loop(
     'collect/episode_reward' and so on.
   Raises:
     ValueError: there is neither environment, or videos have no `root_dir`.
-    policies.NoModelError: there is no export and no initial policy.
+    policies.predictors.NoModelError: there is no export and no initial policy.
   """
   plan = Rounds(**rounds)
   _check_environments(collect_env, eval_env, root_dir, plan.record_eval_env_video)
@@ -351,7 +354,7 @@ class _Runner:
     self.result: dict[str, float] = dict.fromkeys(totals, 0)
     self._writers = {}
     for tag, folder in _FOLDERS.items() if root_dir else ():
-      self._writers[tag] = training.SummaryWriter(os.path.join(root_dir, folder))
+      self._writers[tag] = SummaryWriter(os.path.join(root_dir, folder))
       stack.callback(self._writers[tag].close)
 
   def restore(self, actor: _NewestPolicy) -> None:
@@ -570,23 +573,23 @@ class CollectByExport(training.Callback):
     self._seed, self._num_rounds = seed, 0
     self._open = contextlib.ExitStack()
 
-  def on_begin(self, run: training.Run) -> None:
+  def on_begin(self, run: Run) -> None:
     """See the base class: the first round."""
     self._env = _open(self._env, self._open)
     self._open.enter_context(self._sink)
     self._collect(run)
 
-  def after_export(self, run: training.Run, name: str, path: str) -> None:
+  def after_export(self, run: Run, name: str, path: str) -> None:
     """See the base class: a round by the new export."""
     del name, path
     self._collect(run)
 
-  def on_end(self, run: training.Run) -> None:
+  def on_end(self, run: Run) -> None:
     """See the base class."""
     del run
     self._open.close()
 
-  def _collect(self, run: training.Run) -> None:
+  def _collect(self, run: Run) -> None:
     self._collector.restore()
     # By the step, too: a run that resumes continues with episodes that are new to it.
     seed = rollouts.episode_seed(self._seed + run.step, self._num_rounds, 2)

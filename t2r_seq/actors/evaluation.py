@@ -13,6 +13,7 @@ import numpy as np
 from t2r_seq import errors, training
 from t2r_seq import policies as policies_lib
 from t2r_seq.actors import rollouts
+from t2r_seq.training.callbacks import Run
 
 # The quantile of the standard normal distribution that leaves 2.5 % above it.
 _Z = 1.959964
@@ -138,7 +139,7 @@ class ClosedLoopEvaluation(training.Callback):
     """See the base class."""
     return [f"{self._name}/{key}" for key in ("success_rate", "reward", "num_steps")]
 
-  def evaluate(self, run: training.Run) -> Mapping[str, float]:
+  def evaluate(self, run: Run) -> Mapping[str, float]:
     """See the base class; without a success rate if no episode has one."""
     if self._policy is None:
       self._policy = self._policy_class(policies_lib.ModelPredictor(run.model))

@@ -125,7 +125,7 @@ def run_meta_env(
 
   Args:
     env: a Gymnasium environment, or a function without arguments that makes one.
-    policy: see `meta_learning.MetaLearningPolicy`; without `adapt` it only acts.
+    policy: see `meta_policies.MetaLearningPolicy`; without `adapt` it only acts.
     demo_policy: acts in demonstrations; None for no demonstrations.
     num_tasks: tasks.
     num_adaptations_per_task: times that the policy acts in a task, between learning.

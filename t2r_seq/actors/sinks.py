@@ -21,7 +21,7 @@ from t2r_seq.lite import policy_io
 from t2r_seq.records.files import token_path
 from t2r_seq.store.layout import Videos
 from t2r_seq.training import stopping
-from t2r_seq.windows.cut import appended_specs
+from t2r_seq.windows.cut import appended_specs, time_span
 
 
 def flatten_step(step: rollouts.EpisodeStep) -> dict[str, Any]:
@@ -430,7 +430,7 @@ def _lacks_last_transition(replay: replay_lib.replay.Replay) -> bool:
   ahead = [
     path
     for path, spec in specs.flatten_spec_structure(replay.spec_structure).items()
-    if windows.time_span({path: spec})[1] > 0
+    if time_span({path: spec})[1] > 0
   ]
   # A path without its own column reads another one's, later: a next observation.
   is_next = bool(ahead) and not any(path in replay.flat_spec for path in ahead)

@@ -1,6 +1,5 @@
 """Reports of damage, over the episodes of any format."""
 
 from t2r_seq.checks.check import check_episodes
-from t2r_seq.errors import Problem
 
-__all__ = ["Problem", "check_episodes"]
+__all__ = ["check_episodes"]

@@ -13,7 +13,8 @@ from t2r_seq.errors import Problem
 from t2r_seq.specs import names
 
 if TYPE_CHECKING:
-  from t2r_seq.episodes import Episode, Episodes
+  from t2r_seq.episodes import Episodes
+  from t2r_seq.episodes.episodes import Episode
   from t2r_seq.statistics.accumulators import Accumulator
   from t2r_seq.store import EpisodeStore
 

@@ -373,11 +373,12 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
   """
   from t2r_seq import specs
   from t2r_seq.specs import structures
+  from t2r_seq.specs.assets import load_t2r_assets_to_file
 
   labels = None
   try:
     if source.endswith(".pbtxt"):
-      assets = specs.load_t2r_assets_to_file(source)
+      assets = load_t2r_assets_to_file(source)
       features = specs.TensorSpecStruct.from_proto(assets.feature_spec)
       labels = specs.TensorSpecStruct.from_proto(assets.label_spec)
     elif source.endswith(".json"):

@@ -155,11 +155,12 @@ def run(args: argparse.Namespace) -> int:
   """Converts, or verifies; prints what was done."""
   console.load_tensorflow()
   from t2r_seq import convert, windows
+  from t2r_seq.convert.conversion import verify_conversion
   from t2r_seq.progress import Progress
 
   progress = Progress()
   if args.verify:
-    report = convert.verify_conversion(args.sources, args.destination, progress)
+    report = verify_conversion(args.sources, args.destination, progress)
     print(f"{_counts(report)}: both sides have the same values.")
     return 0
   if args.num_shards is not None and args.num_shards < 1:

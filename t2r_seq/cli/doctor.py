@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from t2r_seq.cli import console, inspect, sources
 
 if TYPE_CHECKING:
-  from t2r_seq.checks import Problem
+  from t2r_seq.errors import Problem
   from t2r_seq.records.check import RecordReport
   from t2r_seq.store.check import StoreReport
   from t2r_seq.store.salvage import SalvageReport
@@ -152,6 +152,7 @@ def _check_store(args: argparse.Namespace) -> int:
   from t2r_seq.checks.check import check_time_stamps
   from t2r_seq.episodes.splits import describe_overlaps, describe_splits
   from t2r_seq.store.manifest import read_splits
+  from t2r_seq.store.salvage import salvage_store
 
   if args.allow_nan:
     raise console.UsageError(
@@ -164,7 +165,7 @@ def _check_store(args: argparse.Namespace) -> int:
   if args.salvage is not None:
     if args.split is not None:
       raise console.UsageError("--split and --salvage: a whole store is salvaged.")
-    salvaged = store.salvage_store(folder, args.salvage, spec, args.lenient)
+    salvaged = salvage_store(folder, args.salvage, spec, args.lenient)
     _show_store(salvaged.source)
     console.show("\n" + "\n".join(_describe_salvage(salvaged)))
     return 0 if salvaged.source.is_whole else 1
@@ -233,7 +234,7 @@ def _check_split(
   report: StoreReport, split: str, splits: Mapping[str, Sequence[int]]
 ) -> int:
   """Prints which episodes of a split are damaged."""
-  from t2r_seq.episodes import choose_episodes
+  from t2r_seq.episodes.splits import choose_episodes
 
   total = sum(report.num_episodes.values())
   chosen = choose_episodes(f"doctor: {report.path}", total, None, split, splits)
@@ -304,11 +305,11 @@ _OF_SCHEMAS = (
 
 
 def _check_records(args: argparse.Namespace) -> int:
-  from t2r_seq import records
+  from t2r_seq.records.check import examine_records, salvage_records
 
   patterns = sources.record_files(args.sources, args.split)
   features, labels = console.load_specs(args.spec) if args.spec else (None, None)
-  report = records.examine_records(
+  report = examine_records(
     patterns,
     features,
     labels,
@@ -320,7 +321,7 @@ def _check_records(args: argparse.Namespace) -> int:
     raise console.UsageError(f"there are no records in {' '.join(patterns)}.")
   _show_records(report, args.max_shown)
   if args.salvage is not None:
-    salvaged = records.salvage_records(report, args.salvage)
+    salvaged = salvage_records(report, args.salvage)
     kept = sum(salvaged.num_kept.values())
     total = console.count(kept + salvaged.num_left_out, "record")
     files = console.count(len(salvaged.num_kept), "file")

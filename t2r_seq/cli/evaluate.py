@@ -120,13 +120,14 @@ def run(args: argparse.Namespace) -> int:
       "--overlap, --num_executed, --jitter and --control_rate need --latency SECONDS."
     )
   console.load_tensorflow()
-  from t2r_seq import actors, zoo
+  from t2r_seq.actors.evaluation import evaluation_table
+  from t2r_seq.zoo.evaluate import evaluate_export
 
   predictors = {
     name: console.load_export(name, False, args.robot) for name in args.export_dirs
   }
   found = {
-    name: zoo.evaluate_export(
+    name: evaluate_export(
       predictor,
       args.env,
       create_policy=_policy_maker(args, predictor.control_period),
@@ -138,18 +139,19 @@ def run(args: argparse.Namespace) -> int:
     )
     for name, predictor in predictors.items()
   }
-  print(actors.evaluation_table(found))
+  print(evaluation_table(found))
   return 0
 
 
 def _policy_maker(args: argparse.Namespace, period: float | None) -> Any:
   """Returns what makes the policy of a predictor whose data have a control period."""
   from t2r_seq import policies
+  from t2r_seq.lite.overlap import OverlappedPolicy
 
   if args.latency is None:
     return policies.RegressionPolicy
   return functools.partial(
-    policies.OverlappedPolicy,
+    OverlappedPolicy,
     overlap=args.overlap,
     num_executed=args.num_executed,
     planner=latency_of(args, period),
@@ -158,7 +160,7 @@ def _policy_maker(args: argparse.Namespace, period: float | None) -> Any:
 
 def latency_of(args: argparse.Namespace, period: float | None) -> Any:
   """Returns the latency of `add_latency` for a control period, if there is one."""
-  from t2r_seq import policies
+  from t2r_seq.lite.overlap import SimulatedLatency
 
   if args.latency is None:
     return None
@@ -167,7 +169,7 @@ def latency_of(args: argparse.Namespace, period: float | None) -> Any:
       "--latency needs --control_rate HZ: the export has no control period."
     )
   rate = 1 / (period or 1.0) if args.control_rate is None else args.control_rate
-  return policies.SimulatedLatency(args.latency, args.jitter, rate)
+  return SimulatedLatency(args.latency, args.jitter, rate)
 
 
 def _own(name: str, names: list[str]) -> list[str]:

@@ -17,15 +17,16 @@ STATUS_OF_SIGTERM = 143
 def _collect(args: argparse.Namespace) -> int:
   """Collects; see `t2r_seq.actors.collect_episodes` for what can be configured."""
   console.parse(args)
-  from t2r_seq import actors, training
+  from t2r_seq import actors
   from t2r_seq.training import arguments
+  from t2r_seq.training.stopping import Stopped, StopSignal
 
   try:
     # The sink is made before the collection begins, and may wait for a server; the
     # collection has a signal of its own, which ends nothing but waits.
-    with training.StopSignal() as signal, signal.waiting():
+    with StopSignal() as signal, signal.waiting():
       result = actors.collect_episodes(stop=signal)
-  except training.Stopped:
+  except Stopped:
     print("Stopped by a signal before all episodes were collected.", file=sys.stderr)
     return STATUS_OF_SIGTERM
   arguments.warn_of_unread_bindings()
@@ -46,14 +47,15 @@ def _where(files: Sequence[str]) -> str:
 def _collect_eval(args: argparse.Namespace) -> int:
   """Acts; see `t2r_seq.actors.collect_eval_loop` for what can be configured."""
   console.parse(args)
-  from t2r_seq import actors, training
+  from t2r_seq import actors
+  from t2r_seq.training.stopping import Stopped, StopSignal
 
   try:
     # The sink is made before the loop begins, and may wait for a server; the loop has a
     # signal of its own, which ends nothing but waits.
-    with training.StopSignal() as signal, signal.waiting():
+    with StopSignal() as signal, signal.waiting():
       result = actors.collect_eval_loop(stop=signal)
-  except training.Stopped:
+  except Stopped:
     print("Stopped by a signal before the first round.")
     return 0
   rewards = [
@@ -95,16 +97,16 @@ def _gin(args: argparse.Namespace) -> int:
   if not args.patterns:
     print(gin_registry.render_names(gin_registry.configurables()))
     return 0
-  from t2r_seq import zoo
+  from t2r_seq.zoo.registry import policies
 
   found: dict[str, Any] = {}
   for pattern in args.patterns:
-    policy = zoo.policies().get(pattern.lower())
+    policy = policies().get(pattern.lower())
     if policy is not None:
       print(f"{policy.name}: {policy.summary}. Its choices: {policy.config_file()}\n")
     matching = gin_registry.matching(policy.model_name if policy else pattern)
     if not matching:
-      near = errors.nearest(pattern, [*zoo.policies(), *gin_registry.configurables()])
+      near = errors.nearest(pattern, [*policies(), *gin_registry.configurables()])
       raise console.UsageError(
         f"nothing that gin can configure is called '{pattern}'.{near} The modules of a "
         "project are looked at with --import MODULE."

@@ -106,9 +106,10 @@ def _fields_of_values(
     return {}
   if not any(p.kind == inspect.Parameter.VAR_KEYWORD for p in given):
     return {}
-  from t2r_seq import data, windows  # TensorFlow, which a hint for a name needs not.
+  from t2r_seq import windows  # TensorFlow, which a hint for a name needs not.
+  from t2r_seq.data.plan import Plan
 
-  values = {"cut": windows.Cut, "plan": data.Plan}
+  values = {"cut": windows.Cut, "plan": Plan}
   return {
     name: parameter
     for value, cls in values.items()

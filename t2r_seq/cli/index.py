@@ -89,9 +89,9 @@ def _write(patterns: Sequence[str], spec: Any, num_parallel: int, force: bool) -
 
 
 def _check(patterns: Sequence[str], spec: Any) -> int:
-  from t2r_seq import records
+  from t2r_seq.records.index import check_index
 
-  states = records.check_index(patterns, spec)
+  states = check_index(patterns, spec)
   bad = [state for state in states if state.state != "fresh"]
   _print_problems(
     [f"{state.state}: {state.filename}: {state.reason}." for state in bad]

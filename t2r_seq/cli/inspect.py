@@ -179,6 +179,7 @@ def _write_spec(
   from google.protobuf import text_format as proto_text
 
   from t2r_seq import specs
+  from t2r_seq.specs.assets import create_t2r_assets
 
   structure = specs.TensorSpecStruct(spec.items())
   if text_format == "python":
@@ -186,7 +187,7 @@ def _write_spec(
   elif text_format == "json":
     text = structure.to_json()
   else:
-    text = proto_text.MessageToString(specs.create_t2r_assets(structure))
+    text = proto_text.MessageToString(create_t2r_assets(structure))
   if output is None:
     print(text, end="")
     return
@@ -253,12 +254,12 @@ def _check(
   summary: RecordSummary,
 ) -> int:
   """Checks all records against the specs."""
-  from t2r_seq import records
+  from t2r_seq.records.check import find_bad_record
 
   def place(error: errors.RecordError) -> str:
     return str(error).partition(": ")[0]
 
-  found = records.find_bad_record(file_patterns, *expected)
+  found = find_bad_record(file_patterns, *expected)
   if found is None:
     print(f"All records fit {source}.")
   elif place(found) not in map(place, summary.damages.values()):
@@ -347,13 +348,14 @@ def render_episodes(source: Episodes) -> list[str]:
 def _show_store(args: argparse.Namespace, text_format: str | None) -> int:
   """Prints what a store holds, or its spec."""
   from t2r_seq import store
+  from t2r_seq.store.summary import summarize_store
 
   if args.max_records is not None:
     raise console.UsageError("--max_records is for TFRecord files; this is a folder.")
   spec = console.load_store_specs(args.spec) if args.spec else None
   (folder,) = args.files
   if text_format is None or args.output:
-    summary = store.summarize_store(folder, spec)
+    summary = summarize_store(folder, spec)
     console.show("\n\n".join(_render_store(summary, folder, args.spec)))
   if text_format is not None:
     print(end="\n" if args.output else "")

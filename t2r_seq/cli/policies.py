@@ -73,10 +73,10 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
 def _import(args: argparse.Namespace) -> int:
   """Writes the export."""
   console.load_tensorflow()
-  from t2r_seq import zoo
+  from t2r_seq.zoo.lerobot import import_policy
 
   with console.silent_libraries():
-    path = zoo.import_policy(args.lerobot, args.out, args.seed)
+    path = import_policy(args.lerobot, args.out, args.seed)
   print(f"{path}: acts as {args.lerobot}.")
   return 0
 
@@ -124,8 +124,9 @@ def _predict_records(
 ) -> Mapping[str, Any]:
   """Predicts for the first records of the files."""
   from t2r_seq import records, windows
+  from t2r_seq.records.files import get_data_format_and_filenames
 
-  _, filenames = records.get_data_format_and_filenames(file_patterns)
+  _, filenames = get_data_format_and_filenames(file_patterns)
   dataset = records.record_dataset(filenames).take(count)
   flat = windows.flat_specs(predictor.get_feature_specification())
   with records.explain_failures(filenames, flat):
@@ -338,11 +339,11 @@ def _find_export(given: str | None, policy: Any) -> Any:
 
 def _config_path(policy: Any, export: Any) -> str | None:
   """Returns where the gin config of the training may be."""
-  from t2r_seq import lite, policies
-  from t2r_seq.policies.policy_model import OPERATIVE_CONFIG
+  from t2r_seq import lite
+  from t2r_seq.policies.policy_model import OPERATIVE_CONFIG, operative_config_path
 
   if export is not None:
-    return policies.operative_config_path(export.model_path)
+    return operative_config_path(export.model_path)
   if isinstance(policy, lite.LitePolicy):
     return os.path.join(policy.model_path, OPERATIVE_CONFIG)
   return None

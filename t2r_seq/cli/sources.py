@@ -153,12 +153,12 @@ def _find_format(paths: Sequence[str], args: argparse.Namespace) -> Any:
 
 def record_files(paths: Sequence[str], split: str | None) -> list[str]:
   """Returns patterns of TFRecord files, or the files of a split."""
-  from t2r_seq import records
   from t2r_seq.records import files
+  from t2r_seq.records.files import get_data_format_and_filenames
 
   if split is None:
     return [*paths]
-  names = records.get_data_format_and_filenames([*paths])[1]
+  names = get_data_format_and_filenames([*paths])[1]
   return files.files_of_split(" ".join(paths), names, split)
 
 

@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
   from absl import logging
 
   from t2r_seq import statistics
+  from t2r_seq.statistics.compute import check_statistics
 
   logging.set_verbosity(logging.INFO)  # Logs whether it resumes, and what it infers.
   source: Any
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
   part = args.split if args.episodes is None else _OF_EPISODES
   output = args.output or _default_output(args.source, part)
   if args.check:
-    _print(statistics.check_statistics(output, source), args.elements)
+    _print(check_statistics(output, source), args.elements)
     print(f"{output} is up to date.")
     return 0
   if args.output:  # What it is called by default, patterns leave out.
@@ -107,9 +108,9 @@ def run(args: argparse.Namespace) -> int:
 def _policy_statistics(args: argparse.Namespace, output: str) -> Any:
   if len(args.source) > 1 or args.transform or args.spec:
     raise console.UsageError("--policy takes one SOURCE, no --transform and no --spec.")
-  from t2r_seq import zoo
+  from t2r_seq.zoo.train import policy_statistics
 
-  return zoo.policy_statistics(
+  return policy_statistics(
     args.policy,
     args.source[0],
     output,
@@ -147,12 +148,12 @@ def _transform(args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _default_output(source: Sequence[str], part: str | None) -> str:
-  from t2r_seq import records
+  from t2r_seq.records.files import get_data_format_and_filenames
 
   filename = _FILENAME if part is None else _OF_SPLIT.format(part)
   if len(source) == 1 and os.path.isdir(source[0]):
     return os.path.join(source[0], filename)
-  _, filenames = records.get_data_format_and_filenames(source)
+  _, filenames = get_data_format_and_filenames(source)
   return os.path.normpath(os.path.join(os.path.dirname(filenames[0]), filename))
 
 

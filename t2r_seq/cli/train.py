@@ -80,9 +80,11 @@ def run(args: argparse.Namespace) -> int:
   if args.policy is None:
     return _run_gin(args)
   console.read_gin(args)
-  from t2r_seq import process, training, zoo
+  from t2r_seq import process, training
+  from t2r_seq.zoo.registry import find_policy
+  from t2r_seq.zoo.train import configure_policy
 
-  is_online = zoo.find_policy(args.policy).kind == "online"
+  is_online = find_policy(args.policy).kind == "online"
   if is_online or (args.env is not None and args.dataset is None):
     return _run_online(args)
   if args.dataset is None and not args.print_config:
@@ -91,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     )
   if args.model_dir is None and not args.print_config:
     raise console.UsageError(f"--policy {args.policy} needs a folder: --model_dir RUN.")
-  text = zoo.configure_policy(
+  text = configure_policy(
     args.policy,
     args.dataset,
     args.model_dir or "run",
@@ -117,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_online(args: argparse.Namespace) -> int:
   """Trains in an environment."""
   from t2r_seq import process, zoo
+  from t2r_seq.zoo.train import configure_online
 
   for name in ("env", "model_dir"):
     if getattr(args, name) is None and not args.print_config:
@@ -126,7 +129,7 @@ def _run_online(args: argparse.Namespace) -> int:
       f"--policy {args.policy} learns in an environment: leave out --dataset."
     )
   steps = [] if args.steps is None else [f"NUM_STEPS = {args.steps}"]
-  text = zoo.configure_online(
+  text = configure_online(
     args.policy,
     args.env,
     args.model_dir or "run",
@@ -163,9 +166,9 @@ def _bindings(args: argparse.Namespace) -> list[str]:
 def _run_gin(args: argparse.Namespace) -> int:
   """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
   if args.dataset is not None:
-    from t2r_seq import zoo
+    from t2r_seq.zoo.registry import policies
 
-    known = ", ".join(zoo.policies())
+    known = ", ".join(policies())
     raise console.UsageError(f"--dataset needs a policy: --policy NAME, of {known}.")
   if args.model_dir is not None:
     args.gin_bindings.append(f"train_eval_model.model_dir = {args.model_dir!r}")

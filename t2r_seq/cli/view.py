@@ -58,13 +58,14 @@ def run(args: argparse.Namespace) -> int:
   if not args.max_mb > 0:
     raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
   console.load_tensorflow()
-  from t2r_seq import policies, viewing, windows
+  from t2r_seq import viewing, windows
+  from t2r_seq.policies.policy_model import operative_config_path
   from t2r_seq.progress import Progress
 
   config_path = model = None
   predictors = [console.load_export(path) for path in args.export or ()]
   if len(predictors) == 1:
-    config_path = policies.operative_config_path(predictors[0].model_path)
+    config_path = operative_config_path(predictors[0].model_path)
   if console.configures_model(args, config_path):
     model = console.create_model()
   spec = console.load_store_specs(args.spec) if args.spec else None

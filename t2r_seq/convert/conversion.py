@@ -28,6 +28,7 @@ from t2r_seq.episodes.splits import parse_shares, read_episodes
 from t2r_seq.episodes.views import Episodes
 from t2r_seq.episodes.writing import copy_episodes
 from t2r_seq.progress import Progress
+from t2r_seq.specs.extended_tensor_spec import frame_spec, is_video_spec
 from t2r_seq.store import layout, manifest
 
 _FORMAT = "t2r_seq.conversion"
@@ -46,7 +47,7 @@ class ConversionReport:
   """The result of a conversion, or of a comparison of its two sides.
 
   Attributes:
-    source_format: such as 'store'; see `episodes.formats`.
+    source_format: such as 'store'; see `episodes.registry.formats`.
     destination_format: likewise.
     num_episodes: of the destination.
     num_steps: of all episodes.
@@ -448,11 +449,11 @@ def _check_same_specs(
   operation: str, wanted: specs.SpecStructure, spec: specs.TensorSpecStruct
 ) -> specs.TensorSpecStruct:
   """Returns the user's specs, with their names in records, of a data set's paths."""
-  columns = layout.make_columns(operation, specs.map_leaves(specs.frame_spec, spec))
+  columns = layout.make_columns(operation, specs.map_leaves(frame_spec, spec))
   manifest.check_spec(operation, wanted, columns, False)
   return specs.TensorSpecStruct(
     # The data set determines how videos are stored.
-    (path, spec[path] if specs.is_video_spec(spec[path]) else specs.frame_spec(leaf))
+    (path, spec[path] if is_video_spec(spec[path]) else frame_spec(leaf))
     for path, leaf in specs.flatten_spec_structure(wanted).items()
     if path in spec
   )

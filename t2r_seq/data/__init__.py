@@ -12,25 +12,18 @@ from t2r_seq.data.generator_input_generator import (
   DefaultRandomInputGenerator,
   GeneratorInputGenerator,
 )
-from t2r_seq.data.input_generator import (
-  AbstractInputGenerator,
-  add_presence_specs,
-)
-from t2r_seq.data.loaders import WindowLoader
+from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.mixtures import (
   MixtureInputGenerator,
   WeightedRecordInputGenerator,
 )
-from t2r_seq.data.plan import Plan
 from t2r_seq.data.record_input_generator import (
   DefaultRecordInputGenerator,
   FractionalRecordInputGenerator,
-  MultiEvalInputGenerator,
   MultiEvalRecordInputGenerator,
   RldsInputGenerator,
 )
 from t2r_seq.data.stores import StoreInputGenerator, StoreWindowLoader
-from t2r_seq.data.streams import StreamReport, streamed_windows
 
 __all__ = [
   "AbstractInputGenerator",
@@ -44,16 +37,10 @@ __all__ = [
   "GeneratorInputGenerator",
   "LeRobotInputGenerator",
   "MixtureInputGenerator",
-  "MultiEvalInputGenerator",
   "MultiEvalRecordInputGenerator",
-  "Plan",
   "RldsInputGenerator",
   "StoreInputGenerator",
   "StoreWindowLoader",
-  "StreamReport",
   "WeightedRecordInputGenerator",
-  "WindowLoader",
-  "add_presence_specs",
-  "streamed_windows",
   "windows_of",
 ]

@@ -21,6 +21,7 @@ from t2r_seq.records.features import encoded_specs
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.mapped import empty_array
 from t2r_seq.windows.cut import too_short_error
+from t2r_seq.windows.dataset import WindowReport
 from t2r_seq.windows.times import clock_rows, rows_path
 
 # Bytes of a text in a tensor.
@@ -110,9 +111,9 @@ class EpisodePools(PoolReader):
       raise too_short_error(plan.where, least, len(self.lengths), longest)
     return WindowLoader(plan, None, int(self.counts.sum()), make_pools=lambda: self)
 
-  def report(self) -> windows.WindowReport:
+  def report(self) -> WindowReport:
     """Returns what an epoch of all shards holds, and which episodes are too short."""
-    return windows.WindowReport.of_episodes(self.lengths, self.counts)
+    return WindowReport.of_episodes(self.lengths, self.counts)
 
   def _counted(self, stamps: dict[str, Any]) -> dict[str, Any]:
     """Counts an episode's values on other clocks, and finds those of its first step."""

@@ -23,8 +23,9 @@ from t2r_seq.data.input_generator import BatchRequest, DatasetInputGenerator
 from t2r_seq.data.loaders import raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport, streamed_windows
-from t2r_seq.episodes import Episodes, find_format, open_episodes
+from t2r_seq.episodes import Episodes, open_episodes
 from t2r_seq.episodes.rates import default_clock, measured_period
+from t2r_seq.episodes.registry import find_format
 from t2r_seq.formats.lerobot_folder import check_frame_options
 from t2r_seq.store.videos import TOLERANCE
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_one_step
@@ -44,6 +45,22 @@ class EpisodesInputGenerator(DatasetInputGenerator):
   steps that their windows show, each frame once, within the memory budget. Mode 'train'
   shuffles and repeats; the other modes are one pass in order. Other data sets are
   streamed through a shuffle of the same kind, whose position is not kept.
+
+  >>> import numpy as np
+  >>> from t2r_seq import specs, store
+  >>> state = specs.ExtendedTensorSpec((2,), "float32", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"state": state}) as writer:
+  ...   for num_steps in (5, 3):
+  ...     _ = writer.append_episode({"state": np.zeros((num_steps, 2), np.float32)})
+  >>> pair = specs.ExtendedTensorSpec((2, 2), "float32", "state", time_offsets=(-1, 0))
+  >>> from t2r_seq import data
+  >>> generator = data.EpisodesInputGenerator("demo", batch_size=4, seed=0)
+  >>> generator.set_feature_specifications({"state": pair})
+  >>> generator.set_label_specifications({})
+  >>> features, labels = next(iter(generator.create_dataset("train")))
+  >>> features.state.shape  # [batch, stack, size]
+  TensorShape([4, 2, 2])
+
   """
 
   def __init__(
@@ -271,6 +288,12 @@ def windows_of(
   **options: Any,
 ) -> tf.data.Dataset:
   """Returns batches of the windows of a data set, in one line.
+
+  >>> from t2r_seq import data, specs
+  >>> pair = specs.ExtendedTensorSpec((2, 2), "float32", "state", time_offsets=(-1, 0))
+  >>> batches = data.windows_of("demo", {"state": pair}, mode="eval", batch_size=4)
+  >>> [len(batch.state) for batch in batches]
+  [4, 4]
 
   Args:
     dataset: its path, or the opened episodes.

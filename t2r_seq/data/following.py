@@ -21,8 +21,9 @@ from absl import logging
 
 from t2r_seq import errors, process, specs, windows
 from t2r_seq.data import arguments
-from t2r_seq.store import EpisodeStore, StoreWindows
+from t2r_seq.store import EpisodeStore
 from t2r_seq.store.columns import StoreColumns
+from t2r_seq.store.episode_store import StoreWindows
 
 _LOG_EVERY_SECONDS = 60.0
 

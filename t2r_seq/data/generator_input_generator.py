@@ -17,7 +17,8 @@ from t2r_seq.data import arguments, joint
 from t2r_seq.data.input_generator import AbstractInputGenerator, BatchRequest
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport, streamed_windows
-from t2r_seq.windows.cut import mask_paths, too_short_error
+from t2r_seq.specs.samples import make_constant_numpy
+from t2r_seq.windows.cut import WindowGrid, mask_paths, too_short_error
 
 GeneratorFn = Callable[[], Iterable[Any]]
 
@@ -198,6 +199,19 @@ class GeneratorInputGenerator(AbstractInputGenerator):
   axis that fit the in specs of the preprocessor. With `yields_episodes` they fit
   `windows.flat_specs` of them, leaves [T, ...], and are cut into windows here. Mode
   'train' calls `generator_fn` again when it has ended; the others are one pass.
+
+  >>> import numpy as np
+  >>> from t2r_seq import data, specs
+  >>> def examples():
+  ...   for x in np.arange(8, dtype=np.float32):
+  ...     yield {"x": x}, {"y": 2 * x}
+  >>> generator = data.GeneratorInputGenerator(examples, batch_size=4)
+  >>> number = specs.ExtendedTensorSpec((), "float32")
+  >>> generator.set_feature_specifications({"x": number})
+  >>> generator.set_label_specifications({"y": number})
+  >>> [labels.y.numpy().tolist() for _, labels in generator.create_dataset("eval")]
+  [[0.0, 2.0, 4.0, 6.0], [8.0, 10.0, 12.0, 14.0]]
+
   """
 
   def __init__(
@@ -306,7 +320,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     report: StreamReport | None,
   ) -> tf.data.Dataset:
     self._reads_ahead = True
-    grid = windows.WindowGrid.of(joined, cut)
+    grid = WindowGrid.of(joined, cut)
     # A terminal transition may be the only row of its episode.
     min_steps = grid.min_steps if cut.n_step is None else 1
     episodes = self._dataset(windows.flat_specs(joined, cut.n_step), None, min_steps)
@@ -389,7 +403,7 @@ class DefaultConstantInputGenerator(AbstractInputGenerator):
 
   def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
     joined = joint.join(self._feature_spec, self._label_spec_for(request.mode))
-    batch = specs.make_constant_numpy(
+    batch = make_constant_numpy(
       joined, self._constant_value, request.batch_size, self._sequence_length
     )
     return tf.data.Dataset.from_tensors(batch).repeat()

@@ -24,13 +24,13 @@ from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.explain import InputExplanation, explain_pipeline
 from t2r_seq.data.plan import Plan, dataset_options
-from t2r_seq.episodes import choose_episodes
 from t2r_seq.episodes.rates import default_clock
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
-from t2r_seq.episodes.splits import Splits
+from t2r_seq.episodes.splits import Splits, choose_episodes
 from t2r_seq.specs.converter import check_declared
 from t2r_seq.specs.names import check_mode
-from t2r_seq.windows.cut import Padding, has_seconds, mask_paths
+from t2r_seq.specs.structures import stored_specs
+from t2r_seq.windows.cut import Padding, WindowGrid, has_seconds, mask_paths
 from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
@@ -276,7 +276,7 @@ class AbstractInputGenerator(abc.ABC):
       return flat
     cast = {p: s.dtype for p, s in flat.items() if s.stored_dtype is not None}
     self._dtypes[kind] = cast
-    return specs.stored_specs(flat)
+    return stored_specs(flat)
 
   def set_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
     """Sets the function that is mapped over the batches.
@@ -729,7 +729,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
   def _count_windows(self, stored: Mapping[str, Any], lengths: np.ndarray) -> int:
     """Returns the windows of one pass over episodes of these lengths."""
     mode = specs.ModeKeys.EVAL
-    grid = windows.WindowGrid.of(self._named_specs(stored, mode), self._cut_in(mode))
+    grid = WindowGrid.of(self._named_specs(stored, mode), self._cut_in(mode))
     return int(np.sum(grid.num_windows(lengths)))
 
 

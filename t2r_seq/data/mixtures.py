@@ -311,7 +311,7 @@ def _log_filled(
     if unmasked := [path for path in lacking if mask_path(path) not in masks]:
       logging.warning(
         "Source '%s': no mask marks which zeros of %s are not stored. Declare masks: "
-        "data.add_presence_specs.",
+        "data.input_generator.add_presence_specs.",
         name,
         unmasked,
       )
@@ -415,6 +415,17 @@ class MixtureInputGenerator(AbstractInputGenerator):
   With `embodiments`, each source is a robot, and its data goes through the stages that
   the model has for it: normalization by its statistics, padding to the model's vectors,
   masks of elements and cameras. Evaluations are of one robot at a time.
+
+  >>> from t2r_seq import data, specs
+  >>> make = data.DefaultConstantInputGenerator
+  >>> mixture = data.MixtureInputGenerator(
+  ...   {"lab": make(1), "sim": make(2)}, weights={"lab": 3, "sim": 1}, batch_size=8
+  ... )
+  >>> mixture.set_feature_specifications({"x": specs.ExtendedTensorSpec((), "int64")})
+  >>> mixture.set_label_specifications({})
+  >>> sorted(next(iter(mixture.create_dataset("train")))[0].x.numpy().tolist())
+  [1, 1, 1, 1, 1, 1, 2, 2]
+
   """
 
   _casts = False  # The sources do.

@@ -177,7 +177,7 @@ def plan_and_cut(
   else:
     raise errors.SpecError(
       f"{where}: plan: expected a Plan, got {plan!r}. Name its fields, or make one: "
-      "data.Plan(batch_size=32, seed=1)."
+      "data.plan.Plan(batch_size=32, seed=1)."
     )
   return plan, windows.Cut.of(where, cut, others)
 

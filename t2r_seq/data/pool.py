@@ -17,10 +17,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import records, specs, windows
+from t2r_seq import specs, windows
 from t2r_seq.data.plan import Plan
-from t2r_seq.records.images import DecodeImages, decode_to_list, image_decoding
-from t2r_seq.windows.reader import present_path
+from t2r_seq.records.images import (
+  DecodeImages,
+  decode_images,
+  decode_to_list,
+  image_decoding,
+)
+from t2r_seq.windows.reader import WindowReader, present_path
 from t2r_seq.windows.rows import RowList
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -76,7 +81,7 @@ def num_bytes_alive(pooled: Any, parsed: Any, batch_bytes: Any) -> Any:
   return num_bytes + num_bytes // _PARTS_BESIDE
 
 
-def batches_at_once(plan: Plan, reader: windows.WindowReader) -> int:
+def batches_at_once(plan: Plan, reader: WindowReader) -> int:
   """Returns how many batches one gather returns.
 
   Args:
@@ -104,7 +109,7 @@ class PoolRows:
 
   def __init__(
     self,
-    reader: windows.WindowReader,
+    reader: WindowReader,
     element_spec: Mapping[str, tf.TensorSpec],
     images: Mapping[str, specs.ExtendedTensorSpec],
   ) -> None:
@@ -212,7 +217,7 @@ class PoolColumns(PoolRows):
       SpecError: the episodes do not fit the specs.
     """
     element = specs.flatten_spec_structure(element_spec)
-    self.encoded = windows.WindowReader(element, spec_structure, cut)
+    self.encoded = WindowReader(element, spec_structure, cut)
     timed = self.encoded.timed_paths
     element = self.encoded.select(element)
     for path in timed:
@@ -248,7 +253,7 @@ class PoolColumns(PoolRows):
     for path, spec in images.items():
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
       element[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
-    reader = windows.WindowReader(element, spec_structure, cut)
+    reader = WindowReader(element, spec_structure, cut)
     super().__init__(reader, element, images)
     rows = {path: _row_bytes(self._element[path]) for path in self._timed}
     self._plain = {
@@ -346,7 +351,7 @@ class PoolColumns(PoolRows):
   def _decode(self, path: str, encoded: tf.Tensor) -> tf.Tensor:
     spec = self.images[path]
     if path not in self._timed:
-      return records.decode_images(encoded, spec, path, self._decode_images)
+      return decode_images(encoded, spec, path, self._decode_images)
     flat = tf.reshape(encoded, [-1])
     return decode_to_list(flat, spec, path, self._decode_images).handle
 

@@ -15,8 +15,8 @@ from t2r_seq.data import pool, streams
 from t2r_seq.data.episode_pools import element_spec
 from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.plan import Plan, permuted
-from t2r_seq.episodes import choose_episodes
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
+from t2r_seq.episodes.splits import choose_episodes
 from t2r_seq.records import framing
 from t2r_seq.records import parse as records_parse
 from t2r_seq.records.features import (
@@ -26,10 +26,17 @@ from t2r_seq.records.features import (
   find_flags,
   set_flags,
 )
-from t2r_seq.records.files import compression_type, file_split, files_of_split
+from t2r_seq.records.files import (
+  compression_type,
+  file_split,
+  files_of_split,
+  get_data_format_and_filenames,
+)
 from t2r_seq.records.images import DecodeImages
-from t2r_seq.records.protos import RecordContents
-from t2r_seq.windows.cut import too_short_error
+from t2r_seq.records.protos import RecordContents, present_names
+from t2r_seq.windows.cut import WindowGrid, too_short_error
+from t2r_seq.windows.dataset import WindowReport
+from t2r_seq.windows.reader import WindowReader
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 FilesByKey = dict[str, list[str]]
@@ -84,7 +91,7 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
   if unused:
     logging.warning("No spec reads the datasets %s.", errors.listing(unused))
   return {
-    key: records.get_data_format_and_filenames(patterns)[1]
+    key: get_data_format_and_filenames(patterns)[1]
     for key, patterns in file_patterns.items()
     if key in wanted
   }
@@ -326,7 +333,7 @@ def check_whole(
 def _feature_names(serialized: tf.Tensor) -> set[str] | None:
   """Names the features that hold something; None if this is no record at all."""
   try:
-    return records.present_names(serialized.numpy())
+    return present_names(serialized.numpy())
   except errors.RecordError:
     # Reading fails, too, and names the file.
     return None
@@ -514,7 +521,7 @@ class RecordReading:
     self.record_size = sum(len(each.numpy()) for each in tf.nest.flatten(first))
     return first
 
-  def report(self, counts: windows.WindowReport | None) -> InputReport | None:
+  def report(self, counts: WindowReport | None) -> InputReport | None:
     """Returns what the generator reports."""
     return counts
 
@@ -584,11 +591,11 @@ def count_windows(
   )
   reader, parsed = None, {path: spec}
   if cut.n_step is not None:
-    reader = windows.WindowReader(element_spec(flat_specs), joined, cut)
+    reader = WindowReader(element_spec(flat_specs), joined, cut)
     flag = reader.end_flag
     if flag is not None:
       path, spec, parsed = flag, flat_specs[flag], {flag: flat_specs[flag]}
-  grid = windows.WindowGrid.of(joined, cut)
+  grid = WindowGrid.of(joined, cut)
   parse_fn = records.create_parse_tf_example_fn(parsed, decode_images=False)
   read_file = None if chosen is None else chosen.read_file
   serialized = read_records({"": files[spec.dataset_key]}, read_file=read_file)
@@ -614,7 +621,7 @@ def _sum(sizes: tf.data.Dataset) -> int:
 def fills_a_batch(
   record: Any,
   flat_specs: specs.TensorSpecStruct,
-  grid: windows.WindowGrid,
+  grid: WindowGrid,
   num_needed: int,
   decode_images: DecodeImages,
 ) -> bool:
@@ -644,7 +651,7 @@ def check_enough(
   num_needed: int,
   num_found: int,
   min_steps: int,
-  report: windows.WindowReport | None = None,
+  report: WindowReport | None = None,
   left_out: InputReport | None = None,
 ) -> None:
   """Checks that there are the examples that a first batch needs.
@@ -723,7 +730,7 @@ def stream_records(
   *,
   cycle_length: int,
   num_parallel_calls: int | None,
-  report: windows.WindowReport | None,
+  report: WindowReport | None,
 ) -> tf.data.Dataset:
   """Creates batches of the windows of episode records.
 

@@ -36,6 +36,8 @@ from t2r_seq.formats.records import (
 )
 from t2r_seq.process import PythonCalls
 from t2r_seq.records.index import RecordIndex
+from t2r_seq.windows.cut import WindowGrid
+from t2r_seq.windows.dataset import WindowReport
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
@@ -59,6 +61,20 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   By an index of the files (`t2r_seq index`) they are read as every data set with random
   access: batches are a function of the seed and their number, workers read disjoint
   shards, and a resumed run continues with exactly the next batch.
+
+  >>> import numpy as np
+  >>> from t2r_seq import data, records, specs
+  >>> pair = specs.ExtendedTensorSpec((2, 3), "float32", "state", time_offsets=(-1, 0))
+  >>> step = specs.ExtendedTensorSpec((3,), "float32", "state", is_sequence=True)
+  >>> episode = {"state": np.zeros((5, 3), np.float32)}
+  >>> records.write_records("demo.tfrecord", {"state": step}, [episode, episode])
+  2
+  >>> generator = data.DefaultRecordInputGenerator("demo.tfrecord", batch_size=4)
+  >>> generator.set_feature_specifications({"state": pair})
+  >>> generator.set_label_specifications({})
+  >>> next(iter(generator.create_dataset("train")))[0].state.shape
+  TensorShape([4, 2, 3])
+
   """
 
   def __init__(
@@ -245,7 +261,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
         self._check_not_empty(joined, cut, num_needed)
     report = None
     if is_windowed and not request.is_portable:
-      report = StreamReport() if shuffle else windows.WindowReport()
+      report = StreamReport() if shuffle else WindowReport()
     self._report = self._reading.report(report)
     self._reads_ahead = is_windowed
     batches = self._batches(joined, cut, plan, report)
@@ -343,7 +359,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     joined: specs.TensorSpecStruct,
     cut: windows.Cut,
     plan: Plan,
-    report: windows.WindowReport | None,
+    report: WindowReport | None,
   ) -> tf.data.Dataset:
     """Creates a dataset of batches of records, or of windows, joined."""
     shuffle = plan.order != "sequential"
@@ -385,7 +401,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     is_windowed = windows.is_windowed(joined)
     if not is_windowed and num_needed == 1 and self._on_bad_record == "raise":
       return
-    report = windows.WindowReport() if is_windowed else None
+    report = WindowReport() if is_windowed else None
     plan = Plan(num_needed, "sequential", drop_remainder=False)
     found = 0
     for batch in self._batches(joined, cut, plan, report).take(1):
@@ -438,8 +454,8 @@ def _example_loader(
   return WindowLoader(plan, parse, len(numbers), **sizes)
 
 
-def _grid(joined: specs.TensorSpecStruct, cut: windows.Cut) -> windows.WindowGrid:
-  return windows.WindowGrid.of(joined, cut)
+def _grid(joined: specs.TensorSpecStruct, cut: windows.Cut) -> WindowGrid:
+  return WindowGrid.of(joined, cut)
 
 
 @gin.configurable

@@ -9,13 +9,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import errors, records, specs
 from t2r_seq.data import pool
 from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.record_files import FilesByKey, RecordReading, keeper, map_in_order
 from t2r_seq.records import framing
 from t2r_seq.records.features import require
 from t2r_seq.records.images import DecodeImages
+from t2r_seq.windows.dataset import WindowReport
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -61,7 +62,7 @@ class RecordInputReport:
       filenames: of the files.
       max_bad_records: one more is an error.
     """
-    self.window_report: windows.WindowReport | None = None
+    self.window_report: WindowReport | None = None
     self.failure: errors.RecordError | None = None
     self._filenames = filenames
     self.max_bad_records = max_bad_records
@@ -208,7 +209,7 @@ class SkippingReading(RecordReading):
     """The error of too many bad records, if that is what happened."""
     return self._report.failure
 
-  def report(self, counts: windows.WindowReport | None) -> InputReport | None:
+  def report(self, counts: WindowReport | None) -> InputReport | None:
     """Returns counts of windows and of what is left out."""
     self._report.window_report = counts
     return self._report

@@ -19,14 +19,18 @@ from t2r_seq.data.input_generator import BatchRequest, DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
-from t2r_seq.episodes import choose_episodes, open_episodes
+from t2r_seq.episodes import open_episodes
 from t2r_seq.episodes.episodes import steps_spec
 from t2r_seq.episodes.rates import default_clock, measured_period
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
+from t2r_seq.episodes.splits import choose_episodes
 from t2r_seq.records.images import DecodeImages, decode_to_list
-from t2r_seq.store import EpisodeStore, StoreWindows
+from t2r_seq.specs.extended_tensor_spec import is_video_spec
+from t2r_seq.store import EpisodeStore
 from t2r_seq.store.columns import FileColumns, StoreColumns
+from t2r_seq.store.episode_store import StoreWindows
 from t2r_seq.windows.cut import too_short_error
+from t2r_seq.windows.dataset import WindowReport
 from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList
 
@@ -43,7 +47,7 @@ class DecodedColumns:
     clocks: the time stamps of columns on other clocks than the steps', by path.
     row_ends: of these; see `StoreColumns`.
     absent: the optional paths that are left out, and which episodes lack them.
-    element_spec: an episode as `windows.WindowReader` takes it, images decoded.
+    element_spec: an episode as `WindowReader` takes it, images decoded.
     episode_lengths: steps of each episode, int64 [episodes].
     held: the tensors that are read from; see `dataset_over`.
     images: the specs of images that are decoded, by path.
@@ -171,6 +175,18 @@ class _StorePools(PoolReader):
 class StoreWindowLoader(WindowLoader):
   """Loads batches of windows from a store; see `WindowLoader`.
 
+  >>> import numpy as np
+  >>> from t2r_seq import specs, store
+  >>> state = specs.ExtendedTensorSpec((2,), "float32", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"state": state}) as writer:
+  ...   for num_steps in (5, 3):
+  ...     _ = writer.append_episode({"state": np.zeros((num_steps, 2), np.float32)})
+  >>> pair = specs.ExtendedTensorSpec((2, 2), "float32", "state", time_offsets=(-1, 0))
+  >>> from t2r_seq import data
+  >>> loader = data.StoreWindowLoader("demo", {"state": pair}, batch_size=4, seed=0)
+  >>> loader.batches_per_epoch, next(iter(loader.dataset(start_batch=1))).state.shape
+  (2, TensorShape([4, 2, 2]))
+
   Attributes:
     is_flat: whether steps are delivered once each, to be stacked later.
     failures: what was raised of videos that could not be read.
@@ -246,9 +262,9 @@ class StoreWindowLoader(WindowLoader):
       self._windows.held,
     )
 
-  def report(self) -> windows.WindowReport:
+  def report(self) -> WindowReport:
     """Returns what an epoch of all shards holds, and which episodes are too short."""
-    return windows.WindowReport.of_episodes(
+    return WindowReport.of_episodes(
       self._store.episode_lengths[self._chosen], self._windows.counts[self._chosen]
     )
 
@@ -505,6 +521,6 @@ class StoreInputGenerator(DatasetInputGenerator):
     names = (path if path in stored else spec.name for path, spec in joined.items())
     read = [stored[name] for name in names if name in stored]
     is_decoded = any(
-      specs.is_encoded_image_spec(spec) or specs.is_video_spec(spec) for spec in read
+      specs.is_encoded_image_spec(spec) or is_video_spec(spec) for spec in read
     )
     return "quasi_random" if is_decoded else "global"

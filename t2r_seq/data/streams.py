@@ -19,7 +19,7 @@ from t2r_seq.data.plan import (
 )
 from t2r_seq.data.pool import Pool, PoolColumns
 from t2r_seq.records.images import DecodeImages
-from t2r_seq.windows.dataset import print_too_short
+from t2r_seq.windows.dataset import WindowReport, print_too_short
 from t2r_seq.windows.rows import RowList
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -35,7 +35,7 @@ _MAX_WINDOWS = 2**20
 _MAX_EPISODES = 2**13
 
 
-class StreamReport(windows.WindowReport):
+class StreamReport(WindowReport):
   """Counts episodes, steps and windows, and what the pools took of their budget.
 
   Attributes:
@@ -90,7 +90,7 @@ def streamed_windows(
   plan: Plan | None = None,
   cut: windows.Cut | None = None,
   *,
-  report: windows.WindowReport | None = None,
+  report: WindowReport | None = None,
   decode_images: DecodeImages = True,
   max_windows: int = _MAX_WINDOWS,
   **fields: Any,
@@ -155,7 +155,7 @@ def shuffled_windows(
   make_chunks: MakeDataset,
   columns: PoolColumns,
   plan: Plan,
-  report: windows.WindowReport | None,
+  report: WindowReport | None,
   max_windows: int = _MAX_WINDOWS,
 ) -> tf.data.Dataset:
   """Does `streamed_windows` for chunks: a few consecutive episodes each.
@@ -240,7 +240,7 @@ class _Filler:
     self,
     columns: PoolColumns,
     plan: Plan,
-    report: windows.WindowReport | None,
+    report: WindowReport | None,
     max_windows: int,
   ) -> None:
     self._batch_size = plan.batch_size

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from t2r_seq import errors, imports, specs
 from t2r_seq.data.loaders import Batch, as_arrays
-from t2r_seq.store import EpisodeStore, StoreWindows
+from t2r_seq.store import EpisodeStore
+from t2r_seq.store.episode_store import StoreWindows
 
 try:
   import torch

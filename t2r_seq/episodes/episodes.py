@@ -184,7 +184,7 @@ class EpisodeReader:
     """Returns the episodes with whole videos in place of frames, where stored so.
 
     Args:
-      formats: of the videos, of `specs.VIDEO_FORMATS`.
+      formats: of the videos, of `specs.names.VIDEO_FORMATS`.
       encoding: a `store.videos.VideoEncoding` that encodes the frames again if no whole
         video is stored; None keeps only videos that are, or were, columns of a store.
     """

@@ -240,6 +240,17 @@ def open_episodes(
   A file `conventions.json` in its folder, or beside its files, declares what the
   numbers of paths mean, if the format has no place for it.
 
+  >>> import numpy as np
+  >>> from t2r_seq import specs, store
+  >>> state = specs.ExtendedTensorSpec((2,), "float32", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"state": state}) as writer:
+  ...   for num_steps in (5, 3):
+  ...     _ = writer.append_episode({"state": np.zeros((num_steps, 2), np.float32)})
+  >>> from t2r_seq.episodes import open_episodes
+  >>> episodes = open_episodes("demo")
+  >>> episodes.lengths.tolist(), episodes.read(1)["state"].shape
+  ([5, 3], (3, 2))
+
   Args:
     path: a store, a LeRobot folder, RLDS or other TFRecord files (patterns), HDF5, zarr
       or MCAP files, or a Minari data set.
@@ -400,6 +411,11 @@ def write_episodes(
   **options: Any,
 ) -> None:
   """Writes a data set, which appears at its path when it is complete.
+
+  >>> from t2r_seq.episodes import open_episodes, write_episodes
+  >>> write_episodes(open_episodes("demo").select([1]), "one.tfrecord")
+  >>> [episode.values["state"].shape for episode in open_episodes("one.tfrecord")]
+  [(3, 2)]
 
   Args:
     episodes: what to write; views select, rename, drop, cast and join.

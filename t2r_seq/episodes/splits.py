@@ -131,6 +131,11 @@ def make_splits(
 ) -> dict[str, list[int]]:
   """Deals episodes to splits at random: each to one at most.
 
+  >>> from t2r_seq import episodes
+  >>> splits = episodes.make_splits({"train": 0.8, "eval": 0.2}, num_episodes=10)
+  >>> len(splits["train"]), len(splits["eval"])
+  (8, 2)
+
   Args:
     shares: of the episodes, by the name of the split; their sum may be below 1.
     num_episodes: to deal.

@@ -57,6 +57,24 @@ class Episodes(EpisodeReader):
   `select`, `filter`, `drop`, `rename`, `cast`, `map` and `join` return views, which are
   data sets, too: they read nothing until they are read. The attributes are those of
   `EpisodeReader`; a format is a subclass, see `register_format`.
+
+  >>> import numpy as np
+  >>> from t2r_seq import specs, store
+  >>> state = specs.ExtendedTensorSpec((2,), "float32", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"state": state}) as writer:
+  ...   for num_steps in (5, 3):
+  ...     _ = writer.append_episode({"state": np.zeros((num_steps, 2), np.float32)})
+  >>> from t2r_seq import episodes
+  >>> demo = episodes.open_episodes("demo")
+  >>> demo.select([1]).lengths.tolist(), demo.join(demo).lengths.tolist()
+  ([3], [5, 3, 5, 3])
+  >>> arm = demo.rename({"state": "arm/pose"}).cast({"arm/pose": "float64"})
+  >>> arm.read(0)["arm/pose"].dtype, list(arm.drop(["arm"]).spec)
+  (dtype('float64'), [])
+  >>> doubled = demo.map(lambda values: {"state": 2 * values["state"]}, demo.spec)
+  >>> doubled.read(0, start=1, stop=3)["state"].shape
+  (2, 2)
+
   """
 
   def select(

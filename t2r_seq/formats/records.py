@@ -21,6 +21,7 @@ from t2r_seq.episodes.episodes import Episode, EpisodePart, EpisodeWriter, Value
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.imports import tf
+from t2r_seq.records.check import find_bad_record
 from t2r_seq.records.explain import data_errors
 from t2r_seq.records.features import (
   IS_FIRST,
@@ -35,13 +36,14 @@ from t2r_seq.records.files import (
   compression_type,
   file_split,
   files_of_split,
+  get_data_format_and_filenames,
   other_shards,
   shard_paths,
 )
 from t2r_seq.records.framing import Record, iterate_records
-from t2r_seq.records.index import RecordIndex
+from t2r_seq.records.index import RecordIndex, read_index
 from t2r_seq.records.index_file import index_path
-from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE
+from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE, present_names
 from t2r_seq.records.write import ExampleEncoder
 
 
@@ -52,13 +54,13 @@ class RecordFiles:
     """Finds the files.
 
     Args:
-      patterns: see `records.get_data_format_and_filenames`.
+      patterns: see `records.files.get_data_format_and_filenames`.
       compression: of all files, if the suffixes don't tell.
     Raises:
       SpecError: nothing matches.
       RecordError: a file is no TFRecord file.
     """
-    _, self.names = records.get_data_format_and_filenames(patterns)
+    _, self.names = get_data_format_and_filenames(patterns)
     self.compression = compression
     check_file_types(self.names, compression, array_records=True)
     self._sizes = [os.path.getsize(name) for name in self.names]
@@ -143,9 +145,7 @@ class RecordParser:
     except data_errors() as error:
       group = records_fn()
       names = dict.fromkeys(record.filename for record in group)
-      found = records.find_bad_record(
-        list(names), self._spec, compression=self._compression
-      )
+      found = find_bad_record(list(names), self._spec, compression=self._compression)
       if found is None:
         place = group[0].place
         raise errors.RecordError(f"{place}: it cannot be parsed: {error}") from error
@@ -168,7 +168,7 @@ class RecordParser:
     """Returns the optional paths that a record lacks."""
     if not self._names:
       return frozenset()
-    present = records.present_names(record.data)
+    present = present_names(record.data)
     return frozenset(p for p, name in self._names.items() if name not in present)
 
 
@@ -260,7 +260,7 @@ class RecordEpisodes(_RecordSource):
     """Finds the files.
 
     Args:
-      patterns: see `records.get_data_format_and_filenames`.
+      patterns: see `records.files.get_data_format_and_filenames`.
       spec: flat specs of the records; None proposes some from a look at all of them.
       compression: of all files, if the suffixes don't tell.
       dropped: paths that are left out; flags of episodes among them are not looked at.
@@ -334,7 +334,7 @@ class RecordEpisodes(_RecordSource):
     names = {path: self._stored[path].name for path in values}
     if any(self._stored[path].is_optional for path in values):
       data = self._index.read(int(self.records[episode]))
-      present = records.present_names(data)
+      present = present_names(data)
       values = {path: v for path, v in values.items() if names[path] in present}
     return values
 
@@ -379,7 +379,7 @@ class RecordEpisodes(_RecordSource):
       _check_flags(self._flags, values, self._index.place(number))
     except errors.ConversionError as error:
       (record,) = self._index.records([number])
-      raise records.find_bad_record(record.filename, self._parsed) or error from None
+      raise find_bad_record(record.filename, self._parsed) or error from None
 
   def _groups(self, parts: list[EpisodePart]) -> Iterator[list[EpisodePart]]:
     """Yields parts of several records that are small enough to be parsed at once."""
@@ -468,7 +468,7 @@ def find_index(
   )
   if option is None or (option == "auto" and not is_indexed):
     return None
-  index = records.read_index(names)
+  index = read_index(names)
   index.require_random_access()
   return index
 
@@ -634,7 +634,7 @@ class RecordSteps(_RecordSource):
     """Finds the files.
 
     Args:
-      patterns: see `records.get_data_format_and_filenames`.
+      patterns: see `records.files.get_data_format_and_filenames`.
       bounds: how episodes end.
       spec: flat specs of the episode: sequences are read from each step, and other
         paths must be the same in all steps. Without any sequence they are specs of a
@@ -896,7 +896,7 @@ def open_records(
   """Opens TFRecord files; a record is an episode unless a key says how these end.
 
   Args:
-    path: patterns; see `records.get_data_format_and_filenames`.
+    path: patterns; see `records.files.get_data_format_and_filenames`.
     dropped: paths to leave out.
     spec: flat specs of the records; None proposes them from a look at all records.
     compression: 'GZIP', 'ZLIB' or '', if the suffixes of the files don't tell.
@@ -924,7 +924,7 @@ def open_records(
       str(path), f"one of {errors.listing(keys)}", errors.listing(given)
     )
   if split is not None:
-    _, names = records.get_data_format_and_filenames(path)
+    _, names = get_data_format_and_filenames(path)
     path = ",".join(files_of_split(f"open_episodes: {path}", names, split))
   flat = None
   if spec is not None:
@@ -938,7 +938,7 @@ def open_records(
     )
   if bounds:
     return RecordSteps(path, bounds, flat, compression)
-  _, names = records.get_data_format_and_filenames(path)
+  _, names = get_data_format_and_filenames(path)
   found = find_index(f"read: {path}", index, names)
   return RecordEpisodes(path, flat, compression, dropped, found)
 

@@ -13,6 +13,8 @@ from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Episodes
+from t2r_seq.specs.extended_tensor_spec import frame_spec
+from t2r_seq.specs.names import VIDEO_FORMATS
 from t2r_seq.store import EpisodeStore, layout
 from t2r_seq.store.videos import VideoEncoding
 
@@ -46,7 +48,7 @@ class StoreWriter(EpisodeWriter):
     """
     encoding = VideoEncoding(video_codec, video_gop, video_quality)
     self.episodes = episodes.with_videos(
-      specs.VIDEO_FORMATS, encoding if keep_videos else None
+      VIDEO_FORMATS, encoding if keep_videos else None
     )
     self._path = path
     spec, videos = self.episodes.spec, self.episodes.kept_videos
@@ -149,7 +151,7 @@ class StoreEpisodes(Episodes):
       if column.video is not None and column.spec.data_format in formats
     }
     spec = specs.TensorSpecStruct(
-      (path, leaf if path in kept else specs.frame_spec(leaf))
+      (path, leaf if path in kept else frame_spec(leaf))
       for path, leaf in self._store.spec.items()
     )
     return self.copy(kept_videos=kept, spec=spec)

@@ -7,9 +7,7 @@ from t2r_seq.hooks.callbacks import (
   GoldenValues,
   LaggedCheckpointListener,
   PriorityUpdate,
-  ReplayCheckpoint,
   ScalarSink,
-  TargetNetworkUpdate,
   TD3Hooks,
   VariableNorms,
 )
@@ -21,9 +19,7 @@ __all__ = [
   "GoldenValues",
   "LaggedCheckpointListener",
   "PriorityUpdate",
-  "ReplayCheckpoint",
   "ScalarSink",
   "TD3Hooks",
-  "TargetNetworkUpdate",
   "VariableNorms",
 ]

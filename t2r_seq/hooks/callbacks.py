@@ -19,6 +19,7 @@ from absl import logging
 from t2r_seq import errors, files, models, training
 from t2r_seq import replay as replay_lib
 from t2r_seq.training import workers
+from t2r_seq.training.callbacks import Run
 
 
 @gin.configurable
@@ -53,7 +54,7 @@ class TargetNetworkUpdate(training.Callback):
     """See the base class."""
     return self._every
 
-  def on_begin(self, run: training.Run) -> None:
+  def on_begin(self, run: Run) -> None:
     """Checks that there are such networks; a new run begins with copies."""
     network = run.model.network
     known = network if isinstance(network, Mapping) else {}
@@ -66,12 +67,12 @@ class TargetNetworkUpdate(training.Callback):
     if run.step == 0:
       self._update(run, 1.0)
 
-  def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
+  def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
     """Updates, where it is due."""
     if run.step % self._every == 0:
       self._update(run, self._rate)
 
-  def _update(self, run: training.Run, rate: float) -> None:
+  def _update(self, run: Run, rate: float) -> None:
     network = run.model.network
     with run.trainer.strategy.scope():
       for target, source in self._targets.items():
@@ -103,11 +104,11 @@ class EarlyStopping(training.Callback):
     self._sign = -1.0 if larger_is_better else 1.0
     self._best, self._num_worse = math.inf, 0
 
-  def on_begin(self, run: training.Run) -> None:
+  def on_begin(self, run: Run) -> None:
     """Begins to count."""
     self._best, self._num_worse = math.inf, 0
 
-  def after_evaluation(self, run: training.Run, metrics: Mapping[str, float]) -> None:
+  def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> None:
     """Counts, and stops the run if it is time.
 
     Raises:
@@ -151,7 +152,7 @@ class VariableNorms(training.Callback):
     """See the base class."""
     return self._every
 
-  def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
+  def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
     """Writes, where it is due."""
     if run.step % self._every == 0:
       run.write_scalars(
@@ -191,7 +192,7 @@ class PriorityUpdate(training.Callback):
     self._replay = replay
     self._output, self._key, self._epsilon = output, key, epsilon
 
-  def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
+  def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
     """Updates the priorities.
 
     Raises:
@@ -235,7 +236,7 @@ class ReplayCheckpoint(training.Callback):
     if (path := replay.resume()) is not None:
       logging.info("The replay begins with %s.", path)
 
-  def after_checkpoint(self, run: training.Run, path: str) -> None:
+  def after_checkpoint(self, run: Run, path: str) -> None:
     """Saves the replay."""
     del run, path
     self._replay.checkpoint()
@@ -254,12 +255,12 @@ class ScalarSink(training.Callback):
     """
     self._write_fn = write_fn
 
-  def after_log(self, run: training.Run, scalars: Mapping[str, float]) -> None:
+  def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
     """Writes what is logged."""
     if run.is_chief:
       self._write_fn({k: float(v) for k, v in scalars.items()}, run.step)
 
-  def after_evaluation(self, run: training.Run, metrics: Mapping[str, float]) -> None:
+  def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> None:
     """Writes the metrics."""
     if run.is_chief:
       named = {f"eval/{name}": float(value) for name, value in metrics.items()}
@@ -290,12 +291,12 @@ class GoldenValues(training.Callback):
     """See the base class: each step, as long as values are kept."""
     return int(len(self._values) < self._num_steps)
 
-  def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
+  def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
     """Keeps the step's scalars."""
     if len(self._values) < self._num_steps:
       self._values.append({name: float(value) for name, value in scalars.items()})
 
-  def on_end(self, run: training.Run) -> None:
+  def on_end(self, run: Run) -> None:
     """Writes the file."""
     path = os.path.join(run.write_dir, self.filename)
     files.replace_file(path, json.dumps(self._values, indent=1).encode())
@@ -337,7 +338,7 @@ class CheckpointExport(training.Callback):
     self._listener: CheckpointExportListener | None = None
     self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
-  def on_begin(self, run: training.Run) -> None:
+  def on_begin(self, run: Run) -> None:
     """Makes the folders."""
     place, lagged = self._export_dir, self._lagged_export_dir
     if not run.is_chief:  # All workers take part in an export, and one keeps it.
@@ -357,14 +358,14 @@ class CheckpointExport(training.Callback):
         export, place, lagged, self._num_versions
       )
 
-  def after_checkpoint(self, run: training.Run, path: str) -> None:
+  def after_checkpoint(self, run: Run, path: str) -> None:
     """Exports, where it is due."""
     is_due = time.monotonic() - self._last >= self._save_secs
     if workers.chief_says(run.trainer.strategy, is_due) and self._listener is not None:
       self._listener.after_save(None, run.step)
       self._last = time.monotonic()
 
-  def on_end(self, run: training.Run) -> None:
+  def on_end(self, run: Run) -> None:
     """Removes what only this worker had."""
     if self._temporary is not None:
       self._temporary.cleanup()

@@ -35,6 +35,11 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   it, which the trainer adds up. Where axis 0, that of examples, is not reduced, means
   are of each example, and the same on any number of replicas.
 
+  >>> from t2r_seq import layers
+  >>> errors = [[1.0, 3.0], [5.0, float("nan")]]
+  >>> float(layers.masked_mean(errors, mask=[[True, True], [True, False]]))
+  3.0
+
   Args:
     values: [..., D...], floating point.
     mask: bool, the leading axes of `values`: a mask [B, L] masks values [B, L, D].

@@ -271,7 +271,7 @@ class Inspection:
 
   Attributes:
     seen: raw features by path, with windows and masks.
-    inputs: the network's inputs after preprocessing, by `specs.signature_key(path)`;
+    inputs: the network's inputs after preprocessing, by `signature_key(path)`;
       empty if unknown.
     outputs: the network's outputs by name, with whole chunks; empty if unknown.
   """

@@ -13,6 +13,7 @@ import numpy as np
 from t2r_seq import errors, policies, specs
 from t2r_seq.lite.policy_io import flatten_observation, to_spec_dtype
 from t2r_seq.meta_learning import meta_tfdata
+from t2r_seq.policies.policy import pack_observation
 
 Episode = Sequence[Mapping[str, Any]]
 """Steps as `t2r_seq.actors` gives them: 'observation', 'action', 'reward', ..."""
@@ -256,7 +257,7 @@ class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
       )
     (action,) = actions
     rest = specs.TensorSpecStruct((p, f) for p, f in frames.items() if p != action)
-    packed = policies.pack_observation(state, rest, context)
+    packed = pack_observation(state, rest, context)
     dtype = frames[action].dtype.as_numpy_dtype
     condition = {p: x[np.newaxis] for p, x in self._condition.items()}
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import gin
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, specs
+from t2r_seq.records.files import get_data_format_and_filenames
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 
 
@@ -63,7 +64,7 @@ def parallel_read(
     SpecError: no file matches.
     InvalidArgumentError: while reading: a file has too few records.
   """
-  _, filenames = records.get_data_format_and_filenames(file_patterns)
+  _, filenames = get_data_format_and_filenames(file_patterns)
   num_samples = num_train_samples_per_task + num_val_samples_per_task
 
   def check(number: tf.Tensor, batch: tf.Tensor, filename: tf.Tensor) -> tf.Tensor:

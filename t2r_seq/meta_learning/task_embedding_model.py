@@ -9,7 +9,10 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, layers, models, specs
+from t2r_seq.layers.bcz_networks import SNAILEncoder
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
+from t2r_seq.layers.tec import compute_embedding_contrastive_loss
+from t2r_seq.layers.vision_layers import MLP
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.meta_learning.task_model import (
   CARRIED,
@@ -42,7 +45,7 @@ class SampleEmbedding(CompositeLayer):
     """
     super().__init__(**kwargs)
     self._tower: layers.tec.ImageEmbedding | None = None
-    self._mlp = layers.MLP(tuple(fc_layers), embedding_size)
+    self._mlp = MLP(tuple(fc_layers), embedding_size)
 
   def build(self, input_shape: Mapping[str, Any]) -> None:
     """Creates the tower if there are images."""
@@ -103,13 +106,13 @@ class SequenceEmbedding(CompositeLayer):
     Args:
       embedding_size: D.
       sequence_length: samples that the convolutions cover.
-      num_blocks: see `layers.SNAILEncoder`.
-      tc_filters: see `layers.SNAILEncoder`.
-      attention_size: see `layers.SNAILEncoder`.
+      num_blocks: see `layers.bcz_networks.SNAILEncoder`.
+      tc_filters: see `layers.bcz_networks.SNAILEncoder`.
+      attention_size: see `layers.bcz_networks.SNAILEncoder`.
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
-    self._encoder = layers.SNAILEncoder(
+    self._encoder = SNAILEncoder(
       sequence_length, embedding_size, num_blocks, tc_filters, attention_size
     )
 
@@ -151,7 +154,7 @@ class TaskEmbeddingModel(TaskModel):
         embeddings of the condition, [tasks, samples, D], to [tasks, D], such as
         `SequenceEmbedding`. None: their mean.
       contrastive_weight: of the contrastive loss of condition and inference.
-      contrastive_loss_mode: see `layers.compute_embedding_contrastive_loss`.
+      contrastive_loss_mode: see `layers.tec.compute_embedding_contrastive_loss`.
       **kwargs: of `T2RModel`; see `TaskModel`.
     Raises:
       SpecError: the base model has no feature `task_embedding`.
@@ -222,7 +225,7 @@ class TaskEmbeddingModel(TaskModel):
     given = self._inferred(features, labels, inference_outputs, mode)
     loss, scalars, *_ = self._split_loss(self._base_model.model_train_fn(*given, mode))
     if self._contrastive_weight:
-      contrastive = layers.compute_embedding_contrastive_loss(
+      contrastive = compute_embedding_contrastive_loss(
         inference_outputs["inference_embedding"][:, tf.newaxis],
         inference_outputs[TASK_EMBEDDING][:, tf.newaxis],
         contrastive_loss_mode=self._contrastive_loss_mode,

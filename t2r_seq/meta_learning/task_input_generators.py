@@ -18,12 +18,13 @@ from t2r_seq.data.input_generator import BatchRequest
 from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
 from t2r_seq.data.stores import DecodedColumns
-from t2r_seq.episodes import choose_episodes
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
+from t2r_seq.episodes.splits import choose_episodes
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
-from t2r_seq.records.files import files_of_split
+from t2r_seq.records.files import files_of_split, get_data_format_and_filenames
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.store.columns import StoreColumns
+from t2r_seq.store.episode_store import StoreWindows
 
 
 class _TaskInputGenerator(data.AbstractInputGenerator):
@@ -117,7 +118,7 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
     features, labels = self._sample_specs(mode)
     parse = records.create_parse_tf_example_fn(features, labels)
     is_train = mode == ModeKeys.TRAIN
-    _, filenames = records.get_data_format_and_filenames(self._file_patterns)
+    _, filenames = get_data_format_and_filenames(self._file_patterns)
     if self._split is not None:
       filenames = files_of_split(type(self).__name__, filenames, self._split)
     samples = meta_tfdata.parallel_read(
@@ -349,7 +350,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       joined = joint.name_by_path(joint.join(features, labels), opened.spec)
       columns: Any = DecodedColumns(StoreColumns(opened), opened.spec)
       cut = windows.Cut(sequence_length=self._sequence_length, padding=self.padding)
-      read = store.StoreWindows(columns, joined, cut)
+      read = StoreWindows(columns, joined, cut)
       tasks = self._tasks(opened, read.counts)
     seed = request.seed if self._seed is None else self._seed
     order: Any = _TaskOrder(

@@ -18,18 +18,16 @@ from t2r_seq.models.optimizers import (
   piecewise_linear,
   warmup_cosine,
 )
-from t2r_seq.models.recurrent_model import RecurrentModel, RecurrentRegressionModel
+from t2r_seq.models.recurrent_model import RecurrentRegressionModel
 from t2r_seq.models.regression_model import RegressionModel
 from t2r_seq.models.t2r_model import (
   AbstractT2RModel,
   T2RModel,
   training_specification,
 )
-from t2r_seq.models.updates import project_gradients
 from t2r_seq.models.warm_start import (
   create_name_filter,
   default_init_from_checkpoint_fn,
-  init_from_keras_weights_fn,
 )
 
 __all__ = [
@@ -37,7 +35,6 @@ __all__ = [
   "BellmanTargets",
   "ClassificationModel",
   "CriticModel",
-  "RecurrentModel",
   "RecurrentRegressionModel",
   "RegressionModel",
   "T2RModel",
@@ -53,9 +50,7 @@ __all__ = [
   "default_create_optimizer_fn",
   "default_init_from_checkpoint_fn",
   "exponential_decay",
-  "init_from_keras_weights_fn",
   "piecewise_linear",
-  "project_gradients",
   "training_specification",
   "update_target_network",
   "warmup_cosine",

@@ -12,6 +12,7 @@ from t2r_seq.data.input_generator import SAMPLE_KEY
 from t2r_seq.models import losses
 from t2r_seq.models.t2r_model import Loss, T2RModel
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.specs.structures import signature_key
 
 
 class CriticModel(T2RModel):
@@ -234,7 +235,7 @@ class CriticModel(T2RModel):
 
     with self._holding_step():
       best, value = search.maximize(objective, action_spec, seeds)
-    named = {specs.signature_key(path): action for path, action in best.items()}
+    named = {signature_key(path): action for path, action in best.items()}
     if len(named) == 1:
       named = {"action": next(iter(named.values()))}
     reward = specs.flatten_spec_structure(self.get_label_specification(mode))["reward"]

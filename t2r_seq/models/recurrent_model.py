@@ -11,6 +11,7 @@ from t2r_seq import errors, specs
 from t2r_seq.models.regression_model import RegressionModel
 from t2r_seq.models.t2r_model import T2RModel
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.specs.structures import signature_key
 
 STORED_STATE = "recurrent_state"
 
@@ -145,7 +146,7 @@ class RecurrentModel(T2RModel):
     if self._stored_state:  # As it was before the step.
       for path, value in specs.flatten_spec_structure(recurrent_state).items():
         # A copy, since an output that is an argument would be the same tensor.
-        outputs[specs.signature_key(f"{STORED_STATE}/{path}")] = tf.identity(value)
+        outputs[signature_key(f"{STORED_STATE}/{path}")] = tf.identity(value)
     return outputs, state
 
   def _run(

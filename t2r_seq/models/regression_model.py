@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors, layers
+from t2r_seq.layers.action_decoders import ActionDecoder
 from t2r_seq.models import losses
 from t2r_seq.models.t2r_model import T2RModel
 from t2r_seq.specs import ModeKeys, SpecStructure
@@ -25,7 +26,7 @@ class RegressionModel(T2RModel):
   def __init__(
     self,
     action_size: int = 2,
-    action_decoder_cls: Callable[..., layers.ActionDecoder] | None = None,
+    action_decoder_cls: Callable[..., ActionDecoder] | None = None,
     **kwargs: Any,
   ) -> None:
     """Creates the model.
@@ -39,7 +40,7 @@ class RegressionModel(T2RModel):
     super().__init__(**kwargs)
     self._action_size = action_size
     self._action_decoder_cls = action_decoder_cls
-    self._action_decoder: layers.ActionDecoder | None = None
+    self._action_decoder: ActionDecoder | None = None
 
   @property
   def action_size(self) -> int:
@@ -48,7 +49,7 @@ class RegressionModel(T2RModel):
 
   def create_action_decoder(
     self, action_shape: Sequence[int] | None = None
-  ) -> layers.ActionDecoder:
+  ) -> ActionDecoder:
     """Creates the layer that makes actions of the shape of `labels.target`.
 
     A part of what `create_network` returns. `a_func` calls it last, and returns what it

@@ -21,7 +21,9 @@ from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.updates import WeightAverages
 from t2r_seq.policies.policy_model import PolicyModel, note_network_inputs
 from t2r_seq.preprocessors.abstract_preprocessor import create_preprocessor
+from t2r_seq.preprocessors.convert_conventions import restore_outputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.specs.samples import make_constant_numpy
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
 # AutoGraph is for what users write: here it would only cost time.
@@ -615,9 +617,7 @@ class T2RModel(PolicyModel):
     self, features: SpecStructure, raw: SpecStructure, outputs: dict[str, tf.Tensor]
   ) -> dict[str, tf.Tensor]:
     outputs = self.create_export_outputs_fn(features, outputs, ModeKeys.INFER)
-    return preprocessors.restore_outputs(
-      self.preprocessor, raw, outputs, self.output_labels
-    )
+    return restore_outputs(self.preprocessor, raw, outputs, self.output_labels)
 
   @_as_it_is
   @contextlib.contextmanager
@@ -664,7 +664,7 @@ class T2RModel(PolicyModel):
     features, labels = [
       specs.map_leaves(
         tf.convert_to_tensor,
-        specs.make_constant_numpy(spec, 0, 1, self._example_length),
+        make_constant_numpy(spec, 0, 1, self._example_length),
       )
       for spec in (
         self.get_feature_specification(mode),

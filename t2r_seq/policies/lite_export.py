@@ -25,6 +25,7 @@ from t2r_seq.policies.loaded_export import LoadedExport
 from t2r_seq.policies.policy_model import operative_config_path
 from t2r_seq.policies.policy_module import EMBEDDED_STEP, IS_FIRST
 from t2r_seq.specs.assets import assets_path, scan_exports
+from t2r_seq.specs.structures import signature_key
 from t2r_seq.windows.cut import mask_paths
 
 # A share of each element's range: rounding errors follow the scale of an output.
@@ -198,7 +199,7 @@ class _Step:
     self.observation = {
       path: Leaf(key, tuple(taken[key].shape.as_list()[1:]), _numpy(taken[key]))
       for path in loaded.step_specification()
-      for key in [specs.signature_key(path)]
+      for key in [signature_key(path)]
     }
     stored = loaded.record.embedded_state if self.texts else loaded.record.state
     self.state = {

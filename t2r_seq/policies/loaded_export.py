@@ -23,7 +23,15 @@ from t2r_seq.policies.policy_module import (
   records_arguments,
 )
 from t2r_seq.policies.timed_history import time_specs
-from t2r_seq.specs.assets import Export, assets_path, of_robot, read_signatures
+from t2r_seq.specs.assets import (
+  Export,
+  assets_path,
+  create_t2r_assets,
+  load_t2r_assets_to_file,
+  of_robot,
+  read_signatures,
+)
+from t2r_seq.specs.structures import signature_key
 
 _HINTS = {
   "adapt": "The model learns no tasks: see meta_learning.",
@@ -114,7 +122,7 @@ class LoadedPolicy(policy_io.PurePolicy):
 
   def describe(self) -> dict[str, Any]:
     """Returns a description of the policy for JSON; see `PolicyRecord`."""
-    assets = specs.create_t2r_assets(self.feature_spec)
+    assets = create_t2r_assets(self.feature_spec)
     return {
       "model": self.path,
       "record": self.record.to_fields(),
@@ -199,7 +207,7 @@ class LoadedPolicy(policy_io.PurePolicy):
       }
       for kind in (SEEN, INPUT, OUTPUT)
     )
-    paths = {specs.signature_key(path): path for path in self.feature_spec}
+    paths = {signature_key(path): path for path in self.feature_spec}
     seen = {paths.get(key, key): value for key, value in seen.items()}
     return Inspection(seen, network_inputs, outputs)
 
@@ -241,7 +249,7 @@ class LoadedPolicy(policy_io.PurePolicy):
     inputs = {key: tf.constant(flat[p], dtype) for p, key, dtype in self._step_keys}
     if self.time_paths:
       times = policy_io.take_times(observation, self.time_paths, num_envs)
-      inputs |= {specs.signature_key(p): tf.constant(t) for p, t in times.items()}
+      inputs |= {signature_key(p): tf.constant(t) for p, t in times.items()}
     starts = policy_io.check_is_first(is_first, num_envs)
     if isinstance(starts, bool):
       key = (num_envs, starts)
@@ -273,9 +281,9 @@ class LoadedPolicy(policy_io.PurePolicy):
       return taken
     inputs = set(_arguments(self._signatures[signature]))
     for path, spec in declared.items():
-      if specs.signature_key(path) in inputs:
+      if signature_key(path) in inputs:
         taken[path] = spec
-    unknown = inputs - {specs.signature_key(path) for path in taken}
+    unknown = inputs - {signature_key(path) for path in taken}
     unknown -= {IS_FIRST, ENVS, *self._arguments}
     if unknown:
       raise errors.SpecError(
@@ -350,7 +358,7 @@ class LoadedExport(LoadedPolicy):
 
 def _policy_arguments(export: Export, robot: str | None) -> dict[str, Any]:
   """Reads what lies beside a SavedModel, of one robot."""
-  assets = specs.load_t2r_assets_to_file(assets_path(export.path, robot))
+  assets = load_t2r_assets_to_file(assets_path(export.path, robot))
   return {
     "path": export.path,
     "version": export.version,
@@ -451,7 +459,7 @@ def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct
 
 def _inputs(taken: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]]:
   """Returns path, argument and dtype of a signature's inputs."""
-  return [(path, specs.signature_key(path), spec.dtype) for path, spec in taken.items()]
+  return [(path, signature_key(path), spec.dtype) for path, spec in taken.items()]
 
 
 def _keyed(

@@ -80,7 +80,8 @@ class Policy(abc.ABC):
     Returns:
       Whether the newest model is in use; False if it is broken and an older one acts.
     Raises:
-      NoModelError: there is no model yet; an initial policy acts, if there is one.
+      predictors.NoModelError: there is no model yet; an initial policy acts, if there
+        is one.
     """
     if self._predictor is None:
       return True
@@ -125,6 +126,20 @@ class RegressionPolicy(Policy):
 
   The exported model keeps the frames that it stacks, so that the policy is the same for
   a stack of 1 and of 16.
+
+  >>> import numpy as np
+  >>> from t2r_seq import policies, testing
+  >>> model = testing.MockT2RModel()
+  >>> model.build()
+  >>> predictor = policies.ModelPredictor(model)
+  >>> predictor.restore()
+  True
+  >>> policy = policies.RegressionPolicy(predictor, action_key="a_predicted")
+  >>> policy.reset()
+  >>> action, outputs = policy.sample_action({"x": np.zeros(3)}, explore_prob=0.0)
+  >>> action.shape
+  (1,)
+
   """
 
   def __init__(

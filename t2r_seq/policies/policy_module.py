@@ -25,8 +25,9 @@ from t2r_seq.policies.policy_step import (
 from t2r_seq.policies.timed_history import time_specs
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
-from t2r_seq.specs.structures import filter_required_flat_tensor_spec
-from t2r_seq.windows.cut import has_seconds, mask_paths
+from t2r_seq.specs.extended_tensor_spec import frame_spec
+from t2r_seq.specs.structures import filter_required_flat_tensor_spec, signature_key
+from t2r_seq.windows.cut import has_seconds, mask_paths, time_span
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -53,11 +54,11 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
   by_key: dict[str, str] = {}
   times = time_specs(flat)
   for path, spec in flat.items():
-    if windows.time_span({path: spec})[1] > 0:
+    if time_span({path: spec})[1] > 0:
       expected, got = "time offsets of at most 0 to export", str(spec.time_offsets)
       hint = "A policy cannot see the future: make it a label."
       found.append(errors.Mismatch(path, expected, got, hint))
-    key = specs.signature_key(path)
+    key = signature_key(path)
     if path in times:
       expected = f"another path: '{path}' is the time of a step"
       found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
@@ -91,7 +92,7 @@ def _required(in_spec: specs.SpecStructure) -> TensorSpecStruct:
   flat = filter_required_flat_tensor_spec(given)
   # A policy is given frames, also where the data are whole videos.
   return specs.map_leaves(
-    lambda spec: specs.frame_spec(ExtendedTensorSpec.to_spec(spec)), flat
+    lambda spec: frame_spec(ExtendedTensorSpec.to_spec(spec)), flat
   )
 
 
@@ -99,7 +100,7 @@ def records_arguments(dataset_keys: Collection[str]) -> dict[str, str]:
   """Returns the arguments of 'parse_tf_example' by dataset key."""
   if len(dataset_keys) == 1:
     return dict.fromkeys(dataset_keys, "examples")
-  return {key: specs.signature_key(f"examples/{key}") for key in dataset_keys}
+  return {key: signature_key(f"examples/{key}") for key in dataset_keys}
 
 
 class PolicyFunctions:
@@ -117,7 +118,7 @@ class PolicyFunctions:
     """
     self._model = model
     self._specs = exported_feature_specs(model)
-    self._keys = {path: specs.signature_key(path) for path in self._specs}
+    self._keys = {path: signature_key(path) for path in self._specs}
     self._windowed = [
       path
       for path, spec in self._specs.items()
@@ -225,7 +226,7 @@ class PolicyFunctions:
     state = self._step.unpack(inputs)
     found = self._step.inspect(inputs, inputs[IS_FIRST], state)
     return {
-      specs.signature_key(f"{kind}/{path}"): value
+      signature_key(f"{kind}/{path}"): value
       for kind, values in zip((SEEN, INPUT, OUTPUT), found, strict=True)
       for path, value in values.items()
     }
@@ -233,7 +234,7 @@ class PolicyFunctions:
   def _step_inputs(self) -> dict[str, tf.TensorSpec]:
     """Returns the arguments of a step: observations by path, and the state."""
     inputs = {
-      path: tf.TensorSpec([None, *spec.shape], spec.dtype, specs.signature_key(path))
+      path: tf.TensorSpec([None, *spec.shape], spec.dtype, signature_key(path))
       for path, spec in self._step.observation_spec.items()
     }
     inputs[IS_FIRST] = tf.TensorSpec([None], tf.bool, IS_FIRST)
@@ -266,7 +267,7 @@ class PolicyFunctions:
   def _adapt(self) -> Any:
     flat = _required(self._model.get_adaptation_specification())
     inputs = {
-      path: tf.TensorSpec([None, *spec.shape], spec.dtype, specs.signature_key(path))
+      path: tf.TensorSpec([None, *spec.shape], spec.dtype, signature_key(path))
       for path, spec in flat.items()
     }
 

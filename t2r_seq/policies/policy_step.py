@@ -17,7 +17,8 @@ from t2r_seq.policies.execution import ChunkRunner
 from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
 from t2r_seq.policies.timed_history import TimedHistory
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, Seconds, TensorSpecStruct
-from t2r_seq.windows.cut import mask_paths
+from t2r_seq.specs.structures import signature_key
+from t2r_seq.windows.cut import WindowGrid, mask_paths, time_span
 
 # No Python control flow depends on tensors: converting it would only cost time.
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -56,7 +57,7 @@ class FrameHistory:
       masks: the masked path by the path of each mask.
     """
     self._specs = dict(specs_by_path.items())
-    self._grid = windows.WindowGrid(windows.time_span(specs_by_path), cut)
+    self._grid = WindowGrid(time_span(specs_by_path), cut)
     self._has_zeros = "zero" in (cut.front, cut.end)
     self._masks = dict(masks or {})
 
@@ -246,7 +247,7 @@ class PolicyStep:
       dtype, shape = np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape.as_list())
       size = math.prod(shape)
       is_large = size * dtype.itemsize > _MOST_PACKED_BYTES
-      name = specs.signature_key(f"{STATE}/{path if is_large else spec.dtype.name}")
+      name = signature_key(f"{STATE}/{path if is_large else spec.dtype.name}")
       leaves[path] = Leaf(name, shape, dtype, sizes.get(name, 0))
       sizes[name] = sizes.get(name, 0) + size
     return leaves

@@ -431,6 +431,18 @@ class ExportedSavedModelPredictor(LoadingPredictor):
 
   Nothing is loaded before `restore`, which starts with initial states if it finds a
   newer export: call it between episodes.
+
+  >>> import numpy as np
+  >>> from t2r_seq import policies, testing, training
+  >>> model = testing.MockT2RModel()
+  >>> model.build()
+  >>> _ = training.export_saved_model(model, "exports", global_step=0)
+  >>> predictor = policies.ExportedSavedModelPredictor("exports")
+  >>> predictor.restore()
+  True
+  >>> predictor.step({"x": np.zeros([1, 3], np.float32)})["a_predicted"].shape
+  (1, 1)
+
   """
 
   def __init__(

@@ -1,6 +1,7 @@
 """Preprocessors: convert stored batches to the model's batches."""
 
-from t2r_seq.preprocessors import distortion, image_transformations
+from t2r_seq.preprocessors import distortion as _distortion
+from t2r_seq.preprocessors import image_transformations as _image_transformations
 from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
   ComposedPreprocessor,
@@ -19,19 +20,21 @@ from t2r_seq.preprocessors.augmentations import (
   DepthNoise,
   GaussianBlur,
   GaussianNoise,
-  ImageTransform,
   RandomCrop,
   RandomFlip,
   RandomShift,
   Resize,
 )
-from t2r_seq.preprocessors.convert_conventions import (
-  ConvertConventions,
-  restore_outputs,
-)
+from t2r_seq.preprocessors.convert_conventions import ConvertConventions
 from t2r_seq.preprocessors.normalize import Normalize, unnormalize
 from t2r_seq.preprocessors.text_preprocessor import HashedTextPreprocessor
 from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
+
+# gin finds what these define by name.
+_GIN_MODULES = (
+  _distortion,
+  _image_transformations,
+)
 
 __all__ = [
   "AbstractPreprocessor",
@@ -47,7 +50,6 @@ __all__ = [
   "GaussianNoise",
   "HashedTextPreprocessor",
   "ImageToFloatPreprocessor",
-  "ImageTransform",
   "NoOpPreprocessor",
   "Normalize",
   "RandomCrop",
@@ -56,8 +58,5 @@ __all__ = [
   "Resize",
   "SpecTransformationPreprocessor",
   "TPUPreprocessorWrapper",
-  "distortion",
-  "image_transformations",
-  "restore_outputs",
   "unnormalize",
 ]

@@ -24,8 +24,8 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
 )
 from t2r_seq.preprocessors.convert_conventions import FEATURES, LABELS, stages_of
 from t2r_seq.specs.extended_tensor_spec import added_axes
-from t2r_seq.statistics import Statistics
-from t2r_seq.statistics.statistics import PathStatistics
+from t2r_seq.statistics.pooling import pool_statistics
+from t2r_seq.statistics.statistics import PathStatistics, Statistics
 
 MEAN_STD, MIN_MAX, QUANTILE = "mean_std", "min_max", "quantile"
 MODES = (MEAN_STD, MIN_MAX, QUANTILE)
@@ -264,7 +264,7 @@ class Normalize(SpecTransformationPreprocessor):
     self._check_patterns([path for by_path in expected.values() for path in by_path])
     if all(mode is None for mode in self._modes.values()):
       return
-    found = statistics.pool_statistics([*map(statistics.load_statistics, self._paths)])
+    found = pool_statistics([*map(statistics.load_statistics, self._paths)])
     for kind, by_path in expected.items():
       for path, spec in by_path.items():
         mode = self._mode(path)

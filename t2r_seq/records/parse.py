@@ -40,6 +40,13 @@ def create_parse_tf_example_fn(
   function consists of graph ops only, so it runs in `Dataset.map`, `tf.function` and an
   exported SavedModel.
 
+  >>> import numpy as np
+  >>> from t2r_seq import records, specs
+  >>> spec = {"pose": specs.ExtendedTensorSpec((7,), "float32", "pose")}
+  >>> serialized = records.encode_example(spec, {"pose": np.zeros(7, np.float32)})
+  >>> records.create_parse_tf_example_fn(spec)([serialized, serialized]).pose.shape
+  TensorShape([2, 7])
+
   Args:
     feature_tspec: a structure of specs without time offsets.
     label_tspec: the same for labels, or None.

@@ -372,6 +372,16 @@ def write_records(
 ) -> int:
   """Writes one record per structure to a TFRecord file; returns how many.
 
+  >>> import numpy as np
+  >>> from t2r_seq import records, specs
+  >>> spec = {"x": specs.ExtendedTensorSpec((2,), "float32", "x", is_sequence=True)}
+  >>> episodes = [{"x": np.zeros((num_steps, 2), np.float32)} for num_steps in (5, 3)]
+  >>> records.write_records("demo.tfrecord", spec, episodes)
+  2
+  >>> dataset = records.record_dataset("demo.tfrecord")
+  >>> [e.x.shape[0] for e in records.serialized_to_parsed(dataset, spec)]
+  [5, 3]
+
   Args:
     path: of the file, which is replaced as a whole, or not at all on an exception.
     spec: a structure of specs of one dataset, without time offsets.

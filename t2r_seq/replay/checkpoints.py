@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from t2r_seq import errors, files, specs, windows
+from t2r_seq import errors, files, specs
 from t2r_seq.replay import options
 from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.ring import Lanes
@@ -29,6 +29,7 @@ from t2r_seq.store.layout import Columns
 from t2r_seq.store.manifest import check_spec
 from t2r_seq.windows.cut import TRANSITIONS_KEY, check_one_step
 from t2r_seq.windows.n_step import final_path
+from t2r_seq.windows.reader import WindowReader
 
 _EPISODES, _STATE, _LOCK = "episodes", "state.npz", ".lock"
 _NAME, _NAMES = "checkpoint-{:08d}", re.compile(r"checkpoint-(\d{8,})")
@@ -190,7 +191,7 @@ def _nothing_waits(table: Table) -> Iterator[None]:
 
 
 def _find_finals(
-  store: EpisodeStore, sources: dict[str, str], reader: windows.WindowReader
+  store: EpisodeStore, sources: dict[str, str], reader: WindowReader
 ) -> dict[str, str]:
   """Returns the store's column of the value after the last row, by path of the buffer.
 

@@ -18,6 +18,7 @@ from absl import logging
 from t2r_seq import errors, files, specs, windows
 from t2r_seq.replay.options import to_priority
 from t2r_seq.specs import packing
+from t2r_seq.specs.extended_tensor_spec import frame_spec
 from t2r_seq.store import layout
 from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Column, Columns
@@ -157,7 +158,7 @@ class Replay(files.Closing):
 
   Steps are stored once each; stacks, sequences and next observations are gathered when
   they are sampled, and never cross episodes. Windows are those that
-  `windows.WindowReader` cuts from whole episodes.
+  `windows.reader.WindowReader` cuts from whole episodes.
   """
 
   @property
@@ -352,7 +353,7 @@ def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
   """Lays out columns; optional paths are stored as all others are."""
   required = specs.map_leaves(
     lambda spec: specs.ExtendedTensorSpec.from_spec(
-      specs.frame_spec(spec), is_optional=False
+      frame_spec(spec), is_optional=False
     ),
     flat_spec,
   )
@@ -360,7 +361,7 @@ def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
 
 
 def element_spec(columns: Columns) -> specs.TensorSpecStruct:
-  """Returns an episode as `windows.WindowReader` takes it."""
+  """Returns an episode as `windows.reader.WindowReader` takes it."""
   element = specs.TensorSpecStruct()
   for path, column in columns.items():
     shape = tf.TensorShape(column.row_shape)

@@ -33,8 +33,10 @@ from t2r_seq.replay.replay import (
 from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring, column_dtype
 from t2r_seq.replay.sampling import Batch, Sampling, make_dataset
 from t2r_seq.replay.table import Items, Table, item_bytes
+from t2r_seq.specs.structures import stored_specs
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.transitions.loading import KEY, TransitionsMetadata
+from t2r_seq.windows.reader import WindowReader
 
 _OPERATION = "ReplayBuffer"
 # Memory of an episode's end.
@@ -50,6 +52,17 @@ class ReplayBuffer(Replay):
   Writers, samplers and updates of priorities may run in any number of threads. The
   newest steps are kept: if a writer's part of the ring is full, its oldest step is
   overwritten, and the windows that show it go.
+
+  >>> from t2r_seq import replay, specs
+  >>> pair = specs.ExtendedTensorSpec((2,), "float32", "x", time_offsets=(-1, 0))
+  >>> buffer = replay.ReplayBuffer({"x": pair}, capacity_steps=100, seed=0)
+  >>> with buffer.writer() as writer:
+  ...   for t in range(5):
+  ...     _ = writer.append({"x": float(t)})
+  ...   _ = writer.end_episode()
+  >>> buffer.sample(8)["x"].shape
+  (8, 2)
+
   """
 
   def __init__(
@@ -90,7 +103,7 @@ class ReplayBuffer(Replay):
       SpecError: specs or arguments do not fit together, or the capacity is too small.
       ReplayError: `checkpoint_dir` is not writable.
     """
-    self._spec = specs.stored_specs(specs.flatten_spec_structure(spec_structure)).copy()
+    self._spec = stored_specs(specs.flatten_spec_structure(spec_structure)).copy()
     how, fields = options.split_fields(_OPERATION, fields)
     self._cut = cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
@@ -100,7 +113,7 @@ class ReplayBuffer(Replay):
     self._keep_checkpoints = errors.check_count(_OPERATION, name, keep_checkpoints)
     self._columns = make_columns(_OPERATION, self._flat_spec)
     element = element_spec(self._columns)
-    reader = windows.WindowReader(element, self._spec, cut, flat)
+    reader = WindowReader(element, self._spec, cut, flat)
     rule = AnchorRule.of(reader)
     self._capacity = capacity = plan_capacity(
       self._columns, rule, how, num_writers, capacity_steps, capacity_bytes

@@ -16,7 +16,7 @@ from t2r_seq.replay import replay as replay_lib
 from t2r_seq.replay.replay import Replay, SampleInfo, importance_weights
 from t2r_seq.specs.extended_tensor_spec import TimeOffsets, cast_hint
 from t2r_seq.specs.names import source_path
-from t2r_seq.windows.cut import Padding
+from t2r_seq.windows.cut import Padding, time_span
 
 _EXPECTED = "expected a replay, or a function without arguments that makes one"
 _HINT = "The replay has other specs than the model."
@@ -152,7 +152,7 @@ def _check_padding(
       f"{got!r} of the replay",
       "Give the replay and the model one padding.",
     )
-    for end, want, got in cut.find_unlike(expected, windows.time_span(held))
+    for end, want, got in cut.find_unlike(expected, time_span(held))
   ]
   if found:
     raise errors.mismatch_error("ReplayInputGenerator", found)

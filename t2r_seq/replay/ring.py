@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import windows
 from t2r_seq.store.layout import Column
+from t2r_seq.windows.cut import WindowGrid
+from t2r_seq.windows.reader import WindowReader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,13 +30,13 @@ class AnchorRule:
     need: steps after the anchor that a running episode must have; n for n-step.
   """
 
-  reader: windows.WindowReader
-  grid: windows.WindowGrid
+  reader: WindowReader
+  grid: WindowGrid
   back: int
   need: int
 
   @classmethod
-  def of(cls, reader: windows.WindowReader) -> AnchorRule:
+  def of(cls, reader: WindowReader) -> AnchorRule:
     """Derives the rule from a reader."""
     return cls(reader, reader.grid, max(0, -reader.steps_shown[0]), reader.num_growing)
 

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, process, records, specs, windows
+from t2r_seq import errors, process, specs
 from t2r_seq.data.plan import dataset_options
+from t2r_seq.records.images import decode_images
 from t2r_seq.replay.rate_limiters import NotYet
 from t2r_seq.replay.replay import SampleInfo
 from t2r_seq.replay.table import Draw, Table, join_infos
 from t2r_seq.windows.cut import Anchors
+from t2r_seq.windows.reader import WindowReader
 
 Batch = dict[str, np.ndarray]
 
@@ -44,7 +46,7 @@ def _take(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
 class Sampling:
   """Draws items under the lock of a table, and gathers their windows without it."""
 
-  def __init__(self, table: Table, reader: windows.WindowReader) -> None:
+  def __init__(self, table: Table, reader: WindowReader) -> None:
     self._table = table
     self._reader = reader
     # Items that were removed from the table for batches that never got full.
@@ -273,5 +275,5 @@ def _value_bytes(spec: tf.TensorSpec) -> int:
 def _decode(batch: tuple[Any, ...], images: Mapping[str, Any]) -> Any:
   *info, windows = batch
   for path, spec in images.items():
-    windows[path] = records.decode_images(windows[path], spec, path)
+    windows[path] = decode_images(windows[path], spec, path)
   return (*info, windows) if info else windows

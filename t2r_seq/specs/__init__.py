@@ -5,25 +5,14 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from t2r_seq import imports as _imports
 
 if _TYPE_CHECKING:
-  from t2r_seq.specs.assets import (
-    create_t2r_assets,
-    load_t2r_assets_to_file,
-    write_t2r_assets_to_file,
-  )
   from t2r_seq.specs.conventions import Convention
   from t2r_seq.specs.converter import Converter
   from t2r_seq.specs.extended_tensor_spec import (
     ExtendedTensorSpec,
-    frame_spec,
     is_encoded_image_spec,
-    is_video_spec,
   )
-  from t2r_seq.specs.names import VIDEO_FORMATS, ModeKeys
-  from t2r_seq.specs.samples import (
-    make_constant_numpy,
-    make_placeholders,
-    make_random_numpy,
-  )
+  from t2r_seq.specs.names import ModeKeys
+  from t2r_seq.specs.samples import make_placeholders, make_random_numpy
   from t2r_seq.specs.seconds import Seconds
   from t2r_seq.specs.structures import (
     SpecStructure,
@@ -33,8 +22,6 @@ if _TYPE_CHECKING:
     flatten_spec_structure,
     map_leaves,
     pack_flat_sequence_to_spec_structure,
-    signature_key,
-    stored_specs,
   )
   from t2r_seq.specs.validation import (
     validate_and_flatten,
@@ -42,7 +29,6 @@ if _TYPE_CHECKING:
   )
 
 __all__ = [
-  "VIDEO_FORMATS",
   "Convention",
   "Converter",
   "ExtendedTensorSpec",
@@ -52,22 +38,14 @@ __all__ = [
   "TensorSpecStruct",
   "add_sequence_length_specs",
   "copy_tensorspec",
-  "create_t2r_assets",
   "flatten_spec_structure",
-  "frame_spec",
   "is_encoded_image_spec",
-  "is_video_spec",
-  "load_t2r_assets_to_file",
-  "make_constant_numpy",
   "make_placeholders",
   "make_random_numpy",
   "map_leaves",
   "pack_flat_sequence_to_spec_structure",
-  "signature_key",
-  "stored_specs",
   "validate_and_flatten",
   "validate_and_pack",
-  "write_t2r_assets_to_file",
 ]
 
 # Loaded on first use: what a store holds is read without TensorFlow.

@@ -160,6 +160,16 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   Equality compares shape and dtype only, also with a plain `tf.TensorSpec`;
   `is_identical_to` compares all fields. Specs are immutable: use `from_spec`.
+
+  >>> from t2r_seq.specs import ExtendedTensorSpec
+  >>> stack = ExtendedTensorSpec(
+  ...   (4, 64, 64, 3), "uint8", "image", time_offsets=(-3, -2, -1, 0)
+  ... )
+  >>> stack.frame_shape  # Of one step: the stack axis comes from the offsets.
+  TensorShape([64, 64, 3])
+  >>> ExtendedTensorSpec.from_spec(stack, name="camera").name
+  'camera'
+
   """
 
   def __init__(

@@ -32,6 +32,12 @@ def make_random_numpy(
   Floats are in [0, 1], integers in [0, 255] or the range of their dtype, strings are up
   to 8 random bytes. The values depend on the seed and the path.
 
+  >>> from t2r_seq import specs
+  >>> pose = specs.ExtendedTensorSpec((7,), "float32", "pose", is_sequence=True)
+  >>> arrays = specs.make_random_numpy({"pose": pose}, batch_size=2, sequence_length=5)
+  >>> arrays["pose"].shape
+  (2, 5, 7)
+
   Args:
     spec_structure: specs in any structure.
     batch_size: > 0 prepends a batch axis; None and <= 0 don't.

@@ -27,6 +27,12 @@ class Seconds:
   the first stamp on, across gaps; later times are real up to the last stamp.
   Others are padded.
 
+  >>> from t2r_seq.specs import ExtendedTensorSpec, Seconds
+  >>> last = Seconds(-0.2, -0.1, 0.0)  # The values at these times: a stack of three.
+  >>> ExtendedTensorSpec((3, 7), "float32", "pose", time_offsets=last).frame_shape
+  TensorShape([7])
+  >>> chunk = Seconds([k / 50 for k in range(8)], select="linear")  # Actions at 50 Hz.
+
   Attributes:
     offsets: a tuple for a stack, a number for one value without a stack axis.
     select: 'hold', the last value at or before the time; 'nearest', the earlier one of

@@ -36,6 +36,15 @@ class TensorSpecStruct(MutableMapping):
   live views of the paths below 'train/': changes of a view change the parent, and the
   other way round. `len`, `in`, `keys`, `items` and iteration are flat. `tf.nest`,
   `tf.data` and `tf.function` treat it as a dict and return a TensorSpecStruct.
+
+  >>> from t2r_seq.specs import TensorSpecStruct
+  >>> struct = TensorSpecStruct({"train/state": 1, "train/action": 2, "reward": 3})
+  >>> struct.train.state, list(struct.train)
+  (1, ['state', 'action'])
+  >>> struct.train.goal = 4
+  >>> struct["train/goal"]
+  4
+
   """
 
   # Slots, so that __getattr__ never sees these.

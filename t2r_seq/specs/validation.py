@@ -100,6 +100,14 @@ def validate_and_flatten(
 ) -> TensorSpecStruct:
   """Checks like `assert_required`, then returns all actual leaves by path.
 
+  >>> import numpy as np
+  >>> from t2r_seq import specs
+  >>> expected = {"pose": specs.ExtendedTensorSpec((7,), "float32", "pose")}
+  >>> specs.validate_and_flatten(expected, {"pose": np.zeros(6, np.float32)})
+  Traceback (most recent call last):
+  ...
+  t2r_seq.errors.SpecError: ... pose: expected (7,) float32, got (6,) float32...
+
   Args:
     expected_spec: the expected specs.
     actual_tensors_or_spec: tensors, arrays or specs, flat or packed.
@@ -119,6 +127,14 @@ def validate_and_pack(
   ignore_batch: bool = False,
 ) -> SpecStructure:
   """Checks like `assert_required`, then packs leaves into the form of `expected_spec`.
+
+  >>> import numpy as np
+  >>> from t2r_seq import specs
+  >>> expected = {"state": {"pose": specs.ExtendedTensorSpec((7,), "float32", "pose")}}
+  >>> batch = {"state/pose": np.zeros((8, 7), np.float32), "more": np.zeros(8)}
+  >>> packed = specs.validate_and_pack(expected, batch, ignore_batch=True)
+  >>> packed["state"]["pose"].shape, list(packed)
+  ((8, 7), ['state'])
 
   Args:
     expected_spec: the expected specs.

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import specs
+from t2r_seq.specs.extended_tensor_spec import is_video_spec
 from t2r_seq.statistics import statistics
 from t2r_seq.statistics.statistics import BYTES, UNSUPPORTED, PathStatistics
 
@@ -264,7 +265,7 @@ class Accumulator:
 
   def finish(self) -> PathStatistics:
     """Returns the statistics."""
-    is_image = specs.is_encoded_image_spec(self.spec) or specs.is_video_spec(self.spec)
+    is_image = specs.is_encoded_image_spec(self.spec) or is_video_spec(self.spec)
     is_bytes = self.spec.dtype.name == "string" or is_image
     return PathStatistics(self.spec, BYTES if is_bytes else UNSUPPORTED, self.rows)
 

@@ -21,9 +21,16 @@ from t2r_seq import errors, files, records, specs, windows
 from t2r_seq.episodes import Episodes, open_episodes, registry
 from t2r_seq.episodes.episodes import Values, num_steps, steps_spec
 from t2r_seq.records import framing
-from t2r_seq.records.files import FilePatterns, check_file_types
+from t2r_seq.records.files import (
+  FilePatterns,
+  check_file_types,
+  get_data_format_and_filenames,
+)
+from t2r_seq.records.images import decode_images
+from t2r_seq.records.protos import present_names
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
-from t2r_seq.specs.extended_tensor_spec import added_axes
+from t2r_seq.specs.extended_tensor_spec import added_axes, is_video_spec
+from t2r_seq.specs.names import VIDEO_FORMATS
 from t2r_seq.statistics.accumulators import Accumulator, create_accumulator
 from t2r_seq.statistics.statistics import (
   FORMAT,
@@ -60,6 +67,15 @@ def compute_statistics(
 
   The result is the same, bit for bit, for any number of workers: parts are cut and
   merged in a fixed order.
+
+  >>> import numpy as np
+  >>> from t2r_seq import specs, statistics, store
+  >>> x = specs.ExtendedTensorSpec((1,), "float32", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"x": x}) as writer:
+  ...   _ = writer.append_episode({"x": np.array([[1.0], [3.0]], np.float32)})
+  >>> found = statistics.compute_statistics("demo", "statistics.json")
+  >>> found.paths["x"].mean.tolist(), found.paths["x"].std.tolist()
+  ([2.0], [1.0])
 
   Args:
     source: a path of any format, patterns of TFRecord files, or episodes that
@@ -122,7 +138,7 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
     now = _fingerprint(episodes)
   else:
     patterns: Any = source
-    now = file_fingerprints(records.get_data_format_and_filenames(patterns)[1])
+    now = file_fingerprints(get_data_format_and_filenames(patterns)[1])
   changes = statistics.find_changes(now)
   if changes:
     shown = "; ".join(changes[:_MAX_SHOWN])
@@ -242,7 +258,7 @@ def _count(
   if not transform.name:
     # Every path has statistics, even if no item has it.
     for path, leaf in source.spec.items():
-      is_encoded = specs.is_encoded_image_spec(leaf) or specs.is_video_spec(leaf)
+      is_encoded = specs.is_encoded_image_spec(leaf) or is_video_spec(leaf)
       tally.accumulator(path, leaf, is_encoded and not images)
   waiting: collections.deque[futures.Future[_Tally]] = collections.deque()
   with futures.ThreadPoolExecutor(workers) as executor:
@@ -310,7 +326,7 @@ class _Source(abc.ABC):
       path
       for path, leaf in spec.items()
       if not reads_bytes
-      and (path in encoded or leaf.dtype == tf.string or specs.is_video_spec(leaf))
+      and (path in encoded or leaf.dtype == tf.string or is_video_spec(leaf))
       and path not in self._decoders
     }
     self._reads_bytes = reads_bytes
@@ -364,7 +380,7 @@ def _make_decoder(
   """Returns a function from encoded images [n, ...] to their pixels."""
   outer = [None] * (spec.shape.rank - 3 + 1)
   decode = _traced(
-    lambda encoded: records.decode_images(encoded, spec, path),
+    lambda encoded: decode_images(encoded, spec, path),
     tf.TensorSpec(outer, tf.string),
   )
 
@@ -388,7 +404,7 @@ class _RecordSource(_Source):
     reads_bytes: bool,
     compression: str | None,
   ) -> None:
-    _, self._files = records.get_data_format_and_filenames(patterns)
+    _, self._files = get_data_format_and_filenames(patterns)
     check_file_types(self._files, compression)
     self._compression = compression
     super().__init__(self._infer() if spec is None else spec, images, reads_bytes)
@@ -488,7 +504,7 @@ class _RecordSource(_Source):
 
   def _values(self, tensor: tf.Tensor, serialized: Sequence[bytes]) -> Values:
     """Parses records; absent paths are left out."""
-    present = records.present_names(serialized[0]) if self._absent else set()
+    present = present_names(serialized[0]) if self._absent else set()
     return {
       path: np.asarray(value.numpy(), object if value.dtype == tf.string else None)
       for path, value in self._parse(tensor).items()
@@ -523,7 +539,7 @@ class _EpisodesSource(_Source):
     self.fingerprint = _fingerprint(episodes)
     if not images:
       # Whole videos are counted if they are columns; nothing is decoded.
-      episodes = episodes.with_videos(specs.VIDEO_FORMATS)
+      episodes = episodes.with_videos(VIDEO_FORMATS)
     self._episodes, self.metadata = episodes, episodes.metadata
     decoded = () if images else {*episodes.videos} - {*episodes.kept_videos}
     paths = [path for path in episodes.spec if path not in decoded]
@@ -639,7 +655,7 @@ def _open_episodes(source: SourceName) -> Episodes | None:
   if isinstance(source, (str, os.PathLike)) and registry.find_format(source).has_specs:
     return open_episodes(source)
   patterns: Any = source
-  names = records.get_data_format_and_filenames(patterns)[1]
+  names = get_data_format_and_filenames(patterns)[1]
   # TensorFlow does not read ArrayRecord.
   return open_episodes(",".join(names)) if framing.is_array_record(names[0]) else None
 

@@ -19,6 +19,7 @@ from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.windows.cut import has_seconds, mask_path
 from t2r_seq.windows.n_step import final_path
+from t2r_seq.windows.reader import WindowReader
 
 Rows = dict[str, tuple[ExtendedTensorSpec, np.ndarray]]
 """The spec of a row, and rows [n, ...], by path."""
@@ -141,7 +142,7 @@ class PreprocessorTransform(Transform):
     )
     # A class that only has the methods of the protocol changes every path.
     self._representations = dict(getattr(preprocessor, "representations", dict)())
-    self._readers: dict[frozenset[str], windows.WindowReader] = {}
+    self._readers: dict[frozenset[str], WindowReader] = {}
     self._flat = windows.flat_specs(self._in, cut.n_step)
     encoded = [p for p, s in self._flat.items() if specs.is_encoded_image_spec(s)]
     if encoded and not images:
@@ -208,7 +209,7 @@ class PreprocessorTransform(Transform):
       for path, spec in self._named(source.spec).items()
     )
 
-  def _reader(self, source: Counted, present: Iterable[str]) -> windows.WindowReader:
+  def _reader(self, source: Counted, present: Iterable[str]) -> WindowReader:
     key = frozenset(present)
     if key not in self._readers:
       element = {
@@ -222,7 +223,7 @@ class PreprocessorTransform(Transform):
         clock = cut.clock or default_clock(source.metadata, of_steps)
         # Padding is left out by its mask.
         cut = dataclasses.replace(cut, clock=clock, clocks=source.clocks, masks=True)
-      self._readers[key] = windows.WindowReader(element, self._named(element), cut)
+      self._readers[key] = WindowReader(element, self._named(element), cut)
     return self._readers[key]
 
   def to_rows(self, values: Values, source: Counted) -> Rows:

@@ -44,7 +44,7 @@ class StoreColumns:
     path: of the store.
     metadata: of the store.
     clocks: of the store; see `EpisodeStore.clocks`.
-    element_spec: an episode as `windows.WindowReader` takes it, leaves [None, ...] per
+    element_spec: an episode as `WindowReader` takes it, leaves [None, ...] per
       step, and context features; encoded images are strings. Optional paths that some
       episode lacks are left out.
     episode_lengths: steps of each episode, int64 [episodes].

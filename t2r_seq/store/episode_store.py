@@ -21,6 +21,7 @@ from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.segments import BytesColumn, Segment
 from t2r_seq.store.writer import EpisodeWriter
 from t2r_seq.windows.cut import check_one_step
+from t2r_seq.windows.reader import WindowReader
 from t2r_seq.windows.times import clock_rows
 
 
@@ -62,7 +63,7 @@ class StoreWindows:
     _check_optionals(columns, spec_structure)
     element = columns.element_spec
     cut = dataclasses.replace(cut or windows.Cut(), clocks=columns.clocks)
-    self.reader = reader = windows.WindowReader(element, spec_structure, cut, flat)
+    self.reader = reader = WindowReader(element, spec_structure, cut, flat)
     where = f"EpisodeStore: {columns.path}"
     check_one_step(where, columns.metadata, reader.cut.n_step)
     _check_context(reader, element)
@@ -135,7 +136,7 @@ class StoreWindows:
       first_rows,
     )
 
-  def _survey_stamps(self, reader: windows.WindowReader) -> None:
+  def _survey_stamps(self, reader: WindowReader) -> None:
     """Checks the time stamps; see `WindowReader.survey_stamps`."""
     steps = np.cumsum(self.columns.episode_lengths)
     ends = {path: self.columns.row_ends.get(path, steps) for path in reader.clocks}
@@ -182,9 +183,7 @@ class StoreWindows:
     return window_ids
 
 
-def _check_context(
-  reader: windows.WindowReader, element_spec: specs.TensorSpecStruct
-) -> None:
+def _check_context(reader: WindowReader, element_spec: specs.TensorSpecStruct) -> None:
   """Checks that no steps are read as a value of the episode."""
   found = [
     errors.Mismatch(
@@ -230,6 +229,16 @@ class EpisodeStore:
 
   Opening costs a few bytes per episode, however large the columns are. A store that
   is being written shows what was committed when it was opened or refreshed.
+
+  >>> import numpy as np
+  >>> from t2r_seq import specs, store
+  >>> state = specs.ExtendedTensorSpec((2,), "float32", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"state": state}) as writer:
+  ...   _ = writer.append_episode({"state": np.zeros((5, 2), np.float32)})
+  >>> demo = store.EpisodeStore("demo")
+  >>> len(demo), demo.column("state").shape, demo.episode(0).state.shape
+  (1, (5, 2), (5, 2))
+
   """
 
   def __init__(

@@ -13,7 +13,7 @@ from t2r_seq import specs, windows
 from t2r_seq.store.episode_store import EpisodeStore
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import StoreManifest, check_spec
-from t2r_seq.windows.cut import PADDINGS, Cut, WindowGrid
+from t2r_seq.windows.cut import PADDINGS, Cut, WindowGrid, time_span
 
 _USUAL_STACK = (-3, -2, -1, 0)
 
@@ -122,7 +122,7 @@ def summarize_store(
   else:
     wanted = specs.flatten_spec_structure(spec)
     _check_columns(f"EpisodeStore: {store.path}", windows.flat_specs(wanted), columns)
-    frames, span = _frames(wanted, columns), windows.time_span(wanted)
+    frames, span = _frames(wanted, columns), time_span(wanted)
   return StoreSummary(
     path=store.path,
     columns=summaries,

@@ -29,6 +29,16 @@ class EpisodeWriter(Closing):
   replaced atomically. A process that is killed at any moment loses only what was not
   committed, and the next writer resumes there.
 
+  >>> import numpy as np
+  >>> from t2r_seq import specs, store
+  >>> state = specs.ExtendedTensorSpec((2,), "float32", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"state": state}) as writer:
+  ...   for _ in range(3):
+  ...     writer.append_step({"state": np.zeros(2, np.float32)})
+  ...   _ = writer.end_episode()
+  >>> store.EpisodeStore("demo").episode_lengths.tolist()
+  [3]
+
   Attributes:
     num_left_out: episodes without a step.
   """

@@ -44,8 +44,10 @@ from t2r_seq.specs import ModeKeys
 from t2r_seq.specs.assets import (
   POLICY_RECORD,
   T2R_ASSETS_FILENAME,
+  create_t2r_assets,
   robot_assets,
   robot_signature,
+  write_t2r_assets_to_file,
 )
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
@@ -502,12 +504,12 @@ def _write_records(
 ) -> None:
   """Writes specs and record of a policy."""
   os.makedirs(folder, exist_ok=True)
-  assets = specs.create_t2r_assets(
+  assets = create_t2r_assets(
     stored_feature_specs(model),
     model.preprocessor.get_in_label_specification(ModeKeys.TRAIN),
     global_step,
   )
-  specs.write_t2r_assets_to_file(assets, os.path.join(folder, T2R_ASSETS_FILENAME))
+  write_t2r_assets_to_file(assets, os.path.join(folder, T2R_ASSETS_FILENAME))
   figures = {
     path: each
     for stage in stages_of(model.preprocessor, Normalize)

@@ -1,4 +1,18 @@
-"""`train_eval_model`: trains, evaluates, checkpoints and exports, as gin configures."""
+"""`train_eval_model`: trains, evaluates, checkpoints and exports, as gin configures.
+
+>>> from t2r_seq import testing, training
+>>> metrics = training.train_eval_model(
+...   testing.MockT2RModel(),
+...   input_generator_train=testing.MockInputGenerator(),
+...   input_generator_eval=testing.MockInputGenerator(),
+...   max_train_steps=2,
+...   model_dir="run",
+...   run_config=training.RunConfig(show_progress=False),
+... )
+>>> metrics["global_step"]
+2
+
+"""
 
 from __future__ import annotations
 
@@ -12,7 +26,7 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, files, windows
+from t2r_seq import errors, files
 from t2r_seq.data import AbstractInputGenerator, joint
 from t2r_seq.models import T2RModel
 from t2r_seq.policies.policy_module import exported_feature_specs
@@ -23,6 +37,7 @@ from t2r_seq.training.checkpoints import Checkpoints, mark_finished, resume_batc
 from t2r_seq.training.screen import ProgressLog, Screen
 from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.trainer import Trainer
+from t2r_seq.windows.dataset import WindowReport
 
 # A stop waits 50 ms at most.
 _STEPS_PER_LOOP, _LOOPED_STEPS_PER_SECOND = 10, 200.0
@@ -114,7 +129,7 @@ def train_eval_model(
     generator; neither after a stop), 'global_step' and 'was_stopped'.
   Raises:
     SpecError: generator, model and checkpoint do not fit, or the data is bad.
-    NanLossError: a loss or gradient was not finite; the last good checkpoint is kept.
+    checkpoints.NanLossError: a loss or gradient was not finite; checkpoints stay good.
   """
   config = run_config or RunConfig()
   generators = input_generator_train, input_generator_eval
@@ -281,7 +296,7 @@ class _Training:
     except stopping.Stopped:
       return {}, True
     if (report := generator.report) is not None:
-      is_of_one = isinstance(report, windows.WindowReport) and report.is_of_one_pass
+      is_of_one = isinstance(report, WindowReport) and report.is_of_one_pass
       passes = "each pass" if is_of_one else "all passes together"
       logging.info("Training input, %s: %s.", passes, report)
     return scalars, False

@@ -11,16 +11,18 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import data, errors, specs, windows
-from t2r_seq.data.loaders import NumpyBatches
+from t2r_seq import errors, specs, windows
+from t2r_seq.data.loaders import NumpyBatches, WindowLoader
+from t2r_seq.data.plan import Plan
 from t2r_seq.specs import SpecStructure
 from t2r_seq.store import EpisodeStore
 from t2r_seq.store.columns import StoreColumns
 from t2r_seq.store.mapped import HeldTensor
-from t2r_seq.windows import Cut, NStep, WindowReader
+from t2r_seq.windows import Cut, NStep
 from t2r_seq.windows.cut import TRANSITIONS_KEY as KEY
 from t2r_seq.windows.cut import Anchors
 from t2r_seq.windows.n_step import TransitionFields
+from t2r_seq.windows.reader import WindowReader
 
 # Version 2 has stacks; a store without stacks has version 1.
 FORMAT_VERSION = 2
@@ -207,7 +209,7 @@ class Transitions:
     self._columns = StoreColumns(store)
     # The last observation is never padded.
     cut = windows.Cut(padding=(about.padding, "drop"), n_step=joined)
-    self._reader = windows.WindowReader(
+    self._reader = WindowReader(
       self._columns.element_spec, _window_specs(store, about), cut
     )
     self._axes = {
@@ -324,7 +326,7 @@ class Transitions:
       order: 'sequential', or 'global': another permutation of all transitions in every
         epoch, without a buffer.
       start_batch: number of batches to skip, over all epochs, to resume.
-      **fields: of a `data.Plan`: seed=1, num_epochs=None, num_shards=2, ...
+      **fields: of a `data.plan.Plan`: seed=1, num_epochs=None, num_shards=2, ...
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, ...].
     Raises:
@@ -344,11 +346,11 @@ class Transitions:
 
   def _loader(
     self, batch_size: int, order: str, fields: Mapping[str, Any]
-  ) -> data.WindowLoader:
-    plan = data.Plan(
+  ) -> WindowLoader:
+    plan = Plan(
       batch_size=batch_size, order=order, where=f"transitions: {self.path}", **fields
     )
-    return data.WindowLoader(
+    return WindowLoader(
       plan.seeded(), self.read, len(self), self.max_bytes, held=self._held
     )
 

@@ -1,6 +1,5 @@
 """Proof that a deployed policy sees what training saw."""
 
-from t2r_seq.verification.commands import find_command_differences
 from t2r_seq.verification.verify import verify
 
-__all__ = ["find_command_differences", "verify"]
+__all__ = ["verify"]

@@ -14,6 +14,7 @@ from t2r_seq.lite import policy_io
 from t2r_seq.policies.execution import CHUNK_SUFFIX
 from t2r_seq.policies.lite_export import describe_tolerance, relative_errors
 from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.specs.structures import signature_key
 from t2r_seq.verification.diagnoses import Case, equal_rows, find_causes
 from t2r_seq.verification.subjects import Arrays, Subject
 from t2r_seq.verification.training_side import Dataset, Episode
@@ -385,7 +386,7 @@ class Comparison:
   def _compare_inputs(self, episode: Episode, inputs: Arrays, seen: Arrays) -> None:
     is_searched = not any(map(_is_action, seen))
     for path, expected in episode.inputs.items():
-      key = specs.signature_key(path)
+      key = signature_key(path)
       if is_searched and _is_action(path):
         continue
       if key not in inputs:
@@ -520,7 +521,7 @@ class Comparison:
       return {name: value[0] for name, value in predict(given).items()}
     missing = [path for path in spec if path not in given]
     for path in missing:
-      key = specs.signature_key(path)
+      key = signature_key(path)
       name = key if key in stepped else "action"
       if name not in stepped:
         return {}

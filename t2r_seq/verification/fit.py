@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from t2r_seq import specs
 from t2r_seq.policies.policy_model import PolicyRecord
-from t2r_seq.statistics import Statistics
 from t2r_seq.statistics.accumulators import Accumulator, create_accumulator
-from t2r_seq.statistics.statistics import PathStatistics
+from t2r_seq.statistics.statistics import PathStatistics, Statistics
 from t2r_seq.verification.training_side import Dataset, Episode
 
 # A mean this many standard deviations off is a warning.

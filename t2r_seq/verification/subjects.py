@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from google.protobuf import text_format
 
-from t2r_seq import errors, lite, policies, serving, specs
+from t2r_seq import errors, lite, serving, specs
 from t2r_seq.lite import lite_policy, policy_io
+from t2r_seq.lite.overlap import OverlappedPolicy, SimulatedLatency
 from t2r_seq.policies.loaded_export import OneTask
 from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.serving import websocket
@@ -159,7 +160,7 @@ class Overlapped(Subject):
     num_requests: chunks that were requested.
   """
 
-  def __init__(self, policy: Any, latency: policies.SimulatedLatency) -> None:
+  def __init__(self, policy: Any, latency: SimulatedLatency) -> None:
     if isinstance(policy, serving.PolicyClient):
       raise errors.SpecError(
         f"verify: {policy.model_path}: latency: expected an export or a lite folder, "
@@ -180,7 +181,7 @@ class Overlapped(Subject):
     overlap = "asynchronous"
     if declared and declared.overlap != "synchronous":
       overlap = declared.overlap
-    self._policy = policies.OverlappedPolicy(self, overlap, planner=latency)
+    self._policy = OverlappedPolicy(self, overlap, planner=latency)
     self.num_requests = 0
 
   def take(

@@ -18,13 +18,14 @@ from t2r_seq.episodes.rates import control_period, default_clock
 from t2r_seq.episodes.registry import as_episodes
 from t2r_seq.episodes.views import Filtered
 from t2r_seq.lite.policy_io import STAMPS, TIMESTAMP
+from t2r_seq.records.images import decode_images
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, Seconds, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.stamps import NANOSECONDS
 from t2r_seq.windows.cut import Anchors, Padding, mask_paths
-from t2r_seq.windows.reader import present_path
+from t2r_seq.windows.reader import WindowReader, present_path
 from t2r_seq.windows.times import check_stamps, clock_rows
 
 Arrays = dict[str, np.ndarray]
@@ -297,7 +298,7 @@ class Dataset:
     )
     how = self._image_decoding or True
     given = tf.constant(encoded.tolist(), tf.string, encoded.shape)
-    return records.decode_images(given, shown, column, how).numpy()
+    return decode_images(given, shown, column, how).numpy()
 
 
 class _TrainingWindows:
@@ -352,7 +353,7 @@ class _TrainingWindows:
         self._columns.setdefault(clock, clock)
         shape = tf.TensorShape([None]).concatenate(known[clock].shape)
         element.setdefault(clock, tf.TensorSpec(shape, known[clock].dtype))
-    self._reader = windows.WindowReader(
+    self._reader = WindowReader(
       element,
       self._specs,
       windows.Cut(
@@ -487,4 +488,4 @@ def _decoded(
     break
   spec = ExtendedTensorSpec.from_spec(seen, shape=shape, time_offsets=None)
   encoded = tf.constant(values.tolist(), tf.string, values.shape)
-  return records.decode_images(encoded, spec, path).numpy()
+  return decode_images(encoded, spec, path).numpy()

@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from t2r_seq import errors, policies, records, specs, statistics, windows
+from t2r_seq import errors, records, specs, statistics, windows
 from t2r_seq.episodes import Episodes
 from t2r_seq.lite import policy_io
+from t2r_seq.lite.overlap import SimulatedLatency
 from t2r_seq.policies.lite_export import TOLERANCE
 from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.preprocessors.convert_conventions import stages_of
@@ -110,7 +111,7 @@ def verify(
   num_episodes: int | None = None,
   tolerance: float = TOLERANCE,
   source: str | None = None,
-  latency: policies.SimulatedLatency | None = None,
+  latency: SimulatedLatency | None = None,
   **options: Any,
 ) -> VerificationReport:
   """Proves that a policy sees what training saw, or finds the first difference.

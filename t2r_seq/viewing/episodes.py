@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, specs
 from t2r_seq.episodes.episodes import (
   Episode,
   Values,
@@ -21,6 +21,7 @@ from t2r_seq.episodes.episodes import (
 from t2r_seq.episodes.rates import control_period
 from t2r_seq.episodes.views import Episodes
 from t2r_seq.progress import Progress
+from t2r_seq.records.images import decode_images
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 # More curves than this cannot be read.
@@ -211,7 +212,7 @@ def _decoder(
 
   @tf.function(input_signature=signature, autograph=False)
   def decode(encoded: tf.Tensor) -> tf.Tensor:
-    return records.decode_images(encoded, spec, path)
+    return decode_images(encoded, spec, path)
 
   return decode
 

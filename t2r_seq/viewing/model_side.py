@@ -20,6 +20,7 @@ from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
 from t2r_seq.viewing.episodes import EpisodeViewer, spread
 from t2r_seq.windows.cut import DEFAULT_PADDING, Anchors, Padding, mask_paths
+from t2r_seq.windows.reader import WindowReader
 
 Arrays = dict[str, np.ndarray]
 _BATCH_SIZE = 64
@@ -105,7 +106,7 @@ class ModelSide:
     )
     others |= {c: c for c in others.values()}
     cut = windows.Cut(padding=padding, masks=True, clock=clock, clocks=others)
-    self._windows = windows.WindowReader(element, self.spec, cut)
+    self._windows = WindowReader(element, self.spec, cut)
 
   def _find_columns(self) -> dict[str, str]:
     """Returns the source's path for each path; see `source_paths`."""

@@ -5,49 +5,18 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from t2r_seq import imports as _imports
 
 if _TYPE_CHECKING:
-  from t2r_seq.windows.cut import (
-    Cut,
-    NStep,
-    WindowGrid,
-    add_mask_specs,
-    flat_length,
-    flat_specs,
-    history_length,
-    is_windowed,
-    time_span,
-  )
-  from t2r_seq.windows.dataset import WindowReport, gather_windows, windows
-  from t2r_seq.windows.reader import (
-    WindowReader,
-    stack_windows,
-  )
-  from t2r_seq.windows.subsample import (
-    boundary_indices,
-    gather_steps,
-    random_indices,
-    random_span_indices,
-    uniform_indices,
-  )
+  from t2r_seq.windows.cut import Cut, NStep, add_mask_specs, flat_specs, is_windowed
+  from t2r_seq.windows.dataset import gather_windows, windows
+  from t2r_seq.windows.reader import stack_windows
 
 __all__ = [
   "Cut",
   "NStep",
-  "WindowGrid",
-  "WindowReader",
-  "WindowReport",
   "add_mask_specs",
-  "boundary_indices",
-  "flat_length",
   "flat_specs",
-  "gather_steps",
   "gather_windows",
-  "history_length",
   "is_windowed",
-  "random_indices",
-  "random_span_indices",
   "stack_windows",
-  "time_span",
-  "uniform_indices",
   "windows",
 ]
 

@@ -563,6 +563,12 @@ def flat_specs(
   computed and not stored is left out: masks (see `add_mask_specs`), and what `n_step`
   adds to transitions. What is cast as it is read has the dtype that is stored.
 
+  >>> from t2r_seq import specs, windows
+  >>> pair = specs.ExtendedTensorSpec((2, 7), "float32", "pose", time_offsets=(-1, 0))
+  >>> flat = windows.flat_specs({"pose": pair})["pose"]
+  >>> flat.shape, flat.is_sequence
+  (TensorShape([7]), True)
+
   Args:
     spec_structure: the specs of a window.
     n_step: how transitions are joined, if they are.

@@ -39,6 +39,16 @@ def windows(
   A spec without time offsets is the anchor's own step if the dataset has a time axis
   for it, and a context feature of the whole episode if not.
 
+  >>> import tensorflow as tf
+  >>> from t2r_seq import specs, windows
+  >>> episodes = tf.data.Dataset.from_tensors({"x": [1, 2, 3]})
+  >>> pair = specs.ExtendedTensorSpec((2,), "int32", "x", time_offsets=(-1, 0))
+  >>> for window in windows.windows(episodes, {"x": pair}, padding="repeat"):
+  ...   print(window["x"].numpy())
+  [1 1]
+  [1 2]
+  [2 3]
+
   Args:
     dataset: elements are episodes by path (nested or flat); leaves [T, ...], T may be
       unknown, and context leaves without T. Frames may be decoded or still encoded.
@@ -106,6 +116,12 @@ def gather_windows(
   **fields: Any,
 ) -> TensorSpecStruct:
   """Gathers windows from one flat episode.
+
+  >>> import numpy as np
+  >>> from t2r_seq import specs, windows
+  >>> next_two = specs.ExtendedTensorSpec((2,), "int64", "x", time_offsets=(0, 1))
+  >>> windows.gather_windows({"x": np.arange(5)}, [0, 3], {"x": next_two})["x"].numpy()
+  array([[0, 1], [3, 4]])
 
   Args:
     episode: tensors or arrays by path; leaves [T, ...], and context features.

@@ -709,6 +709,15 @@ def stack_windows(
   with constant indices, in a train step as well as under XLA. Masks, and the padding
   that the reader has put in, are stacked alike.
 
+  >>> import numpy as np
+  >>> from t2r_seq import specs, windows
+  >>> stacks = specs.ExtendedTensorSpec(
+  ...   (2,), "int64", "x", is_sequence=True, time_offsets=(-1, 0)
+  ... )
+  >>> flat = {"x": np.array([[1, 2, 3, 4]])}  # [B, L + K - 1]
+  >>> windows.stack_windows(flat, {"x": stacks}, sequence_length=3)["x"].numpy()
+  array([[[1, 2], [2, 3], [3, 4]]])
+
   Args:
     flat: by path, [B, F, ...]; context features [B, ...].
     spec_structure: the specs of a window, as the reader had them.

@@ -12,6 +12,7 @@ import tensorflow as tf
 from t2r_seq import layers
 from t2r_seq.layers import attention
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
+from t2r_seq.layers.observation_encoder import standardize
 from t2r_seq.models import losses
 from t2r_seq.specs import ModeKeys, SpecStructure
 from t2r_seq.zoo.imitation import TARGET, ImitationModel
@@ -205,7 +206,7 @@ class ACTModel(ImitationModel):
     states = {path: steps_as_one(observed[path]) for path in self.signature.states}
     images = []
     for path in self.signature.cameras:
-      image = layers.standardize(observed[path], self._image_statistics.get(path))
+      image = standardize(observed[path], self._image_statistics.get(path))
       images += tf.unstack(image, axis=1)
     style: dict[str, Any] = {}
     if training and labels is not None and self.network.encodes_style:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import layers
+from t2r_seq.layers.vision_layers import MLP
 from t2r_seq.specs import SpecStructure
 from t2r_seq.zoo import online_model
 from t2r_seq.zoo.online_model import OnlineModel
@@ -34,7 +34,7 @@ class ActorCriticModel(OnlineModel):
       count = self.actor_outputs * size if is_actor else 1
       network[name] = {
         "encoder": self.create_encoder(),
-        "head": layers.MLP(self._hidden_sizes, count, normalizer=None),
+        "head": MLP(self._hidden_sizes, count, normalizer=None),
       }
       for each in network[name].values():
         each.trainable = name not in self.target_networks

@@ -9,6 +9,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import layers
+from t2r_seq.layers.vision_layers import MLP
 from t2r_seq.specs import SpecStructure
 from t2r_seq.zoo.imitation import ImitationModel
 
@@ -64,7 +65,7 @@ class BCZPolicyModel(ImitationModel):
         )
         for _ in self.signature.cameras
       ],
-      "head": layers.MLP(self._hidden_sizes, size, None),
+      "head": MLP(self._hidden_sizes, size, None),
     }
 
   def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:

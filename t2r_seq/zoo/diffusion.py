@@ -10,6 +10,8 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, layers
+from t2r_seq.layers.flow_matching import Continuation
+from t2r_seq.layers.observation_encoder import standardize
 from t2r_seq.specs import SpecStructure
 from t2r_seq.zoo.act import is_environment, steps_as_one
 from t2r_seq.zoo.imitation import ImitationModel
@@ -98,7 +100,7 @@ class DiffusionModel(ImitationModel):
     self,
     features: SpecStructure,
     mode: str,
-    known: layers.Continuation | None = None,
+    known: Continuation | None = None,
   ) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)
@@ -107,7 +109,7 @@ class DiffusionModel(ImitationModel):
     paths = self.signature.states
     vectors = [observed[path] for path in paths if not is_environment(path)]
     for i, path in enumerate(self.signature.cameras):
-      images = layers.standardize(observed[path], self._image_statistics.get(path))
+      images = standardize(observed[path], self._image_statistics.get(path))
       encoder = self.network["encoders"][0 if self._shares_encoder else i]
       encoded = encoder(tf.reshape(images, [-1, *images.shape[2:]]), training=training)
       encoded = tf.reshape(encoded, [-1, images.shape[1], encoded.shape[-1]])

@@ -9,7 +9,8 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import layers, policies
+from t2r_seq import policies
+from t2r_seq.layers.control import QNetwork
 from t2r_seq.models.t2r_model import Loss
 from t2r_seq.specs import SpecStructure
 from t2r_seq.zoo import online_model
@@ -44,7 +45,7 @@ class DQNModel(OnlineModel):
       signature: of the environment.
       is_double: the network that is trained chooses the next action, and the target
         network values it (van Hasselt et al., 2016).
-      is_dueling: see `layers.QNetwork`.
+      is_dueling: see `layers.control.QNetwork`.
       loss: 'huber' or 'squared'.
       epsilon: the first and the last probability of a random action.
       exploration_fraction: the part of the environment steps in which it falls.
@@ -62,9 +63,7 @@ class DQNModel(OnlineModel):
     count = self.signature.num_actions
     assert count is not None
     network = {
-      name: layers.QNetwork(
-        self.create_encoder(), self._hidden_sizes, count, self._is_dueling
-      )
+      name: QNetwork(self.create_encoder(), self._hidden_sizes, count, self._is_dueling)
       for name in ("online", "target")
     }
     network["target"].trainable = False

@@ -9,6 +9,8 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, layers, preprocessors, randomness
+from t2r_seq.layers.action_expert import ActionExpert, ContextEncoder
+from t2r_seq.layers.flow_matching import Continuation
 from t2r_seq.preprocessors.abstract_preprocessor import SpecificationFn
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 from t2r_seq.zoo.imitation import TARGET, ImitationModel
@@ -97,7 +99,7 @@ class FlowModel(ImitationModel):
 
   def _create_decoder(self, action_shape: Any) -> Any:
     expert = functools.partial(
-      layers.ActionExpert,
+      ActionExpert,
       size=self._size,
       num_layers=self._num_layers,
       num_heads=self._num_heads,
@@ -153,7 +155,7 @@ class FlowModel(ImitationModel):
     count = len(self.get_feature_specification("train")) * self.observation_horizon
     return {
       "encoder": self.create_encoder(self._size),
-      "context": layers.ContextEncoder(
+      "context": ContextEncoder(
         count, self._size, self._num_context_layers, self._num_heads
       ),
       "decoder": self.create_action_decoder(),
@@ -163,7 +165,7 @@ class FlowModel(ImitationModel):
     self,
     features: SpecStructure,
     mode: str,
-    known: layers.Continuation | None = None,
+    known: Continuation | None = None,
   ) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)

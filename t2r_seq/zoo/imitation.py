@@ -11,7 +11,10 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, layers, models, policies, preprocessors, specs, windows
+from t2r_seq.layers.flow_matching import Continuation
+from t2r_seq.layers.observation_encoder import ObservationEncoder
 from t2r_seq.lite.policy_io import Prefix
+from t2r_seq.preprocessors.augmentations import ImageTransform
 from t2r_seq.preprocessors.convert_conventions import stages_of
 from t2r_seq.specs import (
   Convention,
@@ -41,7 +44,7 @@ TEXT_SIZE = 128
 @gin.configurable
 def default_image_transforms(
   size: Sequence[int], stored_size: Sequence[int]
-) -> list[preprocessors.ImageTransform]:
+) -> list[ImageTransform]:
   """Returns the transforms of a camera: its size, shifts, and colors in training.
 
   Args:
@@ -157,7 +160,7 @@ class ImitationModel(models.RegressionModel):
     overlap: str = "synchronous",
     normalization: str | Mapping[str, str | None] = "mean_std",
     image_size: Sequence[int] | None = None,
-    image_transforms: Sequence[preprocessors.ImageTransform] | None = None,
+    image_transforms: Sequence[ImageTransform] | None = None,
     conventions: Mapping[str, Mapping[str, Any]] | None = None,
     **kwargs: Any,
   ) -> None:
@@ -454,7 +457,7 @@ class ImitationModel(models.RegressionModel):
       token_size: makes a token of each path; None concatenates them.
     """
     tokens = [] if token_size is None else list(self.get_feature_specification("train"))
-    return layers.ObservationEncoder(
+    return ObservationEncoder(
       tuple(self.signature.cameras), token_paths=tokens, token_size=token_size or 0
     )
 
@@ -579,9 +582,9 @@ class ImitationModel(models.RegressionModel):
         actions = stage.normalize(TARGET, actions)
     if self._robot is not None:
       actions = spread(actions, self._action_places, self.action_size)
-    known = layers.Continuation.of(actions, prefix.num_frozen, prefix.num_known)
+    known = Continuation.of(actions, prefix.num_frozen, prefix.num_known)
     # Past actions, before the chunk, are free.
-    known = layers.Continuation(
+    known = Continuation(
       tf.pad(known.target, [[0, 0], [past, 0], [0, 0]]),
       tf.pad(known.weights, [[0, 0], [past, 0]]),
     )

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, layers, preprocessors, specs, statistics, training
 from t2r_seq.preprocessors.normalize import MEAN_STD, MIN_MAX, QUANTILE
-from t2r_seq.statistics.statistics import COUNTS, QUANTILES, PathStatistics
+from t2r_seq.statistics.statistics import COUNTS, QUANTILES, PathStatistics, Statistics
 from t2r_seq.zoo.act import ACTModel, ACTNetwork, is_environment
 from t2r_seq.zoo.diffusion import DiffusionModel
 from t2r_seq.zoo.imitation import TARGET, ImitationModel
@@ -191,7 +191,7 @@ class _Checkpoint:
       modes[TARGET if name == _ACTION else name] = found and found[0]
       if found is not None:
         paths[name] = _path_statistics(name, *found)
-    statistics.Statistics("episodes", {}, "", False, 1, None, paths).save(path)
+    Statistics("episodes", {}, "", False, 1, None, paths).save(path)
     return modes
 
   def _measures(

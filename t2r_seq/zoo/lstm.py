@@ -10,6 +10,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, layers, models
+from t2r_seq.layers.action_decoders import ActionDecoder
 from t2r_seq.layers.bcz_networks import RecurrentHead
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 from t2r_seq.zoo.imitation import ImitationModel
@@ -31,7 +32,7 @@ class LSTMModel(ImitationModel, models.RecurrentRegressionModel):
     num_units: int = 400,
     num_layers: int = 2,
     reset_every: int = 10,
-    action_decoder_cls: Callable[..., layers.ActionDecoder] = layers.MDNDecoder,
+    action_decoder_cls: Callable[..., ActionDecoder] = layers.MDNDecoder,
     **kwargs: Any,
   ) -> None:
     """Creates the model.
@@ -41,7 +42,7 @@ class LSTMModel(ImitationModel, models.RecurrentRegressionModel):
       num_layers: LSTMs, one above the other.
       reset_every: steps after which the state is zeroed.
       action_decoder_cls: of each step's action.
-      **kwargs: of `ImitationModel` and `models.RecurrentModel`.
+      **kwargs: of `ImitationModel` and `models.recurrent_model.RecurrentModel`.
     """
     super().__init__(action_decoder_cls=action_decoder_cls, **kwargs)
     self._num_units, self._num_layers = num_units, num_layers

@@ -8,7 +8,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq import layers
+from t2r_seq.layers.vision_layers import MLP
 from t2r_seq.specs import SpecStructure
 from t2r_seq.zoo.imitation import ImitationModel
 
@@ -31,7 +31,7 @@ class MLPModel(ImitationModel):
     """See the base class."""
     return {
       "encoder": self.create_encoder(),
-      "mlp": layers.MLP(self._hidden_sizes[:-1], self._hidden_sizes[-1], None),
+      "mlp": MLP(self._hidden_sizes[:-1], self._hidden_sizes[-1], None),
       "decoder": self.create_action_decoder(),
     }
 

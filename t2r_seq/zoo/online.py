@@ -28,6 +28,8 @@ from t2r_seq.actors import rollouts
 from t2r_seq.data.input_generator import SAMPLE_KEY, SAMPLE_WEIGHT, BatchRequest
 from t2r_seq.policies.policy import Generators
 from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.training.callbacks import Run
+from t2r_seq.training.exports import Exporter
 from t2r_seq.zoo.environment import make_environment
 from t2r_seq.zoo.online_model import OnlineModel
 from t2r_seq.zoo.spaces import EnvSignature
@@ -203,7 +205,7 @@ class Collector(training.Callback):
     """Train steps after which it collects by their weights; see the base class."""
     return self._schedule.updates_per_round
 
-  def on_begin(self, run: training.Run) -> None:
+  def on_begin(self, run: Run) -> None:
     """Restores the replay if the training resumes."""
     if run.step:
       self._buffer.resume()
@@ -211,7 +213,7 @@ class Collector(training.Callback):
       last = run.step + self._schedule.updates_per_round - 1
       self._policy.num_steps = self._schedule.steps_before(last)
 
-  def after_log(self, run: training.Run, scalars: Mapping[str, float]) -> None:
+  def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
     """Writes the mean return of the episodes that ended since the last time."""
     shown: dict[str, float] = {"collect/num_steps": self._policy.num_steps}
     if self._ended:
@@ -219,12 +221,12 @@ class Collector(training.Callback):
       self._ended.clear()
     run.write_scalars(shown)
 
-  def after_checkpoint(self, run: training.Run, path: str) -> None:
+  def after_checkpoint(self, run: Run, path: str) -> None:
     """Ends the episodes, and saves the replay."""
     self._end_episodes()
     self._buffer.checkpoint()
 
-  def on_end(self, run: training.Run) -> None:
+  def on_end(self, run: Run) -> None:
     """Closes the environment."""
     self._end_episodes()
     self._sink.close()
@@ -447,7 +449,7 @@ def _create_model(
     env.close()
 
 
-def _create_exporters() -> list[training.Exporter]:
+def _create_exporters() -> list[Exporter]:
   best = training.BestExporter(metric=METRIC, larger_is_better=True)
   return [training.LatestExporter(), best]
 

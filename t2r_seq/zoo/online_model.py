@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, layers, models, replay, specs, windows
+from t2r_seq import errors, models, replay, specs, windows
+from t2r_seq.layers.control import StackEncoder
 from t2r_seq.models import losses
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 from t2r_seq.zoo.spaces import EnvSignature
@@ -108,10 +109,10 @@ class OnlineModel(models.T2RModel):
       }
     )
 
-  def create_encoder(self) -> layers.StackEncoder:
+  def create_encoder(self) -> StackEncoder:
     """Returns an encoder of the stacks."""
     shapes = {p: tuple(s.shape) for p, s in self.signature.observations.items()}
-    return layers.StackEncoder(shapes, self.signature.categories)
+    return StackEncoder(shapes, self.signature.categories)
 
   @abc.abstractmethod
   def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:

@@ -10,7 +10,8 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, layers, models, policies
+from t2r_seq import errors, models, policies
+from t2r_seq.layers.vision_layers import MLP
 from t2r_seq.models import bellman
 from t2r_seq.models.t2r_model import Loss
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
@@ -69,7 +70,7 @@ class QTOptModel(OnlineModel):
     for name in ("online", "target", "lagged"):
       network[name] = {
         "encoder": self.create_encoder(),
-        "value": layers.MLP(self._hidden_sizes, 1, normalizer=None),
+        "value": MLP(self._hidden_sizes, 1, normalizer=None),
       }
       for each in network[name].values():
         each.trainable = name == "online"

@@ -14,6 +14,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs
 from t2r_seq.episodes import Episodes
 from t2r_seq.specs import Convention, ExtendedTensorSpec
+from t2r_seq.specs.extended_tensor_spec import frame_spec
 
 _ACTION = re.compile(r"(^|[/.])actions?$")
 _OBSERVATION = re.compile(r"^(obs|observations?)([/.]|$)")
@@ -95,7 +96,7 @@ def find_signature(
   """
   where = f"train: {episodes.path}"
   found = {
-    path: specs.frame_spec(spec)
+    path: frame_spec(spec)
     for path, spec in episodes.spec.items()
     if spec.is_sequence or spec.dtype == tf.string
   }

@@ -18,6 +18,7 @@ from t2r_seq.episodes import Episodes, make_splits, open_episodes
 from t2r_seq.episodes.rates import control_period
 from t2r_seq.episodes.registry import find_format
 from t2r_seq.specs import ExtendedTensorSpec
+from t2r_seq.statistics.statistics import Statistics
 from t2r_seq.training.arguments import DEFAULT_BINDINGS
 from t2r_seq.zoo import environment, registry
 from t2r_seq.zoo.embodiments import Embodiment, design_embodiments, shared_signature
@@ -154,7 +155,7 @@ def policy_statistics(
   gin_configs: Sequence[str] = (),
   gin_bindings: Sequence[str] = (),
   open_options: Mapping[str, Any] | None = None,
-) -> statistics.Statistics:
+) -> Statistics:
   """Writes the statistics of what a policy's network gets before `Normalize`.
 
   In the policy's conventions, such as relative actions, cut as training cuts windows.
@@ -491,9 +492,7 @@ class _Run:
     """
     self._statistics(self._split_episodes(self._episodes).get("train"), model)
 
-  def write_statistics(
-    self, path: str, train: Any, model: Any = None
-  ) -> statistics.Statistics:
+  def write_statistics(self, path: str, train: Any, model: Any = None) -> Statistics:
     """Writes the statistics of some episodes, of what the network gets.
 
     Args:

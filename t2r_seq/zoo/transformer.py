@@ -9,6 +9,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, layers
+from t2r_seq.layers.action_decoders import ActionDecoder
 from t2r_seq.specs import SpecStructure
 from t2r_seq.zoo.imitation import ImitationModel
 
@@ -27,7 +28,7 @@ class TransformerModel(ImitationModel):
     num_heads: int = 8,
     model_size: int = 512,
     dropout: float = 0.1,
-    action_decoder_cls: Callable[..., layers.ActionDecoder] = layers.MDNDecoder,
+    action_decoder_cls: Callable[..., ActionDecoder] = layers.MDNDecoder,
     **kwargs: Any,
   ) -> None:
     """Creates the model.

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, errors, records, specs, training
+from t2r_seq import actors, errors, records, specs
 from t2r_seq.actors.rollouts import generate_episodes
 from t2r_seq.records.files import shard_paths
+from t2r_seq.training.stopping import Stopped
 
 
 def make_spec():
@@ -196,7 +197,7 @@ def test_told_to_stop_it_keeps_the_files_that_are_whole(
   make_env, make_policy, tmp_path
 ):
   path = tmp_path / "a.tfrecord"
-  with pytest.raises(training.Stopped):
+  with pytest.raises(Stopped):
     actors.collect_episodes(
       make_env, make_policy(), make_spec, 3, str(path), max_steps=2,
       episodes_per_file=1, stop=_StopsAfter(3),
@@ -206,7 +207,7 @@ def test_told_to_stop_it_keeps_the_files_that_are_whole(
 
 def test_told_to_stop_a_sink_keeps_its_whole_episodes(make_env, make_policy, tmp_path):
   sink = actors.RecordSink(str(tmp_path / "a.tfrecord"), make_spec)
-  with pytest.raises(training.Stopped):
+  with pytest.raises(Stopped):
     actors.collect_episodes(
       make_env, make_policy(), None, 3, max_steps=2, sink=sink, stop=_StopsAfter(3)
     )

@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from t2r_seq import actors, errors, policies, replay, specs
 from t2r_seq.actors import collect
+from t2r_seq.actors.sinks import EpisodeSink
+from t2r_seq.policies.predictors import NoModelError
 
 
-class _Sink(actors.EpisodeSink):
+class _Sink(EpisodeSink):
   """Keeps what it is given."""
 
   def __init__(self):
@@ -42,7 +44,7 @@ class _Exports:
     if len(self.left) > 1:
       self.left.pop(0)
     if step is None:
-      raise policies.NoModelError("no model")
+      raise NoModelError("no model")
     return step
 
 
@@ -158,7 +160,7 @@ def test_no_export_and_no_initial_policy(make_env):
     environments.append(make_env())
     return environments[-1]
 
-  with pytest.raises(policies.NoModelError, match="no model"):
+  with pytest.raises(NoModelError, match="no model"):
     _loop(make, _Exports(None), sink)
   assert sink.num_closed == 1
   assert environments[0].is_closed

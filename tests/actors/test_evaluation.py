@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import actors, errors
+from t2r_seq.actors.evaluation import evaluation_table
 
 
 class CoinEnv:
@@ -50,7 +51,7 @@ def test_policies_meet_the_same_episodes_and_have_intervals():
   assert 0.2 < low < half.success_rate < high < 0.9
   assert half.reward_interval == (0.5, 0.5)
   assert half.reward_by_seed == {3: 0.5, 5: 0.5}
-  header, _, row, *_ = actors.evaluation_table(found).split("\n")
+  header, _, row, *_ = evaluation_table(found).split("\n")
   assert header.startswith("| policy | success | 95 % |")
   assert row == "| never | 0% | 0% to 16% | 0.00 | 0.00 to 0.00 | 1.0 | 20 |"
 
@@ -60,7 +61,7 @@ def test_an_interval_of_rewards_holds_their_mean():
     {"x": Always(1.0)}, lambda: CoinEnv(False), num_episodes=3, seeds=[0]
   )["x"]
   assert (episodes.success_rate, episodes.success_interval) == (None, None)
-  assert "| x | - | - | 1.00 |" in actors.evaluation_table({"x": episodes})
+  assert "| x | - | - | 1.00 |" in evaluation_table({"x": episodes})
 
 
 @pytest.mark.parametrize("seeds", [(), (1, 1)])

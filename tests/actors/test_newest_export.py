@@ -8,6 +8,7 @@ import shutil
 import tensorflow as tf
 
 from t2r_seq import actors, models, policies, specs, training
+from t2r_seq.actors.sinks import EpisodeSink
 
 _SPEC = specs.ExtendedTensorSpec
 
@@ -71,7 +72,7 @@ def _half_written(learner):
   shutil.rmtree(os.path.join(target, "variables"))
 
 
-class _Actions(actors.EpisodeSink):
+class _Actions(EpisodeSink):
   """Keeps the actions' first coordinates."""
 
   def __init__(self):

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, store
+from t2r_seq.store.writer import EpisodeWriter
 from tests.attacks import power
 
 _SPEC = {
@@ -75,14 +76,14 @@ class Life:
       if self._rng.random() < 0.3:
         store.EpisodeStore.merge(self.folder)
 
-  def _open(self) -> store.EpisodeWriter:
+  def _open(self) -> EpisodeWriter:
     commit_every, self._written = self._rng.randrange(1, 4), []
     if not os.path.exists(os.path.join(self.folder, "store.json")):
       return store.EpisodeStore.create(self.folder, _SPEC, commit_every=commit_every)
     segment = self._rng.choice(_SEGMENTS)
     return store.EpisodeStore.append(self.folder, segment, commit_every=commit_every)
 
-  def append(self, writer: store.EpisodeWriter) -> None:
+  def append(self, writer: EpisodeWriter) -> None:
     """Writes the next episode, at once or step by step."""
     number = len(self.begun)
     self.begun.append(number)

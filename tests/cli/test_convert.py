@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, store
 from t2r_seq.cli import sources
-from t2r_seq.episodes import formats
+from t2r_seq.episodes.registry import formats
 
 Spec = specs.ExtendedTensorSpec
 SPEC = {

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import records, specs
+from t2r_seq.records.index_file import read_file_index
 
 SPEC = specs.TensorSpecStruct(
   [
@@ -72,7 +73,7 @@ def test_a_spec_is_kept(folder, run_main):
   (folder / "spec.json").write_text(SPEC.to_json())
   status, out, err = run_main("index", "*.tfrecord", "--spec", "spec.json")
   assert (status, err) == (0, ""), err
-  assert records.read_file_index("0.tfrecord").spec == SPEC
+  assert read_file_index("0.tfrecord").spec == SPEC
   assert run_main("index", "*.tfrecord", "--check", "--spec", "spec.json")[0] == 0
   values = json.loads(SPEC.to_json())
   values["a"]["shape"] = [3]

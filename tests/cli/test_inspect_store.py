@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import specs, store, windows
+from t2r_seq.specs.assets import create_t2r_assets, write_t2r_assets_to_file
 
 Spec = specs.ExtendedTensorSpec
 LONG = "observation/" + "camera_on_the_left_wrist/" * 3 + "image"
@@ -96,8 +97,8 @@ def test_with_specs(make_store, run_main, tmp_path, monkeypatch):
     camera=Spec((4, 8, 8, 3), tf.uint8, name="image", time_offsets=(-3, -2, -1, 0))
   )
   said = Spec((2, 7), tf.float32, name="action", time_offsets=(0, 1))
-  assets = specs.create_t2r_assets(by_name, {"said": said})
-  specs.write_t2r_assets_to_file(assets, "t2r_assets.pbtxt")
+  assets = create_t2r_assets(by_name, {"said": said})
+  write_t2r_assets_to_file(assets, "t2r_assets.pbtxt")
   status, out, err = run_main("inspect", "s", "--spec", "t2r_assets.pbtxt")
   assert (status, err) == (0, "")
   assert "The store fits t2r_assets.pbtxt: windows from step -3 to +1" in out

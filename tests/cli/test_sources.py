@@ -12,6 +12,7 @@ import pytest
 
 from t2r_seq import statistics
 from t2r_seq.episodes import open_episodes
+from t2r_seq.statistics.compute import check_statistics
 from tests.convert import lerobot_sets as sets
 
 
@@ -168,7 +169,7 @@ def test_stats(own, run_main):
   status, out, _ = run_main("stats", "copy", "--check")
   assert status == 0 and "is up to date" in out
   # From Python, too, by the folder as by its episodes.
-  checked = statistics.check_statistics("copy/statistics.json", "copy")
+  checked = check_statistics("copy/statistics.json", "copy")
   assert checked.to_json() == found.to_json()
   for source in ("copy", open_episodes("copy")):
     assert statistics.compute_statistics(source).to_json() == found.to_json()

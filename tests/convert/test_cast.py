@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, errors, specs, store
+from t2r_seq.convert.conversion import verify_conversion
 
 Spec = specs.ExtendedTensorSpec
 SPEC = {
@@ -42,7 +43,7 @@ def test_casts(name):
   make()
   casts, want = CASTS[name]
   to_store(casts)
-  convert.verify_conversion("s", "d")
+  verify_conversion("s", "d")
   found = store.EpisodeStore("d")
   assert [found.spec[path].dtype.name for path in ("a/x", "a/y", "n")] == want
   episode = found.episode(0)
@@ -151,7 +152,7 @@ def test_values_that_become_equal(name):
     target.append_episode({path: values})
   if not is_refused:
     to_store([cast])
-    convert.verify_conversion("s", "d")
+    verify_conversion("s", "d")
     return
   match = (
     rf"episode 0 of s: {path}: expected values that b?float\d+ distinguishes, got "

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from t2r_seq import convert, files, store
-from t2r_seq.episodes import find_format, open_episodes
+from t2r_seq.convert.conversion import verify_conversion
+from t2r_seq.episodes import open_episodes
+from t2r_seq.episodes.registry import find_format
 from t2r_seq.formats import store as stores
 from t2r_seq.formats import zarr as zarr_group
 from t2r_seq.progress import Progress
@@ -56,10 +58,10 @@ def test_an_interrupt_keeps_what_is_committed(destination, source):
   left = glob.glob(f"{destination.removesuffix('.tfrecord')}*")
   assert bool(left) == bool(committed), left
   with pytest.raises(ValueError, match="expected a complete conversion to verify"):
-    convert.verify_conversion(source, destination)
+    verify_conversion(source, destination)
   report = convert.convert(source, destination, **options)
   assert report.resumed_at == committed
-  convert.verify_conversion(source, destination)
+  verify_conversion(source, destination)
   again = convert.convert(source, destination, **options)
   assert (again.resumed_at, again.num_episodes, again.num_bytes) == (5, 5, 0)
   assert not os.path.exists(f"{destination}.partial")
@@ -220,12 +222,12 @@ def test_verify_finds_flipped_bytes_on_both_sides(data):
   """A byte of one column of each side; the episodes and paths are named."""
   data.make_store("source", 5, data.NUMBERS)
   convert.convert("source", "copy", format="store")
-  convert.verify_conversion("source", "copy")
+  verify_conversion("source", "copy")
   flip_byte("source/segments/main/dones.data", 0)
   flip_byte("copy/segments/main/goal.data")
   want = "episode 0: dones: expected the values of episode 0 of source, got others in"
   with pytest.raises(ValueError, match=want) as caught:
-    convert.verify_conversion("source", "copy")
+    verify_conversion("source", "copy")
   caught.match("episode 4: goal: expected .* got others in episode 4 of copy")
 
 
@@ -241,7 +243,7 @@ def test_verify_finds_damaged_files(destination, source):
   path, want = DAMAGED[destination]
   flip_byte(path, os.path.getsize(path) // 2)
   with pytest.raises(ValueError, match=want):
-    convert.verify_conversion(source, destination)
+    verify_conversion(source, destination)
 
 
 def test_verify_finds_a_flipped_byte_in_hdf5(source):
@@ -251,7 +253,7 @@ def test_verify_finds_a_flipped_byte_in_hdf5(source):
   with h5py.File("x.hdf5", "a") as file:
     file["data/demo_3/obs/pose"][1, 1] += 1
   with pytest.raises(ValueError, match="episode 3: obs/pose: expected the values"):
-    convert.verify_conversion(source, "x.hdf5")
+    verify_conversion(source, "x.hdf5")
 
 
 def test_verify_finds_what_was_written_wrongly(source, monkeypatch):
@@ -266,7 +268,7 @@ def test_verify_finds_what_was_written_wrongly(source, monkeypatch):
   monkeypatch.setattr(stores.StoreWriter, "append", append)
   convert.convert(source, "copy", format="store")
   with pytest.raises(ValueError, match="episode 2: dones: expected the values of"):
-    convert.verify_conversion(source, "copy")
+    verify_conversion(source, "copy")
 
 
 def test_verify_counts_episodes(source):
@@ -274,14 +276,14 @@ def test_verify_counts_episodes(source):
   with store.EpisodeStore.append("copy") as writer:
     writer.append_episode(store.EpisodeStore("copy").episode(0))
   with pytest.raises(ValueError, match="number of episodes: expected 5, as the source"):
-    convert.verify_conversion(source, "copy")
+    verify_conversion(source, "copy")
 
 
 def test_verify_without_a_conversion(source):
   with pytest.raises(
     ValueError, match=r"expected a complete conversion .*got nothing in"
   ):
-    convert.verify_conversion(source, "copy")
+    verify_conversion(source, "copy")
 
 
 KIND_FAILURES = {

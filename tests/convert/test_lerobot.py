@@ -16,7 +16,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, errors, files, specs, store
+from t2r_seq.convert.conversion import verify_conversion
 from t2r_seq.episodes import open_episodes
+from t2r_seq.formats.lerobot_folder import LeRobotFolder, delta_time_offsets
 from t2r_seq.specs.packing import encode_image
 from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
@@ -52,14 +54,14 @@ def decoded(path):
 
 
 def read(folder, episode, *keys):
-  return convert.LeRobotFolder(folder).read(episode, keys)
+  return LeRobotFolder(folder).read(episode, keys)
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_sets(name):
   """Every value, and every frame by its stamp, of what LeRobot's own tools wrote."""
   manifest = json.loads((REAL[name] / "MANIFEST.json").read_text())
-  folder = convert.LeRobotFolder(REAL[name])
+  folder = LeRobotFolder(REAL[name])
   assert (folder.fps, folder.lengths.tolist()) == (15, manifest["lengths"])
   for episode, stamped in enumerate(manifest["stamp_episode_of_each_episode"]):
     values = folder.read(episode, folder.spec)
@@ -89,7 +91,7 @@ def test_real_sets(name):
   [n for n in REAL if n in ("lerobot_v3_h264_gop30", "lerobot_v3", "lerobot_v21")],
 )
 def test_windows_of_real_videos_by_seeking(name):
-  folder, key = convert.LeRobotFolder(REAL[name]), "observation.images.front"
+  folder, key = LeRobotFolder(REAL[name]), "observation.images.front"
   for episode in range(len(folder)):
     whole = folder.read(episode, [key])[key]
     for start in range(0, len(whole), 3):
@@ -104,7 +106,7 @@ def test_metadata_of_version_2_without_a_key(here):
   name.write_text(name.read_text().replace('"length"', '"len"'))
   match = "own/meta: expected tasks and episodes that can be read, got KeyError: 'len"
   with pytest.raises(errors.ConversionError, match=match):
-    convert.LeRobotFolder("own")
+    LeRobotFolder("own")
 
 
 def test_a_real_recording_that_was_killed():
@@ -112,11 +114,11 @@ def test_a_real_recording_that_was_killed():
   with pytest.raises(
     errors.ConversionError, match="got 3: the recording was not finis"
   ):
-    convert.LeRobotFolder(folders["lerobot_v3_unfinalized"])
+    LeRobotFolder(folders["lerobot_v3_unfinalized"])
 
 
 def test_round_trip(own, data):
-  convert.verify_conversion(f"{own}.store", own)
+  verify_conversion(f"{own}.store", own)
   convert.convert(own, "back")
   before, after = (store.EpisodeStore(p) for p in (f"{own}.store", "back"))
   assert after.spec.to_json() == before.spec.to_json()
@@ -157,7 +159,7 @@ def test_videos_that_are_kept(own, here, monkeypatch):
     ("kept", "again.lerobot"),
     ("again.lerobot", "back"),
   ):
-    convert.verify_conversion(source, made)
+    verify_conversion(source, made)
   pixels = dict(decode_images=True)
   convert.convert("kept", "pixels", **pixels, format="store")
   pixels = store.EpisodeStore("pixels")
@@ -261,7 +263,7 @@ def test_every_kind_of_value(data):
   assert (
     store.EpisodeStore("back").spec.to_json() == store.EpisodeStore("s").spec.to_json()
   )
-  folder = convert.LeRobotFolder("out.lerobot")
+  folder = LeRobotFolder("out.lerobot")
   assert (folder.tasks, folder.fps) == (["grün"], 12.5)
   assert folder.spec["a.pixels"].data_format == "png"
 
@@ -473,11 +475,11 @@ def test_nothing_outside_the_folder_is_read(copy):
 
 
 def test_delta_time_offsets():
-  assert convert.delta_time_offsets([-0.0667, 0, 0.1333], 15) == (-1, 0, 2)
+  assert delta_time_offsets([-0.0667, 0, 0.1333], 15) == (-1, 0, 2)
   with pytest.raises(
     errors.SpecError, match=r"multiples of 1/15 s, got 0.1. The nearest"
   ):
-    convert.delta_time_offsets([0.1], 15)
+    delta_time_offsets([0.1], 15)
 
 
 NANOSECONDS = np.array([0, 33, 66, 101, 133]) * 10**6
@@ -514,7 +516,7 @@ def test_another_rate_than_that_of_the_data_is_refused(name):
     convert.convert("s", "out.lerobot", fps=15)
   assert not os.path.exists("out.lerobot") and not os.path.exists("out.lerobot.conver")
   convert.convert("s", "out.lerobot", fps=30)
-  assert convert.LeRobotFolder("out.lerobot").fps == 30
+  assert LeRobotFolder("out.lerobot").fps == 30
 
 
 @pytest.mark.parametrize("name", ["out.zarr", "out.hdf5", "out.tfrecord"])

@@ -17,7 +17,9 @@ import tensorflow as tf
 
 from t2r_seq import convert, data, errors, specs, store
 from t2r_seq.cli import main
+from t2r_seq.convert.conversion import verify_conversion
 from t2r_seq.episodes import open_episodes
+from t2r_seq.formats.lerobot_folder import LeRobotFolder
 from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
@@ -172,7 +174,7 @@ def test_depth_is_stored_and_written_again(copy):
   assert store.EpisodeStore("values").spec[DEPTH].data_format is None
   convert.convert("kept", "again.lerobot")
   for source, made in (("own", "values"), ("own", "kept"), ("kept", "again.lerobot")):
-    convert.verify_conversion(source, made)
+    verify_conversion(source, made)
   described = json.loads(pathlib.Path("again.lerobot/meta/info.json").read_text())
   info = described["features"][DEPTH]["info"]
   assert info["is_depth_map"] and info["video.depth_max"] == 10
@@ -181,7 +183,7 @@ def test_depth_is_stored_and_written_again(copy):
     for place in ("values", "kept"):
       got = store.EpisodeStore(place).episode(number)[DEPTH]
       np.testing.assert_array_equal(got, values)
-    read = convert.LeRobotFolder("again.lerobot").read(number, [DEPTH])
+    read = LeRobotFolder("again.lerobot").read(number, [DEPTH])
     np.testing.assert_array_equal(read[DEPTH], values)
   stats = json.loads(pathlib.Path("again.lerobot/meta/stats.json").read_text())
   every = np.concatenate(want).astype(np.float64)
@@ -238,7 +240,7 @@ def test_depth_that_cannot_be_read(copy, name):
   else:
     add_depth(**{"codes": CODES, **options})
   with pytest.raises(errors.ConversionError, match=match):
-    convert.LeRobotFolder("own").read(1, [DEPTH])
+    LeRobotFolder("own").read(1, [DEPTH])
   # What else there is can be read.
   assert main(["convert", "own", "made", "--drop", DEPTH]) == 0
 
@@ -308,17 +310,17 @@ def test_spans_of_another_episodes_frames_are_refused(copy, name, capsys):
   shifts, episode, match = SPANS[name]
   spans(copy, *shifts)
   with pytest.raises(errors.ConversionError, match=match):
-    convert.LeRobotFolder("own").read(episode, [CAMERA])
+    LeRobotFolder("own").read(episode, [CAMERA])
   status, out = doctor(capsys)
   assert status == 1 and f"episode {episode}: {CAMERA}: expected" in out
   # What has no video is read.
-  assert len(convert.LeRobotFolder("own").read(episode, ["action"])["action"])
+  assert len(LeRobotFolder("own").read(episode, ["action"])["action"])
 
 
 def test_a_tolerance_allows_a_span_that_is_longer(copy):
   spans(copy, [0] * 4, [0, 0, 0, 1])
-  folder = convert.LeRobotFolder("own", frame_tolerance=0.11)
-  want = convert.LeRobotFolder("own", "index", 0.11).read(3, [CAMERA])[CAMERA]
+  folder = LeRobotFolder("own", frame_tolerance=0.11)
+  want = LeRobotFolder("own", "index", 0.11).read(3, [CAMERA])[CAMERA]
   np.testing.assert_array_equal(folder.read(3, [CAMERA])[CAMERA], want)
 
 
@@ -382,7 +384,7 @@ def test_frames_are_found_by_index_whatever_the_clock(copy, name, capsys):
   assert status == 1 and "Find frame i at step i: frames_by='index'" in out
   assert doctor(capsys, "--frames_by", "index")[0] == 0
   assert main(["convert", "own", "made", "--frames_by", "index"]) == 0
-  convert.verify_conversion("own", "made")
+  verify_conversion("own", "made")
   for number, frames in enumerate(want):
     got = store.EpisodeStore("made").episode(number)
     np.testing.assert_array_equal(got[CAMERA], frames)
@@ -408,7 +410,7 @@ def test_videos_of_twice_the_rate_of_the_steps(copy, capsys):
 def test_a_tolerance_shows_the_nearest_frame(copy):
   want = [values[CAMERA] for values in values_of(open_episodes("own"))]
   change(ROWS, timestamp=STAMPS["jitter"])
-  folder = convert.LeRobotFolder("own", frame_tolerance=0.04)
+  folder = LeRobotFolder("own", frame_tolerance=0.04)
   for number, frames in enumerate(want):
     np.testing.assert_array_equal(folder.read(number, [CAMERA])[CAMERA], frames)
     for step in range(len(frames)):
@@ -422,7 +424,7 @@ def test_the_nearest_frame_is_none_of_a_neighbour(copy):
   late = GRID.copy()
   late[STARTS[1] - 1] += 0.08
   change(ROWS, timestamp=late)
-  folder = convert.LeRobotFolder("own", frame_tolerance=0.09)
+  folder = LeRobotFolder("own", frame_tolerance=0.09)
   np.testing.assert_array_equal(folder.read(0, [CAMERA])[CAMERA], want[0])
 
 
@@ -432,7 +434,7 @@ def test_clocks_go_to_a_store_and_back(copy):
   by_index = dict(frames_by="index")
   convert.convert("own", "made", **by_index)
   convert.convert("made", "again.lerobot", video_codec="libx264")
-  convert.verify_conversion("made", "again.lerobot")
+  verify_conversion("made", "again.lerobot")
   rows = pq.read_table("again.lerobot/data/chunk-000/file-000.parquet")
   np.testing.assert_array_equal(rows["timestamp"], stamps)
   convert.convert("again.lerobot", "back")
@@ -459,7 +461,7 @@ OPTIONS = {
 def test_options_that_are_invalid(own, name):
   options, match = OPTIONS[name]
   for make in (
-    lambda: convert.LeRobotFolder(own, **options),
+    lambda: LeRobotFolder(own, **options),
     lambda: open_episodes(own, **options),
     lambda: data.LeRobotInputGenerator(own, **options),
   ):
@@ -476,6 +478,6 @@ def test_stamps_that_do_not_rise_are_named(copy, stamp):
     f"expected time stamps that do not run backwards.*{stamp:.6f} at step 2, after"
   )
   with pytest.raises(errors.ConversionError, match=match):
-    convert.LeRobotFolder("own").read(1, [CAMERA])
+    LeRobotFolder("own").read(1, [CAMERA])
   # Found by index, they are values as others.
-  assert len(convert.LeRobotFolder("own", "index").read(1, [CAMERA])[CAMERA]) == 6
+  assert len(LeRobotFolder("own", "index").read(1, [CAMERA])[CAMERA]) == 6

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import convert, data, errors, specs, store
 from t2r_seq.cli.main import main
+from t2r_seq.convert.conversion import verify_conversion
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs.packing import encode_image
 
@@ -215,7 +216,7 @@ def test_topics_keep_their_clocks():
   assert own["position"][:, 0].tolist() == [*ARM_MS]
   np.testing.assert_array_equal(own["image"], held["image"])
   convert.convert("demo.mcap", "own", **options)
-  convert.verify_conversion("demo.mcap", "own")
+  verify_conversion("demo.mcap", "own")
   assert open_episodes("own").clocks == episodes.clocks
   # Recordings train in place, as the store does.
   seconds = specs.Seconds(-0.05, 0.0)

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from t2r_seq import convert, records, specs, store
 from t2r_seq.records.framing import iterate_records
+from t2r_seq.records.images import decode_images
+from t2r_seq.records.protos import present_names
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
@@ -66,7 +68,7 @@ def test_specs_without_names(data):
     writer.append_episode({"a/b": np.ones((3, 2), np.float32), "c": b"\0"})
   convert.convert("source", "x.tfrecord")
   (record,) = iterate_records("x.tfrecord")
-  assert records.present_names(record.data) == {"a/b", "c"}
+  assert present_names(record.data) == {"a/b", "c"}
 
 
 def test_proposed_specs(data):
@@ -103,7 +105,7 @@ def test_decoded_images(data):
     episode = data.make_episode(index)
     for path in ("frame", "pair"):
       encoded = tf.constant(episode[path].tolist())
-      want = records.decode_images(encoded, data.ALL[path], path)
+      want = decode_images(encoded, data.ALL[path], path)
       np.testing.assert_array_equal(opened.episode(index)[path], want)
 
 
@@ -115,7 +117,7 @@ def test_part_of_a_store(data):
     "force": data.ALL["force"],
   }
   convert.convert("source", "x.tfrecord", wanted)
-  names = records.present_names(next(iterate_records("x.tfrecord")).data)
+  names = present_names(next(iterate_records("x.tfrecord")).data)
   assert names == {"instruction", "dones"}
 
 

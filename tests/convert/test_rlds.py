@@ -11,7 +11,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, errors, records, specs, store
+from t2r_seq.convert.conversion import verify_conversion
 from t2r_seq.records import framing
+from t2r_seq.records.files import get_data_format_and_filenames
 from tests.records import rlds_data
 
 SPEC = specs.TensorSpecStruct(sorted(rlds_data.SPEC.items()))
@@ -65,7 +67,7 @@ def test_records_to_a_store(name: str, tmp_path: pathlib.Path) -> None:
     assert leaf.is_identical_to(without_layout(SPEC[leaf_path])), leaf_path
   again = convert.convert(rlds_data.FILES, path, spec, **arguments)
   assert again.resumed_at == 2
-  assert convert.verify_conversion(rlds_data.FILES, path).num_episodes == 2
+  assert verify_conversion(rlds_data.FILES, path).num_episodes == 2
 
 
 def test_array_records_to_a_store(tmp_path, monkeypatch):
@@ -73,7 +75,7 @@ def test_array_records_to_a_store(tmp_path, monkeypatch):
   module = pytest.importorskip("array_record.python.array_record_module")
   name = tmp_path / "x-train.array_record-00000-of-00001"
   writer = module.ArrayRecordWriter(str(name), "group_size:1")
-  for source in records.get_data_format_and_filenames(rlds_data.FILES)[1]:
+  for source in get_data_format_and_filenames(rlds_data.FILES)[1]:
     for record in framing.iterate_records(source):
       writer.write(record.data)
   writer.close()

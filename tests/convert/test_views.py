@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, errors, specs, store
+from t2r_seq.convert.conversion import verify_conversion
 from t2r_seq.episodes import open_episodes, write_episodes
 from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
@@ -52,7 +53,7 @@ def test_sources_are_joined(name, destination):
   assert written.metadata["robot"] == "arm" and written.metadata["lerobot"]["fps"] == 10
   held_out = [want.index(number) for number in (1, 3) if number in want]
   assert [*written.splits["eval"]] == held_out
-  assert convert.verify_conversion(sources, destination).num_episodes == len(want)
+  assert verify_conversion(sources, destination).num_episodes == len(want)
 
 
 def test_joined_sources_that_differ_are_named():
@@ -92,7 +93,7 @@ def test_records_to_shards_of_records():
   assert (report.num_episodes, report.num_steps) == (3, 6)
   again = convert.convert("x.tfrecord", "y.tfrecord", num_shards=2)
   assert (again.resumed_at, again.num_steps) == (3, 6)
-  assert convert.verify_conversion("x.tfrecord", "y.tfrecord").num_steps == 6
+  assert verify_conversion("x.tfrecord", "y.tfrecord").num_steps == 6
 
 
 def test_lerobot_to_lerobot_copies_videos(monkeypatch):
@@ -102,7 +103,7 @@ def test_lerobot_to_lerobot_copies_videos(monkeypatch):
     patched.setattr(videos.FrameWriter, "write", None)
     convert.convert(own, "some.lerobot", **chosen)
     convert.convert([own, own], "both.lerobot", drop=["task"])
-  assert convert.verify_conversion(own, "some.lerobot").num_episodes == 2
+  assert verify_conversion(own, "some.lerobot").num_episodes == 2
   read, written = open_episodes(own), open_episodes("some.lerobot")
   np.testing.assert_array_equal(written.read(1)[sets.CAMERA], read.read(2)[sets.CAMERA])
   assert "return" in written.spec and "reward" not in written.spec

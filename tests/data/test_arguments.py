@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs
+from t2r_seq.data.record_input_generator import MultiEvalInputGenerator
 
 RECORD_GENERATORS = {
   "DefaultRecordInputGenerator": data.DefaultRecordInputGenerator,
@@ -73,7 +74,7 @@ NO_MAPS = {
     "patterns, got 'a'.",
   ),
   "no evals": (
-    lambda: data.MultiEvalInputGenerator(None),
+    lambda: MultiEvalInputGenerator(None),
     "MultiEvalInputGenerator: evals: expected a map of names to input generators, got "
     "None.",
   ),

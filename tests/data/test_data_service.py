@@ -19,6 +19,7 @@ from absl import logging as absl_logging
 
 from t2r_seq import data, errors, records, specs
 from t2r_seq.data import DataService, StoreWindowLoader
+from t2r_seq.data.streams import streamed_windows
 from t2r_seq.store import EpisodeStore
 from tests import warm_python
 
@@ -298,7 +299,7 @@ def test_streamed_windows_come_once_an_epoch(record_files, service):
     files = tf.data.Dataset.list_files(f"{record_files}/?.tfrecord", shuffle=False)
     return files.flat_map(tf.data.TFRecordDataset).map(parse_fn)
 
-  windows = data.streamed_windows(episodes, PAIR, 4, num_epochs=5, padding="drop")
+  windows = streamed_windows(episodes, PAIR, 4, num_epochs=5, padding="drop")
   seen = collections.Counter()
   for batch in DataService(service.address).distribute(windows):
     seen.update(batch["x"][:, 0].numpy().tolist())

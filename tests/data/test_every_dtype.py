@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, records, replay, specs, store, windows
+from t2r_seq.data.streams import streamed_windows
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 DTYPES = (
@@ -127,9 +128,7 @@ def _dataset(folder, padding):
 
 
 def _streamed(folder, padding):
-  return data.streamed_windows(
-    _parsed(folder), SPEC, BATCH_SIZE, seed=1, padding=padding
-  )
+  return streamed_windows(_parsed(folder), SPEC, BATCH_SIZE, seed=1, padding=padding)
 
 
 def _indexed(folder, padding):

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.data import DefaultRecordInputGenerator, EpisodesInputGenerator
+from t2r_seq.records.index import read_index
 from t2r_seq.records.index_file import index_path
 
 LENGTHS = ((5, 1, 9), (4, 12))
@@ -317,7 +318,7 @@ def test_no_flipped_byte_is_read(tmp_path):
   path = tmp_path / "a.tfrecord"
   write(path, [2, 1])
   records.write_index(str(path))
-  index = records.read_index(str(path))
+  index = read_index(str(path))
   content = path.read_bytes()
   assert len(index.read_many([1, 0])) == 2
   for place in range(len(content)):

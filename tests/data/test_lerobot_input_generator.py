@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, data, errors, preprocessors, specs, windows
+from t2r_seq import data, errors, preprocessors, specs, windows
+from t2r_seq.formats.lerobot_folder import LeRobotFolder, delta_time_offsets
 from t2r_seq.windows.cut import mask_paths
 from tests.convert import lerobot_sets as sets
 
@@ -59,14 +60,14 @@ def batches(folder, mode="eval", model=None, take=None, **options):
 
 def test_pools_keep_within_the_budget_and_a_run_resumes(own, monkeypatch):
   """Of an episode only the steps that a pool shows are decoded."""
-  read, most = convert.LeRobotFolder.read, []
+  read, most = LeRobotFolder.read, []
 
   def watched(folder, *args):
     values = read(folder, *args)
     most.append(len(values[CAMERA]))
     return values
 
-  monkeypatch.setattr(convert.LeRobotFolder, "read", watched)
+  monkeypatch.setattr(LeRobotFolder, "read", watched)
   model = Model({"place": Spec((), tf.int64, "index"), **IMAGE})
   options = {"batch_size": 2, "memory_budget": 1}
   found, _ = batches(own, "train", model, 9, **options)
@@ -167,8 +168,8 @@ def test_windows_are_lerobots(name):
   """Of real sets what LeRobot's own reader gives for `delta_timestamps`."""
   manifest = json.loads((sets.REAL[name] / "MANIFEST.json").read_text())
   shown = manifest["windows"][0]
-  offsets = convert.delta_time_offsets(shown["delta_timestamps"], manifest["fps"])
-  folder = convert.LeRobotFolder(sets.REAL[name])
+  offsets = delta_time_offsets(shown["delta_timestamps"], manifest["fps"])
+  folder = LeRobotFolder(sets.REAL[name])
   wanted = [key for key in shown if f"{key}_is_pad" in shown]
   features = {"index": Spec((), tf.int64, "index")}
   for key in wanted:

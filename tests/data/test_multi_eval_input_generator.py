@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors
+from t2r_seq.data.record_input_generator import MultiEvalInputGenerator
 
 
 @pytest.fixture(name="eval_map")
@@ -49,7 +50,7 @@ def test_tensor2robots_environment_variable_names_one(eval_map, kit, monkeypatch
 
 def test_any_input_generators_can_be_evals(kit):
   evals = {"ones": data.DefaultConstantInputGenerator(1)}
-  generator = data.MultiEvalInputGenerator(evals)
+  generator = MultiEvalInputGenerator(evals)
   assert generator.named_evals() == evals
   assert evals["ones"].named_evals() == {"": evals["ones"]}
 
@@ -75,7 +76,7 @@ REFUSED = {
 def test_arguments_are_checked(name):
   evals, eval_name, message = REFUSED[name]
   with pytest.raises(errors.SpecError, match=message):
-    data.MultiEvalInputGenerator(evals, eval_name)
+    MultiEvalInputGenerator(evals, eval_name)
 
 
 def test_all_at_once_is_not_one_dataset(eval_map, kit):

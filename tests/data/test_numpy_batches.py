@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.data import Plan, StoreWindowLoader, WindowLoader
-from t2r_seq.data.loaders import NumpyBatches
+from t2r_seq.data import StoreWindowLoader
+from t2r_seq.data.loaders import NumpyBatches, WindowLoader
+from t2r_seq.data.plan import Plan
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec

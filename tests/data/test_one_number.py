@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, data, preprocessors, replay, specs, statistics, store
+from t2r_seq.convert.conversion import verify_conversion
 
 Spec = specs.ExtendedTensorSpec
 STORED = {
@@ -97,7 +98,7 @@ OTHER = {
 def test_conversions_keep_the_shape_of_the_spec(folder, tmp_path, spec):
   source, made = folder / "set.lerobot", str(tmp_path / "made")
   convert.convert(source, made, spec=spec)
-  convert.verify_conversion(source, made)
+  verify_conversion(source, made)
   convert.convert(made, f"{made}.lerobot")
   convert.convert(f"{made}.lerobot", f"{made}_again")
   for path in (made, f"{made}_again"):

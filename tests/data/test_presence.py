@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, preprocessors, records, specs
 from t2r_seq.data import input_generator as presence
+from t2r_seq.data.input_generator import add_presence_specs
 
 
 def structure(kit):
@@ -23,22 +24,22 @@ def structure(kit):
 
 
 def test_masks_are_declared_for_optional_paths(kit):
-  masked = data.add_presence_specs(structure(kit))
+  masked = add_presence_specs(structure(kit))
   want = {"extra_mask": (), "stack_mask": (2,)}
   assert {path: tuple(masked[path].shape) for path in want} == want
   assert all(masked[path].dtype == tf.bool for path in want)
   assert all(masked[path].is_optional for path in want)
   # The mask of a stack is one of windows, and not made here.
   assert presence.presence_masks(masked) == {"extra_mask": "extra"}
-  assert set(data.add_presence_specs(masked)) == set(masked)
-  one = data.add_presence_specs(structure(kit), ["extra"])
+  assert set(add_presence_specs(masked)) == set(masked)
+  one = add_presence_specs(structure(kit), ["extra"])
   assert set(one) == {"x", "extra", "extra_mask", "stack"}
 
 
 def test_a_mask_of_what_is_always_there_is_refused(kit):
   want = r"x: expected an optional spec\..*There is \[extra, stack\]"
   with pytest.raises(errors.SpecError, match=want):
-    data.add_presence_specs(structure(kit), ["x"])
+    add_presence_specs(structure(kit), ["x"])
 
 
 NO_MASKS = {
@@ -57,7 +58,7 @@ def test_what_is_no_mask(kit, name):
 
 
 def test_splitting_and_joining(kit):
-  masked = data.add_presence_specs(structure(kit))
+  masked = add_presence_specs(structure(kit))
   flat, masks = presence.split_masks(masked)
   assert masks == {"extra_mask": "extra"}
   assert set(masked) - set(flat) == {"extra_mask"}
@@ -75,7 +76,7 @@ def test_generators_deliver_the_masks_that_are_declared(kit, tmp_path, has_extra
   records.write_records(path, flat, [row, row])
   generator = data.DefaultRecordInputGenerator(str(path), batch_size=2)
   model = kit.FakeModel(
-    lambda mode: data.add_presence_specs(flat),
+    lambda mode: add_presence_specs(flat),
     lambda mode: {},
     preprocessor_cls=preprocessors.NoOpPreprocessor,
   )

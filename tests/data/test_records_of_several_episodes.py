@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, data, errors, records
+from t2r_seq.records.check import examine_records
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 WHOLE = [1, 0, 0, 0, 0, 0]
@@ -155,7 +156,7 @@ def test_an_episode_that_is_cut_over_records_is_refused(name, tmp_path):
   want += rf"ord {part}: an episode that is cut over several records. .*--{edge}_key"
   with pytest.raises(errors.RecordError, match=want):
     read(path, data.DefaultRecordInputGenerator, "eval")
-  (problem,) = records.examine_records(path).problems
+  (problem,) = examine_records(path).problems
   assert (problem.kind, problem.record) == ("episodes", part)
   assert "it unset: a part of an episode" in str(problem)
 
@@ -175,7 +176,7 @@ def test_the_doctor_tells(name, make, tmp_path):
   spec = DOCTORS[name]
   if spec and make is as_rlds:
     spec = records.rlds_specs(spec)
-  found = records.examine_records(path, spec).problems
+  found = examine_records(path, spec).problems
   assert [(p.record, p.kind) for p in found] == [(1, "episodes")] * 2
   told = " ".join(map(str, found))
   assert "got it set in step 3. Make a store of episodes: t2r_seq convert" in told

@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, layers, records, specs
+from t2r_seq.records.files import get_data_format_and_filenames
+from t2r_seq.records.rlds import drop_last_step
 from tests.records import rlds_data
 
 Spec = specs.ExtendedTensorSpec
@@ -92,9 +94,9 @@ def test_is_last_masks_the_action_that_means_nothing() -> None:
 
 def test_drop_last_step() -> None:
   spec = specs.TensorSpecStruct(sorted(rlds_data.SPEC.items()))
-  _, files = records.get_data_format_and_filenames(rlds_data.FILES)
+  _, files = get_data_format_and_filenames(rlds_data.FILES)
   episodes = records.serialized_to_parsed(records.record_dataset(files), spec)
-  shorter = list(records.drop_last_step(episodes, spec))
+  shorter = list(drop_last_step(episodes, spec))
   assert [len(episode["action"]) for episode in shorter] == [4, 2]
   assert not any(np.any(episode["is_last"]) for episode in shorter)
   for before, after in zip(episodes, shorter, strict=True):
@@ -108,7 +110,7 @@ def test_drop_last_step() -> None:
 def test_training_reads_on_with_and_without_an_index(
   index: str | None, tmp_path: pathlib.Path
 ) -> None:
-  _, (file,) = records.get_data_format_and_filenames(rlds_data.FILES)
+  _, (file,) = get_data_format_and_filenames(rlds_data.FILES)
   path = str(tmp_path / "a.tfrecord")
   shutil.copy(file, path)
   if index:

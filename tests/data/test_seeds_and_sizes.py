@@ -7,8 +7,10 @@ import re
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import errors, records, specs
 from t2r_seq.data import plan
+from t2r_seq.records.files import get_data_format_and_filenames
+from t2r_seq.windows.reader import WindowReader
 
 
 def test_a_batch_takes_no_more_room_than_there_are_windows():
@@ -21,7 +23,7 @@ def test_a_float_image_over_integers_says_what_to_do():
   wanted = {"image": specs.ExtendedTensorSpec((4, 4, 3), tf.float32, time_offsets=0)}
   hint = "got (None, 4, 4, 3) uint8. Declare uint8, and convert it: "
   with pytest.raises(errors.SpecError, match=re.escape(hint)):
-    windows.WindowReader(element, wanted)
+    WindowReader(element, wanted)
 
 
 def test_a_pattern_beside_its_shards_names_them(tmp_path):
@@ -31,4 +33,4 @@ def test_a_pattern_beside_its_shards_names_them(tmp_path):
   want = f"There are its shards, such as tr-00000-of-00001.tfrecord: '{path[:-9]}-*"
   for pattern in (path, f"{path}*"):
     with pytest.raises(errors.SpecError, match=re.escape(want)):
-      records.get_data_format_and_filenames(pattern)
+      get_data_format_and_filenames(pattern)

@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from t2r_seq import convert, data, errors, preprocessors, records, specs, store
 from t2r_seq.cli.main import main
-from t2r_seq.episodes import choose_episodes
+from t2r_seq.convert.conversion import verify_conversion
+from t2r_seq.episodes.splits import choose_episodes
+from t2r_seq.formats.lerobot_folder import LeRobotFolder
 
 Spec = specs.ExtendedTensorSpec
 FLAT = {"number": Spec((), tf.int64, "number", is_sequence=True)}
@@ -151,7 +153,7 @@ def test_conversions_keep_splits_deal_them_and_read_one(folder, tmp_path, monkey
   assert [int(opened.episode(n).number[0]) for n in range(5)] == TRAIN
   assert {name: len(found) for name, found in opened.splits.items()} == {"a": 3, "b": 2}
   assert sorted(opened.splits["a"] + opened.splits["b"]) == list(range(5))
-  convert.verify_conversion(source, "some")
+  verify_conversion(source, "some")
   # Of the files of a split alone, whose number nobody has counted.
   files = str(folder / "many-*")
   shares = dict(filter="train", split="all=1")
@@ -162,7 +164,7 @@ def test_conversions_keep_splits_deal_them_and_read_one(folder, tmp_path, monkey
   convert.convert("some", "x.lerobot", fps=10)
   with open("x.lerobot/meta/info.json") as file:
     assert json.load(file)["splits"] == {"late": "3:5"}
-  assert {n: list(f) for n, f in convert.LeRobotFolder("x.lerobot").splits.items()} == {
+  assert {n: list(f) for n, f in LeRobotFolder("x.lerobot").splits.items()} == {
     "late": [3, 4],
     "odd": [0, 2],
   }

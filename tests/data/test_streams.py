@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, records, specs, windows
-from t2r_seq.data import StreamReport
 from t2r_seq.data.pool import num_bytes_alive
+from t2r_seq.data.streams import StreamReport, streamed_windows
+from t2r_seq.windows.cut import WindowGrid
 from tests.data.conftest import FakeModel, feature_spec, label_spec, make_episode
 
 LENGTHS = (9, 3, 1, 14, 6, 11, 2, 20, 8)
@@ -31,7 +32,7 @@ SMALL = budget_of(30_000)
 def streamed(episodes, spec, batch_size, budget, seed, num_epochs=1, **more):
   """The stream of a plan that these say."""
   plan = {"memory_budget": budget, "seed": seed, "num_epochs": num_epochs}
-  return data.streamed_windows(episodes, spec, batch_size, **plan, **more)
+  return streamed_windows(episodes, spec, batch_size, **plan, **more)
 
 
 def structure():
@@ -73,7 +74,7 @@ def one_by_one(batches):
 
 def all_windows(num_stacks=None, stride=1, shift=1, padding="repeat", masks=False):
   """Every window, cut by hand; of a sequence, its states and what is at its end."""
-  grid = windows.WindowGrid((-2, 1), windows.Cut(num_stacks, stride, shift, padding))
+  grid = WindowGrid((-2, 1), windows.Cut(num_stacks, stride, shift, padding))
   for e, length in enumerate(LENGTHS):
     episode = make_episode(e, length)
     for i in range(grid.num_windows(length)):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import specs, windows
+from t2r_seq.windows.cut import WindowGrid, time_span
 
 
 def episode_windows(
@@ -32,9 +33,9 @@ def episode_windows(
     shift: stacks between the starts of two sequences.
     masks: whether windows have masks.
   """
-  span = windows.time_span(spec_structure)
+  span = time_span(spec_structure)
   cut = windows.Cut(sequence_length, stride, shift, padding, masks)
-  grid = windows.WindowGrid(span, cut)
+  grid = WindowGrid(span, cut)
   starts = grid.start(np.arange(grid.num_windows(num_steps)))
   if not len(starts):
     return []

@@ -11,13 +11,15 @@ import tensorflow as tf
 import t2r_seq
 from t2r_seq import convert, data, episodes, errors, specs, store
 from t2r_seq.cli import main
-from t2r_seq.episodes import find_format, formats, open_episodes, register_format
-from t2r_seq.episodes.episodes import Values
+from t2r_seq.convert.conversion import verify_conversion
+from t2r_seq.episodes import open_episodes, register_format
+from t2r_seq.episodes.episodes import EpisodeWriter, Values
+from t2r_seq.episodes.registry import find_format, formats
 
 Spec = specs.ExtendedTensorSpec
 
 
-class ToyWriter(episodes.EpisodeWriter):
+class ToyWriter(EpisodeWriter):
   """Writes one text file, a line per episode."""
 
   def __init__(self, path: str, source: episodes.Episodes, digits: int = 3) -> None:
@@ -82,7 +84,7 @@ def test_a_registered_format_trains_in_place():
 def test_a_registered_format_is_converted_and_back(destination):
   report = convert.convert("a.toy", destination)
   assert (report.source_format, report.num_episodes, report.num_steps) == ("toy", 3, 6)
-  convert.verify_conversion("a.toy", destination)
+  verify_conversion("a.toy", destination)
   convert.convert(destination, "back.toy", digits=0)
   assert pathlib.Path("back.toy").read_text() == "speed\n1 2 3\n4\n5 6"
 

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, hooks, models, specs, training
+from t2r_seq.hooks.callbacks import TargetNetworkUpdate
 
 Spec = specs.ExtendedTensorSpec
 
@@ -101,7 +102,7 @@ def fixture_everything(tmp_path_factory):
       hooks.ScalarSink(lambda scalars, step: sunk.append((step, scalars))),
       hooks.GoldenValues(num_steps=3),
       hooks.VariableNorms(every_n_steps=2, include=("q/*",)),
-      hooks.TargetNetworkUpdate({"target": "q"}, rate=1.0, every_n_steps=3),
+      TargetNetworkUpdate({"target": "q"}, rate=1.0, every_n_steps=3),
       hooks.TD3Hooks(str(folder / "new"), str(folder / "lagged"), [1, 64], save_secs=0),
     ],
     create_exporters_fn=lambda: [training.LatestExporter()],
@@ -166,7 +167,7 @@ def test_a_hard_update_copies_at_its_steps(everything, tmp_path):
       names = run.model.named_variables
       copies.append(np.array_equal(names["target/kernel"], names["q/kernel"]))
 
-  update = hooks.TargetNetworkUpdate({"target": "q"}, every_n_steps=2)
+  update = TargetNetworkUpdate({"target": "q"}, every_n_steps=2)
   train(tmp_path, [update, Look()])
   assert copies == [False, True, False, True]
 
@@ -179,7 +180,7 @@ def test_a_soft_update_goes_a_part_of_the_way(tmp_path):
       names = run.model.named_variables
       seen.append([float(names[f"{n}/bias"][0]) for n in ("q", "target")])
 
-  update = hooks.TargetNetworkUpdate({"target": "q"}, rate=0.25, every_n_steps=1)
+  update = TargetNetworkUpdate({"target": "q"}, rate=0.25, every_n_steps=1)
   train(tmp_path, [update, Look()], steps=3)
   target = 0.0  # As the bias is at first; a run begins with copies.
   for q, got in seen:
@@ -216,7 +217,7 @@ ERRORS = {
     "EarlyStopping: metric: expected one of [loss], got 'los'. Did you mean 'loss'?",
   ),
   "no such network": (
-    [hooks.TargetNetworkUpdate({"targets": "q"})],
+    [TargetNetworkUpdate({"targets": "q"})],
     "TargetNetworkUpdate: targets: expected parts of create_network's dict, [q, "
     "target], got 'targets'. Did you mean 'target'?",
   ),

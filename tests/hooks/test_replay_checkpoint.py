@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, hooks, models, replay, specs, training
+from t2r_seq import errors, models, replay, specs, training
+from t2r_seq.hooks.callbacks import ReplayCheckpoint
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 FEATURES = specs.TensorSpecStruct(x=Spec((1,), tf.float32, "x", time_offsets=0))
@@ -64,21 +65,21 @@ def test_the_replay_is_saved_and_restored(tmp_path):
   (saved / f".checkpoint-00000001.{'0' * 32}.tmp").mkdir(parents=True)
   (saved / ".lock").touch()
   with make_buffer(saved) as buffer:
-    callback = hooks.ReplayCheckpoint(buffer)
+    callback = ReplayCheckpoint(buffer)
     append(buffer, 7)
     train(buffer, callback, run, 2)
   with make_buffer(saved) as buffer:
-    callback = hooks.ReplayCheckpoint(buffer)
+    callback = ReplayCheckpoint(buffer)
     assert buffer.counters.num_items == 7
     append(buffer, 5)
     train(buffer, callback, run, 4)
   with make_buffer(saved) as buffer:
     append(buffer, 1)
     with pytest.raises(errors.ReplayError, match="expected a buffer without steps"):
-      hooks.ReplayCheckpoint(buffer)
+      ReplayCheckpoint(buffer)
   with make_buffer(saved) as buffer:
-    hooks.ReplayCheckpoint(buffer)
+    ReplayCheckpoint(buffer)
     assert buffer.counters.num_items == 12
   want = "resume: expected a buffer with a checkpoint_dir, got one without"
   with make_buffer() as buffer, pytest.raises(errors.ReplayError, match=want):
-    hooks.ReplayCheckpoint(buffer)
+    ReplayCheckpoint(buffer)

@@ -10,6 +10,10 @@ import tensorflow as tf
 
 from t2r_seq import errors, layers
 from t2r_seq.layers import discrete, mdn
+from t2r_seq.layers.mdn import (
+  gaussian_mixture_approximate_mode,
+  get_mixture_distribution,
+)
 
 
 def _normal(*shape, seed=0):
@@ -23,7 +27,7 @@ def _density(x, mean, sigma):
 def _mixture(shape=(4, 2), count=5, size=3):
   params = [_normal(*shape, n, seed=n) for n in (count, count * size, count * size + 1)]
   params[2] = params[2][..., :-1]
-  mixture = layers.get_mixture_distribution(np.concatenate(params, -1), count, size)
+  mixture = get_mixture_distribution(np.concatenate(params, -1), count, size)
   odds = np.exp(params[0]) / np.exp(params[0]).sum(-1, keepdims=True)
   means = params[1].reshape(*shape, count, size)
   sigmas = np.log1p(np.exp(params[2].reshape(*shape, count, size))) + 1e-4
@@ -47,11 +51,11 @@ def test_mixtures():
   want = np.log((odds * each[..., is_valid].prod(-1)).sum(-1))
   np.testing.assert_allclose(got, want, rtol=1e-4)
   best = np.take_along_axis(means, odds.argmax(-1)[..., None, None], -2)[..., 0, :]
-  np.testing.assert_allclose(layers.gaussian_mixture_approximate_mode(mixture), best)
+  np.testing.assert_allclose(gaussian_mixture_approximate_mode(mixture), best)
   want = (odds[..., None] * means).sum(-2)
   np.testing.assert_allclose(mixture.mean(), want, rtol=1e-4, atol=1e-5)
-  moved = layers.get_mixture_distribution(_normal(4, 35), 5, 3, output_mean=[1, 2, 3])
-  still = layers.get_mixture_distribution(_normal(4, 35), 5, 3)
+  moved = get_mixture_distribution(_normal(4, 35), 5, 3, output_mean=[1, 2, 3])
+  still = get_mixture_distribution(_normal(4, 35), 5, 3)
   shift = moved.components_distribution.mean() - still.components_distribution.mean()
   np.testing.assert_allclose(shift, np.broadcast_to([1, 2, 3], [4, 5, 3]), atol=1e-5)
 
@@ -74,7 +78,7 @@ def test_samples_of_a_mixture_have_its_moments():
 def test_deviations_depend_on_the_inputs_where_told_so(condition_sigmas):
   params = mdn.predict_mdn_params(_normal(2, 16), 5, 10, condition_sigmas)
   assert params.shape == (2, 5 * 21)
-  gm = layers.get_mixture_distribution(params, 5, 10)
+  gm = get_mixture_distribution(params, 5, 10)
   sigma = gm.components_distribution.stddev().numpy()
   assert np.allclose(sigma[0], sigma[1]) != condition_sigmas
   if not condition_sigmas:
@@ -373,7 +377,7 @@ _REFUSED = {
     r"FlowMatchingDecoder: num_steps: expected at least 1, got 0",
   ),
   "parameters": (
-    lambda: layers.get_mixture_distribution(tf.zeros([2, 9]), 2, 3),
+    lambda: get_mixture_distribution(tf.zeros([2, 9]), 2, 3),
     r"get_mixture_distribution: params: expected 14 numbers at the end",
   ),
 }

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import layers
+from t2r_seq.layers.action_expert import ActionExpert, ContextEncoder
+from t2r_seq.layers.bcz_networks import SNAILEncoder
 
 
 def _normal(*shape):
@@ -28,7 +30,7 @@ class _All:
         [images],
       ),
       "pose": (layers.ImageFeaturesToPose(3, 2, 8), [vectors, vectors]),
-      "snail": (layers.SNAILEncoder(4, 3, 1, 4, 4), [steps]),
+      "snail": (SNAILEncoder(4, 3, 1, 4, 4), [steps]),
       "lstm": (layers.bcz_networks.RecurrentHead(4, 3), [steps]),
       "waypoints": (layers.bcz_networks.WaypointHeads([2, 1], 3, [4]), [steps]),
       "reduction": (layers.tec.TemporalReduction(3, None, [5]), [steps]),
@@ -45,9 +47,9 @@ class _All:
         layers.bcz_networks.RecurrentHead(4, 3, num_layers=2),
         [steps],
       ),
-      "context": (layers.ContextEncoder(4, 8, 1, 2), [_normal(2, 4, 8)]),
+      "context": (ContextEncoder(4, 8, 1, 2), [_normal(2, 4, 8)]),
       "action expert": (
-        layers.ActionExpert((4, 2), 8, 1, 2),
+        ActionExpert((4, 2), 8, 1, 2),
         [_normal(2, 8), tf.constant([[0.1], [0.5]]), _normal(2, 24)],
       ),
       "image encoder": (layers.ImageEncoder(18, 8, 1, 4, 5), [images]),

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import layers
+from t2r_seq.layers.flow_matching import Continuation
 
 STEPS, SIZE, NUM_CALLS = 6, 2, 5
 NUMBERS = STEPS * SIZE
@@ -91,7 +92,7 @@ def test_guided_inpainting_equals_a_loop_in_numpy(oracle):
 
   @tf.function
   def sample(target, frozen, known):
-    continued = layers.Continuation.of(target, frozen, known)
+    continued = Continuation.of(target, frozen, known)
     return make_decoder(oracle)(tf.zeros([2, 3]), known=continued)["inference_output"]
 
   got = sample(TARGET, frozen, known).numpy()
@@ -105,7 +106,7 @@ def test_guided_inpainting_equals_a_loop_in_numpy(oracle):
 @pytest.mark.parametrize("oracle", [flow, diffusion])
 def test_a_chunk_without_a_plan_is_the_same(oracle):
   decoder, nothing = make_decoder(oracle), np.zeros([2], np.int32)
-  known = layers.Continuation.of(tf.constant(TARGET), nothing, nothing)
+  known = Continuation.of(tf.constant(TARGET), nothing, nothing)
   free = decoder(tf.zeros([2, 3]))["inference_output"]
   continued = decoder(tf.zeros([2, 3]), known=known)["inference_output"]
   np.testing.assert_allclose(free, continued, rtol=1e-4, atol=1e-5)

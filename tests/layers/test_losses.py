@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, layers
+from t2r_seq.layers.losses import cosine_triplet_semihard_loss, n_pairs_loss
 
 RANDOM = np.random.default_rng(0)
 ANCHORS, POSITIVES = RANDOM.normal(size=(2, 5, 3)).astype(np.float32)
@@ -29,10 +30,10 @@ def test_n_pairs_of_those_that_count(labels, kept):
   classes = np.arange(5) if labels is None else labels
   want = n_pairs(ANCHORS[kept], POSITIVES[kept], classes[kept])
   mask = np.isin(np.arange(5), kept)
-  compiled = tf.function(layers.n_pairs_loss, jit_compile=True)
+  compiled = tf.function(n_pairs_loss, jit_compile=True)
   got = compiled(ANCHORS, POSITIVES, labels, mask)
   assert float(got) == pytest.approx(want, abs=1e-5)
-  none = layers.n_pairs_loss(ANCHORS, POSITIVES, labels, np.zeros(5, bool))
+  none = n_pairs_loss(ANCHORS, POSITIVES, labels, np.zeros(5, bool))
   assert float(none) == 0
 
 
@@ -44,8 +45,8 @@ def test_slopes_are_of_those_that_count():
     for given in (ANCHORS, POSITIVES)
   ]
   functions = [
-    lambda a, b: layers.n_pairs_loss(a, b, LABELS, mask),
-    lambda a, b: layers.cosine_triplet_semihard_loss(
+    lambda a, b: n_pairs_loss(a, b, LABELS, mask),
+    lambda a, b: cosine_triplet_semihard_loss(
       np.tile(LABELS, 2), tf.concat([a, b], 0), 2.0, np.tile(mask, 2)
     ),
   ]  # fmt: skip
@@ -90,19 +91,19 @@ _OF_OTHER_FORMS = {
     r"contrastive_loss: labels: expected \(5,\), one for each embedding, got \(5, 1\)",
   ),
   "triplet labels": (
-    lambda: layers.cosine_triplet_semihard_loss(LABELS[:, np.newaxis], ANCHORS),
+    lambda: cosine_triplet_semihard_loss(LABELS[:, np.newaxis], ANCHORS),
     r"cosine_triplet_semihard_loss: labels: expected",
   ),
   "pairs' labels": (
-    lambda: layers.n_pairs_loss(ANCHORS, POSITIVES, LABELS[:, np.newaxis]),
+    lambda: n_pairs_loss(ANCHORS, POSITIVES, LABELS[:, np.newaxis]),
     r"n_pairs_loss: labels: expected",
   ),
   "a mask of numbers": (
-    lambda: layers.n_pairs_loss(ANCHORS, POSITIVES, mask=np.ones(5, np.float32)),
+    lambda: n_pairs_loss(ANCHORS, POSITIVES, mask=np.ones(5, np.float32)),
     r"n_pairs_loss: mask: expected \(5,\) bool, one for each embedding, got \(5,\) f",
   ),
   "one mask for all": (
-    lambda: layers.n_pairs_loss(ANCHORS, POSITIVES, mask=np.ones(1, bool)),
+    lambda: n_pairs_loss(ANCHORS, POSITIVES, mask=np.ones(1, bool)),
     r"n_pairs_loss: mask: expected \(5,\) bool, one for each embedding, got \(1,",
   ),
   "retrieval": (

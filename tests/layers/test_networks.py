@@ -18,6 +18,10 @@ from t2r_seq.layers import (
   tec,
   vision_layers,
 )
+from t2r_seq.layers.construction import LayerStore
+from t2r_seq.layers.losses import cosine_triplet_semihard_loss
+from t2r_seq.layers.tec import compute_embedding_contrastive_loss
+from t2r_seq.layers.vision_layers import MLP
 
 
 def _normal(*shape, seed=0):
@@ -349,7 +353,7 @@ _CONTRIB = {
 
 @pytest.mark.parametrize("name", _CONTRIB)
 def test_causal_convolutions_of_tensor2robots_functions_end_in_a_relu(name):
-  x, store = _normal(2, 7, 3), layers.LayerStore()
+  x, store = _normal(2, 7, 3), LayerStore()
   with store:
     got = _CONTRIB[name](x)
   past = np.concatenate([np.zeros((2, 2, 3)), x], axis=1)
@@ -391,7 +395,7 @@ def test_causal_attention():
 
 def test_embeddings_of_states_and_steps():
   state = _normal(3, 4)
-  layer = layers.MLP([5], 2)
+  layer = MLP([5], 2)
   layer(state)
   _randomise(layer)
   kernel, gamma, beta, last, bias = _arrays(layer.trainable_variables)
@@ -476,11 +480,11 @@ def test_contrastive_losses():
 
 def test_triplets_of_any_labels_and_slopes_at_copies():
   labels, x = np.array([0, 0, 1, 1, 1, 2]), _unit(6, 3, seed=5)
-  _close(layers.cosine_triplet_semihard_loss(labels, x, 0.2), _triplet(labels, x, 0.2))
+  _close(cosine_triplet_semihard_loss(labels, x, 0.2), _triplet(labels, x, 0.2))
   same = tf.constant(_unit(3, 1, 4, seed=0)[[0, 0, 0]])
   with tf.GradientTape() as tape:
     tape.watch(same)
-    loss = layers.compute_embedding_contrastive_loss(same, same)
+    loss = compute_embedding_contrastive_loss(same, same)
   assert np.all(np.isfinite(tape.gradient(loss, same)))
   _close(loss, 2 * 2 / 3)
 
@@ -551,7 +555,7 @@ def test_waypoint_heads_keep_later_gradients_back():
 def test_sequences_of_images_under_tensor2robots_names():
   images, state = _normal(2, 3, 36, 36, 3), _normal(2, 3, 4)
   tower = bcz_networks.SpatialSoftmaxTorso
-  store = layers.LayerStore()
+  store = LayerStore()
   with store:
     features, end_points = tower(images, state, is_training=False)
   assert features.shape == (2, 3, 64 + 4)
@@ -583,7 +587,7 @@ def test_sequences_of_images_under_tensor2robots_names():
 
 def test_functions_of_tensor2robots_names_keep_their_layers_in_a_store():
   x, images = _normal(2, 7, 3), _normal(2, 100, 100, 3)
-  store, passes = layers.LayerStore(), []
+  store, passes = LayerStore(), []
   for _ in range(2):
     with store:
       film = vision_layers.BuildFILMParams(x[:, 0], 2 * 2 * 32)
@@ -611,7 +615,7 @@ def test_functions_of_tensor2robots_names_keep_their_layers_in_a_store():
 
 def test_a_store_finds_a_functions_layers_again():
   x = _normal(2, 6)
-  store = layers.LayerStore()
+  store = LayerStore()
 
   def network():
     with store:
@@ -639,7 +643,7 @@ _REFUSED = {
     r"ImagesToFeatures: film_output_params: expected \[batch, 128\], got \(1, 9\)",
   ),
   "film of another number of channels": (
-    lambda: layers.film(_normal(1, 2, 2, 3), tf.zeros([1, 3])),
+    lambda: vision_layers.film(_normal(1, 2, 2, 3), tf.zeros([1, 3])),
     r"film: gamma_beta: expected \[batch, 6\], a gamma and a beta for each of 3",
   ),
   "flags for another ResNet": (

@@ -4,7 +4,7 @@ import json
 
 import tensorflow as tf
 
-from t2r_seq import training
+from t2r_seq.training.trainer import Trainer
 from tests.meta_learning import test_maml
 
 
@@ -20,7 +20,7 @@ def main() -> None:
   ):
     tf.keras.utils.set_random_seed(3)
     model = test_maml.maml(steps=2)
-    trainer = training.Trainer(model, strategy)
+    trainer = Trainer(model, strategy)
     tasks = tf.data.Dataset.from_tensors(test_maml.make_tasks()).repeat().unbatch()
     batches = iter(trainer.distribute(tasks.batch(4, drop_remainder=True)))
     steps = [trainer.train_step(*next(batches)) for _ in range(4)]

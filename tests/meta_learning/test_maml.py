@@ -21,7 +21,11 @@ from t2r_seq import (
   store,
   training,
 )
+from t2r_seq.actors.sinks import EpisodeSink
+from t2r_seq.meta_learning.meta_policies import pack_condition
+from t2r_seq.meta_learning.preprocessors import FixedLenMetaExamplePreprocessor
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.training.trainer import Trainer
 from tests import warm_python
 
 
@@ -171,7 +175,7 @@ def test_first_order_ignores_second_derivatives():
 
 def test_learned_rates_start_at_learning_rate_and_train():
   model, (features, labels) = maml(learn_inner_lr=True), make_tasks()
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   (name,) = [n for n in model.named_variables if n.startswith("inner_loop/")]
   rate = model.named_variables[name]
   assert rate.numpy() == pytest.approx(0.1)
@@ -204,7 +208,7 @@ def test_frozen_variables_and_specs_by_mode():
   base = Differs(tower, filter_trainables_fn=lambda name: name.startswith("dense_1"))
   model = meta_learning.MAMLModel(base)
   features, labels = make_tasks()
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   before = {n: v.numpy() for n, v in model.named_variables.items()}
   trainer.train_step(features, labels)
   moved = {
@@ -232,7 +236,7 @@ def test_two_replicas_match_one():
 
 def test_batch_normalization_trains():
   model, batch = maml(tower, steps=2), make_tasks()
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   before = model.named_variables["base/batch_normalization/moving_mean"].numpy()
   scalars = trainer.train_step(*batch)
   assert {"inner_loss_0", "inner_loss_1", "inner_loss_2", "loss"} <= set(scalars)
@@ -275,7 +279,7 @@ class FlowModel(LineModel):
 @pytest.mark.parametrize("use_parallel_for", [False, True])
 def test_model_without_training_action_adapts(use_parallel_for, tmp_path):
   model = meta_learning.MAMLModel(FlowModel(), use_parallel_for=use_parallel_for)
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   features, labels = make_tasks(2, 4, 1)
   assert np.isfinite(trainer.train_step(features, labels)["loss"])
   training.export_saved_model(model, str(tmp_path), 1)
@@ -438,7 +442,7 @@ def trained(tmp_path_factory):
   """A model of lines, trained and exported."""
   tf.keras.utils.set_random_seed(0)
   model = maml(steps=5, rate=0.2)
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   for seed in range(30):
     trainer.train_step(*make_tasks(8, 4, 4, seed))
   folder = str(tmp_path_factory.mktemp("maml"))
@@ -478,7 +482,7 @@ def test_export_adapts_like_the_model(trained):
 def test_exports_of_meta_examples_parse_records(trained, tmp_path):
   """If the numbers of samples are fixed; `parse_tf_example` equals arrays."""
   preprocessor_cls = functools.partial(
-    meta_learning.FixedLenMetaExamplePreprocessor, num_condition_samples_per_task=4
+    FixedLenMetaExamplePreprocessor, num_condition_samples_per_task=4
   )
   model = maml(steps=5, rate=0.2, preprocessor_cls=preprocessor_cls)
   model.build()
@@ -533,7 +537,7 @@ def test_policy_adapts_to_demonstrations(trained):
   assert metrics["step_1_improvement"] == pytest.approx(gained)
 
 
-class StepsSink(actors.EpisodeSink):
+class StepsSink(EpisodeSink):
   def __init__(self):
     self.steps = []
 
@@ -588,7 +592,7 @@ def test_export_and_model_predictors_adapt_alike(trained, is_numbered):
   actors.run_env(env, RightPolicy(env), 1, episode_writer=demonstration.append)
   if is_numbered:
     preprocessor_cls = functools.partial(
-      meta_learning.FixedLenMetaExamplePreprocessor, num_condition_samples_per_task=4
+      FixedLenMetaExamplePreprocessor, num_condition_samples_per_task=4
     )
     numbered = maml(steps=5, rate=0.2, preprocessor_cls=preprocessor_cls)
     numbered.build()
@@ -612,7 +616,7 @@ def _pack_targets(episodes, spec):
     for episode in episodes
     for step in episode
   ]
-  return meta_learning.pack_condition([steps], spec)
+  return pack_condition([steps], spec)
 
 
 def test_pack_condition_stacks_windows():
@@ -625,7 +629,7 @@ def test_pack_condition_stacks_windows():
   spec["condition/labels/action"] = ExtendedTensorSpec((None, 1), tf.float32)
   spec["condition/labels/target"] = ExtendedTensorSpec((None, 1), tf.float32)
   spec["condition/labels/reward"] = ExtendedTensorSpec((None, 1), tf.float32)
-  packed = meta_learning.pack_condition(
+  packed = pack_condition(
     [steps, steps], spec, num_samples=4, time_offsets={"condition/features/x": (-1, 0)}
   )
   seen = packed["condition/features/x"][..., 0]
@@ -645,7 +649,7 @@ def test_pack_condition_spreads_samples_over_episodes():
   ]
   spec = TensorSpecStruct()
   spec["condition/features/x"] = ExtendedTensorSpec((None, 1), tf.float32)
-  pack = functools.partial(meta_learning.pack_condition, episodes, spec)
+  pack = functools.partial(pack_condition, episodes, spec)
   packed = pack(num_samples=6, num_episodes=2)["condition/features/x"]
   assert packed[:, 0].tolist() == [10, 13, 16, 20, 20, 21]
   with pytest.raises(errors.SpecError, match="num_samples: expected as many of each"):
@@ -668,7 +672,7 @@ def test_errors(trained, tmp_path):
   with pytest.raises(errors.SpecError, match=r"condition/labels/target.*nothing"):
     predictor.adapt(condition)
   with pytest.raises(errors.SpecError, match="episode_data: expected steps, got none"):
-    meta_learning.pack_condition([], predictor.get_adaptation_specification())
+    pack_condition([], predictor.get_adaptation_specification())
   with pytest.raises(errors.SpecError, match="expected an environment with reset_task"):
     actors.run_meta_env(gymnasium.make("CartPole-v1"), RightPolicy(None))
   plain = LineModel()

@@ -7,6 +7,11 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, meta_learning, models, policies
+from t2r_seq.meta_learning.meta_policies import (
+  FixedLengthSequentialRegressionPolicy,
+  MAMLCEMPolicy,
+  ScheduledExplorationMAMLRegressionPolicy,
+)
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 
@@ -46,7 +51,7 @@ def predictor_of(base):
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_critic_search_depends_on_the_condition(is_named):
-  policy = meta_learning.MAMLCEMPolicy(
+  policy = MAMLCEMPolicy(
     predictor=predictor_of(PeakCritic()), cem_iters=6, cem_samples=128, seed=0
   )
   x, action = np.zeros(1, np.float32), np.array([-1, 2], np.float32)
@@ -84,7 +89,7 @@ class PlaceModel(models.RegressionModel):
 
 
 def test_exploring_policy_adapts():
-  policy = meta_learning.ScheduledExplorationMAMLRegressionPolicy(
+  policy = ScheduledExplorationMAMLRegressionPolicy(
     predictor=predictor_of(PlaceModel(action_size=2)), stddev_0=0.2, slope=0.0, seed=0
   )
   state = np.zeros(1, np.float32)
@@ -121,9 +126,7 @@ class EpisodePredictor:
 
 def test_sequence_policy_returns_the_action_of_each_step():
   predictor = EpisodePredictor()
-  policy = meta_learning.FixedLengthSequentialRegressionPolicy(
-    EpisodeModel(), predictor
-  )
+  policy = FixedLengthSequentialRegressionPolicy(EpisodeModel(), predictor)
   policy.adapt(10)
   for state in range(3):
     action = policy.SelectAction(state)
@@ -183,7 +186,7 @@ def test_retrial_policy_acts_after_trials():
 
 def test_model_path_is_that_of_the_retrial_policy():
   predictors = [predictor_of(PeakCritic()) for _ in range(2)]
-  both = [meta_learning.MAMLCEMPolicy(predictor=each) for each in predictors]
+  both = [MAMLCEMPolicy(predictor=each) for each in predictors]
   policy = meta_learning.WatchTryLearnPolicy(*both)
   policy.init_randomly()
   assert policy.global_step == both[1].global_step

@@ -9,13 +9,13 @@ import tensorflow as tf
 from t2r_seq import (
   data,
   errors,
-  meta_learning,
   models,
   policies,
   preprocessors,
   training,
 )
 from t2r_seq.meta_learning import meta_tf_models
+from t2r_seq.meta_learning.meta_tf_models import MetalearningModel, MetaPreprocessor
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct, make_random_numpy
 
 
@@ -38,7 +38,7 @@ class SumModel(models.RegressionModel):
     return {"inference_output": tf.reduce_sum(features.x, -1, keepdims=True)}
 
 
-class MeanModel(meta_learning.MetalearningModel):
+class MeanModel(MetalearningModel):
   """Adds the mean of what the task is learned from."""
 
   def create_network(self):
@@ -80,7 +80,7 @@ def test_pair_specs_are_required():
 @pytest.mark.parametrize("has_labels", [True, False])
 def test_both_parts_are_preprocessed(has_labels):
   base = SumModel(action_size=1, preprocessor_cls=NegatingPreprocessor)
-  preprocessor = meta_learning.MetaPreprocessor(base.preprocessor, 2, 3)
+  preprocessor = MetaPreprocessor(base.preprocessor, 2, 3)
   spec = preprocessor.get_in_feature_specification("train")
   given = make_random_numpy(spec, batch_size=4, seed=0)
   labels = None

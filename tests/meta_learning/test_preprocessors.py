@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, meta_learning, preprocessors, records, specs
+from t2r_seq import errors, preprocessors, records, specs
 from t2r_seq.meta_learning.preprocessors import (
+  FixedLenMetaExamplePreprocessor,
+  MAMLPreprocessorV2,
   create_metaexample_spec,
+  make_meta_example,
   stack_intra_task_episodes,
 )
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
@@ -73,7 +76,7 @@ def assert_preprocessed(given, meta_features, meta_labels, task, first, last):
 def test_meta_map_and_preprocess(counts):
   total = sum(counts)
   given = samples(2 * total)
-  preprocessor = meta_learning.MAMLPreprocessorV2(BASE)
+  preprocessor = MAMLPreprocessorV2(BASE)
   dataset = tf.data.Dataset.from_tensor_slices(given).batch(total, drop_remainder=True)
   dataset = dataset.map(preprocessor.create_meta_map_fn(*counts))
   features, labels = next(iter(dataset))
@@ -94,7 +97,7 @@ def test_meta_map_and_preprocess(counts):
 @pytest.mark.parametrize("counts", [(None, 1), (1, None), (0, 1), (1, -1)])
 def test_meta_map_rejects_invalid_counts(counts):
   with pytest.raises(errors.SpecError, match="samples_per_task: expected"):
-    meta_learning.MAMLPreprocessorV2(BASE).create_meta_map_fn(*counts)
+    MAMLPreprocessorV2(BASE).create_meta_map_fn(*counts)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_meta_map_rejects_invalid_counts(counts):
 )
 def test_meta_map_rejects_other_batch_sizes(size, is_whole):
   dataset = tf.data.Dataset.from_tensor_slices(samples(8)).batch(size, is_whole)
-  to_meta = meta_learning.MAMLPreprocessorV2(BASE).create_meta_map_fn(1, 2)
+  to_meta = MAMLPreprocessorV2(BASE).create_meta_map_fn(1, 2)
   with pytest.raises(errors.SpecError, match=r"meta map: .*\n.*expected 3 samples"):
     dataset.map(to_meta)
 
@@ -111,7 +114,7 @@ def test_meta_map_rejects_other_batch_sizes(size, is_whole):
 def test_records_of_whole_tasks(is_sequence):
   """What `make_meta_example` joins is read as if the samples had come one by one."""
   given = samples(3)
-  preprocessor = meta_learning.FixedLenMetaExamplePreprocessor(BASE, 2, 1)
+  preprocessor = FixedLenMetaExamplePreprocessor(BASE, 2, 1)
   features, labels = [
     getattr(preprocessor, f"get_in_{kind}_specification")("train")
     for kind in ("feature", "label")
@@ -135,7 +138,7 @@ def test_records_of_whole_tasks(is_sequence):
       tf.train.SequenceExample(context=each.features, feature_lists=lists)
       for each in parsed
     ]
-  meta_example = meta_learning.make_meta_example(parsed[:2], parsed[2:])
+  meta_example = make_meta_example(parsed[:2], parsed[2:])
   assert isinstance(meta_example, type(parsed[0]))
   if is_sequence:
     found = {*meta_example.feature_lists.feature_list}
@@ -146,7 +149,7 @@ def test_records_of_whole_tasks(is_sequence):
   done = preprocessor.preprocess(*batch, "train")
   assert_preprocessed(given, *done, 0, 0, 3)
   with pytest.raises(errors.SpecError, match="make_meta_example: condition_examples"):
-    meta_learning.make_meta_example([], parsed)
+    make_meta_example([], parsed)
 
 
 def test_samples_by_number_are_stacked_by_path():

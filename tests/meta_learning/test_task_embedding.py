@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, meta_learning, models, policies, training
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.training.trainer import Trainer
 
 
 class DirectionModel(models.RegressionModel):
@@ -64,7 +65,7 @@ def trained(tmp_path_factory):
     contrastive_weight=0.01,
     create_optimizer_fn=lambda: tf.keras.optimizers.Adam(3e-3),
   )
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   rng, losses = np.random.default_rng(0), []
   for _ in range(300):
     scalars = trainer.train_step(*make_tasks(rng))
@@ -128,7 +129,7 @@ def test_sequence_embedding_depends_on_order():
       create_sequence_fn=create and (lambda size, make=create: make(size, 4)),
       create_optimizer_fn=lambda: tf.keras.optimizers.Adam(1e-2),
     )
-    trainer = training.Trainer(model, tf.distribute.get_strategy())
+    trainer = Trainer(model, tf.distribute.get_strategy())
     losses = [float(trainer.train_step(*tasks())["loss"]) for _ in range(40)]
     last[create] = np.mean(losses[-5:])
   assert last[None] > 0.7

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, layers, models, specs, training, windows
+from t2r_seq import errors, layers, models, specs, windows
+from t2r_seq.training.trainer import Trainer
 
 _SPEC = specs.ExtendedTensorSpec
 
@@ -82,7 +83,7 @@ def test_each_learns_by_gin_and_all_but_the_mean_take_one_way(name):
   """)
   tf.keras.utils.set_random_seed(1)
   model = LeftOrRight()
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   features, labels = _way_around()
   for _ in range(num_steps):
     trainer.train_step(features, labels)
@@ -222,7 +223,7 @@ def test_a_model_and_its_learning_rate_follow_the_global_step(tmp_path):
     piecewise_linear.values = [0.4, 0.2]
   """)
   model = _Annealed(create_optimizer_fn=models.create_gradient_descent_optimizer)
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   features, labels = _way_around(8)
   rates, weights = [], []
   for _ in range(3):
@@ -293,7 +294,7 @@ def test_a_recurrent_model_learns_by_gin():
     create_adam_optimizer.learning_rate_fn = @create_constant_learning_rate
     create_constant_learning_rate.initial_learning_rate = 0.1
   """)
-  trainer = training.Trainer(_Drift(), tf.distribute.get_strategy())
+  trainer = Trainer(_Drift(), tf.distribute.get_strategy())
   x = tf.random.normal([32, 4, 3], seed=1)
   has = tf.ones([32, 2], tf.bool)
   labels = {"target": tf.cumsum(x, axis=1)[..., :2], "target_dimension_mask": has}

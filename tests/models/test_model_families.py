@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, models, specs, training, windows
+from t2r_seq.training.evaluation import evaluate
+from t2r_seq.training.trainer import Trainer
 
 _SPEC = specs.ExtendedTensorSpec
 
@@ -294,7 +296,7 @@ def test_metrics_are_of_the_whole_evaluation_and_leave_out_what_is_padded(
   mask = rng.random(num) < 0.8
   model = _Given(label_shape=() if is_softmax else shape, activation=activation)
   model.logits = shape
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   batches = [
     (
       {"logits": tf.constant(logits[part])},
@@ -302,7 +304,7 @@ def test_metrics_are_of_the_whole_evaluation_and_leave_out_what_is_padded(
     )
     for part in (slice(0, 50), slice(50, 60), slice(60, 100))
   ]
-  got = training.evaluate(trainer, batches, None)
+  got = evaluate(trainer, batches, None)
 
   logits, classes = logits[mask].astype(np.float64), classes[mask]
   if is_softmax:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, models, specs, training
+from t2r_seq import errors, models, specs
+from t2r_seq.models.updates import project_gradients
+from t2r_seq.training.trainer import Trainer
 
 _SPEC = specs.ExtendedTensorSpec
 _X = np.linspace(-1, 1, 8, dtype=np.float32)[:, None]
@@ -46,7 +48,7 @@ def _trained(num_steps=1, create=None, targets=(_LABELS["target"],), **kwargs):
   """Trains by what gin says, or by an optimizer; returns the trainer."""
   if create is not None:
     kwargs["create_optimizer_fn"] = create
-  trainer = training.Trainer(TwoLayers(**kwargs), tf.distribute.get_strategy())
+  trainer = Trainer(TwoLayers(**kwargs), tf.distribute.get_strategy())
   for step in range(num_steps):
     trainer.train_step(_FEATURES, {"target": targets[step % len(targets)]})
   return trainer
@@ -260,14 +262,14 @@ CASES = {
 
 @pytest.mark.parametrize(("given", "want"), CASES.values(), ids=CASES)
 def test_conflicts_are_projected_away(given, want):
-  (applied,) = models.project_gradients([[tf.constant(each)] for each in given])
+  (applied,) = project_gradients([[tf.constant(each)] for each in given])
   np.testing.assert_allclose(applied, want, atol=1e-6)
 
 
 def test_conflicts_are_of_all_variables_together():
   first = [tf.constant([[1.0]]), tf.constant([0.0]), None, tf.constant([2.0])]
   second = [tf.constant([[-1.0]]), tf.constant([1.0]), None, None]
-  applied = models.project_gradients([first, second])
+  applied = project_gradients([first, second])
   assert applied[2] is None
   # Along (-1, 1, 0): -1 / 2 of it; along (1, 0, 2): -1 / 5.
   np.testing.assert_allclose(applied[0], [[0.5 - 0.8]], atol=1e-6)
@@ -278,4 +280,4 @@ def test_conflicts_are_of_all_variables_together():
 @pytest.mark.parametrize("given", [[], [[tf.zeros(1)], []]])
 def test_gradients_that_do_not_fit_are_refused(given):
   with pytest.raises(errors.SpecError, match="project_gradients: gradients: expected"):
-    models.project_gradients(given)
+    project_gradients(given)

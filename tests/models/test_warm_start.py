@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, models, specs, training
+from t2r_seq.models.warm_start import init_from_keras_weights_fn
+from t2r_seq.training.trainer import Trainer
 
 Spec = specs.ExtendedTensorSpec
 BATCH = ({"x": tf.ones([4, 3])}, {"target": tf.ones([4, 1])})
@@ -66,7 +68,7 @@ def same(mine, others, names):
 @pytest.fixture(name="trained", scope="module")
 def fixture_trained(tmp_path_factory):
   """A model that was trained for a step, and the prefix of its checkpoint."""
-  trainer = training.Trainer(Model(), tf.distribute.get_strategy())
+  trainer = Trainer(Model(), tf.distribute.get_strategy())
   trainer.train_step(*BATCH)
   prefix = str(tmp_path_factory.mktemp("trained") / "model.ckpt-1")
   return values(trainer.model), trainer.checkpoint().write(prefix)
@@ -116,7 +118,7 @@ def test_all_of_an_own_checkpoint_is_taken(trained, caplog):
 
 def test_averages_are_taken_for_weights(tmp_path):
   kwargs = {"use_avg_model_params": True, "avg_model_params_decay": 0.5}
-  trainer = training.Trainer(Model(**kwargs), tf.distribute.get_strategy())
+  trainer = Trainer(Model(**kwargs), tf.distribute.get_strategy())
   for _ in range(2):
     trainer.train_step(*BATCH)
   prefix = trainer.checkpoint().write(str(tmp_path / "model.ckpt-2"))
@@ -164,13 +166,13 @@ def test_keras_weights_of_a_part(tmp_path):
   first, second = built(), built()
   path = str(tmp_path / "tower.weights.h5")
   first.network["tower"].save_weights(path)
-  models.init_from_keras_weights_fn(second, path, part="tower")
+  init_from_keras_weights_fn(second, path, part="tower")
   want = values(first)
   assert same(values(second), want, NAMES - {"head/kernel", "head/bias"})
   with pytest.raises(
     errors.SpecError, match=re.escape("one of [head, tower], got 't'")
   ):
-    models.init_from_keras_weights_fn(second, path, part="t")
+    init_from_keras_weights_fn(second, path, part="t")
 
 
 def test_what_does_not_match_is_named(trained, tmp_path):
@@ -262,7 +264,7 @@ class ProjectingModel(Model):
 
 def test_gradients_can_be_replaced():
   model = ProjectingModel(filter_trainables_fn=models.create_name_filter(["head/*"]))
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   before = values(model)
   tf.config.run_functions_eagerly(True)
   try:

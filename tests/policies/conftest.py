@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import policies, specs, tensorspec_utils
 from t2r_seq.lite.policy_io import Leaf
+from t2r_seq.specs.assets import create_t2r_assets, write_t2r_assets_to_file
 
 STATE = "policy_state_float32"
 FEATURES = specs.TensorSpecStruct(
@@ -92,8 +93,8 @@ def write_export(
   if assets:
     folder = os.path.join(path, tensorspec_utils.EXTRA_ASSETS_DIRECTORY)
     os.makedirs(folder, exist_ok=True)
-    specs.write_t2r_assets_to_file(
-      specs.create_t2r_assets(features, LABELS, global_step),
+    write_t2r_assets_to_file(
+      create_t2r_assets(features, LABELS, global_step),
       os.path.join(folder, tensorspec_utils.T2R_ASSETS_FILENAME),
     )
     kept = {"history/state/pos": Leaf(STATE, (3,), np.dtype(np.float32))}

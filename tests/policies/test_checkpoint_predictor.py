@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, models, policies, specs, training
+from t2r_seq import errors, models, policies, specs
+from t2r_seq.policies.predictors import NoModelError
+from t2r_seq.training.checkpoints import Checkpoints
+from t2r_seq.training.trainer import Trainer
 
 _SPEC = specs.ExtendedTensorSpec
 _POS = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -41,10 +44,8 @@ class LineModel(models.RegressionModel):
 def fixture_run(tmp_path_factory):
   """A folder with checkpoints of the steps 1 to 3, and the averaged model's answers."""
   folder = str(tmp_path_factory.mktemp("run"))
-  trainer = training.Trainer(
-    LineModel(use_avg_model_params=True), tf.distribute.get_strategy()
-  )
-  checkpoints = training.Checkpoints(trainer, folder, keep_checkpoint_max=5)
+  trainer = Trainer(LineModel(use_avg_model_params=True), tf.distribute.get_strategy())
+  checkpoints = Checkpoints(trainer, folder, keep_checkpoint_max=5)
   features = specs.TensorSpecStruct(pos=tf.constant(_POS))
   labels = specs.TensorSpecStruct(target=tf.ones([2, 2]))
   answers = {}
@@ -72,7 +73,7 @@ def test_the_newest_checkpoint_predicts_and_steps_with_averaged_weights(run):
   folder, answers = run
   predictor = _predictor(folder)
   assert (predictor.global_step, predictor.model_version) == (-1, -1)
-  with pytest.raises(policies.NoModelError, match="no model is loaded from"):
+  with pytest.raises(NoModelError, match="no model is loaded from"):
     predictor.predict({"pos": _POS})
   assert predictor.restore()
   assert (predictor.global_step, predictor.model_version) == (3, 3)
@@ -161,7 +162,7 @@ class PastModel(LineModel):
 
 def test_a_model_in_memory_is_taken_at_each_restore():
   model = PastModel(use_avg_model_params=True, padding="repeat")
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   predictor = policies.ModelPredictor(model)
   predictor.restore()
   features = specs.TensorSpecStruct(pos=tf.constant(_POS)[:, None] * [[1.0], [2.0]])

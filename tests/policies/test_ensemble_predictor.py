@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors, policies
+from t2r_seq.policies.predictors import NoModelError
 
 _SCALES = (1.0, 2.0, 4.0)
 _WINDOWS = {
@@ -48,7 +49,7 @@ def test_members_become_one(case, export_dirs):
   options, want = AGGREGATIONS[case]
   predictor = _predictor(export_dirs, ensemble_size=3, **options)
   assert predictor.global_step == -1
-  with pytest.raises(policies.NoModelError):
+  with pytest.raises(NoModelError):
     predictor.predict(_WINDOWS)
   assert predictor.restore(is_async=False)
   outputs = predictor.predict(_WINDOWS)["inference_output"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, policies, specs
+from t2r_seq import errors, specs
+from t2r_seq.policies.policy import pack_observation
 
 ONE = specs.TensorSpecStruct(
   [("state/pos", specs.ExtendedTensorSpec((3,), tf.float32))]
@@ -44,7 +45,7 @@ GOAL = np.array([4], np.float32)
   ids=["array", "path", "nested", "more", "array and context", "context wins"],
 )
 def test_pack_observation(observation, spec, context, want):
-  packed = policies.pack_observation(observation, spec, context)
+  packed = pack_observation(observation, spec, context)
   assert list(packed) == list(want)
   for path, value in want.items():
     np.testing.assert_array_equal(packed[path], value)
@@ -78,7 +79,7 @@ def test_dtypes_of_the_same_kind_are_converted(case):
   value, dtype, is_converted = CONVERSIONS[case]
   given = np.asarray(value)
   spec = {"x": specs.ExtendedTensorSpec(given.shape, dtype)}
-  got = policies.pack_observation({"x": value}, spec)["x"]
+  got = pack_observation({"x": value}, spec)["x"]
   assert got.dtype == (dtype.as_numpy_dtype if is_converted else given.dtype)
   np.testing.assert_array_equal(got, given)
 
@@ -86,20 +87,20 @@ def test_dtypes_of_the_same_kind_are_converted(case):
 def test_a_ragged_list_is_named():
   want = r"pack observation: state/pos: expected \(3,\) float32, got a list that is no"
   with pytest.raises(errors.SpecError, match=want):
-    policies.pack_observation([[1.0], [1.0, 2.0]], ONE)
+    pack_observation([[1.0], [1.0, 2.0]], ONE)
 
 
 def test_one_array_for_two_features():
   with pytest.raises(
     errors.SpecError, match=r"dictionary with \[goal, state/pos\], got"
   ):
-    policies.pack_observation(POS, TWO)
+    pack_observation(POS, TWO)
 
 
 def test_missing_features_are_named():
   want = r"goal: .*\(1,\) float32, got nothing\. The observation has \[state/poss\]\."
   with pytest.raises(errors.SpecError, match=want) as info:
-    policies.pack_observation({"state": {"poss": POS}}, TWO)
+    pack_observation({"state": {"poss": POS}}, TWO)
   info.match(
     r"state/pos: expected \(3,\) float32, got nothing. Did you mean 'state/poss'"
   )

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import models, policies, records, specs, training, windows
+from t2r_seq.policies.policy import pack_observation
 from tests import warm_python
 
 FEATURES = specs.TensorSpecStruct(
@@ -88,7 +89,7 @@ def test_a_policy_sees_the_training_windows(tmp_path, padding):
     for step, want in enumerate(wanted):
       observation = _observation(episode, step)
       spec = predictor.get_step_specification()
-      packed = policies.pack_observation(observation, spec)
+      packed = pack_observation(observation, spec)
       frames = {path: value[np.newaxis] for path, value in packed.items()}
       seen = predictor.inspect(frames, step == 0).seen
       action, _ = policy.sample_action(observation, 0.0)

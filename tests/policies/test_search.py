@@ -7,6 +7,11 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, models, policies, preprocessors, specs, training
+from t2r_seq.policies.cross_entropy import (
+  CategoricalCrossEntropyMethod,
+  CrossEntropyMethod,
+  NormalCrossEntropyMethod,
+)
 
 _SPEC = specs.ExtendedTensorSpec
 GOALS = np.array([[0.4, -0.6], [-0.3, 0.8]], np.float32)
@@ -24,7 +29,7 @@ def test_the_method_with_a_distribution_of_ones_own():
     return {"center": elites.mean(), "width": params["width"] / 2}
 
   objective = lambda x: -np.abs(np.asarray(x) - 3.0)  # noqa: E731
-  samples, values, params = policies.CrossEntropyMethod(
+  samples, values, params = CrossEntropyMethod(
     sample, objective, update, {"center": 0.0, "width": 1.0}, 2, num_iterations=3
   )
   # The best elite is the last.
@@ -50,7 +55,7 @@ def test_the_method_with_samples_by_name_and_a_threshold():
     }
     return params
 
-  _, values, _ = policies.CrossEntropyMethod(draw, objective, update, {}, 2, 9, 11.0)
+  _, values, _ = CrossEntropyMethod(draw, objective, update, {}, 2, 9, 11.0)
   assert (len(calls), values.max()) == (1, 12)
 
 
@@ -58,22 +63,20 @@ def test_normal_distributions_find_a_maximum_within_bounds():
   def objective(x):
     return -np.square(x - [1.0, 5.0]).sum(axis=1)
 
-  mean, stddev = policies.NormalCrossEntropyMethod(
+  mean, stddev = NormalCrossEntropyMethod(
     objective, 0.0, [1.0, 1.0], 64, 10, 12, high=[9.0, 2.0], seed=0
   )
   np.testing.assert_allclose(mean, [1.0, 2.0], atol=0.05)
   assert (stddev < 0.1).all()
-  slow, _ = policies.NormalCrossEntropyMethod(
+  slow, _ = NormalCrossEntropyMethod(
     objective, [0.0, 0.0], 1.0, 64, 10, 1, decay=0.75, seed=0
   )
-  fast, _ = policies.NormalCrossEntropyMethod(
-    objective, [0.0, 0.0], 1.0, 64, 10, 1, seed=0
-  )
+  fast, _ = NormalCrossEntropyMethod(objective, [0.0, 0.0], 1.0, 64, 10, 1, seed=0)
   np.testing.assert_allclose(slow, fast / 4)
 
 
 def test_categories_find_a_maximum():
-  probabilities = policies.CategoricalCrossEntropyMethod(
+  probabilities = CategoricalCrossEntropyMethod(
     lambda x: -np.abs(x - [2, 0]).sum(axis=1), np.full([2, 4], 0.25), 50, 5, 5, seed=0
   )
   np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)

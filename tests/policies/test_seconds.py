@@ -21,6 +21,7 @@ from t2r_seq import (
 )
 from t2r_seq.specs import Seconds
 from t2r_seq.windows.cut import Anchors
+from t2r_seq.windows.reader import WindowReader
 
 Spec = specs.ExtendedTensorSpec
 OFFSETS = {"state": (-0.2, -0.1, 0.0), "image": (-0.11, 0.0), "force": (-0.15, -0.01)}
@@ -106,7 +107,7 @@ def training_windows(model, values):
     for path, array in values.items()
   }
   cut = windows.Cut(clock="timestamp", padding=model.padding)
-  reader = windows.WindowReader(element, model.get_feature_specification("eval"), cut)
+  reader = WindowReader(element, model.get_feature_specification("eval"), cut)
   steps = np.arange(len(values["timestamp"]))
   anchors = Anchors(steps, steps, len(steps) - 1 - steps)
   return reader.read_at(lambda path, rows: values[path][rows], anchors)

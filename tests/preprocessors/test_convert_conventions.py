@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, preprocessors, specs, statistics
 from t2r_seq.preprocessors import ConvertConventions
+from t2r_seq.preprocessors.convert_conventions import restore_outputs
 from t2r_seq.specs import Convention, TensorSpecStruct
 from t2r_seq.store import EpisodeStore
 
@@ -79,7 +80,7 @@ def test_the_data_is_converted_and_outputs_are_restored():
   outputs = {"inference_output": moved["target"], "other": tf.ones([3])}
   chain = preprocessors.ComposedPreprocessor.of_stages([stage])
   names = {"inference_output": "target"}
-  restored = preprocessors.restore_outputs(chain, features, outputs, names)
+  restored = restore_outputs(chain, features, outputs, names)
   assert set(restored) == {"inference_output", "other"}
   back, want = restored["inference_output"].numpy(), labels["target"]
   np.testing.assert_allclose(back[..., :3], want[..., :3], atol=1e-4)  # Millimetres.

@@ -18,6 +18,7 @@ from t2r_seq import (
   tensorspec_utils,
   training,
 )
+from t2r_seq.training.trainer import Trainer
 
 _SPEC = specs.ExtendedTensorSpec
 
@@ -64,7 +65,7 @@ def test_what_is_sent_is_bfloat16_and_what_is_taken_float32(cast_labels, tmp_pat
   assert (features["x"].dtype, features["n"].dtype) == (tf.bfloat16, tf.int32)
   assert labels["target"].dtype == (tf.bfloat16 if cast_labels else tf.float32)
 
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   loss = float(trainer.train_step(features, labels)["loss"])
   # bfloat16 has no number between 1 and 1.0078.
   assert loss == pytest.approx(0.0 if cast_labels else 0.001**2, rel=1e-3)

@@ -16,7 +16,9 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs
 from t2r_seq.records import explain, framing, index_file
+from t2r_seq.records.check import examine_records, salvage_records
 from t2r_seq.records.framing import iterate_records
+from t2r_seq.records.index import check_index, read_index
 from t2r_seq.records.index_file import index_path
 from t2r_seq.records.write import ExampleEncoder
 
@@ -161,7 +163,7 @@ def _check_index(case: FileCase) -> Iterator[str]:
     yield from _expect_refusal(case, "a stale index")
   case.write(case.original)
   os.utime(case.path, ns=(before.st_atime_ns, before.st_mtime_ns))
-  if (state := records.check_index(case.path)[0]).state != "fresh":
+  if (state := check_index(case.path)[0]).state != "fresh":
     yield f"a good index is {state.state}: {state.reason}"
   rng = random.Random(case.where)
   kind = rng.choice(["flip", "insert", "delete", "zeros", "cut", "garbage after"])
@@ -180,7 +182,7 @@ def _check_index(case: FileCase) -> Iterator[str]:
 
 def _expect_refusal(case: FileCase, what: str) -> Iterator[str]:
   try:
-    records.read_index(case.path)
+    read_index(case.path)
     yield f"{what} is taken"
   except errors.RecordError as error:
     if case.path not in str(error):
@@ -227,7 +229,7 @@ def _count_of(case: FileCase, rows: list[Any]) -> int:
 
 def _examine(cases: list[FileCase], folder: str) -> Iterator[str]:
   """Doctor names what is bad, and what it salvages is all that is good."""
-  report = records.examine_records(os.path.join(folder, "*"), _SPEC)
+  report = examine_records(os.path.join(folder, "*"), _SPEC)
   by_file = collections.defaultdict(set)
   for problem in report.problems:
     if problem.kind != explain.INDEX:
@@ -237,7 +239,7 @@ def _examine(cases: list[FileCase], folder: str) -> Iterator[str]:
     is_right = found == case.bad if not case.suffix else bool(found) == case.is_damaged
     if not is_right:
       yield f"{case.where}: {case.what}: found {found}, not {case.bad}"
-  salvaged = records.salvage_records(report, os.path.join(folder, "salvaged"))
+  salvaged = salvage_records(report, os.path.join(folder, "salvaged"))
   for case in cases:
     path = os.path.join(salvaged.folder, os.path.basename(case.path))
     with open(path, "rb") as file:

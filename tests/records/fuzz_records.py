@@ -18,6 +18,7 @@ from same_values import differences
 
 from t2r_seq import data, errors, records, specs
 from t2r_seq.records import explain, framing
+from t2r_seq.records.check import examine_records, find_bad_record
 from t2r_seq.records.explain import explain_record
 from t2r_seq.records.features import collect_features
 
@@ -119,7 +120,7 @@ class RecordFuzz:
   def _examine(self, parser: Parser, cases: list[Case]) -> list[str]:
     """Doctor names every bad record, and no other."""
     pattern = os.path.join(self._folder, "*")
-    report = records.examine_records(pattern, parser.flat, allow_nan=True)
+    report = examine_records(pattern, parser.flat, allow_nan=True)
     by_kind: dict[str, set[Any]] = collections.defaultdict(set)
     for problem in report.problems:
       by_kind[problem.kind].add((problem.source, problem.record, problem.offset))
@@ -128,7 +129,7 @@ class RecordFuzz:
     ) + _compare(
       "lengths", by_kind[explain.LENGTHS], {c.place for c in cases if c.is_uneven}
     )
-    error = records.find_bad_record(pattern, parser.flat)
+    error = find_bad_record(pattern, parser.flat)
     bad = [case for case in cases if not case.is_good]
     if bad and not str(error).startswith(framing.place(*bad[0].place)):
       wrong.append(f"expected {bad[0].place} as the first, got {error}")

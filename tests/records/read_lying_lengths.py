@@ -12,6 +12,7 @@ import sys
 import tensorflow as tf
 
 from t2r_seq import convert, data, records, specs, statistics
+from t2r_seq.records.check import examine_records
 from t2r_seq.records.files import compression_type
 from t2r_seq.records.framing import iterate_records
 
@@ -45,7 +46,7 @@ def read(path):
     "index": lambda: records.write_index(path),
     "convert": lambda: convert.convert(path, path.split(".")[0], spec=spec),
     "statistics": lambda: statistics.compute_statistics(path, None, spec=spec),
-    "doctor": lambda: records.examine_records(path, spec).problems[0],
+    "doctor": lambda: examine_records(path, spec).problems[0],
     "examples": lambda: train(path),
     "windows": lambda: train(path, window=True),
     "skip": lambda: train(path, "skip", window=True),

@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import images
+from t2r_seq.records.check import find_bad_record
+from t2r_seq.records.images import decode_images
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
@@ -39,7 +41,7 @@ def spec_of(shape, data_format="jpeg"):
 
 def decode(data, how, shape=SHAPE, data_format="jpeg"):
   encoded = tf.constant(data)
-  return records.decode_images(encoded, spec_of(shape, data_format), "x", how).numpy()
+  return decode_images(encoded, spec_of(shape, data_format), "x", how).numpy()
 
 
 @pytest.mark.parametrize("fancy_upscaling", [True, False])
@@ -103,7 +105,7 @@ def test_a_crop_of_deep_and_of_gray_images():
   spec = Spec((2, 3, 1), tf.uint16, "image", data_format="png")
   how = records.ImageDecoding(crops={"image": (40, 50, 2, 3)})
   data = tf.constant([encode_image(deep, "png"), b""])
-  got = records.decode_images(data, spec, "x", how).numpy()
+  got = decode_images(data, spec, "x", how).numpy()
   np.testing.assert_array_equal(got, [deep[40:42, 50:53], np.zeros((2, 3, 1))])
   gray = decode(jpeg(pixels=PIXELS[..., 0]), True, (45, 61, 1))
   got = decode(jpeg(pixels=PIXELS[..., 0]), how, (2, 3, 1))
@@ -226,10 +228,10 @@ def test_a_record_that_a_crop_does_not_fit_is_explained(tmp_path):
       records.explain_failures(path, wanted, decode_images=how),
     ):
       list(tf.data.TFRecordDataset(path).map(parse_fn))
-    assert "image of size" in str(records.find_bad_record(path, wanted))
+    assert "image of size" in str(find_bad_record(path, wanted))
   how = records.ImageDecoding(crops={"image": (1, 1, 17, 23)})
   good = {"camera": spec_of((17, 23, 3))}
-  assert records.find_bad_record(path, good, decode_images=how) is None
+  assert find_bad_record(path, good, decode_images=how) is None
 
 
 SMALL = np.arange(4 * 6 * 3).reshape(4, 6, 3)
@@ -278,7 +280,7 @@ def test_another_bit_depth_fails_with_the_path(case: str, layout: str) -> None:
     "batch": tf.constant([good, b"", bad]),
     "sequence": tf.constant([[good, good], [bad, b""]]),
   }[layout]
-  decode = tf.function(lambda x: records.decode_images(x, deep_spec(dtype), "state/im"))
+  decode = tf.function(lambda x: decode_images(x, deep_spec(dtype), "state/im"))
   with pytest.raises(
     tf.errors.InvalidArgumentError, match=f"parse: state/im: {message}"
   ):
@@ -289,14 +291,14 @@ def test_another_bit_depth_fails_with_the_path(case: str, layout: str) -> None:
 def test_the_declared_bit_depth_is_read_exactly(bits: int) -> None:
   dtype = tf.uint8 if bits == 8 else tf.uint16
   encoded = tf.constant([PNGS[bits], b""])
-  got = records.decode_images(encoded, deep_spec(dtype), "image").numpy()
+  got = decode_images(encoded, deep_spec(dtype), "image").numpy()
   np.testing.assert_array_equal(got[0], SMALL * (1 if bits == 8 else 300))
   assert not got[1].any()
 
 
 def test_fewer_bits_than_8_are_an_8_bit_image() -> None:
   spec = Spec((2, 8, 1), tf.uint8, "image", data_format="png")
-  got = records.decode_images(tf.constant(one_bit_png()), spec, "image").numpy()
+  got = decode_images(tf.constant(one_bit_png()), spec, "image").numpy()
   assert got[..., 0].tolist() == [[0] * 8, [255] * 8]
 
 
@@ -305,7 +307,7 @@ def test_bytes_that_end_within_the_header_get_to_the_decoder(length: int) -> Non
   encoded = tf.constant(b"\x89PNG\r\n\x1a\n" + b"\x10" * length)
   message = "bits per channel" if length > 16 else "(?i)png|image"
   with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-    records.decode_images(encoded, deep_spec(tf.uint8), "image")
+    decode_images(encoded, deep_spec(tf.uint8), "image")
 
 
 NAMED_DEPTHS = {

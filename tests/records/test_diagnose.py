@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import framing
+from t2r_seq.records.check import examine_records, find_bad_record
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
@@ -173,7 +174,7 @@ def test_good_files_have_no_bad_record(tmp_path: pathlib.Path, kind: str) -> Non
   if kind == "sequence":
     spec, good = (SEQUENCES, GOOD_SEQUENCE)
   records.write_records(tmp_path / "a", spec, [good] * 3)
-  assert records.find_bad_record(str(tmp_path / "a"), spec) is None
+  assert find_bad_record(str(tmp_path / "a"), spec) is None
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_bad_records_are_named(
   first = records.encode_example(spec, good)
   write(tmp_path / "a.tfrecord", [first])
   write(tmp_path / "b.tfrecord", [first, first, bad, first])
-  error = records.find_bad_record(str(tmp_path / "*.tfrecord"), spec)
+  error = find_bad_record(str(tmp_path / "*.tfrecord"), spec)
   offset = 2 * (16 + len(first))
   place = rf"record 2 of \S*b\.tfrecord \(byte {offset}\): "
   want = message if message.startswith(r"\(byte") else f"{place}(.|\n)*{message}"
@@ -213,10 +214,10 @@ def test_unequal_lengths_are_reported_where_nothing_is_worse(
       feature.float_list.value.append(1)
   unequal = proto.SerializeToString()
   write(tmp_path / "a", [unequal])
-  error = records.find_bad_record(str(tmp_path / "a"), spec)
+  error = find_bad_record(str(tmp_path / "a"), spec)
   assert "b (feature 'b'): expected 3 steps, as a has, got 2 steps" in str(error)
   write(tmp_path / "a", [unequal, b""])
-  error = records.find_bad_record(str(tmp_path / "a"), spec)
+  error = find_bad_record(str(tmp_path / "a"), spec)
   assert "record 1 of" in str(error)
 
 
@@ -289,11 +290,11 @@ def test_damaged_files(tmp_path: pathlib.Path, case: str, suffix: str) -> None:
   write(tmp_path / "good", [RECORD] * 3)
   damaged = damage((tmp_path / "good").read_bytes())
   path.write_bytes(compress(damaged, suffix))
-  error = records.find_bad_record(str(path), SEQUENCES)
+  error = find_bad_record(str(path), SEQUENCES)
   place = rf"record {index} of \S*a\.tfrecord{suffix} \(byte {index * FRAME}\): frame: "
   with pytest.raises(errors.RecordError, match=place + message):
     raise error or AssertionError("no bad record was found")
-  report = records.examine_records(str(path), SEQUENCES)
+  report = examine_records(str(path), SEQUENCES)
   (problem,) = report.problems
   want = (index, index * FRAME, "frame")
   assert (problem.record, problem.offset, problem.kind) == want
@@ -337,12 +338,12 @@ def test_labels_and_datasets_are_looked_at_too(tmp_path: pathlib.Path) -> None:
   for key in ("a", "b"):
     records.write_records(tmp_path / key, {"x": Spec((), F32, "n")}, [{"x": 1.0}])
   patterns = {key: str(tmp_path / key) for key in ("a", "b")}
-  error = records.find_bad_record(patterns, features, labels)
+  error = find_bad_record(patterns, features, labels)
   want = r"record 0 of \S*b .*: labels/y \(feature 'n'\): expected 2 values"
   with pytest.raises(errors.RecordError, match=want):
     raise error or AssertionError("no bad record was found")
   with pytest.raises(errors.SpecError, match=r"by dataset_key, \[a, b\], got"):
-    records.find_bad_record(str(tmp_path / "a"), features, labels)
+    find_bad_record(str(tmp_path / "a"), features, labels)
 
 
 def test_explain_failures_names_the_record(tmp_path: pathlib.Path) -> None:
@@ -410,7 +411,7 @@ def test_a_value_that_the_dtype_does_not_have(name: str, tmp_path: pathlib.Path)
   ):
     records.create_parse_tf_example_fn(spec)(data)
   write(tmp_path / "a", [data])
-  error = records.find_bad_record(str(tmp_path / "a"), spec)
+  error = find_bad_record(str(tmp_path / "a"), spec)
   assert re.search(rf"record 0 of .*a .*x \(feature 'x'\): expected {want}", str(error))
 
 
@@ -421,4 +422,4 @@ def test_infinities_are_those_of_a_small_dtype_too(tmp_path: pathlib.Path):
   parsed = records.create_parse_tf_example_fn(spec)(data)["x"]
   np.testing.assert_array_equal(parsed, np.array(values, np.float16))
   write(tmp_path / "a", [data])
-  assert records.find_bad_record(str(tmp_path / "a"), spec) is None
+  assert find_bad_record(str(tmp_path / "a"), spec) is None

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import framing
+from t2r_seq.records.check import examine_records, find_bad_record
 from t2r_seq.records.index_file import index_path
 
 Spec = specs.ExtendedTensorSpec
@@ -129,7 +130,7 @@ def test_a_bad_example_among_many(name, tmp_path):
   serialized = [example(index % 250) for index in range(600)]
   serialized[555] = bad
   starts = write(tmp_path / "a", serialized)
-  report = records.examine_records(str(tmp_path / "a"), EXAMPLE)
+  report = examine_records(str(tmp_path / "a"), EXAMPLE)
   (problem,) = report.problems
   assert (problem.source, problem.record) == (str(tmp_path / "a"), 555)
   assert (problem.offset, problem.kind) == (starts[555], kind)
@@ -144,7 +145,7 @@ def test_several_kinds_in_several_files(tmp_path):
   write(tmp_path / "a", [BAD["shape"][0], good, BAD["NaN"][0], good, BAD["range"][0]])
   write(tmp_path / "b", [good])
   write(tmp_path / "c", [good, BAD["no proto"][0]])
-  report = records.examine_records([str(tmp_path / name) for name in "abc"], EXAMPLE)
+  report = examine_records([str(tmp_path / name) for name in "abc"], EXAMPLE)
   got = [(os.path.basename(p.source), p.record, p.kind) for p in report.problems]
   assert got == [
     ("a", 0, "content"),
@@ -153,7 +154,7 @@ def test_several_kinds_in_several_files(tmp_path):
     ("c", 1, "content"),
   ]
   assert report.bad_records(str(tmp_path / "a")) == {0, 2, 4}
-  allowed = records.examine_records(str(tmp_path / "a"), EXAMPLE, allow_nan=True)
+  allowed = examine_records(str(tmp_path / "a"), EXAMPLE, allow_nan=True)
   assert allowed.bad_records(str(tmp_path / "a")) == {0, 4}
 
 
@@ -167,7 +168,7 @@ def test_episodes(tmp_path, count):
   exact[2, 1] = np.nan
   serialized[2] = episode(0, 3, exact=exact)
   write(tmp_path / "a", serialized)
-  report = records.examine_records(str(tmp_path / "a"), EPISODE)
+  report = examine_records(str(tmp_path / "a"), EPISODE)
   assert [(p.record, p.kind, p.path) for p in report.problems] == [
     (1, "lengths", "reward"),
     (2, "nan", "exact"),
@@ -189,7 +190,7 @@ def test_names_that_are_no_text_hide_nothing(tmp_path):
     proto.context.feature["~~"].int64_list.value.append(1)
   serialized = [p.SerializeToString().replace(b"~~", b"\xff\xfe") for p in protos]
   write(tmp_path / "a", [*serialized, b"\xff"])
-  report = records.examine_records(str(tmp_path / "a"), EPISODE)
+  report = examine_records(str(tmp_path / "a"), EPISODE)
   assert [(p.record, p.kind) for p in report.problems] == [
     (1, "lengths"),
     (2, "nan"),
@@ -202,7 +203,7 @@ def test_names_that_are_no_text_hide_nothing(tmp_path):
 def test_every_record_is_bad(tmp_path):
   write(tmp_path / "a", [episode(index) for index in range(30)])
   wrong = {"pose": Spec((3,), F32, "pose", is_sequence=True)}
-  report = records.examine_records(str(tmp_path / "a"), wrong)
+  report = examine_records(str(tmp_path / "a"), wrong)
   assert [p.record for p in report.problems] == [*range(30)]
   assert {p.path for p in report.problems} == {"pose"}
 
@@ -212,7 +213,7 @@ def test_features(tmp_path):
   serialized[3] = BAD["NaN"][0]
   serialized[4] = BAD["shape"][0]
   write(tmp_path / "a", serialized)
-  report = records.examine_records(str(tmp_path / "a"), EXAMPLE)
+  report = examine_records(str(tmp_path / "a"), EXAMPLE)
   by_path = {feature.path: feature for feature in report.features}
   pose = by_path["state/pose"]
   assert (pose.num_problems, pose.num_nan, pose.num_absent) == (1, 1, 0)
@@ -227,11 +228,11 @@ def test_a_cut_gzip_file(tmp_path):
   write(tmp_path / "plain", serialized)
   data = gzip.compress((tmp_path / "plain").read_bytes())
   (tmp_path / "a.gz").write_bytes(data[: len(data) // 2])
-  report = records.examine_records(str(tmp_path / "a.gz"), spec)
+  report = examine_records(str(tmp_path / "a.gz"), spec)
   (problem,) = report.problems
   assert problem.kind == "frame" and 8 <= problem.record <= 10
   assert "expected GZIP data, got the compressed data ends too early" in str(problem)
-  assert str(problem) in str(records.find_bad_record(str(tmp_path / "a.gz"), spec))
+  assert str(problem) in str(find_bad_record(str(tmp_path / "a.gz"), spec))
 
 
 def test_a_gzip_file_that_unfolds_is_not_unpacked_to_disk(tmp_path, monkeypatch):
@@ -239,14 +240,14 @@ def test_a_gzip_file_that_unfolds_is_not_unpacked_to_disk(tmp_path, monkeypatch)
   path = tmp_path / "x.tfrecord.gz"
   with gzip.open(path, "wb", 1) as file:
     file.write(bytes(2 << 20))
-  result = records.examine_records(str(path))
+  result = examine_records(str(path))
   assert result.num_bad == 1
   assert "expected a length with a fitting checksum" in str(result.problems[0])
 
 
 def test_bytes_that_are_no_records(tmp_path):
   (tmp_path / "a").write_bytes(b'{"a": 1}\n' * 200)
-  (problem,) = records.examine_records(str(tmp_path / "a"), EXAMPLE).problems
+  (problem,) = examine_records(str(tmp_path / "a"), EXAMPLE).problems
   assert problem.record == 0
   assert "wrong file type: it looks like" in str(problem)
 
@@ -261,7 +262,7 @@ def test_without_specs(tmp_path):
   serialized[5] = image.SerializeToString()
   starts = write(tmp_path / "a", serialized)
   flip(tmp_path / "a", starts[9] + 30)
-  report = records.examine_records(str(tmp_path / "a"))
+  report = examine_records(str(tmp_path / "a"))
   assert report.summary
   kinds = [(problem.record, problem.kind) for problem in report.problems]
   assert kinds == [(2, "content"), (5, "content"), (9, "frame")]
@@ -270,7 +271,7 @@ def test_without_specs(tmp_path):
 
 def test_records_without_features(tmp_path):
   write(tmp_path / "a", [b"", b"", b"\xff\xffno proto"])
-  report = records.examine_records(str(tmp_path / "a"))
+  report = examine_records(str(tmp_path / "a"))
   assert report.features == ()
   assert [(p.record, p.kind) for p in report.problems] == [(2, "content")]
 
@@ -285,7 +286,7 @@ def test_a_proto_of_another_kind_is_no_example(tmp_path):
     errors.RecordError, match=r"record 0 of .*spec .*9 bytes that are"
   ):
     records.inspect_records(str(tmp_path / "x*"))
-  report = records.examine_records(str(tmp_path / "x*"))
+  report = examine_records(str(tmp_path / "x*"))
   (problem,) = report.problems
   assert (problem.source, problem.kind) == (
     str(tmp_path / "x.tfrecord.spec"),
@@ -319,7 +320,7 @@ OTHER_PROTOS = {
 @pytest.mark.parametrize("name", OTHER_PROTOS)
 def test_files_of_other_protos(name, tmp_path):
   write(tmp_path / "x.tfrecord", [OTHER_PROTOS[name]] * 3)
-  report = records.examine_records(str(tmp_path / "x.tfrecord"))
+  report = examine_records(str(tmp_path / "x.tfrecord"))
   assert [p.record for p in report.problems] == [0, 1, 2]
   assert "expected a serialized tf.train.Example" in str(report.problems[0])
   assert not report.is_good
@@ -329,7 +330,7 @@ def test_files_of_other_protos(name, tmp_path):
 
 def test_an_example_without_features_is_one(tmp_path):
   write(tmp_path / "x.tfrecord", [b"\n\x00"])
-  assert not records.examine_records(str(tmp_path / "x.tfrecord")).problems
+  assert not examine_records(str(tmp_path / "x.tfrecord")).problems
 
 
 # name: (record, what is said)
@@ -353,7 +354,7 @@ def test_a_record_with_none_of_the_features(name, tmp_path):
     for path in ("state/pose", "image")
   }
   write(tmp_path / "a", [example(0), data, example(1)])
-  (problem,) = records.examine_records(str(tmp_path / "a"), spec).problems
+  (problem,) = examine_records(str(tmp_path / "a"), spec).problems
   assert problem.record == 1
   assert re.search(want, str(problem))
   path = str(tmp_path / "a")
@@ -367,15 +368,15 @@ def test_a_stale_index_is_a_problem_of_the_file(tmp_path):
   path = str(tmp_path / "a")
   write(path, [example(1)])
   records.write_index(path)
-  assert records.examine_records(path, EXAMPLE).is_good
+  assert examine_records(path, EXAMPLE).is_good
   write(path, [example(1), example(2)])
-  report = records.examine_records(path, EXAMPLE)
+  report = examine_records(path, EXAMPLE)
   assert places(report) == [(None, None, "index")]
   assert "the stale index: expected the" in str(report.problems[0])
   assert report.num_bad == 0
   damaged = pathlib.Path(index_path(path))
   damaged.write_bytes(damaged.read_bytes()[:-1])
-  (problem,) = records.examine_records(path, EXAMPLE).problems
+  (problem,) = examine_records(path, EXAMPLE).problems
   assert "the damaged index: expected " in str(problem)
   assert str(problem).count("Run: t2r_seq index ") == 1
 
@@ -385,7 +386,7 @@ def test_find_bad_record_is_the_first_of_them(tmp_path):
   serialized[200], serialized[250] = BAD["range"][0], BAD["shape"][0]
   starts = write(tmp_path / "a", serialized)
   flip(tmp_path / "a", starts[299] + 20)
-  error = records.find_bad_record(str(tmp_path / "a"), EXAMPLE)
+  error = find_bad_record(str(tmp_path / "a"), EXAMPLE)
   assert f"record 200 of {tmp_path / 'a'} (byte {starts[200]}): count" in str(error)
 
 
@@ -410,7 +411,7 @@ def examine_times(path, name, times, dtype=tf.float32, shape=(), **options):
   spec = {"t": Spec(shape, dtype, name, is_sequence=True)}
   rows = np.reshape(np.asarray(times, dtype.as_numpy_dtype), (len(times), *shape))
   records.write_records(path, spec, [{"t": np.sort(rows, 0)}, {"t": rows}])
-  return records.examine_records(path, **options).problems
+  return examine_records(path, **options).problems
 
 
 BACKWARDS = [0, 1, 1, 3, 2]
@@ -448,7 +449,7 @@ def test_time_stamps_of_doubles(tmp_path):
   path = str(tmp_path / "r")
   spec = {"time": Spec((), tf.float64, "time", is_sequence=True)}
   records.write_records(path, spec, [{"time": np.asarray([1.0, 0.5])}])
-  (problem,) = records.examine_records(path, spec).problems
+  (problem,) = examine_records(path, spec).problems
   assert "got 0.5 at step 1, after 1.0" in str(problem)
 
 

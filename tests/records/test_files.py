@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, tfdata
 from t2r_seq.records import files
+from t2r_seq.records.files import get_data_format_and_filenames
 
 NUMBER = {"x": specs.ExtendedTensorSpec((), tf.int64, "n")}
 
@@ -61,7 +62,7 @@ def test_file_patterns(case: str) -> None:
   data_format, found = tfdata.get_data_format_and_filenames_list(patterns)
   assert data_format == "tfrecord"
   assert [[os.path.basename(name) for name in names] for names in found] == want
-  data_format, flat = records.get_data_format_and_filenames(patterns)
+  data_format, flat = get_data_format_and_filenames(patterns)
   # A file that two patterns match is read once.
   once = dict.fromkeys(itertools.chain(*want))
   assert [os.path.basename(name) for name in flat] == list(once)
@@ -69,9 +70,9 @@ def test_file_patterns(case: str) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_file_named_twice_is_read_once_and_that_is_said(caplog) -> None:
-  _, (name, *_) = records.get_data_format_and_filenames("*")
+  _, (name, *_) = get_data_format_and_filenames("*")
   assert "more than once" not in caplog.text
-  assert records.get_data_format_and_filenames([name, f"./{name}"])[1] == [name]
+  assert get_data_format_and_filenames([name, f"./{name}"])[1] == [name]
   assert f"1 files are named more than once and read once, such as {name}" in (
     caplog.text
   )
@@ -87,8 +88,8 @@ def test_a_file_of_exactly_that_name_comes_first(name: str) -> None:
   for odd in (*ODD_NAMES, "whatX.tfrecord", "all1.tfrecord"):
     records.write_records(odd, NUMBER, [{"x": len(odd)}])
   for patterns in (name, [name], f"tfrecord:{name}", pathlib.Path(name)):
-    assert records.get_data_format_and_filenames(patterns)[1] == [name]
-  assert records.get_data_format_and_filenames([name, "a0.tfrecord"])[1][0] == name
+    assert get_data_format_and_filenames(patterns)[1] == [name]
+  assert get_data_format_and_filenames([name, "a0.tfrecord"])[1][0] == name
   assert values(records.record_dataset([name])) == [len(name)]
 
 
@@ -119,13 +120,13 @@ def test_record_dataset_names_a_pattern_without_files() -> None:
 def test_the_bookkeeping_of_a_conversion_is_no_data() -> None:
   os.makedirs("c.tfrecord.conversion")
   with pytest.raises(errors.SpecError, match=r"c\.tf\S*\*: expected at .*, got none"):
-    records.get_data_format_and_filenames("c.tfrecord*")
+    get_data_format_and_filenames("c.tfrecord*")
   records.write_records("c.tfrecord", NUMBER, [{"x": 1}])
   for pattern in ("c.tfrecord*", "c*"):
-    _, found = records.get_data_format_and_filenames(pattern)
+    _, found = get_data_format_and_filenames(pattern)
     assert [os.path.basename(name) for name in found] == ["c.tfrecord"]
   pathlib.Path("c.tfrecord.conversion/episodes.jsonl").touch()
-  _, found = records.get_data_format_and_filenames("c.tfrecord.conversion/*.jsonl")
+  _, found = get_data_format_and_filenames("c.tfrecord.conversion/*.jsonl")
   assert [os.path.basename(name) for name in found] == ["episodes.jsonl"]
 
 
@@ -155,7 +156,7 @@ BAD_PATTERNS = {
 def test_bad_patterns(case: str) -> None:
   patterns, message = BAD_PATTERNS[case]
   with pytest.raises(errors.SpecError, match=message):
-    records.get_data_format_and_filenames(patterns)
+    get_data_format_and_filenames(patterns)
 
 
 @pytest.mark.parametrize("patterns", [None, 5, [5], b"x", [b"x"]])
@@ -331,7 +332,7 @@ def test_empty_and_absent_files(tmp_path: pathlib.Path) -> None:
 def test_remote_files_of_a_system_that_is_not_there(pattern):
   want = f"file patterns: {re.escape(pattern)}: expected files that TensorFlow can list"
   with pytest.raises(errors.SpecError, match=want):
-    records.get_data_format_and_filenames(pattern)
+    get_data_format_and_filenames(pattern)
 
 
 def test_no_number_of_files_is_waited_for(tmp_path, monkeypatch):

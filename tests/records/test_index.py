@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import index_file, rlds
+from t2r_seq.records.files import get_data_format_and_filenames
 from t2r_seq.records.framing import iterate_records
-from t2r_seq.records.index_file import index_path
+from t2r_seq.records.index import check_index, read_index
+from t2r_seq.records.index_file import index_path, read_file_index
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -106,8 +108,8 @@ def test_an_index_equals_a_scan(tmp_path_factory, files):
   for result in results:
     assert result.is_new and not result.error
     assert_is_of(result.index, result.filename)
-    assert_is_of(records.read_file_index(result.filename), result.filename)
-  index = records.read_index(names)
+    assert_is_of(read_file_index(result.filename), result.filename)
+  index = read_index(names)
   assert len(index) == sum(map(len, files))
   got = [index.read(i) for i in range(len(index))]
   assert got == [data for datas in files for data in datas]
@@ -131,7 +133,7 @@ def test_compressed_files_are_counted_but_not_read_at_random(
   name = write(tmp_path / f"a.tfrecord{suffix}", [3, 1, 4])
   (result,) = records.write_index(name)
   assert_is_of(result.index, name, compression)
-  index = records.read_index(name)
+  index = read_index(name)
   assert index.num_steps(EPISODE).tolist() == [3, 1, 4]
   with pytest.raises(
     errors.RecordError,
@@ -145,7 +147,7 @@ def test_compressed_files_are_counted_but_not_read_at_random(
   with open(name, "r+b") as file:
     file.write(content)
   os.utime(name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-  (state,) = records.check_index(name)
+  (state,) = check_index(name)
   assert (state.state, state.reason[:21]) == ("stale", "expected the records ")
 
 
@@ -219,21 +221,21 @@ def test_a_changed_file_is_refused_by_name_until_it_is_indexed_again(name, tmp_p
   change, state, message = CHANGES[name]
   names = [write(tmp_path / f"{x}.tfrecord", [3, 1, 4]) for x in "abc"]
   records.write_index(names)
-  assert len(records.read_index(names)) == 9
+  assert len(read_index(names)) == 9
   change(names[1])
   want = rf"index: {re.escape(str(tmp_path))}/b\.tfrecord.*{message}(.|\n)*"
   with pytest.raises(
     errors.RecordError, match=want + r"Run: t2r_seq index .*b\.tfreco"
   ):
-    records.read_index(names)
-  states = [found.state for found in records.check_index(names)]
+    read_index(names)
+  states = [found.state for found in check_index(names)]
   assert states == ["fresh", state, "fresh"]
   again = records.write_index(names)
   assert [result.is_new for result in again] == [False, True, False]
   if name == "truncated":
     assert "truncated" in again[1].error and again[1].index is None
   else:
-    assert len(records.read_index(names)) == 9 + (name == "appended")
+    assert len(read_index(names)) == 9 + (name == "appended")
 
 
 def test_several_changed_files_are_listed(tmp_path):
@@ -241,7 +243,7 @@ def test_several_changed_files_are_listed(tmp_path):
   with pytest.raises(
     errors.RecordError, match=r"30 files have no index(.|\n)*/0\.tf(.|\n)*and 10 more"
   ):
-    records.read_index(names)
+    read_index(names)
 
 
 def test_other_records_of_the_same_size_and_time_are_found_by_the_frames(tmp_path):
@@ -250,8 +252,8 @@ def test_other_records_of_the_same_size_and_time_are_found_by_the_frames(tmp_pat
   stat = os.stat(name)
   rewrite(name)
   os.utime(name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-  assert len(records.read_index(name)) == 3  # Cheap, so it cannot know.
-  (state,) = records.check_index(name)
+  assert len(read_index(name)) == 3  # Cheap, so it cannot know.
+  (state,) = check_index(name)
   assert state.state == "stale"
   assert state.reason == (
     "expected the records that were indexed, got others of the same size"
@@ -296,12 +298,12 @@ def test_the_spec_is_kept_compared_and_checked(tmp_path):
   only_a = {"x": EPISODE["a"]}
   (result,) = records.write_index(name, only_a)
   assert list(result.index.steps) == ["a"]
-  index = records.read_file_index(name)
+  index = read_file_index(name)
   assert index.spec == specs.flatten_spec_structure(only_a)
   # Fresh for whoever does not ask for another one.
   assert not records.write_index(name)[0].is_new
   assert not records.write_index(name, only_a)[0].is_new
-  (state,) = records.check_index(name, EPISODE)
+  (state,) = check_index(name, EPISODE)
   assert (state.state, state.reason) == (
     "stale",
     "expected the index to be made with the given spec, got another",
@@ -309,27 +311,27 @@ def test_the_spec_is_kept_compared_and_checked(tmp_path):
   with pytest.raises(
     errors.SpecError, match=r"text \(feature 'text'\): expected a sequence that the in"
   ):
-    records.read_index(name).num_steps(EPISODE)
+    read_index(name).num_steps(EPISODE)
   other = {"y": Spec((3,), F32, "a", is_sequence=True)}
   with pytest.raises(
     errors.SpecError,
     match=r"y \(feature 'a'\): expected a sequence of float32 \(2,\), got a sequence",
   ):
-    records.read_index(name).num_steps(other)
+    read_index(name).num_steps(other)
   # It may be that of any file.
   without_spec = write(tmp_path / "0.tfrecord", [2])
   records.write_index(without_spec)
   with pytest.raises(
     errors.SpecError, match=rf"^index: {re.escape(name)}: y \(feature"
   ):
-    records.read_index([without_spec, name]).num_steps(other)
+    read_index([without_spec, name]).num_steps(other)
   # The parser takes as many values in another shape.
   alike = {"y": Spec((2, 1), F32, "a", is_sequence=True)}
-  assert records.read_index(name).num_steps(alike).tolist() == [3, 1]
+  assert read_index(name).num_steps(alike).tolist() == [3, 1]
   (result,) = records.write_index(name, other)
   assert "y (feature 'a'): expected 3 values for shape (3,), got 2" in result.error
   assert records.write_index(name, EPISODE)[0].is_new
-  assert records.read_index(name).num_steps(EPISODE).tolist() == [3, 1]
+  assert read_index(name).num_steps(EPISODE).tolist() == [3, 1]
 
 
 def test_steps_and_windows_are_exact(tmp_path):
@@ -338,7 +340,7 @@ def test_steps_and_windows_are_exact(tmp_path):
     for i, lengths in enumerate([[5, 1], [], [9, 2, 3]])
   ]
   records.write_index(names)
-  index = records.read_index(names)
+  index = read_index(names)
   assert index.num_records == len(index) == 5
   assert index.record_ends.tolist() == [2, 2, 5]
   stack = {"s": Spec((3, 2), F32, "a", time_offsets=(-2, -1, 0))}
@@ -367,7 +369,7 @@ def test_sequences_of_several_lengths(tmp_path):
   ]
   name = write_raw(tmp_path / "a.tfrecord", datas)
   records.write_index(name)
-  index = records.read_index(name)
+  index = read_index(name)
   a = Spec((), F32, "a", is_sequence=True)
   words = Spec((), F32, "words", is_sequence=True)
   maybe = Spec((), F32, "b", is_sequence=True, is_optional=True)
@@ -388,9 +390,9 @@ def test_patterns_do_not_match_indices(tmp_path):
   records.write_index(name)
   assert os.path.exists(tmp_path / "train.tfrecord.t2ri")
   pattern = str(tmp_path / "train.tfrecord*")
-  assert records.get_data_format_and_filenames(pattern)[1] == [name]
+  assert get_data_format_and_filenames(pattern)[1] == [name]
   assert not records.write_index(str(tmp_path / "*"))[0].is_new
-  _, found = records.get_data_format_and_filenames(str(tmp_path / "*.t2ri"))
+  _, found = get_data_format_and_filenames(str(tmp_path / "*.t2ri"))
   assert found == [index_path(name)]
   with pytest.raises(errors.RecordError, match=r"name the file without \.t2ri"):
     records.record_dataset(found)
@@ -457,7 +459,7 @@ def test_progress_and_many_files(tmp_path):
   results = records.write_index(names, num_parallel=2, progress=seen.append)
   assert sorted(one.filename for one in seen) == names
   assert all(result.is_new and not result.error for result in results)
-  assert len(records.read_index(names)) == 100
+  assert len(read_index(names)) == 100
   seen.clear()
   assert not any(r.is_new for r in records.write_index(names, progress=seen.append))
   assert len(seen) == 100

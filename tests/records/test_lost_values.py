@@ -13,7 +13,9 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs
 from t2r_seq.data import skipping
 from t2r_seq.records import framing
+from t2r_seq.records.check import examine_records, find_bad_record, salvage_records
 from t2r_seq.records.framing import iterate_records
+from t2r_seq.records.index import read_index
 
 _Spec = specs.ExtendedTensorSpec
 _STATE = _Spec((2,), tf.float32, "state", is_sequence=True)
@@ -87,14 +89,14 @@ def fixture_path(tmp_path):
 def test_a_sequence_without_steps_is_as_uneven_as_a_short_one(path):
   flat = {"raw": _RAW, "state": _STATE}
   want = r"record 1 of .*: state \(feature 'state'\): expected 2 steps, as raw has"
-  assert re.match(want, str(records.find_bad_record(path, flat)))
-  (problem,) = records.examine_records(path, flat).problems
+  assert re.match(want, str(find_bad_record(path, flat)))
+  (problem,) = examine_records(path, flat).problems
   assert re.match(want, str(problem))
   records.write_index(path)
   with pytest.raises(
     errors.RecordError, match="expected 2 steps, as feature 'raw' has"
   ):
-    records.read_index(path).num_steps(flat)
+    read_index(path).num_steps(flat)
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
@@ -150,7 +152,7 @@ def test_what_comes_before_damaged_compressed_data_is_salvaged(compressed, tmp_p
   path, parts, _ = compressed
   with open(path, "wb") as file:
     file.write(parts[0] + parts[1] + b"\xff" * 30)
-  report = records.examine_records(path)
+  report = examine_records(path)
   assert not report.is_good
-  salvaged = records.salvage_records(report, tmp_path / "out")
+  salvaged = salvage_records(report, tmp_path / "out")
   assert salvaged.num_kept == {"x.tfrecord.gz": 2}

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records
+from t2r_seq.records.check import examine_records, find_bad_record
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 X = np.asarray([[1.5, -2.0, 4.25]], np.float64)
@@ -67,7 +68,7 @@ def test_out_and_back(name, tmp_path):
   assert example.features.feature["x"].bytes_list.value[:] == [want]
   for got in parse(path, spec_of(name)) + list(parse(path, spec_of(name), 2)[0]):
     np.testing.assert_array_equal(got, value)
-  assert records.examine_records(path, spec_of(name)).is_good
+  assert examine_records(path, spec_of(name)).is_good
 
 
 @pytest.mark.parametrize("name", ["zlib", "tensor", "strings"])
@@ -108,7 +109,7 @@ def test_serialized_tensors_are_known(name, tmp_path):
   assert spec["x"].data_format == want
   if want:
     np.testing.assert_array_equal(parse(path, spec)[0], values[0])
-    assert records.examine_records(path).is_good
+    assert examine_records(path).is_good
 
 
 def test_values_as_other_writers_list_them(tmp_path):
@@ -176,7 +177,7 @@ def test_misfits(name, tmp_path):
   with pytest.raises(tf.errors.OpError, match=SAID.get(name)):
     parse(path, spec_of(kind))
   with pytest.raises(errors.RecordError, match=want):
-    raise records.find_bad_record(path, spec_of(kind))
+    raise find_bad_record(path, spec_of(kind))
 
 
 REFUSED = {

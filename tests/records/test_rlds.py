@@ -11,6 +11,10 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
+from t2r_seq.records.check import examine_records, find_bad_record
+from t2r_seq.records.files import get_data_format_and_filenames
+from t2r_seq.records.index import read_index
+from t2r_seq.records.protos import RecordContents
 from tests.records import rlds_data
 
 Spec = specs.ExtendedTensorSpec
@@ -32,7 +36,7 @@ def check_equal(got: Any, want: dict[str, np.ndarray]) -> None:
 
 
 def parsed(spec: Any, batch_size: int | None = None) -> list[Any]:
-  _, files = records.get_data_format_and_filenames(rlds_data.FILES)
+  _, files = get_data_format_and_filenames(rlds_data.FILES)
   dataset = records.record_dataset(files)
   if batch_size:
     dataset = dataset.batch(batch_size)
@@ -67,9 +71,9 @@ def test_batches_are_padded_and_counted() -> None:
 def test_the_writer_is_the_inverse() -> None:
   want = rlds_data.values(0)
   serialized = records.encode_example(SPEC, want)
-  _, files = records.get_data_format_and_filenames(rlds_data.FILES)
-  genuine = records.RecordContents(next(iter(records.record_dataset(files))).numpy())
-  written = records.RecordContents(serialized)
+  _, files = get_data_format_and_filenames(rlds_data.FILES)
+  genuine = RecordContents(next(iter(records.record_dataset(files))).numpy())
+  written = RecordContents(serialized)
   assert not written.steps
   assert sorted(written.context) == sorted(genuine.context)
   for name, feature in genuine.context.items():
@@ -183,7 +187,7 @@ def test_records_that_do_not_fit_fail_and_are_explained(
   with pytest.raises(tf.errors.InvalidArgumentError):
     parsed(spec, batch_size)
   with pytest.raises(errors.RecordError, match=message):
-    raise records.find_bad_record(rlds_data.FILES, spec)
+    raise find_bad_record(rlds_data.FILES, spec)
 
 
 def test_a_sequence_example_is_no_episode_without_steps(tmp_path: pathlib.Path) -> None:
@@ -194,7 +198,7 @@ def test_a_sequence_example_is_no_episode_without_steps(tmp_path: pathlib.Path) 
   with pytest.raises(tf.errors.InvalidArgumentError, match="at least one step"):
     list(records.serialized_to_parsed(records.record_dataset([path]), wrong))
   with pytest.raises(errors.RecordError, match="drop is_concatenated"):
-    raise records.find_bad_record(path, wrong)
+    raise find_bad_record(path, wrong)
 
 
 def test_proposed_with_features_json() -> None:
@@ -208,7 +212,7 @@ def test_proposed_with_features_json() -> None:
 
 
 def test_proposed_without_features_json(tmp_path: pathlib.Path) -> None:
-  _, (file,) = records.get_data_format_and_filenames(rlds_data.FILES)
+  _, (file,) = get_data_format_and_filenames(rlds_data.FILES)
   path = str(tmp_path / "a.tfrecord")
   shutil.copy(file, path)
   proposed = records.propose_spec(records.inspect_records(path))
@@ -224,11 +228,11 @@ def test_proposed_without_features_json(tmp_path: pathlib.Path) -> None:
     shape, dtype = want.get(path_, (SPEC[path_].shape, SPEC[path_].dtype))
     assert (spec.shape, spec.dtype) == (shape, dtype), path_
     assert spec.is_concatenated == SPEC[path_].is_concatenated
-  assert records.find_bad_record(path, proposed) is None
+  assert find_bad_record(path, proposed) is None
 
 
 def test_features_json_that_is_none(tmp_path: pathlib.Path) -> None:
-  _, (file,) = records.get_data_format_and_filenames(rlds_data.FILES)
+  _, (file,) = get_data_format_and_filenames(rlds_data.FILES)
   shutil.copy(file, tmp_path / "a.tfrecord")
   (tmp_path / "features.json").write_text('{"featuresDict": 3}')
   summary = records.inspect_records(str(tmp_path / "a.tfrecord"))
@@ -238,13 +242,13 @@ def test_features_json_that_is_none(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("spec", [None, SPEC], ids=["no spec", "spec"])
 def test_the_index_counts_steps(spec: Any, tmp_path: pathlib.Path) -> None:
-  _, (file,) = records.get_data_format_and_filenames(rlds_data.FILES)
+  _, (file,) = get_data_format_and_filenames(rlds_data.FILES)
   path = str(tmp_path / "a.tfrecord")
   shutil.copy(file, path)
   (made,) = records.write_index(path, spec)
   assert not made.error
   want = [rlds_data.NUM_STEPS[i] for i in rlds_data.EPISODES]
-  assert records.read_index(path).num_steps(SPEC).tolist() == want
+  assert read_index(path).num_steps(SPEC).tolist() == want
 
 
 def test_doctor_finds_nan_and_uneven_steps(tmp_path: pathlib.Path) -> None:
@@ -258,7 +262,7 @@ def test_doctor_finds_nan_and_uneven_steps(tmp_path: pathlib.Path) -> None:
   with tf.io.TFRecordWriter(path) as writer:
     writer.write(records.encode_example(SPEC, bad))
     writer.write(proto.SerializeToString())
-  report = records.examine_records(path, SPEC)
+  report = examine_records(path, SPEC)
   found = [(p.record, p.kind, p.text.partition(", got ")[2]) for p in report.problems]
   assert [each[:2] for each in found] == [(0, "nan"), (1, "lengths")]
   assert found[0][2].startswith("NaN at step 2, value 1.")

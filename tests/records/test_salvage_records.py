@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import framing
+from t2r_seq.records.check import examine_records, salvage_records
 
 SPEC = {"x": specs.ExtendedTensorSpec((50,), tf.float32, "x")}
 
@@ -47,15 +48,15 @@ def test_good_frames_are_kept(suffix, tmp_path):
     data[position] ^= 1
   path.write_bytes(COMPRESS[suffix](bytes(data[:-1])))
   before = path.read_bytes()
-  report = records.examine_records(str(path), SPEC)
-  salvaged = records.salvage_records(report, tmp_path / "out")
+  report = examine_records(str(path), SPEC)
+  salvaged = salvage_records(report, tmp_path / "out")
   assert path.read_bytes() == before
   assert salvaged.num_kept == {f"a{suffix}": 7}
   assert salvaged.num_left_out == 3
   kept = [good[i * FRAME : (i + 1) * FRAME] for i in (0, 1, 3, 4, 6, 7, 8)]
   written = (tmp_path / "out" / f"a{suffix}").read_bytes()
   assert DECOMPRESS[suffix](written) == b"".join(kept)
-  assert records.examine_records(str(tmp_path / "out" / f"a{suffix}"), SPEC).is_good
+  assert examine_records(str(tmp_path / "out" / f"a{suffix}"), SPEC).is_good
 
 
 def frames(*indices):
@@ -173,8 +174,8 @@ def test_records_in_archives_are_left_out(name, suffix, tmp_path):
   data, want, named = ARCHIVES[name]
   path = tmp_path / f"a{suffix}"
   path.write_bytes(COMPRESS[suffix](data))
-  report = records.examine_records(str(path), SPEC)
-  salvaged = records.salvage_records(report, tmp_path / "out")
+  report = examine_records(str(path), SPEC)
+  salvaged = salvage_records(report, tmp_path / "out")
   written = (tmp_path / "out" / path.name).read_bytes()
   assert DECOMPRESS[suffix](written) == want
   assert salvaged.num_kept == {path.name: len(want) // FRAME}
@@ -188,9 +189,9 @@ def test_payloads_that_hold_records_are_kept(name, tmp_path):
   with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
     for _ in range(2):
       writer.write(records.encode_example(spec, {"x": payload}))
-  report = records.examine_records(str(tmp_path / "a"), spec)
+  report = examine_records(str(tmp_path / "a"), spec)
   assert report.is_good
-  salvaged = records.salvage_records(report, tmp_path / "out")
+  salvaged = salvage_records(report, tmp_path / "out")
   assert salvaged.num_kept == {"a": 2}
   assert (tmp_path / "out/a").read_bytes() == (tmp_path / "a").read_bytes()
 
@@ -201,8 +202,8 @@ def test_files_keep_their_places(tmp_path):
     write(tmp_path / name, 2)
   (tmp_path / "two/b").write_bytes(b"nothing good")
   patterns = [str(tmp_path / "one/a"), str(tmp_path / "two/*")]
-  report = records.examine_records(patterns, SPEC)
-  salvaged = records.salvage_records(report, tmp_path / "out")
+  report = examine_records(patterns, SPEC)
+  salvaged = salvage_records(report, tmp_path / "out")
   assert salvaged.num_kept == {"one/a": 2, "two/a": 2, "two/b": 0}
   for name in ("one/a", "two/a"):
     assert (tmp_path / "out" / name).read_bytes() == (tmp_path / name).read_bytes()
@@ -211,12 +212,12 @@ def test_files_keep_their_places(tmp_path):
 
 def test_no_folder_to_write_to(tmp_path):
   write(tmp_path / "a", 1)
-  report = records.examine_records(str(tmp_path / "a"), SPEC)
+  report = examine_records(str(tmp_path / "a"), SPEC)
   (tmp_path / "missing").write_text("a file")
   with pytest.raises(
     OSError, match=r"salvage: .*missing/out: File exists\. Nothing was salvaged"
   ):
-    records.salvage_records(report, tmp_path / "missing" / "out")
+    salvage_records(report, tmp_path / "missing" / "out")
 
 
 def test_relative_names_stay_below(tmp_path, monkeypatch):
@@ -224,28 +225,28 @@ def test_relative_names_stay_below(tmp_path, monkeypatch):
   write(tmp_path / "a", 1)
   write(tmp_path / "here" / "b", 1)
   monkeypatch.chdir(tmp_path / "here")
-  report = records.examine_records(["../a", "b"], SPEC)
-  salvaged = records.salvage_records(report, "out")
+  report = examine_records(["../a", "b"], SPEC)
+  salvaged = salvage_records(report, "out")
   assert salvaged.num_kept == {"a": 1, "here/b": 1}
   assert sorted(os.listdir("out")) == ["a", "here"]
 
 
 def test_what_is_there_is_not_touched(tmp_path):
   write(tmp_path / "a", 1)
-  report = records.examine_records(str(tmp_path / "a"), SPEC)
+  report = examine_records(str(tmp_path / "a"), SPEC)
   (tmp_path / "out").mkdir()
   with pytest.raises(
     errors.RecordError, match=r"out: expected nothing there, got a fold"
   ):
-    records.salvage_records(report, tmp_path / "out")
+    salvage_records(report, tmp_path / "out")
   assert os.listdir(tmp_path / "out") == []
 
 
 def test_a_file_that_changed_is_not_copied(tmp_path):
   write(tmp_path / "a", 3)
-  report = records.examine_records(str(tmp_path / "a"), SPEC)
+  report = examine_records(str(tmp_path / "a"), SPEC)
   write(tmp_path / "a", 4)
   want = r"a: expected the 3 records that were examined, got 4\. Examine the file again"
   with pytest.raises(errors.RecordError, match=want):
-    records.salvage_records(report, tmp_path / "out")
+    salvage_records(report, tmp_path / "out")
   assert os.listdir(tmp_path) == ["a"]

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, store
+from t2r_seq import errors, records, specs
+from t2r_seq.records.check import examine_records, find_bad_record
 from t2r_seq.specs.packing import encode_image
+from t2r_seq.store.summary import summarize_store
 
 Spec = specs.ExtendedTensorSpec
 FLOATS, BYTES = "float_list", "bytes_list"
@@ -149,7 +151,7 @@ def test_schemas(name, tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / f"{number:02}.tfrecord")) as writer:
       for each in serialized:
         writer.write(each)
-  report = records.examine_records(str(tmp_path / "*.tfrecord"))
+  report = examine_records(str(tmp_path / "*.tfrecord"))
   found = [(schema.num_records, len(schema.files)) for schema in report.summary.schemas]
   assert found == schemas
   assert report.num_bad == num_bad
@@ -169,7 +171,7 @@ def test_what_is_absent_and_what_is_not_checked(tmp_path):
     "x": Spec((1,), tf.float32, "x"),
     "y": Spec((1,), tf.float32, "y", is_optional=True),
   }
-  report = records.examine_records(path, spec)
+  report = examine_records(path, spec)
   assert report.is_good and report.unchecked == ("z",)
   assert [(f.name, f.num_absent) for f in report.features] == [("x", 0), ("y", 4)]
 
@@ -182,7 +184,7 @@ def test_the_last_step_of_rlds_may_be_undefined(tmp_path):
       writer.write(
         record(**{"steps/is_first": flags, "steps/action": [1.0, second, last]})
       )
-  report = records.examine_records(path)
+  report = examine_records(path)
   (problem,) = report.problems
   assert (problem.record, problem.kind) == (1, "nan")
   assert "at step 1, value 0. If it is meant: --allow_nan" in str(problem)
@@ -214,7 +216,7 @@ def test_what_convert_reads_is_not_called_damaged(tmp_path):
   (tmp_path / "b.zarr").mkdir()
   (tmp_path / "b.zarr" / ".zgroup").write_text("{}")
   with pytest.raises(errors.StoreError, match="a zarr group: `t2r_seq convert` makes"):
-    store.summarize_store(tmp_path / "b.zarr")
+    summarize_store(tmp_path / "b.zarr")
 
 
 JPEG = encode_image(tf.zeros((4, 4, 3), tf.uint8).numpy(), "jpeg")
@@ -257,7 +259,7 @@ def test_what_is_proposed(name: str, tmp_path: pathlib.Path) -> None:
   assert line.startswith(f"'x': {num_odd} of 60 records ha") and said in line
   assert f"record 30 of {path} (byte " in line
   # Nothing odd is parsed into a value that nobody has written.
-  error = records.find_bad_record(path, {"x": proposed})
+  error = find_bad_record(path, {"x": proposed})
   assert isinstance(error, errors.RecordError) and "record 30 of" in str(error)
 
 
@@ -285,5 +287,5 @@ def test_steps(tmp_path: pathlib.Path) -> None:
   )
   assert line.endswith(", step 3")
   # Without a spec it is found, too.
-  report = records.examine_records(path)
+  report = examine_records(path)
   assert [problem.record for problem in report.problems] == [30]

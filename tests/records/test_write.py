@@ -14,6 +14,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.records.files import get_data_format_and_filenames
+from t2r_seq.records.protos import RecordContents, present_names
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -25,8 +27,8 @@ def read(path: pathlib.Path, spec: Any) -> list[Any]:
   return list(records.serialized_to_parsed(dataset, spec).as_numpy_iterator())
 
 
-def contents(spec: Any, structure: Any, **kwargs: Any) -> records.RecordContents:
-  return records.RecordContents(records.encode_example(spec, structure, **kwargs))
+def contents(spec: Any, structure: Any, **kwargs: Any) -> RecordContents:
+  return RecordContents(records.encode_example(spec, structure, **kwargs))
 
 
 Pair = collections.namedtuple("Pair", ["state", "action"])
@@ -240,7 +242,7 @@ def test_absent_optionals_and_lengths_are_left_out() -> None:
     }
   )
   serialized = records.encode_example(spec, {"a": None, "c": [1.0], "c_length": 1})
-  assert records.present_names(serialized) == {"c"}
+  assert present_names(serialized) == {"c"}
 
 
 @pytest.mark.parametrize("data_format", ["bmp", "gif"])
@@ -340,7 +342,7 @@ def test_a_file_appears_only_when_it_is_closed(tmp_path: pathlib.Path) -> None:
   assert writer.num_records == 1
   assert not path.exists()
   with pytest.raises(errors.SpecError, match="expected at least one file"):
-    records.get_data_format_and_filenames(str(tmp_path / "*"))
+    get_data_format_and_filenames(str(tmp_path / "*"))
   writer.close()
   writer.close()
   assert len(read(path, NUMBER)) == 1

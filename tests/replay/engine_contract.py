@@ -18,6 +18,7 @@ import tensorflow as tf
 from t2r_seq import errors, replay, specs, windows
 from t2r_seq.replay.replay import SampleInfo, flat_replay_specs
 from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.windows.reader import WindowReader
 
 LENGTHS = (1, 2, 7, 12, 5)
 
@@ -187,12 +188,12 @@ def write(
 def expected_windows(
   spec: Any, episodes: list[dict[str, np.ndarray]], options: dict[str, Any]
 ) -> list[dict[str, np.ndarray]]:
-  """Cuts all windows from whole episodes with `windows.WindowReader`."""
+  """Cuts all windows from whole episodes with `windows.reader.WindowReader`."""
   found = []
   for episode in episodes:
     tensors = {path: tf.convert_to_tensor(values) for path, values in episode.items()}
     element = {path: tf.TensorSpec(t.shape, t.dtype) for path, t in tensors.items()}
-    reader = windows.WindowReader(element, spec, windows.Cut(**options))
+    reader = WindowReader(element, spec, windows.Cut(**options))
     num_steps = int(reader.num_steps(tensors))
     for window in range(reader.grid.num_windows(num_steps)):
       start = tf.constant(reader.grid.start(window), tf.int64)

@@ -7,9 +7,14 @@ import os
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs, tensorspec_utils
+from t2r_seq import errors, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.specs.assets import (
+  create_t2r_assets,
+  load_t2r_assets_to_file,
+  write_t2r_assets_to_file,
+)
 
 STACK = Spec((2, 3), tf.float32, "s", time_offsets=(-1, 0))
 LABEL = Spec((2,), tf.float32, "l", is_optional=True)
@@ -22,10 +27,10 @@ def test_names():
 
 @pytest.mark.parametrize("step", [0, 7, 2**31, 2**40, None])
 def test_round_trip(tmp_path, step):
-  assets = specs.create_t2r_assets({"z": STACK, "a": [STACK]}, [LABEL], step)
+  assets = create_t2r_assets({"z": STACK, "a": [STACK]}, [LABEL], step)
   filename = tmp_path / "t2r_assets.pbtxt"
-  specs.write_t2r_assets_to_file(assets, str(filename))
-  read = specs.load_t2r_assets_to_file(filename)
+  write_t2r_assets_to_file(assets, str(filename))
+  read = load_t2r_assets_to_file(filename)
   assert read == assets
   features = TensorSpecStruct.from_proto(read.feature_spec)
   assert list(features) == ["z", "a/0"]
@@ -36,16 +41,16 @@ def test_round_trip(tmp_path, step):
 
 
 def test_without_labels():
-  assets = specs.create_t2r_assets({"z": STACK})
+  assets = create_t2r_assets({"z": STACK})
   assert not assets.HasField("label_spec")
   assert not assets.HasField("global_step")
   with pytest.raises(errors.SpecError, match="a: expected a spec, got"):
-    specs.create_t2r_assets({"a": tf.zeros(2)})
+    create_t2r_assets({"a": tf.zeros(2)})
 
 
 def test_writing_is_atomic(tmp_path, monkeypatch):
   filename = tmp_path / "assets.pbtxt"
-  specs.write_t2r_assets_to_file(specs.create_t2r_assets({"old": STACK}), filename)
+  write_t2r_assets_to_file(create_t2r_assets({"old": STACK}), filename)
 
   def fail(*args, **kwargs):
     raise OSError("the disk is gone")
@@ -53,12 +58,12 @@ def test_writing_is_atomic(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="the disk is gone"):
-      specs.write_t2r_assets_to_file(specs.create_t2r_assets({"new": STACK}), filename)
+      write_t2r_assets_to_file(create_t2r_assets({"new": STACK}), filename)
   assert [path.name for path in tmp_path.iterdir()] == ["assets.pbtxt"]
-  read = specs.load_t2r_assets_to_file(filename)
+  read = load_t2r_assets_to_file(filename)
   assert list(read.feature_spec.key_order) == ["old"]
-  specs.write_t2r_assets_to_file(specs.create_t2r_assets({"new": STACK}), filename)
-  read = specs.load_t2r_assets_to_file(filename)
+  write_t2r_assets_to_file(create_t2r_assets({"new": STACK}), filename)
+  read = load_t2r_assets_to_file(filename)
   assert list(read.feature_spec.key_order) == ["new"]
   assert [path.name for path in tmp_path.iterdir()] == ["assets.pbtxt"]
 
@@ -77,13 +82,13 @@ def test_a_bad_file_is_one_error(tmp_path, name):
   filename.write_bytes(BAD_FILES[name])
   match = r"load_t2r_assets_to_file: .*assets.pbtxt: expected a text-format T2RAssets"
   with pytest.raises(errors.SpecError, match=match):
-    specs.load_t2r_assets_to_file(filename)
+    load_t2r_assets_to_file(filename)
 
 
 def test_no_file_and_a_folder(tmp_path):
   with pytest.raises(
     errors.SpecError, match=r"missing.pbtxt: expected .* no such file"
   ):
-    specs.load_t2r_assets_to_file(tmp_path / "missing.pbtxt")
+    load_t2r_assets_to_file(tmp_path / "missing.pbtxt")
   with pytest.raises(errors.SpecError, match="load_t2r_assets_to_file: "):
-    specs.load_t2r_assets_to_file(tmp_path)
+    load_t2r_assets_to_file(tmp_path)

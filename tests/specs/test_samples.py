@@ -11,6 +11,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.specs.samples import make_constant_numpy
 
 Sample = collections.namedtuple("Sample", ["image", "action"])
 
@@ -61,7 +62,7 @@ def test_shapes(name, dtype):
   shape, fields, arguments, want = SHAPES[name]
   structure = {"x": Spec(shape, dtype, **fields)}
   random = specs.make_random_numpy(structure, **arguments)["x"]
-  constant = specs.make_constant_numpy(structure, 1, **arguments)["x"]
+  constant = make_constant_numpy(structure, 1, **arguments)["x"]
   for array in (random, constant):
     assert isinstance(array, np.ndarray)
     assert array.shape == want
@@ -73,7 +74,7 @@ def test_every_dtype(dtype):
   structure = {"x": Spec((50,), dtype)}
   made = {
     "random": specs.make_random_numpy(structure),
-    "constant": specs.make_constant_numpy(structure, 1),
+    "constant": make_constant_numpy(structure, 1),
     "tensors": tensorspec_utils.make_random_tensors(structure),
   }
   for leaves in made.values():
@@ -131,7 +132,7 @@ def test_random_is_seeded_by_path():
 def test_the_form_is_kept(structure):
   for made in (
     specs.make_random_numpy(structure),
-    specs.make_constant_numpy(structure, 0),
+    make_constant_numpy(structure, 0),
     tensorspec_utils.make_random_tensors(structure),
   ):
     assert type(made) is type(structure)
@@ -166,7 +167,7 @@ CONSTANTS = {
 def test_constants(name):
   value, dtype, want = CONSTANTS[name]
   structure = {"x": Spec((2,), dtype)}
-  array = specs.make_constant_numpy(structure, value, batch_size=None)["x"]
+  array = make_constant_numpy(structure, value, batch_size=None)["x"]
   assert array.tolist() == [want, want]
   assert tf.convert_to_tensor(array).dtype == dtype
 
@@ -175,7 +176,7 @@ def test_text_is_no_number():
   structure = {"t": {"x": Spec((2,), tf.float32)}}
   match = r"make_constant_numpy: t/x: expected \(2,\) float32, got the constant '1'"
   with pytest.raises(errors.SpecError, match=match):
-    specs.make_constant_numpy(structure, "1")
+    make_constant_numpy(structure, "1")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.specs import TensorSpecStruct
-from t2r_seq.specs.structures import map_leaves_with_path
+from t2r_seq.specs.structures import map_leaves_with_path, signature_key
 
 A = Spec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
 B = Spec((2,), tf.float32, "action")
@@ -298,5 +298,5 @@ SIGNATURE_KEYS = {
 
 @pytest.mark.parametrize("path", SIGNATURE_KEYS)
 def test_signature_key(path):
-  assert specs.signature_key(path) == SIGNATURE_KEYS[path]
-  assert specs.signature_key(path).isidentifier()
+  assert signature_key(path) == SIGNATURE_KEYS[path]
+  assert signature_key(path).isidentifier()

@@ -13,6 +13,7 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs, tensorspec_utils, tfdata
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.specs.samples import make_constant_numpy
 
 TENSORSPEC_UTILS = re.findall(
   r"\w+",
@@ -99,8 +100,8 @@ def test_compress_and_decompress(dtype):
   image = Spec((8, 16, 3), dtype, "i", data_format="JPEG")
   structure = {"t": {"image": image}, "pose": Spec((2,), tf.float32, "p")}
   labels = {"goal": image}
-  arrays = specs.make_constant_numpy(structure, 0.5 if dtype == tf.float32 else 128, 5)
-  goals = specs.make_constant_numpy(labels, 1.0 if dtype == tf.float32 else 255, 5)
+  arrays = make_constant_numpy(structure, 0.5 if dtype == tf.float32 else 128, 5)
+  goals = make_constant_numpy(labels, 1.0 if dtype == tf.float32 else 255, 5)
   dataset = tf.data.Dataset.from_tensors((arrays, goals))
   dataset = dataset.map(tfdata.create_compress_fn(structure, labels, quality=100))
   [(compressed, compressed_goals)] = dataset

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.statistics import check_statistics, compute_statistics, load_statistics
+from t2r_seq.statistics import compute_statistics, load_statistics
+from t2r_seq.statistics.compute import check_statistics
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec

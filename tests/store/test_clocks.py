@@ -19,13 +19,13 @@ from t2r_seq import (
   specs,
   statistics,
   store,
-  viewing,
   windows,
 )
 from t2r_seq.checks import check_episodes
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs import Seconds
 from t2r_seq.viewing import model_side
+from t2r_seq.viewing.episodes import EpisodeViewer
 
 Spec = specs.ExtendedTensorSpec
 CLOCKS = {
@@ -215,7 +215,7 @@ def test_statistics_count_all_values():
 
 
 def test_view_shows_the_windows_of_training():
-  viewer = viewing.EpisodeViewer(open_episodes(make_store()))
+  viewer = EpisodeViewer(open_episodes(make_store()))
   side = model_side.ModelSide(viewer, SPEC)
   for number, values in viewer.episodes():
     seen = side.see(values, side.anchors(LENGTHS[number]), 0)

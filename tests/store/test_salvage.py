@@ -12,6 +12,7 @@ import pytest
 
 from t2r_seq import errors, store
 from t2r_seq.store import EpisodeStore, files, layout, segments
+from t2r_seq.store.salvage import salvage_store
 from tests.attacks.stores import damage
 from tests.store.damages import flip, in_main
 
@@ -46,7 +47,7 @@ def fixture_salvaged(path, out, episode, same):
 
   def salvage(want, **options):
     before = contents(path)
-    report = store.salvage_store(path, out, **options)
+    report = salvage_store(path, out, **options)
     assert contents(path) == before
     assert [kept for _, kept in report.kept] == want
     assert store.verify_store(out).is_whole
@@ -178,10 +179,10 @@ def test_a_lost_manifest_needs_specs(path, out, spec, salvaged):
     r"salvage: .*store: store\.json: expected a whole manifest, got a damaged one\. G"
   )
   with pytest.raises(errors.StoreError, match=want):
-    store.salvage_store(path, out)
+    salvage_store(path, out)
   assert not os.path.exists(out)
   with pytest.raises(errors.StoreError, match=want):
-    store.salvage_store(path, out, spec={"reward": spec["reward"]})
+    salvage_store(path, out, spec={"reward": spec["reward"]})
   salvaged([0, 1, 2], spec=spec)
   assert EpisodeStore(out).metadata == {}
 
@@ -193,7 +194,7 @@ def test_a_manifest_that_was_edited_is_not_believed(path, out):
   with open(place, "w") as file:
     json.dump({**values, "metadata": {"robot": "leg"}}, file)
   with pytest.raises(errors.StoreError, match="expected a whole manifest"):
-    store.salvage_store(path, out)
+    salvage_store(path, out)
 
 
 def test_several_segments_become_one(path, out, episode, same):
@@ -201,7 +202,7 @@ def test_several_segments_become_one(path, out, episode, same):
     for index in (3, 4):
       writer.append_episode(episode(index))
   flip(in_main(path, "goal.data"), 0)
-  report = store.salvage_store(path, out)
+  report = salvage_store(path, out)
   assert report.kept == (("main", 1), ("main", 2), ("other", 0), ("other", 1))
   opened = EpisodeStore(out)
   assert opened.column("goal").shape == (4, 3)
@@ -218,7 +219,7 @@ def test_nan_is_kept_bit_for_bit(tmp_path, out, spec, episode):
   values["reward"].view(np.uint32)[:] = 0x7FC01234
   with EpisodeStore.create(tmp_path / "nan", spec, allow_nan=True) as writer:
     writer.append_episode(values)
-  store.salvage_store(tmp_path / "nan", out)
+  salvage_store(tmp_path / "nan", out)
   got = EpisodeStore(out).episode(0)["reward"].view(np.uint32)
   assert got.tolist() == [0x7FC01234] * 5
 
@@ -227,7 +228,7 @@ def test_a_store_that_is_being_written(path, out, episode, monkeypatch):
   monkeypatch.setattr(files, "_BUFFER_BYTES", 0)
   with EpisodeStore.append(path, commit_every=100) as writer:
     writer.append_episode(episode(3))
-    report = store.salvage_store(path, out)
+    report = salvage_store(path, out)
   assert report.source.is_whole
   assert len(EpisodeStore(out)) == 3
 
@@ -241,7 +242,7 @@ def test_a_read_only_source(path, out, monkeypatch):
     return real(place, flags, *args, **kwargs)
 
   monkeypatch.setattr(os, "open", read_only)
-  assert len(store.salvage_store(path, out).kept) == 3
+  assert len(salvage_store(path, out).kept) == 3
 
 
 REFUSED = {
@@ -267,19 +268,19 @@ def test_what_is_there_is_not_touched(name, path, out):
   make(path, out)
   before = contents(out)
   with pytest.raises(errors.StoreError, match=f"salvage: .*/out: {want}"):
-    store.salvage_store(path, out)
+    salvage_store(path, out)
   assert contents(out) == before
 
 
 def test_not_into_the_source(path):
   with pytest.raises(errors.StoreError, match="a place outside of the damaged store"):
-    store.salvage_store(path, os.path.join(path, "out"))
+    salvage_store(path, os.path.join(path, "out"))
 
 
 def test_no_folder_to_write_to(path, tmp_path):
   (tmp_path / "missing").write_text("a file")
   with pytest.raises(OSError, match=r"missing/out: File exists.* Nothing was salvaged"):
-    store.salvage_store(path, tmp_path / "missing" / "out")
+    salvage_store(path, tmp_path / "missing" / "out")
 
 
 def test_a_full_disk_leaves_nothing(path, out, tmp_path, monkeypatch):
@@ -290,7 +291,7 @@ def test_a_full_disk_leaves_nothing(path, out, tmp_path, monkeypatch):
   with pytest.raises(
     OSError, match=r"/out: No space left on device\. Nothing was salv"
   ):
-    store.salvage_store(path, out)
+    salvage_store(path, out)
   assert os.listdir(tmp_path) == ["store"]
 
 
@@ -311,7 +312,7 @@ def test_salvage_gives_what_was_written_or_nothing(
     for name in rng.sample(names, rng.choice([1, 1, 2, 3])):
       damage(str(damaged / name), rng)
     try:
-      report = store.salvage_store(damaged, out, rng.choice([None, spec]))
+      report = salvage_store(damaged, out, rng.choice([None, spec]))
     except errors.StoreError:
       continue  # It says why.
     opened = EpisodeStore(out)

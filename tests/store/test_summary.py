@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs, store
+from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
+from t2r_seq.store.summary import summarize_store
 from t2r_seq.windows.cut import PADDINGS
 
 Spec = specs.ExtendedTensorSpec
@@ -21,7 +22,7 @@ def column(summary, path):
 
 
 def test_columns(path):
-  summary = store.summarize_store(path)
+  summary = summarize_store(path)
   assert [c.path for c in summary.columns] == list(EpisodeStore(path).spec)
   image = column(summary, "obs/image")
   assert (image.dtype, image.row_shape, image.is_per_step) == ("uint8", (4, 3, 1), True)
@@ -35,17 +36,17 @@ def test_columns(path):
 
 
 def test_absent_optionals_are_no_values(path):
-  force = column(store.summarize_store(path), "force")
+  force = column(summarize_store(path), "force")
   # One episode of three has it, of one step.
   assert (force.num_present, force.num_bytes, force.value_bytes) == (1, 14 * 8 + 3, 8)
-  rating = column(store.summarize_store(path), "rating")
+  rating = column(summarize_store(path), "rating")
   assert (rating.num_present, rating.num_bytes, rating.value_bytes) == (1, 24 + 3, 8)
 
 
 def test_the_whole(path, episode):
   with EpisodeStore.append(path, segment="other") as writer:
     writer.append_episode(episode(3, 2))
-  summary = store.summarize_store(path)
+  summary = summarize_store(path)
   assert summary.lengths.tolist() == [5, 1, 8, 2]
   assert summary.metadata == {"robot": "arm"}
   assert [numbers[:2] for numbers in summary.segments.values()] == [(3, 14), (1, 2)]
@@ -104,7 +105,7 @@ WINDOWS = {
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows(name, path):
   spec, span, want, flat_bytes = WINDOWS[name]
-  summary = store.summarize_store(path, spec)
+  summary = summarize_store(path, spec)
   got = {
     w.padding: (w.num_windows, w.num_too_short, w.stacked_bytes)
     for w in summary.windows
@@ -121,14 +122,14 @@ def test_windows(name, path):
 
 def test_stacked_bytes_are_those_of_the_windows(path):
   spec = {"obs/half": Spec((4, 2), tf.bfloat16, time_offsets=(-3, -2, -1, 0))}
-  counted = store.summarize_store(path, spec).windows[1]
+  counted = summarize_store(path, spec).windows[1]
   read = EpisodeStore(path).windows(spec, padding="repeat")
   batch = read.read(np.arange(len(read)))
   assert counted.stacked_bytes == batch["obs/half"].numpy().nbytes
 
 
 def test_without_specs_every_step_has_a_stack_of_four(path):
-  summary = store.summarize_store(path)
+  summary = summarize_store(path)
   repeated = summary.windows[1]
   context = sum(c.value_bytes / 3 for c in summary.columns if not c.is_per_step)
   steps = sum(c.value_bytes for c in summary.columns if c.is_per_step)
@@ -138,7 +139,7 @@ def test_without_specs_every_step_has_a_stack_of_four(path):
 
 def test_no_episodes(tmp_path, spec):
   EpisodeStore.create(tmp_path / "s", spec).close()
-  summary = store.summarize_store(tmp_path / "s")
+  summary = summarize_store(tmp_path / "s")
   assert summary.lengths.tolist() == []
   assert [w.num_windows for w in summary.windows] == [0, 0, 0]
   assert summary.windows[0].ratio == 0
@@ -155,4 +156,4 @@ def test_all_that_does_not_fit_is_named(path):
     r".*\n  obs/imag: .* Did you mean 'obs/image'.*\n  reward: expected \(3,\) float32"
   )
   with pytest.raises(errors.SpecError, match=want):
-    store.summarize_store(path, wrong)
+    summarize_store(path, wrong)

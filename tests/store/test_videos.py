@@ -15,6 +15,8 @@ from t2r_seq import data, errors, policies, preprocessors, specs, store
 from t2r_seq.cli import main
 from t2r_seq.store import layout, segments, values, videos
 from t2r_seq.store.columns import FileColumns
+from t2r_seq.store.salvage import salvage_store
+from t2r_seq.store.summary import summarize_store
 
 Spec = specs.ExtendedTensorSpec
 FPS = 10
@@ -91,7 +93,7 @@ def test_episodes(made, frames):
     np.testing.assert_array_equal(got.camera, frames[end - LENGTHS[number] : end])
     assert np.abs(got.camera.astype(int) - want["camera"]).mean() < 6
     np.testing.assert_array_equal(got.depth, want["depth"])
-  column = store.summarize_store(made).columns[0]
+  column = summarize_store(made).columns[0]
   assert (column.dtype, column.num_rows) == ("mp4 uint8", sum(LENGTHS))
 
 
@@ -156,7 +158,7 @@ def test_a_policy_is_given_frames():
 
 def test_merged_damaged_salvaged(made, frames, tmp_path):
   path = str(tmp_path / "store")
-  store.salvage_store(made, path)
+  salvage_store(made, path)
   opened = store.EpisodeStore(path)
   assert len(opened.segments) == 1 and store.verify_store(path).is_whole
   np.testing.assert_array_equal(opened.episode(3).camera, frames[-12:])
@@ -170,7 +172,7 @@ def test_merged_damaged_salvaged(made, frames, tmp_path):
     opened.episode(1)
   with pytest.raises(errors.StoreError, match=want):
     train(path)
-  found = store.salvage_store(path, tmp_path / "saved")
+  found = salvage_store(path, tmp_path / "saved")
   assert found.left_out == {("main", 1): "damaged in camera.data"}
   os.remove(f"{path}/segments/main/camera.data")
   with pytest.raises(errors.StoreError, match=r"camera.data: expected .* no such file"):

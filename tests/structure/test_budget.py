@@ -10,7 +10,7 @@ PACKAGE = ROOT / "t2r_seq"
 # for the ready policies, which were added after it was set.
 MOST_LINES = 89_700
 MOST_FILES = 287
-MOST_NAMES = 389
+MOST_NAMES = 258
 # Longer functions, and those with more parameters, which nobody has split yet.
 MOST_FUNCTION_LINES = 100
 LONG_FUNCTIONS: set[str] = set()

@@ -104,7 +104,7 @@ def good(first: int, *rest: int, **others: int) -> None:
     *rest, others: the others.
   Raises:
     ValueError: never.
-    errors.SpecError, policies.NoModelError: never.
+    errors.SpecError, policies.predictors.NoModelError: never.
   """
 
 

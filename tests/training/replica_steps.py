@@ -7,7 +7,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import layers, models, specs, training
+from t2r_seq import layers, models, specs
+from t2r_seq.training.evaluation import evaluate
+from t2r_seq.training.trainer import Trainer
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 half = tf.config.LogicalDeviceConfiguration()
@@ -71,7 +73,7 @@ def batches(strategy, *targets):
 
 
 def run(strategy, model, *targets):
-  trainer = training.Trainer(model, strategy)
+  trainer = Trainer(model, strategy)
   for features, labels in batches(trainer, *targets):
     trainer.train_step(features, labels)
   return trainer
@@ -107,8 +109,7 @@ with got.model.averaged_weights(), want.model.averaged_weights():
 for a, b in zip(values(got.model), raw, strict=True):
   np.testing.assert_array_equal(a, b)
 metrics = [
-  training.evaluate(trainer, batches(trainer, good), None)["loss"]
-  for trainer in (got, want)
+  evaluate(trainer, batches(trainer, good), None)["loss"] for trainer in (got, want)
 ]
 np.testing.assert_allclose(*metrics, rtol=1e-4)
 
@@ -130,7 +131,7 @@ def averaging():
 
 got = run(two, averaging(), good, good)
 path = got.checkpoint().write(f"{sys.argv[1]}/ckpt")
-restored = training.Trainer(averaging(), two)
+restored = Trainer(averaging(), two)
 restored.checkpoint().read(path).assert_existing_objects_matched().assert_consumed()
 with got.model.averaged_weights(), restored.model.averaged_weights():
   close(values(restored.model), values(got.model))
@@ -139,7 +140,7 @@ with got.model.averaged_weights(), restored.model.averaged_weights():
 steep = np.array(good)
 steep[-1] = 1e18
 model = Model(lambda: LossScaleOptimizer(sgd(), initial_scale=2.0**100))
-trainer = training.Trainer(model, two)
+trainer = Trainer(model, two)
 before = values(trainer.model)
 for index, (features, labels) in enumerate(batches(trainer, steep, good)):
   trainer.train_step(features, labels)
@@ -188,7 +189,7 @@ OPTIMIZERS = {
 for name, create in OPTIMIZERS.items():
   pair = []
   for strategy in (one, two):
-    trainer = training.Trainer(Masked(create, use_avg_model_params=True), strategy)
+    trainer = Trainer(Masked(create, use_avg_model_params=True), strategy)
     losses = [
       {k: float(v) for k, v in trainer.train_step(*batch).items()}
       for batch in batches(trainer, good, -good, good, good, good)
@@ -209,11 +210,11 @@ for name, create in OPTIMIZERS.items():
   close(*[[v.numpy() for v in each] for each in averages])
 
 # What is accumulated is saved: the third step's gradients wait for the fourth's.
-trainer = training.Trainer(Masked(accumulating), two)
+trainer = Trainer(Masked(accumulating), two)
 for batch in batches(trainer, good, good, good):
   trainer.train_step(*batch)
 path = trainer.checkpoint().write(f"{sys.argv[1]}/accumulated")
-resumed = training.Trainer(Masked(accumulating), two)
+resumed = Trainer(Masked(accumulating), two)
 resumed.checkpoint().read(path).assert_existing_objects_matched().assert_consumed()
 for batch in batches(trainer, -good):
   trainer.train_step(*batch)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import actors, data, errors, models, policies, specs, training
+from t2r_seq.actors.sinks import EpisodeSink
 from t2r_seq.training.screen import Screen
 
 
@@ -131,7 +132,7 @@ class Zeros(policies.Policy):
     return np.zeros(1, np.float32)
 
 
-class Rewards(actors.EpisodeSink):
+class Rewards(EpisodeSink):
   """Keeps the rewards of the steps that it gets."""
 
   def __init__(self):

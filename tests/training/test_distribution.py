@@ -13,6 +13,11 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, training
+from t2r_seq.training.workers import (
+  create_mirrored_strategy,
+  create_multi_worker_mirrored_strategy,
+  create_tpu_strategy,
+)
 from tests import warm_python
 
 _FOLDER = str(pathlib.Path(__file__).parent)
@@ -105,7 +110,7 @@ def test_two_workers_train_like_one(
       each.bind(("127.0.0.1", 0))
     cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (a, b)]}
   options = {"store_path": store_path, "batch_size": 8, "order": "global", "seed": 1}
-  setup = 'strategy = training.create_multi_worker_mirrored_strategy("ring")'
+  setup = 'strategy = training.workers.create_multi_worker_mirrored_strategy("ring")'
   body = """
     # Moving averages are gathered from all workers when they are saved.
     train("averaged", strategy, t2r_model=reach_model.ReachModel())
@@ -153,7 +158,7 @@ def test_two_workers_train_like_one(
 
 
 def test_a_caller_may_be_in_the_scope_of_its_strategy(reach, tmp_path):
-  with training.create_mirrored_strategy(["cpu:0"]).scope():
+  with create_mirrored_strategy(["cpu:0"]).scope():
     reach.train(str(tmp_path), None, 2, input_generator_eval=None)
   (version,) = training.exports.export_versions(str(tmp_path / "export" / "latest"))
   loaded = tf.saved_model.load(str(tmp_path / "export" / "latest" / str(version)))
@@ -171,11 +176,11 @@ def test_a_strategy_comes_from_gin(reach, tmp_path):
 
 _NO_STRATEGIES = {
   "no TPU": (
-    lambda: training.create_tpu_strategy(),
+    lambda: create_tpu_strategy(),
     "create_tpu_strategy: tpu: expected a TPU at '', got: ",
   ),
   "no such communication": (
-    lambda: training.create_multi_worker_mirrored_strategy("post"),
+    lambda: create_multi_worker_mirrored_strategy("post"),
     r"communication: expected one of \[auto, nccl, ring\], got 'post'",
   ),
 }

@@ -12,6 +12,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, training, windows
+from t2r_seq.specs.assets import load_t2r_assets_to_file
+from t2r_seq.specs.structures import signature_key
+from t2r_seq.training.exports import Exporter
 
 _SPEC = specs.ExtendedTensorSpec
 
@@ -128,7 +131,7 @@ def test_assets_hold_the_raw_specs_and_the_step(trained_dir):
   export_dir = trained_dir / "export" / "latest"
   version = str(training.exports.export_versions(str(export_dir))[-1])
   filename = export_dir / version / "assets.extra" / "t2r_assets.pbtxt"
-  assets = specs.load_t2r_assets_to_file(str(filename))
+  assets = load_t2r_assets_to_file(str(filename))
   feature_spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
   assert feature_spec["state/image"].is_identical_to(
     _SPEC((3, 8, 8, 3), tf.uint8, "image", data_format="png", time_offsets=(-2, -1, 0))
@@ -337,7 +340,7 @@ def test_default_exporters_keep_so_many(model, tmp_path):
   assert len(training.exports.export_versions(str(tmp_path / "export" / "latest"))) == 2
 
 
-class _TextExporter(training.Exporter):
+class _TextExporter(Exporter):
   """Exports in a way of its own, and knows no other arguments."""
 
   def is_due(self, model_dir, metrics):
@@ -418,7 +421,7 @@ def test_training_does_not_wait_for_exports(reach, record_path, tmp_path):
   )
   steps = {}
   for name, path in release.exported:
-    assets = specs.load_t2r_assets_to_file(f"{path}/assets.extra/t2r_assets.pbtxt")
+    assets = load_t2r_assets_to_file(f"{path}/assets.extra/t2r_assets.pbtxt")
     steps.setdefault(name, []).append(assets.global_step)
   # Of those that waited the newest was made, and each export of a kind in its order.
   assert steps == {"slow": [10, 30], "best": [30], "worst": [10]}
@@ -434,7 +437,7 @@ def test_training_does_not_wait_for_exports(reach, record_path, tmp_path):
   want = model.export_outputs(tensors)["inference_output"]
   path = next(path for name, path in release.exported if name == "slow")
   function = tf.saved_model.load(path).signatures["serving_default"]
-  got = function(**{specs.signature_key(k): t for k, t in tensors.items()})
+  got = function(**{signature_key(k): t for k, t in tensors.items()})
   np.testing.assert_allclose(got["inference_output"], want, rtol=1e-5)
 
   with training.exports.AsyncExports(model) as exports:

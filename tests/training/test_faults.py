@@ -19,6 +19,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, files, replay, specs, training
+from t2r_seq.training.checkpoints import Checkpoints, NanLossError
+from t2r_seq.training.trainer import Trainer
 from tests import warm_python
 
 _SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
@@ -166,7 +168,7 @@ def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(
   reach, tmp_path, saved_weights
 ):
   with pytest.raises(
-    training.NanLossError,
+    NanLossError,
     match=r"step 15: expected a finite loss .*last good checkpoint: .*model.ckpt-10",
   ):
     training.train_eval_model(
@@ -207,15 +209,15 @@ def model_dir(trained_dir, tmp_path) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def trainer(reach) -> training.Trainer:
+def trainer(reach) -> Trainer:
   """Of a model like that of the run; at a step that earlier tests have left it at."""
-  return training.Trainer(reach.ReachModel(), tf.distribute.get_strategy())
+  return Trainer(reach.ReachModel(), tf.distribute.get_strategy())
 
 
 @pytest.fixture
-def checkpoints(trainer, model_dir) -> training.Checkpoints:
+def checkpoints(trainer, model_dir) -> Checkpoints:
   """Of the run."""
-  return training.Checkpoints(trainer, str(model_dir), 5)
+  return Checkpoints(trainer, str(model_dir), 5)
 
 
 _STATES = {
@@ -344,10 +346,10 @@ def test_a_save_that_was_killed_is_finished_or_removed(trainer, checkpoints, mod
 
 
 @pytest.fixture
-def unsaved(trainer, checkpoints, model_dir) -> training.Checkpoints:
+def unsaved(trainer, checkpoints, model_dir) -> Checkpoints:
   """Of the run at step 30, as if that was not saved yet."""
   assert checkpoints.restore()
-  return training.Checkpoints(trainer, str(model_dir), 5)
+  return Checkpoints(trainer, str(model_dir), 5)
 
 
 def test_a_full_disk_is_one_error_and_older_checkpoints_stay(unsaved, model_dir):

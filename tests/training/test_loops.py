@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, hooks, layers, models, specs, training
+from t2r_seq.specs.samples import make_constant_numpy
 from t2r_seq.training import train_eval
+from t2r_seq.training.trainer import Trainer
 
 _SPEC = specs.ExtendedTensorSpec
 _TRAIN = specs.ModeKeys.TRAIN
@@ -134,7 +136,7 @@ _FAMILIES = {
 def _batch(spec_structure):
   """Returns four examples of ones, four steps long."""
   flat = specs.flatten_spec_structure(spec_structure)
-  ones = specs.make_constant_numpy(flat, 1, 4, 4)
+  ones = make_constant_numpy(flat, 1, 4, 4)
   return specs.map_leaves(tf.convert_to_tensor, ones)
 
 
@@ -142,7 +144,7 @@ def _batch(spec_structure):
 def test_every_family_trains_where_xla_compiles_the_step(name):
   """An operation that only a host has would be an error."""
   model = _FAMILIES[name]()
-  trainer = training.Trainer(model, tf.distribute.get_strategy(), jit_compile=True)
+  trainer = Trainer(model, tf.distribute.get_strategy(), jit_compile=True)
   before = [np.copy(v) for v in model.trainable_variables]
   features = _batch(model.get_feature_specification(_TRAIN))
   labels = _batch(model.get_label_specification(_TRAIN))
@@ -240,7 +242,7 @@ def test_each_of_several_steps_draws_its_own_numbers():
 
   tf.random.set_seed(0)
   model = Drawing()
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   features = _batch(model.get_feature_specification(_TRAIN))
   labels = _batch(model.get_label_specification(_TRAIN))
   trainer.train_step(features, labels)
@@ -254,4 +256,4 @@ def test_replicas_are_not_compiled():
 
   message = "jit_compile: expected one replica, got 2"
   with pytest.raises(errors.SpecError, match=message):
-    training.Trainer(Chunks(), Two(), jit_compile=True)
+    Trainer(Chunks(), Two(), jit_compile=True)

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from t2r_seq import process, training
+from t2r_seq import process
 from t2r_seq.training import stopping
+from t2r_seq.training.stopping import Stopped, StopSignal
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def test_the_signal_is_a_question_between_steps(number):
   # Who runs this may ignore it, as nohup does, and so would the StopSignal.
   outside = signal.signal(number, signal.SIG_DFL)
   try:
-    with training.StopSignal() as stop:
+    with StopSignal() as stop:
       assert not stop.is_set()
       os.kill(os.getpid(), number)
       assert stop.is_set() and stop.number == number
@@ -53,7 +54,7 @@ def test_the_signal_is_a_question_between_steps(number):
 
 
 def test_signals_in_a_burst_are_one_wish(heard):
-  with training.StopSignal() as stop:
+  with StopSignal() as stop:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
       os.kill(os.getpid(), number)
     assert stop.number == signal.SIGTERM
@@ -62,7 +63,7 @@ def test_signals_in_a_burst_are_one_wish(heard):
 
 def test_who_insists_is_heard_but_while_something_is_saved(heard, monkeypatch):
   monkeypatch.setattr(stopping, "_INSISTS_SECONDS", -1.0)
-  with training.StopSignal() as stop:
+  with StopSignal() as stop:
     _send()
     with stop.held():
       _send()
@@ -74,7 +75,7 @@ def test_who_insists_is_heard_but_while_something_is_saved(heard, monkeypatch):
 
 
 def test_a_signal_a_second_after_the_loop_is_no_repeat(heard, monkeypatch):
-  with training.StopSignal():
+  with StopSignal():
     _send()
   _send()
   assert not heard
@@ -84,11 +85,11 @@ def test_a_signal_a_second_after_the_loop_is_no_repeat(heard, monkeypatch):
 
 
 def test_what_the_first_signal_has_begun_is_not_disturbed():
-  with training.StopSignal() as stop:
+  with StopSignal() as stop:
     try:
       with stop.waiting():
         _send()
-    except training.Stopped:
+    except Stopped:
       _send()
       done = True
   assert done
@@ -97,7 +98,7 @@ def test_what_the_first_signal_has_begun_is_not_disturbed():
 def test_signals_that_are_ignored_stay_ignored():
   before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
   try:
-    with training.StopSignal() as stop:
+    with StopSignal() as stop:
       os.kill(os.getpid(), signal.SIGHUP)
       assert not stop.is_set()
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -107,7 +108,7 @@ def test_signals_that_are_ignored_stay_ignored():
 
 def test_the_handler_is_put_back():
   before = signal.getsignal(signal.SIGTERM)
-  with pytest.raises(KeyError), training.StopSignal():
+  with pytest.raises(KeyError), StopSignal():
     assert signal.getsignal(signal.SIGTERM) != before
     raise KeyError
   assert signal.getsignal(signal.SIGTERM) == before
@@ -116,19 +117,19 @@ def test_the_handler_is_put_back():
 def test_a_wait_ends_at_once():
   start = time.monotonic()
   timer = threading.Timer(0.1, _send)
-  with training.StopSignal() as stop:
+  with StopSignal() as stop:
     timer.start()
-    with pytest.raises(training.Stopped), stop.waiting():
+    with pytest.raises(Stopped), stop.waiting():
       time.sleep(60)
-    with pytest.raises(training.Stopped), stop.waiting():
+    with pytest.raises(Stopped), stop.waiting():
       pytest.fail("nothing is waited for any more")
-    with pytest.raises(training.Stopped):
+    with pytest.raises(Stopped):
       stop.wait(60)
   assert time.monotonic() - start < 30
 
 
 def test_a_wait_without_a_signal():
-  with training.StopSignal() as stop:
+  with StopSignal() as stop:
     stop.wait(0.01)
     with stop.waiting():
       pass
@@ -136,13 +137,13 @@ def test_a_wait_without_a_signal():
 
 def test_one_stop_follows_another():
   event = threading.Event()
-  with training.StopSignal(event) as outer, training.StopSignal(outer) as inner:
+  with StopSignal(event) as outer, StopSignal(outer) as inner:
     assert not inner.is_set()
     event.set()
     assert inner.is_set()
-  with training.StopSignal() as outer:
+  with StopSignal() as outer:
     _send()
-    with training.StopSignal(outer) as inner:
+    with StopSignal(outer) as inner:
       assert inner.is_set()
 
 
@@ -150,9 +151,9 @@ def test_a_thread_has_no_signals():
   event, seen = threading.Event(), []
 
   def work():
-    with training.StopSignal(event) as stop:
+    with StopSignal(event) as stop:
       seen.append(stop.is_set())
-      with pytest.raises(training.Stopped):
+      with pytest.raises(Stopped):
         stop.wait(60)
       seen.append(stop.is_set())
 
@@ -166,7 +167,7 @@ def test_a_thread_has_no_signals():
 
 
 def test_one_signal_is_for_all_that_look(heard):
-  with training.StopSignal() as outer, training.StopSignal(outer) as inner:
+  with StopSignal() as outer, StopSignal(outer) as inner:
     _send()
     assert inner.is_set() and outer.is_set()
     _send()

@@ -9,6 +9,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, models, specs, training
+from t2r_seq.training.evaluation import evaluate
+from t2r_seq.training.summaries import SummaryWriter
+from t2r_seq.training.trainer import Trainer
 from tests import warm_python
 
 _SPEC = specs.ExtendedTensorSpec
@@ -68,7 +71,7 @@ class Delegating(_KERAS.SGD):
 
 
 def _trainer(model):
-  return training.Trainer(model, tf.distribute.get_strategy())
+  return Trainer(model, tf.distribute.get_strategy())
 
 
 def _train(model, num_steps, features=_FEATURES, labels=_LABELS):
@@ -205,7 +208,7 @@ def test_averages_are_evaluated_and_exported_and_raw_weights_trained(case, tmp_p
   with model.averaged_weights(), model.averaged_weights():
     for got, want in zip(model.variables, wanted, strict=True):
       np.testing.assert_allclose(got, want, rtol=1e-5)
-  metrics = training.evaluate(trainer, [(_FEATURES, _LABELS)], None)
+  metrics = evaluate(trainer, [(_FEATURES, _LABELS)], None)
   want = np.mean((kernel * _X + bias - 3 * _X - 1) ** 2)
   assert metrics["loss"] == pytest.approx(want, rel=1e-5)
   np.testing.assert_allclose(
@@ -236,7 +239,7 @@ def test_a_failed_evaluation_leaves_the_raw_weights():
     raise KeyboardInterrupt
 
   with pytest.raises(KeyboardInterrupt):
-    training.evaluate(trainer, batches(), None)
+    evaluate(trainer, batches(), None)
   for got, want in zip(_weights(trainer.model), raw, strict=True):
     np.testing.assert_array_equal(got, want)
 
@@ -344,7 +347,7 @@ def test_a_models_own_summaries_are_written_when_scalars_are(tmp_path, read_even
       return super().a_func(features, mode)
 
   trainer = _trainer(Summing())
-  writer = training.SummaryWriter(str(tmp_path))
+  writer = SummaryWriter(str(tmp_path))
   trainer.write_summaries(writer, 3)
   for _ in range(5):
     trainer.train_step(_FEATURES, _LABELS)

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, transitions
-from t2r_seq.store import EpisodeStore, EpisodeWriter, verify_store
+from t2r_seq.store import EpisodeStore, verify_store
+from t2r_seq.store.writer import EpisodeWriter
 
 CHAINS = [(4, "terminal"), (1, "truncated"), (1, "gap"), (6, "truncated"), (3, "gap")]
 BFLOAT16 = tf.bfloat16.as_numpy_dtype

@@ -24,6 +24,7 @@ from t2r_seq import (
   training,
   verification,
 )
+from t2r_seq.data.record_input_generator import MultiEvalInputGenerator
 from t2r_seq.store import EpisodeStore
 
 _SPEC = specs.ExtendedTensorSpec
@@ -464,7 +465,7 @@ def test_a_loop_of_the_user_exports_the_record_too(folder, tmp_path, caplog):
 
 def test_evaluation_on_otherwise_prepared_data_is_warned_of(folder, tmp_path, caplog):
   mixture = _mix(folder, {"lab": _normalize(folder, "lab")}, ["lab"])
-  evals = data.MultiEvalInputGenerator({"raw": _store(folder, "lab"), "same": _mix(
+  evals = MultiEvalInputGenerator({"raw": _store(folder, "lab"), "same": _mix(
     folder, {"lab": _normalize(folder, "lab")}, ["lab"])})  # fmt: skip
   _train(tmp_path, mixture, input_generator_eval=evals, eval_steps=1)
   assert "raw: nothing, not lab: Normalize" in caplog.text

@@ -26,9 +26,12 @@ from t2r_seq import (
   windows,
 )
 from t2r_seq.cli import main
-from t2r_seq.episodes import choose_episodes, open_episodes
+from t2r_seq.episodes import open_episodes
+from t2r_seq.episodes.splits import choose_episodes
 from t2r_seq.progress import Progress
+from t2r_seq.viewing.episodes import EpisodeViewer
 from t2r_seq.viewing.model_side import ModelSide
+from t2r_seq.viewing.survey import survey_episodes
 from tests.records import rlds_data
 from tests.viewing import browser
 
@@ -204,7 +207,7 @@ def test_planted_defects_are_among_the_first_five_and_the_page_has_it_all(
 
 def test_windows_are_those_of_training(folder, model):
   path = str(folder / "small")
-  reader = viewing.EpisodeViewer(open_episodes(path))
+  reader = EpisodeViewer(open_episodes(path))
   mode = specs.ModeKeys.TRAIN
   side = ModelSide(
     reader,
@@ -253,7 +256,7 @@ def test_a_command_that_is_rarely_given_is_not_jerky(tmp_path):
       close = np.zeros([15, 1], np.float32)
       close[9:] = number % 4 == 0
       writer.append_episode({"close": close})
-  survey = viewing.survey_episodes(viewing.EpisodeViewer(open_episodes(path)))
+  survey = survey_episodes(EpisodeViewer(open_episodes(path)))
   assert not [r for e in survey.ranked for r in e.reasons if "jerks" in r.text]
 
 
@@ -267,7 +270,7 @@ def test_bad_numbers_times_and_lengths(tmp_path):
     path: value[:4] if value.ndim else value for path, value in episodes[9].items()
   }
   path = _make_store(tmp_path / "store", episodes)
-  survey = viewing.survey_episodes(viewing.EpisodeViewer(open_episodes(path)))
+  survey = survey_episodes(EpisodeViewer(open_episodes(path)))
   said = {
     each.number: [reason.text for reason in each.reasons] for each in survey.ranked
   }

@@ -11,14 +11,14 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, windows
-from t2r_seq.windows.cut import check_padding
+from t2r_seq.windows.cut import WindowGrid, check_padding
 
 SPANS = [(0, 0), (-3, 0), (0, 2), (-1, 1), (-4, 3)]
 PADDINGS = [*windows.cut.PADDINGS, *itertools.permutations(windows.cut.PADDINGS, 2)]
 
 
 def grid(span, num_stacks=1, stride=1, shift=1, padding="drop"):
-  return windows.WindowGrid(span, windows.Cut(num_stacks, stride, shift, padding))
+  return WindowGrid(span, windows.Cut(num_stacks, stride, shift, padding))
 
 
 GRIDS = [

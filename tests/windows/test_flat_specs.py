@@ -7,7 +7,13 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
-from t2r_seq.windows.cut import mask_paths
+from t2r_seq.windows.cut import (
+  WindowGrid,
+  flat_length,
+  history_length,
+  mask_paths,
+  time_span,
+)
 
 STACK = ExtendedTensorSpec(
   (2, 8, 8, 3), tf.uint8, "image", data_format="jpeg", time_offsets=(-1, 0)
@@ -141,8 +147,8 @@ SPANS = {
 def test_spans(name):
   structure, is_windowed, span, history = SPANS[name]
   assert windows.is_windowed(structure) is is_windowed
-  assert windows.time_span(structure) == span
-  assert windows.history_length(structure) == history
+  assert time_span(structure) == span
+  assert history_length(structure) == history
 
 
 # name: (stacks, span, stride, want)
@@ -159,9 +165,9 @@ LENGTHS = {
 @pytest.mark.parametrize("name", LENGTHS)
 def test_flat_length(name):
   num_stacks, span, stride, want = LENGTHS[name]
-  assert windows.flat_length(num_stacks, span, stride) == want
+  assert flat_length(num_stacks, span, stride) == want
   # That many steps give exactly one full sequence, and one step less gives none.
-  grid = windows.WindowGrid(span, windows.Cut(num_stacks, stride, padding="drop"))
+  grid = WindowGrid(span, windows.Cut(num_stacks, stride, padding="drop"))
   assert (grid.num_windows(want), grid.num_windows(want - 1)) == (1, 0)
   assert grid.min_steps == want
 
@@ -179,7 +185,7 @@ def test_add_mask_specs():
 def test_masks_are_not_stored():
   masked = windows.add_mask_specs({"a": STACK, "t": TASK})
   assert list(windows.flat_specs(masked)) == ["a", "t"]
-  assert windows.time_span(masked) == (-1, 0)
+  assert time_span(masked) == (-1, 0)
 
 
 def test_mask_of_a_sequence_of_stacks_and_of_an_optional():

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import windows
 from t2r_seq.specs import ExtendedTensorSpec
+from t2r_seq.windows.cut import flat_length, time_span
 
 # name: (stack_size, stride, sequence_length, number of frames, want)
 STACK_BEFORE_WRITING = {
@@ -113,8 +114,8 @@ def test_stack_before_writing(name):
 @pytest.mark.parametrize("name", STORE_FLAT)
 def test_store_flat(name):
   stack_size, sequence_length, num_frames, want = STORE_FLAT[name]
-  span = windows.time_span(stack_spec(stack_size))
-  length = windows.flat_length(sequence_length, span)
+  span = time_span(stack_spec(stack_size))
+  length = flat_length(sequence_length, span)
   assert length == sequence_length + stack_size - 1
   starts = range(num_frames - length + 1)
   flat = [list(range(start + 1, start + 1 + length)) for start in starts]

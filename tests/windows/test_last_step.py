@@ -24,6 +24,7 @@ from t2r_seq import (
   windows,
 )
 from t2r_seq.specs import ExtendedTensorSpec
+from t2r_seq.windows.cut import time_span
 
 LENGTHS = (6, 3, 8, 1)
 SPEC = specs.TensorSpecStruct(
@@ -129,7 +130,7 @@ def test_specs_with_the_last_step_are_read_back():
     ExtendedTensorSpec.from_spec(spec),
   ):
     assert copy.time_offsets == "last" and copy.is_identical_to(spec)
-  assert windows.time_span(SPEC) == (-1, 1)
+  assert time_span(SPEC) == (-1, 1)
   assert windows.flat_specs(SPEC)["goal"].is_sequence
 
 

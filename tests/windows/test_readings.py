@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, windows
 from t2r_seq.specs import ExtendedTensorSpec
+from t2r_seq.windows.reader import WindowReader
 
 STATE = ExtendedTensorSpec((2, 3), tf.float32, "state", time_offsets=(-1, 0))
 REWARDS = ExtendedTensorSpec((), tf.float32, "reward", is_sequence=True)
@@ -181,7 +182,7 @@ ERRORS = {
 def test_errors(name):
   structure, element_spec, arguments, match = ERRORS[name]
   with pytest.raises(errors.SpecError, match=match):
-    windows.WindowReader(element_spec, structure, windows.Cut(**arguments))
+    WindowReader(element_spec, structure, windows.Cut(**arguments))
 
 
 def test_the_dataset_fails_when_it_is_made():
@@ -205,7 +206,7 @@ def test_all_mismatches_come_in_one_error_by_path():
   }
   cast = "To have it cast, say so in the spec: stored_dtype=tf.int32."
   with pytest.raises(errors.SpecError, match="3 mismatches") as caught:
-    windows.WindowReader(element_spec, structure)
+    WindowReader(element_spec, structure)
   assert str(caught.value).splitlines() == [
     "windows: 3 mismatches:",
     f"  state: expected [T] steps of (3,) float32, got (None, 3) int32. {cast}",
@@ -231,7 +232,7 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepted(name):
   spec, element_spec = ACCEPTED[name]
-  windows.WindowReader({"x": element_spec}, {"x": spec})
+  WindowReader({"x": element_spec}, {"x": spec})
 
 
 def test_a_path_that_is_not_there_is_read_by_its_name():
@@ -262,5 +263,5 @@ def test_a_path_that_is_not_there_is_read_by_its_name():
   assert sorted(got[0]) == sorted(
     ["now", "now_mask", "later", "later_mask", "state", "state_mask", "all/task"]
   )
-  reader = windows.WindowReader(dataset.element_spec, structure)
+  reader = WindowReader(dataset.element_spec, structure)
   assert reader.paths == ("state", "task") and reader.timed_paths == ("state",)

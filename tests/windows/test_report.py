@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from t2r_seq import windows
 from t2r_seq.specs import ExtendedTensorSpec
+from t2r_seq.windows.cut import WindowGrid
+from t2r_seq.windows.dataset import WindowReport
 
 STACK = ExtendedTensorSpec((4,), tf.int32, "x", time_offsets=(-3, -2, -1, 0))
 
@@ -55,7 +57,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_counts(name, shuffle_buffer_size):
   lengths, arguments, want = CASES[name]
-  report = windows.WindowReport()
+  report = WindowReport()
   dataset = windows.windows(
     episodes(lengths),
     structure(arguments),
@@ -71,14 +73,14 @@ def test_counts(name, shuffle_buffer_size):
 @pytest.mark.parametrize("name", CASES)
 def test_counts_of_episodes_whose_lengths_are_known(name):
   lengths, arguments, want = CASES[name]
-  grid = windows.WindowGrid((-3, 0), windows.Cut(**arguments))
+  grid = WindowGrid((-3, 0), windows.Cut(**arguments))
   num_steps = np.array(lengths, np.int64)
-  report = windows.WindowReport.of_episodes(num_steps, grid.num_windows(num_steps))
+  report = WindowReport.of_episodes(num_steps, grid.num_windows(num_steps))
   assert tuple(counts(report).values()) == want
 
 
 def test_counts_add_up_over_passes():
-  report = windows.WindowReport()
+  report = WindowReport()
   dataset = windows.windows(episodes([3, 5]), structure({}), report=report, **DROP)
   for _ in dataset.repeat(2):
     pass
@@ -89,7 +91,7 @@ def test_counts_add_up_over_passes():
 
 
 def test_counts_survive_batches_and_threads():
-  report = windows.WindowReport()
+  report = WindowReport()
   dataset = windows.windows(episodes([4] * 20), structure({}), report=report, **DROP)
   dataset = dataset.map(lambda w: w, tf.data.AUTOTUNE).batch(3).prefetch(2)
   assert sum(1 for _ in dataset) == 7
@@ -98,7 +100,7 @@ def test_counts_survive_batches_and_threads():
 
 def test_report_under_a_strategy():
   with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
-    report = windows.WindowReport()
+    report = WindowReport()
     for _ in windows.windows(episodes([3, 5]), structure({}), report=report, **DROP):
       pass
   assert (report.episodes, report.too_short) == (2, 1)
@@ -117,7 +119,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_text(name):
   lengths, want = TEXTS[name]
-  report = windows.WindowReport()
+  report = WindowReport()
   for _ in windows.windows(episodes(lengths), structure({}), report=report, **DROP):
     pass
   assert str(report) == want
@@ -147,7 +149,7 @@ LINES = {
 def test_without_a_report_stderr_tells_what_is_left_out(name, capfd):
   lengths, arguments, want = LINES[name]
   if "report" in arguments:
-    arguments = {"report": windows.WindowReport(), **DROP}
+    arguments = {"report": WindowReport(), **DROP}
   dataset = windows.windows(episodes(lengths), structure(arguments), **arguments)
   for _ in dataset:
     pass
@@ -165,4 +167,4 @@ def test_the_line_costs_nothing_with_a_report_or_a_padding():
   assert has_print(**DROP)
   assert not has_print()
   assert not has_print(padding="zero")
-  assert not has_print(report=windows.WindowReport(), **DROP)
+  assert not has_print(report=WindowReport(), **DROP)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs, windows
 from t2r_seq.specs import Seconds
 from t2r_seq.windows import cut as cut_lib
+from t2r_seq.windows.reader import WindowReader
 
 Spec = specs.ExtendedTensorSpec
 OFFSETS = (-0.21, -0.1, 0.0, 0.033, 0.3)
@@ -85,7 +86,7 @@ def read(values, spec, cut, survey=False, rtol=0.0):
     path: tf.TensorSpec([None, *array.shape[1:]], array.dtype)
     for path, array in values.items()
   }
-  reader = windows.WindowReader(element, spec, cut)
+  reader = WindowReader(element, spec, cut)
   length = len(values["x"])
   starts = reader.grid.start(np.arange(reader.grid.num_windows(length)))
   if survey:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.windows.cut import PADDINGS
+from t2r_seq.windows.reader import WindowReader
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -59,9 +60,9 @@ def test_stacked_later_is_stacked_at_once(name, padding, jit_compile):
   sequence = {k: v for k, v in options.items() if k != "masks"}
   starts = tf.constant([5, 6, 9])
   at_once, flat = (
-    windows.WindowReader(
-      ELEMENT, spec, windows.Cut(padding=padding, **options), flat
-    ).read(EPISODE, starts)
+    WindowReader(ELEMENT, spec, windows.Cut(padding=padding, **options), flat).read(
+      EPISODE, starts
+    )
     for flat in (False, True)
   )
 
@@ -78,7 +79,7 @@ def test_stacked_later_is_stacked_at_once(name, padding, jit_compile):
 
 def test_frames_travel_once():
   spec = {"x": Spec((4, 2), F32, time_offsets=STACK, is_sequence=True)}
-  reader = windows.WindowReader(ELEMENT, spec, windows.Cut(16), flat=True)
+  reader = WindowReader(ELEMENT, spec, windows.Cut(16), flat=True)
   assert reader.read(EPISODE, tf.constant([3])).x.shape == (1, 19, 2)
   assert reader.window_spec.x.shape == (19, 2)
 

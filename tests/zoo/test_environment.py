@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import cli, zoo
 from t2r_seq.zoo import environment
+from t2r_seq.zoo.environment import policy_environment
 
 gymnasium = pytest.importorskip("gymnasium")
 Box = gymnasium.spaces.Box
@@ -93,7 +94,7 @@ def test_observations_that_do_not_fit(name):
 
 
 def test_rendered_frames_are_resized():
-  env = zoo.policy_environment(ENV, {**BY_NAME, TOP: "render"}, {TOP: [24, 32, 3]})
+  env = policy_environment(ENV, {**BY_NAME, TOP: "render"}, {TOP: [24, 32, 3]})
   seen, _ = env.reset(seed=0)
   seen, *_ = env.step(np.array([9.0, 0.0]))
   assert seen[TOP].shape == (24, 32, 3) and (seen[TOP] == 40).all()

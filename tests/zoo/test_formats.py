@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import zoo
+from t2r_seq.zoo.train import configure_policy
 from tests import format_data
 
 
 def read_batch(path, run, options=None):
   """Returns a training batch, and checks that it is preprocessed."""
   bindings = ["MLPModel.chunk_size = 3", "BATCH_SIZE = 2"]
-  zoo.configure_policy(
+  configure_policy(
     "mlp", path, run, "tiny", gin_bindings=bindings, open_options=options
   )
   names = ("t2r_model", "input_generator_train")

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import cli, errors, policies, zoo
+from t2r_seq import cli, errors, policies
 from t2r_seq.zoo import act, lerobot
+from t2r_seq.zoo.lerobot import import_policy
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "lerobot_checkpoints"
 NAMES = sorted(path.name for path in CHECKPOINTS.iterdir())
@@ -82,7 +83,7 @@ def test_statistics_in_the_weights_of_older_checkpoints(tmp_path):
   path = copy_checkpoint("act", tmp_path / "run/pretrained_model", add)
   for file in path.glob("policy_*"):
     file.unlink()
-  zoo.import_policy(tmp_path / "run", tmp_path / "export")
+  import_policy(tmp_path / "run", tmp_path / "export")
   actions, expected = choose_actions(tmp_path / "export", "act")
   np.testing.assert_allclose(actions, expected, atol=1e-5)
 
@@ -127,7 +128,7 @@ def test_checkpoints_that_do_not_fit(name, tmp_path):
   changes, message = ERRORS[name]
   path = copy_checkpoint("act", tmp_path / "checkpoint", **changes)
   with pytest.raises(errors.SpecError, match=message):
-    zoo.import_policy(path, tmp_path / "export")
+    import_policy(path, tmp_path / "export")
   assert not (tmp_path / "export").exists()
 
 
@@ -136,7 +137,7 @@ def test_file_that_is_cut_short(tmp_path):
   file = path / "model.safetensors"
   file.write_bytes(file.read_bytes()[:-8])
   with pytest.raises(errors.SpecError, match=r"expected a safetensors file, got"):
-    zoo.import_policy(path, tmp_path / "export")
+    import_policy(path, tmp_path / "export")
 
 
 def test_folder_that_is_missing(tmp_path, capsys):

@@ -22,6 +22,7 @@ from t2r_seq import (
 )
 from t2r_seq.zoo import online
 from t2r_seq.zoo.environment import make_environment
+from t2r_seq.zoo.spaces import EnvSignature
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -192,7 +193,7 @@ def test_export_acts_verifies_and_serves(name, trained, tmp_path, capsys):
 
 def record(create_env, policy, path):
   """Writes two episodes to a store."""
-  signature = zoo.EnvSignature.of(create_env())
+  signature = EnvSignature.of(create_env())
   stored = {**signature.observations, "action": signature.action_spec}
   spec = {
     name: specs.ExtendedTensorSpec(each.shape, each.dtype, name, is_sequence=True)
@@ -286,7 +287,7 @@ def test_collection_keeps_its_ratio_and_acts_by_the_newest_weights(tmp_path):
 
 def test_target_networks_begin_as_exact_copies():
   env = Point()
-  model = zoo.TD3Model(zoo.EnvSignature.of(env), hidden_sizes=(8,))
+  model = zoo.TD3Model(EnvSignature.of(env), hidden_sizes=(8,))
   model.build()
   named = model.named_variables
   targets = [name for name in named if name.startswith("target_")]
@@ -325,7 +326,7 @@ def test_td3_updates_its_actor_every_second_step(tmp_path):
 
 
 def test_sac_log_probabilities_match_a_numerical_density():
-  model = zoo.SACModel(zoo.EnvSignature.of(Point()), hidden_sizes=(8,))
+  model = zoo.SACModel(EnvSignature.of(Point()), hidden_sizes=(8,))
   distribution = tf.constant([[0.3, -0.5]] * 4000)
   action, log_prob = model._sample(distribution, 0)
   edges = np.linspace(-1, 1, 21)

@@ -21,6 +21,7 @@ from t2r_seq import (
   verification,
   zoo,
 )
+from t2r_seq.lite.overlap import OverlappedPolicy, SimulatedLatency
 from t2r_seq.lite.policy_io import Prefix
 from tests.zoo.conftest import FEATURES, make_episodes
 
@@ -109,16 +110,16 @@ def test_without_latency_it_is_the_policy_to_the_last_bit(exported, mode):
     (exported[0], policies.RegressionPolicy(exported[0])),
     (exported[1], exported[1]),
   ):
-    planner = policies.SimulatedLatency(0.0)
-    overlapped = policies.OverlappedPolicy(policy, mode, planner=planner)
+    planner = SimulatedLatency(0.0)
+    overlapped = OverlappedPolicy(policy, mode, planner=planner)
     np.testing.assert_array_equal(act(overlapped), act(alone))
 
 
 def test_the_history_sees_each_tick_while_the_network_runs(exported):
   for policy in exported:
     pure = policy.pure
-    planner = policies.SimulatedLatency(0.3, 0.0, 10.0)
-    overlapped = policies.OverlappedPolicy(policy, "asynchronous", planner=planner)
+    planner = SimulatedLatency(0.3, 0.0, 10.0)
+    overlapped = OverlappedPolicy(policy, "asynchronous", planner=planner)
     seen, state = [], pure.initial_state()
     plan = pure.plan
     pure.plan = lambda *args, plan=plan, seen=seen: (seen.append(args), plan(*args))[1]
@@ -162,9 +163,9 @@ def _continue(pure):
 
 
 def test_chunks_continue_each_other(predictor):
-  planner = policies.SimulatedLatency(0.2, 0.0, 10.0)
+  planner = SimulatedLatency(0.2, 0.0, 10.0)
   mode, pure = predictor.get_policy_record().prefix_mode, predictor.pure
-  overlapped = policies.OverlappedPolicy(predictor, mode, planner=planner)
+  overlapped = OverlappedPolicy(predictor, mode, planner=planner)
   chunks, plan = [], pure.plan
 
   def record(*args):
@@ -200,7 +201,7 @@ def test_a_wrong_prefix_is_explained(exported):
 
 
 def test_verify_proves_the_windows_of_a_late_network(exported, states_path):
-  latency = policies.SimulatedLatency(0.3, 0.1, 10.0)
+  latency = SimulatedLatency(0.3, 0.1, 10.0)
   for policy in exported:
     report = verification.verify(policy, states_path, latency=latency)
     assert report.is_identical, str(report)
@@ -218,11 +219,11 @@ def test_verify_proves_the_windows_of_a_late_network(exported, states_path):
 def test_what_cannot_overlap_is_explained(exported, tmp_path):
   predictor, _ = exported
   with pytest.raises(errors.SpecError, match=r"'trained'\. Train the model with max_d"):
-    policies.OverlappedPolicy(predictor, "trained")
+    OverlappedPolicy(predictor, "trained")
   folder = str(tmp_path / "plain")
   policies.export_lite(predictor.model_path, folder)
   with pytest.raises(errors.SpecError, match=r"overlap: .*plain: expected.*--overlap"):
-    policies.OverlappedPolicy(lite.LitePolicy(folder)).sample_action(observations(1)[0])
+    OverlappedPolicy(lite.LitePolicy(folder)).sample_action(observations(1)[0])
 
 
 def test_a_trained_delay_is_a_function_of_the_sample_and_has_no_loss(states_path):

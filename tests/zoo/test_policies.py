@@ -8,6 +8,7 @@ import pytest
 
 from t2r_seq import lite, policies, serving, verification, zoo
 from t2r_seq.zoo import registry
+from t2r_seq.zoo.train import configure_policy
 
 CAMERA = (
   "ImageEncoder.num_filters = 8",
@@ -49,7 +50,9 @@ ELSEWHERE = ("act", "diffusion")
 
 
 def test_every_policy_is_tested():
-  known = [n for n, each in zoo.policies().items() if each.kind == registry.IMITATION]
+  known = [
+    n for n, each in registry.policies().items() if each.kind == registry.IMITATION
+  ]
   assert sorted((*SMALL, *ELSEWHERE)) == sorted(known)
 
 
@@ -82,7 +85,7 @@ def test_policy(name, lerobot_path, tmp_path):
 @pytest.mark.parametrize("name", ("flow", "lstm", "transformer"))
 def test_half_precision(name, store_path, tmp_path):
   bindings = [*SMALL[name], "DTYPE_POLICY = 'mixed_bfloat16'", "BATCH_SIZE = 4"]
-  zoo.configure_policy(name, store_path, tmp_path, "tiny", gin_bindings=bindings)
+  configure_policy(name, store_path, tmp_path, "tiny", gin_bindings=bindings)
   model = gin.query_parameter("train_eval_model.t2r_model").scoped_configurable_fn()
   model.build()
   assert model.network["encoder"].compute_dtype == "bfloat16"

@@ -13,6 +13,8 @@ import tensorflow as tf
 from t2r_seq import cli, data, errors, lite, policies, statistics, store, zoo
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.statistics.pooling import pool_statistics
+from t2r_seq.zoo.embodiments import design_embodiments, shared_signature
 
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 FAST = [
@@ -50,7 +52,7 @@ def make_robots(paths):
   """Returns the robots of stores by name, with statistics beside the stores."""
   for path in paths.values():
     statistics.compute_statistics(path).save(f"{path}.json")
-  return zoo.design_embodiments(
+  return design_embodiments(
     {name: zoo.find_signature(open_episodes(path)) for name, path in paths.items()},
     {name: f"{path}.json" for name, path in paths.items()},
     dict.fromkeys(paths),
@@ -59,7 +61,7 @@ def make_robots(paths):
 
 def make_model(robots, signature=None, **options):
   """Returns a model of the robots, of the size of a signature if there is one."""
-  signature = signature or zoo.shared_signature(robots)
+  signature = signature or shared_signature(robots)
   signature = dataclasses.replace(signature, embodiments=robots)
   options = {"hidden_sizes": (8, 8), "image_size": (8, 8), "chunk_size": 2, **options}
   return zoo.MLPModel(signature=signature, statistics_path="", **options)
@@ -299,7 +301,7 @@ def test_statistics_are_pooled_by_count(tmp_path):
     write_robot(tmp_path / "b", 3, 2, episodes=5, seed=1),
   ]
   found = [statistics.compute_statistics(path) for path in paths]
-  pooled = statistics.pool_statistics(found).paths[ACTION]
+  pooled = pool_statistics(found).paths[ACTION]
   values = np.concatenate([e.values[ACTION] for p in paths for e in open_episodes(p)])
   np.testing.assert_allclose(pooled.mean, values.mean(0), rtol=1e-6)
   np.testing.assert_allclose(pooled.std, values.std(0), rtol=1e-6)
@@ -324,14 +326,14 @@ ERRORS = {
   "a vector that is too large": (
     lambda paths, robots: make_model(
       {"ur5": changed(robots, "ur5", layout={ACTION: (0, 4)})["ur5"]},
-      zoo.shared_signature({"ur5": robots["ur5"]}),
+      shared_signature({"ur5": robots["ur5"]}),
     ),
     "ur5: action: expected at most 2 elements, the size of the model's 'action', got 5",
   ),
   "a role that no robot has": (
     lambda paths, robots: make_model(
       changed(robots, "franka", paths={CAMERA + "wrist": "front"}),
-      zoo.shared_signature(robots),
+      shared_signature(robots),
     ),
     "franka: observation.images.wrist: expected a role of [observation.images.wrist]",
   ),

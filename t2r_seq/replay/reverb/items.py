@@ -23,6 +23,7 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.replay.replay import element_spec, flat_replay_specs, make_columns
 from t2r_seq.store.layout import Columns
 from t2r_seq.windows.cut import Anchors
+from t2r_seq.windows.reader import WindowReader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +144,7 @@ class ItemLayout:
     num_rows_kept: how many of the newest rows the next item may refer to.
   """
 
-  def __init__(self, reader: windows.WindowReader, columns: Columns) -> None:
+  def __init__(self, reader: WindowReader, columns: Columns) -> None:
     self.reader = reader
     self.columns = columns
     self._grid = reader.grid
@@ -267,7 +268,7 @@ class ItemLayout:
     return signature
 
 
-def _spans(reader: windows.WindowReader) -> dict[str, tuple[int, int]]:
+def _spans(reader: WindowReader) -> dict[str, tuple[int, int]]:
   """Returns the first and last step that an item shows of each path with steps."""
   shown: dict[str, tuple[int, int]] = {}
   for path, (first, last) in reader.spans.items():
@@ -292,7 +293,7 @@ def make_layout(
   flat_spec = flat_replay_specs(operation, structure, cut.n_step)
   columns = make_columns(operation, flat_spec)
   element = element_spec(columns)
-  return ItemLayout(windows.WindowReader(element, structure, cut, flat), columns)
+  return ItemLayout(WindowReader(element, structure, cut, flat), columns)
 
 
 TABLE = "replay"

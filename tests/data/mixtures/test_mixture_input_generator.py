@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, preprocessors, records, specs, store, windows
-from t2r_seq.data.input_generator import BatchRequest
+from t2r_seq.data.input_generator import BatchRequest, add_presence_specs
 
 BASE = {"a": 0, "b": 1000, "c": 2000}
 
@@ -386,7 +386,7 @@ def test_what_a_source_lacks_is_zero_and_masked(tmp_path, kit, caplog, nested, m
     inner["d"] = partial_source(kit, tmp_path, "d", 4)
     sources["inner"] = data.MixtureInputGenerator(inner)
   mixture = data.MixtureInputGenerator(sources, batch_size=12)
-  masked = data.add_presence_specs(optional_specs(kit), ["force", "nowhere"])
+  masked = add_presence_specs(optional_specs(kit), ["force", "nowhere"])
   mixture.set_specification_from_model(
     kit.FakeModel(lambda mode: masked, no_labels), mode
   )
@@ -416,7 +416,7 @@ def test_masks_of_windows_are_false_where_a_source_has_no_such_stack(tmp_path, k
     stack["force"] = kit.spec(
       (2, 1), tf.float32, "force", time_offsets=(-1, 0), is_optional=True
     )
-    return data.add_presence_specs(stack)
+    return add_presence_specs(stack)
 
   with_force = {**kit.make_episode(1, 5), "force": np.ones((5, 1), np.float32)}
   path = str(tmp_path / "b.tfrecord")

@@ -9,6 +9,7 @@ import tensorflow as tf
 from t2r_seq import replay, windows
 from t2r_seq.replay import ReplayBuffer
 from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.windows.reader import WindowReader
 
 
 class Model:
@@ -76,7 +77,7 @@ def test_random_operations(name, sampler):
   options, num_writers, num_slots = CASES[name]
   spec = SEQUENCE if "sequence_length" in options else SINGLE
   element = {"x": tf.TensorSpec([None], tf.int64)}
-  reader = windows.WindowReader(element, spec, windows.Cut(**options))
+  reader = WindowReader(element, spec, windows.Cut(**options))
   for seed in range(4):
     rng = np.random.default_rng(seed)
     buffer = ReplayBuffer(

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from research.pose_env import pose_env_models
-from t2r_seq import specs, training, windows
+from t2r_seq import specs, windows
+from t2r_seq.training.trainer import Trainer
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -124,7 +125,7 @@ def test_a_stack_learns_motion_that_one_frame_does_not_show():
       num_frames=num_frames,
       create_optimizer_fn=lambda: tf.keras.optimizers.Adam(3e-3),
     )
-    trainer = training.Trainer(model, tf.distribute.get_strategy())
+    trainer = Trainer(model, tf.distribute.get_strategy())
     features = specs.TensorSpecStruct(
       {"state/image": tf.constant(images[:, 4 - num_frames :])}
     )

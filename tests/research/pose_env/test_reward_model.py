@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from research.pose_env import pose_env_models, reward_model
-from t2r_seq import specs, training, windows
+from t2r_seq import specs, windows
+from t2r_seq.training.trainer import Trainer
 
 
 def test_it_is_told_what_was_tried_and_what_came_of_it():
@@ -55,7 +56,7 @@ def test_many_tries_tell_where_the_target_is():
   model = reward_model.PoseEnvRewardModel(
     num_frames=1, create_optimizer_fn=lambda: tf.keras.optimizers.Adam(3e-3)
   )
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   # A white square; the target is its place.
   places = random.uniform(-0.6, 0.6, (64, 2)).astype(np.float32)
   images = np.zeros((64, 1, 64, 64, 3), np.float32)

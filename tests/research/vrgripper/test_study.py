@@ -13,6 +13,7 @@ pytest.importorskip("gymnasium")
 
 from research.vrgripper import study, vrgripper_env_models
 from t2r_seq import meta_learning, specs, store, tensorspec_utils, training
+from t2r_seq.training.trainer import Trainer
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -95,7 +96,7 @@ def test_a_trial_is_learned_from_in_frames_too():
     image_size=64, embedding_size=4, has_reward=True, fc_layers=(8, 8)
   )
   model = meta_learning.TaskEmbeddingModel(base)
-  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  trainer = Trainer(model, tf.distribute.get_strategy())
   features, labels = (
     tensorspec_utils.make_random_tensors(spec, batch_size=2)
     for spec in (
