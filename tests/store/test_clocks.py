@@ -24,6 +24,7 @@ from t2r_seq import (
 from t2r_seq.checks import check_episodes
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs import Seconds
+from t2r_seq.verification.training_side import Dataset
 from t2r_seq.viewing import model_side
 from t2r_seq.viewing.episodes import EpisodeViewer
 
@@ -223,6 +224,22 @@ def test_view_shows_the_windows_of_training():
       shown, real = expected(path, episode(number))
       np.testing.assert_array_equal(seen.raw[f"features/{path}"], shown)
       np.testing.assert_array_equal(seen.real[f"features/{path}"], real)
+
+
+def test_verify_gives_each_step_the_newest_values_and_their_stamps():
+  dataset = Dataset(make_store(), specs.TensorSpecStruct(SPEC), "repeat")
+  num_lost = 0
+  for found in dataset.episodes():
+    values = episode(found.number)
+    for path in OFFSETS:
+      np.testing.assert_array_equal(found.raw[path], expected(path, values)[0])
+    rows = np.searchsorted(values["clocks/force"], values["stamp"], "right") - 1
+    num_lost += int(np.maximum(np.diff(rows) - 1, 0).sum())
+    np.testing.assert_array_equal(found.observed["force"], values["force"][rows])
+    stamps = found.observed["stamps/force"]
+    np.testing.assert_array_equal(stamps, values["clocks/force"][rows])
+  # At 100 Hz several values come between two steps.
+  assert dataset.num_lost["force"] == num_lost > 0
 
 
 def test_steps_of_another_clock_are_an_error():
