@@ -647,7 +647,7 @@ def mask_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
   )
 
 
-def mask_paths(flat: specs.TensorSpecStruct) -> dict[str, str]:
+def mask_paths(flat: Mapping[str, Any]) -> dict[str, str]:
   """Maps the path of every declared mask to the path that it masks."""
   return {
     path: path.removesuffix(_MASK_SUFFIX)
