@@ -87,6 +87,11 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     super().__init__(batch_size, **options)
     self._dataset = dataset if isinstance(dataset, Episodes) else os.fspath(dataset)
     self._format, self._open_options = format, dict(open_options or {})
+    if "format" in self._open_options:
+      raise errors.SpecError(
+        "EpisodesInputGenerator: open_options: expected no format, got "
+        f"{self._open_options['format']!r}. Pass it as the parameter `format`."
+      )
     self._failures: list[Exception] = []
     self._opened = dataset if isinstance(dataset, Episodes) else None
 

@@ -180,6 +180,11 @@ FAILURES = {
     {"open_options": {"layout": "x.json"}},
     "layout: expected",
   ),
+  "a format among the options": (
+    STATE,
+    {"open_options": {"format": "store"}},
+    "open_options: expected no format, got 'store'",
+  ),
   "a split": (STATE, {"split": "trian"}, "one of those of the dataset.*'trian'.*train"),
   "an episode": (STATE, {"episodes": [9]}, "expected numbers from 0 to 2, got 9"),
 }
