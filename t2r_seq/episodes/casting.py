@@ -10,7 +10,6 @@ import numpy as np
 from t2r_seq import errors, specs
 from t2r_seq.imports import tf
 from t2r_seq.specs import names as spec_names
-from t2r_seq.specs.extended_tensor_spec import is_video_spec
 
 _NUMBERS = (
   *("float16", "bfloat16", "float32", "float64", "bool"),
@@ -55,7 +54,8 @@ def find_casts(
       found.append(errors.Mismatch(f"cast {text}", want, repr(name), near))
   result = {}
   for path, leaf in spec.items():
-    is_image = specs.is_encoded_image_spec(leaf) or is_video_spec(leaf)
+    is_video = specs.extended_tensor_spec.is_video_spec(leaf)
+    is_image = is_video or specs.is_encoded_image_spec(leaf)
     is_number = leaf.dtype.name in _NUMBERS and not is_image
     cast = by_path.get(path)
     if is_number and cast is None:

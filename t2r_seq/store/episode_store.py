@@ -21,7 +21,6 @@ from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.segments import BytesColumn, Segment
 from t2r_seq.store.writer import EpisodeWriter
 from t2r_seq.windows.cut import check_one_step
-from t2r_seq.windows.reader import WindowReader
 from t2r_seq.windows.times import clock_rows
 
 
@@ -63,7 +62,9 @@ class StoreWindows:
     _check_optionals(columns, spec_structure)
     element = columns.element_spec
     cut = dataclasses.replace(cut or windows.Cut(), clocks=columns.clocks)
-    self.reader = reader = WindowReader(element, spec_structure, cut, flat)
+    self.reader = reader = windows.reader.WindowReader(
+      element, spec_structure, cut, flat
+    )
     where = f"EpisodeStore: {columns.path}"
     check_one_step(where, columns.metadata, reader.cut.n_step)
     _check_context(reader, element)
@@ -136,7 +137,7 @@ class StoreWindows:
       first_rows,
     )
 
-  def _survey_stamps(self, reader: WindowReader) -> None:
+  def _survey_stamps(self, reader: windows.reader.WindowReader) -> None:
     """Checks the time stamps; see `WindowReader.survey_stamps`."""
     steps = np.cumsum(self.columns.episode_lengths)
     ends = {path: self.columns.row_ends.get(path, steps) for path in reader.clocks}
@@ -183,7 +184,9 @@ class StoreWindows:
     return window_ids
 
 
-def _check_context(reader: WindowReader, element_spec: specs.TensorSpecStruct) -> None:
+def _check_context(
+  reader: windows.reader.WindowReader, element_spec: specs.TensorSpecStruct
+) -> None:
   """Checks that no steps are read as a value of the episode."""
   found = [
     errors.Mismatch(

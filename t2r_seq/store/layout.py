@@ -17,7 +17,6 @@ import numpy as np
 from t2r_seq import errors, specs
 from t2r_seq.imports import tf
 from t2r_seq.specs import names
-from t2r_seq.specs.extended_tensor_spec import is_video_spec
 from t2r_seq.store.videos import VideoOptions
 
 MANIFEST = "store.json"
@@ -217,7 +216,9 @@ def make_columns(
     Column.of(
       path,
       specs.ExtendedTensorSpec.to_spec(leaf),
-      by_path.get(path, default) if is_video_spec(leaf) else None,
+      by_path.get(path, default)
+      if specs.extended_tensor_spec.is_video_spec(leaf)
+      else None,
     )
     for path, leaf in flat.items()
     if isinstance(leaf, tf.TensorSpec)

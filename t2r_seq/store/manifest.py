@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, files, specs
-from t2r_seq.specs.extended_tensor_spec import is_video_spec
 from t2r_seq.specs.names import are_fields
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Column, Columns
@@ -309,7 +308,7 @@ def check_spec(
   videos = {
     path: columns[path].video
     for path, leaf in specs.flatten_spec_structure(spec).items()
-    if is_video_spec(leaf) and path in columns
+    if specs.extended_tensor_spec.is_video_spec(leaf) and path in columns
   }
   kept = {path: video for path, video in videos.items() if video is not None}
   wanted = layout.make_columns(operation, spec, kept)
