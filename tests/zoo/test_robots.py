@@ -28,7 +28,9 @@ FAST = [
 ]
 
 
-def write_robot(path, state, action, cameras=(), hertz=10, episodes=3, steps=8, seed=0):
+def write_robot(
+  path, state, action, cameras=(), hertz=10, episodes=3, steps=8, seed=0, **metadata
+):
   """Writes a store of random episodes, whose scale depends on the robot."""
   rng = np.random.default_rng([seed, action])
   columns = {
@@ -37,7 +39,9 @@ def write_robot(path, state, action, cameras=(), hertz=10, episodes=3, steps=8, 
   }
   for name in cameras:
     columns[name] = Spec((8, 10, 3), np.uint8, name, is_sequence=True)
-  with store.EpisodeStore.create(str(path), columns, {"fps": hertz}) as writer:
+  with store.EpisodeStore.create(
+    str(path), columns, {"fps": hertz, **metadata}
+  ) as writer:
     for _ in range(episodes):
       episode = {
         name: rng.normal(action, state, (steps, *spec.shape)).astype(np.float32)
@@ -386,3 +390,31 @@ def test_a_robot_can_be_added_and_the_others_keep_their_numbers(two, built):
   np.testing.assert_array_equal(before, after)
   other = more.as_robot("third").export_outputs(features)["inference_output"]
   assert np.abs(other - after).max() > 0  # Another id.
+
+
+def test_inspect_shows_what_the_batches_of_a_run_hold(run, capsys):
+  config = next(iter(run.glob("operative_config-*.gin")))
+  assert cli.main(["inspect", "--gin_configs", str(config)]) == 0
+  out, _ = capsys.readouterr()
+  assert "20 steps/s; robot franka, id 1; observation.state 4 of 4" in out
+
+
+def test_data_sets_of_one_robot_share_it_and_pool_their_statistics(tmp_path):
+  paths = [
+    write_robot(tmp_path / "monday", 3, 2, robot="so100"),
+    write_robot(tmp_path / "friday", 3, 2, robot="so100"),
+    write_robot(tmp_path / "other", 4, 3, robot="ur5"),
+  ]
+  text = zoo.configure_policy("mlp", paths, tmp_path / "run", "tiny", is_dry=True)
+  for line in (
+    "monday/Embodiment.name = 'so100'",
+    "friday/Embodiment.name = 'so100'",
+    "other/Embodiment.name = 'ur5'",
+    "other/Embodiment.id = 1",
+    "Signature.action_size = 3",
+  ):
+    assert f"# {line}\n" in text, line
+  files = [
+    f"{tmp_path}/run/robots/{name}/statistics.json" for name in ("monday", "friday")
+  ]
+  assert f"# friday/Embodiment.statistics = {files!r}\n" in text
