@@ -16,6 +16,7 @@ from t2r_seq.policies.robot_policies import RobotPolicies
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.statistics.pooling import pool_statistics
 from t2r_seq.zoo.embodiments import design_embodiments, shared_signature
+from t2r_seq.zoo.train import configure_policy
 
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 FAST = [
@@ -405,7 +406,7 @@ def test_data_sets_of_one_robot_share_it_and_pool_their_statistics(tmp_path):
     write_robot(tmp_path / "friday", 3, 2, robot="so100"),
     write_robot(tmp_path / "other", 4, 3, robot="ur5"),
   ]
-  text = zoo.configure_policy("mlp", paths, tmp_path / "run", "tiny", is_dry=True)
+  text = configure_policy("mlp", paths, tmp_path / "run", "tiny", is_dry=True)
   for line in (
     "monday/Embodiment.name = 'so100'",
     "friday/Embodiment.name = 'so100'",
