@@ -456,7 +456,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
         a mode to the mixture's feature and label specs, as a model calls it.
       episodes: by name, the numbers of those that a source reads, or a file of them.
       split: that all sources read, such as 'train'; None for each source's own.
-      embodiments: the robot of each source, a `zoo.Embodiment`; several sources may
+      embodiments: the robot of each source, an `Embodiment`; several sources may
         have one. The model has the same ones.
       memory_budget: bytes for the buffers of all sources together, in proportion to
         their weights; None: each source has a separate one.

@@ -541,7 +541,7 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def can_continue(self) -> bool:
-    """Whether `a_func` takes `known`, a `layers.Continuation`, as third argument.
+    """Whether `a_func` takes `known`, a `Continuation`, as third argument.
 
     It then gives a chunk that continues `known`.
     """
