@@ -28,7 +28,6 @@ from t2r_seq.episodes.splits import parse_shares, read_episodes
 from t2r_seq.episodes.views import Episodes
 from t2r_seq.episodes.writing import copy_episodes
 from t2r_seq.progress import Progress
-from t2r_seq.specs.extended_tensor_spec import frame_spec, is_video_spec
 from t2r_seq.store import layout, manifest
 
 _FORMAT = "t2r_seq.conversion"
@@ -449,11 +448,18 @@ def _check_same_specs(
   operation: str, wanted: specs.SpecStructure, spec: specs.TensorSpecStruct
 ) -> specs.TensorSpecStruct:
   """Returns the user's specs, with their names in records, of a data set's paths."""
-  columns = layout.make_columns(operation, specs.map_leaves(frame_spec, spec))
+  columns = layout.make_columns(
+    operation, specs.map_leaves(specs.extended_tensor_spec.frame_spec, spec)
+  )
   manifest.check_spec(operation, wanted, columns, False)
   return specs.TensorSpecStruct(
     # The data set determines how videos are stored.
-    (path, spec[path] if is_video_spec(spec[path]) else frame_spec(leaf))
+    (
+      path,
+      spec[path]
+      if specs.extended_tensor_spec.is_video_spec(spec[path])
+      else specs.extended_tensor_spec.frame_spec(leaf),
+    )
     for path, leaf in specs.flatten_spec_structure(wanted).items()
     if path in spec
   )

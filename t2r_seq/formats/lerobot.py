@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, records, specs
 from t2r_seq.episodes import reading, splits
 from t2r_seq.episodes.episodes import Fields, Values, make_specs
 from t2r_seq.episodes.registry import register_format
@@ -29,7 +29,6 @@ from t2r_seq.formats.lerobot_folder import (
 )
 from t2r_seq.formats.lerobot_writer import LeRobotWriter
 from t2r_seq.imports import tf
-from t2r_seq.records.images import decode_images
 from t2r_seq.store import videos
 from t2r_seq.store.videos import VideoEncoding, VideoOptions
 
@@ -258,7 +257,7 @@ class LeRobotEpisodes(Episodes):
     if rows.dtype == object and leaf.dtype == tf.uint8 and not leaf.data_format:
       lossless = specs.ExtendedTensorSpec.from_spec(leaf, data_format="png")
       encoded = tf.constant(rows.tolist(), tf.string)
-      rows = decode_images(encoded, lossless, path).numpy()
+      rows = records.images.decode_images(encoded, lossless, path).numpy()
     elif rows.dtype != object:
       rows = rows.reshape(len(rows), *leaf.shape)
     return rows if leaf.is_sequence else rows.reshape(rows.shape[1:])

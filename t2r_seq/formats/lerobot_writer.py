@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, files, specs
+from t2r_seq import errors, files, records, specs
 from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.rates import check_rate, control_period
 from t2r_seq.episodes.views import Episodes
@@ -33,8 +33,6 @@ from t2r_seq.formats.lerobot_folder import (
   VIDEO,
 )
 from t2r_seq.imports import tf
-from t2r_seq.records.images import decode_images
-from t2r_seq.specs.extended_tensor_spec import is_video_spec
 from t2r_seq.store import videos
 from t2r_seq.store.videos import VideoEncoding
 
@@ -165,7 +163,7 @@ def _make_column(
   if leaf.is_optional:
     return errors.Mismatch(path, "a path that every episode has", "an optional", hint)
   dtype = leaf.dtype.name
-  if is_video_spec(leaf):
+  if specs.extended_tensor_spec.is_video_spec(leaf):
     dtype = VIDEO
   elif specs.is_encoded_image_spec(leaf):
     if len(shape) != 3:
@@ -338,7 +336,7 @@ class LeRobotWriter(EpisodeWriter):
       return _measure(rows)
     if rows.dtype == object:
       encoded = tf.constant(rows.tolist(), tf.string)
-      rows = decode_images(encoded, column.spec, column.path).numpy()
+      rows = records.images.decode_images(encoded, column.spec, column.path).numpy()
     key, levels = column.feature.key, self._levels(column)
     depth = self._depth(column)
     codes = rows if depth is None else depth.to_codes(rows)

@@ -13,7 +13,6 @@ from t2r_seq.episodes import reading
 from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Episodes
-from t2r_seq.specs.extended_tensor_spec import frame_spec
 from t2r_seq.specs.names import VIDEO_FORMATS
 from t2r_seq.store import EpisodeStore, layout
 from t2r_seq.store.videos import VideoEncoding
@@ -151,7 +150,7 @@ class StoreEpisodes(Episodes):
       if column.video is not None and column.spec.data_format in formats
     }
     spec = specs.TensorSpecStruct(
-      (path, leaf if path in kept else frame_spec(leaf))
+      (path, leaf if path in kept else specs.extended_tensor_spec.frame_spec(leaf))
       for path, leaf in self._store.spec.items()
     )
     return self.copy(kept_videos=kept, spec=spec)
