@@ -66,17 +66,17 @@ def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
 
   # 2. One export acts for each robot, with the robot's own inputs and units.
   export = f"{run}/export/latest"
-  robots = [name.removesuffix("/loss") for name in losses]
+  policy = policies.RobotPolicies(export)
   actions = {}
-  for name, dataset in zip(robots, datasets, strict=True):
+  for name, dataset in zip(policy.robots, datasets, strict=True):
     assert (
       cli.main(["verify", export, dataset, "--robot", name, "--episodes", "2"]) == 0
     )
-    predictor = policies.ExportedSavedModelPredictor(export, robot=name)
-    predictor.restore()
     first = t2r_seq.open_episodes(dataset).read(0, stop=1)
-    observation = {path: first[path] for path in predictor.get_step_specification()}
-    actions[name] = predictor.step(observation)["inference_output"][0]
+    observation = {path: first[path] for path in policy.of(name).step_specification()}
+    state = policy.initial_state(robot=name)
+    outputs, state = policy.step(observation, state, is_first=True, robot=name)
+    actions[name] = outputs["inference_output"][0]
     print(f"{name}: {np.round(actions[name], 3)}, {np.round(first['action'][0], 3)}")
   return actions
 

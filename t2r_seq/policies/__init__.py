@@ -19,6 +19,7 @@ from t2r_seq.policies.predictors import (
   ExportedSavedModelPredictor,
   RestoreOptions,
 )
+from t2r_seq.policies.robot_policies import RobotPolicies
 from t2r_seq.specs.assets import list_exports
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
   "Policy",
   "RegressionPolicy",
   "RestoreOptions",
+  "RobotPolicies",
   "ScheduledExplorationRegressionPolicy",
   "export_lite",
   "list_exports",

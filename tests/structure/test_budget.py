@@ -10,7 +10,7 @@ PACKAGE = ROOT / "t2r_seq"
 # for the ready policies, which were added after it was set.
 MOST_LINES = 92_200
 MOST_FILES = 290
-MOST_NAMES = 258
+MOST_NAMES = 259
 # Longer functions, and those with more parameters, which nobody has split yet.
 MOST_FUNCTION_LINES = 100
 LONG_FUNCTIONS: set[str] = set()

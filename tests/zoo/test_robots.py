@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from t2r_seq import cli, data, errors, lite, policies, statistics, store, zoo
 from t2r_seq.episodes import open_episodes
-from t2r_seq.policies.robot_policies import RobotPolicies
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.statistics.pooling import pool_statistics
 from t2r_seq.zoo.embodiments import design_embodiments, shared_signature
@@ -122,7 +121,7 @@ def test_one_export_acts_for_each_robot(run, two, name, size):
   assert abs(action.mean() - size) < 3 * (3 if name == "ur5" else 4)
   assert predictor.control_period == pytest.approx(0.1 if name == "ur5" else 0.05)
   # The same weights, loaded once for all robots.
-  robots = RobotPolicies(run / "export/latest")
+  robots = policies.RobotPolicies(run / "export/latest")
   state = robots.initial_state(robot=name)
   outputs, _ = robots.step(observation, state, is_first=True, robot=name)
   np.testing.assert_array_equal(outputs["inference_output"], action)
