@@ -77,7 +77,7 @@ def __getattr__(name: str) -> object:
       if error.name != f"t2r_seq.{name}":
         raise
       raise ImportError(
-        f"t2r_seq.{name} is not a part of t2r_seq_lite, which runs policies only: pip "
-        "install t2r_seq"
+        f"t2r_seq.{name} is not a part of t2r_seq_lite, which runs policies only: "
+        "install t2r_seq instead"
       ) from error
   raise AttributeError(f"module 't2r_seq' has no attribute '{name}'")

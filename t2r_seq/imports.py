@@ -19,8 +19,8 @@ import numpy as np
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _WITHOUT_TENSORFLOW = {
-  "lite": ", or without TensorFlow: pip install t2r_seq_lite",
-  "serve": ", or without TensorFlow: pip install 't2r_seq_lite[serve]'",
+  "lite": ", or without TensorFlow, in a clone: pip install ./lite",
+  "serve": ", or without TensorFlow, in a clone: pip install './lite[serve]'",
 }
 
 

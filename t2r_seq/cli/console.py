@@ -126,7 +126,7 @@ def load_tensorflow() -> None:
           raise
         raise ImportError(
           "TensorFlow is not installed. t2r_seq_lite serves folders that `t2r_seq "
-          "export --lite` wrote; for anything else: pip install t2r_seq"
+          "export --lite` wrote; for anything else install t2r_seq instead"
         ) from error
       has_gpu = bool(glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"))
       notes.is_shown = has_gpu and not tf.config.list_physical_devices("GPU")

@@ -57,7 +57,7 @@ class _Parser(argparse.ArgumentParser):
     if found := re.search(r"argument COMMAND: invalid choice: '([^']*)'", message):
       message = f"there is no command '{found[1]}'."
       if found[1] in _COMMANDS:
-        message += " t2r_seq_lite has `serve` only: pip install t2r_seq"
+        message += " t2r_seq_lite has `serve` only: install t2r_seq instead"
       else:
         message += errors.nearest(found[1], _COMMANDS)
     if found := re.match(r"unrecognized arguments: (--\w+)", message):

@@ -1,4 +1,4 @@
-"""`t2r_seq serve`: serves a policy to robots that are another machine."""
+"""`t2r_seq serve`: serves a policy to a robot on another machine."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def test_modules_that_need_tensorflow_are_refused(wheel):
   done = _run(wheel, "from t2r_seq import models")
   assert done.stderr.splitlines()[-1] == (
     "ImportError: t2r_seq.models is not a part of t2r_seq_lite, which runs policies "
-    "only: pip install t2r_seq"
+    "only: install t2r_seq instead"
   )
 
 
@@ -198,7 +198,7 @@ def test_missing_packages_name_the_small_wheel(wheel):
     "names -= {'websockets'}\nfrom t2r_seq import serving\nserving.PolicyClient()"
   )
   done = _run(wheel, script)
-  assert "without TensorFlow: pip install 't2r_seq_lite[serve]'" in done.stderr
+  assert "without TensorFlow, in a clone: pip install './lite[serve]'" in done.stderr
 
 
 def test_requirements_are_those_of_the_extras(wheel):
