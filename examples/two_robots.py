@@ -1,8 +1,9 @@
-"""Two robots of other sizes and rates in one policy: train, verify and act for each.
+"""Two robots of different sizes and rates in one policy: train, verify, act.
 
   python examples/two_robots.py --dataset ur5.lerobot franka.hdf5 --folder run
 
-The command line does the same: `t2r_seq train --policy mlp --dataset A B`.
+`t2r_seq train --policy mlp --dataset A B` does the first part; `t2r_seq verify --robot`
+and `t2r_seq serve --robot` do the rest.
 """
 
 import argparse
@@ -44,11 +45,13 @@ def write_demonstrations(path: str, size: int, hertz: int) -> str:
 
 def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("--dataset", nargs="+", help="one of each (two are written)")
-  parser.add_argument("--folder", default="robots_run", help="of the run (robots_run)")
+  parser.add_argument(
+    "--dataset", nargs="+", help="one data set per robot; default: writes two"
+  )
+  parser.add_argument("--folder", default="robots_run", help="output folder")
   parser.add_argument("--size", default="tiny", choices=("tiny", "base"))
   parser.add_argument("--steps", type=int, default=200)
-  parser.add_argument("--bindings", nargs="*", default=[], help="of gin, on top")
+  parser.add_argument("--bindings", nargs="*", default=[], help="extra gin bindings")
   args = parser.parse_args(argv)
   folder = pathlib.Path(args.folder)
   datasets = args.dataset or [
@@ -57,7 +60,7 @@ def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
   ]
 
   # 1. Train. Each data set is a robot: its vectors are padded to the largest, and
-  # normalized by its own statistics. Each batch has the robots' shares exactly.
+  # normalized by its statistics. Each batch has a fixed number of samples per robot.
   run = str(folder / "run")
   bindings = [f"NUM_TRAIN_STEPS = {args.steps}", *args.bindings]
   result = zoo.train_policy("mlp", datasets, run, args.size, gin_bindings=bindings)
@@ -68,16 +71,19 @@ def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
   export = f"{run}/export/latest"
   policy = policies.RobotPolicies(export)
   actions = {}
+  # The robots are in the order of their data sets.
   for name, dataset in zip(policy.robots, datasets, strict=True):
-    assert (
-      cli.main(["verify", export, dataset, "--robot", name, "--episodes", "2"]) == 0
-    )
-    first = t2r_seq.open_episodes(dataset).read(0, stop=1)
+    if cli.main(["verify", export, dataset, "--robot", name, "--episodes", "2"]):
+      raise SystemExit(f"verify failed for {name}")
+    episodes = t2r_seq.open_episodes(dataset)
+    first = episodes.read(0, stop=1)
+    recorded = first[zoo.find_signature(episodes).action][0]
     observation = {path: first[path] for path in policy.of(name).step_specification()}
     state = policy.initial_state(robot=name)
     outputs, state = policy.step(observation, state, is_first=True, robot=name)
     actions[name] = outputs["inference_output"][0]
-    print(f"{name}: {np.round(actions[name], 3)}, {np.round(first['action'][0], 3)}")
+    predicted = np.round(actions[name], 3)
+    print(f"{name}: predicted {predicted}, recorded {np.round(recorded, 3)}")
   return actions
 
 
