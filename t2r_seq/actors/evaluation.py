@@ -68,18 +68,19 @@ def evaluate_policies(
   Args:
     policies: by name; each is restored first, if it has `restore()`.
     env: as for `run_env`; with several environments a policy needs `sample_actions`.
-    num_episodes: of each seed.
+    num_episodes: for each seed.
     seeds: of the runs, each >= 0.
-    max_steps: truncates an episode.
+    max_steps: steps after which an episode is truncated.
     success_fn: returns whether an episode succeeded, or None.
   Returns:
-    An `Evaluation` a policy; `evaluation_table` shows them.
+    One `Evaluation` per policy, by name; `evaluation_table` shows them.
   Raises:
-    SpecError: there is no seed, or one twice.
+    SpecError: `seeds` is empty or has duplicates.
   """
   if not seeds or len(set(seeds)) < len(seeds):
     raise errors.SpecError(
-      f"evaluate_policies: seeds: expected different ones, got {list(seeds)}."
+      f"evaluate_policies: seeds: expected at least one seed, each once, got "
+      f"{list(seeds)}."
     )
   found = {}
   for name, policy in policies.items():
@@ -120,10 +121,10 @@ class ClosedLoopEvaluation(training.Callback):
 
     Args:
       env: as for `run_env`.
-      policy_class: makes the policy of a predictor.
-      num_episodes: of each evaluation; all meet the same episodes.
+      policy_class: makes a policy from a predictor.
+      num_episodes: per evaluation; every evaluation has the same episodes.
       seed: of the episodes.
-      max_steps: truncates an episode.
+      max_steps: steps after which an episode is truncated.
       success_fn: returns whether an episode succeeded.
       name: prefix of the metrics.
     """

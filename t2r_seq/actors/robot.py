@@ -173,7 +173,10 @@ class RobotRun:
 
 
 def _check_options(policy: Any, rate_hz: float, max_steps: int | None) -> None:
-  """Checks the options of `run_robot`; warns of another rate than in training."""
+  """Checks the options of `run_robot`.
+
+  Warns if the rate differs by more than 10 % from training's.
+  """
   if not (rate_hz > 0 and math.isfinite(rate_hz)):
     raise errors.SpecError(f"run_robot: rate_hz: expected a number > 0, got {rate_hz}.")
   if max_steps is not None and max_steps < 1:

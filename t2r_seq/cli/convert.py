@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--resample",
     choices=("hold", "nearest"),
-    help="the values of the steps of what is on other clocks: the last, or the nearest",
+    help="value that columns on other clocks have at a step: the last, or the nearest",
   )
   add(
     "--filter",
@@ -116,28 +116,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
-  """Adds how a LeRobot dataset is written."""
-  group = parser.add_argument_group("of a LeRobot dataset that is written")
+  """Adds the options for writing LeRobot."""
+  group = parser.add_argument_group("options for writing LeRobot")
   add = group.add_argument
-  add("--fps", type=float, help="steps a second, if the source has no rate")
-  add("--task", metavar="TEXT", help="the text of episodes that have no path of it")
+  add("--fps", type=float, help="steps per second, if the source has no rate")
+  add("--task", metavar="TEXT", help="task text for episodes without one")
   add(
     "--video_codec",
     metavar="NAME",
-    help="encoder of pixels: libsvtav1, by default, libx264, libx265; or png, which "
-    "keeps them exactly",
+    help="video encoder: libsvtav1 (default), libx264, libx265; or png (lossless)",
   )
   add(
     "--video_gop",
     type=int,
     metavar="N",
-    help="frames from one key frame to the next; by default 2, as LeRobot has it",
+    help="frames from one key frame to the next; by default 2, as in LeRobot",
   )
   add(
     "--video_quality",
     type=int,
     metavar="N",
-    help="the codec's crf, by default 30; lower is better, and larger",
+    help="the codec's crf, by default 30; lower means better quality and larger files",
   )
 
 

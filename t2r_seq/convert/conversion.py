@@ -176,23 +176,27 @@ def verify_conversion(
     sources: of the conversion.
     destination: of the conversion.
     progress: shows how many episodes are compared; None shows nothing.
+  Returns:
+    The report, with the numbers of episodes, steps and bytes compared.
   Raises:
-    ConversionError: no complete conversion, or episodes that differ; names up to 20.
-    SpecError: a side cannot be read.
+    ConversionError: the conversion is incomplete or missing, or episodes differ (lists
+      up to 20).
+    SpecError: the source or the destination cannot be read.
   """
   path = os.path.normpath(os.fspath(destination))
   record = _read_record(path)
   if record is None or not record["is_finished"]:
     got = "an incomplete one" if record else f"nothing in {_folder(path)}"
     raise errors.ConversionError(
-      f"convert: {path}: expected a complete conversion to verify, got {got}. Run it "
-      "without --verify first."
+      f"convert: {path}: expected a complete conversion to verify, got {got}. "
+      "Convert first: convert(...), or t2r_seq convert without --verify."
     )
   plan = _Plan(**record["plan"])
   _check_present(path, plan)
   episodes = plan.open(sources)
   written = plan.open_written(path, episodes)
-  # Stores copy the videos of stores byte by byte; other formats may encode them again.
+  # `rows()` is not None for stores only. A store copies the videos of a store byte by
+  # byte; other formats may encode them again.
   is_exact = written.rows() is not None and episodes.format == plan.format
   lossy = frozenset(() if is_exact else written.videos)
   operation = f"convert: comparing {episodes.path} and {path}"

@@ -31,15 +31,15 @@ _NUM_DELAYS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """Actions of the ticks from `asked` on.
+  """Actions of the ticks from `requested` on.
 
   Attributes:
-    asked: the tick whose observation the network got.
+    requested: the tick whose observation the network got.
     arrived: the first tick that can execute it.
     actions: [n, ...].
   """
 
-  asked: int
+  requested: int
   arrived: int
   actions: np.ndarray
 
@@ -63,24 +63,24 @@ class Schedule:
     check_overlap("Schedule", self.overlap, self.ensemble_decay)
 
   def is_due(self, tick: int, last: Chunk | None, delay: int = 0) -> bool:
-    """Whether to ask for a chunk at a tick if none is on its way.
+    """Whether to request a chunk at a tick if no request is pending.
 
     Args:
       tick: the present one.
       last: the newest chunk.
-      delay: forecast of the ticks from a request to its arrival. The network is asked
+      delay: forecast of the ticks from a request to its arrival. The request is
         earlier if the chunk would end before.
     """
     if last is None:
       return True
     if self.overlap == SYNCHRONOUS:
       return tick >= last.arrived + min(self.num_executed, len(last.actions))
-    return tick - last.asked >= min(
+    return tick - last.requested >= min(
       self.num_executed, max(1, len(last.actions) - delay)
     )
 
   def action(self, tick: int, chunks: Sequence[Chunk]) -> tuple[np.ndarray | None, int]:
-    """Returns the action of a tick, None if no chunk has one, and its place.
+    """Returns the action of a tick, or None, and its step in the chunk.
 
     Args:
       tick: the present one.
@@ -88,28 +88,28 @@ class Schedule:
         left out, except in synchronous execution with temporal ensembling, where each
         counts `num_executed` steps.
     """
-    places = [tick - chunk.asked for chunk in chunks]
+    chunk_steps = [tick - chunk.requested for chunk in chunks]
     if self.overlap == SYNCHRONOUS and chunks:
       newest = tick - chunks[-1].arrived
       if newest >= self.num_executed:
         return None, newest  # The robot waits for the next chunk.
       behind = range(len(chunks) - 1, -1, -1)
-      places = [newest + count * self.num_executed for count in behind]
+      chunk_steps = [newest + count * self.num_executed for count in behind]
     covering = [
-      (chunk.actions[place], place)
-      for chunk, place in zip(chunks, places, strict=True)
-      if place < len(chunk.actions)
+      (chunk.actions[step], step)
+      for chunk, step in zip(chunks, chunk_steps, strict=True)
+      if step < len(chunk.actions)
     ]
     if not covering:
-      return None, places[-1] if places else 0
-    action, place = covering[-1]
+      return None, chunk_steps[-1] if chunk_steps else 0
+    action, chunk_step = covering[-1]
     if self.ensemble_decay is not None and len(covering) > 1:
       exponents = -self.ensemble_decay * np.arange(len(covering))
       weights = np.exp(exponents - exponents.max())
       planned = np.stack([each for each, _ in covering]).astype(np.float64)
       mean = np.tensordot(weights / weights.sum(), planned, 1)
       action = mean.astype(action.dtype)
-    return action, place
+    return action, chunk_step
 
   def prefix(self, tick: int, last: Chunk, delay: int) -> Prefix:
     """Returns what the newest chunk plans from a tick on, for one environment.
@@ -119,7 +119,7 @@ class Schedule:
       last: the newest chunk.
       delay: forecast of the ticks until the answer arrives, whose actions are frozen.
     """
-    planned = last.actions[max(0, tick - last.asked) :]
+    planned = last.actions[max(0, tick - last.requested) :]
     actions = np.zeros_like(last.actions)
     actions[: len(planned)] = planned
     counts = (min(delay, len(planned)), len(planned))
@@ -146,7 +146,7 @@ class ThreadedPlanner:
   def __init__(self) -> None:
     """Starts no thread before the first request."""
     self._pool = futures.ThreadPoolExecutor(1, "overlap")
-    self._asked: futures.Future[np.ndarray] | None = None
+    self._pending: futures.Future[np.ndarray] | None = None
 
   def seed(self, seed: int) -> None:
     """Has no effect: the latency is real."""
@@ -166,19 +166,19 @@ class ThreadedPlanner:
   def ask(self, plan: Callable[[], np.ndarray], tick: int) -> None:
     """Starts a request."""
     del tick
-    self._asked = self._pool.submit(plan)
+    self._pending = self._pool.submit(plan)
 
   def answer(self, tick: int) -> np.ndarray | None:
     """Returns the chunk if it is done; raises what the network raised."""
     del tick
-    if self._asked is None or not self._asked.done():
+    if self._pending is None or not self._pending.done():
       return None
-    asked, self._asked = self._asked, None
-    return asked.result()
+    done, self._pending = self._pending, None
+    return done.result()
 
   def forget(self) -> None:
-    """Drops the request on its way; its answer is not used."""
-    self._asked = None
+    """Drops the pending request; its answer is not used."""
+    self._pending = None
 
   def close(self) -> None:
     """Waits for the thread."""
@@ -231,7 +231,7 @@ class SimulatedLatency:
   def start(
     self, plan: Callable[[], np.ndarray], period: float | None
   ) -> tuple[np.ndarray, int]:
-    """See `ThreadedPlanner`: an episode starts when its first chunk is there."""
+    """See `ThreadedPlanner`: an episode starts when its first chunk is ready."""
     del period
     return plan(), self._delay()
 
@@ -258,7 +258,7 @@ class SimulatedLatency:
 class OverlappedPolicy:
   """Acts at every tick while the network computes; for one environment.
 
-  The history sees every observation. An episode starts when its first chunk is there.
+  The history sees every observation. An episode starts when its first chunk is ready.
   If no chunk has an action for a tick, the last action is repeated: `is_held`.
 
   Attributes:
@@ -346,8 +346,8 @@ class OverlappedPolicy:
     """Starts an episode: the next observation is its first."""
     self._source.start_episode()
     self._planner.forget()
-    self._tick, self._asked = 0, 0
-    self._is_asked = False
+    self._tick, self._requested = 0, 0
+    self._is_pending = False
     self._chunks: list[Chunk] = []
     self._last: np.ndarray | None = None
     self.num_requests = self.num_held = 0
@@ -356,15 +356,18 @@ class OverlappedPolicy:
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the action of this tick, and `chunk_step` and `is_held` beside it.
+    """Returns this tick's action; outputs include `chunk_step` and `is_held`.
+
+    `explore_prob` is ignored.
 
     Raises:
-      SpecError: the observation does not fit; the tick is not taken.
-      Exception: what the network raised in its thread.
+      SpecError: the observation does not fit; the tick does not count.
+      Exception: the network raised it in its thread.
     """
     del explore_prob
     seen, tick = self._source.observe_one(obs), self._tick
     self._tick += 1
+    # A chunk that has arrived by now allows the next request.
     self._collect(tick)
     last = self._chunks[-1] if self._chunks else None
     if last is None:
@@ -372,23 +375,23 @@ class OverlappedPolicy:
       actions, delay = self._planner.start(plan, self.control_period)
       self._chunks.append(Chunk(tick, tick, actions))
       self.delays.append(delay)
-    elif not self._is_asked:
+    elif not self._is_pending:
       delay = max(self.delays)
       if self._schedule.is_due(tick, last, delay):
         prefix = None
         if self._schedule.overlap in WITH_PREFIX:
-          most = delay if self._max_delay is None else min(delay, self._max_delay)
-          prefix = self._schedule.prefix(tick, last, most)
+          num_frozen = delay if self._max_delay is None else min(delay, self._max_delay)
+          prefix = self._schedule.prefix(tick, last, num_frozen)
         self._planner.ask(self._request(seen, prefix), tick)
-        self._asked, self._is_asked = tick, True
-        self._collect(tick)
-    action, place = self._schedule.action(tick, self._chunks)
+        self._requested, self._is_pending = tick, True
+        self._collect(tick)  # The answer may be ready at once, such as without latency.
+    action, chunk_step = self._schedule.action(tick, self._chunks)
     is_held = action is None
     if action is not None:
       self._last = action
     self.num_held += is_held
     assert self._last is not None  # The first chunk was waited for.
-    outputs = {self._action_key: self._last, CHUNK_STEP: place, IS_HELD: is_held}
+    outputs = {self._action_key: self._last, CHUNK_STEP: chunk_step, IS_HELD: is_held}
     return self._last.copy(), outputs
 
   def skip(self, num_ticks: int) -> None:
@@ -402,13 +405,13 @@ class OverlappedPolicy:
     return lambda: np.asarray(source.plan_one(seen, prefix)[name])
 
   def _collect(self, tick: int) -> None:
-    """Takes the chunk that has arrived, if one has."""
-    actions = self._planner.answer(tick) if self._is_asked else None
+    """Adds the requested chunk if it has arrived."""
+    actions = self._planner.answer(tick) if self._is_pending else None
     if actions is None:
       return
-    self._is_asked = False
-    self.delays.append(tick - self._asked)
-    self._chunks.append(Chunk(self._asked, tick, actions))
+    self._is_pending = False
+    self.delays.append(tick - self._requested)
+    self._chunks.append(Chunk(self._requested, tick, actions))
     # Older chunks are over: with one request at a time, each is at least a tick newer.
     del self._chunks[: -len(actions) - 1]
 

@@ -129,8 +129,8 @@ class PurePolicy(abc.ABC):
   Attributes:
     global_step: the training step of the model.
     control_period: seconds from a step of the training data to the next one, if known.
-    time_paths: paths of the times that a step takes, if its history is by time: its own
-      `timestamp`, and the `stamps` of observations.
+    time_paths: paths of the times that a step takes, if the model's time offsets are
+      `Seconds`: its `timestamp`, and the `stamps` of observations.
   """
 
   global_step: int
@@ -159,11 +159,12 @@ class PurePolicy(abc.ABC):
     Args:
       observation: arrays by path, [N, ...].
       state: of `initial_state`, or of the step before.
-      is_first: bool, or bool [N]; true where an episode starts.
-      timestamp: the time of the step, if its history is by time: floats of seconds or
-        integers of nanoseconds, one or [N]. It may be in the observation, too.
-      stamps: the times of observations, by path; the step's if they are left out. They
-        may be late, repeated or out of order.
+      is_first: bool, or bool [N]; true if an episode starts.
+      timestamp: time of the step, needed if the model's time offsets are `Seconds`:
+        floats of seconds or integers of nanoseconds, one or [N]. It may be in the
+        observation instead.
+      stamps: measurement times by path; default: `timestamp`. Unlike stored stamps,
+        they may be late, repeated or out of order.
     Returns:
       (outputs by name, [N, ...]; the next state).
     Raises:
@@ -470,7 +471,7 @@ class StatefulPolicy:
 
     Args:
       observation: arrays by path, [N, ...].
-      is_first: bool, or bool [N]; true where an episode starts. All start at the first
+      is_first: bool, or bool [N]; true if an episode starts. All start at the first
         step after `reset`.
       timestamp: seconds, one number or [N]. There is a warning if observations come at
         another rate than in training, unless the history is by time.

@@ -365,16 +365,16 @@ class RecordIndex:
     return framing.place(self.filenames[number], local, offset)
 
   def num_steps(self, spec_structure: specs.SpecStructure) -> np.ndarray:
-    """Returns how long every episode is.
+    """Returns the length of every episode, in steps.
 
     Args:
-      spec_structure: of what is read, of one dataset; windowed, or flat. Its sequences
-        that a record has are equally long.
+      spec_structure: specs of one dataset, windowed or flat; all sequences present in a
+        record must have equal length.
     Returns:
       int64 [records].
     Raises:
-      SpecError: it reads no sequence, or one that the indices do not count.
-      RecordError: names a record whose sequences differ in length.
+      SpecError: the specs have no sequence, or one that the indices do not count.
+      RecordError: the sequences of a record differ in length; names the record.
     """
     flat = features_lib.parsed_specs(windows.flat_specs(spec_structure))
     by_name = {leaf.name: path for path, leaf in flat.items() if leaf.is_sequence}

@@ -118,7 +118,14 @@ class Moments:
 def _float_distances(
   values: np.ndarray, finite: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns a value of each element, and distances from it: these are exact."""
+  """Returns each row's first finite value, and the float64 differences from it.
+
+  Args:
+    values: floats, [elements, samples].
+    finite: which of them are finite; None if all are.
+  Returns:
+    (float64 [elements], float64 [elements, samples]); non-finite values give 0.
+  """
   values = values.astype(np.float64)
   if finite is None:
     pivot = values[:, 0].copy()
@@ -130,7 +137,7 @@ def _float_distances(
 
 
 def _integer_distances(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns the least integer of each element as two floats, and distances from it."""
+  """Returns each row's least integer as two floats, and the differences from it."""
   wide = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64)
   low = wide.min(axis=1)
   # Modulo 2^64 the difference is right even where int64 would overflow.

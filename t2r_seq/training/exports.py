@@ -546,7 +546,7 @@ def remove_old_exports(export_dir: str, exports_to_keep: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-  """An export that is due: of which weights, and what was measured of them."""
+  """An export that is due: weights, and the metrics of their evaluation."""
 
   weights: dict[str, np.ndarray]
   model_dir: str
@@ -555,22 +555,21 @@ class _Job:
 
 
 class AsyncExports:
-  """Exports with a second network, which is given the weights of each export.
+  """Exports in a thread, from a copy of the network, while training continues.
 
-  One export is made at a time. Of each exporter one more may wait, and a newer one
-  takes its place: for those that export the best, a better one. A context manager: at
-  its end the export that is being made is waited for, and those that wait are dropped;
-  `join` makes these, too.
+  One export runs at a time. One more per exporter may wait; a newer one (for exporters
+  of the best, a better one) replaces it. A context manager: its exit waits for the
+  running export and drops the waiting ones; `join` completes them, too.
   """
 
   def __init__(
     self, model: T2RModel, tell: Callable[..., None] = lambda event, *arguments: None
   ) -> None:
-    """Builds the second network, and starts the thread.
+    """Copies the network, so that training can continue, and starts the export thread.
 
     Args:
       model: a built model.
-      tell: calls callbacks at an event, in the caller's thread; see `Run.tell`.
+      tell: runs an event's callbacks in the caller's thread; see `Run.tell`.
     """
     self._model = model
     self._twin = model.twin()
@@ -590,12 +589,12 @@ class AsyncExports:
     """Exports the present weights, in the thread, with each exporter that is due.
 
     Args:
-      exporters: are asked in their order.
+      exporters: in the order of their exports.
       model_dir: folder of the training run.
       step: of the weights.
       metrics: of their evaluation.
     Raises:
-      Exception: by which an export before has failed.
+      Exception: an earlier export failed with it.
     """
     self._report()
     with self._changed:

@@ -106,12 +106,12 @@ def write_page(
   return PageReport(os.fspath(path), len(data), tuple(chosen))
 
 
-def _text64(data: bytes) -> str:
+def _base64(data: bytes) -> str:
   return base64.b64encode(data).decode("ascii")
 
 
-def _numbers64(values: np.ndarray, dtype: str) -> str:
-  return _text64(np.ascontiguousarray(values, dtype).tobytes())
+def _base64_numbers(values: np.ndarray, dtype: str) -> str:
+  return _base64(np.ascontiguousarray(values, dtype).tobytes())
 
 
 def _finite(values: Any) -> list[Any]:
@@ -253,7 +253,7 @@ def _add_thumbnails(
   taken = 0
   for each in episodes:
     if each["n"] in survey.thumbnails:
-      text = _text64(survey.thumbnails[each["n"]])
+      text = _base64(survey.thumbnails[each["n"]])
       if taken + len(text) > room:
         break
       each["thumb"] = text
@@ -378,7 +378,7 @@ def _detail(
     "steps": steps.tolist(),
     "frames": {
       path: [
-        _text64(jpeg)
+        _base64(jpeg)
         for jpeg in encode_jpegs(viewer.frames(values, path, steps), *SIZES[rung])
       ]
       for path in columns.cameras
@@ -412,12 +412,12 @@ def _detail(
     chunks = np.searchsorted(predicted.anchors, anchors)
     detail["predicted"] = {
       "anchors": predicted.anchors.tolist(),
-      "now": _numbers64(predicted.actions[:, now], "<f4"),
+      "now": _base64_numbers(predicted.actions[:, now], "<f4"),
       "offset": page.export.offsets[now],
       "dims": predicted.actions.shape[-1],
       "error": _finite(predicted.per_step(scale)),
       "chunkAnchors": anchors.tolist(),
-      "chunks": _numbers64(
+      "chunks": _base64_numbers(
         predicted.actions[chunks % max(len(predicted.anchors), 1)], "<f4"
       ),
     }
@@ -425,11 +425,11 @@ def _detail(
 
 
 def _quantized(series: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
-  """Returns 16 bits a number, between the least and the most of the set."""
+  """Encodes numbers as uint16, scaled from `low` to `high`; `_NAN` if not finite."""
   span = np.where(high > low, high - low, 1.0)
   with np.errstate(invalid="ignore"):
     numbers = np.clip(np.round((series - low) / span * (_NAN - 1)), 0, _NAN - 1)
-  return _numbers64(np.where(np.isfinite(series), numbers, _NAN), "<u2")
+  return _base64_numbers(np.where(np.isfinite(series), numbers, _NAN), "<u2")
 
 
 def _texts(values: np.ndarray, is_sequence: bool) -> list[list[Any]]:
@@ -446,14 +446,14 @@ def _windows(seen: SeenWindows, pixels: int, quality: int) -> dict[str, Any]:
   """Describes windows: images as strips, numbers before and after preprocessing."""
   described = []
   for path in dict.fromkeys([*seen.inputs, *seen.raw]):
-    raw, made = seen.raw.get(path), seen.inputs.get(path)
-    shown = made if made is not None else raw
+    raw, preprocessed = seen.raw.get(path), seen.inputs.get(path)
+    shown = preprocessed if preprocessed is not None else raw
     offsets = seen.offsets.get(path)
     if shown is None or not len(shown):
       continue
     stack = len(offsets) if offsets is not None else 1
     real = seen.real.get(path)
-    one: dict[str, Any] = {
+    described_path: dict[str, Any] = {
       "path": path,
       "offsets": None if offsets is None else list(offsets),
       "unit": " s" if offsets and isinstance(offsets[0], float) else "",
@@ -461,26 +461,26 @@ def _windows(seen: SeenWindows, pixels: int, quality: int) -> dict[str, Any]:
       "dtype": shown.dtype.name,
       "real": None
       if real is None or real.all()
-      else _numbers64(real.reshape(len(shown), -1), "u1"),
+      else _base64_numbers(real.reshape(len(shown), -1), "u1"),
     }
     if _is_image(shown):
       frames = shown.reshape([len(shown), -1, *shown.shape[-3:]])
       places = spread(frames.shape[1], _MOST_IN_STRIP)
-      one["places"] = places.tolist()
-      one["images"] = _strips(frames[:, places], pixels, quality)
+      described_path["places"] = places.tolist()
+      described_path["images"] = _strips(frames[:, places], pixels, quality)
     elif shown.dtype.kind in "biuf":
       numbers = shown.reshape(len(shown), -1)
       if shown.shape[1:2] != (stack,) and stack > 1:
-        stack = 1
+        stack = 1  # The second axis is not the stack.
       if numbers.shape[1] / stack > _MOST_IN_WINDOW:
-        continue
-      one["stack"] = stack
-      one["made"] = _numbers64(numbers, "<f4")
+        continue  # Too many numbers to draw.  # Too many numbers to draw.
+      described_path["stack"] = stack
+      described_path["preprocessed"] = _base64_numbers(numbers, "<f4")
       if raw is not None and raw.shape == shown.shape and (raw != shown).any():
-        one["raw"] = _numbers64(np.asarray(raw), "<f4")
+        described_path["raw"] = _base64_numbers(np.asarray(raw), "<f4")
     else:
       continue
-    described.append(one)
+    described.append(described_path)
   return {"anchors": seen.anchors.tolist(), "paths": described}
 
 
@@ -501,4 +501,4 @@ def _strips(frames: np.ndarray, pixels: int, quality: int) -> list[str]:
     count, height, stack * width, channels
   )
   most = round(pixels / max(height, width) * max(height, stack * width))
-  return [_text64(jpeg) for jpeg in encode_jpegs(strips, max(most, 1), quality)]
+  return [_base64(jpeg) for jpeg in encode_jpegs(strips, max(most, 1), quality)]

@@ -138,11 +138,15 @@ def write_recording(
   path: str | os.PathLike[str],
   progress: Progress | None = None,
 ) -> None:
-  """Writes a recording of all episodes for Rerun's viewer, in full.
+  """Writes every step of the surveyed episodes as a Rerun recording (.rrd).
 
+  Args:
+    pages: surveys of the sources.
+    path: the file to write.
+    progress: shows how many episodes are written; None shows nothing.
   Raises:
     ImportError: rerun-sdk is not installed.
-    OSError: it cannot be written.
+    OSError: the file cannot be written.
   """
   rerun = imports.load_extra("rerun", "rerun")
   with files.writing_output(path) as temporary:

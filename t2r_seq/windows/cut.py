@@ -425,19 +425,24 @@ class WindowGrid:
 def too_short_error(
   where: str, min_steps: int, num_episodes: int, longest: int
 ) -> errors.RecordError:
-  """Builds the error for episodes none of which is as long as a window.
+  """Builds the error raised when every episode is shorter than one window.
 
   Args:
-    where: who reads what.
-    min_steps: of a window.
-    num_episodes: that were read, all of them too short.
-    longest: steps of the longest of them.
+    where: the operation and the data, for the message.
+    min_steps: length of a window, in steps.
+    num_episodes: episodes that were read.
+    longest: length of the longest episode, in steps.
   Returns:
     The error, to be raised by the caller.
   """
+  many = f"all {num_episodes} episodes are"
+  shorter = "the only episode is" if num_episodes == 1 else many
+  shorter = "the only episode is"
+  if num_episodes != 1:
+    shorter = f"all {num_episodes} episodes are"
   return errors.RecordError(
     f"{where}: expected episodes with at least the {min_steps} steps of a window, got "
-    f"none: all {num_episodes} episodes are shorter; the longest has {longest}. "
+    f"none: {shorter} shorter; the longest has {longest}. "
     "Use longer episodes, a smaller span or sequence_length, or padding 'repeat'."
   )
 

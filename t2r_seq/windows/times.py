@@ -447,7 +447,10 @@ def nanoseconds(stamps: Any) -> Any:
 
 
 def assert_stamps(path: str, stamps: tf.Tensor) -> tf.Operation | None:
-  """Returns the check of an episode's stamps in a graph; see `check_stamps`."""
+  """Returns an op that fails unless the stamps are finite and never fall.
+
+  None in eager mode, where it fails at once; see `check_stamps`.
+  """
   flat = tf.reshape(stamps, [-1])
   # Of NaN, too, no comparison holds.
   is_good = tf.reduce_all(flat[1:] >= flat[:-1]) & tf.reduce_all(flat == flat)

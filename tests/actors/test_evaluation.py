@@ -66,5 +66,5 @@ def test_an_interval_of_rewards_holds_their_mean():
 
 @pytest.mark.parametrize("seeds", [(), (1, 1)])
 def test_seeds_are_checked(seeds):
-  with pytest.raises(errors.SpecError, match="seeds: expected different ones, got"):
+  with pytest.raises(errors.SpecError, match="seeds: expected at least one seed, each"):
     actors.evaluate_policies({"x": Always(1.0)}, CoinEnv, seeds=seeds)

@@ -248,10 +248,15 @@ def test_episodes_are_cut_into_windows(kit):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_all_episodes_too_short_is_an_error_not_a_hang(kit, mode):
-  generator = build_episodes(kit, (2, 3), mode)
+@pytest.mark.parametrize(
+  ("lengths", "shorter"),
+  [((2, 3), "all 2 episodes are"), ((3,), "the only episode is")],
+)
+def test_all_episodes_too_short_is_an_error_not_a_hang(kit, mode, lengths, shorter):
+  generator = build_episodes(kit, lengths, mode)
+  want = rf"4 steps.*none: {shorter} shorter; the longest has 3"
   with (
-    pytest.raises(errors.RecordError, match=r"4 steps.*all 2 episodes.*longest has 3"),
+    pytest.raises(errors.RecordError, match=want),
     generator.explain_failures(),
   ):
     list(generator.create_dataset(mode).take(1))

@@ -185,7 +185,7 @@ def test_planted_defects_are_among_the_first_five_and_the_page_has_it_all(
   seen = {each["path"]: each for each in detail["windows"]["paths"]}
   assert seen["features/camera"]["offsets"] == [-2, 0]
   assert len(seen["features/camera"]["images"]) == length
-  assert {"raw", "made", "real"} <= set(seen["features/state"])
+  assert {"raw", "preprocessed", "real"} <= set(seen["features/state"])
   other = source["detail"]["35"]["predicted"]["error"]
   assert np.mean(detail["predicted"]["error"]) < 0.3 < 1 < np.mean(other)
 
@@ -241,7 +241,9 @@ def test_windows_by_time_are_shown_with_their_seconds(folder, tmp_path):
   detail = _data(page)[0]["detail"]["0"]
   (window,) = detail["windows"]["paths"]
   assert (window["offsets"], window["unit"]) == ([-0.15, 0.0], " s")
-  numbers = np.frombuffer(base64.b64decode(window["made"]), "<f4").reshape(-1, 2, 3)
+  numbers = np.frombuffer(base64.b64decode(window["preprocessed"]), "<f4").reshape(
+    -1, 2, 3
+  )
   state = _episode(0, np.random.default_rng(3))["state"]
   anchors = np.array(detail["windows"]["anchors"])
   rows = np.stack([np.maximum(anchors - 2, 0), anchors], 1)

@@ -288,7 +288,14 @@ def make_layout(
   cut: windows.Cut,
   flat: bool = False,
 ) -> ItemLayout:
-  """Returns the layout of items; see `ReverbReplay` for the arguments."""
+  """Returns the layout of items.
+
+  Args:
+    operation: name for error messages.
+    spec_structure: see `ReverbReplay`.
+    cut: see `ReverbReplay`.
+    flat: see `WindowReader`.
+  """
   structure = specs.flatten_spec_structure(spec_structure)
   flat_spec = flat_replay_specs(operation, structure, cut.n_step)
   columns = make_columns(operation, flat_spec)

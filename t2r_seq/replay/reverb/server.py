@@ -440,7 +440,7 @@ class _NoCheckpoints:
   """Refuses checkpoints: Reverb would write them to a temporary folder."""
 
   def internal_checkpointer(self) -> None:
-    """Returns Reverb's own."""
+    """Returns None, Reverb's default checkpointer."""
 
 
 def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
@@ -450,7 +450,7 @@ def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
     raise errors.SpecError(
       "ReplayServer: rate_limiter: expected a min_size_to_sample of at most "
       f"{max_size}, the max_size, got {expected}. Nothing could ever be sampled: raise "
-      "max_size, or lower it."
+      "max_size, or lower min_size_to_sample."
     )
 
 

@@ -185,7 +185,7 @@ BAD_ARGUMENTS = {
   "never enough": (
     {"max_size": 10, "rate_limiter": replay.MinSize(20)},
     "rate_limiter: expected a min_size_to_sample of at most 10, the max_size, got 20"
-    ". Nothing could ever be sampled: raise max_size, or lower it",
+    ". Nothing could ever be sampled: raise max_size, or lower min_size_to_sample",
   ),
   "folder": (
     {"checkpoint_dir": 5},
