@@ -3,7 +3,7 @@
   python examples/act_from_lerobot.py --dataset my.lerobot --folder run --steps 20000
 
 The command line does the same: `t2r_seq train --policy act --dataset my.lerobot`. In
-Python you can look at what lies between.
+Python you can inspect each stage.
 """
 
 import argparse
@@ -44,11 +44,11 @@ def write_demonstrations(path: str) -> str:
 
 def main(argv: list[str] | None = None) -> np.ndarray:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("--dataset", help="a LeRobot folder (a small one is written)")
-  parser.add_argument("--folder", default="act_run", help="of the run (act_run)")
+  parser.add_argument("--dataset", help="LeRobot folder (default: writes a small one)")
+  parser.add_argument("--folder", default="act_run", help="run folder (act_run)")
   parser.add_argument("--size", default="tiny", choices=("tiny", "base"))
   parser.add_argument("--steps", type=int, default=200)
-  parser.add_argument("--bindings", nargs="*", default=[], help="of gin, on top")
+  parser.add_argument("--bindings", nargs="*", default=[], help="extra gin bindings")
   args = parser.parse_args(argv)
   folder = pathlib.Path(args.folder)
   dataset = args.dataset or write_demonstrations(str(folder / "reach.lerobot"))
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> np.ndarray:
   episodes = t2r_seq.open_episodes(dataset)
   print(f"{len(episodes.lengths)} episodes, {episodes.lengths.sum()} steps")
   signature = zoo.find_signature(episodes)
-  print(f"the policy reads {signature.describe()}")
+  print(f"the policy reads {signature.describe(with_language=False)}")
 
   # 2. Train. Statistics, the split and the masks of padded chunks follow from the data;
   # every number is a gin binding (`t2r_seq gin act` lists them).
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> np.ndarray:
   export = f"{run}/export/latest"
   assert cli.main(["verify", export, dataset, "--episodes", "2"]) == 0
 
-  # 4. Act. The predictor keeps the state: a chunk in progress, and its ensembling.
+  # 4. Act. The predictor keeps the state: the current chunk and its ensemble.
   policy = policies.RegressionPolicy(policies.ExportedSavedModelPredictor(export))
   policy.restore()
   policy.reset()

@@ -56,7 +56,7 @@ convert.convert("reach.store", dataset, task="reach the target")
 
 # %%
 episodes = t2r_seq.open_episodes(dataset)
-print("the policy reads", zoo.find_signature(episodes).describe())
+print("the policy reads", zoo.find_signature(episodes).describe(with_language=False))
 bindings = [f"NUM_TRAIN_STEPS = {STEPS}"]
 zoo.train_policy("act", dataset, "act_run", "tiny", gin_bindings=bindings)
 

@@ -22,7 +22,7 @@ One dispatcher shares the work out, as many workers as you like do it, on this m
   t2r_seq data-service dispatcher --port 5050
   t2r_seq data-service worker --dispatcher localhost:5050
 
-or on others that see the same files. Then say which address to listen at, but in a
+or on others that see the same files. Then name an address to listen on, but in a
 private network only: a client of a server can have it read and write files.
 
   t2r_seq data-service dispatcher --port 5050 --listen 10.0.0.5
@@ -44,44 +44,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices=("dispatcher", "worker"),
     help="dispatcher or worker",
   )
-  add("--port", type=int, default=0, help="to listen at; 0, the default: any free one")
+  add(
+    "--port", type=int, default=0, help="port to listen on; 0 (default): any free one"
+  )
   add(
     "--dispatcher",
     metavar="HOST:PORT",
     default="",
-    help="a worker's: address of the dispatcher",
+    help="worker: the dispatcher's address",
   )
   add(
     "--listen",
     metavar="ADDRESS",
     default=listening.LOOPBACK,
-    help="of this machine, where the server can be reached; "
-    f"{listening.EVERYWHERE}: at all of them; default: localhost, from here only",
+    help=f"address to listen on; {listening.EVERYWHERE}: all interfaces; default: "
+    "localhost only",
   )
   add(
     "--host",
-    help="a worker's: how others reach its machine, if it is not by the address that "
-    "it listens at",
+    help="worker: the address that others connect to, if not --listen",
   )
   add(
     "--heartbeat",
     type=float,
     metavar="SECONDS",
     default=10.0,
-    help="a worker's: how often it reports; default: 10",
+    help="worker: how often it reports to the dispatcher; default: 10",
   )
   add(
     "--work_dir",
     metavar="FOLDER",
-    help="the dispatcher's: a journal, from which it resumes after a restart",
+    help="dispatcher: folder of its journal, from which it resumes after a restart",
   )
   add(
     "--worker_timeout",
     type=float,
     metavar="SECONDS",
     default=60.0,
-    help="the dispatcher's: a worker that is silent for as long is given up; several "
-    "times their heartbeat; default: 60",
+    help="dispatcher: drops a worker that is silent this long; use several heartbeats; "
+    "default: 60",
   )
 
 
@@ -93,15 +94,15 @@ def run(args: argparse.Namespace) -> int:
       f"{args.dispatcher!r}."
     )
   if not 0 <= args.port <= _MAX_PORT:
-    # TensorFlow would take another one.
+    # TensorFlow would listen on another port.
     raise errors.SpecError(
       f"data-service: --port: expected one of 0 to {_MAX_PORT}, got {args.port}."
     )
   listening.check_address("data-service: --listen", args.listen)
   if args.listen == listening.EVERYWHERE and args.role == "worker" and not args.host:
     raise errors.SpecError(
-      "data-service: --host: expected how others reach this machine, which --listen "
-      f"{args.listen} does not say, got nothing."
+      f"data-service: --host is required with --listen {args.listen}: the address that "
+      "others connect to."
     )
   stop = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):

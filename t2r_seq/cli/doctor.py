@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--lenient",
     action="store_true",
-    help="of a store: salvage what has no checksum to compare with, too",
+    help="store: also salvage readable episodes without a valid checksum",
   )
   add("--allow_nan", action="store_true", help="a NaN is no problem; not of a store")
   add(
@@ -267,7 +267,7 @@ def episode_ranges(episodes: Sequence[int]) -> str:
 
 
 def _check_episodes(args: argparse.Namespace) -> int:
-  """Reads every episode."""
+  """Prints a summary, checks every episode; returns the exit status."""
   from t2r_seq import checks
 
   if args.salvage or args.spec or args.lenient:
@@ -283,7 +283,7 @@ def _check_episodes(args: argparse.Namespace) -> int:
   if found:
     print(f"{console.count(found, 'problem')} in {total}")
   else:
-    print(f"Every one of {total} can be read in full.")
+    print(f"No problems in {total}.")
   return 1 if found else 0
 
 

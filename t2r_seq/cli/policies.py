@@ -174,7 +174,7 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--export",
     metavar="EXPORT",
-    help="that a lite folder was made of, or a server serves, if it is elsewhere now",
+    help="the export behind a lite folder or server, if it has moved",
   )
   add("--statistics", metavar="FILE", help="of the data of training: `t2r_seq stats`")
   add(
@@ -289,7 +289,7 @@ def _create_model(policy: Any) -> Any:
 
 
 def _record(policy: Any) -> Mapping[str, Any]:
-  """Returns the fields of a policy's record: of a predictor, a folder or a server."""
+  """Returns the policy record of a predictor, lite folder or server, as a dict."""
   from t2r_seq import lite, policies
 
   if isinstance(policy, policies.AbstractPredictor):
@@ -303,7 +303,7 @@ def _record(policy: Any) -> Mapping[str, Any]:
 def _load_policy(
   place: str, stack: contextlib.ExitStack, robot: str | None = None
 ) -> Any:
-  """Returns what is verified: a predictor, a lite policy, or a client."""
+  """Loads the policy to verify: a predictor, a lite policy, or a client."""
   from t2r_seq import lite, serving
 
   if place.startswith(_SERVER):
@@ -320,7 +320,7 @@ def _load_policy(
 
 
 def _find_export(given: str | None, policy: Any) -> Any:
-  """Returns a predictor of the export that a lite folder or a server was made of."""
+  """Loads the export behind a lite folder or a server; None if it is missing."""
   from t2r_seq import lite, policies
 
   robot = _record(policy).get("robot")
@@ -412,7 +412,7 @@ The model's code is taken from the gin config that the export keeps; --gin_confi
 another one, and --no_model does without: then preprocessed values are not compared.
 What the outputs should be is asked of the checkpoint that the export was made of, where
 that is there, and otherwise of the export's own network. Of a lite folder, or a server,
-the export is looked for where it was; --export names it.
+the export is looked for where it was; if it has moved, --export names it.
 
 The status is 0 where all is identical, and 1 where something differs; with --strict
 also where the dataset does not fit.""",

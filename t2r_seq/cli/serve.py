@@ -35,11 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--listen",
     default=listening.LOOPBACK,
     metavar="ADDRESS",
-    help="where it can be reached: localhost, one of this machine's addresses, or "
-    "0.0.0.0 for all of them (localhost). There is no authentication.",
+    help="address to listen on; 0.0.0.0: all interfaces (localhost). There is no "
+    "authentication.",
   )
   add(
-    "--port", type=int, default=websocket.PORT, help=f"0 chooses one ({websocket.PORT})"
+    "--port",
+    type=int,
+    default=websocket.PORT,
+    help=f"port to listen on; 0: any free one ({websocket.PORT})",
   )
   add("--max_clients", type=int, default=8, metavar="N", help="at the same time (8)")
   add(

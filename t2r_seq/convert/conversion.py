@@ -258,7 +258,7 @@ class _Plan:
       {*_OWN, *target.writer_options, *readable},
     )
     own = {*_OWN} - target.writer_options
-    edits = {name: _edit_values(name, given[name]) for name in own if name in given}
+    edits = {name: _edit_as_json(name, given[name]) for name in own if name in given}
     others = {n: _as_json(value) for n, value in given.items() if n not in own}
     writing = {n: v for n, v in others.items() if n in target.writer_options}
     reading = {n: v for n, v in others.items() if n not in writing}
@@ -397,8 +397,8 @@ def _names(sources: Sources) -> list[str]:
   return [os.fspath(source) for source in sources]
 
 
-def _edit_values(name: str, value: Any) -> Any:
-  """Returns an option of `convert` itself as JSON has it."""
+def _edit_as_json(name: str, value: Any) -> Any:
+  """Returns the value of an editing option as it is stored in JSON."""
   if name == "episodes":
     return read_episodes("convert", value)
   if name == "drop":

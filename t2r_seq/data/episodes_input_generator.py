@@ -170,7 +170,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     known = find_format(self._dataset, self._format)
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     options = {
-      "spec": windows.flat_specs(joined, self._cut_in(mode).n_step),
+      "spec": windows.flat_specs(joined, self._cut_for_mode(mode).n_step),
       **({"index": "auto"} if "index" in known.options else {}),
       **self._open_options,
     }
@@ -222,7 +222,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       tf.data.Dataset.from_generator(values, output_signature=signature),
       joined,
       plan=plan,
-      cut=self._cut_in(mode),
+      cut=self._cut_for_mode(mode),
       report=self._report,
       decode_images=self._decode_images,
     )
@@ -234,7 +234,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     return EpisodePools(
       _as_declared(self._where, episodes, joined),
       joined,
-      self._cut_in(mode),
+      self._cut_for_mode(mode),
       self._numbers(episodes),
       self._decode_images,
       self._failures,

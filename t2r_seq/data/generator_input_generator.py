@@ -288,7 +288,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     if self._yields_episodes:
       report = None if request.is_portable else StreamReport()
       self._report = report
-      return self._windows(joined, self._cut_in(request.mode), plan, report)
+      return self._windows(joined, self._cut_for_mode(request.mode), plan, report)
     dataset = self._dataset(joined, self._cut.sequence_length)
     if shuffle_buffer_size:
       dataset = dataset.shuffle(shuffle_buffer_size, plan.seed)

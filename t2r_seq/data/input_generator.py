@@ -524,13 +524,13 @@ class AbstractInputGenerator(abc.ABC):
     """
     return None
 
-  def _cut_in(self, mode: str) -> windows.Cut:
-    """Returns how the windows of joined specs are cut in a mode.
+  def _cut_for_mode(self, mode: str) -> windows.Cut:
+    """Returns how windows of features and labels are cut in a mode.
 
-    In 'infer' there are no rewards to be joined.
+    In 'infer' there are no rewards for n-step returns.
 
     Raises:
-      SpecError: rewards are integers, of which joining makes floats.
+      SpecError: rewards are integers, but n-step returns are floats.
     """
     n_step = self.n_step if mode != specs.ModeKeys.INFER else None
     if n_step is not None:
@@ -729,7 +729,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
   def _count_windows(self, stored: Mapping[str, Any], lengths: np.ndarray) -> int:
     """Returns the windows of one pass over episodes of these lengths."""
     mode = specs.ModeKeys.EVAL
-    grid = WindowGrid.of(self._named_specs(stored, mode), self._cut_in(mode))
+    grid = WindowGrid.of(self._named_specs(stored, mode), self._cut_for_mode(mode))
     return int(np.sum(grid.num_windows(lengths)))
 
 

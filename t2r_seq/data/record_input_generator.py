@@ -146,7 +146,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     if self.num_examples is None:
       joined, cut = (
         joint.join(self._feature_spec, self._label_spec),
-        self._cut_in("train"),
+        self._cut_for_mode("train"),
       )
       self._parsed_spec = flat = windows.flat_specs(joined, cut.n_step)
       self._files = files = self._find_files(flat)
@@ -210,7 +210,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     mode, batch_size = request.mode, request.batch_size
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     is_windowed = windows.is_windowed(joined)
-    cut = self._cut_in(mode)
+    cut = self._cut_for_mode(mode)
     if not is_windowed:
       arguments.check_no_windows(self._where(), cut)
     self._parsed_spec = windows.flat_specs(joined, cut.n_step)
@@ -351,7 +351,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   def _counted_as(self) -> str:
     """Key of a cached count."""
     joined = joint.join(self._feature_spec, self._label_spec)
-    grid = _grid(joined, self._cut_in("train"))
+    grid = _grid(joined, self._cut_for_mode("train"))
     return f"{windows.is_windowed(joined)} {grid} {self._split} {self._episodes}"
 
   def _batches(

@@ -397,7 +397,7 @@ class StoreInputGenerator(DatasetInputGenerator):
       where = f"{type(self).__name__}: {store.path}"
       chosen = self._choose(where, len(store), lambda: store.splits)
       if self.n_step is not None:  # The flags of the last rows matter.
-        joined, cut = self._named_specs(store.spec, "eval"), self._cut_in("eval")
+        joined, cut = self._named_specs(store.spec, "eval"), self._cut_for_mode("eval")
         columns = StoreColumns(store)
         return StoreWindows(columns, joined, cut, chosen=chosen).num_windows
       lengths = store.episode_lengths
@@ -432,7 +432,7 @@ class StoreInputGenerator(DatasetInputGenerator):
         store,
         joined,
         plan=plan,
-        cut=self._cut_in(mode),
+        cut=self._cut_for_mode(mode),
         flat=is_train and self._stack_on_device,
         decode_images=self._decode_images,
         episodes=self._episodes,
@@ -479,7 +479,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     with tf.init_scope():
       store = following.wait_for_store(self._store_path, follow)
       mode = specs.ModeKeys.TRAIN
-      joined, cut = self._named_specs(store.spec, mode), self._cut_in(mode)
+      joined, cut = self._named_specs(store.spec, mode), self._cut_for_mode(mode)
       follower = following.StoreFollower(
         store, joined, plan.batch_size, follow, cut, plan.seed, columns
       )

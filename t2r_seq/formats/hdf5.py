@@ -523,17 +523,17 @@ class LayoutEpisodes(Episodes):
       self._paths[path].count += len(ends) - 1
 
   def _note_ends(self, name: str, ends: np.ndarray, num_steps: int) -> None:
-    """Adds notes about flags that may not end all episodes."""
+    """Notes episodes whose end flag is missing."""
     flags = self._layout.ends
     if num_steps and not len(ends):
       self.notes.append(
         f"{name}: no flag of {errors.listing(flags)} is set: all {num_steps:,} steps "
-        "are read as one episode. Other flags are named with --layout."
+        "are read as one episode. Name other flags with --layout."
       )
     elif num_steps and ends[-1] != num_steps:
       self.notes.append(
-        f"{name}: the last episode, of {num_steps - ends[-1]:,} steps, has no end: it "
-        "was cut off."
+        f"{name}: the last episode, of {num_steps - ends[-1]:,} steps, has no end "
+        "flag: the recording stopped early."
       )
     if flags == (TERMINALS,):
       self.notes.append(

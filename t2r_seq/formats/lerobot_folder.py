@@ -350,13 +350,13 @@ class LeRobotFolder:
     """Cuts out the video of an episode; None if no key frame begins it."""
     times = self._frame_times(self._read_rows(episode, [TIMESTAMP]), episode)
     self._check_span(episode, key, times)
-    name, times = self._find_frames(episode, key, times)
+    name, times = self._times_in_video(episode, key, times)
     with self._explained(name, key, episode, times, 0):
       return videos.cut_video(os.path.join(self.path, name), times, fps)
 
   def gop(self, key: str) -> int:
     """Returns the most frames between key frames in the first video of a key."""
-    name, _ = self._find_frames(0, key, np.zeros(0))
+    name, _ = self._times_in_video(0, key, np.zeros(0))
     with self._explained(name, key, 0, np.zeros(0), 0):
       return videos.VideoInfo.read(os.path.join(self.path, name)).gop
 
@@ -732,7 +732,7 @@ class LeRobotFolder:
     self, episode: int, key: str, times: np.ndarray, first: int, out: np.ndarray | None
   ) -> np.ndarray:
     """Decodes the frames of consecutive steps, from step `first`."""
-    name, times = self._find_frames(episode, key, times)
+    name, times = self._times_in_video(episode, key, times)
     shape = self.features[key].shape
     depth = self.quantizer(key)
     if not len(times):
@@ -750,7 +750,7 @@ class LeRobotFolder:
       raise self._fault(name, key, want, str(found.shape[1:]), episode)
     return found
 
-  def _find_frames(
+  def _times_in_video(
     self, episode: int, key: str, times: np.ndarray
   ) -> tuple[str, np.ndarray]:
     """Returns an episode's video file, and the times of its steps in it."""
@@ -758,12 +758,13 @@ class LeRobotFolder:
     start = 0.0
     if not self._is_v2:
       start = float(self._table[f"videos/{key}/from_timestamp"][episode])
+      # Snaps a start with rounding errors to a frame.
       nearest = round(start * self.fps) / self.fps
       start = nearest if abs(start - nearest) <= videos.TOLERANCE else start
     if not os.path.isfile(os.path.join(self.path, name)):
       raise self._fault(name, key, "a video file", "none", episode)
     if not self._is_v2 and len(times):
-      # The nearest frame may be that of a neighbour.
+      # The nearest frame may belong to another episode in the same file.
       end = self._spans(key).bounds[episode][1] - 1 / self.fps
       inside = np.clip(times, 0, max(end - start, 0))
       is_near = np.abs(inside - times) <= self.frame_tolerance

@@ -646,7 +646,7 @@ def _rank(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _merge(measured: Sequence[Mapping[str, Any]], values: np.ndarray) -> dict[str, Any]:
-  """Joins the statistics of episodes; quantiles are of values [N, ...] of them."""
+  """Merges statistics of episodes; quantiles come from `values`, sampled rows."""
   of_each = {name: np.array([f[name] for f in measured]) for name in measured[0]}
   counts = of_each["count"].reshape(-1, *[1] * (of_each["mean"].ndim - 1))
   total = counts.sum()

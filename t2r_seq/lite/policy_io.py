@@ -285,7 +285,7 @@ class Inspection:
 def with_times(
   observation: Any, timestamp: Any, stamps: Mapping[str, Any] | None
 ) -> Any:
-  """Adds the times of a step to an observation; see `PurePolicy.step`."""
+  """Adds the step's `timestamp` and the sensors' `stamps` to an observation."""
   if timestamp is None and stamps is None:
     return observation
   times = {} if timestamp is None else {TIMESTAMP: timestamp}
@@ -296,11 +296,11 @@ def with_times(
 def take_times(
   observation: Any, time_paths: Sequence[str], num_envs: int
 ) -> dict[str, np.ndarray]:
-  """Returns the times of an observation as a step takes them.
+  """Returns the times in an observation, in the form that a step requires.
 
   Args:
     observation: a mapping by path, nested or flat.
-    time_paths: of the policy.
+    time_paths: the paths of times that the policy reads.
     num_envs: N.
   Returns:
     By path int64 nanoseconds, [N]; those of the step with their precision, [N, 2].

@@ -407,7 +407,7 @@ def project_gradients(
   ]
   like = [each for each in reached if each is not None]
   flat = tf.stack([_flatten(each, reached) for each in gradients])
-  projected = [_without_conflicts(flat, number) for number in range(len(gradients))]
+  projected = [_without_conflicts(flat, index) for index in range(len(gradients))]
   parts = tf.split(tf.add_n(projected), [tf.size(each) for each in like])
   joined = iter(
     tf.cast(tf.reshape(part, tf.shape(each)), each.dtype)
@@ -416,15 +416,15 @@ def project_gradients(
   return [None if each is None else next(joined) for each in reached]
 
 
-def _without_conflicts(flat: tf.Tensor, number: int) -> tf.Tensor:
-  """Returns one of the gradients [N, P] without what opposes the others."""
+def _without_conflicts(flat: tf.Tensor, index: int) -> tf.Tensor:
+  """Projects row `index` of `flat` [N, P] off each row that it opposes (PCGrad)."""
   count = flat.shape[0]
-  gradient = flat[number]
+  gradient = flat[index]
   order = tf.random.shuffle(tf.range(count))
-  for place in range(count):
-    other = tf.gather(flat, order[place])
+  for position in range(count):
+    other = tf.gather(flat, order[position])
     along = tf.minimum(tf.reduce_sum(gradient * other), 0.0)
-    along = tf.where(order[place] == number, 0.0, along)
+    along = tf.where(order[position] == index, 0.0, along)
     gradient -= tf.math.divide_no_nan(along, tf.reduce_sum(other * other)) * other
   return gradient
 
@@ -432,7 +432,7 @@ def _without_conflicts(flat: tf.Tensor, number: int) -> tf.Tensor:
 def _flatten(
   gradients: Sequence[tf.Tensor | None], like: Sequence[tf.Tensor | None]
 ) -> tf.Tensor:
-  """Puts the gradients of all variables that are reached behind one another."""
+  """Concatenates the gradients of all variables that any loss reaches, [P]."""
   return tf.concat(
     [
       tf.zeros([tf.size(other)])
@@ -445,8 +445,8 @@ def _flatten(
   )
 
 
-# Keras' names of what batch normalisation remembers. They are averages already, but of
-# what the raw weights give: the averaged weights go with averages of them.
+# Keras' names of batch normalization's moving statistics. They are averages already,
+# but of what the raw weights give: the averaged weights go with averages of them.
 _STATISTICS = ("moving_mean", "moving_variance")
 
 

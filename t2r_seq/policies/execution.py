@@ -214,7 +214,7 @@ class ChunkRunner:
     if name not in self._outputs:
       hint = errors.nearest(name, self._outputs)
       got = f"only {errors.listing(self._outputs)}"
-      return errors.Mismatch(name, "this output of the model", got, hint)
+      return errors.Mismatch(name, "the name of a model output", got, hint)
     spec = self._outputs[name]
     got, num_executed = errors.describe(spec), self._execution.num_executed
     if not spec.shape.rank or spec.shape[1:2].as_list()[:1] not in (
@@ -222,17 +222,17 @@ class ChunkRunner:
     ):
       steps = " or ".join(map(str, self._lengths)) or "several"
       expected = f"an action chunk, (batch, {steps} steps, ...)"
-      hint = "Chunks are what the time offsets of a label declare."
+      hint = "A label with several time offsets makes its output a chunk."
       return errors.Mismatch(name, expected, got, hint)
     if spec.shape[1] < num_executed:
       expected = f"a chunk of at least num_executed={num_executed} steps"
-      return errors.Mismatch(name, expected, got, "Execute fewer.")
+      return errors.Mismatch(name, expected, got, "Lower num_executed.")
     first = self._outputs.get(self._execution.outputs[0])
     if first is not None and first.shape[1:2] != spec.shape[1:2]:
       expected = f"as many steps as {self._execution.outputs[0]} has, {first.shape[1]}"
       return errors.Mismatch(name, expected, got)
     if self._execution.ensemble_decay is not None and not spec.dtype.is_floating:
-      expected = "floating point to take a mean of"
+      expected = "a float output, which ensembling averages"
       return errors.Mismatch(name, expected, got, "Set ensemble_decay=None.")
     return None
 

@@ -295,7 +295,8 @@ def get_data_format_and_filenames_list(
 
   Args:
     file_patterns: a pattern, a comma-separated string of them, or a list of these;
-      each may start with 'tfrecord:'. A file that has exactly that name comes first.
+      each may start with 'tfrecord:'. If a file has exactly this name, only that file
+      is returned, without globbing.
   Returns:
     The data format, and for each pattern the list of its files, sorted. Hidden files,
     indices (see `write_index`), `statistics.json` and `*.conversion` count only if the

@@ -218,10 +218,12 @@ def inspect_records(
     compression: of all files, if the suffixes don't tell.
     allow_damage: reads a damaged file up to its damage, which the summary names;
       otherwise it is an error.
+  Returns:
+    The features of all records, and the damage by file.
   Raises:
     SpecError: the patterns match no file.
-    RecordError: a damaged file, or records that are no protos of the two kinds; an
-      allowed damage, if no file has a whole record.
+    RecordError: a file is damaged (with allow_damage, only if no record can be read),
+      or a record is neither an Example nor a SequenceExample.
   """
   _, filenames = files.get_data_format_and_filenames(path)
   damages: dict[str, errors.RecordError] = {}
@@ -256,8 +258,8 @@ def summarize_records(
     records: of `framing.iterate_records`.
     filenames: for the summary.
     max_records: stops after so many records.
-    damages: receives the first record of each file that is no proto of the two kinds;
-      None: it is an error.
+    damages: receives the first record of each file that is neither an Example nor a
+      SequenceExample; None: it is an error.
   """
   schemas, num_records, is_complete = _Schemas(), 0, True
   for record in records:

@@ -104,7 +104,7 @@ class ReplayBuffer(Replay):
       ReplayError: `checkpoint_dir` is not writable.
     """
     self._spec = stored_specs(specs.flatten_spec_structure(spec_structure)).copy()
-    how, fields = options.split_fields(_OPERATION, fields)
+    table_options, fields = options.split_fields(_OPERATION, fields)
     self._cut = cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
     warn_of_invented_steps(_OPERATION, self._spec, cut)
@@ -116,7 +116,7 @@ class ReplayBuffer(Replay):
     reader = WindowReader(element, self._spec, cut, flat)
     rule = AnchorRule.of(reader)
     self._capacity = capacity = plan_capacity(
-      self._columns, rule, how, num_writers, capacity_steps, capacity_bytes
+      self._columns, rule, table_options, num_writers, capacity_steps, capacity_bytes
     )
     steps = {p: c for p, c in self._columns.items() if c.is_per_step}
     contexts = {p: c for p, c in self._columns.items() if not c.is_per_step}
@@ -124,9 +124,9 @@ class ReplayBuffer(Replay):
       ring = Ring(steps, capacity.num_slots, capacity.num_writers)
       lanes = Lanes(rule, capacity.num_slots, capacity.num_writers)
       held = Contexts(contexts, ring.num_rows, capacity.num_writers)
-      items = Items(lanes, how)
+      items = Items(lanes, table_options)
     rng = _make_rng(_OPERATION, seed)
-    self._table = Table(ring, held, lanes, items, how, rng)
+    self._table = Table(ring, held, lanes, items, table_options, rng)
     self._sampling = Sampling(self._table, reader)
     self._window_spec = reader.window_spec
     self._allow_nan = allow_nan
@@ -479,34 +479,43 @@ class Capacity:
 def plan_capacity(
   columns: Columns,
   rule: AnchorRule,
-  how: options.TableOptions,
+  table_options: options.TableOptions,
   num_writers: Any,
   capacity_steps: Any,
   capacity_bytes: Any,
 ) -> Capacity:
-  """Returns how many steps there is room for.
+  """Returns how many steps the buffer has room for.
 
+  Args:
+    columns: what a step stores, by path.
+    rule: which steps are anchors of windows.
+    table_options: with the rate limiter and the selectors, which need memory, too.
+    num_writers: the capacity is divided among them.
+    capacity_steps: a number of steps; None for `capacity_bytes`.
+    capacity_bytes: a number of bytes; None for `capacity_steps`.
   Raises:
-    SpecError: not exactly one capacity is given, it is in bytes for byte strings, or it
-      is too small for a window, or for the items that the rate limiter waits for.
+    SpecError: not exactly one capacity is given, it is capacity_bytes with byte
+      strings, or it is too small for a window, or for the items that the rate limiter
+      waits for.
   """
-  num_writers = errors.check_count(how.operation, "num_writers", num_writers)
+  num_writers = errors.check_count(table_options.operation, "num_writers", num_writers)
   name, capacity = _check_capacity(
-    how.operation, columns, capacity_steps, capacity_bytes
+    table_options.operation, columns, capacity_steps, capacity_bytes
   )
-  row_bytes, step_size = _row_bytes(columns, rule, how), 1
-  if name == "capacity_bytes":  # Each step may be a whole episode.
+  row_bytes, step_size = _row_bytes(columns, rule, table_options), 1
+  if name == "capacity_bytes":
+    # Worst case: every episode has one step and stores its own episode values.
     features = sum(_value_bytes(c) for c in columns.values() if not c.is_per_step)
     step_size = row_bytes + features + _END_BYTES
   slots = capacity // (step_size * num_writers)
   if slots < rule.min_steps:
     raise errors.SpecError(
-      f"{how.operation}: {name}: expected at least {rule.min_steps} steps for each "
-      f"writer, the length of a window, got {slots}. Raise it from {capacity} to "
-      f"{rule.min_steps * step_size * num_writers} or more."
+      f"{table_options.operation}: {name}: expected at least {rule.min_steps} steps "
+      f"for each writer, the length of a window, got {slots}. Raise it from {capacity} "
+      f"to {rule.min_steps * step_size * num_writers} or more."
     )
   found = Capacity(name, slots, num_writers, row_bytes)
-  _check_rate_limiter(how, rule, found)
+  _check_rate_limiter(table_options, rule, found)
   return found
 
 
@@ -526,9 +535,8 @@ def _check_capacity(
   strings = [path for path, column in columns.items() if column.is_bytes]
   if strings:
     raise errors.SpecError(
-      f"{operation}: capacity_bytes: expected None with byte strings, whose sizes "
-      f"are unknown, as in {errors.listing(strings)}, got "
-      f"{capacity_bytes!r}. Give capacity_steps."
+      f"{operation}: capacity_bytes cannot be used with byte strings "
+      f"({errors.listing(strings)}): their sizes vary. Give capacity_steps."
     )
   return "capacity_bytes", errors.check_count(
     operation, "capacity_bytes", capacity_bytes
@@ -536,13 +544,13 @@ def _check_capacity(
 
 
 def _check_rate_limiter(
-  how: options.TableOptions, rule: AnchorRule, capacity: Capacity
+  table_options: options.TableOptions, rule: AnchorRule, capacity: Capacity
 ) -> None:
   """Raises SpecError if there is no room for the items of a rate limiter.
 
   Samples would wait without end, or a full queue would lose items.
   """
-  option, argument = how.rate_limiter, capacity.argument
+  option, argument = table_options.rate_limiter, capacity.argument
   num_writers, num_slots = capacity.num_writers, capacity.num_slots
   match option:
     case options.MinSize() | options.SampleToInsertRatio():
@@ -550,30 +558,32 @@ def _check_rate_limiter(
       most = num_writers * rule.most_items(num_slots)
       room = f"{num_writers} x {num_slots} steps have"
       why = "Samples would wait without end"
-    case options.Queue() if how.max_times_sampled == 1:
+    case options.Queue() if table_options.max_times_sampled == 1:
       name, got = "size", option.size
       most = rule.most_queued(num_slots)
       room = f"{num_slots} steps, the part of a writer, keep while others come"
       why = "Items would go before they are sampled"
     case _:
       return
-  if how.max_size is not None and how.max_size < most:
-    most, room, argument = how.max_size, "max_size lets in", "max_size"
+  if table_options.max_size is not None and table_options.max_size < most:
+    most, room, argument = table_options.max_size, "max_size lets in", "max_size"
   if got > most:
     raise errors.SpecError(
-      f"{how.operation}: rate_limiter: expected {name} of at most {most}, the items "
-      f"that {room}, got {got}. {why}: raise {argument}, or lower it."
+      f"{table_options.operation}: rate_limiter: expected {name} of at most {most}, "
+      f"the items that {room}, got {got}. {why}: raise {argument}, or lower it."
     )
 
 
-def _row_bytes(columns: Columns, rule: AnchorRule, how: options.TableOptions) -> int:
+def _row_bytes(
+  columns: Columns, rule: AnchorRule, table_options: options.TableOptions
+) -> int:
   """Returns the memory of a step and its item, without the episode's."""
   values = sum(_value_bytes(c) for c in columns.values() if c.is_per_step)
   marks = np.min_scalar_type(rule.need + 1).itemsize
   ages = np.min_scalar_type(rule.back).itemsize if rule.has_ages else 0
   # The index of its episode's features.
   episode = 0 if all(column.is_per_step for column in columns.values()) else 8
-  return values + marks + ages + episode + item_bytes(how)
+  return values + marks + ages + episode + item_bytes(table_options)
 
 
 def _value_bytes(column: Column) -> int:

@@ -253,7 +253,7 @@ class TensorSpecStruct(MutableMapping):
 
   def _path(self, key: Any) -> str:
     path = f"{self._prefix}{key}"
-    if not isinstance(key, str) or _branches(path) is None:
+    if not isinstance(key, str) or _parents(path) is None:
       raise errors.SpecError(
         f"TensorSpecStruct: {path}: expected a path of names joined by single '/', "
         f"got {key!r}."
@@ -278,8 +278,8 @@ class TensorSpecStruct(MutableMapping):
 
 
 @functools.lru_cache(maxsize=2**12)
-def _branches(path: str) -> tuple[str, ...] | None:
-  """Returns the branches above a path; None if it is invalid. Called for every leaf."""
+def _parents(path: str) -> tuple[str, ...] | None:
+  """Returns the paths above a path, cached per leaf; None if it is invalid."""
   names = path.split(_SEPARATOR)
   if not all(names):
     return None
@@ -287,9 +287,10 @@ def _branches(path: str) -> tuple[str, ...] | None:
 
 
 def _check_no_clash(path: str, data: Mapping[str, Any]) -> None:
+  """Raises SpecError if a leaf is above or below a new path."""
   if path in data:
     return
-  for other in _branches(path) or ():
+  for other in _parents(path) or ():
     if other in data:
       raise _clash(path, other)
   below = path + _SEPARATOR
@@ -300,8 +301,8 @@ def _check_no_clash(path: str, data: Mapping[str, Any]) -> None:
 
 def _clash(path: str, other: str) -> errors.SpecError:
   return errors.SpecError(
-    f"TensorSpecStruct: {path}: expected a new path, got '{other}' in its way. "
-    "A path is either a leaf or a branch: delete one first."
+    f"TensorSpecStruct: cannot add '{path}': '{other}' exists. A path is either a leaf "
+    "or a branch: delete one first."
   )
 
 

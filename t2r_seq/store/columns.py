@@ -225,7 +225,7 @@ def _take_strings(
 
 
 def _items(rows: tf.Tensor, shape: list[int]) -> tf.Tensor:
-  """Returns which strings are in rows of this shape, int64 [N]."""
+  """Returns the indices of the strings in rows of this shape, int64 [N]."""
   count = int(np.prod(shape, dtype=np.int64))
   items = rows[..., tf.newaxis] * count + tf.range(count, dtype=tf.int64)
   return tf.reshape(items, [-1])
@@ -244,13 +244,13 @@ class VideoFrames:
     decode: Callable[..., Any],
     failures: list[Exception],
   ) -> None:
-    """Finds the episodes.
+    """Prepares to decode a column's frames.
 
     Args:
-      column: of videos.
-      lengths: of the episodes, int64 [episodes].
+      column: the video column.
+      lengths: steps of each episode, int64 [episodes].
       decode: see `Segment.frames`; called with an episode of the store.
-      failures: collects errors of frames that could not be read in a graph.
+      failures: collects exceptions raised inside tf.data graphs.
     """
     self._failures, self._calls = failures, PythonCalls()
     self._column = column

@@ -46,16 +46,18 @@ def salvage_store(
 ) -> SalvageReport:
   """Copies every good episode of a store to a new one, byte for byte.
 
-  An episode is good if it is committed and each of its bytes has a fitting checksum; if
-  a segment's commit is lost, the checksums alone decide. The old store is only read.
-  The new one has one segment, and appears when it is complete.
+  An episode is good if it is committed and all its bytes match checksums; if the commit
+  of a segment is lost, the checksums alone decide. The old store is only read. The new
+  one has one segment, and appears when it is complete.
 
   Args:
-    path: of the folder, damaged or not.
-    out: of the new store, which must not exist.
+    path: the folder of the old store, damaged or not.
+    out: the path of the new store, which must not exist.
     spec: the flat specs that the store was created with; needed only if its
       `store.json` is damaged. The metadata is lost then.
-    lenient: keeps episodes that can be read, but have no valid checksum, too.
+    lenient: also keeps readable episodes without a valid checksum.
+  Returns:
+    Which episodes were copied, and why the others were not.
   Raises:
     StoreError: no store, one of a newer version, or one of unknown specs; or `out`
       exists.

@@ -127,11 +127,13 @@ def gather_windows(
     episode: tensors or arrays by path; leaves [T, ...], and context features.
     starts: anchor(s), an int scalar or [B]; for sequences the first anchor of each.
     spec_structure: the specs of a window.
-    cut: how the windows are cut; None for `Cut()`. An anchor that lacks steps which are
-      not padded is an error.
-    **fields: or fields of `Cut`: sequence_length, stride, padding, masks, n_step.
+    cut: how the windows are cut; None for `Cut()`. An anchor with missing, unpadded
+      steps is an error.
+    **fields: fields of `Cut`, in place of `cut`: sequence_length, stride, padding,
+      masks, n_step.
   Returns:
-    Windows by path, leaves starts.shape + [L, K, ...].
+    Windows by path, leaves starts.shape + [L, K, ...]: L only with sequence_length, K
+    only with a tuple of time offsets.
   Raises:
     SpecError: the episode does not fit the specs.
     tf.errors.InvalidArgumentError: an anchor outside of the episode or, under 'drop',

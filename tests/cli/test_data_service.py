@@ -35,7 +35,7 @@ def test_a_port_is_one_that_there_is(port, capsys):
       ["--listen", "example.org"],
       "--listen: expected 'localhost', '0.0.0.0' for",
     ),
-    (["--listen", "0.0.0.0"], "--host: expected how others reach this machine, which"),
+    (["--listen", "0.0.0.0"], "--host is required with --listen 0.0.0.0: the address"),
   ],
 )
 def test_where_to_listen_is_an_address(more, want, capsys):

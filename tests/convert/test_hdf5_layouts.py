@@ -97,7 +97,7 @@ ALL_ENDS = np.arange(9) == 8
 ENDS = {
   "cut off": (
     lambda file: None,
-    "the last episode, of 4 steps, has no end: it was cut",
+    "the last episode, of 4 steps, has no end flag: the recording",
   ),
   "never set": (
     lambda file: file["terminals"].write_direct(np.zeros(9, bool)),

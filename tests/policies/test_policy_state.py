@@ -308,12 +308,12 @@ BAD_CHUNKS = {
     SingleModel,
     policies.ChunkExecution(),
     r"execute chunks: inference_output: expected an action chunk, \(batch, several "
-    r"steps, \.\.\.\), got \(None, 2\) float32. Chunks are",
+    r"steps, \.\.\.\), got \(None, 2\) float32. A label with",
   ),
   "no such output": (
     StackModel,
     policies.ChunkExecution(outputs=("inference_outptu",)),
-    r"inference_outptu: expected this output of the model, got only "
+    r"inference_outptu: expected the name of a model output, got only "
     r"\[inference_output\]. Did you mean",
   ),
   "m > n": (

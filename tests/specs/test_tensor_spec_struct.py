@@ -312,10 +312,10 @@ def test_a_failed_assignment_changes_nothing():
 
 
 CLASHES = {
-  "leaf over a branch": ("train", 1, "train: expected a new path, got 'train/image'"),
-  "branch over a leaf": ("magic/a", 1, "magic/a: expected a new path, got 'magic'"),
-  "mapping over a leaf": ("magic", {"a": 1}, "magic/a: .*delete one first"),
-  "within the mapping": ("q", {"a": 1, "a/b": 2}, "q/a/b: .*got 'q/a' in its way"),
+  "leaf over a branch": ("train", 1, "cannot add 'train': 'train/image' exists"),
+  "branch over a leaf": ("magic/a", 1, "cannot add 'magic/a': 'magic' exists"),
+  "mapping over a leaf": ("magic", {"a": 1}, "'magic/a'.*delete one first"),
+  "within the mapping": ("q", {"a": 1, "a/b": 2}, "cannot add 'q/a/b': 'q/a' exists"),
 }
 
 
