@@ -28,6 +28,16 @@ def check_episodes(
   that are stored with the episodes are compared, and files are checked for damage that
   reading does not meet.
 
+  >>> import numpy as np
+  >>> from t2r_seq import checks, open_episodes, specs, store
+  >>> x = specs.ExtendedTensorSpec((1,), "float32", is_sequence=True)
+  >>> values = {"x": np.array([[1.0], [np.nan]], np.float32)}
+  >>> with store.EpisodeStore.create("demo", {"x": x}, allow_nan=True) as writer:
+  ...   _ = writer.append_episode(values)
+  >>> for problem in checks.check_episodes(open_episodes("demo")):
+  ...   print(problem.text)
+  x: expected numbers, got NaN at (1, 0), 1 of 2. To accept it: --allow_nan.
+
   Args:
     episodes: as from `open_episodes`.
     time_keys: paths of time stamps, beside those with such a name.

@@ -82,6 +82,14 @@ def convert(
   A conversion to a store or to TFRecord shards that was killed resumes when it is
   called again, and gives the same files. Other formats start again.
 
+  >>> import numpy as np
+  >>> from t2r_seq import convert, specs, store
+  >>> x = specs.ExtendedTensorSpec((1,), "float32", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"x": x}) as writer:
+  ...   _ = writer.append_episode({"x": np.zeros((3, 1), np.float32)})
+  >>> convert.convert("demo", "other", rename={"x": "state"}).num_episodes
+  1
+
   Args:
     sources: a path as of `open_episodes`; or several, which are joined; or episodes.
     destination: path of the new data set.

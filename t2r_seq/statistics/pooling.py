@@ -90,7 +90,10 @@ def _pool(parts: list[PathStatistics]) -> PathStatistics:
 def _pool_quantiles(
   parts: list[PathStatistics], counts: np.ndarray
 ) -> dict[float, np.ndarray]:
-  """Inverts the mean of the parts' distributions, each linear between its quantiles."""
+  """Averages the parts' distribution functions, weighted by count, and inverts that.
+
+  Each is linear between its quantiles; equal ones are a jump, as of a constant.
+  """
   fractions = np.array([0.0, *QUANTILES, 1.0])
   known = np.stack(
     [
@@ -109,9 +112,10 @@ def _pool_quantiles(
     if not len(grid):
       continue
     share = weights[has, element] / weights[:, element].sum()
-    # The right side of equal quantiles: a constant has all of its values at one point.
-    masses = [
-      np.interp(grid, row + 1e-12 * np.arange(len(row)), fractions) for row in values
-    ]
-    found[:, element] = np.interp(QUANTILES, share @ np.stack(masses), grid)
+    # `interp` takes the last of equal quantiles, and of negated ones the first: the two
+    # ends of a jump.
+    low = [np.interp(-grid, -row[::-1], fractions[::-1]) for row in values]
+    high = [np.interp(grid, row, fractions) for row in values]
+    ends = np.stack([share @ np.stack(low), share @ np.stack(high)], 1)
+    found[:, element] = np.interp(QUANTILES, ends.ravel(), np.repeat(grid, 2))
   return {q: row.reshape(shape) for q, row in zip(QUANTILES, found, strict=True)}

@@ -278,6 +278,16 @@ def save_transitions(
   the other fields. Arrays may be memory maps; they are read in blocks.
   `load_transitions` refuses an incomplete store.
 
+  >>> import numpy as np
+  >>> from t2r_seq import store, transitions
+  >>> states = np.arange(4, dtype=np.float32)[:, None]
+  >>> flat = {"obs": states[:3], "next_obs": states[1:], "act": np.zeros((3, 1)),
+  ...         "rew": np.ones((3, 1)), "done": np.array([[0], [0], [1]])}
+  >>> transitions.save_transitions("demo", flat)
+  1
+  >>> store.EpisodeStore("demo").column("obs")[:, 0].tolist()
+  [0.0, 1.0, 2.0, 3.0]
+
   Args:
     path: of the folder; it must be missing or empty.
     transitions: arrays [N, ...] in one structure, in the order of time: obs, act, rew,

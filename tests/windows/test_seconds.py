@@ -290,7 +290,9 @@ def test_bad_stamps_are_one_error(stamps, want):
     read(values, spec, cut, survey=True)
 
 
-@pytest.mark.parametrize("stamps", [[0.0, 0.2, 0.1], [0.0, np.nan, 0.1]])
+@pytest.mark.parametrize(
+  "stamps", [[0.0, 0.2, 0.1], [0.0, np.nan, 0.1], [0.0, 0.1, np.inf]]
+)
 def test_bad_stamps_of_a_stream_are_an_error(stamps):
   values = {"x": np.zeros(3, np.float32), "stamp": np.array(stamps)}
   dataset = tf.data.Dataset.from_tensors(values)

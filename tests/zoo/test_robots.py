@@ -315,6 +315,21 @@ def test_statistics_are_pooled_by_count(tmp_path):
   np.testing.assert_allclose(pooled.quantiles[0.5], near, atol=0.5 * values.std())
 
 
+@pytest.mark.parametrize("other", [(10, 20), (-20, -10), (-1, 1)])
+def test_pooled_quantiles_of_a_constant(tmp_path, other):
+  """A constant has all of its values at one point, between, below or above others."""
+  spec = {"x": Spec((1,), "float32", "x", is_sequence=True)}
+  parts = [np.zeros(1000), np.linspace(*other, 1000)]
+  for name, values in zip("ab", parts, strict=True):
+    with store.EpisodeStore.create(str(tmp_path / name), spec) as writer:
+      writer.append_episode({"x": values[:, np.newaxis].astype(np.float32)})
+  found = [statistics.compute_statistics(str(tmp_path / name)) for name in "ab"]
+  pooled = pool_statistics(found).paths["x"].quantiles
+  expected = {q: np.quantile(np.concatenate(parts), q) for q in pooled if q != 0.5}
+  for q, value in expected.items():
+    np.testing.assert_allclose(pooled[q], value, atol=0.05, err_msg=str(q))
+
+
 def changed(robots, robot, **fields):
   return {**robots, robot: dataclasses.replace(robots[robot], **fields)}
 
