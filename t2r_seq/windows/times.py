@@ -456,8 +456,8 @@ def assert_stamps(path: str, stamps: tf.Tensor) -> tf.Operation | None:
   if flat.dtype.is_floating:
     is_good &= tf.reduce_all(tf.math.is_finite(flat))
   message = (
-    f"windows: {path}: expected finite time stamps that never fall, in part of the "
-    "steps. Repair the data, or choose another clock. They are"
+    f"windows: {path}: expected finite time stamps that never fall. Repair the "
+    "data, or choose another clock. They are"
   )
   return tf.raw_ops.Assert(condition=is_good, data=[message, flat])
 
