@@ -43,6 +43,13 @@ _LONG = (
   "data/test_streams",
   "research/pose_env/test_demo",
   "research/pose_env/test_distributed",
+  "zoo/test_online",
+  "zoo/test_policies",
+  "zoo/test_robots",
+  "zoo/test_act_and_diffusion",
+  "zoo/test_lerobot",
+  "zoo/test_overlap",
+  "examples/test_examples",
 )
 
 POSE_ENV_DATA = "pose_env_test_data.tfrecord"
