@@ -336,7 +336,7 @@ def test_the_capacity_that_is_asked_for_is_enough():
 
 def test_bytes_of_strings_are_not_known():
   spec = {"text": Spec((), tf.string, time_offsets=0), "task": Spec((), tf.string)}
-  with pytest.raises(errors.SpecError, match=r"strings \(\[task, text\]\): .* Give cap"):
+  with pytest.raises(errors.SpecError, match=r"\(\[task, text\]\): .* Give cap"):
     ReplayBuffer(spec, capacity_bytes=1000)
 
 
