@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors, policies, specs
+from t2r_seq import errors, layers, policies, specs
 from t2r_seq.data.input_generator import SAMPLE_KEY
 from t2r_seq.models import losses
 from t2r_seq.models.t2r_model import Loss, T2RModel
@@ -154,7 +154,8 @@ class CriticModel(T2RModel):
     del features
     values = inference_outputs["q_predicted"]
     function = self._loss_function
-    return losses.mean_error(labels, "reward", "q_predicted", values, function)
+    found = losses.all_errors(labels, "reward", "q_predicted", values, function)
+    return layers.masked_mean(*found)
 
   def model_train_fn(
     self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import gin
 import tensorflow as tf
@@ -34,11 +33,6 @@ def log_loss(
   """
   hit = labels * tf.math.log(predictions + epsilon)
   return -hit - (1 - labels) * tf.math.log(1 - predictions + epsilon)
-
-
-def mean_error(*args: Any, **kwargs: Any) -> tf.Tensor:
-  """Averages the errors of predictions against one of the labels; see `all_errors`."""
-  return layers.masked_mean(*all_errors(*args, **kwargs))
 
 
 def all_errors(
