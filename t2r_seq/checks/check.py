@@ -52,6 +52,7 @@ def check_episodes(
 
   timed = _time_paths(episodes.spec, features.is_number_a_step, time_keys)
   rising = _rising_paths(episodes.metadata, timed)
+  timed = [*dict.fromkeys([*timed, *episodes.clocks.values()])]
   yield from (Problem("", text) for text in episodes.problems)
   seen: dict[str, Accumulator] = {}
   number, is_whole = 0, True
@@ -132,10 +133,14 @@ def check_time_stamps(
   is_number = operator.attrgetter("is_number_a_step")
   timed = _time_paths(opened.columns, is_number, named)
   rising = _rising_paths(opened.metadata, timed)
-  for path in timed:
+  clocks = {*opened.clocks.values()}
+  for path in dict.fromkeys([*timed, *sorted(clocks)]):
     first = 0
     for segment in opened.segments:
-      stamps, ends = np.asarray(segment.column(path)), segment.episode_ends
+      if path in clocks:
+        stamps, _, ends = segment.ragged_rows(path)
+      else:
+        stamps, ends = np.asarray(segment.column(path)), segment.episode_ends
       for episode, text in _misplaced(path, stamps, ends, path in rising):
         yield Problem(f"episode {first + episode}", text, path=path)
       first += len(segment)

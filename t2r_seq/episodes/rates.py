@@ -11,6 +11,7 @@ import numpy as np
 from t2r_seq import errors, specs
 from t2r_seq.episodes.episodes import Values, steps_spec
 from t2r_seq.episodes.views import Episodes, View
+from t2r_seq.specs.seconds import check_stamps
 from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
 
 
@@ -118,7 +119,9 @@ class Resampled(View):
     }
 
   def _change(self, values: Values, place: str) -> Values:
-    del place
+    for clock in dict.fromkeys([str(self._clock), *self._clocks.values()]):
+      if clock in values:
+        check_stamps(f"resample: {place}: {clock}", values[clock])
     steps = to_nanoseconds(np.ravel(values[str(self._clock)]))
     found = {**values}
     for path, clock in self._clocks.items():

@@ -156,3 +156,23 @@ class Seconds:
       **({} if self.clock is None else {"clock": self.clock}),
     }
     return f"Seconds({', '.join([*shown, *(f'{k}={v!r}' for k, v in fields.items())])})"
+
+
+def check_stamps(where: str, stamps: np.ndarray) -> None:
+  """Raises SpecError if time stamps are not finite, or fall."""
+  values = np.asarray(stamps).reshape(len(stamps))
+  is_bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(0, bool)
+  if is_bad.any():
+    step = int(is_bad.argmax())
+    raise errors.SpecError(
+      f"{where}: expected finite time stamps, got {values[step]} at step {step}. "
+      "Repair the data, or choose another clock."
+    )
+  falls = values[1:] < values[:-1]
+  if falls.any():
+    step = int(falls.argmax()) + 1
+    raise errors.SpecError(
+      f"{where}: expected time stamps that never fall, got {values[step]} after "
+      f"{values[step - 1]} at step {step}. Sort the steps by time, or choose another "
+      "clock."
+    )

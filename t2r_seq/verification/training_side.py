@@ -22,11 +22,12 @@ from t2r_seq.records.images import decode_images
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, Seconds, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
+from t2r_seq.specs.seconds import check_stamps
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.stamps import NANOSECONDS
 from t2r_seq.windows.cut import Anchors, Padding, mask_paths
 from t2r_seq.windows.reader import WindowReader, present_path
-from t2r_seq.windows.times import check_stamps, clock_rows
+from t2r_seq.windows.times import clock_rows
 
 Arrays = dict[str, np.ndarray]
 _BATCH_SIZE = 64

@@ -15,7 +15,7 @@ import numpy as np
 
 from t2r_seq import errors, imports
 from t2r_seq.imports import tf
-from t2r_seq.specs.seconds import Seconds
+from t2r_seq.specs.seconds import Seconds, check_stamps
 from t2r_seq.stamps import NANOSECONDS, SLACK, precision, to_nanoseconds
 from t2r_seq.windows.cut import Anchors, Cut, add_axes, array_module
 
@@ -460,26 +460,6 @@ def assert_stamps(path: str, stamps: tf.Tensor) -> tf.Operation | None:
     "data, or choose another clock. They are"
   )
   return tf.raw_ops.Assert(condition=is_good, data=[message, flat])
-
-
-def check_stamps(where: str, stamps: np.ndarray) -> None:
-  """Raises SpecError if time stamps are not finite, or fall."""
-  values = np.asarray(stamps).reshape(len(stamps))
-  is_bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(0, bool)
-  if is_bad.any():
-    step = int(is_bad.argmax())
-    raise errors.SpecError(
-      f"{where}: expected finite time stamps, got {values[step]} at step {step}. "
-      "Repair the data, or choose another clock."
-    )
-  falls = values[1:] < values[:-1]
-  if falls.any():
-    step = int(falls.argmax()) + 1
-    raise errors.SpecError(
-      f"{where}: expected time stamps that never fall, got {values[step]} after "
-      f"{values[step - 1]} at step {step}. Sort the steps by time, or choose another "
-      "clock."
-    )
 
 
 def check_tolerance(seconds: Seconds, period: float | None) -> None:

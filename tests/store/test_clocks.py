@@ -13,6 +13,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import (
+  cli,
+  convert,
   data,
   errors,
   preprocessors,
@@ -304,6 +306,20 @@ def test_bad_stamps_of_another_clock_are_one_error(name):
   for make in (data.StoreInputGenerator, data.EpisodesInputGenerator):
     with pytest.raises(errors.SpecError, match=want):
       batches(make("bad", 5), spec=spec)
+
+
+def test_stamps_of_another_clock_that_fall_are_reported(capsys):
+  falling = np.sort(episode(0)["clocks/force"])[::-1].copy()
+  with store.EpisodeStore.create("bad", STORED, clocks=CLOCKS) as writer:
+    writer.append_episode(episode(0))
+    writer.append_episode(changed(clocks__force=falling))
+  want = "clocks/force: expected time stamps that do not run backwards"
+  (problem,) = check_episodes(open_episodes("bad"))
+  assert problem.text.startswith(want)
+  assert cli.main(["doctor", "bad"]) == 1
+  assert f"episode 1: {want}" in " ".join(capsys.readouterr().out.split())
+  with pytest.raises(errors.SpecError, match=r"resample: .*clocks/force: .*never fall"):
+    convert.convert("bad", "steps.zarr", resample="hold", decode_images=True)
 
 
 BAD_CLOCKS = {
