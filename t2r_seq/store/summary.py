@@ -120,9 +120,11 @@ def summarize_store(
     frames = [(c.path, len(_USUAL_STACK) if c.is_per_step else 1) for c in summaries]
     span = (_USUAL_STACK[0], _USUAL_STACK[-1])
   else:
-    wanted = specs.flatten_spec_structure(spec)
-    _check_columns(f"EpisodeStore: {store.path}", windows.flat_specs(wanted), columns)
-    frames, span = _frames(wanted, columns), time_span(wanted)
+    requested = specs.flatten_spec_structure(spec)
+    _check_columns(
+      f"EpisodeStore: {store.path}", windows.flat_specs(requested), columns
+    )
+    frames, span = _frames(requested, columns), time_span(requested)
   return StoreSummary(
     path=store.path,
     columns=summaries,
@@ -170,12 +172,14 @@ def _summarize(store: EpisodeStore, column: Column) -> ColumnSummary:
 
 
 def _frames(
-  wanted: specs.TensorSpecStruct, columns: Container[str]
+  requested: specs.TensorSpecStruct, columns: Container[str]
 ) -> list[tuple[str, int]]:
   """Returns the columns that windows are read from, and how many rows of each."""
   frames = []
-  for path, spec in windows.flat_specs(wanted).items():
-    count = wanted[path].shape[0] if getattr(wanted[path], "is_stacked", False) else 1
+  for path, spec in windows.flat_specs(requested).items():
+    count = (
+      requested[path].shape[0] if getattr(requested[path], "is_stacked", False) else 1
+    )
     frames.append((_source(path, spec, columns), count))
   return frames
 

@@ -96,8 +96,8 @@ def test_with_specs(make_store, run_main, tmp_path, monkeypatch):
   by_name = specs.TensorSpecStruct(
     camera=Spec((4, 8, 8, 3), tf.uint8, name="image", time_offsets=(-3, -2, -1, 0))
   )
-  said = Spec((2, 7), tf.float32, name="action", time_offsets=(0, 1))
-  assets = create_t2r_assets(by_name, {"said": said})
+  action = Spec((2, 7), tf.float32, name="action", time_offsets=(0, 1))
+  assets = create_t2r_assets(by_name, {"action": action})
   write_t2r_assets_to_file(assets, "t2r_assets.pbtxt")
   status, out, err = run_main("inspect", "s", "--spec", "t2r_assets.pbtxt")
   assert (status, err) == (0, "")
