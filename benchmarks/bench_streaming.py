@@ -1,7 +1,7 @@
 """Windows streamed from records: against parsing or decoding alone, and the idioms.
 
-Run it as `python -m benchmarks.bench_streaming [--works W1 W2] [--rounds N]`. The works
-are those of `benchmarks.bench_store`, written as SequenceExamples.
+Run it as `python -m benchmarks.bench_streaming [--works W1 W2 W3 S1 S10] [--rounds N]`.
+The works W are those of `benchmarks.bench_store`, written as SequenceExamples.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import bench_store, measure, streamed_works
+from benchmarks import bench_store, measure, streamed_transitions, streamed_works
 from benchmarks.measure import Candidate, Figures, Run
 from benchmarks.store import tf_peers
 from benchmarks.store.candidates import Lazy
@@ -20,6 +20,7 @@ from benchmarks.store.ours import deliver_in_graph
 from benchmarks.streamed_works import StreamedWork
 
 OURS = "DefaultRecordInputGenerator"
+BY_INDEX = "the same, by an index"
 SKIPPING = "the same, on_bad_record='skip'"
 _IN_GRAPH = "the same, in a tf.function"
 GATHER = "gather all, flatten, shuffle"
@@ -80,6 +81,19 @@ STATES = [
   _limit(_PARSE, streamed_works.parse_and_drop),
 ]
 
+TRANSITIONS = [
+  Candidate(OURS, "ours", functools.partial(deliver, streamed_transitions.ours)),
+  Candidate(
+    BY_INDEX, "ours", functools.partial(deliver, streamed_transitions.by_index)
+  ),
+  _peer(HAND, streamed_transitions.pool_by_hand, 1.0),
+]
+
+TRANSITIONS_FLOORS = [
+  Floor(OURS, (HAND,), 1, "a pool by hand"),
+  Floor(BY_INDEX, (HAND,), 1, "a pool by hand, ours by an index"),
+]
+
 STATES_FLOORS = [Floor(OURS, (HAND,), 1, "a pool by hand")]
 
 RAW_FLOORS = [
@@ -135,6 +149,11 @@ BENCHMARKS = {
   "W2": bench_store.Benchmark(
     "W2: windows of 4 JPEGs, streamed and decoded",
     *("windows/s", encoded_work, streamed_works.write, ENCODED, ENCODED_FLOORS),
+  ),
+  "W3": bench_store.Benchmark(
+    "W3: 3-step transitions, streamed",
+    *("transitions/s", bench_store.transitions_work, streamed_transitions.write),
+    *(TRANSITIONS, TRANSITIONS_FLOORS),
   ),
   **{
     f"S{num_paths}": bench_store.Benchmark(

@@ -5,7 +5,14 @@ import collections
 import numpy as np
 import pytest
 
-from benchmarks import bench_horizon, bench_streaming, measure, streamed_works
+from benchmarks import (
+  bench_horizon,
+  bench_store,
+  bench_streaming,
+  measure,
+  streamed_transitions,
+  streamed_works,
+)
 from benchmarks.store import candidates, tf_peers, works
 
 _PIPELINES = {
@@ -18,7 +25,7 @@ _PIPELINES = {
 }
 
 
-@pytest.fixture(scope="module", params=bench_streaming.BENCHMARKS)
+@pytest.fixture(scope="module", params=["W1", "W2", "S1", "S10"])
 def work(request, tmp_path_factory):
   benchmark = bench_streaming.BENCHMARKS[request.param]
   made = benchmark.work(str(tmp_path_factory.mktemp("work")), True)
@@ -52,6 +59,28 @@ def test_an_epoch_is_every_window_once(pipeline, work):
       for window in zip(*fields, strict=True)
     )
   assert found == _windows(work)
+
+
+def test_an_epoch_of_transitions_is_each_once_and_joined(tmp_path):
+  work = bench_store.transitions_work(str(tmp_path), quick=True)
+  streamed_transitions.write(work)
+  assert work.num_transitions % work.batch_size == 0, "else the last batch is left out"
+  ours, by_index, by_hand = (
+    sorted(
+      tuple(np.hstack([np.ravel(batch[name][i]) for name in names]).tolist())
+      for batch in pipeline(work, 1).as_numpy_iterator()
+      for i in range(work.batch_size)
+    )
+    for names in [("obs", "act", "rew", "next_obs", "done")]
+    for pipeline in (
+      streamed_transitions.ours,
+      streamed_transitions.by_index,
+      streamed_transitions.pool_by_hand,
+    )
+  )
+  assert len(ours) == work.num_transitions
+  np.testing.assert_allclose(ours, by_hand, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(ours, by_index)
 
 
 def test_limits_read_what_there_is(work):
