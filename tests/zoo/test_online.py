@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import pathlib
+import shutil
 import sys
 
 import numpy as np
@@ -14,6 +17,7 @@ from t2r_seq import (
   cli,
   errors,
   lite,
+  models,
   policies,
   replay,
   serving,
@@ -90,6 +94,15 @@ class Point(gymnasium.Env):
     return {"pos": self.pos.copy(), "image": image}
 
 
+class Position(Point):
+  """The same without the image."""
+
+  observation_space = gymnasium.spaces.Dict({"pos": Point.observation_space["pos"]})
+
+  def _see(self):
+    return {"pos": self.pos.copy()}
+
+
 class Pixels(Point):
   """The same with three actions, the first of which is 4."""
 
@@ -112,59 +125,98 @@ SMALL = {"hidden_sizes": (8,), "num_frames": 2}
 MODELS = {
   "dqn": (functools.partial(zoo.DQNModel, is_dueling=True, n_step=2, **SMALL), Pixels),
   "sac": (functools.partial(zoo.SACModel, **SMALL), Point),
-  "td3": (functools.partial(zoo.TD3Model, **SMALL), Point),
+  # Its actor and critics have the encoders of sac's.
+  "td3": (functools.partial(zoo.TD3Model, **SMALL), Position),
   "qtopt": (functools.partial(zoo.QTOptModel, lag_steps=3, **SMALL), Point),
 }
+# What a run has besides. By priorities, a rounding error may draw another item: one
+# policy is enough. A run of td3 collects before each update.
+OPTIONS = {
+  "dqn": {"sampler": replay.Prioritized(0.6)},
+  "sac": {"schedule": dataclasses.replace(SCHEDULE, num_envs=2)},
+  "td3": {
+    "schedule": dataclasses.replace(SCHEDULE, steps_per_round=2, updates_per_round=1)
+  },
+}
 
-# By priorities, a rounding error may draw another item: one policy is enough.
-SAMPLERS = {"dqn": replay.Prioritized(0.6)}
+
+@dataclasses.dataclass
+class Trained:
+  """A run: its folder, its model, and what training returned.
+
+  `middle` is a copy of the folder two updates after the first checkpoint: what a run
+  leaves that dies there. `early` has the weights before each of the first updates.
+  """
+
+  folder: pathlib.Path
+  model: models.T2RModel
+  result: dict[str, float]
+  middle: pathlib.Path
+  early: list[dict[str, np.ndarray]]
 
 
-def train(name, folder, schedule=SCHEDULE, **kwargs):
+def train(name, folder, seed=0, before_update=None):
+  """Trains a policy; calls `before_update(update, model)` before each collection."""
   model_class, env = MODELS[name]
-  return zoo.train_online(
-    model_class,
-    env,
-    str(folder),
-    schedule,
-    batch_size=8,
-    replay_steps=200,
-    show_progress=False,
-    **kwargs,
-  )
+  made, collect = [], online.Collector.collect
+
+  def watched(self, num_steps, update):
+    if before_update is not None:
+      before_update(update, made[0])
+    return collect(self, num_steps, update)
+
+  def create(signature):
+    made.append(model_class(signature))
+    return made[0]
+
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(online.Collector, "collect", watched)
+    result = zoo.train_online(
+      create,
+      env,
+      str(folder),
+      **{"schedule": SCHEDULE, **OPTIONS.get(name, {})},
+      batch_size=8,
+      replay_steps=200,
+      seed=seed,
+      show_progress=False,
+    )
+  return result, made[0]
 
 
-def weights(folder, step):
-  reader = tf.train.load_checkpoint(f"{folder}/model.ckpt-{step}")
-  names = reader.get_variable_to_shape_map()
-  return {n: reader.get_tensor(n) for n in names if n.startswith("model")}
+def weights(model):
+  return {name: value.numpy() for name, value in model.named_variables.items()}
 
 
 @pytest.fixture(scope="module", name="trained")
 def fixture_trained(tmp_path_factory):
-  """Trains a policy, once for all tests; returns the result and the folder."""
+  """Trains a policy, once for all tests."""
 
   @functools.cache
   def trained(name):
-    folder = tmp_path_factory.mktemp(name)
-    return train(name, folder, sampler=SAMPLERS.get(name)), folder
+    made = tmp_path_factory.mktemp(name)
+    folder, middle, early = made / "run", made / "middle", []
+
+    def look(update, model):
+      if update < 4:
+        early.append(weights(model))
+      if update == 14:
+        shutil.copytree(folder, middle)
+
+    result, model = train(name, folder, before_update=look)
+    return Trained(folder, model, result, middle, early)
 
   return trained
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_policy_trains_resumes_and_exports(name, trained, tmp_path, monkeypatch):
-  whole, folder = trained(name)
-  assert whole["global_step"] == 24 and np.isfinite(whole[online.METRIC])
-  # A run that dies after its first checkpoint, and is started again.
-  monkeypatch.setattr(online.Collector, "collect", die_at(14))
-  with pytest.raises(RuntimeError, match="the power went"):
-    train(name, tmp_path, sampler=SAMPLERS.get(name))
-  monkeypatch.undo()
-  again = train(name, tmp_path, sampler=SAMPLERS.get(name))
+def test_policy_trains_and_resumes(name, trained):
+  whole = trained(name)
+  assert whole.result["global_step"] == 24 and np.isfinite(whole.result[online.METRIC])
+  result, model = train(name, whole.middle)
   # Equal but for the order in which threads add up.
-  assert again == pytest.approx(whole, rel=1e-4)
-  want, got = (weights(run, 24) for run in (folder, tmp_path))
+  assert result == pytest.approx(whole.result, rel=1e-4)
+  want, got = weights(whole.model), weights(model)
   assert want.keys() == got.keys() and len(want) > 4
   for path, value in want.items():
     # Adam magnifies the rounding of single gradients near 0.
@@ -176,7 +228,7 @@ def test_policy_trains_resumes_and_exports(name, trained, tmp_path, monkeypatch)
 def test_export_acts_verifies_and_serves(name, trained, tmp_path, capsys):
   """As a SavedModel, in LiteRT, and from a server on loopback."""
   pytest.importorskip("websockets")
-  export = str(trained(name)[1] / "export/best")
+  export = str(trained(name).folder / "export/best")
   robot, store = str(tmp_path / "robot"), str(tmp_path / "episodes")
   policy = policies.RegressionPolicy(policies.ExportedSavedModelPredictor(export))
   metrics = record(MODELS[name][1], policy, store)
@@ -208,25 +260,16 @@ def record(create_env, policy, path):
   return actors.collect_episodes(create_env, policy, num_episodes=2, seed=3, sink=sink)
 
 
-def die_at(update):
-  collect = online.Collector.collect
-
-  def die(self, num_steps, done):
-    if done == update:
-      raise RuntimeError("the power went")
-    return collect(self, num_steps, done)
-
-  return die
-
-
-def test_same_seed_same_run_in_several_environments(tmp_path):
-  schedule = zoo.OnlineSchedule(40, 12, 4, 1, num_envs=2, num_evaluations=1)
-  first, second, other = (
-    train("sac", tmp_path / str(run), schedule, seed=seed)
-    for run, seed in enumerate((5, 5, 6))
-  )
-  assert first == pytest.approx(second, rel=1e-4)
-  assert first != pytest.approx(other, rel=1e-2)
+def test_another_seed_is_another_run(trained, tmp_path):
+  """Of environments and weights, and of the noise in train steps."""
+  first = trained("sac")
+  result, other = train("sac", tmp_path, seed=1)
+  assert result != pytest.approx(first.result, rel=1e-2)
+  like = tf.zeros([4, 3])
+  draws = [model.normal(like, 0).numpy() for model in (first.model, first.model, other)]
+  draws += [first.model.normal(like, 1).numpy()]
+  assert len({draw.tobytes() for draw in draws}) == 3
+  np.testing.assert_array_equal(draws[0], draws[1])
 
 
 def test_dqn_learns_the_values_of_a_small_mdp(tmp_path):
@@ -297,31 +340,12 @@ def test_target_networks_begin_as_exact_copies():
     np.testing.assert_array_equal(named[name].numpy(), source.numpy(), err_msg=name)
 
 
-def test_noise_of_train_steps_follows_the_seed_of_the_run(tmp_path):
-  def train_one(seed):
-    made = []
-    create = lambda signature: made.append(zoo.SACModel(signature)) or made[0]  # noqa: E731
-    schedule = zoo.OnlineSchedule(10, 9, num_evaluations=1, eval_episodes=1)
-    folder = str(tmp_path / str(seed))
-    zoo.train_online(create, Point, folder, schedule, batch_size=2, seed=seed)
-    return made[0]
-
-  like = tf.zeros([4, 3])
-  first, other = train_one(3), train_one(4)
-  draws = [model.normal(like, 0).numpy() for model in (first, first, other)]
-  draws += [first.normal(like, 1).numpy()]
-  assert len({draw.tobytes() for draw in draws}) == 3
-  np.testing.assert_array_equal(draws[0], draws[1])
-
-
-def test_td3_updates_its_actor_every_second_step(tmp_path):
-  schedule = zoo.OnlineSchedule(16, 13, 1, 1, num_evaluations=3, eval_episodes=1)
-  train("td3", tmp_path, schedule)
-  first, second, third = (weights(tmp_path, step) for step in (1, 2, 3))
-  for name in (n for n in first if n.startswith("model/actor")):
+def test_td3_updates_its_actor_every_second_step(trained):
+  _, first, second, third = trained("td3").early
+  for name in (n for n in first if n.startswith("actor")):
     assert not np.array_equal(first[name], second[name]), name
     np.testing.assert_array_equal(second[name], third[name])
-  critic = next(n for n in first if n.startswith("model/critic_0") and "kernel" in n)
+  critic = next(n for n in first if n.startswith("critic_0") and "kernel" in n)
   assert not np.array_equal(second[critic], third[critic])
 
 
@@ -390,7 +414,7 @@ def test_missing_packages_are_named(monkeypatch):
 
 def test_checkpoint_of_another_architecture_is_an_error(trained):
   with pytest.raises(errors.SpecError, match="checkpoint"):
-    train("td3", trained("sac")[1])
+    train("td3", trained("sac").folder)
 
 
 BAD_SCHEDULES = {
