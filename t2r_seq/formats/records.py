@@ -37,6 +37,7 @@ from t2r_seq.records.files import (
   file_split,
   files_of_split,
   get_data_format_and_filenames,
+  is_tfds_folder,
   other_shards,
   shard_paths,
 )
@@ -45,6 +46,10 @@ from t2r_seq.records.index import RecordIndex, read_index
 from t2r_seq.records.index_file import index_path
 from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE, present_names
 from t2r_seq.records.write import ExampleEncoder
+
+# Records that specs are proposed from. A look at all takes hours of large data sets,
+# and a record that does not fit is named when it is read.
+_SAMPLE = 500
 
 
 class RecordFiles:
@@ -208,12 +213,14 @@ class _RecordSource(Episodes):
     return self._num_episodes
 
   def _specs_of(self, spec: specs.TensorSpecStruct | None) -> specs.TensorSpecStruct:
-    """Returns the specs to parse; None proposes some from a look at all records."""
+    """Returns the specs to parse; None proposes some from a sample of the records."""
     if spec is None:
-      files = self._files.names
-      summary = records.inspect_records(files, compression=self._compression)
+      summary = records.inspect_records(
+        self._files.names, _SAMPLE, compression=self._compression
+      )
       spec = records.propose_spec(summary)
-      self.notes.append("The specs were proposed from the files: look at them.")
+      seen = "" if summary.is_complete else f" ({summary.num_records} records of them)"
+      self.notes.append(f"The specs were proposed from the files{seen}: look at them.")
       self.notes += summary.describe_odd_values()
       self.notes += [
         f"'{path}' has different numbers of values in records: shorter ones are filled "
@@ -261,7 +268,7 @@ class RecordEpisodes(_RecordSource):
 
     Args:
       patterns: see `records.files.get_data_format_and_filenames`.
-      spec: flat specs of the records; None proposes some from a look at all of them.
+      spec: flat specs of the records; None proposes some from a sample.
       compression: of all files, if the suffixes don't tell.
       dropped: paths that are left out; flags of episodes among them are not looked at.
       index: of the files; gives lengths and random access.
@@ -639,7 +646,7 @@ class RecordSteps(_RecordSource):
       spec: flat specs of the episode: sequences are read from each step, and other
         paths must be the same in all steps. Without any sequence they are specs of a
         step, and all but the episode key become sequences. None proposes some from a
-        look at all records.
+        sample of the records.
       compression: of all files, if the suffixes don't tell.
       num_episodes: if it is known.
     """
@@ -898,7 +905,7 @@ def open_records(
   Args:
     path: patterns; see `records.files.get_data_format_and_filenames`.
     dropped: paths to leave out.
-    spec: flat specs of the records; None proposes them from a look at all records.
+    spec: flat specs of the records; None proposes them from a sample of the records.
     compression: 'GZIP', 'ZLIB' or '', if the suffixes of the files don't tell.
     split: reads the files of a split only, by their names.
     episode_key: records are steps; this feature's value changes from episode to
@@ -1057,7 +1064,7 @@ def _remove_leftovers(path: str) -> None:
 register_format(
   "tfrecord",
   suffixes=(".tfrecord", ".tfrecord.gz", ".tfrecords"),
-  recognises=os.path.isfile,
+  recognises=lambda path: os.path.isfile(path) or is_tfds_folder(path),
   description="TFRecord files",
   writer=RecordEpisodesWriter,
   splits_by_file=True,

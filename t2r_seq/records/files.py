@@ -296,7 +296,7 @@ def get_data_format_and_filenames_list(
   Args:
     file_patterns: a pattern, a comma-separated string of them, or a list of these;
       each may start with 'tfrecord:'. If a file has exactly this name, only that file
-      is returned, without globbing.
+      is returned, without globbing. A folder of TFDS has all files of its splits.
   Returns:
     The data format, and for each pattern the list of its files, sorted. Hidden files,
     indices (see `write_index`), `statistics.json` and `*.conversion` count only if the
@@ -318,7 +318,10 @@ def get_data_format_and_filenames_list(
 def _glob(pattern: str) -> list[str]:
   is_name = _is_special_file(pattern)
   with _listing(pattern):
-    found = [pattern] if is_name else sorted(_match(pattern))
+    if is_tfds_folder(pattern):
+      found = _record_files(pattern)
+    else:
+      found = [pattern] if is_name else sorted(_match(pattern))
   if not os.path.basename(pattern).startswith("."):
     found = [name for name in found if not os.path.basename(name).startswith(".")]
   for suffix in (index_file.SUFFIX, _CONVERSION_SUFFIX, _STATISTICS):
@@ -337,6 +340,18 @@ def _glob(pattern: str) -> list[str]:
       f"{_shards_of(pattern)} The current folder is {os.getcwd()}"
     )
   return filenames
+
+
+def is_tfds_folder(path: str) -> bool:
+  """Whether a path is a data set as TFDS prepares it, such as RLDS: 'bridge/1.0.0'."""
+  description = os.path.join(path, "features.json")
+  return _paths(path).exists(description) and bool(_record_files(path))
+
+
+def _record_files(folder: str) -> list[str]:
+  remote = "://" in folder
+  names = tf.io.gfile.listdir(folder) if remote else os.listdir(folder)
+  return sorted(os.path.join(folder, name) for name in names if _SPLIT.search(name))
 
 
 def _match(pattern: str) -> list[str]:

@@ -214,7 +214,8 @@ def inspect_records(
 
   Args:
     path: a file, or file patterns.
-    max_records: stops after so many records.
+    max_records: reads at most so many: the first ones of each file, in equal shares;
+      of some files only, at even distances, if there are more. None reads all.
     compression: of all files, if the suffixes don't tell.
     allow_damage: reads a damaged file up to its damage, which the summary names;
       otherwise it is an error.
@@ -227,29 +228,38 @@ def inspect_records(
   """
   _, filenames = files.get_data_format_and_filenames(path)
   damages: dict[str, errors.RecordError] = {}
+  is_complete = True
 
   def read_up_to_damage() -> Iterator[framing.Record]:
-    for filename in filenames:
+    nonlocal is_complete
+    for index, filename in enumerate(filenames):
+      share = None
+      if max_records is not None:
+        first, end = (max_records * i // len(filenames) for i in (index, index + 1))
+        share = end - first
       try:
         files.check_file_types([filename], compression, array_records=True)
         kind = files.compression_type(filename, compression)
-        yield from framing.iterate_records(filename, kind)
+        for number, record in enumerate(framing.iterate_records(filename, kind)):
+          if number == share:
+            is_complete = False
+            break
+          yield record
       except errors.RecordError as damage:
         if not allow_damage:
           raise
         damages.setdefault(filename, damage)
 
   recorded = damages if allow_damage else None
-  summary = summarize_records(read_up_to_damage(), filenames, max_records, recorded)
+  summary = summarize_records(read_up_to_damage(), filenames, recorded)
   if damages and not summary.num_records:
     raise next(iter(damages.values()))
-  return dataclasses.replace(summary, damages=damages)
+  return dataclasses.replace(summary, damages=damages, is_complete=is_complete)
 
 
 def summarize_records(
   records: Iterable[framing.Record],
   filenames: Iterable[str],
-  max_records: int | None = None,
   damages: dict[str, errors.RecordError] | None = None,
 ) -> RecordSummary:
   """Summarises the features of records.
@@ -257,28 +267,19 @@ def summarize_records(
   Args:
     records: of `framing.iterate_records`.
     filenames: for the summary.
-    max_records: stops after so many records.
     damages: receives the first record of each file that is neither an Example nor a
       SequenceExample; None: it is an error.
   """
-  schemas, num_records, is_complete = _Schemas(), 0, True
+  schemas = _Schemas()
   for record in records:
-    if num_records == max_records:
-      is_complete = False
-      break
     try:
       schemas.add(record, record.contents())
     except errors.RecordError as error:
       if damages is None:
         raise
       damages.setdefault(record.filename, error)
-      continue
-    num_records += 1
-  return dataclasses.replace(
-    schemas.freeze(),
-    files=tuple(os.fspath(name) for name in filenames),
-    is_complete=is_complete,
-  )
+  names = tuple(os.fspath(name) for name in filenames)
+  return dataclasses.replace(schemas.freeze(), files=names)
 
 
 class _Seen:

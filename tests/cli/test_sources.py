@@ -72,7 +72,7 @@ UNKNOWN = {
   ),
   "a set of TFDS": (
     make("1.0.0/features.json", "1.0.0/a-train.tfrecord-00000-of-00001"),
-    r"There are datasets in it: name one of \['x/1.0.0/\*.tfrecord\*'\]",
+    r"There are datasets in it: name one of \[x/1.0.0\]",
   ),
   "a bag of SQLite": (
     make("metadata.yaml", "bag_0.db3"),

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, records, specs, store
+from t2r_seq.episodes import open_episodes
 from t2r_seq.records.framing import iterate_records
 from t2r_seq.records.images import decode_images
 from t2r_seq.records.protos import present_names
@@ -84,6 +85,24 @@ def test_proposed_specs(data):
   report = convert.convert("x.tfrecord", "back")
   assert report.notes == ("The specs were proposed from the files: look at them.",)
   data.assert_episodes("back", episodes)
+
+
+def test_specs_of_many_records_are_proposed_from_a_sample(data):
+  spec = {"pose": Spec((), tf.int64, "pose", is_sequence=True)}
+  late = {**spec, "late": Spec((), tf.int64, "late", is_sequence=True)}
+  for name in ("x-a.tfrecord", "x-b.tfrecord"):
+    with tf.io.TFRecordWriter(name) as writer:
+      for number in range(300):
+        chosen = spec if number < 250 else late
+        values = dict.fromkeys(chosen, np.full(2, number))
+        writer.write(records.encode_example(specs.TensorSpecStruct(chosen), values))
+  episodes = open_episodes("x-*.tfrecord")
+  (note,) = episodes.notes
+  assert note == (
+    "The specs were proposed from the files (500 records of them): look at them."
+  )
+  assert [*episodes.spec] == ["pose"]
+  assert len([*episodes]) == 600
 
 
 def test_dropped_paths(data):

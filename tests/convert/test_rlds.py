@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, records, specs, store
+from t2r_seq import convert, data, errors, records, specs, store
 from t2r_seq.convert.conversion import verify_conversion
+from t2r_seq.episodes import open_episodes
 from t2r_seq.records import framing
 from t2r_seq.records.files import get_data_format_and_filenames
 from tests.records import rlds_data
@@ -127,3 +128,25 @@ def test_episodes_that_share_a_record(name: str, tmp_path: pathlib.Path) -> None
   episodes = store.EpisodeStore(str(tmp_path / "cut"))
   assert episodes.episode_lengths.tolist() == [3, 3]
   np.testing.assert_array_equal(np.ravel(episodes.episode(1)["x"]), x[3:])
+
+
+def test_a_folder_of_tfds_is_opened_as_its_files(tmp_path: pathlib.Path) -> None:
+  by_folder = open_episodes(rlds_data.FOLDER)
+  assert by_folder.spec == open_episodes(rlds_data.FILES).spec
+  assert len(list(open_episodes(rlds_data.FOLDER, split="train"))) == 2
+  convert.convert(rlds_data.FOLDER, str(tmp_path / "a_store"))
+  check_store(str(tmp_path / "a_store"))
+  made = data.RldsInputGenerator(rlds_data.FOLDER, batch_size=2)
+  spec = {"action": specs.ExtendedTensorSpec((2,), tf.float32, time_offsets=0)}
+  made.set_feature_specifications(spec, spec)
+  made.set_label_specifications({}, {})
+  ((features, _), *_) = made.create_dataset("eval")
+  assert features["action"].shape == (2, 2)
+
+
+def test_a_folder_with_a_description_and_no_records(tmp_path: pathlib.Path) -> None:
+  (tmp_path / "features.json").write_text("{}")
+  with pytest.raises(
+    errors.ConversionError, match=r"got a folder with \[features.json"
+  ):
+    open_episodes(tmp_path)

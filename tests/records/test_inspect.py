@@ -96,6 +96,19 @@ def test_the_first_records_only(path: str) -> None:
   assert records.inspect_records(path, max_records=3).is_complete
 
 
+def test_a_sample_has_equal_shares_of_the_files(tmp_path) -> None:
+  for name in "abcd":
+    spec = {"x": specs.ExtendedTensorSpec((), "int64", name)}
+    values = [{"x": np.int64(number)} for number in range(3)]
+    records.write_records(f"{tmp_path}/{name}.tfrecord", spec, values)
+  want = {2: "bd", 4: "abcd", 6: "abbcdd", 12: "aaabbbcccddd", 20: "aaabbbcccddd"}
+  for max_records, names in want.items():
+    summary = records.inspect_records(f"{tmp_path}/*.tfrecord", max_records)
+    counts = {feature.name: feature.num_records for feature in summary.features}
+    assert "".join(name * counts[name] for name in sorted(counts)) == names
+    assert summary.is_complete == (max_records >= 12)
+
+
 WANT = {
   "depth": SPEC["depth"],
   "done": Spec((1,), tf.int64, "done", is_sequence=True),
