@@ -21,52 +21,36 @@ CONSTRAINTS ?= requirements/constraints-tf221.txt
 CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 
 TESTS ?= tests
-TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store \
-  tests/transitions tests/data/test_plan.py \
+# Reverb, and what TensorFlow 2.15 and Keras 2 do in another way: models, optimizers,
+# checkpoints, SavedModels, the structures that tf.data takes. All else is on the newest.
+TESTS_TF215 ?= tests/replay/reverb tests/cli/test_replay_server.py \
+  tests/research/pose_env/test_distributed.py tests/benchmarks/test_bench_reverb.py \
+  tests/data/test_plan.py \
   tests/data/test_stores.py::test_windows_are_those_of_the_episodes \
-  tests/cli/test_replay_server.py \
-  tests/actors tests/layers tests/models tests/policies tests/replay \
-  tests/research/pose_env/test_distributed.py tests/benchmarks/test_bench_reverb.py
-# Of these what is about files, processes, Python objects and the arithmetic of windows:
-# it needs little of TensorFlow that is not tested elsewhere, and is the same on both.
-SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
-  tests/actors/test_evaluation.py tests/actors/test_features.py \
-  tests/actors/test_robot.py tests/actors/test_rollouts.py \
-  tests/actors/test_vector_environments.py tests/policies/test_lite_dtypes.py \
-  tests/policies/test_search.py tests/policies/test_seconds.py \
-  tests/records/test_batch_sizes.py \
-  tests/records/test_compress.py tests/records/test_diagnose.py \
-  tests/records/test_examine.py tests/records/test_files.py \
-  tests/records/test_index.py tests/records/test_inspect.py \
-  tests/records/test_lost_values.py tests/records/test_lying_lengths.py \
-  tests/records/test_rlds.py tests/records/test_salvage_records.py \
-  tests/records/test_write.py tests/replay/checkpoints tests/replay/memory \
-  tests/replay/selectors tests/replay/test_concurrency.py tests/replay/test_exit.py \
-  tests/replay/test_offline_and_online.py tests/replay/test_rate_limiters.py \
-  tests/specs/test_assets.py tests/specs/test_conventions.py \
-  tests/specs/test_tensor_spec_struct.py \
-  tests/store/test_bad_stores.py \
-  tests/store/test_durability.py tests/store/test_file_columns.py \
-  tests/store/test_mapped.py tests/store/test_processes.py \
-  tests/store/test_reading_during_merges.py tests/store/test_salvage.py \
-  tests/store/test_summary.py tests/store/test_writer.py \
-  tests/transitions/test_cpprb.py \
-  tests/transitions/test_pickled_arrays.py tests/transitions/test_reading.py \
-  tests/transitions/test_saving.py tests/windows/test_cut.py \
-  tests/windows/test_last_step.py \
-  tests/windows/test_reference.py tests/windows/test_report.py \
-  tests/windows/test_row_list.py tests/windows/test_seconds.py
-# XLA takes long: on the newest alone.
-DESELECTED := \
-  tests/layers/test_everywhere.py::test_compiled_by_xla_they_give_the_same_and_train \
-  tests/records/test_decoding.py::test_a_record_that_a_crop_does_not_fit_is_explained
+  tests/layers/test_networks.py tests/layers/test_transformer.py \
+  tests/layers/test_everywhere.py::test_every_variable_is_trained \
+  tests/layers/test_everywhere.py::test_in_half_precision \
+  tests/models/test_action_decoders.py::test_a_model_and_its_learning_rate_follow_the_global_step \
+  tests/models/test_model_families.py tests/models/test_optimizers.py \
+  tests/models/test_t2r_model.py tests/models/test_warm_start.py \
+  tests/policies/test_checkpoint_predictor.py \
+  tests/policies/test_exported_savedmodel_predictor.py tests/policies/test_exports.py \
+  tests/policies/test_policy_state.py tests/policies/test_real_exports.py \
+  tests/records/test_decoding.py::test_the_parser_decodes_with_options \
+  tests/records/test_parse.py tests/specs/test_extended_tensor_spec.py \
+  tests/specs/test_placeholders.py tests/specs/test_samples.py \
+  tests/specs/test_serialization.py tests/specs/test_structures.py \
+  tests/specs/test_tensorflow_round_trips.py tests/store/test_held_tensors.py \
+  tests/windows/test_dataset.py tests/windows/test_gather.py \
+  tests/windows/test_shuffle.py tests/windows/test_stacking.py
 TESTS_EXTRAS ?= tests/data/test_torch_windows.py \
   tests/benchmarks/test_bench_store.py
 # More workers than cores: where a test waits, for a process of its own or for a thread,
 # another has something to do.
 PYTEST_WORKERS ?= 3
-# The checks run it beside the other, which fills the gaps; each worker imports TensorFlow.
-PYTEST_WORKERS_TF215 ?= 2
+# The checks run it beside the other, which takes far longer; each worker imports
+# TensorFlow.
+PYTEST_WORKERS_TF215 ?= 1
 PYTEST_ARGS ?=
 SECONDS ?= 600
 SEED ?= $(shell date +%s)
@@ -151,12 +135,10 @@ setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
 test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS)
 
-test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on TensorFlow 2.15.
+test-tf215: $(STAMP_TF215)  ## Runs Reverb, models, exports and parsers on TensorFlow 2.15.
 	@# A test that needs Reverb is skipped where there is none; here it has to be.
 	$(RUN_TF215) -c 'import gymnasium, matplotlib, pybullet, reverb'
-	$(RUN_TF215) $(PYTEST) -n $(PYTEST_WORKERS_TF215) \
-	  $(addprefix --ignore=,$(SAME_ON_BOTH)) $(addprefix --deselect=,$(DESELECTED)) \
-	  $(PYTEST_ARGS) $(TESTS_TF215)
+	$(RUN_TF215) $(PYTEST) -n $(PYTEST_WORKERS_TF215) $(PYTEST_ARGS) $(TESTS_TF215)
 
 setup-extras: $(STAMP_EXTRAS)  ## Adds PyTorch, ffmpeg and the store's peers.
 	@# A test that needs one is skipped without it; here none has to be.
