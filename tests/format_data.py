@@ -307,7 +307,7 @@ FORMATS = {
   "steps with a key": Format(
     make_steps, "tfrecord", options=(("episode_key", "episode"),)
   ),
-  "RLDS": Format(make_rlds, "rlds", "observation/state", options=(("format", "rlds"),)),
+  "RLDS": Format(make_rlds, "tfrecord", "observation/state"),
   "ArrayRecord": Format(make_array_records, "tfrecord"),
   "LeRobot v3": Format(make_lerobot, "lerobot", "observation.state"),
   "LeRobot v2.1": Format(make_lerobot_21, "lerobot", "observation.state"),

@@ -45,6 +45,7 @@ from t2r_seq.records.framing import Record, iterate_records
 from t2r_seq.records.index import RecordIndex, read_index
 from t2r_seq.records.index_file import index_path
 from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE, present_names
+from t2r_seq.records.rlds import is_rlds
 from t2r_seq.records.write import ExampleEncoder
 
 # Records that specs are proposed from. A look at all takes hours of large data sets,
@@ -946,8 +947,16 @@ def open_records(
   if bounds:
     return RecordSteps(path, bounds, flat, compression)
   _, names = get_data_format_and_filenames(path)
+  # Specs without a name are refused below, with their paths.
+  if flat and all(leaf.name for leaf in flat.values()) and _is_rlds(path, compression):
+    flat = records.rlds_specs(flat)
   found = find_index(f"read: {path}", index, names)
   return RecordEpisodes(path, flat, compression, dropped, found)
+
+
+def _is_rlds(path: FilePatterns, compression: str | None) -> bool:
+  first = next(RecordFiles(path, compression).read(), None)
+  return first is not None and is_rlds(first[1].contents())
 
 
 class RecordEpisodesWriter(EpisodeWriter):

@@ -16,7 +16,7 @@ import tensorflow as tf
 from t2r_seq import errors, statistics, training, windows
 from t2r_seq.episodes import Episodes, make_splits, open_episodes
 from t2r_seq.episodes.rates import control_period
-from t2r_seq.episodes.registry import find_format
+from t2r_seq.episodes.registry import find_format, get_format
 from t2r_seq.specs import ExtendedTensorSpec
 from t2r_seq.statistics.statistics import Statistics
 from t2r_seq.training.arguments import DEFAULT_BINDINGS
@@ -288,6 +288,8 @@ class _Run:
     self._policy, self._dataset, self._model_dir = policy, dataset, model_dir
     self._split = options.pop("split", None)
     self._format = options.pop("format", None) or find_format(dataset).name
+    if "index" in get_format(self._format).options:
+      options.setdefault("index", "auto")
     self._options, self._is_dry = options, is_dry
     self._episodes = open_episodes(dataset, self._format, **options)
     self._signature = find_signature(self._episodes)
@@ -309,7 +311,6 @@ class _Run:
       ),
       *_signature_bindings(signature),
       *self._split_bindings(splits),
-      *self._rlds_bindings(),
       *self._batch_bindings(episodes, splits.get("train")),
       f"STATISTICS = {self._statistics(splits.get('train'))!r}",
     ]
@@ -442,20 +443,6 @@ class _Run:
     if "eval" not in splits:
       found.append("train_eval_model.input_generator_eval = None")
     return found
-
-  def _rlds_bindings(self) -> list[str]:
-    """Returns the input of RLDS files, whose features have other names than paths."""
-    if self._format != "rlds":
-      return []
-    files = self._dataset
-    if os.path.isdir(files):
-      files = os.path.join(files, f"*{self._split or ''}.tfrecord*")
-    return [
-      "train_eval_model.input_generator_train = @train/RldsInputGenerator()",
-      f"RldsInputGenerator.file_patterns = {files!r}",
-      "RldsInputGenerator.batch_size = %BATCH_SIZE",
-      "train/RldsInputGenerator.seed = %SEED",
-    ]
 
   def _batch_bindings(self, episodes: Episodes, train: np.ndarray | None) -> list[str]:
     """Returns a batch that is no larger than the training data, if that is small."""

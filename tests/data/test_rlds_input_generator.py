@@ -148,3 +148,25 @@ def test_skipping_bad_episodes(tmp_path: pathlib.Path) -> None:
   )
   ((features, _),) = batches(made)
   assert features["state"].shape == (4, 2, 3)
+
+
+@pytest.mark.parametrize("has_index", [False, True])
+def test_any_generator_reads_rlds_by_paths(
+  has_index: bool, tmp_path: pathlib.Path
+) -> None:
+  """Specs that do not name `steps/...` read RLDS files, and the folder of TFDS."""
+  folder = shutil.copytree(rlds_data.FOLDER, tmp_path / "1.0.0")
+  if has_index:
+    records.write_index(f"{folder}/*.tfrecord*")
+  features = {
+    path: Spec.from_spec(spec, name=spec.name or path)
+    for path, spec in FEATURES.items()
+  }
+  want = next(iter(generator(features, LABELS, batch_size=4).create_dataset("eval")))
+  for path in (folder, f"{folder}/tiny-train.tfrecord*"):
+    batches = data.windows_of(
+      path, features, LABELS, mode="eval", padding="drop", batch_size=4
+    )
+    for structure, got in zip(want, next(iter(batches)), strict=True):
+      for name, value in got.items():
+        np.testing.assert_array_equal(value, structure[name])
