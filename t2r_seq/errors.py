@@ -126,15 +126,15 @@ def mismatch_error(
   error_cls: type[_Error] = SpecError,  # type: ignore[assignment]
 ) -> _Error:
   """Builds the one error that names every mismatch of an operation."""
-  found = sorted(mismatches, key=lambda mismatch: mismatch.path)
-  return joined_error(operation, map(str, found), error_cls)
+  ordered = sorted(mismatches, key=lambda mismatch: mismatch.path)
+  return joined_error(operation, map(str, ordered), error_cls)
 
 
 def joined_error(
-  operation: str, found: Iterable[str], error_cls: type[_Error]
+  operation: str, problems: Iterable[str], error_cls: type[_Error]
 ) -> _Error:
   """Builds the one error of several findings of an operation."""
-  texts = [*found]
+  texts = [*problems]
   if len(texts) == 1:
     return error_cls(f"{operation}: {texts[0]}")
   lines = "".join(f"\n  {text}" for text in texts)
@@ -155,8 +155,8 @@ def check_count(
     return int(count)
   is_large = is_integer and count >= minimum
   want = f"at most {most:,}" if is_large else f"at least {minimum}"
-  found = Mismatch(name, f"an integer of {want}", repr(count), hint)
-  raise mismatch_error(where, [found])
+  mismatch = Mismatch(name, f"an integer of {want}", repr(count), hint)
+  raise mismatch_error(where, [mismatch])
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

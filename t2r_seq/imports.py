@@ -73,10 +73,10 @@ def exports(
       return importlib.import_module(f"{package}.{name}")
     if name in face.__all__:
       for module in modules:
-        found = vars(importlib.import_module(f"{package}.{module}"))
-        if name in found:
-          setattr(face, name, found[name])
-          return found[name]
+        names = vars(importlib.import_module(f"{package}.{module}"))
+        if name in names:
+          setattr(face, name, names[name])
+          return names[name]
     raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
   return get, lambda: sorted({*vars(face), *face.__all__})

@@ -82,7 +82,7 @@ def evaluate_policies(
       f"evaluate_policies: seeds: expected at least one seed, each once, got "
       f"{list(seeds)}."
     )
-  found = {}
+  results = {}
   for name, policy in policies.items():
     rollouts.restore_policy(policy)
     rewards: dict[int, list[float]] = {}
@@ -95,8 +95,8 @@ def evaluate_policies(
         rewards.setdefault(seed, []).append(sum(step["reward"] for step in episode))
         lengths.append(len(episode))
         successes.append(success_fn(episode))
-    found[name] = _evaluation(rewards, lengths, successes)
-  return found
+    results[name] = _evaluation(rewards, lengths, successes)
+  return results
 
 
 @gin.configurable
@@ -144,7 +144,7 @@ class ClosedLoopEvaluation(training.Callback):
     """See the base class; without a success rate if no episode has one."""
     if self._policy is None:
       self._policy = self._policy_class(policies_lib.ModelPredictor(run.model))
-    found = evaluate_policies(
+    results = evaluate_policies(
       {self._name: self._policy},
       self._env,
       self._num_episodes,
@@ -152,7 +152,7 @@ class ClosedLoopEvaluation(training.Callback):
       self._max_steps,
       self._success_fn,
     )[self._name]
-    values = (found.success_rate, found.reward, found.episode_length)
+    values = (results.success_rate, results.reward, results.episode_length)
     metrics = dict(zip(self.eval_metric_names, values, strict=True))
     return {name: value for name, value in metrics.items() if value is not None}
 

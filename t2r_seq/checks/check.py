@@ -71,10 +71,10 @@ def check_episodes(
         break
   yield from (Problem("", text) for text in episodes.check_files())
   if is_whole:
-    found = {path: accumulator.finish() for path, accumulator in seen.items()}
+    statistics = {path: accumulator.finish() for path, accumulator in seen.items()}
     computed = {
       path: {name: each.measure(name) for name in MEASURES}
-      for path, each in found.items()
+      for path, each in statistics.items()
       if each.per == accumulators.ELEMENT
     }
     yield from (Problem("", text) for text in episodes.compare_statistics(computed))
@@ -94,8 +94,8 @@ def _check_values(
       continue
     is_nan: Any = np.isnan(values)
     if is_nan.any():
-      found = np.unravel_index(int(np.argmax(is_nan)), is_nan.shape)
-      index = tuple(map(int, found))
+      element = np.unravel_index(int(np.argmax(is_nan)), is_nan.shape)
+      index = tuple(map(int, element))
       place = index if len(index) != 1 else index[0]
       yield (
         f"{path}: expected numbers, got NaN at {place}, {int(is_nan.sum()):,} of "

@@ -77,7 +77,7 @@ def message(error: BaseException) -> str:
 
 def printable(text: str) -> str:
   """Escapes what a terminal would obey: names come from files of others."""
-  return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+  return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def show(text: object) -> None:
@@ -385,8 +385,8 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
       with open(source, encoding="utf-8") as f:
         features = specs.TensorSpecStruct.from_json(f.read())
     else:
-      found = load_object("--spec", source, FORMS)
-      features = found() if callable(found) else found
+      loaded = load_object("--spec", source, FORMS)
+      features = loaded() if callable(loaded) else loaded
     structures.assert_valid_spec_structure(features)
   except (errors.SpecError, UnicodeDecodeError) as error:
     raise errors.SpecError(f"--spec: {source}: {error}") from error
@@ -436,14 +436,14 @@ def load_export(
     export_dir, timeout=0, allow_nan=allow_nan, robot=robot
   )
   is_newest = predictor.restore()
-  found = policies.list_exports(export_dir)
-  if not found:
+  exports = policies.list_exports(export_dir)
+  if not exports:
     below = os.path.join(export_dir, "export", "latest")
     hint = f" Did you mean {below}?" if policies.list_exports(below) else ""
     raise UsageError(f"there is no finished export in {export_dir}.{hint}")
   if not is_newest:
     raise UsageError(
-      f"the newest export, {found[-1].path}, cannot be loaded: it is damaged, or was "
+      f"the newest export, {exports[-1].path}, cannot be loaded: it is damaged, or was "
       "made by a newer TensorFlow. Name another one's folder."
     )
   return predictor

@@ -184,10 +184,10 @@ def _check_store(args: argparse.Namespace) -> int:
     return _check_split(report, args.split, splits)
   if not report.is_whole or unfinished:
     return 1
-  found = [*check_time_stamps(store.EpisodeStore(folder), args.time_key)]
-  if found:
-    print(f"\n{console.count(len(found), 'problem')} of time stamps:")
-  return 1 if show_problems(found, args.max_shown) else 0
+  problems = [*check_time_stamps(store.EpisodeStore(folder), args.time_key)]
+  if problems:
+    print(f"\n{console.count(len(problems), 'problem')} of time stamps:")
+  return 1 if show_problems(problems, args.max_shown) else 0
 
 
 def _show_store(report: StoreReport) -> None:
@@ -242,11 +242,11 @@ def _check_split(
   for segment, num_episodes in report.num_episodes.items():
     broken |= {first + number for number in report.broken_episodes(segment)}
     first += num_episodes
-  found = sorted(broken & {*(chosen.tolist() if chosen is not None else ())})
-  shown = f" ({episode_ranges(found)})" if found else ""
+  broken_chosen = sorted(broken & {*(chosen.tolist() if chosen is not None else ())})
+  shown = f" ({episode_ranges(broken_chosen)})" if broken_chosen else ""
   of_all = console.count(len(splits[split]), "episode")
-  print(f"split {split}: {len(found):,} of {of_all} damaged{shown}")
-  return 1 if found else 0
+  print(f"split {split}: {len(broken_chosen):,} of {of_all} damaged{shown}")
+  return 1 if broken_chosen else 0
 
 
 _MAX_RANGES = 12
@@ -277,14 +277,14 @@ def _check_episodes(args: argparse.Namespace) -> int:
   source = sources.open_source(args.sources, args)
   console.show("\n\n".join(inspect.render_episodes(source)) + "\n")
   problems = checks.check_episodes(source, args.time_key, args.allow_nan)
-  found = show_problems(problems, args.max_shown)
+  num_problems = show_problems(problems, args.max_shown)
   count = source.num_episodes
   total = "the episodes" if count is None else console.count(count, "episode")
-  if found:
-    print(f"{console.count(found, 'problem')} in {total}")
+  if num_problems:
+    print(f"{console.count(num_problems, 'problem')} in {total}")
   else:
     print(f"No problems in {total}.")
-  return 1 if found else 0
+  return 1 if num_problems else 0
 
 
 # Damage comes first: it is rare, and nothing else explains it.

@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
   predictors = {
     name: console.load_export(name, False, args.robot) for name in args.export_dirs
   }
-  found = {
+  results = {
     name: evaluate_export(
       predictor,
       args.env,
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     )
     for name, predictor in predictors.items()
   }
-  print(evaluation_table(found))
+  print(evaluation_table(results))
   return 0
 
 

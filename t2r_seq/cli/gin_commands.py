@@ -99,7 +99,7 @@ def _gin(args: argparse.Namespace) -> int:
     return 0
   from t2r_seq.zoo.registry import policies
 
-  found: dict[str, Any] = {}
+  selected: dict[str, Any] = {}
   for pattern in args.patterns:
     policy = policies().get(pattern.lower())
     if policy is not None:
@@ -111,8 +111,8 @@ def _gin(args: argparse.Namespace) -> int:
         f"nothing that gin can configure is called '{pattern}'.{near} The modules of a "
         "project are looked at with --import MODULE."
       )
-    found |= matching
-  print("\n\n".join(gin_registry.render(name, found[name]) for name in found))
+    selected |= matching
+  print("\n\n".join(gin_registry.render(name, selected[name]) for name in selected))
   return 0
 
 

@@ -27,9 +27,9 @@ def configurables() -> dict[str, Any]:
   if gin is None:
     return {}
   registry = gin.config._REGISTRY
-  found = {registry.minimal_selector(name): known for name, known in registry.items()}
+  by_name = {registry.minimal_selector(name): known for name, known in registry.items()}
   # gin's own configurables are its syntax.
-  return {n: f for n, f in sorted(found.items()) if f.module.split(".")[0] != "gin"}
+  return {n: f for n, f in sorted(by_name.items()) if f.module.split(".")[0] != "gin"}
 
 
 def parameters(configurable: Any) -> dict[str, inspect.Parameter]:
@@ -44,7 +44,7 @@ def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
   if inspect.isclass(wrapped):
     owners = [vars(owner) for owner in wrapped.__mro__]
     functions = [owner["__init__"] for owner in owners if "__init__" in owner]
-  found: dict[str, inspect.Parameter] = {}
+  parameters: dict[str, inspect.Parameter] = {}
   is_all = False
   for function in functions:
     try:
@@ -53,17 +53,17 @@ def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
       break
     for name, parameter in given.items():
       if parameter.kind not in _VARIADIC and name != "self":
-        found.setdefault(name, parameter)
+        parameters.setdefault(name, parameter)
     is_all = all(p.kind != inspect.Parameter.VAR_KEYWORD for p in given.values())
     # Keras' base layer takes `**kwargs` only to refuse unknown ones.
     if is_all or _is_keras_layer(function):
       is_all = True
       break
-  found |= _fields_of_values(found, functions[0])
+  parameters |= _fields_of_values(parameters, functions[0])
   allowed, denied = configurable.allowlist, configurable.denylist or ()
   known = {
     name: parameter
-    for name, parameter in found.items()
+    for name, parameter in parameters.items()
     if name not in denied and (not allowed or name in allowed)
   }
   return known, is_all
@@ -97,7 +97,7 @@ def unknown_parameter() -> str:
 
 
 def _fields_of_values(
-  found: Mapping[str, inspect.Parameter], function: Any
+  parameters: Mapping[str, inspect.Parameter], function: Any
 ) -> dict[str, inspect.Parameter]:
   """Returns the fields of a cut or plan that a function takes as `**fields`, too."""
   try:
@@ -113,9 +113,9 @@ def _fields_of_values(
   return {
     name: parameter
     for value, cls in values.items()
-    if value in found
+    if value in parameters
     for name, parameter in inspect.signature(cls).parameters.items()
-    if name not in found and name != "where"
+    if name not in parameters and name != "where"
   }
 
 
@@ -147,11 +147,11 @@ def matching(pattern: str) -> dict[str, Any]:
   return {n: f for n, f in known.items() if folded in n.lower()}
 
 
-def render_names(found: Mapping[str, Any]) -> str:
+def render_names(names: Mapping[str, Any]) -> str:
   """Renders a line for each configurable: its name and a summary."""
-  width = min(36, max(map(len, found)))
+  width = min(36, max(map(len, names)))
   lines = []
-  for name, configurable in found.items():
+  for name, configurable in names.items():
     room = _WIDTH - max(width, len(name)) - 2
     summary = textwrap.shorten(_first_line(configurable), room, placeholder=" ...")
     lines.append(f"{name:{width}}  {summary}".rstrip())
@@ -169,9 +169,9 @@ def render(name: str, configurable: Any) -> str:
   return "\n".join([*lines, *_bindings(name, parameters(configurable))])
 
 
-def _bindings(name: str, found: Mapping[str, inspect.Parameter]) -> Iterator[str]:
+def _bindings(name: str, parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
   absents = (inspect.Parameter.empty, sys.modules["gin"].REQUIRED)
-  for key, parameter in found.items():
+  for key, parameter in parameters.items():
     if any(parameter.default is absent for absent in absents):
       yield f"    {name}.{key}: has to be given"
     else:

@@ -259,13 +259,13 @@ def _check(
   def place(error: errors.RecordError) -> str:
     return str(error).partition(": ")[0]
 
-  found = find_bad_record(file_patterns, *expected)
-  if found is None:
+  bad_record = find_bad_record(file_patterns, *expected)
+  if bad_record is None:
     print(f"All records fit {source}.")
-  elif place(found) not in map(place, summary.damages.values()):
-    _print_error(str(found))
+  elif place(bad_record) not in map(place, summary.damages.values()):
+    _print_error(str(bad_record))
   _show_damages(summary)
-  return 0 if found is None else 1
+  return 0 if bad_record is None else 1
 
 
 def _show_damages(summary: RecordSummary) -> None:
@@ -519,10 +519,10 @@ def _render_policy(path: str) -> str | None:
     return None
   from t2r_seq.specs import assets
 
-  found = assets.list_exports(path)
-  if not found:
+  exports = assets.list_exports(path)
+  if not exports:
     return None
-  path = found[-1].path
+  path = exports[-1].path
   robots = assets.read_record(path, lambda record: record.get("robots")) or [None]
   parts = [part for robot in robots for part in _describe_export(path, robot)]
   return "\n\n".join([*parts, _file_sizes(path)])
@@ -554,13 +554,13 @@ def _describe_export(path: str, robot: str | None) -> Iterator[str]:
   from t2r_seq.specs import assets, serialization
   from t2r_seq.windows.cut import mask_paths
 
-  found = assets.load_t2r_assets_to_file(assets.assets_path(path, robot))
+  t2r_assets = assets.load_t2r_assets_to_file(assets.assets_path(path, robot))
   leaves = {
     name: _leaf(fields)
-    for name, fields in serialization.fields_by_path(found.feature_spec).items()
+    for name, fields in serialization.fields_by_path(t2r_assets.feature_spec).items()
   }
   acts = "" if robot is None else f", for the robot {robot}: --robot {robot}"
-  yield f"{path}:\nan export of step {found.global_step:,}{acts}"
+  yield f"{path}:\nan export of step {t2r_assets.global_step:,}{acts}"
   masks = mask_paths(leaves)
   rows = []
   for name, leaf in leaves.items():
@@ -626,9 +626,9 @@ def _signatures(
   signatures: Mapping[str, tuple[list[str], list[str]]],
 ) -> str:
   def names(tensors: list[str]) -> str:
-    found = [key for key in tensors if not key.startswith(_STATE)]
-    found += ["the state"] if len(found) < len(tensors) else []
-    return ", ".join(found) or "nothing"
+    keys = [key for key in tensors if not key.startswith(_STATE)]
+    keys += ["the state"] if len(keys) < len(tensors) else []
+    return ", ".join(keys) or "nothing"
 
   lines = [
     console.fill(f"{name}: takes {names(takes)}, gives {names(gives)}")

@@ -54,14 +54,14 @@ class _Parser(argparse.ArgumentParser):
 
   def error(self, message: str) -> NoReturn:
     """Ends the process with the message and the nearest name."""
-    if found := re.search(r"argument COMMAND: invalid choice: '([^']*)'", message):
-      message = f"there is no command '{found[1]}'."
-      if found[1] in _COMMANDS:
+    if match := re.search(r"argument COMMAND: invalid choice: '([^']*)'", message):
+      message = f"there is no command '{match[1]}'."
+      if match[1] in _COMMANDS:
         message += " t2r_seq_lite has `serve` only: install t2r_seq instead"
       else:
-        message += errors.nearest(found[1], _COMMANDS)
-    if found := re.match(r"unrecognized arguments: (--\w+)", message):
-      message += errors.nearest(found[1], self._option_string_actions)
+        message += errors.nearest(match[1], _COMMANDS)
+    if match := re.match(r"unrecognized arguments: (--\w+)", message):
+      message += errors.nearest(match[1], self._option_string_actions)
     super().error(message)
 
 

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     console.show(f"Written to {output}")
     return 0
   transform, cut = _transform(args)
-  found = statistics.compute_statistics(
+  measured = statistics.compute_statistics(
     source,
     output,
     spec=console.load_store_specs(args.spec) if args.spec else None,
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     images=args.images,
     num_workers=args.num_workers,
   )
-  _print(found, args.elements)
+  _print(measured, args.elements)
   console.show(f"Written to {output}")
   return 0
 
@@ -168,18 +168,18 @@ def _check_output(output: str, source: Sequence[str]) -> None:
       )
 
 
-def _print(found: Any, elements: bool) -> None:
+def _print(measured: Any, elements: bool) -> None:
   from t2r_seq.statistics import statistics as statistics_lib
 
-  if found.lengths is None:
-    print(f"{found.num_items} records")
+  if measured.lengths is None:
+    print(f"{measured.num_items} records")
   else:
-    print(statistics_lib.describe_lengths(found.lengths))
-  if found.transform:
-    print(f"after {found.transform}")
-  rows = statistics_lib.table_rows(found, elements)
+    print(statistics_lib.describe_lengths(measured.lengths))
+  if measured.transform:
+    print(f"after {measured.transform}")
+  rows = statistics_lib.table_rows(measured, elements)
   print()
   print(console.format_table(statistics_lib.HEADER, rows, statistics_lib.HEADER[2:]))
   print()
-  for line in statistics_lib.describe_problems(found):
+  for line in statistics_lib.describe_problems(measured):
     console.show(line)

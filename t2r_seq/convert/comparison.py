@@ -34,7 +34,7 @@ def compare_episodes(
     Bytes of the values that were compared.
   """
   counts, total, num_others = [0, 0], 0, 0
-  found: list[errors.Mismatch] = []
+  mismatches: list[errors.Mismatch] = []
   if progress:
     progress.start("checking", 0, written.num_episodes)
   for index, (one, other) in enumerate(itertools.zip_longest(source, written)):
@@ -46,19 +46,19 @@ def compare_episodes(
       num_others += 1
       if num_others <= _MAX_NAMED:
         want, got = f"the values of {one.place}", f"others in {other.place}"
-        found.append(errors.Mismatch(f"episode {index}: {path}", want, got))
+        mismatches.append(errors.Mismatch(f"episode {index}: {path}", want, got))
     of_episode = num_bytes(one.values)
     total += of_episode
     if progress:
       progress.advance(of_episode, one.done)
   if counts[0] != counts[1]:
     want, got = f"{counts[0]}, as the source has", str(counts[1])
-    found.append(errors.Mismatch("number of episodes", want, got))
+    mismatches.append(errors.Mismatch("number of episodes", want, got))
   if num_others > _MAX_NAMED:
     got = f"others at {num_others - _MAX_NAMED} more paths of episodes"
-    found.append(errors.Mismatch("further episodes", "the same values", got))
-  if found:
-    raise errors.mismatch_error(operation, found, errors.ConversionError)
+    mismatches.append(errors.Mismatch("further episodes", "the same values", got))
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches, errors.ConversionError)
   return total
 
 

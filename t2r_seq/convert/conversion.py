@@ -304,7 +304,7 @@ class _Plan:
     hint = (
       f"Give the same, or delete the destination and {_folder(path)} to start again."
     )
-    found = [
+    mismatches = [
       errors.Mismatch(
         name,
         f"{before.get(name)!r:.200}, as at its start",
@@ -314,8 +314,10 @@ class _Plan:
       for name in {**before, **now}
       if before.get(name) != now.get(name)
     ]
-    if found:
-      raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
+    if mismatches:
+      raise errors.mismatch_error(
+        f"convert: {path}", mismatches, errors.ConversionError
+      )
 
   def _options(self) -> dict[str, Any]:
     options = {**self.edits, **self.reading, **self.writing}
@@ -368,16 +370,16 @@ class _Plan:
   ) -> Episodes:
     chosen = registry.find_format(name, self.source_format)
     options = {n: v for n, v in self.reading.items() if n in chosen.options}
-    wanted = None
+    declared = None
     if self.spec is not None:
-      wanted = dropped.filter(specs.TensorSpecStruct.from_json(self.spec))
+      declared = dropped.filter(specs.TensorSpecStruct.from_json(self.spec))
       if "spec" in chosen.options:
-        options["spec"], wanted = wanted, None
+        options["spec"], declared = declared, None
     part = open_episodes(
       name, chosen.name, split=split, episodes=numbers, drop=dropped, **options
     )
-    if wanted is not None:
-      conformed = _check_same_specs(f"convert: {name}", wanted, part.spec)
+    if declared is not None:
+      conformed = _check_same_specs(f"convert: {name}", declared, part.spec)
       part = views.Conformed(part, conformed)
     return part
 
@@ -457,13 +459,13 @@ def _edit(
 
 
 def _check_same_specs(
-  operation: str, wanted: specs.SpecStructure, spec: specs.TensorSpecStruct
+  operation: str, spec_structure: specs.SpecStructure, spec: specs.TensorSpecStruct
 ) -> specs.TensorSpecStruct:
   """Returns the user's specs, with their names in records, of a data set's paths."""
   columns = layout.make_columns(
     operation, specs.map_leaves(specs.extended_tensor_spec.frame_spec, spec)
   )
-  manifest.check_spec(operation, wanted, columns, False)
+  manifest.check_spec(operation, spec_structure, columns, False)
   return specs.TensorSpecStruct(
     # The data set determines how videos are stored.
     (
@@ -472,7 +474,7 @@ def _check_same_specs(
       if specs.extended_tensor_spec.is_video_spec(spec[path])
       else specs.extended_tensor_spec.frame_spec(leaf),
     )
-    for path, leaf in specs.flatten_spec_structure(wanted).items()
+    for path, leaf in specs.flatten_spec_structure(spec_structure).items()
     if path in spec
   )
 

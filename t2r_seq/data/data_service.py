@@ -52,16 +52,16 @@ class DataService:
   max_outstanding_requests: int | None = None
 
   def __post_init__(self) -> None:
-    found = []
+    mismatches = []
     if self.mode not in MODES:
       want = f"one of {errors.listing(MODES)}"
       near = errors.nearest(str(self.mode), MODES)
-      found.append(errors.Mismatch("mode", want, repr(self.mode), near.strip()))
+      mismatches.append(errors.Mismatch("mode", want, repr(self.mode), near.strip()))
     if self.address is not None and not _is_address(str(self.address)):
       want = "'host:port' of a dispatcher, after 'grpc://' or not"
-      found.append(errors.Mismatch("address", want, repr(self.address)))
-    if found:
-      raise errors.mismatch_error("DataService", found)
+      mismatches.append(errors.Mismatch("address", want, repr(self.address)))
+    if mismatches:
+      raise errors.mismatch_error("DataService", mismatches)
 
   def distribute(
     self, dataset: tf.data.Dataset, where: str = "DataService"
@@ -96,8 +96,8 @@ class DataService:
 
 
 def _is_address(text: str) -> bool:
-  found = re.fullmatch(r"(grpc[+\w]*://)?[^/\s]+:([0-9]+)", text)
-  return found is not None and 1 <= int(found[2]) <= 65_535
+  match = re.fullmatch(r"(grpc[+\w]*://)?[^/\s]+:([0-9]+)", text)
+  return match is not None and 1 <= int(match[2]) <= 65_535
 
 
 def _tell_if_nobody_listens(address: str, where: str) -> None:

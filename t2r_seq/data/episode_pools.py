@@ -195,8 +195,8 @@ class EpisodePools(PoolReader):
 
     def read(places: np.ndarray) -> None:
       parts = [part(place) for place in places]
-      found = self._data.read_many(parts, self._element)
-      for place, own, values in zip(places, parts, found, strict=True):
+      columns = self._data.read_many(parts, self._element)
+      for place, own, values in zip(places, parts, columns, strict=True):
         self._calls.check()
         if len(values) < len(self._element):
           check_present(self._element, values, self._data.place(own.episode))
@@ -237,13 +237,13 @@ class EpisodePools(PoolReader):
   ) -> np.ndarray:
     """Finds the rows of another clock at the steps of a pool; see `rows_path`."""
     own = next(arrays[path] for path in self._columns.reader.clocks if path in arrays)
-    first_row, found = 0, [np.zeros((0, 3), np.int64)]
+    first_row, rows = 0, [np.zeros((0, 3), np.int64)]
     parts = zip(stamps, begins, ends, num_steps, strict=True)
     for each, begin, end, count in parts:
       if each is not None:
-        found.append(clock_rows(own[end - count : end], each, first_row, begin))
+        rows.append(clock_rows(own[end - count : end], each, first_row, begin))
         first_row += len(each)
-    return np.concatenate(found)
+    return np.concatenate(rows)
 
 
 def readable(episodes: Episodes) -> dict[str, specs.ExtendedTensorSpec]:
@@ -255,14 +255,14 @@ def with_formats(
   joined: specs.TensorSpecStruct, stored: Mapping[str, specs.ExtendedTensorSpec]
 ) -> specs.TensorSpecStruct:
   """Gives specs that read encoded images the images' format."""
-  found = joined.copy()
+  formatted = joined.copy()
   for path, spec in joined.items():
     source = stored.get(path, stored.get(spec.name))
     if source is not None and source.data_format and not spec.data_format:
-      found[path] = specs.ExtendedTensorSpec.from_spec(
+      formatted[path] = specs.ExtendedTensorSpec.from_spec(
         spec, data_format=source.data_format
       )
-  return found
+  return formatted
 
 
 def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -> None:

@@ -335,7 +335,7 @@ def _as_declared(
   Raises:
     SpecError: depth is declared as something else.
   """
-  millimetres, found = {}, []
+  millimetres, mismatches = {}, []
   for path, spec in declared.items():
     if spec.name not in episodes.depth:
       continue
@@ -345,7 +345,7 @@ def _as_declared(
     elif dtype != tf.float32:
       want = "depth of 12 bits"
       hint = "Declare float32 for metres, or uint16 for millimetres."
-      found.append(errors.Mismatch(path, want, errors.describe(spec), hint))
-  if found:
-    raise errors.mismatch_error(where, found)
+      mismatches.append(errors.Mismatch(path, want, errors.describe(spec), hint))
+  if mismatches:
+    raise errors.mismatch_error(where, mismatches)
   return episodes.cast(millimetres) if millimetres else episodes

@@ -107,9 +107,9 @@ def explained() -> Iterator[None]:
   try:
     yield
   except tf.errors.OpError as error:
-    found = re.search(r"\bStoreError: (.+?)\s*(Traceback|$)", error.message, re.S)
-    if found:
-      raise errors.StoreError(found[1]) from error
+    match = re.search(r"\bStoreError: (.+?)\s*(Traceback|$)", error.message, re.S)
+    if match:
+      raise errors.StoreError(match[1]) from error
     raise
 
 
@@ -239,17 +239,17 @@ class StoreFollower:
     follow = self._follow
     if time.monotonic() - self._looked >= follow.poll_secs:
       self._look()
-    there = self.num_windows
-    if there < follow.min_windows or not self._ends[-1]:
-      return f"{there} of {follow.min_windows} windows are there"
+    num_windows = self.num_windows
+    if num_windows < follow.min_windows or not self._ends[-1]:
+      return f"{num_windows} of {follow.min_windows} windows are there"
     if follow.samples_per_insert is None:
       return None
-    wanted = (number + 1) * self._batch_size - follow.error_buffer
-    if wanted <= there * follow.samples_per_insert:
+    num_samples = (number + 1) * self._batch_size - follow.error_buffer
+    if num_samples <= num_windows * follow.samples_per_insert:
       return None
     return (
-      f"{(number + 1) * self._batch_size} windows would be sampled of {there}, more "
-      f"than {follow.samples_per_insert:g} each and {follow.error_buffer}"
+      f"{(number + 1) * self._batch_size} windows would be sampled of {num_windows}, "
+      f"more than {follow.samples_per_insert:g} each and {follow.error_buffer}"
     )
 
   def _look(self) -> None:
@@ -260,15 +260,15 @@ class StoreFollower:
     if not len(self._store):
       return
     columns = self._columns_fn(self._store)
-    found = StoreWindows(columns, self._spec, self._cut)
+    windows = StoreWindows(columns, self._spec, self._cut)
     if self._windows is not None and (
-      found.reader.window_spec != self._windows.reader.window_spec
+      windows.reader.window_spec != self._windows.reader.window_spec
     ):
       raise errors.StoreError(
         f"follow: {self._store.path}: expected episodes with the same optional paths, "
         f"got some that lack {errors.listing(columns.absent)}."
       )
-    self._windows = found
+    self._windows = windows
     self._choose(self._arrived())
 
   def _arrived(self) -> np.ndarray:

@@ -153,14 +153,14 @@ class CheckedGenerator:
     if spec is None or spec.dtype == tf.string:
       return array
     # A Python scalar has no dtype: it takes one that holds it.
-    wanted = np.dtype(spec.dtype.as_numpy_dtype)
-    is_kind = array.dtype.kind == wanted.kind or spec.dtype.is_floating
-    is_kind |= array.dtype.kind == "i" and wanted.kind == "u"
-    if not is_kind or (array.dtype.kind == "b" and wanted.kind != "b"):
+    dtype = np.dtype(spec.dtype.as_numpy_dtype)
+    is_kind = array.dtype.kind == dtype.kind or spec.dtype.is_floating
+    is_kind |= array.dtype.kind == "i" and dtype.kind == "u"
+    if not is_kind or (array.dtype.kind == "b" and dtype.kind != "b"):
       return array
     if spec.dtype.is_integer and not spec.dtype.min <= leaf <= spec.dtype.max:
       return array
-    return array.astype(wanted)
+    return array.astype(dtype)
 
   def _mask_hint(self, message: str) -> str:
     """Raises an error if a mask is missing; episodes don't store masks."""

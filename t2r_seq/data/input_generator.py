@@ -536,8 +536,8 @@ class AbstractInputGenerator(abc.ABC):
     if n_step is not None:
       n_step = dataclasses.replace(n_step, branches=joint.BRANCHES)
       joined = joint.join(self._feature_spec, self._label_spec)
-      if found := integer_rewards(joined, n_step):
-        raise errors.mismatch_error(type(self).__name__, found)
+      if integers := integer_rewards(joined, n_step):
+        raise errors.mismatch_error(type(self).__name__, integers)
     cut = dataclasses.replace(self._cut, n_step=n_step)
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     if cut.clock is None and has_seconds(joined):

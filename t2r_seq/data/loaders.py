@@ -425,17 +425,17 @@ class PoolReader(abc.ABC):
     in_episode = window_ids - tf.gather(ends - counts, numbers)
     episodes, slots = tf.unique(numbers, tf.int64)
     size = tf.size(episodes)
-    found = self._pool(
+    pool = self._pool(
       episodes,
       tf.cumsum(tf.gather(counts, episodes)),
       tf.math.unsorted_segment_min(in_episode, slots, size),
       tf.math.unsorted_segment_max(in_episode, slots, size) + 1,
     )
     anchors = self._rows.reader.grid.start(in_episode)
-    of_episode = tf.gather(found["episodes"], slots)[:, 1:]
+    of_episode = tf.gather(pool["episodes"], slots)[:, 1:]
     chosen = tf.concat([tf.stack([slots, anchors], 1), of_episode], 1)
     chosen = tf.ensure_shape(chosen, [*window_ids.shape, 4])
-    return self._rows.read(found["rows"], chosen)
+    return self._rows.read(pool["rows"], chosen)
 
   def _load(self, order: PoolOrder, epoch: tf.Tensor, pool: tf.Tensor) -> pool_lib.Pool:
     """Reads the steps that the windows of a pool show."""
@@ -446,8 +446,8 @@ class PoolReader(abc.ABC):
     episodes, ends = tf.gather(permuted, slots), tf.gather(ends, slots)
     starts = ends - tf.gather(self._episodes.read_value()[0], episodes)
     first_window = tf.maximum(first - starts, 0)
-    found = self._pool(episodes, ends, first_window, tf.minimum(end, ends) - starts)
-    return {**found, "order": first + order.windows(end - first, epoch, pool)}
+    loaded = self._pool(episodes, ends, first_window, tf.minimum(end, ends) - starts)
+    return {**loaded, "order": first + order.windows(end - first, epoch, pool)}
 
   def _whole(self) -> pool_lib.Pool:
     """Reads what all windows show, without an 'order'."""
@@ -481,8 +481,8 @@ class PoolReader(abc.ABC):
     Returns:
       The 'rows', 'ends' and 'episodes' of a `Pool`.
     """
-    found = tf.gather(self._episodes.read_value(), episodes, axis=1)
-    counts, _, lengths = tf.unstack(found)
+    rows = tf.gather(self._episodes.read_value(), episodes, axis=1)
+    counts, _, lengths = tf.unstack(rows)
     grid, (first, last) = self._rows.reader.grid, self._rows.reader.steps_shown
     first_step = tf.clip_by_value(grid.start(first_window) + first, 0, lengths - 1)
     last_step = tf.clip_by_value(grid.start(end_window - 1) + last, 0, lengths - 1)

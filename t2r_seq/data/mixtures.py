@@ -210,20 +210,20 @@ def _put_together(
 
 
 def _find_mismatches(
-  wanted: TensorSpecStruct, given_specs: Mapping[str, TensorSpecStruct]
+  joint_spec: TensorSpecStruct, given_specs: Mapping[str, TensorSpecStruct]
 ) -> Iterator[errors.Mismatch]:
   """Compares what sources deliver with what a mixture is to deliver.
 
   Args:
-    wanted: the specs of an example, joined.
+    joint_spec: the specs of an example, joined.
     given_specs: by source, the specs of an example as it comes from the source's
       preprocessing, joined; sequences with or without their time axis.
   Yields:
     All mismatches; the paths begin with the source's name. Sequences have to be of one
     length, the same in all sources.
   """
-  masks = mask_paths(wanted)
-  for path, spec in wanted.items():
+  masks = mask_paths(joint_spec)
+  for path, spec in joint_spec.items():
     expected = f"{errors.describe(spec)}{' a step' if spec.is_sequence else ''}"
     first: tuple[str, tf.TensorShape] | None = None
     for name, given in given_specs.items():
@@ -252,7 +252,7 @@ def _find_mismatches(
 def _fill(
   datasets: Mapping[str, tf.data.Dataset],
   given: Mapping[str, TensorSpecStruct],
-  wanted: TensorSpecStruct,
+  joint_spec: TensorSpecStruct,
   masks: Mapping[str, str],
 ) -> list[tf.data.Dataset]:
   """Gives the batches of all sources the paths that any of them has.
@@ -260,19 +260,21 @@ def _fill(
   Args:
     datasets: of joined batches, by source.
     given: specs of an example of each, joined.
-    wanted: the specs of an example, joined.
+    joint_spec: the specs of an example, joined.
     masks: presence masks to the paths that they are about, joined.
   Returns:
     Datasets of structs of the same paths, in one order: zeros where a source lacks one,
     and masks that say so.
   """
   delivered: dict[str, tf.TensorSpec] = {}
-  for path in sorted(wanted):
+  for path in sorted(joint_spec):
     for own in given.values():
       if path in own:
-        delivered.setdefault(path, tf.TensorSpec(own[path].shape, wanted[path].dtype))
+        delivered.setdefault(
+          path, tf.TensorSpec(own[path].shape, joint_spec[path].dtype)
+        )
   masks = {mask: path for mask, path in masks.items() if path in delivered}
-  _log_filled(delivered, {*masks, *mask_paths(wanted)}, given, wanted)
+  _log_filled(delivered, {*masks, *mask_paths(joint_spec)}, given, joint_spec)
 
   def fill(batch: TensorSpecStruct, own: TensorSpecStruct) -> TensorSpecStruct:
     size = tf.shape(next(iter(batch.values())))[:1]
@@ -282,7 +284,7 @@ def _fill(
         filled[path] = batch[path]
         continue
       # An example that no replay has drawn counts as it is.
-      is_weight = wanted[path].name == input_generator.SAMPLE_WEIGHT
+      is_weight = joint_spec[path].name == input_generator.SAMPLE_WEIGHT
       shape = tf.concat([size, tf.constant(spec.shape.as_list(), tf.int32)], 0)
       filled[path] = (tf.ones if is_weight else tf.zeros)(shape, spec.dtype)
     for mask, path in masks.items():
@@ -299,11 +301,11 @@ def _log_filled(
   delivered: Mapping[str, Any],
   masks: set[str],
   given: Mapping[str, TensorSpecStruct],
-  wanted: TensorSpecStruct,
+  joint_spec: TensorSpecStruct,
 ) -> None:
   """Logs what is filled with zeros, and warns if no mask marks them."""
   added = (input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT)
-  paths = [p for p in delivered if p not in masks and wanted[p].name not in added]
+  paths = [p for p in delivered if p not in masks and joint_spec[p].name not in added]
   for name, own in given.items():
     lacking = [path for path in paths if path not in own]
     if lacking:
@@ -564,10 +566,10 @@ class MixtureInputGenerator(AbstractInputGenerator):
   @property
   def position_options(self) -> dict[str, Any]:
     """Options of the sources and of their mixture; see the base class."""
-    found = {name: source.position_options for name, source in self._sources.items()}
-    if self._seed is None or not any(found.values()):
+    options = {name: source.position_options for name, source in self._sources.items()}
+    if self._seed is None or not any(options.values()):
       return {}
-    return {"batch_size": self._batch_size, "seed": self._seed, "sources": found}
+    return {"batch_size": self._batch_size, "seed": self._seed, "sources": options}
 
   def count_examples(self) -> int | None:
     """Returns the examples of one pass over all sources; None if one can't tell."""
@@ -582,7 +584,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
         of what is stored.
     """
     self._set_specifications(mode)
-    found = {}
+    by_source = {}
     for name, source in self._sources.items():
       after = self._own_stages()
       # An export has the stages of each robot.
@@ -590,7 +592,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
         fn = self._made[name].preprocess
         after = [*arguments.describe_preprocess_fn(fn), *after]
       for inner, before in source.source_preprocessing(mode).items():
-        found[f"{name}/{inner}" if inner else name] = [*before, *after]
+        by_source[f"{name}/{inner}" if inner else name] = [*before, *after]
     followed: Stages = []
     if self._preprocess_fn is not None and not self._has_own_preprocess_fn:
       followed = arguments.describe_preprocess_fn(self._preprocess_fn)
@@ -602,17 +604,17 @@ class MixtureInputGenerator(AbstractInputGenerator):
         "stored",
         "Leave one of the two out.",
       )
-      for name, stages in found.items()
+      for name, stages in by_source.items()
       for path, stage in _normalized_again([*stages, *followed])
     )
-    return found
+    return by_source
 
   def describe_sources(self) -> list[str]:
     """See the base class; of a robot also its elements, cameras and statistics."""
     weights = self._resolved_weights()
     counts = make_schedule(weights, self._batch_size, self._seed)
     model = {**(self._feature_spec or {}), **(self._label_spec or {})}
-    found = []
+    lines = []
     for name, source, count in zip(
       self._sources, self._sources.values(), counts.mean(0), strict=True
     ):
@@ -622,8 +624,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
       parts += [f"{1 / period:.4g} steps/s"] if period else []
       if robot := self._embodiments.get(name):
         parts += robot.describe(model)
-      found.append(f"{name}: {'; '.join(parts)}")
-    return found
+      lines.append(f"{name}: {'; '.join(parts)}")
+    return lines
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -749,16 +751,16 @@ class MixtureInputGenerator(AbstractInputGenerator):
       for name, source in self._sources.items()
       if source.device_fn is not None
     )
-    wanted = joint.join(self._feature_spec, self._label_spec_for(request.mode))
+    joint_spec = joint.join(self._feature_spec, self._label_spec_for(request.mode))
     given = {
       name: specs.map_leaves(
         lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), dataset.element_spec
       )
       for name, dataset in datasets.items()
     }
-    self._raise(_find_mismatches(wanted, given))
+    self._raise(_find_mismatches(joint_spec, given))
     masks = joint.join_paths(self._feature_masks, self._label_masks)
-    return _fill(datasets, given, wanted, masks)
+    return _fill(datasets, given, joint_spec, masks)
 
   def _set_specifications(self, mode: str) -> None:
     """Sets the specs of each source, with its preprocessor if it has one."""
@@ -779,8 +781,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
         problems.append(f"\n  {name}: {e}")
     if problems:
       raise errors.SpecError(f"{self._where}: preprocessors:{''.join(problems)}")
-    wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
-    self._raise(_find_mismatches(wanted, given))
+    joint_spec = joint.join(self._feature_spec, self._label_spec_for(mode))
+    self._raise(_find_mismatches(joint_spec, given))
 
   def _set_preprocessor(self, name: str, mode: str) -> specs.TensorSpecStruct:
     """Puts a preprocessor into a source; returns what comes out of it, joined."""
@@ -847,8 +849,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return type(self).__name__
 
   def _raise(self, mismatches: Any) -> None:
-    if found := list(mismatches):
-      raise errors.mismatch_error(self._where, found)
+    if problems := list(mismatches):
+      raise errors.mismatch_error(self._where, problems)
 
 
 @gin.configurable

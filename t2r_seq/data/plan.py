@@ -84,19 +84,19 @@ class Plan:
 
   def __post_init__(self) -> None:
     """Raises SpecError with all that is wrong."""
-    found = [*_wrong_counts(self)]
+    mismatches = [*_wrong_counts(self)]
     if self.order not in (None, *ORDERS):
       near = errors.nearest(str(self.order), ORDERS)
       want = f"one of {', '.join(ORDERS)}"
-      found.append(errors.Mismatch("order", want, repr(self.order), near))
+      mismatches.append(errors.Mismatch("order", want, repr(self.order), near))
     if not isinstance(self.drop_remainder, (bool, np.bool_, type(None))):
       got = repr(self.drop_remainder)
-      found.append(errors.Mismatch("drop_remainder", "True, False or None", got))
-    if not found and self.batch_size > MAX_BATCH_SIZE:
+      mismatches.append(errors.Mismatch("drop_remainder", "True, False or None", got))
+    if not mismatches and self.batch_size > MAX_BATCH_SIZE:
       want = f"at most {MAX_BATCH_SIZE:,} examples"
-      found.append(errors.Mismatch("batch_size", want, f"{self.batch_size:,}"))
-    if found:
-      raise errors.mismatch_error(self.where, found)
+      mismatches.append(errors.Mismatch("batch_size", want, f"{self.batch_size:,}"))
+    if mismatches:
+      raise errors.mismatch_error(self.where, mismatches)
 
   @property
   def drops(self) -> bool:
@@ -202,13 +202,13 @@ class Order:
     self.plan = plan
     if plan.num_shards > num_windows:
       want = f"at most the {num_windows} windows that there are"
-      found = errors.Mismatch("num_shards", want, str(plan.num_shards))
-      raise errors.mismatch_error("batches", [found])
+      mismatch = errors.Mismatch("num_shards", want, str(plan.num_shards))
+      raise errors.mismatch_error("batches", [mismatch])
     if not self.batches_per_epoch:
       want = f"at most the {self.num_shard_windows} windows of a shard"
       hint = "Make batches smaller, or keep them: drop_remainder=False."
-      found = errors.Mismatch("batch_size", want, str(plan.batch_size), hint)
-      raise errors.mismatch_error("batches", [found])
+      mismatch = errors.Mismatch("batch_size", want, str(plan.batch_size), hint)
+      raise errors.mismatch_error("batches", [mismatch])
 
   @property
   def batch_size(self) -> int:

@@ -338,15 +338,15 @@ class PoolColumns(PoolRows):
     Returns:
       By path what a pool has; other values unchanged, and which images are present.
     """
-    found = {}
+    columns = {}
     for path in self._element:
       if path in self._masked:
-        found[path] = has_images(values[self._masked[path]])
+        columns[path] = has_images(values[self._masked[path]])
       elif path in self.images:
-        found[path] = self._decode(path, values[path])
+        columns[path] = self._decode(path, values[path])
       else:
-        found[path] = values[path]
-    return found
+        columns[path] = values[path]
+    return columns
 
   def _decode(self, path: str, encoded: tf.Tensor) -> tf.Tensor:
     spec = self.images[path]
@@ -437,18 +437,18 @@ def gather_batches(
   def gather(start: tf.Tensor, pool: Pool) -> specs.TensorSpecStruct:
     stop = tf.minimum(start + chunk, pool["stop"])
     if "rest" not in pool:
-      found = rows.gather(pool, start, stop)
+      gathered = rows.gather(pool, start, stop)
     else:
       num_rest = num_windows(pool["rest"])
-      found = rows.gather(pool, tf.maximum(start - num_rest, 0), stop - num_rest)
+      gathered = rows.gather(pool, tf.maximum(start - num_rest, 0), stop - num_rest)
       # `rest` is less than a batch, so it fits into the first chunk.
-      found = tf.cond(
+      gathered = tf.cond(
         start < num_rest,
-        _as_it_is(lambda: concatenate(pool["rest"], found)),
-        _as_it_is(lambda: tf.nest.map_structure(tf.identity, found)),
+        _as_it_is(lambda: concatenate(pool["rest"], gathered)),
+        _as_it_is(lambda: tf.nest.map_structure(tf.identity, gathered)),
       )
     shape = ([-1] if at_once > 1 else []) + [size if plan.drops else -1]
-    return tf.nest.map_structure(lambda leaf: _split_first(leaf, shape), found)
+    return tf.nest.map_structure(lambda leaf: _split_first(leaf, shape), gathered)
 
   gathered = pools.flat_map(starts).map(
     gather, num_parallel_calls=GATHERS_AT_ONCE, deterministic=True

@@ -67,12 +67,12 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
     SpecError: a pattern matches no file, or the dataset_keys differ.
   """
   flat = specs.flatten_spec_structure(spec_structure)
-  wanted: dict[str, str] = {}
+  paths_by_key: dict[str, str] = {}
   for path, spec in flat.items():
-    wanted.setdefault(spec.dataset_key, path)
+    paths_by_key.setdefault(spec.dataset_key, path)
   if not isinstance(file_patterns, Mapping):
-    if len(wanted) == 1:
-      file_patterns = {next(iter(wanted)): file_patterns}
+    if len(paths_by_key) == 1:
+      file_patterns = {next(iter(paths_by_key)): file_patterns}
     else:
       file_patterns = {"": file_patterns}
   mismatches = [
@@ -82,18 +82,18 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
       errors.listing(repr(given) for given in file_patterns),
       errors.nearest(key, file_patterns).strip(),
     )
-    for key, path in wanted.items()
+    for key, path in paths_by_key.items()
     if key not in file_patterns
   ]
   if mismatches:
     raise errors.mismatch_error("file_patterns", mismatches)
-  unused = [key for key in file_patterns if key not in wanted]
+  unused = [key for key in file_patterns if key not in paths_by_key]
   if unused:
     logging.warning("No spec reads the datasets %s.", errors.listing(unused))
   return {
     key: get_data_format_and_filenames(patterns)[1]
     for key, patterns in file_patterns.items()
-    if key in wanted
+    if key in paths_by_key
   }
 
 
@@ -115,7 +115,7 @@ def splits_of_files(names: list[str], counts: np.ndarray) -> dict[str, np.ndarra
   for name, end, count in zip(names, ends, counts, strict=True):
     if split := file_split(name):
       by_split.setdefault(split, []).append(np.arange(end - count, end))
-  return {split: np.concatenate(found) for split, found in by_split.items()}
+  return {split: np.concatenate(parts) for split, parts in by_split.items()}
 
 
 class ChosenRecords:
@@ -307,7 +307,7 @@ def check_whole(
     RecordError: flags begin or end the episodes of some records, and not of others.
   """
   by_dataset = collect_features({"": flat_specs})
-  flags = [(key, f) for key, found in by_dataset.items() for f in found if f.edge]
+  flags = [(key, f) for key, features in by_dataset.items() for f in features if f.edge]
   if not flags:
     return
   is_set: dict[str, list[bool]] = {feature.name: [] for _, feature in flags}
@@ -316,10 +316,10 @@ def check_whole(
       data = record[key] if isinstance(record, Mapping) else record
       with contextlib.suppress(errors.RecordError):
         contents = records_parse.as_lists(RecordContents(data), [feature])
-        found = set_flags(feature, contents)
-        if found is not None and len(found):
+        values = set_flags(feature, contents)
+        if values is not None and len(values):
           at = 0 if feature.edge == IS_FIRST else -1
-          is_set[feature.name].append(bool(found[at]))
+          is_set[feature.name].append(bool(values[at]))
   for name, are_set in is_set.items():
     if any(are_set) and not all(are_set):
       edge = "first" if name.endswith(IS_FIRST) else "last"

@@ -330,9 +330,11 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       index.read_many(range(min(record_files.NUM_LOOKED_AT, len(index)))),
       record_files.add_flags(self._parsed_spec, first),
     )
-    found = RecordEpisodes(list(index.filenames), self._parsed_spec, index=index)
-    chosen = np.flatnonzero(np.isin(found.records, numbers))
-    return EpisodePools(found, joined, cut, chosen, self._decode_images, self._failures)
+    episodes = RecordEpisodes(list(index.filenames), self._parsed_spec, index=index)
+    chosen = np.flatnonzero(np.isin(episodes.records, numbers))
+    return EpisodePools(
+      episodes, joined, cut, chosen, self._decode_images, self._failures
+    )
 
   def _leave_out_absent(self, index: RecordIndex) -> tf.Tensor:
     """Leaves out what the first record lacks; returns that."""
@@ -403,12 +405,12 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       return
     report = WindowReport() if is_windowed else None
     plan = Plan(num_needed, "sequential", drop_remainder=False)
-    found = 0
+    num_examples = 0
     for batch in self._batches(joined, cut, plan, report).take(1):
-      found = len(next(iter(batch.values())))
+      num_examples = len(next(iter(batch.values())))
     min_steps, left_out = _grid(joined, cut).min_steps, self._reading.report(None)
     record_files.check_enough(
-      self._where(), num_needed, found, min_steps, report, left_out
+      self._where(), num_needed, num_examples, min_steps, report, left_out
     )
 
   def _where(self) -> str:
@@ -492,7 +494,7 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
     kept = {
       key: names[: math.floor(fraction * len(names))] for key, names in files.items()
     }
-    found = [
+    mismatches = [
       errors.Mismatch(
         f"dataset_key '{key}'" if key else "file_fraction",
         "a fraction that leaves at least one file",
@@ -501,8 +503,8 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
       for key, names in kept.items()
       if not names
     ]
-    if found:
-      raise errors.mismatch_error(self._where(), found)
+    if mismatches:
+      raise errors.mismatch_error(self._where(), mismatches)
     return kept
 
 
@@ -584,20 +586,20 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
       )
 
   def _check_evals(self) -> None:
-    found = [
+    mismatches = [
       errors.Mismatch(f"evals: {name}", "an input generator", errors.describe(value))
       for name, value in self._evals.items()
       if not isinstance(value, AbstractInputGenerator)
     ]
-    found += [
+    mismatches += [
       errors.Mismatch(f"evals: {name!r}", "a name that a folder can have", f"{name!r}")
       for name in self._evals
       if not isinstance(name, str) or not name or os.path.basename(name) != name
     ]
     if not self._evals:
-      found = [errors.Mismatch("evals", "at least one", "none")]
-    if found:
-      raise errors.mismatch_error(type(self).__name__, found)
+      mismatches = [errors.Mismatch("evals", "at least one", "none")]
+    if mismatches:
+      raise errors.mismatch_error(type(self).__name__, mismatches)
 
   def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
     raise errors.SpecError(

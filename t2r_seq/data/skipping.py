@@ -68,17 +68,17 @@ class RecordInputReport:
     self.max_bad_records = max_bad_records
     # No lock, but atomic operations of a dict: the garbage collector may end an
     # iterator while a lock is held, and wait for a thread that wants it, too.
-    self._found: dict[int, BadRecord] = {}
+    self._bad_records: dict[int, BadRecord] = {}
 
   @property
   def skipped(self) -> int:
     """Records left out, each counted once, however many epochs there were."""
-    return len(self._found)
+    return len(self._bad_records)
 
   @property
   def problems(self) -> tuple[BadRecord, ...]:
     """Their places, in the order of reading."""
-    return tuple([*self._found.values()])
+    return tuple([*self._bad_records.values()])
 
   @property
   def too_short(self) -> int:
@@ -99,11 +99,11 @@ class RecordInputReport:
     """
     file, number = divmod(place, _MAX_RECORDS)
     bad = BadRecord(self._filenames[file], number)
-    if self._found.setdefault(place, bad) is not bad:
+    if self._bad_records.setdefault(place, bad) is not bad:
       return
-    if len(self._found) <= _NUM_NAMED:
+    if len(self._bad_records) <= _NUM_NAMED:
       logging.warning("Left out bad %s. t2r_seq doctor explains it.", bad)
-    if len(self._found) > self.max_bad_records:
+    if len(self._bad_records) > self.max_bad_records:
       first = "; ".join(map(str, self.problems[:_NUM_NAMED]))
       self.fail(
         "on_bad_record='skip': max_bad_records: expected at most "
@@ -254,7 +254,7 @@ class SkippingReading(RecordReading):
       before, runs = self._runs.get(name, (None, np.zeros([0, 3], np.int64)))
       if before == stamp:
         return runs
-      found, damaged = readable_runs(name, compression.decode())
+      readable, damaged = readable_runs(name, compression.decode())
     except (OSError, tf.errors.OpError) as error:
       # It is no bad record, to be left out in later epochs.
       self._report.fail(f"{name}: expected a file that can be read, got: {error}.")
@@ -262,7 +262,7 @@ class SkippingReading(RecordReading):
       logging.warning("%s: changed while it was in use: its new content is read.", name)
     for number in damaged:
       self._report.add(self._filenames.index(name) * _MAX_RECORDS + number)
-    runs = np.asarray(found, np.int64).reshape(-1, 3)
+    runs = np.asarray(readable, np.int64).reshape(-1, 3)
     self._runs[name] = stamp, runs
     return runs
 
@@ -359,29 +359,29 @@ class SkippingReading(RecordReading):
       )
       rest = rest.batch(tf.size(texts, tf.int64))
       # What comes after the first is not even begun.
-      found = whole.ignore_errors(log_warning=False).concatenate(
+      parsed = whole.ignore_errors(log_warning=False).concatenate(
         rest.map(_as_it_is(lambda places, texts: concrete(texts)))
       )
-      nothing = tf.experimental.Optional.empty(found.element_spec)
-      packed = found.map(_as_it_is(_pack)).concatenate(
+      nothing = tf.experimental.Optional.empty(parsed.element_spec)
+      packed = parsed.map(_as_it_is(_pack)).concatenate(
         tf.data.Dataset.from_tensors(nothing)
       )
       return packed.take(1).get_single_element(), tf.size(texts, tf.int64)
 
-    def goes_on(num_bad: tf.Tensor, chunk: Any) -> Any:
-      found, size = chunk
-      num_bad = tf.where(found.has_value(), tf.zeros_like(num_bad), num_bad + size)
+    def count_bad(num_bad: tf.Tensor, chunk: Any) -> Any:
+      optional, size = chunk
+      num_bad = tf.where(optional.has_value(), tf.zeros_like(num_bad), num_bad + size)
       # Twice as many as may be bad: an epoch had no good one, nor will the next.
       return require(
         num_bad, num_bad <= most_bad, [tf.constant(pool.NOTHING_LEFT)]
-      ), found
+      ), optional
 
     most_bad = 2 * self._report.max_bad_records
     return (
       map_in_order(chunks, _as_it_is(watch), num_parallel_calls)
-      .scan(tf.constant(0, tf.int64), _as_it_is(goes_on))
-      .filter(_as_it_is(lambda found: found.has_value()))
-      .map(_as_it_is(lambda found: found.get_value()))
+      .scan(tf.constant(0, tf.int64), _as_it_is(count_bad))
+      .filter(_as_it_is(lambda optional: optional.has_value()))
+      .map(_as_it_is(lambda optional: optional.get_value()))
     )
 
 

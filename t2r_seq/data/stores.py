@@ -472,9 +472,9 @@ class StoreInputGenerator(DatasetInputGenerator):
       )
 
     def columns(store: EpisodeStore) -> DecodedColumns:
-      found = StoreColumns(store)
-      self._failures = found.failures
-      return DecodedColumns(found, store.spec, self._decode_images)
+      columns = StoreColumns(store)
+      self._failures = columns.failures
+      return DecodedColumns(columns, store.spec, self._decode_images)
 
     with tf.init_scope():
       store = following.wait_for_store(self._store_path, follow)

@@ -347,14 +347,14 @@ class _Filler:
     self, state: Any, largest: tf.Tensor, parsed: tf.Tensor, lengths: tf.Tensor
   ) -> tf.Operation:
     """Prints how much an episode needs that exceeds the budget, if one did not yet."""
-    needed = self._num_bytes(largest, parsed)
+    min_bytes = self._num_bytes(largest, parsed)
     before = self._num_bytes(state["largest"], state["parsed"])
-    is_new = (needed > self._memory_budget) & (needed > before)
+    is_new = (min_bytes > self._memory_budget) & (min_bytes > before)
 
     def warn() -> tf.Operation:
       return tf.print(
         "memory_budget: expected at least",
-        needed,
+        min_bytes,
         "bytes, for pools that hold an episode of",
         tf.reduce_max(lengths),
         "steps, got",

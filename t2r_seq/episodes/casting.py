@@ -36,14 +36,14 @@ def find_casts(
   """
   by_dtype: dict[str, Cast] = {}
   by_path: dict[str, Cast] = {}
-  found = []
+  mismatches = []
   for text in casts:
     name, _, dtype = text.partition("=")
     below = [p for p in spec if p == name or p.startswith(f"{name}/")]
     if dtype not in _NUMBERS:
       want = f"a dtype of {errors.listing(_NUMBERS)} after a ="
       near = errors.nearest(dtype, _NUMBERS)
-      found.append(errors.Mismatch(f"cast {text}", want, repr(dtype), near))
+      mismatches.append(errors.Mismatch(f"cast {text}", want, repr(dtype), near))
     elif below:
       by_path |= {path: Cast(tf.as_dtype(dtype), path == name) for path in below}
     elif name in _NUMBERS:
@@ -51,7 +51,7 @@ def find_casts(
     else:
       want = f"a dtype, or a path of {errors.listing(spec)}"
       near = errors.nearest(name, spec)
-      found.append(errors.Mismatch(f"cast {text}", want, repr(name), near))
+      mismatches.append(errors.Mismatch(f"cast {text}", want, repr(name), near))
   result = {}
   for path, leaf in spec.items():
     is_video = specs.extended_tensor_spec.is_video_spec(leaf)
@@ -62,11 +62,11 @@ def find_casts(
       cast = by_dtype.get(leaf.dtype.name)
     if not is_number and cast is not None:
       got = "encoded images" if leaf.data_format else leaf.dtype.name
-      found.append(errors.Mismatch(path, "numbers to cast", got))
+      mismatches.append(errors.Mismatch(path, "numbers to cast", got))
     elif cast is not None and cast.dtype != leaf.dtype:
       result[path] = cast
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
   return result
 
 

@@ -35,8 +35,8 @@ def find_questions(episodes: Episodes) -> dict[str, list[str]]:
       is_known = spec.is_sequence and values.dtype.kind in "fu" and values.ndim > 1
       if is_known and not specs.is_encoded_image_spec(spec):
         rows.setdefault(path, []).append(values)
-  found = {path: [*_ask(np.concatenate(parts))] for path, parts in rows.items()}
-  return {path: questions for path, questions in found.items() if questions}
+  by_path = {path: [*_ask(np.concatenate(parts))] for path, parts in rows.items()}
+  return {path: questions for path, questions in by_path.items() if questions}
 
 
 def _ask(values: np.ndarray) -> Iterator[str]:

@@ -123,7 +123,7 @@ class Resampled(View):
       if clock in values:
         check_stamps(f"resample: {place}: {clock}", values[clock])
     steps = to_nanoseconds(np.ravel(values[str(self._clock)]))
-    found = {**values}
+    changed = {**values}
     for path, clock in self._clocks.items():
       if path in values:
         stamps = to_nanoseconds(np.ravel(values[clock]))
@@ -132,8 +132,8 @@ class Resampled(View):
           later = np.minimum(rows + 1, len(stamps) - 1)
           is_later = np.abs(stamps[later] - steps) < np.abs(steps - stamps[rows])
           rows = np.where(is_later, later, rows)
-        found[path] = values[path][rows]
-    return found
+        changed[path] = values[path][rows]
+    return changed
 
 
 # Relative differences of a user's rate from metadata (30 for 29.97) and from clocks.

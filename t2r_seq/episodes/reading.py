@@ -66,15 +66,15 @@ def read_json_object(
     raise fault(path, expected, error) from error
   if not isinstance(values, dict):
     raise fault(path, expected, f"{values!r:.80}")
-  found = [
+  mismatches = [
     errors.Mismatch(
       key, f"one of {errors.listing(known)}", repr(key), errors.nearest(key, known)
     )
     for key in values
     if known and key not in known
   ]
-  if found:
-    raise faults(path, found)
+  if mismatches:
+    raise faults(path, mismatches)
   return values
 
 
@@ -94,16 +94,16 @@ def folder_fingerprint(path: str) -> dict[str, Any]:
 
   Statistics that were computed of them are left out.
   """
-  found = [os.stat(path)] if os.path.isfile(path) else []
+  stats = [os.stat(path)] if os.path.isfile(path) else []
   for folder, _, names in os.walk(path):
-    found += [
+    stats += [
       os.stat(os.path.join(folder, name))
       for name in names
       if folder != path or _STATISTICS not in name
     ]
-  newest = max((each.st_mtime_ns for each in found), default=0)
-  size = sum(each.st_size for each in found)
-  return {"files": len(found), "bytes": size, "newest": newest}
+  newest = max((each.st_mtime_ns for each in stats), default=0)
+  size = sum(each.st_size for each in stats)
+  return {"files": len(stats), "bytes": size, "newest": newest}
 
 
 def left_out(places: Sequence[str]) -> list[str]:
@@ -116,7 +116,7 @@ def left_out(places: Sequence[str]) -> list[str]:
 
 def check_numbers(operation: str, spec: specs.TensorSpecStruct) -> None:
   """Checks that a plain array can hold all specs of steps."""
-  found = []
+  mismatches = []
   for path, leaf in spec.items():
     hint = leave_out(path)
     if specs.is_encoded_image_spec(leaf):
@@ -126,22 +126,22 @@ def check_numbers(operation: str, spec: specs.TensorSpecStruct) -> None:
       got = "byte strings" if leaf.dtype == tf.string else "bfloat16"
     else:
       continue
-    found.append(errors.Mismatch(path, "numbers", got, hint))
-  if found:
-    raise errors.mismatch_error(operation, found)
+    mismatches.append(errors.Mismatch(path, "numbers", got, hint))
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
 
 
 def check_present(operation: str, spec: specs.TensorSpecStruct) -> None:
   """Checks that no path is optional, for formats whose episodes have all paths."""
-  found = [
+  mismatches = [
     errors.Mismatch(
       path, "a path that every episode has", "an optional one", leave_out(path)
     )
     for path, leaf in spec.items()
     if leaf.is_optional
   ]
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
 
 
 def dtype_name(dtype: str | np.dtype) -> str:
@@ -195,8 +195,8 @@ def make_fields(
 ) -> Fields:
   """Returns the fields of a spec."""
   given = {name: value for name, value in fields.items() if value is not None}
-  found = {"shape": [*shape], "dtype": dtype, "name": path, **given}
-  return {**found, "is_sequence": True} if is_sequence else found
+  spec_fields = {"shape": [*shape], "dtype": dtype, "name": path, **given}
+  return {**spec_fields, "is_sequence": True} if is_sequence else spec_fields
 
 
 def describe(dtype: np.dtype, shape: tuple[int, ...]) -> str:
@@ -215,9 +215,9 @@ def image_form(data: bytes) -> tuple[str, tuple[int, int, int]] | None:
 def objects(items: Iterable[bytes]) -> np.ndarray:
   """Returns byte strings as an array of bytes objects."""
   listed = list(items)
-  found = np.empty(len(listed), object)
-  found[:] = listed
-  return found
+  array = np.empty(len(listed), object)
+  array[:] = listed
+  return array
 
 
 def scalar(item: bytes) -> np.ndarray:

@@ -200,9 +200,9 @@ def find_format(path: str | os.PathLike[str], format: str | None = None) -> Form
     return get_format(format)
   path = os.fspath(path)
   if os.path.exists(path):
-    found = _recognise(path)
-    if found is not None:
-      return found
+    formats = _recognise(path)
+    if formats is not None:
+      return formats
     if os.path.isdir(path):
       raise _unknown_folder(path)
     return get_format(_FALLBACK)
@@ -347,13 +347,13 @@ def check_options(
   want = (
     f"an option of {name}, of {errors.listing(known, 30)}" if known else "no option"
   )
-  found = [
+  mismatches = [
     errors.Mismatch(option, want, f"'{option}'", errors.nearest(option, known))
     for option in given
     if option not in known
   ]
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
 
 
 def written_format(path: str | os.PathLike[str], format: str | None = None) -> Format:
@@ -492,8 +492,8 @@ def _way_out(path: str, names: list[str], other: tuple[str, str] | None) -> str:
     return f"There are datasets in it: name one of {errors.listing(within, _MAX_SHOWN)}"
   place = os.path.abspath(path)
   for above in (os.path.dirname(place), os.path.dirname(os.path.dirname(place))):
-    found = _recognise(above) if os.path.isdir(above) else None
-    if found is not None and found.name in ("store", "lerobot"):
+    formats = _recognise(above) if os.path.isdir(above) else None
+    if formats is not None and formats.name in ("store", "lerobot"):
       return f"It is a part of a dataset: name {above}"
   return other[1] if other else "Name the files of the dataset, or their folder."
 

@@ -69,13 +69,13 @@ def read_episodes(where: str, episodes: EpisodeNumbers) -> Any:
   if not isinstance(episodes, (str, os.PathLike)):
     return np.asarray(episodes).tolist()
   place = f"{where}: episodes: {os.fspath(episodes)}"
-  found, number, text = [], 0, ""
+  numbers, number, text = [], 0, ""
   try:
     with open(episodes, encoding="utf-8") as file:
       for line in file:
         number, text = number + 1, line.partition("#")[0].strip()
         if text:
-          found.append(int(text))
+          numbers.append(int(text))
   except OSError as error:
     raise errors.SpecError(
       f"{place}: expected a file that lists episodes, got {error.strerror}."
@@ -84,23 +84,23 @@ def read_episodes(where: str, episodes: EpisodeNumbers) -> Any:
     raise errors.SpecError(
       f"{place}: line {number}: expected the number of an episode, got {text[:40]!r}."
     ) from error
-  return found
+  return numbers
 
 
 def _check(where: str, numbers: Any, num_episodes: int) -> np.ndarray:
-  found = np.asarray(numbers)
-  if not found.size:
-    found = found.astype(np.int64)
-  if found.ndim != 1 or found.dtype.kind not in "iu":
+  array = np.asarray(numbers)
+  if not array.size:
+    array = array.astype(np.int64)
+  if array.ndim != 1 or array.dtype.kind not in "iu":
     raise errors.SpecError(
-      f"{where}: expected numbers of episodes, got {errors.describe(found)}."
+      f"{where}: expected numbers of episodes, got {errors.describe(array)}."
     )
-  outside = found[(found < 0) | (found >= num_episodes)]
+  outside = array[(array < 0) | (array >= num_episodes)]
   if len(outside):
     raise errors.SpecError(
       f"{where}: expected numbers from 0 to {num_episodes - 1}, got {outside[0]}."
     )
-  return np.unique(found.astype(np.int64))
+  return np.unique(array.astype(np.int64))
 
 
 def parse_shares(where: str, text: str) -> dict[str, float]:
@@ -162,23 +162,23 @@ def make_splits(
 def check_splits(where: str, splits: Splits, num_episodes: int) -> dict[str, list[int]]:
   """Returns the splits as lists of rising numbers of episodes."""
   return {
-    str(name): _check(f"{where}: split '{name}'", list(found), num_episodes).tolist()
-    for name, found in splits.items()
+    str(name): _check(f"{where}: split '{name}'", list(episodes), num_episodes).tolist()
+    for name, episodes in splits.items()
   }
 
 
 def renumber(splits: Splits, chosen: np.ndarray) -> dict[str, list[int]]:
   """Returns the splits of a selection, by new numbers; leaves out empty ones."""
-  found = {
+  renumbered = {
     name: np.flatnonzero(np.isin(chosen, list(numbers))).tolist()
     for name, numbers in splits.items()
   }
-  return {name: numbers for name, numbers in found.items() if numbers}
+  return {name: numbers for name, numbers in renumbered.items() if numbers}
 
 
 def describe_splits(splits: Splits) -> str:
   """Renders the names of splits, and how many episodes each has."""
-  sizes = {name: len(list(found)) for name, found in splits.items()}
+  sizes = {name: len(list(episodes)) for name, episodes in splits.items()}
   return "splits: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items())
 
 
@@ -193,15 +193,15 @@ def describe_overlaps(splits: Splits) -> list[str]:
   A filter key may be a part of another one, as `20_percent` of `train` is: only names
   with the word train count, and those with valid, val, eval or test.
   """
-  found = []
+  overlaps = []
   sets = {name: set(numbers) for name, numbers in splits.items()}
   for name, numbers in sets.items():
     for other, held_out in sets.items():
       is_trained = [bool(_TRAINED.search(each.lower())) for each in (name, other)]
       is_pair = is_trained == [True, False] and _HELD_OUT.search(other.lower())
       if is_pair and (shared := numbers & held_out):
-        found.append(
+        overlaps.append(
           f"The splits {name} and {other} share episodes, {len(shared):,} in all, such "
           f"as {min(shared)}: evaluation sees what training saw."
         )
-  return found
+  return overlaps

@@ -22,15 +22,15 @@ class Dropped:
 
   def __init__(self, names: Iterable[str] = ()) -> None:
     self.names = {name.strip("/") for name in names}
-    self._met: set[str] = set()
+    self._matches: set[str] = set()
     self._paths: set[str] = set()
 
   def has(self, path: str) -> bool:
     """Whether a path is left out."""
     self._paths.add(path)
-    met = {n for n in self.names if path == n or path.startswith(f"{n}/")}
-    self._met |= met
-    return bool(met)
+    matches = {n for n in self.names if path == n or path.startswith(f"{n}/")}
+    self._matches |= matches
+    return bool(matches)
 
   def filter(self, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the specs that stay."""
@@ -38,17 +38,17 @@ class Dropped:
 
   def check(self, operation: str) -> None:
     """Checks that every name met a path."""
-    found = [
+    mismatches = [
       errors.Mismatch(
         name,
         f"a path to drop, of {errors.listing(self._paths)}",
         "no such path",
         errors.nearest(name, self._paths),
       )
-      for name in self.names - self._met
+      for name in self.names - self._matches
     ]
-    if found:
-      raise errors.mismatch_error(operation, found)
+    if mismatches:
+      raise errors.mismatch_error(operation, mismatches)
 
 
 class Episodes(EpisodeReader):
@@ -334,21 +334,21 @@ class Renamed(View):
 
   def __init__(self, base: Episodes, names: Mapping[str, str]) -> None:
     """Renames paths; see `Episodes.rename`."""
-    found: list[errors.Mismatch] = []
+    mismatches: list[errors.Mismatch] = []
     new = {path: path for path in base.spec}
     for old, name in names.items():
       below = [p for p in base.spec if p == old or p.startswith(f"{old}/")]
       if not below:
         want = f"a path to rename, of {errors.listing(base.spec)}"
         near = errors.nearest(old, base.spec)
-        found.append(errors.Mismatch(old, want, "no such path", near))
+        mismatches.append(errors.Mismatch(old, want, "no such path", near))
       new |= {path: name + path[len(old) :] for path in below}
     for path in {name for name in new.values() if [*new.values()].count(name) > 1}:
       twice = [old for old, name in new.items() if name == path]
       want, got = "one path of that name", f"{errors.listing(twice)} renamed to it"
-      found.append(errors.Mismatch(path, want, got))
-    if found:
-      raise errors.mismatch_error(f"rename: {base.path}", found)
+      mismatches.append(errors.Mismatch(path, want, got))
+    if mismatches:
+      raise errors.mismatch_error(f"rename: {base.path}", mismatches)
     self._new, self._old = new, {name: old for old, name in new.items()}
     spec = {
       # The name in a record follows the path that it was made from.
@@ -467,13 +467,13 @@ class Mapped(View):
   def _change(self, values: Values, place: str) -> Values:
     num_steps = [len(v) for p, v in values.items() if self._base.spec[p].is_sequence]
     result = {}
-    found: list[errors.Mismatch] = []
+    mismatches: list[errors.Mismatch] = []
     for path, value in self._function(dict(values)).items():
       array = np.asarray(value)
       leaf = self.spec.get(path)
       if leaf is None:
         near = errors.nearest(path, self.spec)
-        found.append(errors.Mismatch(path, "a path of the spec", "another", near))
+        mismatches.append(errors.Mismatch(path, "a path of the spec", "another", near))
         continue
       shape = [None, *leaf.shape] if leaf.is_sequence else [*leaf.shape]
       if leaf.is_sequence and num_steps:
@@ -481,19 +481,19 @@ class Mapped(View):
       is_encoded = array.dtype == object
       if not is_encoded and not tf.TensorShape(shape).is_compatible_with(array.shape):
         want = f"{tuple(shape)} {leaf.dtype.name}"
-        found.append(errors.Mismatch(path, want, errors.describe(array)))
+        mismatches.append(errors.Mismatch(path, want, errors.describe(array)))
       elif not is_encoded and tf.as_dtype(array.dtype) != leaf.dtype:
-        found.append(
+        mismatches.append(
           errors.Mismatch(path, errors.describe(leaf), errors.describe(array))
         )
       result[path] = array
-    found += [
+    mismatches += [
       errors.Mismatch(path, errors.describe(leaf), "nothing")
       for path, leaf in self.spec.items()
       if path not in result and not leaf.is_optional
     ]
-    if found:
-      raise errors.mismatch_error(f"map: {place}", found)
+    if mismatches:
+      raise errors.mismatch_error(f"map: {place}", mismatches)
     return result
 
 
@@ -582,16 +582,16 @@ class Joined(Episodes):
     first = self._parts[0]
     self.path = ", ".join(part.path for part in self._parts)
     self.format = first.format
-    found = []
+    mismatches = []
     for part in self._parts[1:]:
       for path in {**first.spec, **part.spec}:
         one, other = first.spec.get(path), part.spec.get(path)
         if one is None or other is None or _form(one) != _form(other):
           got = f"{errors.describe(other)} in {part.path}"
           hint = "Make them alike first: rename, cast or drop."
-          found.append(errors.Mismatch(path, errors.describe(one), got, hint))
-    if found:
-      raise errors.mismatch_error(f"join: {self.path}", found)
+          mismatches.append(errors.Mismatch(path, errors.describe(one), got, hint))
+    if mismatches:
+      raise errors.mismatch_error(f"join: {self.path}", mismatches)
     self.spec = specs.TensorSpecStruct(
       (
         path,

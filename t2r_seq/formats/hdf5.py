@@ -77,8 +77,8 @@ def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
   keys = {}
   for path in paths:
     with reading.explained(path, "an HDF5 file"):
-      found = os.stat(path)
-      keys[path] = (os.path.abspath(path), found.st_size, found.st_mtime_ns)
+      status = os.stat(path)
+      keys[path] = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
   new = [path for path in paths if keys[path] not in _walked]
   for path, foreign in zip(new, _walk(new) if new else (), strict=True):
     _walked[keys[path]] = foreign
@@ -93,9 +93,9 @@ def _walk(paths: Sequence[str]) -> list[Foreign]:
     text=True,
     check=False,
   )
-  found = [json.loads(line) for line in done.stdout.splitlines()]
+  entries = [json.loads(line) for line in done.stdout.splitlines()]
   if not done.returncode:
-    return [[(place, what) for place, what in pairs] for pairs in found]
+    return [[(place, what) for place, what in pairs] for pairs in entries]
   if done.returncode == -signal.SIGXCPU:
     got = f"one that keeps libhdf5 busy for more than {hdf5_probe.MAX_SECONDS} s"
   elif done.returncode < 0:
@@ -103,20 +103,20 @@ def _walk(paths: Sequence[str]) -> list[Foreign]:
   else:
     got = done.stderr.strip().rpartition("\n")[2]
   want = "an HDF5 file that can be walked through"
-  raise reading.fault(paths[len(found)], want, got, "The file is damaged.")
+  raise reading.fault(paths[len(entries)], want, got, "The file is damaged.")
 
 
 def datasets(group: Any) -> list[tuple[str, Any]]:
   """Lists the datasets below a group by path; links are not followed."""
   h5py = load_h5py()
-  found: list[tuple[str, Any]] = []
+  items: list[tuple[str, Any]] = []
 
   def visit(name: str, item: Any) -> None:
     if isinstance(item, h5py.Dataset):
-      found.append((name, item))
+      items.append((name, item))
 
   group.visititems(visit)
-  return sorted(found)
+  return sorted(items)
 
 
 def read_attributes(group: Any) -> dict[str, np.ndarray]:
@@ -197,8 +197,8 @@ def list_files(path: str) -> list[str]:
     return [path]
   if os.path.isfile(os.path.join(path, _MINARI)):
     return [os.path.join(path, _MINARI)]
-  found = [n for n in os.listdir(path) if n.lower().endswith(SUFFIXES)]
-  return [os.path.join(path, n) for n in sorted(found, key=reading.natural_order)]
+  files = [n for n in os.listdir(path) if n.lower().endswith(SUFFIXES)]
+  return [os.path.join(path, n) for n in sorted(files, key=reading.natural_order)]
 
 
 def recognises(path: str) -> bool:
@@ -452,7 +452,7 @@ class LayoutEpisodes(Episodes):
 
   def _check_foreign(self, foreign: Mapping[str, Foreign]) -> None:
     """Checks that the files themselves hold all that is read, without links."""
-    found = []
+    mismatches = []
     for name, links in foreign.items():
       for place, what in links:
         path = self._path_at(place)
@@ -462,9 +462,9 @@ class LayoutEpisodes(Episodes):
         want = "data" if is_within else "data in this file"
         hint = reading.leave_out(path) if path else ""
         got = f"{what} at {place} of {name}"
-        found.append(errors.Mismatch(path or place, want, got, hint))
-    if found:
-      raise reading.faults(self.path, found)
+        mismatches.append(errors.Mismatch(path or place, want, got, hint))
+    if mismatches:
+      raise reading.faults(self.path, mismatches)
 
   def _path_at(self, place: str) -> str | None:
     """Returns the path within an episode; '' for a group, and None for other places."""
@@ -491,8 +491,8 @@ class LayoutEpisodes(Episodes):
       self._scan_group(name, "/", file)
     else:
       groups = _groups(file, pattern.count("/") + 1)
-      found = [group for group in groups if fnmatch.fnmatch(group, pattern)]
-      for group in sorted(found, key=reading.natural_order):
+      matching = [group for group in groups if fnmatch.fnmatch(group, pattern)]
+      for group in sorted(matching, key=reading.natural_order):
         self._scan_group(name, group, file[group])
 
   def _scan_flat(self, name: str, file: Any) -> None:
@@ -518,8 +518,8 @@ class LayoutEpisodes(Episodes):
       if path.split("/")[0] == _NO_STEPS or dataset.shape[:1] != (num_steps,):
         self._left_out.add(path)
         continue
-      found = PathOnDisk(path, dataset.dtype, dataset.shape[1:], True)
-      self._add(path, dataset, name, found)
+      on_disk = PathOnDisk(path, dataset.dtype, dataset.shape[1:], True)
+      self._add(path, dataset, name, on_disk)
       self._paths[path].count += len(ends) - 1
 
   def _note_ends(self, name: str, ends: np.ndarray, num_steps: int) -> None:
@@ -543,14 +543,14 @@ class LayoutEpisodes(Episodes):
 
   def _scan_group(self, name: str, group: str, item: Any) -> None:
     """Checks the datasets and attributes of one episode."""
-    found = self._datasets(item)
-    num_steps = self._count_steps(item, {p: d.shape[0] for p, d in found if d.shape})
+    listed = self._datasets(item)
+    num_steps = self._count_steps(item, {p: d.shape[0] for p, d in listed if d.shape})
     place = Place(name, group, 0, num_steps)
     if not num_steps:
       self._empty.append(str(place))
       return
     self._places.append(place)
-    for path, dataset in found:
+    for path, dataset in listed:
       self._add(path, dataset, str(place), self._describe(path, dataset, place))
     if self._layout.paths is None:
       for path, value in read_attributes(item).items():
@@ -580,42 +580,42 @@ class LayoutEpisodes(Episodes):
 
   def _datasets(self, group: Any) -> list[tuple[str, Any]]:
     """Lists the datasets of an episode that are read, by path."""
-    found = datasets(group)
+    listed = datasets(group)
     if self._layout.paths is not None:
-      by_name = dict(found)
+      by_name = dict(listed)
       missing = [n for n in self._layout.paths.values() if n not in by_name]
       if missing:
         place = f"{group.name} of {group.file.filename}"
         near = errors.nearest(missing[0], by_name).strip()
         want = f"the datasets {errors.listing(missing)}"
         raise reading.fault(place, want, errors.listing(by_name), near)
-      found = [(path, by_name[name]) for path, name in self._layout.paths.items()]
+      listed = [(path, by_name[name]) for path, name in self._layout.paths.items()]
     # ALOHA's lengths of padded JPEGs: unused, as JPEGs mark their end.
-    found = [each for each in found if each[0] != "compress_len"]
-    found = [each for each in found if not self._dropped.has(each[0])]
-    self._left_out.update(path for path, dataset in found if dataset.shape is None)
-    return [each for each in found if each[1].shape is not None]
+    listed = [each for each in listed if each[0] != "compress_len"]
+    listed = [each for each in listed if not self._dropped.has(each[0])]
+    self._left_out.update(path for path, dataset in listed if dataset.shape is None)
+    return [each for each in listed if each[1].shape is not None]
 
-  def _add(self, path: str, dataset: Any, place: str, found: PathOnDisk) -> None:
+  def _add(self, path: str, dataset: Any, place: str, on_disk: PathOnDisk) -> None:
     """Adds a dataset; looks at the first row of what may be images or text."""
     if self._layout.paths is not None:
-      found.dataset = self._layout.paths[path]
+      on_disk.dataset = self._layout.paths[path]
     self._unwritten.setdefault(path, _Unwritten()).add(dataset, place)
     known = self._paths.get(path)
-    if known is not None and known.dtype == found.dtype:
-      is_padded = known.image_format and len(found.shape) == 1 and not known.is_text
+    if known is not None and known.dtype == on_disk.dtype:
+      is_padded = known.image_format and len(on_disk.shape) == 1 and not known.is_text
       if known.image_format or known.is_text:
         # Their rows are checked as they are read: images by their headers.
-        found.image_format, found.is_text = known.image_format, known.is_text
-        found.shape = known.shape if is_padded or not found.shape else found.shape
-    elif found.is_step and len(dataset):
-      _look_at(found, dataset)
-    self._note(path, place, found)
+        on_disk.image_format, on_disk.is_text = known.image_format, known.is_text
+        on_disk.shape = known.shape if is_padded or not on_disk.shape else on_disk.shape
+    elif on_disk.is_step and len(dataset):
+      _look_at(on_disk, dataset)
+    self._note(path, place, on_disk)
 
-  def _note(self, path: str, place: str, found: PathOnDisk) -> None:
-    known = self._paths.setdefault(path, found)
-    if known.form() != found.form():
-      self._fault(path, f"{known.describe()}, as before", found.describe(), place)
+  def _note(self, path: str, place: str, on_disk: PathOnDisk) -> None:
+    known = self._paths.setdefault(path, on_disk)
+    if known.form() != on_disk.form():
+      self._fault(path, f"{known.describe()}, as before", on_disk.describe(), place)
     known.count += 1
 
   def _fault(self, path: str, want: str, got: str, place: str) -> None:
@@ -625,21 +625,21 @@ class LayoutEpisodes(Episodes):
 
   def _make_fields(self) -> dict[str, Fields]:
     fields: dict[str, Fields] = {}
-    for path, found in sorted(self._paths.items()):
+    for path, on_disk in sorted(self._paths.items()):
       leaf: Fields | errors.Mismatch
-      form = found.shape, found.is_step
-      if found.image_format or found.is_text:
-        dtype = "uint8" if found.image_format else "string"
-        leaf = reading.make_fields(path, dtype, *form, data_format=found.image_format)
+      form = on_disk.shape, on_disk.is_step
+      if on_disk.image_format or on_disk.is_text:
+        dtype = "uint8" if on_disk.image_format else "string"
+        leaf = reading.make_fields(path, dtype, *form, data_format=on_disk.image_format)
       else:
-        leaf = reading.array_fields(path, found.dtype, *form)
+        leaf = reading.array_fields(path, on_disk.dtype, *form)
       if isinstance(leaf, errors.Mismatch):
         self._faults.setdefault(path, leaf)
         continue
-      if found.count < len(self._places):
+      if on_disk.count < len(self._places):
         leaf["is_optional"] = True
       fields[path] = leaf
-      if found.has_final and not self._dropped.has(FINAL + path):
+      if on_disk.has_final and not self._dropped.has(FINAL + path):
         fields[FINAL + path] = reading.final_fields(leaf, FINAL + path)
     return dict(sorted(fields.items()))
 
@@ -651,24 +651,24 @@ class LayoutEpisodes(Episodes):
     group = self._file(place.file)[place.group]
     attributes = read_attributes(group)
     values: Values = {}
-    for path, found in self._paths.items():
+    for path, on_disk in self._paths.items():
       final = FINAL + path
       if path not in paths and final not in paths:
         continue
-      if not found.dataset:
+      if not on_disk.dataset:
         if path in attributes:
           values[path] = attributes[path]
         continue
-      if found.dataset not in group:
+      if on_disk.dataset not in group:
         continue
-      dataset = group[found.dataset]
-      if not found.is_step:
+      dataset = group[on_disk.dataset]
+      if not on_disk.is_step:
         values[path] = np.asarray(dataset[()])
         continue
       if path in paths:
         bounds = place.start + start, place.start + stop
         values[path] = self._rows(place, path, dataset, *bounds)
-      if found.has_final and final in paths:
+      if on_disk.has_final and final in paths:
         row = self._rows(place, path, dataset, place.stop, place.stop + 1)
         values[final] = row.reshape(row.shape[1:])
     return values
@@ -677,17 +677,17 @@ class LayoutEpisodes(Episodes):
     self, place: Place, path: str, dataset: Any, start: int, stop: int
   ) -> np.ndarray:
     """Reads rows of a dataset; those of images or text as byte strings."""
-    rows, found = dataset[start:stop], self._paths[path]
+    rows, on_disk = dataset[start:stop], self._paths[path]
     if len(rows) != stop - start:
       got = f"{start + len(rows)}. The file was changed"
       raise reading.fault(f"{place}: {path}", f"{stop} rows", got)
-    if not found.image_format and not found.is_text:
+    if not on_disk.image_format and not on_disk.is_text:
       return np.asarray(rows)
     data = [_to_bytes(row) for row in rows]
-    if found.image_format:
-      if found.image_format in _PADDED:
+    if on_disk.image_format:
+      if on_disk.image_format in _PADDED:
         data = [each.rstrip(b"\0") for each in data]
-      want = (found.image_format, found.shape)
+      want = (on_disk.image_format, on_disk.shape)
       for step, each in enumerate(data, start - place.start):
         form = reading.image_form(each)
         if form != want:
@@ -708,21 +708,23 @@ def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
         yield from _groups(item, depth - 1, f"{prefix}{name}/")
 
 
-def _look_at(found: PathOnDisk, dataset: Any) -> None:
+def _look_at(on_disk: PathOnDisk, dataset: Any) -> None:
   """Detects from the first row whether rows are encoded images or text."""
   h5py = load_h5py()
-  is_text = h5py.check_string_dtype(found.dtype) is not None
-  is_bytes = is_text or h5py.check_vlen_dtype(found.dtype) == np.uint8
-  is_object = is_bytes and not found.shape
-  is_padded = found.dtype == np.uint8 and len(found.shape) == 1 and found.shape[0] > 64
+  is_text = h5py.check_string_dtype(on_disk.dtype) is not None
+  is_bytes = is_text or h5py.check_vlen_dtype(on_disk.dtype) == np.uint8
+  is_object = is_bytes and not on_disk.shape
+  is_padded = (
+    on_disk.dtype == np.uint8 and len(on_disk.shape) == 1 and on_disk.shape[0] > 64
+  )
   if not is_object and not is_padded:
     return  # Rows of any number of numbers among them: they are no bytes.
   form = reading.image_form(_to_bytes(dataset[0]))
   # Numbers may begin as a bitmap does: only two formats are unmistakable.
   if form is not None and (is_object or form[0] in _PADDED):
-    found.image_format, found.shape = form
+    on_disk.image_format, on_disk.shape = form
   else:
-    found.is_text = is_object and is_text
+    on_disk.is_text = is_object and is_text
 
 
 def _to_bytes(row: Any) -> bytes:

@@ -143,8 +143,8 @@ class LeRobotEpisodes(Episodes):
       return self._extra["metadata"]
     folder = self.folder
     names = {k: f.names for k, f in folder.features.items() if k not in DERIVED}
-    found = {"fps": folder.info["fps"], "tasks": folder.tasks, "names": names}
-    return {"lerobot": {**found, "robot_type": folder.info.get("robot_type")}}
+    metadata = {"fps": folder.info["fps"], "tasks": folder.tasks, "names": names}
+    return {"lerobot": {**metadata, "robot_type": folder.info.get("robot_type")}}
 
   def compare_statistics(
     self, computed: Mapping[str, Mapping[str, np.ndarray]]
@@ -153,7 +153,7 @@ class LeRobotEpisodes(Episodes):
     name = os.path.join(self.folder.path, STATS)
     if not os.path.isfile(name):
       return []
-    found, stored = [], read_json(name)
+    differences, stored = [], read_json(name)
     for path, measures in computed.items():
       known = stored.get(self._key(path), {})
       for measure, value in measures.items():
@@ -161,12 +161,12 @@ class LeRobotEpisodes(Episodes):
         want = np.ravel(value)
         scale = np.abs(want).max(initial=0) + 1e-6
         if given.shape != want.shape or np.abs(given - want).max() > 1e-3 * scale:
-          found.append(
+          differences.append(
             f"{STATS}: {path}: {measure} is {given[:3].tolist()}, of its values it is "
             f"{want[:3].tolist()}"
           )
           break
-    return found
+    return differences
 
   def check_files(self) -> Iterator[str]:
     """Finds frames that no step has; see `Episodes.check_files`."""
@@ -227,8 +227,8 @@ class LeRobotEpisodes(Episodes):
       if path in self._millimetres and keys[path] not in rooms:
         count = len(range(int(self.folder.lengths[index]))[start:stop])
         rooms[keys[path]] = np.empty((count, *self.spec[path].shape), np.uint16)
-    found = self.folder.read(index, keys.values(), start, stop, rooms)
-    values = {path: self._restore(path, found[key]) for path, key in keys.items()}
+    columns = self.folder.read(index, keys.values(), start, stop, rooms)
+    values = {path: self._restore(path, columns[key]) for path, key in keys.items()}
     return values | {path: self._cut(index, path) for path in kept}
 
   def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:

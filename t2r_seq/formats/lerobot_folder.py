@@ -232,7 +232,7 @@ class LeRobotFolder:
     Raises:
       ConversionError: one is no range of numbers.
     """
-    found: dict[str, range | list[int]] = {}
+    splits: dict[str, range | list[int]] = {}
     ranges = self.info.get("splits") or {}
     if not isinstance(ranges, dict):
       raise self._fault(INFO, "splits", "ranges by name", repr(ranges))
@@ -244,10 +244,10 @@ class LeRobotFolder:
       except ValueError as error:
         want = f"a range of the {len(self)} episodes, such as '0:{len(self)}'"
         raise self._fault(INFO, f"splits: {name}", want, repr(text)) from error
-      found[name] = range(first, end)
+      splits[name] = range(first, end)
     with reading.explained(os.path.join(self.path, EXTRA), "splits"):
       known = self.extra.get("splits") or {}
-      return found | {name: list(map(int, numbers)) for name, numbers in known.items()}
+      return splits | {name: list(map(int, numbers)) for name, numbers in known.items()}
 
   @functools.cached_property
   def has_own_clock(self) -> bool:
@@ -277,16 +277,16 @@ class LeRobotFolder:
   @functools.cached_property
   def fields(self) -> dict[str, Fields]:
     """The fields of these specs; reads the first encoded image of the dataset."""
-    found = {}
+    fields = {}
     for key, feature in self.features.items():
       image_format = None
       if feature.dtype == IMAGE:
         image_format, bits = self._look_at_image(key)
         feature = dataclasses.replace(feature, bits=bits)
-      found[key] = feature.fields(image_format)
-    if TASK not in found:
-      found[TASK] = reading.make_fields(TASK, "string", (), True)
-    return found
+      fields[key] = feature.fields(image_format)
+    if TASK not in fields:
+      fields[TASK] = reading.make_fields(TASK, "string", (), True)
+    return fields
 
   def read(
     self,
@@ -311,20 +311,20 @@ class LeRobotFolder:
       ConversionError: a file is missing or damaged, or rows or frames are not where the
         metadata say: names file, episode and key.
     """
-    wanted = list(keys)
+    paths = list(keys)
     is_video = {
-      k: k in self.features and self.features[k].dtype == VIDEO for k in wanted
+      k: k in self.features and self.features[k].dtype == VIDEO for k in paths
     }
-    columns = {k for k in wanted if k in self.features and not is_video[k]}
+    columns = {k for k in paths if k in self.features and not is_video[k]}
     if any(is_video.values()):
       columns.add(TIMESTAMP)
-    if TASK in wanted and TASK not in self.features:
+    if TASK in paths and TASK not in self.features:
       columns.add(TASK_INDEX)
     rows = self._read_rows(episode, columns)
     values: Values = {}
     shown = slice(start, stop)
     times = self._frame_times(rows, episode) if any(is_video.values()) else None
-    for key in wanted:
+    for key in paths:
       if is_video[key]:
         assert times is not None
         room = None if out is None else out.get(key)
@@ -380,8 +380,8 @@ class LeRobotFolder:
 
   def _read_info(self) -> dict[str, Any]:
     info = read_json(os.path.join(self.path, INFO))
-    needed = ("codebase_version", "fps", "features", "data_path", "total_episodes")
-    missing = [key for key in (*needed, "total_frames") if key not in info]
+    required = ("codebase_version", "fps", "features", "data_path", "total_episodes")
+    missing = [key for key in (*required, "total_frames") if key not in info]
     if missing:
       raise self._fault(INFO, "", f"the keys {errors.listing(missing)}", "none of them")
     version = info["codebase_version"]
@@ -402,20 +402,20 @@ class LeRobotFolder:
 
   def _read_features(self) -> dict[str, Feature]:
     try:
-      found = {k: Feature.of_json(k, v) for k, v in self.info["features"].items()}
+      features = {k: Feature.of_json(k, v) for k, v in self.info["features"].items()}
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
       want = "a dtype and a shape of each key"
       raise self._fault(INFO, "features", want, repr(error)) from error
-    needed = DERIVED if not self._is_v2 else (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX)
-    missing = [key for key in needed if key not in found]
+    required = DERIVED if not self._is_v2 else (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX)
+    missing = [key for key in required if key not in features]
     if missing:
       raise self._fault(INFO, "features", errors.listing(missing), "none of them")
-    return found
+    return features
 
   def _read_tasks(self) -> list[str]:
     if self._is_v2:
       rows = self._read_lines("meta/tasks.jsonl")
-      found = {int(row["task_index"]): str(row["task"]) for row in rows}
+      tasks = {int(row["task_index"]): str(row["task"]) for row in rows}
     else:
       table = self._read_table(TASKS)
       # pandas kept the text as its index, under a name that versions differ in.
@@ -424,11 +424,11 @@ class LeRobotFolder:
         got = errors.listing(table.column_names)
         raise self._fault(TASKS, "", f"{TASK_INDEX} and a column of texts", got)
       numbers, texts = table[TASK_INDEX].to_pylist(), table[names[0]].to_pylist()
-      found = dict(zip(numbers, texts, strict=True))
-    if sorted(found) != list(range(len(found))):
-      want = f"numbers from 0 to {len(found) - 1}"
-      raise self._fault(TASKS, TASK_INDEX, want, errors.listing(map(str, found)))
-    return [found[index] for index in range(len(found))]
+      tasks = dict(zip(numbers, texts, strict=True))
+    if sorted(tasks) != list(range(len(tasks))):
+      want = f"numbers from 0 to {len(tasks) - 1}"
+      raise self._fault(TASKS, TASK_INDEX, want, errors.listing(map(str, tasks)))
+    return [tasks[index] for index in range(len(tasks))]
 
   def _read_episodes(self) -> dict[str, np.ndarray]:
     """Reads where each episode is: columns by name, sorted by episode."""
@@ -456,13 +456,13 @@ class LeRobotFolder:
       if feature.dtype == VIDEO:
         fields = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
         names += [f"videos/{key}/{field}" for field in fields]
-    found = sorted(
+    tables = sorted(
       glob.glob(os.path.join(glob.escape(self.path), EPISODES, "*", "*.parquet"))
     )
-    if not found:
+    if not tables:
       raise self._fault(EPISODES, "", "parquet files of the episodes", _UNFINISHED)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    for path in found:
+    for path in tables:
       relative = os.path.relpath(path, self.path)
       table = self._read_table(relative, names)
       for name in names:
@@ -538,8 +538,8 @@ class LeRobotFolder:
 
   def _column(self, name: str, group: int, key: str, episode: int) -> np.ndarray:
     """Reads a column of a group of rows, which most often has several episodes."""
-    found = self._cache.get((name, group, key))
-    if found is None:
+    array = self._cache.get((name, group, key))
+    if array is None:
       file = self._open(name, episode)
       if key not in file.schema_arrow.names:
         got = errors.listing(file.schema_arrow.names)
@@ -547,12 +547,12 @@ class LeRobotFolder:
       with self._undamaged(name, key, "rows that can be read", episode):
         column = file.read_row_group(group, [key])[key].combine_chunks()
       try:
-        found = to_numpy(column, self.features[key])
+        array = to_numpy(column, self.features[key])
       except ValueError as error:
         want = f"{self.features[key].shape} {self.features[key].dtype}, as {INFO} says"
         raise self._fault(name, key, want, str(error), episode) from error
-      self._cache.put((name, group, key), found)
-    return found
+      self._cache.put((name, group, key), array)
+    return array
 
   def _open(self, name: str, episode: int | None = None) -> Any:
     """Opens a parquet file, or returns the open one."""
@@ -738,17 +738,17 @@ class LeRobotFolder:
     if not len(times):
       return np.empty((0, *shape), np.float32 if depth else np.uint8)
     with self._explained(name, key, episode, times, first):
-      found = videos.read_frames(
+      frames = videos.read_frames(
         os.path.join(self.path, name),
         times,
         out,
         depth=depth,
         tolerance=self.frame_tolerance,
       )
-    if found.shape[1:] != shape:
+    if frames.shape[1:] != shape:
       want = f"frames of {shape}, as {INFO} says"
-      raise self._fault(name, key, want, str(found.shape[1:]), episode)
-    return found
+      raise self._fault(name, key, want, str(frames.shape[1:]), episode)
+    return frames
 
   def _times_in_video(
     self, episode: int, key: str, times: np.ndarray
@@ -856,20 +856,20 @@ class _ColumnCache:
   def __init__(self, max_bytes: int) -> None:
     self._max_bytes = max_bytes
     self._num_bytes = 0
-    self._found: dict[Any, np.ndarray] = {}
+    self._columns: dict[Any, np.ndarray] = {}
 
   def get(self, key: Any) -> np.ndarray | None:
     """Returns a column if it is kept."""
-    if key in self._found:
-      self._found[key] = self._found.pop(key)  # The last one of the dict.
-    return self._found.get(key)
+    if key in self._columns:
+      self._columns[key] = self._columns.pop(key)  # The last one of the dict.
+    return self._columns.get(key)
 
   def put(self, key: Any, column: np.ndarray) -> None:
     """Keeps a column; drops those that were not read for the longest."""
-    self._found[key] = column
+    self._columns[key] = column
     self._num_bytes += num_bytes({"": column})
-    while self._num_bytes > self._max_bytes and len(self._found) > 1:
-      dropped = self._found.pop(next(iter(self._found)))
+    while self._num_bytes > self._max_bytes and len(self._columns) > 1:
+      dropped = self._columns.pop(next(iter(self._columns)))
       self._num_bytes -= num_bytes({"": dropped})
 
 

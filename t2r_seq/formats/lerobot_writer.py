@@ -133,22 +133,24 @@ def _make_columns(
 ) -> list[_Column]:
   """Decides how each path is stored, except those of the task and of time stamps."""
   columns: list[_Column] = []
-  found: list[errors.Mismatch] = []
+  mismatches: list[errors.Mismatch] = []
   of_format = (_task_path(spec), _clock_path(spec))
   for name, leaf in spec.items():
     if name in of_format:
       continue
     column = _make_column(name, leaf, has_videos)
     if isinstance(column, errors.Mismatch):
-      found.append(column)
+      mismatches.append(column)
       continue
     same = [c.path for c in columns if c.feature.key == column.feature.key]
     if same:
       want, got = "paths that differ where / is .", f"the key of {same[0]}"
-      found.append(errors.Mismatch(name, want, got, f"Leave one out: --drop {name}."))
+      mismatches.append(
+        errors.Mismatch(name, want, got, f"Leave one out: --drop {name}.")
+      )
     columns.append(column)
-  if found:
-    raise errors.mismatch_error(f"write: {path}", found)
+  if mismatches:
+    raise errors.mismatch_error(f"write: {path}", mismatches)
   return columns
 
 
@@ -464,10 +466,10 @@ class LeRobotWriter(EpisodeWriter):
     joined = {}
     for key in self._stats[0]:
       measured = [stats[key] for stats in self._stats]
-      for row, found in zip(self._episodes, measured, strict=True):
-        row |= {f"stats/{key}/{name}": value for name, value in found.items()}
+      for row, measures in zip(self._episodes, measured, strict=True):
+        row |= {f"stats/{key}/{name}": value for name, value in measures.items()}
       if (histogram := self._histograms.get(key)) is not None:
-        count = sum(found["count"][0] for found in measured)
+        count = sum(measures["count"][0] for measures in measured)
         (column,) = (c for c in self._columns if c.feature.key == key)
         joined[key] = _of_histogram(histogram, count, self._levels(column))
       else:
@@ -478,13 +480,13 @@ class LeRobotWriter(EpisodeWriter):
     """Reads a key's values of all episodes, or evenly spaced ones of very many."""
     every = -(-sum(row["length"] for row in self._episodes) // _MAX_RANKED)
     (column,) = (c for c in self._stored() if c.feature.key == key)
-    found = []
+    columns = []
     for place in range(self._place + 1):
       name = self._data_file(place)
       rows = lerobot_folder.load_parquet().read_table(name, columns=[key])[key]
       values = lerobot_folder.to_numpy(rows.combine_chunks(), column.feature)
-      found.append(values[::every])
-    return np.concatenate(found)
+      columns.append(values[::every])
+    return np.concatenate(columns)
 
   def _write_episodes(self) -> None:
     import pyarrow
@@ -550,17 +552,17 @@ class LeRobotWriter(EpisodeWriter):
     names = self._known.get("names")
     known = names.get(feature.key) if isinstance(names, dict) else None
     shape = list(feature.shape)
-    found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": known}
+    entry: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": known}
     convention = self._spec[column.path].convention
     if convention is not None:
-      found["convention"] = convention.to_json()
+      entry["convention"] = convention.to_json()
       if convention.names and known is None:
-        found["names"] = [*convention.names]
+        entry["names"] = [*convention.names]
     if feature.dtype in (VIDEO, IMAGE):
-      found["names"] = ["height", "width", "channels"]
+      entry["names"] = ["height", "width", "channels"]
     encoding = self._encoding
     if feature.dtype == VIDEO and encoding is not None:
-      found["info"] = {
+      entry["info"] = {
         "video.height": feature.shape[0],
         "video.width": feature.shape[1],
         "video.codec": self._codecs.get(feature.key)
@@ -572,7 +574,7 @@ class LeRobotWriter(EpisodeWriter):
         "has_audio": False,
       }
     if (depth := self._depth(column)) is not None:
-      found["info"] |= {
+      entry["info"] |= {
         "video.codec": _CODEC_NAMES["libx265"],
         "video.pix_fmt": videos.DEPTH_FORMAT,
         "video.is_depth_map": True,
@@ -580,7 +582,7 @@ class LeRobotWriter(EpisodeWriter):
         "depth_unit": "m",  # Of the figures.
         **{f"video.{name}": value for name, value in vars(depth).items()},
       }
-    return found
+    return entry
 
   def _write_extra(self) -> None:
     """Writes paths, specs and metadata, for which the format has no place."""
@@ -636,9 +638,9 @@ def _check_texts(path: str, texts: np.ndarray) -> None:
 def _measure(rows: np.ndarray) -> dict[str, Any]:
   """Returns the statistics of the values of steps [T, ...]."""
   values = rows.reshape(len(rows), -1).astype(np.float64)
-  found = {"min": values.min(0), "max": values.max(0)}
-  found |= {"mean": values.mean(0), "std": values.std(0), **_rank(values)}
-  return _shaped(found, rows.shape[1:], len(rows))
+  measures = {"min": values.min(0), "max": values.max(0)}
+  measures |= {"mean": values.mean(0), "std": values.std(0), **_rank(values)}
+  return _shaped(measures, rows.shape[1:], len(rows))
 
 
 def _rank(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -652,10 +654,10 @@ def _merge(measured: Sequence[Mapping[str, Any]], values: np.ndarray) -> dict[st
   total = counts.sum()
   mean = (counts * of_each["mean"]).sum(0) / total
   squares = of_each["std"] ** 2 + (of_each["mean"] - mean) ** 2
-  found = {"min": of_each["min"].min(0), "max": of_each["max"].max(0), "mean": mean}
-  found["std"] = np.sqrt((counts * squares).sum(0) / total)
-  found |= _rank(values.reshape(len(values), -1).astype(np.float64))
-  return _shaped(found, values.shape[1:], int(total))
+  merged = {"min": of_each["min"].min(0), "max": of_each["max"].max(0), "mean": mean}
+  merged["std"] = np.sqrt((counts * squares).sum(0) / total)
+  merged |= _rank(values.reshape(len(values), -1).astype(np.float64))
+  return _shaped(merged, values.shape[1:], int(total))
 
 
 def _histogram(pixels: np.ndarray, num_levels: int) -> np.ndarray:
@@ -673,16 +675,16 @@ def _of_histogram(
   variance = np.maximum(histogram @ levels**2 / total - mean**2, 0)
   ends = np.cumsum(histogram, 1)
   parts = {"min": 0.0, "max": 1.0, **_QUANTILES}
-  found = {
+  measures = {
     name: levels[np.argmax(ends >= np.maximum(part * total, 1)[:, None], 1)]
     for name, part in parts.items()
   }
   shape = (len(histogram), 1, 1)
-  return _shaped({**found, "mean": mean, "std": np.sqrt(variance)}, shape, count)
+  return _shaped({**measures, "mean": mean, "std": np.sqrt(variance)}, shape, count)
 
 
 def _shaped(
-  found: Mapping[str, np.ndarray], shape: tuple[int, ...], count: int
+  measures: Mapping[str, np.ndarray], shape: tuple[int, ...], count: int
 ) -> dict[str, Any]:
-  shaped = {k: v.reshape(shape or (1,)).tolist() for k, v in found.items()}
+  shaped = {k: v.reshape(shape or (1,)).tolist() for k, v in measures.items()}
   return {**shaped, "count": [count]}

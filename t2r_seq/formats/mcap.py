@@ -91,20 +91,22 @@ class Contract:
     """Reads a JSON file: {"clock": "/arm", "paths": {"position": "/arm:position"}}."""
     known = [field.name for field in dataclasses.fields(cls)]
     values = reading.read_json_object(path, known=known)
-    found = []
+    mismatches = []
     clock, time = values.get("clock"), values.get("time", LOG)
     paths: Any = values.get("paths")
     is_dict = isinstance(paths, dict) and paths
     if not is_dict or not all(isinstance(value, str) for value in paths.values()):
       want = 'a topic, or a field of one, by path: {"position": "/arm:position"}'
-      found.append(errors.Mismatch("paths", want, repr(paths)))
+      mismatches.append(errors.Mismatch("paths", want, repr(paths)))
       paths = {}
     topics = sorted({value.partition(":")[0] for value in paths.values()})
     if not isinstance(clock, str):
-      found.append(errors.Mismatch("clock", "the topic that gives steps", repr(clock)))
+      mismatches.append(
+        errors.Mismatch("clock", "the topic that gives steps", repr(clock))
+      )
     if time not in (LOG, PUBLISH, HEADER):
       want = f"one of {errors.listing((LOG, PUBLISH, HEADER))}"
-      found.append(errors.Mismatch("time", want, repr(time)))
+      mismatches.append(errors.Mismatch("time", want, repr(time)))
     by_topic: dict[str, dict[str, Any]] = {}
     for key, want, is_valid in (
       ("resample", f"{HOLD} or {NEAREST}", lambda v: v in (HOLD, NEAREST)),
@@ -114,13 +116,13 @@ class Contract:
       given = given if isinstance(given, dict) else dict.fromkeys(topics, given)
       by_topic[key] = given
       want = f"{want}, of a topic of {errors.listing(topics)}"
-      found += [
+      mismatches += [
         errors.Mismatch(key, want, f"{v!r} of {topic}", errors.nearest(topic, topics))
         for topic, v in given.items()
         if topic not in topics or not is_valid(v)
       ]
-    if found:
-      raise reading.faults(path, found)
+    if mismatches:
+      raise reading.faults(path, mismatches)
     return cls(str(clock), paths, time=time, **by_topic)
 
 
@@ -167,7 +169,7 @@ def _short(name: str) -> str:
 
 def _read_definitions(name: str, text: str) -> dict[str, dict[str, str]]:
   """Reads the fields of a message, and of all messages within, without constants."""
-  found: dict[str, dict[str, str]] = {}
+  definitions: dict[str, dict[str, str]] = {}
   for part in re.split(r"^={3,}\s*$", text, flags=re.MULTILINE):
     fields: dict[str, str] = {}
     for line in part.splitlines():
@@ -178,8 +180,8 @@ def _read_definitions(name: str, text: str) -> dict[str, dict[str, str]]:
         kind, base = words[0], _base(words[0])
         is_own = base not in _NUMBERS and base not in _STRINGS and "/" not in base
         fields[words[1]] = f"{name.partition('/')[0]}/{kind}" if is_own else kind
-    found[_short(name)] = fields
-  return found
+    definitions[_short(name)] = fields
+  return definitions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,8 +334,8 @@ class McapEpisodes(Episodes):
   @property
   def lengths(self) -> np.ndarray:  # type: ignore[override]
     """Steps of each recording; reads the times of all messages at the first call."""
-    found = [self._show(number).num_steps for number in range(len(self._bags))]
-    return np.asarray(found, np.int64)
+    lengths = [self._show(number).num_steps for number in range(len(self._bags))]
+    return np.asarray(lengths, np.int64)
 
   def read(
     self,
@@ -386,7 +388,7 @@ class McapEpisodes(Episodes):
 
   def _look_at(self, name: str, parts: list[str]) -> None:
     """Finds the form of each path, by the first message of its topic."""
-    found = []
+    mismatches = []
     for path, (topic, field) in self._fields.items():
       with reading.explained(name, "messages"):
         _, _, message, first = next(self._iterate(parts, [topic]))
@@ -396,15 +398,15 @@ class McapEpisodes(Episodes):
           fields = error.args[0]
           want = f"a field of {message.type}, of {errors.listing(fields)}"
           near = errors.nearest(field.rpartition(".")[2], fields)
-          found.append(errors.Mismatch(path, want, f"'{field}' of {topic}", near))
+          mismatches.append(errors.Mismatch(path, want, f"'{field}' of {topic}", near))
           continue
         self._forms[path] = _make(f"{name}: {topic}: {path}", message, value)[0]
         if value.names:
           self._names[path] = value.names
         if _SWAPPED.search(str(getattr(value.value, "format", ""))):
           self._swapped.append(path)
-    if found:
-      raise reading.faults(name, found)
+    if mismatches:
+      raise reading.faults(name, mismatches)
 
   def _iterate(
     self, parts: list[str], topics: Collection[str], with_data: bool = True
@@ -597,8 +599,8 @@ class McapEpisodes(Episodes):
       topics.setdefault(self._fields[path][0], []).append(path)
     spans = {topic: _spans(shown[topic]) for topic in topics}
     count = dict.fromkeys(topics, 0)
-    for _, topic, message, found in self._iterate(parts, topics):
-      span, data = spans[topic].get(count[topic]), found.data
+    for _, topic, message, content in self._iterate(parts, topics):
+      span, data = spans[topic].get(count[topic]), content.data
       count[topic] += 1
       if span is None:
         continue
@@ -618,14 +620,14 @@ class McapEpisodes(Episodes):
 
   def _value(self, place: str, path: str, message: _Message, decoded: Any) -> Any:
     """Returns the value of a path; checks that it has the form of the first one."""
-    found = _find(message, decoded, self._fields[path][1])
-    form, value = _make(place, message, found)
+    field = _find(message, decoded, self._fields[path][1])
+    form, value = _make(place, message, field)
     if form != self._forms[path]:
       want = f"{self._forms[path]}, as the first message has"
       raise reading.fault(place, want, form, reading.leave_out(path))
-    if found.names and found.names != self._names.get(path):
+    if field.names and field.names != self._names.get(path):
       want = f"the values of {self._names.get(path)}, as the first message has them"
-      got = f"{found.names}: another order, or others"
+      got = f"{field.names}: another order, or others"
       raise reading.fault(place, want, got)
     return value
 
@@ -653,30 +655,30 @@ def _find(message: _Message, decoded: Any, field: str) -> _Found:
   return _Found(value, kind, names)
 
 
-def _make(place: str, message: _Message, found: _Found) -> tuple[_Form, Any]:
+def _make(place: str, message: _Message, field: _Found) -> tuple[_Form, Any]:
   """Makes a value of a field: numbers, pixels, or the bytes of images and text."""
-  fields = message.of(found.type)
+  fields = message.of(field.type)
   if set(fields) >= _RAW:
-    pixels = _pixels(place, found.value)
+    pixels = _pixels(place, field.value)
     return _Form(pixels.dtype, pixels.shape), pixels
   if set(fields) >= _COMPRESSED:
-    return _encoded(place, found.value)
-  if _base(found.type) in _STRINGS:
-    is_array = "[" in found.type
-    items = found.value if is_array else [found.value]
+    return _encoded(place, field.value)
+  if _base(field.type) in _STRINGS:
+    is_array = "[" in field.type
+    items = field.value if is_array else [field.value]
     text = reading.objects(item.encode() for item in items)
     return _Form(text.dtype, text.shape if is_array else ()), (
       text if is_array else text[0]
     )
   try:
-    dtype = message.dtype(found.type)
+    dtype = message.dtype(field.type)
   except KeyError as error:
     hint = reading.leave_out(place.rpartition(": ")[2])
     if fields:
       hint = f"Name a field of it: /topic:field, of {errors.listing(fields)}."
     want = "numbers, text or an image"
-    raise reading.fault(place, want, found.type, hint) from error
-  array = np.asarray(_numbers(message, found.value, found.type), dtype)
+    raise reading.fault(place, want, field.type, hint) from error
+  array = np.asarray(_numbers(message, field.value, field.type), dtype)
   return _Form(dtype, array.shape), array
 
 

@@ -48,22 +48,22 @@ def find_bags(path: str) -> list[Bag]:
   own = [os.path.join(path, n) for n in names if n.lower().endswith(SUFFIX)]
   if own and _ROSBAG in names:
     return [(path, own)]
-  found = [(name, [name]) for name in own]
+  bags = [(name, [name]) for name in own]
   for name in (os.path.join(path, n) for n in names):
     if os.path.isfile(os.path.join(name, _ROSBAG)):
-      found += [bag for bag in find_bags(name) if bag[0] == name]
-  return found
+      bags += [bag for bag in find_bags(name) if bag[0] == name]
+  return bags
 
 
 def list_topics(bag: Bag) -> dict[str, tuple[str, int]]:
   """Returns type and number of messages of a recording by topic."""
-  found: dict[str, tuple[str, int]] = {}
+  topics: dict[str, tuple[str, int]] = {}
   for name in bag[1]:
     with reading.explained(name, "an MCAP file"):
       for topic, schema, count in _count_messages(name):
-        kind, before = found.get(topic, (schema.name if schema else "?", 0))
-        found[topic] = (kind, before + count)
-  return found
+        kind, before = topics.get(topic, (schema.name if schema else "?", 0))
+        topics[topic] = (kind, before + count)
+  return topics
 
 
 def _count_messages(name: str) -> Iterator[tuple[str, Any, int]]:
@@ -85,13 +85,13 @@ def check_topics(bag: Bag, clock: str, topics: Collection[str]) -> bool:
   if counts.get(clock) == 0:
     return False
   have = [topic for topic, count in counts.items() if count]
-  found = [
+  mismatches = [
     errors.Mismatch(topic, "messages of it", "none", errors.nearest(topic, have))
     for topic in topics
     if topic not in have
   ]
-  if found:
-    raise reading.faults(bag[0], found)
+  if mismatches:
+    raise reading.faults(bag[0], mismatches)
   return True
 
 
@@ -139,10 +139,10 @@ def read_messages(
       return topics is None or channels[number].topic in topics
 
     for record in _records(file, summary, is_read):
-      found: Any = (record,)
+      contents: Any = (record,)
       if isinstance(record, records.Chunk):
-        found = _chunk_records(record, is_read, with_data)
-      for item in found:
+        contents = _chunk_records(record, is_read, with_data)
+      for item in contents:
         if isinstance(item, records.Schema):
           schemas[item.id] = item
         elif isinstance(item, records.Channel):

@@ -145,12 +145,12 @@ class MinariEpisodes(Episodes):
 
   def _check(self, place: str, values: Mapping[str, np.ndarray]) -> None:
     """Compares an episode with the first one, whose specs all of them have."""
-    found = {path: _fields(path, array) for path, array in sorted(values.items())}
-    want = self._spec_fields = self._spec_fields or found
+    fields = {path: _fields(path, array) for path, array in sorted(values.items())}
+    want = self._spec_fields = self._spec_fields or fields
     wrong = [
-      errors.Mismatch(path, _describe(want.get(path)), _describe(found.get(path)))
-      for path in {**want, **found}
-      if _describe(want.get(path)) != _describe(found.get(path))
+      errors.Mismatch(path, _describe(want.get(path)), _describe(fields.get(path)))
+      for path in {**want, **fields}
+      if _describe(want.get(path)) != _describe(fields.get(path))
     ]
     if wrong:
       raise reading.faults(place, wrong)

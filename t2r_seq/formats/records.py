@@ -151,20 +151,22 @@ class RecordParser:
     except data_errors() as error:
       group = records_fn()
       names = dict.fromkeys(record.filename for record in group)
-      found = find_bad_record(list(names), self._spec, compression=self._compression)
-      if found is None:
+      bad_record = find_bad_record(
+        list(names), self._spec, compression=self._compression
+      )
+      if bad_record is None:
         place = group[0].place
         raise errors.RecordError(f"{place}: it cannot be parsed: {error}") from error
-      raise found from error
+      raise bad_record from error
     return {path: _to_array(tensor) for path, tensor in parsed.items()}
 
   def _check_images(self, values: Values, group: list[Record]) -> None:
     for path, leaf in self._images.items():
       has_rows = self._is_batched or leaf.is_sequence
       images = values[path] if has_rows else values[path][None]
-      found = specs.validation.find_misfit(images.ravel().tolist(), leaf, path, True)
-      if found:
-        index, mismatch = found
+      misfit = specs.validation.find_misfit(images.ravel().tolist(), leaf, path, True)
+      if misfit:
+        index, mismatch = misfit
         row = index * len(images) // images.size
         place = group[row if self._is_batched else 0].place
         place += f", step {row}" if leaf.is_sequence else ""
@@ -404,10 +406,10 @@ class RecordEpisodes(_RecordSource):
 
   def _find_flags(self) -> specs.TensorSpecStruct:
     """Finds flags in the first record that no spec reads."""
-    found = next(self._files.read(), None)
-    if found is None:
+    first = next(self._files.read(), None)
+    if first is None:
       return specs.TensorSpecStruct()
-    return find_flags(found[1].data, _features_of(self._stored))
+    return find_flags(first[1].data, _features_of(self._stored))
 
   def _read(self) -> Iterator[Episode]:
     unset: dict[str, str] = {}
@@ -522,18 +524,18 @@ def _check_flags(
   for feature in features:
     path, flags = _shown(feature), values[feature.path]
     at = 0 if feature.edge == IS_FIRST else len(flags) - 1
-    found = np.flatnonzero(flags)  # One value a step, of any shape.
-    if (found != at).any():
+    flagged = np.flatnonzero(flags)  # One value a step, of any shape.
+    if (flagged != at).any():
       option = f"--{feature.edge.removeprefix('is_')}_key {feature.name}"
       want = f"it to be set in step {at} of {len(flags)} alone"
       raise reading.fault(
         f"{place}: {path}",
         f"{want}, because a record is an episode",
-        f"it in step {found[found != at][0]}",
+        f"it in step {flagged[flagged != at][0]}",
         f"Cut the records into episodes with {option}; if it means something else: "
         f"--drop {path}.",
       )
-    if not len(found):
+    if not len(flagged):
       unset.append(path)
   return unset
 
@@ -818,10 +820,10 @@ class RecordSteps(_RecordSource):
   def _find_key(self) -> tuple[specs.ExtendedTensorSpec | None, bool]:
     """Finds the key in the first record: its spec, and whether it is of a step."""
     key = self._bounds.key
-    found = next(self._files.read(), None) if key else None
-    if key is None or found is None:
+    first = next(self._files.read(), None) if key else None
+    if key is None or first is None:
       return None, True
-    _, record = found
+    _, record = first
     contents = record.contents()
     in_steps = {name: steps[0] for name, steps in contents.steps.items() if steps}
     feature = contents.context.get(key, in_steps.get(key))
@@ -950,8 +952,8 @@ def open_records(
   # Specs without a name are refused below, with their paths.
   if flat and all(leaf.name for leaf in flat.values()) and _is_rlds(path, compression):
     flat = records.rlds_specs(flat)
-  found = find_index(f"read: {path}", index, names)
-  return RecordEpisodes(path, flat, compression, dropped, found)
+  index_file = find_index(f"read: {path}", index, names)
+  return RecordEpisodes(path, flat, compression, dropped, index_file)
 
 
 def _is_rlds(path: FilePatterns, compression: str | None) -> bool:

@@ -39,15 +39,15 @@ _MAX_ATTRIBUTE_BYTES = 60_000
 
 def _final_paths(fields: Mapping[str, Fields]) -> dict[str, str]:
   """Returns the paths that stand for a whole next_obs: 'final_obs/x' to 'obs/x'."""
-  found = {}
+  finals = {}
   for path, leaf in fields.items():
     source = OBS + path.removeprefix(FINAL_OBS)
     obs, is_final = fields.get(source, {}), path.startswith(FINAL_OBS)
     if not is_final or leaf.get("is_sequence") or not obs.get("is_sequence"):
       continue
     if reading.is_same_array(obs, leaf):
-      found[path] = source
-  return found
+      finals[path] = source
+  return finals
 
 
 def _next_path(final: str) -> str:
@@ -143,12 +143,12 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     if len(self._names) > 1:
       return {}
     attributes = self._file(self._names[0])[DATA].attrs
-    found = {name: _to_json(value) for name, value in attributes.items()}
-    found.pop(TOTAL, None)
-    found.pop(SPEC_ATTRIBUTE, None)
+    known = {name: _to_json(value) for name, value in attributes.items()}
+    known.pop(TOTAL, None)
+    known.pop(SPEC_ATTRIBUTE, None)
     with reading.explained(self._names[0], f"JSON in {METADATA_ATTRIBUTE}"):
-      metadata = dict(json.loads(found.pop(METADATA_ATTRIBUTE, "{}")))
-    return _with_names(metadata, {"attrs": found} if found else {}, self._demo_names())
+      metadata = dict(json.loads(known.pop(METADATA_ATTRIBUTE, "{}")))
+    return _with_names(metadata, {"attrs": known} if known else {}, self._demo_names())
 
   def metadata_of(self, episodes: np.ndarray) -> Mapping[str, Any]:
     """See the base class: some of the demos have fewer names."""
@@ -160,7 +160,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
 
   def _read_splits(self) -> dict[str, list[int]]:
     """Reads the filter keys of all files, as numbers of demos."""
-    found: dict[str, list[int]] = {}
+    splits: dict[str, list[int]] = {}
     numbers = {(p.file, p.group): number for number, p in enumerate(self._places)}
     for file_name in self._names:
       file = self._file(file_name)
@@ -175,8 +175,8 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
           )
         places = [(file_name, f"{DATA}/{demo}") for demo in demos]
         own = sorted(numbers[place] for place in places if place in numbers)
-        found.setdefault(key, []).extend(own)
-    return found
+        splits.setdefault(key, []).extend(own)
+    return splits
 
   def _read(
     self, place: hdf5.Place, paths: Collection[str], start: int, stop: int
@@ -197,8 +197,8 @@ def _with_names(
   robomimic = {name: value for name, value in robomimic.items() if name != "demos"}
   if names != [f"demo_{index}" for index in range(len(names))]:
     robomimic["demos"] = names
-  found = {name: value for name, value in metadata.items() if name != "robomimic"}
-  return {**found, **({"robomimic": robomimic} if robomimic else {})}
+  others = {name: value for name, value in metadata.items() if name != "robomimic"}
+  return {**others, **({"robomimic": robomimic} if robomimic else {})}
 
 
 def _fits(known: Fields | None, leaf: Fields) -> bool:

@@ -93,7 +93,7 @@ def read_arrays(path: str, folder: str) -> dict[str, dict[str, Any]]:
 
   The metadata is read here and not by zarr, which may load a codec that unpickles.
   """
-  found = []
+  mismatches = []
   arrays: dict[str, dict[str, Any]] = {}
   names, read = _files(path)
   for name in names:
@@ -108,9 +108,9 @@ def read_arrays(path: str, folder: str) -> dict[str, dict[str, Any]]:
     if _has_pickle(metadata):
       hint = f"Unpickling runs code: it is not done. {reading.leave_out(key)}"
       want = "an array of numbers"
-      found.append(errors.Mismatch(key, want, "pickled objects", hint))
-  if found:
-    raise reading.faults(path, found)
+      mismatches.append(errors.Mismatch(key, want, "pickled objects", hint))
+  if mismatches:
+    raise reading.faults(path, mismatches)
   return dict(sorted(arrays.items()))
 
 
@@ -141,11 +141,11 @@ def list_files(path: str) -> set[str]:
   if os.path.isfile(path):
     with zipfile.ZipFile(path) as archive:
       return set(archive.namelist())
-  found = set()
+  files = set()
   for folder, _, names in os.walk(path):
     start = os.path.relpath(folder, path).replace(os.sep, "/")
-    found |= {f"{start}/{name}" for name in names}
-  return found
+    files |= {f"{start}/{name}" for name in names}
+  return files
 
 
 def chunk_names(metadata: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
@@ -224,17 +224,17 @@ def _has_pickle(value: Any) -> bool:
 def array_keys(operation: str, fields: Mapping[str, Fields]) -> dict[str, str]:
   """Names an array for each path: the spec's name, or the path, without slashes."""
   keys: dict[str, str] = {}
-  found = []
+  mismatches = []
   taken: dict[str, str] = {ENDS: f"meta/{ENDS}"}
   for path, leaf in fields.items():
     keys[path] = key = (leaf.get("name") or path).replace("/", "_")
     if key in taken:
       want, got = "another name in the zarr group", f"'{key}', as {taken[key]} has"
       hint = "Give the specs other names, or leave one out with --drop."
-      found.append(errors.Mismatch(path, want, got, hint))
+      mismatches.append(errors.Mismatch(path, want, got, hint))
     taken[key] = path
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
   return keys
 
 
@@ -265,12 +265,12 @@ class ZarrRows:
         end = min(-(-stop // self._chunk) * self._chunk, self._array.shape[0])
         parts.append(np.asarray(self._array[first:end]))
       rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-      found = rows[start - self._start : stop - self._start]
+      part = rows[start - self._start : stop - self._start]
       last = (self._start + len(rows) - 1) // self._chunk * self._chunk
       # A copy, so that the chunks before it can go.
       self._kept = rows[last - self._start :].copy() if last > self._start else rows
       self._start = max(last, self._start)
-      return found
+      return part
 
 
 def _is_group(path: str) -> bool:
@@ -324,7 +324,9 @@ class ZarrWriter(EpisodeWriter):
     shape = (len(self._ends),)
     ends = create_array(self._group["meta"], ENDS, shape, np.dtype("<i8"), shape)
     ends[...] = np.asarray(self._ends, np.int64)
-    splits = {name: [*map(int, found)] for name, found in self._source.splits.items()}
+    splits = {
+      name: [*map(int, episodes)] for name, episodes in self._source.splits.items()
+    }
     metadata = {**self._source.metadata, **({"splits": splits} if splits else {})}
     self._group.attrs[SPEC_ATTRIBUTE] = json.loads(self._spec.to_json())
     self._group.attrs[METADATA_ATTRIBUTE] = metadata
@@ -446,8 +448,10 @@ class ZarrEpisodes(Episodes):
       is_sequence = self._spec_fields[path].get("is_sequence", False)
       rows = (first + begin, first + end) if is_sequence else (index, index + 1)
       with reading.explained(f"{self.place(episode)}: {path}", "chunks"):
-        found = self._columns[path].read(*rows)
-      values[path] = found if is_sequence else found.reshape(found.shape[1:])
+        rows_read = self._columns[path].read(*rows)
+      values[path] = (
+        rows_read if is_sequence else rows_read.reshape(rows_read.shape[1:])
+      )
     return values
 
   def place(self, episode: int) -> str:
@@ -477,7 +481,7 @@ class ZarrEpisodes(Episodes):
     self, known: Mapping[str, tuple[str, Fields]], dropped: Dropped
   ) -> dict[str, Fields]:
     """Opens the arrays, and returns the fields of their specs."""
-    found: list[errors.Mismatch] = []
+    mismatches: list[errors.Mismatch] = []
     collected: dict[str, Fields] = {}
     names = list_files(self.path)
     for folder, num_rows in (("data", sum(self._ends[-1:])), ("meta", len(self._ends))):
@@ -487,24 +491,24 @@ class ZarrEpisodes(Episodes):
           continue
         array: Any = self._open_array(folder, key)
         if isinstance(array, errors.Mismatch):
-          found.append(array)
+          mismatches.append(array)
           continue
         if array.shape[:1] != (num_rows,):
           want = f"{num_rows} rows, as meta/{ENDS} says"
           got = reading.describe(array.dtype, array.shape)
-          found.append(errors.Mismatch(path, want, got, reading.leave_out(path)))
+          mismatches.append(errors.Mismatch(path, want, got, reading.leave_out(path)))
           continue
         form = array.shape[1:], folder == "data"
         described = reading.array_fields(path, array.dtype, *form)
         if isinstance(described, errors.Mismatch):
-          found.append(described)
+          mismatches.append(described)
           continue
         self._arrays[path] = array
         self._check_chunks(f"{folder}/{key}", path, metadata, names)
         is_same = leaf is not None and reading.is_same_array(leaf, described)
         collected[path] = leaf if leaf is not None and is_same else described
-    if found:
-      raise reading.faults(self.path, found)
+    if mismatches:
+      raise reading.faults(self.path, mismatches)
     return dict(sorted(collected.items()))
 
   def _check_chunks(

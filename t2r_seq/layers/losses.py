@@ -260,8 +260,8 @@ def _of_each(
   if not values.shape.is_compatible_with(count) or dtype not in (None, values.dtype):
     kind = "" if dtype is None else f" {dtype.name}"
     want = f"({count[0] or 'N'},){kind}, one for each embedding"
-    found = errors.Mismatch(name, want, errors.describe(values))
-    raise errors.mismatch_error(operation, [found])
+    mismatch = errors.Mismatch(name, want, errors.describe(values))
+    raise errors.mismatch_error(operation, [mismatch])
   return values
 
 

@@ -293,10 +293,10 @@ def resnet_model(
   vectors = None
   if film_generator_fn is not None:
     sizes = block_and_filter_sizes(resnet_size, num_filters)
-    found = film_generator_fn(film_generator_input, *sizes)
+    film = film_generator_fn(film_generator_input, *sizes)
     vectors = {
       f"{i}/{j}": vector
-      for i, block_layer in enumerate(found)
+      for i, block_layer in enumerate(film)
       for j, vector in enumerate(block_layer or ())
       if vector is not None
     }

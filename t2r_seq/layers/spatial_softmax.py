@@ -120,14 +120,14 @@ def sample_maps(maps: tf.Tensor, columns: tf.Tensor, rows: tf.Tensor) -> tf.Tens
   left = tf.minimum(tf.floor(columns), width - 2.0)
   top = tf.minimum(tf.floor(rows), height - 2.0)
   flat = tf.reshape(maps, [-1, height * width, channels])
-  found = []
+  samples = []
   for down in (0, 1):
     for right in (0, 1):
       weight = (1 - tf.abs(rows - top - down)) * (1 - tf.abs(columns - left - right))
       row, column = tf.cast(top, tf.int32) + down, tf.cast(left, tf.int32) + right
       read = tf.gather(flat, row * width + column, batch_dims=1)
-      found.append(weight[..., tf.newaxis] * tf.cast(read, dtype))
-  return tf.cast(tf.add_n(found), maps.dtype)
+      samples.append(weight[..., tf.newaxis] * tf.cast(read, dtype))
+  return tf.cast(tf.add_n(samples), maps.dtype)
 
 
 def _positions(height: int, width: int) -> np.ndarray:

@@ -423,13 +423,13 @@ class LitePolicy:
     packed = policy_io.pack(observations, spec)
     timestamp = policy_io.timestamp_of(observations, spec)
     times: Any = np.ravel(timestamp)
-    found = []
+    samples = []
     for env, starts in enumerate(np.asarray(is_first).tolist()):
       row = {path: value[env : env + 1] for path, value in packed.items()}
       time = times if times.size == 1 else times[env : env + 1]
       outputs = self._env(env).step(row, starts, None if timestamp is None else time)
-      found.append({name: value[0] for name, value in outputs.items()})
-    return [outputs[self._action_key] for outputs in found], found
+      samples.append({name: value[0] for name, value in outputs.items()})
+    return [outputs[self._action_key] for outputs in samples], samples
 
   def _env(self, env: int) -> StatefulPolicy:
     """Returns what keeps the state of an environment; the first is that of `step`."""
@@ -510,9 +510,9 @@ def _read_json(folder: str) -> dict[str, Any]:
 def write_checksums(folder: str) -> None:
   """Writes the CRC-32 of every file of a folder, which `LitePolicy` compares."""
   names = sorted(name for name in os.listdir(folder) if name != CHECKSUMS_FILE)
-  found = {name: _checksum(os.path.join(folder, name)) for name in names}
+  checksums = {name: _checksum(os.path.join(folder, name)) for name in names}
   with open(os.path.join(folder, CHECKSUMS_FILE), "w", encoding="utf-8") as f:
-    json.dump(found, f, indent=1)
+    json.dump(checksums, f, indent=1)
 
 
 def _check_files(folder: str) -> None:

@@ -321,7 +321,7 @@ def take_times(
       near = errors.nearest(path, time_paths)
       want = f"one of {errors.listing(time_paths)}"
       raise errors.SpecError(f"step: {path}: expected {want}, got another path.{near}")
-  found = {}
+  seconds = {}
   for path in time_paths:
     try:
       times: Any = np.asarray(given.get(path, given[TIMESTAMP]))
@@ -333,11 +333,11 @@ def take_times(
         f"step: {path}: expected seconds, one number for each of {num_envs} "
         f"environments, got {errors.describe(given.get(path))}."
       )
-    found[path] = np.broadcast_to(to_nanoseconds(times).ravel(), [num_envs])
+    seconds[path] = np.broadcast_to(to_nanoseconds(times).ravel(), [num_envs])
     if path == TIMESTAMP:
-      slack = precision(times.dtype.name, np.abs(found[path]))
-      found[path] = np.stack([found[path], slack], -1)
-  return found
+      slack = precision(times.dtype.name, np.abs(seconds[path]))
+      seconds[path] = np.stack([seconds[path], slack], -1)
+  return seconds
 
 
 class RateWatch:
@@ -683,10 +683,10 @@ def check_finite(
   wrong = []
   for path, value in values.items():
     array = np.asarray(value)
-    found = errors.find_nonfinite(array)
-    if found is None:
+    nonfinite = errors.find_nonfinite(array)
+    if nonfinite is None:
       continue
-    text, index = found
+    text, index = nonfinite
     where = f"{index}"
     if has_envs:
       where = f"{index[1:]}"

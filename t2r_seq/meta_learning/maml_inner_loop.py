@@ -218,11 +218,11 @@ def _variables_of(
   """Returns the trainable variables that a function reads, by name."""
   with tf.GradientTape() as tape:
     inference_network_fn(features=features, labels=labels, **options)
-  found: dict[str, tf.Variable] = {}
+  variables: dict[str, tf.Variable] = {}
   for variable in tape.watched_variables():
     name = variable.name.partition(":")[0]
-    found[name if name not in found else f"{name}_{len(found)}"] = variable
-  return found
+    variables[name if name not in variables else f"{name}_{len(variables)}"] = variable
+  return variables
 
 
 class _Active(threading.local):
@@ -291,15 +291,15 @@ def substituted(
   """
   if tf.executing_eagerly():
     raise RuntimeError("substituted: expected to be inside a tf.function.")
-  found = {}
+  substitutes = {}
   for variable, value in zip(variables, values, strict=True):
     for part in _parts(variable):
       if not getattr(part, "is_substitutable", False):
         cls: Any = type(part)
         part.__class__ = _substitutable(cls)
-      found[id(part)] = value
+      substitutes[id(part)] = value
   before = _active.values
-  _active.values = {**before, **found}
+  _active.values = {**before, **substitutes}
   try:
     yield
   finally:

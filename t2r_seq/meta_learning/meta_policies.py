@@ -63,7 +63,7 @@ def pack_condition(
   num_samples = num_samples or next(iter(spec.values())).shape[0]
   samples = _samples(episode_data, num_samples, num_episodes)
   labels = [path for path in spec if path.startswith("condition/labels/")]
-  found, missing = specs.TensorSpecStruct(), []
+  condition, missing = specs.TensorSpecStruct(), []
   for path, leaf in spec.items():
     offsets = (time_offsets or {}).get(path)
     shape = leaf.shape[1 if offsets is None else 2 :]
@@ -80,10 +80,10 @@ def pack_condition(
     packed = np.stack([_to_frame(path, value, frame) for value in values])
     if offsets is not None:
       packed = packed.reshape(len(samples), len(offsets), *packed.shape[1:])
-    found[path] = packed
+    condition[path] = packed
   if missing:
     raise errors.mismatch_error("adapt: episode_data", missing)
-  return found
+  return condition
 
 
 def _samples(
@@ -126,9 +126,9 @@ def _find(step: Mapping[str, Any], path: str, is_action: bool) -> Any:
     observation = step["observation"]
     is_named = isinstance(observation, Mapping)
     named = {"action": step.get("action"), **(observation if is_named else {})}
-    found = flatten_observation(named)
-    if name in found or name.startswith("action/"):
-      return found.get(name, found.get("action"))
+    flat = flatten_observation(named)
+    if name in flat or name.startswith("action/"):
+      return flat.get(name, flat.get("action"))
     return None if is_named else observation
   if name in step:
     return step[name]

@@ -223,13 +223,13 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     ) -> tuple[TensorSpecStruct, TensorSpecStruct]:
       features = specs.flatten_spec_structure(features)
       labels = specs.flatten_spec_structure(labels)
-      found = [
+      mismatches = [
         errors.Mismatch(path, f"{total} samples", errors.describe(tensor))
         for path, tensor in [*features.items(), *labels.items()]
         if tf.TensorShape(tensor.shape)[0] != total
       ]
-      if found:
-        raise errors.mismatch_error("meta map", found)
+      if mismatches:
+        raise errors.mismatch_error("meta map", mismatches)
       return split_samples(features, labels, lambda x: x[:first], lambda x: x[first:])
 
     return to_meta

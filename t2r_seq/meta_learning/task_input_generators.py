@@ -231,11 +231,11 @@ class _TaskOrder:
       window = tf.minimum(index, many - 1)
     if self.num_whole:
       each = self.num_condition // self.num_whole
-      tried = sample - self.num_condition
+      query = sample - self.num_condition
       if not self.is_shuffled:
-        window = meta_tfdata.spread(tried, self.num_inference, many)
+        window = meta_tfdata.spread(query, self.num_inference, many)
       shown = meta_tfdata.spread(sample % each, each, many)
-      window = tf.where(tried < 0, shown, window)
+      window = tf.where(query < 0, shown, window)
     return tf.gather(tf.constant(np.cumsum(counts) - counts), episodes) + window
 
   def _slots(self, sample: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -398,10 +398,10 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     usable = chosen[np.asarray(counts)[chosen] > 0]
     names = np.unique(values[chosen])
     if self._kind_key is None:
-      needed, what = self._num_samples, "for as many samples"
+      minimum, what = self._num_samples, "for as many samples"
       if self._num_whole:
-        needed, what = self._num_whole + 1, "those of the condition and another"
-      groups = [(usable, needed, what)]
+        minimum, what = self._num_whole + 1, "those of the condition and another"
+      groups = [(usable, minimum, what)]
     else:
       kinds = _of_episodes(where, opened, self._kind_key)
       groups = [
@@ -409,19 +409,19 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
         for kind in dict.fromkeys(self._kinds)
       ]
     tasks: list[np.ndarray] = []
-    for among, needed, what in groups:
-      found = [among[values[among] == name] for name in names]
+    for among, minimum, what in groups:
+      by_task = [among[values[among] == name] for name in names]
       small = [
         f"'{name}' has {len(episodes)}"
-        for name, episodes in zip(names, found, strict=True)
-        if len(episodes) < needed
+        for name, episodes in zip(names, by_task, strict=True)
+        if len(episodes) < minimum
       ]
       if small:
         raise errors.SpecError(
-          f"{where}: {self._task_key}: expected {needed} episodes or more of each "
+          f"{where}: {self._task_key}: expected {minimum} episodes or more of each "
           f"task, {what}, got {errors.listing(small, limit=5)}."
         )
-      tasks += found
+      tasks += by_task
     return tuple(tasks)
 
   def _of_tasks(self, batch: Any) -> tuple[TensorSpecStruct, TensorSpecStruct]:
@@ -442,8 +442,8 @@ def _of_episodes(where: str, opened: store.EpisodeStore, key: str) -> np.ndarray
     if key in spec:
       each = "of each step" if spec[key].is_sequence else "of each episode"
       got, hint = f"{errors.describe(spec[key])} {each}", ""
-    found = errors.Mismatch(key, "a number or a string for each episode", got, hint)
-    raise errors.mismatch_error(where, [found])
+    mismatch = errors.Mismatch(key, "a number or a string for each episode", got, hint)
+    raise errors.mismatch_error(where, [mismatch])
   column = opened.column(key)
   values = (column[i] for i in range(len(opened)))
   return np.array(

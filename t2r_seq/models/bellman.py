@@ -99,12 +99,12 @@ class BellmanTargets(CriticModel):
 
   def create_network(self) -> dict[str, Any]:
     """Returns the critic's network, and those that follow it."""
-    found = {_LEARNER: super().create_network()}  # type: ignore[safe-super]
+    by_name = {_LEARNER: super().create_network()}  # type: ignore[safe-super]
     for name in self._targets:
-      found[name] = super().create_network()  # type: ignore[safe-super]
-      for each in networks.as_networks(found[name]):
+      by_name[name] = super().create_network()  # type: ignore[safe-super]
+      for each in networks.as_networks(by_name[name]):
         each.trainable = False
-    return found
+    return by_name
 
   @property
   def network(self) -> Any:
@@ -170,15 +170,15 @@ class BellmanTargets(CriticModel):
     reward = labels.reward
     number = tf.range(tf.shape(reward)[0])
     step = tf.cast(self.global_step, tf.int32)
-    _, found = best_actions(
+    _, best = best_actions(
       search,
       [functools.partial(value, *each) for each in zip(views, encoded, strict=True)],
       action_spec,
       tf.stack([number, tf.fill(tf.shape(number), step)], axis=1),
     )
-    found = tf.reshape(tf.cast(found, reward.dtype), tf.shape(reward))
+    best = tf.reshape(tf.cast(best, reward.dtype), tf.shape(reward))
     discount = tf.cast(labels.discount, reward.dtype)
-    return tf.stop_gradient(reward + discount * found)
+    return tf.stop_gradient(reward + discount * best)
 
   def after_train_step(self) -> None:
     """Moves the target network, and now and then the lagged one."""

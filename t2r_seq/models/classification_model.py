@@ -210,5 +210,5 @@ def _histograms(log_odds: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 def _ratio(part: np.ndarray, whole: np.ndarray, where: Any = True) -> float:
   """Returns the mean of part / whole over the classes; 0 / 0 is 0."""
-  found = np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
-  return float(np.mean(found, where=where)) if np.any(where) else 0.0
+  ratio = np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+  return float(np.mean(ratio, where=where)) if np.any(where) else 0.0

@@ -154,8 +154,8 @@ class CriticModel(T2RModel):
     del features
     values = inference_outputs["q_predicted"]
     function = self._loss_function
-    found = losses.all_errors(labels, "reward", "q_predicted", values, function)
-    return layers.masked_mean(*found)
+    errors = losses.all_errors(labels, "reward", "q_predicted", values, function)
+    return layers.masked_mean(*errors)
 
   def model_train_fn(
     self,

@@ -83,17 +83,17 @@ def named_variables(network: Any) -> dict[str, tf.Variable]:
   returned, and do not depend on what else a process has made: of the numbers that Keras
   gives to layers without a name, each layer counts its own.
   """
-  found: dict[str, tf.Variable] = {}
+  by_name: dict[str, tf.Variable] = {}
   for place, variables in _places(network, ""):
     for name, variable in variables:
       path, number = f"{place}{name}", 0
-      while path in found:
+      while path in by_name:
         number += 1
         path = f"{place}{name}_{number}"
-      found[path] = variable
-  named = {id(variable) for variable in found.values()}
+      by_name[path] = variable
+  named = {id(variable) for variable in by_name.values()}
   rest = [v for v in all_variables(network) if id(v) not in named]
-  return {**found, **{f"variables/{i}": v for i, v in enumerate(rest)}}
+  return {**by_name, **{f"variables/{i}": v for i, v in enumerate(rest)}}
 
 
 _Named = list[tuple[str, tf.Variable]]
@@ -167,13 +167,13 @@ def regularization_losses(network: Any) -> list[tf.Tensor]:
 
 def layers(network: Any) -> list[Any]:
   """Lists the Keras layers of all networks, those inside of others among them."""
-  found = []
+  parts = []
   for part in as_networks(network):
     if hasattr(part, "_flatten_layers"):  # Keras' name of it, in both versions.
-      found += part._flatten_layers()
+      parts += part._flatten_layers()
     else:
-      found += [m for m in part.submodules if isinstance(m, tf.keras.layers.Layer)]
-  return list({id(layer): layer for layer in found}.values())
+      parts += [m for m in part.submodules if isinstance(m, tf.keras.layers.Layer)]
+  return list({id(layer): layer for layer in parts}.values())
 
 
 def update_target_network(target: Any, source: Any, rate: float = 1.0) -> None:

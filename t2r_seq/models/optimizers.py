@@ -234,7 +234,7 @@ class GroupedOptimizer:
         f"create_grouped_optimizer: groups: expected {expected}, got none for "
         f"{errors.listing(wrong)}. {hint}"
       )
-    self.places = {pattern: found for pattern, found in places.items() if found}
+    self.places = {pattern: indices for pattern, indices in places.items() if indices}
 
   @property
   def learning_rate(self) -> Any:

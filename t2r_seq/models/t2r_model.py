@@ -477,13 +477,13 @@ class T2RModel(PolicyModel):
     trained = {names[id(v)]: v for v in self.trainable_variables}
     layers = networks.layers(self.network)
     is_float16 = any(getattr(each, "compute_dtype", "") == "float16" for each in layers)
-    found = updates.Updates(optimizer, trained, list(names.values()), is_float16)
-    decay, frequency = found.averaging or (self._averages_decay, None)
+    created = updates.Updates(optimizer, trained, list(names.values()), is_float16)
+    decay, frequency = created.averaging or (self._averages_decay, None)
     if decay is not None:
       is_trained = {id(variable) for variable in trained.values()}
       others = [v for v in self.variables if id(v) not in is_trained]
       self._averages = WeightAverages(list(trained.values()), others, decay, frequency)
-    return found
+    return created
 
   def create_optimizer(self) -> Any:
     """Creates the optimizer alone, built; see `create_updates`."""
@@ -717,19 +717,19 @@ class T2RModel(PolicyModel):
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     loss, scalars, *rest = result if isinstance(result, tuple) else (result, {})
     examples = rest[0] if rest else {}
-    found = [
+    mismatches = [
       errors.Mismatch(name, "a scalar", errors.describe(value), "Reduce it to a mean.")
       for name, value in {"loss": loss, **scalars}.items()
       if value is None or tf.convert_to_tensor(value).shape.rank != 0
     ]
-    found += [
+    mismatches += [
       errors.Mismatch(name, "one for each example, [B, ...]", errors.describe(value))
       for name, value in examples.items()
       if not tf.convert_to_tensor(value).shape.rank
     ]
-    if found:
+    if mismatches:
       where = f"{type(self).__name__}.model_train_fn"
-      raise errors.mismatch_error(where, found)
+      raise errors.mismatch_error(where, mismatches)
     return loss, scalars, examples
 
 

@@ -284,12 +284,12 @@ def _take_averaging(optimizer: Any) -> tuple[float, int | None] | None:
   Keras 3 begins them at zero, and neither version averages the statistics of batch
   normalisation.
   """
-  found = None
+  averaging = None
   for each in _chain(optimizer):
     if not isinstance(each, _LossScaleOptimizer) and getattr(each, "use_ema", False):
-      found = each.ema_momentum, each.ema_overwrite_frequency
+      averaging = each.ema_momentum, each.ema_overwrite_frequency
       each.use_ema = False
-  return found
+  return averaging
 
 
 def _take_accumulation(optimizer: Any) -> int:
@@ -311,14 +311,14 @@ def _take_clipping(optimizer: Any) -> dict[str, float]:
 
   Keras 3 clips the gradients of each replica, Keras 2 their sum.
   """
-  found: dict[str, float] = {}
+  clipping: dict[str, float] = {}
   for each in _chain(optimizer):
     for kind in _CLIPS:
       limit = getattr(each, kind, None)
       if limit and not isinstance(each, _LossScaleOptimizer):
-        found.setdefault(kind, limit)
+        clipping.setdefault(kind, limit)
         setattr(each, kind, None)
-  return found
+  return clipping
 
 
 def _take_summing(optimizer: Any) -> None:

@@ -92,18 +92,18 @@ def default_init_from_checkpoint_fn(
   matched: dict[str, str] = {}
   missing: list[str] = []
   problems: list[errors.Mismatch] = []
-  wanted = model.named_variables
-  for name, variable in wanted.items():
+  variables = model.named_variables
+  for name, variable in variables.items():
     if filter_restorables_fn is not None and not filter_restorables_fn(name):
       continue
     others = _other_names(name, assignment_map or {"": ""})
-    found = next((other for other in others if other in keys), None)
-    if found is not None:
-      shape = tuple(reader.get_variable_to_shape_map()[keys[found]])
+    stored_name = next((other for other in others if other in keys), None)
+    if stored_name is not None:
+      shape = tuple(reader.get_variable_to_shape_map()[keys[stored_name]])
       if shape == tuple(variable.shape):
-        matched[name] = found
+        matched[name] = stored_name
       else:
-        got = f"{shape} at '{found}'"
+        got = f"{shape} at '{stored_name}'"
         problems.append(errors.Mismatch(name, str(tuple(variable.shape)), got))
     elif others:
       missing.append(name)
@@ -114,17 +114,19 @@ def default_init_from_checkpoint_fn(
   if not matched and not problems:
     hint = "Names are those of model.named_variables; map scopes by assignment_map."
     got = f"one of {errors.listing(keys)}"
-    want = f"variables of the model: {errors.listing(wanted)}"
+    want = f"variables of the model: {errors.listing(variables)}"
     problems.append(errors.Mismatch("names", want, got, hint))
   if problems:
     raise errors.mismatch_error(where, problems)
   for name, other in matched.items():
-    wanted[name].assign(reader.get_tensor(keys[other]).astype(_dtype(wanted[name])))
+    variables[name].assign(
+      reader.get_tensor(keys[other]).astype(_dtype(variables[name]))
+    )
   unused = set(keys) - set(matched.values())
   logging.info(
     "Initialised %d of %d variables from %s. Not in it: %s. Not used of it: %s.",
     len(matched),
-    len(wanted),
+    len(variables),
     checkpoint,
     errors.listing(missing),
     errors.listing(unused),
@@ -145,7 +147,7 @@ def _keys_by_name(shapes: Mapping[str, Any]) -> dict[str, str]:
 
 def _other_names(name: str, scopes: Mapping[str, str]) -> list[str]:
   """Returns what a variable may be called in the checkpoint, the best name first."""
-  found = []
+  names = []
   for theirs, ours in scopes.items():
     theirs, ours = theirs.strip("/"), ours.strip("/")
     if ours and name != ours and not name.startswith(f"{ours}/"):
@@ -153,10 +155,10 @@ def _other_names(name: str, scopes: Mapping[str, str]) -> list[str]:
     rest = name[len(ours) :].strip("/")
     other = "/".join(part for part in (theirs, rest) if part)
     scope, _, leaf = other.rpartition("/")
-    found.append(other)
+    names.append(other)
     if leaf in _OTHER_NAMES:
-      found.append("/".join(part for part in (scope, _OTHER_NAMES[leaf]) if part))
-  return found
+      names.append("/".join(part for part in (scope, _OTHER_NAMES[leaf]) if part))
+  return names
 
 
 @gin.configurable

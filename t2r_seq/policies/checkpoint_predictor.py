@@ -97,10 +97,10 @@ class CheckpointPredictor(LoadingPredictor):
       if current is not None and current.path == prefix:
         break
       newer[prefix] = functools.partial(self._load, prefix, step)
-    found = self._load_first(newer) or current
+    newest = self._load_first(newer) or current
     if not newest_first:
-      return found, True
-    return found, found is not None and found.path == next(iter(newest_first))
+      return newest, True
+    return newest, newest is not None and newest.path == next(iter(newest_first))
 
   def _kind_of(self, path: str) -> str:
     return "prefix" if _prefix(path) else "folder"
@@ -212,13 +212,13 @@ class ModelPredictor(CheckpointPredictor):
 
 def weight_keys(keys: Collection[str]) -> dict[str, str]:
   """Returns checkpoint keys by the names of the weights; of averages, if it has any."""
-  found = {}
+  by_name = {}
   for key in keys:
     if key.startswith("model/") and key.endswith(VALUE):
       rest = key.removeprefix("model/")
       average = f"averages/{rest}"
-      found[rest.removesuffix(VALUE)] = average if average in keys else key
-  return found
+      by_name[rest.removesuffix(VALUE)] = average if average in keys else key
+  return by_name
 
 
 def _prefix(place: str) -> re.Match[str] | None:
@@ -228,9 +228,9 @@ def _prefix(place: str) -> re.Match[str] | None:
 
 def _checkpoints(place: str) -> dict[str, int]:
   """Lists the checkpoints of a folder, or the one of a prefix, the newest first."""
-  if found := _prefix(place):
+  if prefix := _prefix(place):
     exists = tf.io.gfile.exists(f"{place}.index")
-    return {place: int(found[2])} if exists else {}
+    return {place: int(prefix[2])} if exists else {}
   if not tf.io.gfile.isdir(place):
     return {}
   matches = filter(None, map(_INDEX.fullmatch, tf.io.gfile.listdir(place)))

@@ -230,24 +230,24 @@ class CrossEntropySearch:
     Raises:
       SpecError: they cannot; all are named.
     """
-    found = []
+    mismatches = []
     for path, spec in action_spec.items():
       got = errors.describe(spec)
       if not spec.shape.is_fully_defined():
-        found.append(errors.Mismatch(path, "a known shape", got))
+        mismatches.append(errors.Mismatch(path, "a known shape", got))
       elif spec.dtype.is_integer and (self.low is None or self.high is None):
         hint = "Set low and high: they are its categories."
-        found.append(errors.Mismatch(path, "bounds of the integers", got, hint))
+        mismatches.append(errors.Mismatch(path, "bounds of the integers", got, hint))
       elif not spec.dtype.is_integer and not spec.dtype.is_floating:
-        found.append(errors.Mismatch(path, "numbers to search among", got))
+        mismatches.append(errors.Mismatch(path, "numbers to search among", got))
     size = sum(int(np.prod(spec.shape)) for spec in action_spec.values())
     for name in ("mean", "stddev", "low", "high"):
       value = getattr(self, name)
       if value is not None and np.size(value) not in (1, size):
         expected = f"one number, or {size}, one for each element of the action"
-        found.append(errors.Mismatch(name, expected, str(np.size(value))))
-    if found:
-      raise errors.mismatch_error("CrossEntropySearch", found)
+        mismatches.append(errors.Mismatch(name, expected, str(np.size(value))))
+    if mismatches:
+      raise errors.mismatch_error("CrossEntropySearch", mismatches)
 
   @_as_it_is
   def maximize(
@@ -292,14 +292,14 @@ class CrossEntropySearch:
       params = {
         leaf.path: leaf.update(params[leaf.path], elites[leaf.path]) for leaf in leaves
       }
-      found = TensorSpecStruct((path, each[:, 0]) for path, each in elites.items())
+      solution = TensorSpecStruct((path, each[:, 0]) for path, each in elites.items())
       if best is None:
-        best, best_value = found, top[:, 0]
+        best, best_value = solution, top[:, 0]
       else:
         is_better = top[:, 0] > best_value
         best = TensorSpecStruct(
           (path, tf.where(_like(is_better, each), each, best[path]))
-          for path, each in found.items()
+          for path, each in solution.items()
         )
         best_value = tf.maximum(top[:, 0], best_value)
     assert best is not None
@@ -472,8 +472,8 @@ class CEMPolicy(policy.Policy):
       sample, objective_fn, update, params, self._num_elites, self._cem_iters
     )
     best = int(np.argmax(values))
-    found = {"q_predicted": values[best], "final_params": params, "best_idx": best}
-    return samples[best], found
+    debug = {"q_predicted": values[best], "final_params": params, "best_idx": best}
+    return samples[best], debug
 
   def SelectAction(
     self, state: Any, context: Any = None, timestep: int | None = None
@@ -588,6 +588,6 @@ class LSTMCEMPolicy(CEMPolicy):
       hidden.append(outputs["lstm_hidden_state"].reshape(shape))
       return outputs["q_predicted"]
 
-    action, found = self.get_cem_action(objective)
-    self._hidden_state = hidden[-1][found["best_idx"]]
-    return action, found
+    action, debug = self.get_cem_action(objective)
+    self._hidden_state = hidden[-1][debug["best_idx"]]
+    return action, debug

@@ -95,18 +95,18 @@ class ChunkRunner:
     self._execution = execution
     self._outputs = dict(outputs)
     self._lengths = sorted(lengths)
-    found = [self._mismatch(name) for name in execution.outputs]
-    found += [
+    problems = [self._mismatch(name) for name in execution.outputs]
+    problems += [
       errors.Mismatch(name, "a name of the policy's own", "it from the model", "")
       for name in (CHUNK_STEP, *(name + CHUNK_SUFFIX for name in execution.outputs))
       if name in outputs
     ]
-    found += [
+    problems += [
       errors.Mismatch(name, "a known shape to keep it", errors.describe(spec))
       for name, spec in outputs.items()
       if self.keeps_outputs and not spec.shape[1:].is_fully_defined()
     ]
-    mismatches = [mismatch for mismatch in found if mismatch is not None]
+    mismatches = [mismatch for mismatch in problems if mismatch is not None]
     if mismatches:
       raise errors.mismatch_error("execute chunks", mismatches)
     self._length = outputs[execution.outputs[0]].shape[1]

@@ -126,13 +126,13 @@ def export_lite(
       "is. Name another one."
     )
   imports.load_extra("ai_edge_litert.interpreter", "lite")
-  found = scan_exports(export_dir)[0]
-  if not found:
+  newest = scan_exports(export_dir)[0]
+  if not newest:
     raise errors.SpecError(
       f"export lite: {export_dir}: expected a finished export, or a folder of them, "
       "got none. Exports are below a run's export/latest."
     )
-  loaded = LoadedExport(found[-1], robot=robot)
+  loaded = LoadedExport(newest[-1], robot=robot)
   if loaded.record.state is None:
     raise errors.SpecError(
       f"export lite: {loaded.path}: expected an export with a step, got one without. "
@@ -235,13 +235,13 @@ class _Step:
       )
     _ = self._loaded.signature(lite_policy.OBSERVE)
     taken = {spec.name: spec.dtype for spec in self.function.input_signature}
-    found = {}
+    halves = {}
     for name in lite_policy.HALVES:
       if name not in self._loaded.signatures:
         continue
-      found[name], _ = _for_one(self._loaded.signature(name))
+      halves[name], _ = _for_one(self._loaded.signature(name))
       # Half of a graph may only move values that the whole one computes with.
-      for spec in found[name].input_signature:
+      for spec in halves[name].input_signature:
         if taken.get(spec.name, spec.dtype) != spec.dtype:
           raise errors.SpecError(
             f"export lite: {self._loaded.path}: {spec.name}: expected "
@@ -249,7 +249,7 @@ class _Step:
             f"'{name}'. Cast it to float32 in the preprocessor, or overlap the "
             "SavedModel."
           )
-    return found
+    return halves
 
   def initial_state(self) -> dict[str, np.ndarray]:
     """Returns the state before a first step, by path, of one environment."""
@@ -355,8 +355,8 @@ def _for_one(signature: Any) -> tuple[Any, dict[tf.DType, tf.DType]]:
   @tf.function(input_signature=given_specs, autograph=False)
   def step(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
     given = dict(zip(inputs, tensors, strict=True))
-    found = tf.graph_util.import_graph_def(graph_def, given, outputs, name="")
-    return dict(zip(names, found, strict=True))
+    results = tf.graph_util.import_graph_def(graph_def, given, outputs, name="")
+    return dict(zip(names, results, strict=True))
 
   return step, changed
 
@@ -541,7 +541,7 @@ def _compare(
       # LiteRT has no ops for some dtypes.
       expected.setdefault(name, []).append(value[0].astype(mine.dtype, copy=False))
       given.setdefault(name, []).append(mine)
-  most, found = 0.0, []
+  most, mismatches = 0.0, []
   for name, values in expected.items():
     if name in drawn:
       continue
@@ -561,9 +561,9 @@ def _compare(
     if not same.all():
       number = int(np.argmin(same))
       at = f"what the SavedModel gives at step {number}, {_shown(right[number])}"
-      found.append(errors.Mismatch(name, f"{at}{allowed}", _shown(mine[number])))
-  if found:
-    raise errors.mismatch_error(f"export lite: {loaded.path}", found)
+      mismatches.append(errors.Mismatch(name, f"{at}{allowed}", _shown(mine[number])))
+  if mismatches:
+    raise errors.mismatch_error(f"export lite: {loaded.path}", mismatches)
   return most, tuple(sorted(drawn - set(state.leaves)))
 
 
@@ -579,14 +579,14 @@ def _halves_of(
   names: Collection[str],
 ) -> dict[str, np.ndarray]:
   """Returns the results of the halves of a step, by 'half/name'."""
-  found: dict[str, np.ndarray] = {}
+  outputs: dict[str, np.ndarray] = {}
   if not names:
-    return found
+    return outputs
   arguments = (observation, state, is_first)
   new = policy.observe(*arguments)
-  found |= {f"{lite_policy.OBSERVE}/{path}": new[path] for path in new.leaves}
+  outputs |= {f"{lite_policy.OBSERVE}/{path}": new[path] for path in new.leaves}
   chunks = policy.plan(*arguments)
-  found |= {f"{lite_policy.PLAN}/{name}": value for name, value in chunks.items()}
+  outputs |= {f"{lite_policy.PLAN}/{name}": value for name, value in chunks.items()}
   if lite_policy.REPLAN in names:
     actions = chunks[next(iter(chunks))]
     length = actions.shape[1]
@@ -594,8 +594,8 @@ def _halves_of(
     # Both forms continue the same numbers.
     prefix = policy_io.Prefix(np.zeros_like(actions) + np.float32(0.1), *counts)
     chunks = policy.plan(*arguments, prefix)
-    found |= {f"{lite_policy.REPLAN}/{name}": value for name, value in chunks.items()}
-  return found
+    outputs |= {f"{lite_policy.REPLAN}/{name}": value for name, value in chunks.items()}
+  return outputs
 
 
 def describe_tolerance(tolerance: float) -> str:

@@ -198,11 +198,11 @@ class LoadedPolicy(policy_io.PurePolicy):
   ) -> Inspection:
     """Returns the inputs of the network at such a step; no step is taken."""
     inputs = self._step_inputs(observation, state, is_first)
-    found = _to_numpy(self._call("inspect", inputs))
+    inspected = _to_numpy(self._call("inspect", inputs))
     seen, network_inputs, outputs = (
       {
         key.removeprefix(f"{kind}_"): value
-        for key, value in found.items()
+        for key, value in inspected.items()
         if key.startswith(f"{kind}_")
       }
       for kind in (SEEN, INPUT, OUTPUT)
@@ -568,15 +568,19 @@ class OneTask:
     Raises:
       SpecError: a sample is a sequence.
     """
-    found = []
+    mismatches = []
     for path, spec in adaptation_spec.items():
       name = path.removeprefix(_FEATURES)
       if not spec.shape[1:].is_fully_defined():
-        found.append(errors.Mismatch(path, "samples of one window each", "sequences"))
+        mismatches.append(
+          errors.Mismatch(path, "samples of one window each", "sequences")
+        )
       elif path.startswith(_FEATURES) and name not in feature_spec:
-        found.append(errors.Mismatch(path, "all samples together", "numbered ones"))
-    if found:
-      raise errors.mismatch_error("learn a task of an episode", found)
+        mismatches.append(
+          errors.Mismatch(path, "all samples together", "numbered ones")
+        )
+    if mismatches:
+      raise errors.mismatch_error("learn a task of an episode", mismatches)
     self._spec = adaptation_spec
     self.feature_spec = specs.TensorSpecStruct(
       # An export marks features of a step as optional.
@@ -615,13 +619,13 @@ class OneTask:
     self, features: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]
   ) -> Arrays:
     """Returns the samples of a task, [1, samples, ...], from windows, [n, ...]."""
-    found = {}
+    condition = {}
     for path, spec in self._spec.items():
       source = labels if path.startswith(_LABELS) else features
       values = source[path.removeprefix(_LABELS).removeprefix(_FEATURES)]
       rows = np.linspace(0, len(values) - 1, spec.shape[0] or _SAMPLES).astype(int)
-      found[path] = values[rows][np.newaxis]
-    return found
+      condition[path] = values[rows][np.newaxis]
+    return condition
 
   def predict(
     self,
@@ -639,8 +643,8 @@ class OneTask:
     if self.is_searched:
       return {}
     count = len(next(iter(features.values())))
-    asked = {f"{_INFERENCE}{p}": features[p][np.newaxis] for p in self.feature_spec}
-    outputs = predict({**condition, **asked})
+    inputs = {f"{_INFERENCE}{p}": features[p][np.newaxis] for p in self.feature_spec}
+    outputs = predict({**condition, **inputs})
     return {
       name: value[0] for name, value in outputs.items() if value.shape[:2] == (1, count)
     }

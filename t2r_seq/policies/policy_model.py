@@ -24,8 +24,8 @@ from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 OPERATIVE_CONFIG = "operative_config.gin"
 _STATES = ("state", "embedded_state")
 
-_noted: contextvars.ContextVar[dict[str, tf.Tensor] | None] = contextvars.ContextVar(
-  "network_inputs", default=None
+_network_inputs: contextvars.ContextVar[dict[str, tf.Tensor] | None] = (
+  contextvars.ContextVar("network_inputs", default=None)
 )
 
 
@@ -33,12 +33,12 @@ _noted: contextvars.ContextVar[dict[str, tf.Tensor] | None] = contextvars.Contex
 @contextlib.contextmanager
 def noting_network_inputs() -> Iterator[dict[str, tf.Tensor]]:
   """Yields a dictionary that collects the inputs of the network."""
-  noted: dict[str, tf.Tensor] = {}
-  token = _noted.set(noted)
+  inputs: dict[str, tf.Tensor] = {}
+  token = _network_inputs.set(inputs)
   try:
-    yield noted
+    yield inputs
   finally:
-    _noted.reset(token)
+    _network_inputs.reset(token)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -48,14 +48,14 @@ def note_network_inputs(features: SpecStructure) -> None:
   `T2RModel.pack` calls it. If a step calls the network several times, as a search does,
   the first call counts.
   """
-  noted = _noted.get()
-  if noted is None or noted:
+  inputs = _network_inputs.get()
+  if inputs is None or inputs:
     return
   graph = tf.compat.v1.get_default_graph()
   for path, value in specs.flatten_spec_structure(features).items():
     # Tensors of a loop's body are not visible outside of it.
     if tf.is_tensor(value) and getattr(value, "graph", None) is graph:
-      noted[path] = value
+      inputs[path] = value
 
 
 class PolicyModel(abc.ABC):

@@ -50,27 +50,27 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
   """
   in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.INFER)
   flat = _required(in_spec)
-  found = []
+  mismatches = []
   by_key: dict[str, str] = {}
   times = time_specs(flat)
   for path, spec in flat.items():
     if time_span({path: spec})[1] > 0:
       expected, got = "time offsets of at most 0 to export", str(spec.time_offsets)
       hint = "A policy cannot see the future: make it a label."
-      found.append(errors.Mismatch(path, expected, got, hint))
+      mismatches.append(errors.Mismatch(path, expected, got, hint))
     key = signature_key(path)
     if path in times:
       expected = f"another path: '{path}' is the time of a step"
-      found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
+      mismatches.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
     if key in (IS_FIRST, ENVS, *PREFIX) or key.startswith(f"{STATE}_"):
       expected = f"another path: '{key}' is an argument of the policy's step"
-      found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
+      mismatches.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
     other = by_key.setdefault(key, path)
     if other != path:
       expected = "an argument name of its own in the export"
-      found.append(errors.Mismatch(path, expected, f"'{key}', that of {other}"))
-  if found:
-    raise errors.mismatch_error("export", found)
+      mismatches.append(errors.Mismatch(path, expected, f"'{key}', that of {other}"))
+  if mismatches:
+    raise errors.mismatch_error("export", mismatches)
   return flat
 
 
@@ -224,10 +224,10 @@ class PolicyFunctions:
 
   def _inspect(self, inputs: Mapping[str, tf.Tensor]) -> _Outputs:
     state = self._step.unpack(inputs)
-    found = self._step.inspect(inputs, inputs[IS_FIRST], state)
+    inspected = self._step.inspect(inputs, inputs[IS_FIRST], state)
     return {
       signature_key(f"{kind}/{path}"): value
-      for kind, values in zip((SEEN, INPUT, OUTPUT), found, strict=True)
+      for kind, values in zip((SEEN, INPUT, OUTPUT), inspected, strict=True)
       for path, value in values.items()
     }
 

@@ -449,7 +449,7 @@ class PolicyStep:
       return {}
     state = self._model.initial_recurrent_state(num_envs)
     flat = dict(specs.flatten_spec_structure(state).items())
-    found = [
+    mismatches = [
       errors.Mismatch(
         path, f"(batch, {', '.join(map(str, spec.shape))}) {spec.dtype.name}", got
       )
@@ -459,8 +459,8 @@ class PolicyStep:
       or flat[path].dtype != spec.dtype
       or not flat[path].shape[1:].is_compatible_with(spec.shape)
     ]
-    if found:
-      raise errors.mismatch_error("initial_recurrent_state", found)
+    if mismatches:
+      raise errors.mismatch_error("initial_recurrent_state", mismatches)
     return flat
 
   def _outputs_spec(self) -> dict[str, tf.TensorSpec]:

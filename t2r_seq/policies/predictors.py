@@ -481,7 +481,7 @@ class ExportedSavedModelPredictor(LoadingPredictor):
     newest_first = oldest_first[::-1]
     own = next((e for e in newest_first if current and e.path == current.path), None)
     newer = newest_first[: newest_first.index(own)] if own else newest_first
-    found = self._load_first(
+    newest = self._load_first(
       {
         export.path: functools.partial(
           LoadedExport, export, self._allow_nan, self._robot
@@ -489,10 +489,10 @@ class ExportedSavedModelPredictor(LoadingPredictor):
         for export in newer
       }
     )
-    found = found or current
+    newest = newest or current
     if not newest_first:
-      return found, True
-    return found, found is not None and found.path == newest_first[0].path
+      return newest, True
+    return newest, newest is not None and newest.path == newest_first[0].path
 
 
 _AGGREGATIONS = ("mean", "min", "lcb")

@@ -33,17 +33,17 @@ class RobotPolicies:
     Raises:
       SpecError: there is no export, or it has one robot.
     """
-    found = list_exports(str(export_dir))
-    robots = PolicyRecord.load(found[-1].path).robots if found else None
+    exports = list_exports(str(export_dir))
+    robots = PolicyRecord.load(exports[-1].path).robots if exports else None
     if robots is None:
-      got = "one of a single robot" if found else "none"
+      got = "one of a single robot" if exports else "none"
       raise errors.SpecError(
         f"load export: {export_dir}: expected an export of several robots, got {got}."
       )
-    self._path, self.robots = found[-1].path, [*robots]
+    self._path, self.robots = exports[-1].path, [*robots]
     model = tf.saved_model.load(self._path)
     self._policies = {
-      name: load_policy(found[-1], model, name, allow_nan) for name in robots
+      name: load_policy(exports[-1], model, name, allow_nan) for name in robots
     }
 
   def of(self, robot: str | None) -> LoadedPolicy:

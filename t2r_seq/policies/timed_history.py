@@ -183,9 +183,9 @@ def time_specs(
   timed = [
     path for path, s in specs_by_path.items() if isinstance(s.time_offsets, Seconds)
   ]
-  found = {TIMESTAMP: ExtendedTensorSpec(shape, dtype, TIMESTAMP)} if timed else {}
+  times = {TIMESTAMP: ExtendedTensorSpec(shape, dtype, TIMESTAMP)} if timed else {}
   stamps = [f"{STAMPS}/{path}" for path in timed]
-  return found | {path: ExtendedTensorSpec((), dtype, path) for path in stamps}
+  return times | {path: ExtendedTensorSpec((), dtype, path) for path in stamps}
 
 
 def _count(flags: tf.Tensor) -> tf.Tensor:

@@ -44,7 +44,7 @@ def find_mismatches(
   Returns:
     One mismatch for each path and kind, with its modes.
   """
-  found: dict[tuple[str, str, str, str], list[str]] = {}
+  modes_of: dict[tuple[str, str, str, str], list[str]] = {}
   for prefix, expected_fn, given_fn in (
     ("features", feature_fn, preprocessor.get_out_feature_specification),
     ("labels", label_fn, preprocessor.get_out_label_specification),
@@ -54,10 +54,10 @@ def find_mismatches(
       for path, expected in call_specification_fn(expected_fn, mode).items():
         problem = _compare(path, expected, given)
         if problem is not None:
-          found.setdefault((f"{prefix}/{path}", *problem), []).append(mode)
+          modes_of.setdefault((f"{prefix}/{path}", *problem), []).append(mode)
   return [
     errors.Mismatch(f"{path} (mode {', '.join(modes)})", expected, got, hint)
-    for (path, expected, got, hint), modes in found.items()
+    for (path, expected, got, hint), modes in modes_of.items()
   ]
 
 
@@ -65,10 +65,10 @@ def specs_of_all_modes(
   specification_fn: SpecificationFn | None,
 ) -> dict[str, Any]:
   """Returns the specs of all modes by path."""
-  found: dict[str, Any] = {}
+  by_path: dict[str, Any] = {}
   for mode in specs.ModeKeys.ALL:
-    found.update(call_specification_fn(specification_fn, mode).items())
-  return found
+    by_path.update(call_specification_fn(specification_fn, mode).items())
+  return by_path
 
 
 def _compare(
@@ -235,16 +235,16 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     """
     before = before or {}
     name = type(self).__name__
-    found: dict[str, str | None] = {}
+    representations: dict[str, str | None] = {}
     for key, source in _trace_sources(self).items():
       if source == _UNKNOWN:
-        found[key] = None
+        representations[key] = None
       elif source is not None:
-        found[key] = before.get(source, "")
+        representations[key] = before.get(source, "")
       else:
         earlier = before.get(key, "")
-        found[key] = f"{earlier} > {name}" if earlier else name
-    return found
+        representations[key] = f"{earlier} > {name}" if earlier else name
+    return representations
 
   def check_inputs(self, find: Callable[[], Representations]) -> None:
     """Checks that the input has the representation that this preprocessor expects.
@@ -341,14 +341,14 @@ def _trace_sources(preprocessor: AbstractPreprocessor) -> dict[str, str | None]:
     By 'features/<path>' and 'labels/<path>'; None for computed values, and `_UNKNOWN`
     if the preprocessor can't be traced without data.
   """
-  found: dict[str, str | None] = {}
+  sources: dict[str, str | None] = {}
   for mode in (specs.ModeKeys.EVAL, specs.ModeKeys.TRAIN):
     expected = _joined_specs(
       preprocessor.get_out_feature_specification,
       preprocessor.get_out_label_specification,
       mode,
     )
-    missing = [key for key in expected if key not in found]
+    missing = [key for key in expected if key not in sources]
     if missing:
       try:
         traced = _trace_mode(preprocessor, mode)
@@ -358,8 +358,8 @@ def _trace_sources(preprocessor: AbstractPreprocessor) -> dict[str, str | None]:
           "mode '%s': %s", type(preprocessor).__name__, mode, error,
         )  # fmt: skip
         traced = {}
-      found |= {key: traced.get(key, _UNKNOWN) for key in missing}
-  return found
+      sources |= {key: traced.get(key, _UNKNOWN) for key in missing}
+  return sources
 
 
 def _trace_mode(preprocessor: AbstractPreprocessor, mode: str) -> dict[str, str | None]:
@@ -389,14 +389,14 @@ def _trace_mode(preprocessor: AbstractPreprocessor, mode: str) -> dict[str, str 
 
   graph = tf.function(run).get_concrete_function(*signature).graph
   inputs = {t.op: key for t, key in zip(graph.inputs, given, strict=False)}
-  found: dict[str, str | None] = {}
+  sources: dict[str, str | None] = {}
   for key, tensor in graph.structured_outputs.items():
     if isinstance(tensor, tf.Tensor):
       op = tensor.op
       while op.type in _PASSING_OPS:
         op = op.inputs[0].op
-      found[key] = inputs.get(op)
-  return found
+      sources[key] = inputs.get(op)
+  return sources
 
 
 def _joined_specs(
@@ -590,10 +590,10 @@ class ComposedPreprocessor(AbstractPreprocessor):
     return self._stages[-1].get_out_label_specification(mode)
 
   def representations(self, before: Representations | None = None) -> Representations:
-    found: Representations = before or {}
+    representations: Representations = before or {}
     for stage in self._stages:
-      found = stage.representations(found)
-    return found
+      representations = stage.representations(representations)
+    return representations
 
   def check_inputs(self, find: Callable[[], Representations]) -> None:
     for stage in self._stages:

@@ -188,8 +188,8 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
       for path in self._labels_by_name(labels, images):
         augmented[f"labels/{path}"] = labels[path]
     checked = [self._check_image(path, spec) for path, spec in augmented.items()]
-    if found := [mismatch for mismatch in checked if mismatch]:
-      raise errors.mismatch_error("AugmentationPreprocessor", found)
+    if mismatches := [mismatch for mismatch in checked if mismatch]:
+      raise errors.mismatch_error("AugmentationPreprocessor", mismatches)
     super().check_specifications()
 
   def _check_image(self, path: str, spec: Any) -> errors.Mismatch | None:
@@ -251,7 +251,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
 
     Cropping and random augmentation keep the representation.
     """
-    found, name = dict(before or {}), type(self).__name__
+    representations, name = dict(before or {}), type(self).__name__
     changed: set[str] = set()
     for mode in specs.ModeKeys.ALL:
       images = self._images(self.get_out_feature_specification(mode))
@@ -265,8 +265,10 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
           f"{branch}/{path}" for path in out if out[path].dtype != given[path].dtype
         }
     for key in changed:
-      found[key] = f"{found[key]} > {name}" if found.get(key) else name
-    return found
+      representations[key] = (
+        f"{representations[key]} > {name}" if representations.get(key) else name
+      )
+    return representations
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     expected = {

@@ -233,12 +233,12 @@ def restore_outputs(
     All outputs by name.
   """
   flat = specs.flatten_spec_structure(features)
-  found = dict(outputs)
+  restored = dict(outputs)
   for stage in reversed([*stages_of(preprocessor, ConvertConventions)]):
     for name, path in labels.items():
-      if name in found:
-        found[name] = stage.restore(path, found[name], flat)
-  return found
+      if name in restored:
+        restored[name] = stage.restore(path, restored[name], flat)
+  return restored
 
 
 def stages_of(

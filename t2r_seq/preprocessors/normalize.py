@@ -111,7 +111,7 @@ def _center_and_scale(
 
 
 def _find_statistics(
-  place: str, path: str, spec: tf.TensorSpec, found: Statistics
+  place: str, path: str, spec: tf.TensorSpec, measured: Statistics
 ) -> PathStatistics | errors.Mismatch:
   """Finds the statistics of a path, of one step; or returns what does not match.
 
@@ -119,23 +119,23 @@ def _find_statistics(
   'labels/<path>', the path in the statistics if features and labels share one.
   """
   spec = specs.ExtendedTensorSpec.to_spec(spec)
-  key = place if place in found.paths else _find_path(path, spec, found)
+  key = place if place in measured.paths else _find_path(path, spec, measured)
   if key is None:
-    hint = errors.nearest(path, found.paths).strip()
+    hint = errors.nearest(path, measured.paths).strip()
     return errors.Mismatch(
-      place, _describe(spec), f"figures of {errors.listing(found.paths)} only", hint
+      place, _describe(spec), f"figures of {errors.listing(measured.paths)} only", hint
     )
-  return _find_misfit(place, spec, key, found.paths[key]) or found.paths[key]
+  return _find_misfit(place, spec, key, measured.paths[key]) or measured.paths[key]
 
 
 def _find_path(
-  path: str, spec: specs.ExtendedTensorSpec, found: Statistics
+  path: str, spec: specs.ExtendedTensorSpec, measured: Statistics
 ) -> str | None:
   if spec.name is not None:
-    named = [p for p, s in found.paths.items() if s.spec.name == spec.name]
+    named = [p for p, s in measured.paths.items() if s.spec.name == spec.name]
     if len(named) == 1:
       return named[0]
-  other = found.paths.get(path)
+  other = measured.paths.get(path)
   if other is None:
     return None
   is_same = spec.name == other.spec.name or None in (spec.name, other.spec.name)
@@ -149,8 +149,8 @@ def _find_misfit(
   got = f"figures of {errors.describe(stored)} at '{key}'"
   want = _describe(spec)
   if None not in (spec.convention, stored.convention):
-    expected, found = (_meaning(each) for each in (spec, stored))
-    if expected != found:
+    expected, actual = (_meaning(each) for each in (spec, stored))
+    if expected != actual:
       return errors.Mismatch(
         place,
         f"statistics of {spec.convention}",
@@ -264,13 +264,13 @@ class Normalize(SpecTransformationPreprocessor):
     self._check_patterns([path for by_path in expected.values() for path in by_path])
     if all(mode is None for mode in self._modes.values()):
       return
-    found = pool_statistics([*map(statistics.load_statistics, self._paths)])
+    pooled = pool_statistics([*map(statistics.load_statistics, self._paths)])
     for kind, by_path in expected.items():
       for path, spec in by_path.items():
         mode = self._mode(path)
         if mode is None:
           continue
-        result = _find_statistics(f"{kind}/{path}", path, spec, found)
+        result = _find_statistics(f"{kind}/{path}", path, spec, pooled)
         if isinstance(result, errors.Mismatch):
           problems.append(result)
           continue
@@ -286,12 +286,12 @@ class Normalize(SpecTransformationPreprocessor):
     if not self._transforms:
       return
     given = find()
-    found = []
+    mismatches = []
     for key, got in self._transforms.items():
       want = given.get(key, "")
       if want is not None and got != want:
         hint = _COMPUTE_AFTER if want else _COMPUTE_RAW
-        found.append(
+        mismatches.append(
           errors.Mismatch(
             key,
             f"statistics of {_describe_representation(want)}",
@@ -299,21 +299,21 @@ class Normalize(SpecTransformationPreprocessor):
             hint.format(stages=want, got=got),
           )
         )
-    if found:
-      raise errors.mismatch_error(f"Normalize: {self._path}", found)
+    if mismatches:
+      raise errors.mismatch_error(f"Normalize: {self._path}", mismatches)
 
   @property
   def input_hint(self) -> str:
     """Names the paths with statistics of integers, which no stage may cast before."""
-    found = {
+    hints = {
       f"{kind}/{path}": dtype.name
       for kind, by_path in self._stored.items()
       for path, dtype in by_path.items()
       if not dtype.is_floating
     }
-    if not found:
+    if not hints:
       return ""
-    shown = ", ".join(f"{dtype} at '{key}'" for key, dtype in found.items())
+    shown = ", ".join(f"{dtype} at '{key}'" for key, dtype in hints.items())
     hint = _COMPUTE_AFTER.format(stages="this stage")
     return f" The statistics are of {shown}. {hint}"
 
@@ -488,14 +488,14 @@ def unnormalize(
     SpecError: no stage normalizes the path.
   """
   stages = list(stages_of(preprocessor, Normalize))
-  found = [stage for stage in stages if stage.is_normalized(path, kind)]
-  if stages and not found:
+  normalizing = [stage for stage in stages if stage.is_normalized(path, kind)]
+  if stages and not normalizing:
     return stages[-1].unnormalize(path, values, kind)  # Raises, with the paths.
-  if not found:
+  if not normalizing:
     raise errors.SpecError(
       f"unnormalize: {kind}/{path}: expected a preprocessor that is or has a "
       f"Normalize, got {type(preprocessor).__name__}."
     )
-  for stage in reversed(found):
+  for stage in reversed(normalizing):
     values = stage.unnormalize(path, values, kind)
   return values

@@ -32,10 +32,10 @@ def embedded_texts() -> Iterator[dict[str, HashedWords]]:
   Yields:
     How to embed the texts of each path; filled when the specs are read.
   """
-  found: dict[str, HashedWords] = {}
-  token = _embedded.set(found)
+  by_key: dict[str, HashedWords] = {}
+  token = _embedded.set(by_key)
   try:
-    yield found
+    yield by_key
   finally:
     _embedded.reset(token)
 

@@ -79,11 +79,11 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
 
   def get_out_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
     given = self._preprocessor.get_out_feature_specification(mode)
-    return _sent(given, mode != specs.ModeKeys.INFER)
+    return _tpu_spec(given, mode != specs.ModeKeys.INFER)
 
   def get_out_label_specification(self, mode: str) -> specs.TensorSpecStruct:
     given = self._preprocessor.get_out_label_specification(mode)
-    return _sent(given, self._cast_labels and mode != specs.ModeKeys.INFER)
+    return _tpu_spec(given, self._cast_labels and mode != specs.ModeKeys.INFER)
 
   def receive(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     """Casts bfloat16 back to float32."""
@@ -123,7 +123,7 @@ def _parsed(structure: Any) -> specs.TensorSpecStruct:
   return replace_dtype(flat, tf.bfloat16, tf.float32)
 
 
-def _sent(structure: Any, is_cast: bool) -> specs.TensorSpecStruct:
+def _tpu_spec(structure: Any, is_cast: bool) -> specs.TensorSpecStruct:
   """Returns the required specs, with bfloat16 for float32 if they are cast."""
   flat = filter_required_flat_tensor_spec(specs.flatten_spec_structure(structure))
   return replace_dtype(flat, tf.float32, tf.bfloat16) if is_cast else flat
@@ -133,8 +133,10 @@ def _sent(structure: Any, is_cast: bool) -> specs.TensorSpecStruct:
 def _cast(batch: Any, out_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
   """Returns the tensors of `out_spec`, cast to bfloat16 if it declares that."""
   flat = specs.flatten_spec_structure(batch)
-  sent = specs.TensorSpecStruct({path: flat[path] for path in out_spec if path in flat})
-  return cast_float32_to_bfloat16(sent, out_spec)
+  tpu_spec = specs.TensorSpecStruct(
+    {path: flat[path] for path in out_spec if path in flat}
+  )
+  return cast_float32_to_bfloat16(tpu_spec, out_spec)
 
 
 @tf.autograph.experimental.do_not_convert

@@ -160,8 +160,8 @@ class _Examination:
       self._add(filename, whole, check)
       is_suspect |= np.asarray([bool(reason) for reason in check.reasons], bool)
       for kind in self._kinds:
-        for found in check.suspects[kind].values():
-          is_suspect |= found
+        for outlier in check.suspects[kind].values():
+          is_suspect |= outlier
     self._add_names(data, is_suspect)
     index = 0
     for frame in batch:
@@ -200,8 +200,8 @@ class _Examination:
     for number, at_edge in check.edges.items():
       self._whole[number] += int((looked_at & at_edge).sum())
       if not self._features[number].is_optional:  # An absent flag is not set.
-        found = np.flatnonzero(looked_at & ~at_edge & ~several).tolist()
-        self._parts[number] += [(filename, frames[index]) for index in found]
+        doubtful = np.flatnonzero(looked_at & ~at_edge & ~several).tolist()
+        self._parts[number] += [(filename, frames[index]) for index in doubtful]
 
   def _add_names(self, data: Sequence[bytes], is_suspect: np.ndarray) -> None:
     """Adds which features the records of a batch have, of all that may lack some."""
@@ -217,15 +217,15 @@ class _Examination:
     self, data: bytes, check: explain.BatchCheck | None, index: int
   ) -> Iterator[tuple[str, errors.Mismatch]]:
     if check is None or check.reasons[index]:
-      found = explain.explain_record(data, self._features)
-      if check is not None and not found:
+      mismatches = explain.explain_record(data, self._features)
+      if check is not None and not mismatches:
         want = "a record that can be parsed"
-        found = [errors.Mismatch("record", want, check.reasons[index])]
-      yield from ((explain.CONTENT, mismatch) for mismatch in found)
+        mismatches = [errors.Mismatch("record", want, check.reasons[index])]
+      yield from ((explain.CONTENT, mismatch) for mismatch in mismatches)
       return
     looks = {explain.CONTENT: self._features} if self._looks_at_all else {}
     for kind in self._kinds:
-      numbers = [n for n, found in check.suspects[kind].items() if found[index]]
+      numbers = [n for n, outlier in check.suspects[kind].items() if outlier[index]]
       if numbers:
         of_all = numbers == [explain.ALL_FEATURES]
         looks[kind] = self._features if of_all else [self._features[n] for n in numbers]
@@ -343,7 +343,7 @@ def examine_records(
     {"": None} if feature_spec is None else _collect(feature_spec, label_spec)
   )
   num_records: dict[str, int] = {}
-  found: list[Problem] = []
+  problems: list[Problem] = []
   reports: list[FeatureReport] = []
   num_empty, unchecked, summary = 0, set(), None
   absent = set(time_keys)
@@ -357,9 +357,9 @@ def examine_records(
     check = _Examination(features, not allow_nan, compression, times=time_keys)
     absent -= {feature.name for feature in features}
     for filename in filenames:
-      found += check.find_problems(filename)
-      found += _index_problems(filename)
-    found += check.find_parts()
+      problems += check.find_problems(filename)
+      problems += _index_problems(filename)
+    problems += check.find_parts()
     num_records.update(check.num_records)
     reports += check.reports()
     num_empty += check.num_empty
@@ -373,7 +373,7 @@ def examine_records(
     )
   return RecordReport(
     num_records,
-    tuple(found),
+    tuple(problems),
     tuple(reports),
     num_empty,
     tuple(sorted(unchecked)),
@@ -491,9 +491,9 @@ def find_bad_record(
     SpecError: the patterns match no file, or a spec cannot be parsed.
   """
   by_dataset = _collect(feature_spec, label_spec, decode_images)
-  found = _find_files("find_bad_record", file_patterns, list(by_dataset))
+  files = _find_files("find_bad_record", file_patterns, list(by_dataset))
   uneven = None
-  for key, filenames in found.items():
+  for key, filenames in files.items():
     check = _Examination(by_dataset[key], False, compression, checks_values=False)
     for filename in filenames:
       problems = check.find_problems(filename)
@@ -535,16 +535,16 @@ def explain_failures(
     if type(op_error).__name__ in _UNRELATED_ERRORS:
       raise
     logging.info("Reading failed; looking for a bad record in %s.", file_patterns)
-    found = None
+    bad_record = None
     try:
-      found = find_bad_record(
+      bad_record = find_bad_record(
         file_patterns, feature_spec, label_spec, decode_images=decode_images
       )
     except (errors.SpecError, OSError, tf.errors.OpError) as error:
       logging.warning("The search for a bad record failed too: %s", error)
-    if found is None:
+    if bad_record is None:
       raise
-    raise found from op_error
+    raise bad_record from op_error
 
 
 @dataclasses.dataclass(frozen=True)

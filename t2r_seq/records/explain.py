@@ -68,14 +68,14 @@ def explain_record(
     TIMES: _explain_times,
     NAN: _explain_nan,
   }
-  found = [
+  mismatches = [
     errors.Mismatch(feature.label, *finding)
     for feature, finding in look[kind](contents, features)
   ]
-  if found and not data:
+  if mismatches and not data:
     return [errors.Mismatch("proto", *no_proto(data))]
-  if found or kind != CONTENT or not (features and may_be_absent(features)):
-    return found
+  if mismatches or kind != CONTENT or not (features and may_be_absent(features)):
+    return mismatches
   names = {feature.name for feature in features}
   present = [*contents.context, *contents.steps]
   if names & {*present}:
@@ -165,10 +165,10 @@ def _explain_nan(contents: RecordContents, features: list[RecordFeature]) -> _Fi
     for step, value in enumerate(
       steps if is_sequence else [contents.context[feature.name]]
     ):
-      found = np.flatnonzero(np.isnan(_numbers(feature, value)))
-      if len(found):
+      nan_places = np.flatnonzero(np.isnan(_numbers(feature, value)))
+      if len(nan_places):
         at_step = f" at step {step}, value " if is_sequence else " at value "
-        place = f"{at_step}{found[0]}"
+        place = f"{at_step}{nan_places[0]}"
         break
     hint = "If it is meant: --allow_nan, or allow_nan=True."
     yield feature, ("numbers", f"NaN{place}", hint)
@@ -364,21 +364,21 @@ class BatchChecker:
     # Episodes differ in length: in a batch they would be padded to the longest.
     if not self._has_sequences:
       try:
-        found = self._trace(True)(tf.constant(data, tf.string))
-        return _to_check([""] * len(data), found)
+        results = self._trace(True)(tf.constant(data, tf.string))
+        return _to_check([""] * len(data), results)
       except data_errors():
         pass
     self._trace(False)  # Once, not in every thread.
     if self._num_threads > 1:
       with concurrent.futures.ThreadPoolExecutor(self._num_threads) as pool:
-        each = [*pool.map(self._parse_one, data)]
+        answers = [*pool.map(self._parse_one, data)]
     else:
-      each = [*map(self._parse_one, data)]
-    parsed = [found for found in each if not isinstance(found, str)]
+      answers = [*map(self._parse_one, data)]
+    parsed = [each for each in answers if not isinstance(each, str)]
     stacked = {
-      name: tf.stack([found[name] for found in parsed]) for name in (parsed or [{}])[0]
+      name: tf.stack([each[name] for each in parsed]) for name in (parsed or [{}])[0]
     }
-    return _to_check([f if isinstance(f, str) else "" for f in each], stacked)
+    return _to_check([f if isinstance(f, str) else "" for f in answers], stacked)
 
   def _parse_one(self, data: bytes) -> dict[str, tf.Tensor] | str:
     """Returns the findings of a record, or why it cannot be parsed."""
@@ -408,7 +408,7 @@ class BatchChecker:
 
   def _measure(self, parsed: Any, is_batched: bool) -> dict[str, tf.Tensor]:
     """Reduces every feature of a record, or of each record of a batch, to numbers."""
-    found: dict[str, tf.Tensor] = {}
+    measures: dict[str, tf.Tensor] = {}
     inside = []
     for number, feature in enumerate(self._features):
       tensor = parsed[str(number)]
@@ -416,32 +416,35 @@ class BatchChecker:
       if feature.edge and not is_batched:
         flags = tf.reshape(tensor, [-1])
         at = flags[:1] if feature.edge == IS_FIRST else flags[-1:]
-        found[f"edge/{number}"] = tf.reduce_any(tf.cast(at, tf.bool))
+        measures[f"edge/{number}"] = tf.reduce_any(tf.cast(at, tf.bool))
         inside.append(parse.flags_inside(feature.edge, tensor))
       if self._checks_values and number in self._times and not is_batched:
         times = tf.reshape(tensor, [-1])
-        found[f"times/{number}"] = tf.reduce_any(times[1:] < times[:-1])
+        measures[f"times/{number}"] = tf.reduce_any(times[1:] < times[:-1])
       if self._checks_values and (dtype.is_floating or dtype.is_complex):
         axes = list(range(1 if is_batched else 0, tensor.shape.rank))
         # RLDS leaves the action and the reward of the last step undefined.
         known = tensor[:-1] if feature.is_concatenated else tensor
-        found[f"nan/{number}"] = tf.reduce_any(known != known, axes)
+        measures[f"nan/{number}"] = tf.reduce_any(known != known, axes)
       else:
-        found[f"touched/{number}"] = _touch(tensor, is_batched)
+        measures[f"touched/{number}"] = _touch(tensor, is_batched)
     lengths = [tensor for path, tensor in parsed.items() if path.endswith("_length")]
     if lengths:
       # Absent optionals count as long as the others.
       low, high = tf.reduce_min(lengths, 0), tf.reduce_max(lengths, 0)
-      found[f"lengths/{ALL_FEATURES}"], found["empty/"] = low != high, tf.equal(high, 0)
+      measures[f"lengths/{ALL_FEATURES}"], measures["empty/"] = (
+        low != high,
+        tf.equal(high, 0),
+      )
     if inside:
-      found[f"episodes/{ALL_FEATURES}"] = tf.reduce_any(inside)
-    return found
+      measures[f"episodes/{ALL_FEATURES}"] = tf.reduce_any(inside)
+    return measures
 
 
-def _to_check(reasons: list[str], found: Mapping[str, tf.Tensor]) -> BatchCheck:
+def _to_check(reasons: list[str], measures: Mapping[str, tf.Tensor]) -> BatchCheck:
   is_parsed = np.asarray([not reason for reason in reasons], bool)
   by_kind: dict[str, dict[Any, np.ndarray]] = collections.defaultdict(dict)
-  for name, tensor in found.items():
+  for name, tensor in measures.items():
     kind, _, number = name.partition("/")
     values = np.zeros(len(reasons), bool)
     values[is_parsed] = tensor.numpy()

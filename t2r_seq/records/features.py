@@ -269,9 +269,9 @@ def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
   longer than they were, so a longer string is too long with any content.
   """
   most = num_bytes + num_bytes // 4 + 64
-  found = tf.strings.length(values)
+  actual = tf.strings.length(values)
   message = f"parse: {path}: expected at most {most} bytes, compressed, got lengths:"
-  values = require(values, tf.reduce_all(found <= most), [message, found])
+  values = require(values, tf.reduce_all(actual <= most), [message, actual])
   return tf.io.decode_compressed(values, "ZLIB")
 
 
@@ -293,8 +293,8 @@ def _parse_tensors(
   """
   # The op refuses an empty batch, which an episode without steps is.
   flat = tf.concat([tf.reshape(values, [-1]), [b""]], 0)
-  _, (found,) = tf.io.decode_proto(flat, *_ALL_OF_FIELD_2, [tf.string])
-  shapes = tf.strings.reduce_join(found, -1)[:-1]
+  _, (parts,) = tf.io.decode_proto(flat, *_ALL_OF_FIELD_2, [tf.string])
+  shapes = tf.strings.reduce_join(parts, -1)[:-1]
   fits = tf.equal(shapes, spec.shape.as_proto().SerializeToString())
   message = f"parse: {path}: expected serialized tensors of {tuple(spec.shape)}, got:"
   lengths = tf.strings.length(values)
@@ -318,15 +318,15 @@ def _check_num_bytes(
   allow_empty: bool,
 ) -> tf.Tensor:
   """Fails at run time on byte strings of a wrong length; decode_raw would pad them."""
-  found = tf.strings.length(values)
-  fits = tf.equal(found, num_bytes)
+  actual = tf.strings.length(values)
+  fits = tf.equal(actual, num_bytes)
   if allow_empty:
-    fits = tf.logical_or(fits, tf.equal(found, 0))
+    fits = tf.logical_or(fits, tf.equal(actual, 0))
   message = (
     f"parse: {path}: expected {num_bytes} bytes for {tuple(spec.shape)} "
     f"{spec.dtype.name}, got lengths:"
   )
-  return require(values, tf.reduce_all(fits), [message, found])
+  return require(values, tf.reduce_all(fits), [message, actual])
 
 
 PIXEL_DTYPES = ("uint8", "uint16")
@@ -337,13 +337,13 @@ _IMAGE_CHANNELS = {"png": (1, 3, 4), "bmp": (1, 3, 4), "jpeg": (1, 3), "gif": (3
 
 def _check_specs(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
   """Raises SpecError with every spec that cannot be parsed from a record."""
-  found = [
+  mismatches = [
     errors.Mismatch(path, *misfit)
     for path, spec in by_path.items()
     if (misfit := _find_misfit(spec))
   ]
-  if found:
-    raise errors.mismatch_error("records", found)
+  if mismatches:
+    raise errors.mismatch_error("records", mismatches)
 
 
 def _find_misfit(spec: specs.ExtendedTensorSpec) -> tuple[str, ...]:
@@ -446,7 +446,7 @@ def _check_agreement(
 
   The sequences of a dataset have to be all concatenated, or none.
   """
-  found = [
+  mismatches = [
     errors.Mismatch(
       path,
       f"the same as {first}, {_signature(by_path[first])}, because both are named "
@@ -463,7 +463,7 @@ def _check_agreement(
   for path, spec in by_path.items():
     if spec.is_concatenated:
       joined.setdefault(spec.dataset_key, path)
-  found += [
+  mismatches += [
     errors.Mismatch(
       path,
       f"concatenated steps, as {joined[spec.dataset_key]} has",
@@ -474,8 +474,8 @@ def _check_agreement(
     for path, spec in by_path.items()
     if spec.is_sequence and not spec.is_concatenated and spec.dataset_key in joined
   ]
-  if found:
-    raise errors.mismatch_error("records", found)
+  if mismatches:
+    raise errors.mismatch_error("records", mismatches)
 
 
 def _signature(spec: specs.ExtendedTensorSpec) -> str:
@@ -707,9 +707,9 @@ def find_flags(
   """
   read = {f.name for f in features}
   kinds = {f.is_concatenated for f in features if f.spec.is_sequence}
-  found = specs.TensorSpecStruct()
+  flags = specs.TensorSpecStruct()
   if len(kinds) != 1:
-    return found
+    return flags
   (is_concatenated,) = kinds
   record = protos.RecordContents(serialized)
   given: Mapping[str, Any] = record.context if is_concatenated else record.steps
@@ -718,13 +718,13 @@ def find_flags(
     first = values if is_concatenated else (values or [protos.Feature()])[0]
     is_flag = name.rpartition("/")[2] in (IS_FIRST, IS_LAST) and name not in read
     if is_flag and (dtype := dtypes.get(protos.kind_of(first))):
-      found[name] = specs.ExtendedTensorSpec(
+      flags[name] = specs.ExtendedTensorSpec(
         *((), dtype, name),
         is_optional=True,
         is_sequence=True,
         is_concatenated=is_concatenated,
       )
-  return found
+  return flags
 
 
 def set_flags(

@@ -319,17 +319,17 @@ def _glob(pattern: str) -> list[str]:
   is_name = _is_special_file(pattern)
   with _listing(pattern):
     if is_tfds_folder(pattern):
-      found = _record_files(pattern)
+      names = _record_files(pattern)
     else:
-      found = [pattern] if is_name else sorted(_match(pattern))
+      names = [pattern] if is_name else sorted(_match(pattern))
   if not os.path.basename(pattern).startswith("."):
-    found = [name for name in found if not os.path.basename(name).startswith(".")]
+    names = [name for name in names if not os.path.basename(name).startswith(".")]
   for suffix in (index_file.SUFFIX, _CONVERSION_SUFFIX, _STATISTICS):
     if not pattern.rstrip("/").endswith(suffix):
       # 'train.tfrecord*' means the data, not what lies beside it.
-      found = [name for name in found if not name.endswith(suffix)]
-  filenames = [name for name in found if not _paths(name).isdir(name)]
-  if found and not filenames:
+      names = [name for name in names if not name.endswith(suffix)]
+  filenames = [name for name in names if not _paths(name).isdir(name)]
+  if names and not filenames:
     raise errors.SpecError(
       f"file patterns: {pattern}: expected TFRecord files, got a folder. "
       f"{_hint_of_folder(pattern)}"
@@ -360,9 +360,9 @@ def _match(pattern: str) -> list[str]:
     return tf.io.gfile.glob(pattern)
   # glob writes negated sets and escaped characters in another way.
   pattern = re.sub(r"\\([*?\[\]\\])", r"[\1]", pattern.replace("[^", "[!"))
-  found = glob.glob(pattern)
+  names = glob.glob(pattern)
   is_bare = glob.has_magic(pattern) and not os.path.dirname(pattern)
-  return [f"./{name}" for name in found] if is_bare else found
+  return [f"./{name}" for name in names] if is_bare else names
 
 
 def _hint_of_folder(folder: str) -> str:
@@ -380,10 +380,10 @@ def _hint_of_folder(folder: str) -> str:
 def _shards_of(pattern: str) -> str:
   """Names the pattern of shards 'a-00000-of-00002.tfrecord', where these are there."""
   name = pattern.rstrip("*")
-  if _SPECIAL.search(name) or not (found := other_shards(name, [])):
+  if _SPECIAL.search(name) or not (shards := other_shards(name, [])):
     return ""
   root, extension = os.path.splitext(name)
-  return f" There are its shards, such as {found[0]}: '{root}-*{extension}*'."
+  return f" There are its shards, such as {shards[0]}: '{root}-*{extension}*'."
 
 
 def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, list[str]]:
@@ -478,22 +478,22 @@ def file_split(filename: str) -> str | None:
 
   'bridge-train.tfrecord-00000-of-00010' is of 'train', 'eval.tfrecord.gz' of 'eval'.
   """
-  found = _SPLIT.search(os.path.basename(filename))
-  return found[1] if found else None
+  match = _SPLIT.search(os.path.basename(filename))
+  return match[1] if match else None
 
 
 def files_of_split(where: str, filenames: Iterable[str], split: str) -> list[str]:
   """Returns the files of a split, by their names; SpecError if there are none."""
   by_name = {name: file_split(name) for name in filenames}
-  found = [name for name, own in by_name.items() if own == split]
-  if not found:
+  files = [name for name, own in by_name.items() if own == split]
+  if not files:
     known = {own for own in by_name.values() if own}
     raise errors.SpecError(
       f"{where}: split: expected one that files are named after, as in "
       f"NAME-{split}.tfrecord-00000-of-00001, of {errors.listing(known)}, got "
       f"'{split}'.{errors.nearest(split, known)}"
     )
-  return found
+  return files
 
 
 def _expand(filenames: FilePatterns) -> list[str]:

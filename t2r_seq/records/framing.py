@@ -355,9 +355,11 @@ class _Content:
     passed = 0
     while len(data := self.peek(_SEARCHED_SIZE + SAMPLE_SIZE)) >= HEADER_SIZE:
       count = min(_SEARCHED_SIZE, len(data) - HEADER_SIZE + 1)
-      found = np.flatnonzero(_fit(np.frombuffer(data, np.uint8), count)).tolist()
-      lengths = (int.from_bytes(data[start : start + 8], "little") for start in found)
-      frames = zip(found, lengths, strict=True)
+      candidates = np.flatnonzero(_fit(np.frombuffer(data, np.uint8), count)).tolist()
+      lengths = (
+        int.from_bytes(data[start : start + 8], "little") for start in candidates
+      )
+      frames = zip(candidates, lengths, strict=True)
       stop = next((s for s, size in frames if self.has(s + FRAME_SIZE + size)), count)
       for start in _archive_starts(data, stop):
         size, is_whole = self.archive_size(start)
@@ -461,10 +463,10 @@ def _fit(data: np.ndarray, count: int) -> np.ndarray:
   crcs = np.full(count, 0xFFFFFFFF, np.uint32)
   for i in range(8):  # Many CRCs at once, each extended by one byte.
     crcs = _TABLE[(crcs ^ data[i : i + count]) & 0xFF] ^ (crcs >> 8)
-  found = np.zeros(count, np.uint32)
+  words = np.zeros(count, np.uint32)
   for i in range(FOOTER_SIZE):
-    found |= data[8 + i : 8 + i + count].astype(np.uint32) << np.uint32(8 * i)
-  return np.asarray(_mask(crcs ^ np.uint32(0xFFFFFFFF)) == found)
+    words |= data[8 + i : 8 + i + count].astype(np.uint32) << np.uint32(8 * i)
+  return np.asarray(_mask(crcs ^ np.uint32(0xFFFFFFFF)) == words)
 
 
 def inflate(file: Any) -> Iterator[bytes]:
@@ -577,13 +579,13 @@ def _iterate_array(filename: str) -> Iterator[Record]:
     for start in range(0, count, _ARRAY_BATCH):
       numbers = list(range(start, min(start + _ARRAY_BATCH, count)))
       try:
-        found = reader.read(numbers)
+        contents = reader.read(numbers)
       except (IndexError, RuntimeError, ValueError) as error:
         raise errors.RecordError(
           f"{place(filename, start, start)}: expected a record that can be read, got "
           f"{error}. The file is damaged."
         ) from error
-      for number, data in zip(numbers, found, strict=True):
+      for number, data in zip(numbers, contents, strict=True):
         yield Record(filename, number, number, data)
   finally:
     with contextlib.suppress(RuntimeError):  # Of damage, which was reported.
@@ -636,16 +638,16 @@ def check_lengths(filename: str, deadline: float = math.inf) -> None:
       itself reports a shorter one, of a file that was cut.
     OSError: the file cannot be read.
   """
-  found = _find_too_long(filename, deadline)
-  if found is not None:
+  too_long = _find_too_long(filename, deadline)
+  if too_long is not None:
     frames = read_frames(filename, lengths=())
-    raise damage_error(filename, next(f for f in frames if f.start == found[1]))
+    raise damage_error(filename, next(f for f in frames if f.start == too_long[1]))
 
 
 def num_readable(filename: str) -> int:
   """Returns how many records TensorFlow's reader can read; -1 for all."""
-  found = _find_too_long(filename)
-  return -1 if found is None else found[0]
+  too_long = _find_too_long(filename)
+  return -1 if too_long is None else too_long[0]
 
 
 def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int] | None:

@@ -45,29 +45,31 @@ class ImageDecoding:
   resized: Sequence[str] = ()
 
   def __post_init__(self) -> None:
-    found = []
+    mismatches = []
     if self.dct_method not in DCT_METHODS:
       want = f"one of {errors.listing(map(repr, DCT_METHODS))}"
       near = errors.nearest(str(self.dct_method), DCT_METHODS[1:]).strip()
-      found.append(errors.Mismatch("dct_method", want, repr(self.dct_method), near))
+      mismatches.append(
+        errors.Mismatch("dct_method", want, repr(self.dct_method), near)
+      )
     if not isinstance(self.fancy_upscaling, (bool, np.bool_)):
       got = repr(self.fancy_upscaling)
-      found.append(errors.Mismatch("fancy_upscaling", "True or False", got))
+      mismatches.append(errors.Mismatch("fancy_upscaling", "True or False", got))
     is_map = isinstance(self.crops, Mapping)
     if not is_map:
       want = "a map of names to windows (y, x, height, width)"
-      found.append(errors.Mismatch("crops", want, repr(self.crops)))
+      mismatches.append(errors.Mismatch("crops", want, repr(self.crops)))
     for name, crop in self.crops.items() if is_map else ():
       if not _is_window(crop):
         want = "integers (y, x, height, width), from 0 and of at least 1 pixel"
-        found.append(errors.Mismatch(f"crops: {name}", want, repr(crop)))
+        mismatches.append(errors.Mismatch(f"crops: {name}", want, repr(crop)))
     if isinstance(self.resized, str) or any(
       name in self.crops for name in self.resized
     ):
       want = "a list of names of images that are not cropped"
-      found.append(errors.Mismatch("resized", want, repr(self.resized)))
-    if found:
-      raise errors.mismatch_error("ImageDecoding", found)
+      mismatches.append(errors.Mismatch("resized", want, repr(self.resized)))
+    if mismatches:
+      raise errors.mismatch_error("ImageDecoding", mismatches)
 
   @property
   def changes_size(self) -> bool:
@@ -120,7 +122,7 @@ class ImageDecoding:
     images = {p: s for p, s in flat.items() if specs.is_encoded_image_spec(s)}
     known = {name for path, spec in images.items() for name in (path, spec.name)}
     names = sorted(name for name in known if name)
-    found = [
+    mismatches = [
       errors.Mismatch(
         f"{option}: {name}",
         f"an encoded image: {errors.listing(names)}",
@@ -131,8 +133,8 @@ class ImageDecoding:
       for name in used
       if name not in known
     ]
-    if found:
-      raise errors.mismatch_error(operation, found)
+    if mismatches:
+      raise errors.mismatch_error(operation, mismatches)
     cropped = flat.copy()
     for path, spec in images.items():
       shape = spec.shape[:-3].concatenate(self.image_shape(path, spec))
@@ -142,7 +144,7 @@ class ImageDecoding:
   def check(self, operation: str, flat: specs.TensorSpecStruct) -> None:
     """Raises SpecError if specs have other sizes than their windows."""
     cropped = self.crop_specs(operation, flat) if self.changes_size else flat
-    found = [
+    mismatches = [
       errors.Mismatch(
         path,
         f"{errors.describe(cropped[path])}, the size of its crop",
@@ -151,8 +153,8 @@ class ImageDecoding:
       for path, spec in flat.items()
       if spec.shape != cropped[path].shape
     ]
-    if found:
-      raise errors.mismatch_error(operation, found)
+    if mismatches:
+      raise errors.mismatch_error(operation, mismatches)
 
   def decode(self, encoded: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
     """Decodes one image.
@@ -299,10 +301,10 @@ def decode_to_list(
       f"parse: {path}: expected an image of size {tuple(expected)}, got an image"
     )
     # One that is wrong; nothing where all are right.
-    found = tf.reshape(tf.boolean_mask(sizes, ~fits)[:1], [-1])
+    misfit = tf.reshape(tf.boolean_mask(sizes, ~fits)[:1], [-1])
     # The raw op: tf.debugging.Assert builds a tf.cond around it.
     return tf.raw_ops.Assert(
-      condition=tf.reduce_all(fits), data=[f"{message} of size", found], summarize=8
+      condition=tf.reduce_all(fits), data=[f"{message} of size", misfit], summarize=8
     )
 
   def decode_all(has_empty: bool) -> tf.Tensor:
@@ -337,11 +339,11 @@ def _check_depth(
   is_png = tf.reduce_all(heads[..., : signature.shape[0]] == signature, axis=-1)
   is_deep_png = is_png & (heads[..., image_headers.PNG_DEPTH] == 16)
   fits = tf.reduce_all(is_empty | tf.equal(is_deep_png, is_deep))
-  expected, found = "8 bits per channel", "a PNG image of 16 bits per channel"
+  expected, got = "8 bits per channel", "a PNG image of 16 bits per channel"
   if is_deep:
-    expected, found = "16 bits per channel (PNG)", "one of 8 bits, or none at all"
+    expected, got = "16 bits per channel (PNG)", "one of 8 bits, or none at all"
   message = f"parse: {path}: expected an image of {expected} for {dtype.name}, got"
-  return tf.raw_ops.Assert(condition=fits, data=[f"{message} {found}."], summarize=8)
+  return tf.raw_ops.Assert(condition=fits, data=[f"{message} {got}."], summarize=8)
 
 
 _Convert = Callable[[str, "specs.ExtendedTensorSpec", "tf.Tensor"], "tf.Tensor"]
@@ -370,8 +372,8 @@ def create_compress_fn(
     has_rank, size = (image.shape.rank or 0) >= 3, spec.shape[-3:]
     if not has_rank or not image.shape[-3:].is_compatible_with(size):
       got = errors.describe(image)
-      found = [errors.Mismatch(path, f"images of {tuple(size)}", got)]
-      raise errors.mismatch_error("compress", found)
+      mismatches = [errors.Mismatch(path, f"images of {tuple(size)}", got)]
+      raise errors.mismatch_error("compress", mismatches)
     pixels = tf.image.convert_image_dtype(image, tf.uint8, saturate=True)
     encoded = tf.map_fn(
       lambda single: tf.io.encode_jpeg(single, quality=quality),

@@ -217,10 +217,10 @@ def _sequence_names(spec: specs.TensorSpecStruct | None) -> set[str] | None:
 
 def _check_fits(filename: str, data: bytes, spec: specs.TensorSpecStruct) -> None:
   (features,) = features_lib.collect_features({"": spec}).values()
-  found = explain.explain_record(data, features)
-  if found:
+  mismatches = explain.explain_record(data, features)
+  if mismatches:
     place = framing.place(filename, 0, 0)
-    raise errors.mismatch_error(place, found, errors.RecordError)
+    raise errors.mismatch_error(place, mismatches, errors.RecordError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -418,7 +418,7 @@ class RecordIndex:
     offsets, lengths = self.offsets[numbers].tolist(), self.lengths[numbers].tolist()
     order = np.argsort(numbers, kind="stable")
     files = np.searchsorted(self.record_ends, numbers[order], "right")
-    found = [b""] * len(numbers)
+    contents = [b""] * len(numbers)
     for places in np.split(order, np.flatnonzero(np.diff(files)) + 1):
       if not len(places):
         continue
@@ -429,17 +429,17 @@ class RecordIndex:
           data = framing.read_data(descriptor, offsets[place], lengths[place])
           if data is None:
             raise self._damage_error(int(numbers[place]))
-          found[place] = data
-    return found
+          contents[place] = data
+    return contents
 
   def records(self, numbers: Sequence[int] | np.ndarray) -> list[framing.Record]:
     """Reads records with their places; see `read_many`."""
-    found = []
+    records = []
     for number, data in zip(numbers, self.read_many(numbers), strict=True):
       file, local = self._find(int(number))
       offset = int(self.offsets[number])
-      found.append(framing.Record(self.filenames[file], local, offset, data))
-    return found
+      records.append(framing.Record(self.filenames[file], local, offset, data))
+    return records
 
   def _damage_error(self, record: int) -> errors.RecordError:
     """Builds the error for a record that is no longer as it was indexed."""
@@ -487,15 +487,17 @@ class RecordIndex:
     self, by_name: dict[str, str], flat: specs.TensorSpecStruct
   ) -> None:
     """Checks that the sequences are in the index, where one can expect them."""
-    found = []
+    mismatches = []
     counted = {name for index in self.files for name in index.steps}
     for name, path in by_name.items():
-      needed = not flat[path].is_optional and flat[path].varlen_default_value is None
-      if needed and name not in counted and self.num_records:
+      is_required = (
+        not flat[path].is_optional and flat[path].varlen_default_value is None
+      )
+      if is_required and name not in counted and self.num_records:
         hint = errors.nearest(name, counted) or (
           " An index that was made with a --spec counts that spec's sequences only."
         )
-        found.append(
+        mismatches.append(
           errors.Mismatch(
             f"{path} (feature '{name}')",
             "a sequence that the index counts",
@@ -504,8 +506,8 @@ class RecordIndex:
           )
         )
     filename, of_other_kind = self._kind_mismatches(flat)
-    if found or of_other_kind:
-      raise errors.mismatch_error(f"index: {filename}", found + of_other_kind)
+    if mismatches or of_other_kind:
+      raise errors.mismatch_error(f"index: {filename}", mismatches + of_other_kind)
 
   def _kind_mismatches(
     self, flat: specs.TensorSpecStruct
@@ -517,7 +519,7 @@ class RecordIndex:
     """
     for filename, index in zip(self.filenames, self.files, strict=True):
       declared = {leaf.name: leaf for leaf in (index.spec or {}).values()}
-      found = [
+      mismatches = [
         errors.Mismatch(
           f"{path} (feature '{leaf.name}')",
           _describe(declared[leaf.name]),
@@ -526,8 +528,8 @@ class RecordIndex:
         for path, leaf in flat.items()
         if leaf.name in declared and not _is_stored_alike(leaf, declared[leaf.name])
       ]
-      if found:
-        return filename, found
+      if mismatches:
+        return filename, mismatches
     return next(iter(self.filenames), ""), []
 
   def _uneven_error(

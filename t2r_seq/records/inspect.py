@@ -170,13 +170,13 @@ class RecordSummary:
     lines = [f"{len(self.schemas):,} schemas: {numbers} files"]
     main = {(f.is_sequence, f.name): f.variant for f in self.schemas[0].features}
     for number, schema in enumerate(shown, 1):
-      found = {(f.is_sequence, f.name): f.variant for f in schema.features}
-      texts = [f"no '{place[1]}'" for place in main if place not in found]
-      texts += [f"also '{place[1]}'" for place in found if place not in main]
+      variants = {(f.is_sequence, f.name): f.variant for f in schema.features}
+      texts = [f"no '{place[1]}'" for place in main if place not in variants]
+      texts += [f"also '{place[1]}'" for place in variants if place not in main]
       texts += [
-        f"'{place[1]}': {found[place]}, not {variant}"
+        f"'{place[1]}': {variants[place]}, not {variant}"
         for place, variant in main.items()
-        if found.get(place, variant) != variant
+        if variants.get(place, variant) != variant
       ]
       rest = len(texts) - _MAX_DIFFERENCES
       texts = texts[:_MAX_DIFFERENCES] + ([f"and {rest} more"] if rest > 0 else [])
@@ -310,8 +310,8 @@ class _Seen:
 
 
 def _widen(span: list[int], values: Iterable[int]) -> list[int]:
-  found = [*span, *values]
-  return [min(found), max(found)] if found else []
+  values_of_both = [*span, *values]
+  return [min(values_of_both), max(values_of_both)] if values_of_both else []
 
 
 class _FeatureForms:
@@ -355,9 +355,9 @@ class _FeatureForms:
     """Returns the summary."""
     total = sum(seen.num_values for seen in self._forms.values())
     odd = self._find_odd(total)
-    found = _summarize({f: seen for f, seen in self._forms.items() if f not in odd})
+    summary = _summarize({f: seen for f, seen in self._forms.items() if f not in odd})
     return dataclasses.replace(
-      found,
+      summary,
       name=name,
       is_sequence=is_sequence,
       num_records=self.num_records,
@@ -368,7 +368,7 @@ class _FeatureForms:
         OddValues(
           seen.num_values,
           _summarize({form: seen}).variant,
-          found.variant,
+          summary.variant,
           seen.example,
         )
         for form, seen in odd.items()
@@ -414,12 +414,12 @@ def _summarize(forms: dict[_Form, _Seen]) -> FeatureSummary:
     whole.merge(seen)
   kinds = {kind for kind, length, _ in forms if length}
   lengths = [length for _, length, _ in forms]
-  headers: set[Any] = set().union(*(found for _, _, found in forms))
+  headers: set[Any] = set().union(*(header for _, _, header in forms))
   is_bytes = kinds == {"bytes"}
   are_images = is_bytes and all(isinstance(each, ImageHeader) for each in headers)
   are_tensors = is_bytes and all(type(each) is tuple for each in headers)
   tensors = headers if are_tensors else set()
-  found = FeatureSummary(
+  summary = FeatureSummary(
     name="",
     is_sequence=False,
     kind="mixed" if len(kinds) > 1 else "".join(kinds),
@@ -434,7 +434,7 @@ def _summarize(forms: dict[_Form, _Seen]) -> FeatureSummary:
     max_value=whole.integers[-1] if whole.integers else None,
     tensors=tuple(sorted(tensors, key=lambda tensor: (tensor[0].name, tensor[1]))),
   )
-  return dataclasses.replace(found, guess=_guess(found, whole))
+  return dataclasses.replace(summary, guess=_guess(summary, whole))
 
 
 def _span(low: int, high: int) -> str:
@@ -539,12 +539,12 @@ class _Schemas:
     self._groups: dict[_Key, _Group] = {}
     self._varied: set[_Place] = set()
 
-  def add(self, record: framing.Record, found: protos.RecordContents) -> None:
-    is_rlds = rlds.is_rlds(found)
-    found = rlds.divide_unknown(found)
-    values = {(False, name): [value] for name, value in found.context.items()}
-    values |= {(True, name): steps for name, steps in found.steps.items()}
-    is_empty = bool(found.steps) and not any(found.steps.values())
+  def add(self, record: framing.Record, contents: protos.RecordContents) -> None:
+    is_rlds = rlds.is_rlds(contents)
+    contents = rlds.divide_unknown(contents)
+    values = {(False, name): [value] for name, value in contents.context.items()}
+    values |= {(True, name): steps for name, steps in contents.steps.items()}
+    is_empty = bool(contents.steps) and not any(contents.steps.values())
     key = frozenset(
       (place, self._variant(place, steps, is_empty)) for place, steps in values.items()
     )

@@ -197,8 +197,8 @@ def _require_any(
   if not all(feature.is_optional and not feature.is_varlen for feature in features):
     return parsed
   lists = {f.name: tf.io.RaggedFeature(f.record_dtype) for f in features}
-  found = tf.io.parse_example(serialized, lists)
-  has_any = tf.add_n([_count(values) for values in found.values()]) > 0
+  parsed_lists = tf.io.parse_example(serialized, lists)
+  has_any = tf.add_n([_count(values) for values in parsed_lists.values()]) > 0
   message = f"parse: expected one of the features {errors.listing(lists)}, got none."
   check = tf.raw_ops.Assert(condition=tf.reduce_all(has_any), data=[message])
   with tf.control_dependencies([check] if check is not None else []):
@@ -393,11 +393,11 @@ def _is_empty(
   ]
 
   def has_all() -> tf.Tensor:
-    found = tf.ones_like(is_bare)
+    is_complete = tf.ones_like(is_bare)
     for entry in empty:
       pieces = tf.strings.split(tf.reshape(serialized, [-1]), entry)
-      found &= tf.reshape(pieces.row_lengths() > 1, tf.shape(is_bare))
-    return found
+      is_complete &= tf.reshape(pieces.row_lengths() > 1, tf.shape(is_bare))
+    return is_complete
 
   none = tf.zeros_like(is_bare)
   return is_bare & tf.cond(tf.reduce_any(is_bare), has_all, lambda: none)

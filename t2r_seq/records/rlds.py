@@ -141,15 +141,15 @@ def complete_spec(
     declared = declared or specs.ExtendedTensorSpec.from_spec(spec, shape=())
   if declared is None:
     return spec
-  found, want = (
+  got, want = (
     features.RecordFeature(spec.name, s, ("",), False) for s in (spec, declared)
   )
-  is_same = found.is_image == want.is_image and not found.is_varlen
-  if found.is_image:
+  is_same = got.is_image == want.is_image and not got.is_varlen
+  if got.is_image:
     is_same = is_same and spec.shape == declared.shape
   else:
-    is_same = is_same and found.values_per_step == want.values_per_step
-  if found.record_dtype != want.record_dtype or not is_same:
+    is_same = is_same and got.values_per_step == want.values_per_step
+  if got.record_dtype != want.record_dtype or not is_same:
     logging.warning(
       "features.json has '%s' as %s, which the records do not fit.",
       spec.name,
@@ -168,7 +168,7 @@ def read_features(path: str) -> Features:
   known = (AttributeError, KeyError, OverflowError, RecursionError, TypeError)
   try:
     with open(path, encoding="utf-8") as file:
-      found = {
+      features = {
         name: (_to_spec(name, node, name.startswith(f"{STEPS}/")), node)
         for name, node in _leaves(json.load(file), "")
       }
@@ -177,10 +177,10 @@ def read_features(path: str) -> Features:
       f"features: {path}: expected what TFDS writes of a dataset's features, got "
       f"{type(error).__name__}: {error}. Move it away to go without."
     ) from error
-  for name, (spec, node) in found.items():
+  for name, (spec, node) in features.items():
     if spec is None:
       logging.info("No spec for '%s' of features.json: %s.", name, sorted(node))
-  return {name: spec for name, (spec, _) in found.items() if spec is not None}
+  return {name: spec for name, (spec, _) in features.items() if spec is not None}
 
 
 def _leaves(

@@ -84,7 +84,7 @@ class ExampleEncoder:
   def _collect(self, structure: Any) -> dict[str, Any]:
     """Returns the array of each given feature by name, or raises all mismatches."""
     values: dict[str, Any] = {}
-    found: list[errors.Mismatch] = []
+    mismatches: list[errors.Mismatch] = []
     given: Any = structure
     if type(given) is not dict or not given.keys() >= self._paths:
       given = dict(specs.packing.leaves(structure, self._paths))
@@ -94,8 +94,8 @@ class ExampleEncoder:
         value = given.get(path)
         if value is None:
           if not feature.is_optional:
-            there = [name for name, other in given.items() if other is not None]
-            found.append(_missing(feature, path, there))
+            present = [name for name, other in given.items() if other is not None]
+            mismatches.append(_missing(feature, path, present))
           continue
         misfit = None
         if not encoder.fits(value):
@@ -105,10 +105,12 @@ class ExampleEncoder:
           other = values.setdefault(feature.name, value)
           misfit = _compare_shared(feature, path, value, other)
         if misfit is not None:
-          found.append(misfit)
-    found += _compare_lengths([f for f in self._sequences if f.name in values], values)
-    if found:
-      raise errors.mismatch_error("write", found)
+          mismatches.append(misfit)
+    mismatches += _compare_lengths(
+      [f for f in self._sequences if f.name in values], values
+    )
+    if mismatches:
+      raise errors.mismatch_error("write", mismatches)
     return values
 
 

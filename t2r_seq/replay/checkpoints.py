@@ -242,20 +242,20 @@ def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
   )
   where = f"from_store: {store.path}"
   check_spec(where, expected, store.columns, False)
-  found = [
+  mismatches = [
     errors.Mismatch(of, "it in every episode", f"none in {count} of {len(store)}")
     for of in expected
     if (count := int((~store.is_present(of)).sum()))
   ]
-  if found:
-    raise errors.mismatch_error(where, found)
+  if mismatches:
+    raise errors.mismatch_error(where, mismatches)
   return sources
 
 
 def names(folder: str) -> list[str]:
   """Lists the names of the checkpoints of a folder, the newest first."""
-  found = os.listdir(folder) if os.path.isdir(folder) else []
-  return sorted(filter(_NAMES.fullmatch, found), key=_number, reverse=True)
+  entries = os.listdir(folder) if os.path.isdir(folder) else []
+  return sorted(filter(_NAMES.fullmatch, entries), key=_number, reverse=True)
 
 
 def _number(name: str) -> int:
@@ -287,14 +287,14 @@ class _Episode(NamedTuple):
 
 def _held_episodes(counts: np.ndarray, all_ends: Any, num_slots: int) -> list[_Episode]:
   """Lists the episodes with steps in the ring, by writer, the oldest first."""
-  found = []
+  episodes = []
   for lane, (count, ends) in enumerate(zip(counts.tolist(), all_ends, strict=True)):
     first = max(0, count - num_slots)
     for end in (*ends, count):
       if end > first:
-        found.append(_Episode(lane, first, end))
+        episodes.append(_Episode(lane, first, end))
         first = end
-  return found
+  return episodes
 
 
 def _write_episodes(
@@ -529,7 +529,7 @@ def _check_identity(
 ) -> None:
   """Raises ReplayError with all differences of a buffer from the saved one."""
   hint = "They follow from padding, sequence_length, stride, shift and n_step."
-  found = [
+  mismatches = [
     errors.Mismatch(
       name,
       _text(want.get(name)),
@@ -539,11 +539,11 @@ def _check_identity(
     for name in {**want, **got}
     if _text(want.get(name)) != _text(got.get(name))
   ]
-  if found:
+  if mismatches:
     raise errors.mismatch_error(
       f"restore: {checkpoint}, which is of another replay (expected is what this "
       "buffer has)",
-      found,
+      mismatches,
       errors.ReplayError,
     )
 

@@ -181,7 +181,7 @@ class TableOptions:
 
   def __post_init__(self) -> None:
     """Raises SpecError with every invalid option."""
-    found = []
+    mismatches = []
     for name, choice, usual in (
       ("sampler", SelectorOption, Uniform),
       ("remover", SelectorOption, Fifo),
@@ -195,9 +195,9 @@ class TableOptions:
         made = f"replay.{option.__name__}(...), or @{option.__name__}() in gin"
         hint = f"Make one: {made}."
       expected = f"one of {errors.listing(kind.__name__ for kind in kinds)}"
-      found.append(errors.Mismatch(name, expected, errors.describe(option), hint))
-    if found:
-      raise errors.mismatch_error(self.operation, found)
+      mismatches.append(errors.Mismatch(name, expected, errors.describe(option), hint))
+    if mismatches:
+      raise errors.mismatch_error(self.operation, mismatches)
     if self.max_size is not None:
       errors.check_count(self.operation, "max_size", self.max_size)
     errors.check_count(self.operation, "max_times_sampled", self.max_times_sampled, 0)
@@ -239,8 +239,8 @@ def check_path(operation: str, name: str, path: Any, hint: str) -> str:
     text = None
   # What looks like a URL would become a folder of that name.
   if not isinstance(text, str) or not text or "\0" in text or "://" in text:
-    found = errors.Mismatch(name, "a path on this machine", repr(path), hint)
-    raise errors.mismatch_error(operation, [found])
+    mismatch = errors.Mismatch(name, "a path on this machine", repr(path), hint)
+    raise errors.mismatch_error(operation, [mismatch])
   return text
 
 
@@ -295,21 +295,21 @@ def to_priorities(
   try:
     given = np.asarray(values)
     is_usual = given.shape == shape and given.dtype.kind not in "cmMOSU"
-    found = given.astype(np.float64, copy=False) if is_usual else None
+    priorities = given.astype(np.float64, copy=False) if is_usual else None
   except (TypeError, ValueError):  # Lists of several lengths.
-    found = None
-  if found is None:
+    priorities = None
+  if priorities is None:
     want = f"numbers of shape {shape}" if shape else "a number"
     raise errors.SpecError(
       f"{operation}: {name}: expected {want}, got {errors.describe(values)}."
     )
-  fits = (found >= 0) & (found <= _GREATEST)
+  fits = (priorities >= 0) & (priorities <= _GREATEST)
   if not fits.all():
     raise errors.SpecError(
       f"{operation}: {name}: expected finite ones of at least 0, as float32, got "
-      f"{found[~fits].ravel()[0]:g}."
+      f"{priorities[~fits].ravel()[0]:g}."
     )
-  return found
+  return priorities
 
 
 def to_updates(keys: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray]:

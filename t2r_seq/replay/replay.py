@@ -44,9 +44,9 @@ def explained() -> Iterator[None]:
     yield
   except tf.errors.OpError as error:
     for name, error_cls in _ERRORS.items():
-      found = re.search(rf"\b{name}: (.+?)\s*(Traceback|$)", error.message, re.S)
-      if found:
-        raise error_cls(found[1]) from error
+      match = re.search(rf"\b{name}: (.+?)\s*(Traceback|$)", error.message, re.S)
+      if match:
+        raise error_cls(match[1]) from error
     raise
 
 
@@ -301,12 +301,12 @@ def flat_replay_specs(
       named.
   """
   kept = appended_specs(spec_structure, n_step)
-  found = [
+  mismatches = [
     errors.Mismatch(path, "a fully defined shape", f"shape {spec.shape}")
     for path, spec in kept.items()
     if not spec.shape.is_fully_defined()
   ]
-  found += [
+  mismatches += [
     errors.Mismatch(
       path,
       "steps around the anchor",
@@ -317,8 +317,8 @@ def flat_replay_specs(
     for path, spec in specs.flatten_spec_structure(spec_structure).items()
     if getattr(spec, "time_offsets", None) == "last"
   ]
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
   if not any(spec.is_sequence for spec in kept.values()):
     raise errors.SpecError(
       f"{operation}: the specs: expected at least one path with a time axis, got none. "
@@ -446,7 +446,7 @@ class StepPacking:
       path: flat.pop(path) for path in self._contexts if flat.get(path) is not None
     }
     repeated = self._collect({p: self._contexts[p] for p in given}, given)
-    found = [
+    mismatches = [
       errors.Mismatch(
         path,
         "the value of the episode's first step, because its spec has no time axis",
@@ -456,8 +456,8 @@ class StepPacking:
       for path, value in repeated.items()
       if not np.array_equal(value, context[path])
     ]
-    if found:
-      raise errors.mismatch_error("append", found)
+    if mismatches:
+      raise errors.mismatch_error("append", mismatches)
     return flat
 
 

@@ -514,9 +514,9 @@ def plan_capacity(
       f"for each writer, the length of a window, got {slots}. Raise it from {capacity} "
       f"to {rule.min_steps * step_size * num_writers} or more."
     )
-  found = Capacity(name, slots, num_writers, row_bytes)
-  _check_rate_limiter(table_options, rule, found)
-  return found
+  planned = Capacity(name, slots, num_writers, row_bytes)
+  _check_rate_limiter(table_options, rule, planned)
+  return planned
 
 
 def _check_capacity(

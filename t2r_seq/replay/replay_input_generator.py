@@ -145,7 +145,7 @@ def _check_padding(
 ) -> None:
   """Raises SpecError if a replay pads in another way than the model."""
   expected = windows.Cut(padding=padding, n_step=cut.n_step)
-  found = [
+  mismatches = [
     errors.Mismatch(
       f"padding at the {end}",
       f"{want!r}, the model's, or 'drop'",
@@ -154,8 +154,8 @@ def _check_padding(
     )
     for end, want, got in cut.find_unlike(expected, time_span(held))
   ]
-  if found:
-    raise errors.mismatch_error("ReplayInputGenerator", found)
+  if mismatches:
+    raise errors.mismatch_error("ReplayInputGenerator", mismatches)
 
 
 def _find_sources(
@@ -166,14 +166,14 @@ def _find_sources(
   Raises:
     SpecError: paths are missing or different; all are named.
   """
-  sources, found = {}, []
+  sources, mismatches = {}, []
   for path, spec in expected.items():
     own_path = path.partition("/")[2]
     source = source_path(own_path, spec, given)
     if source not in given:
       if not spec.is_optional:
         hint = errors.nearest(own_path, given)
-        found.append(errors.Mismatch(path, errors.describe(spec), "nothing", hint))
+        mismatches.append(errors.Mismatch(path, errors.describe(spec), "nothing", hint))
       continue
     got = tf.TensorSpec(given[source].shape[1:], given[source].dtype)
     shape = spec.shape
@@ -182,13 +182,13 @@ def _find_sources(
     if got.dtype != spec.dtype or not shape.is_compatible_with(got.shape):
       want = errors.describe(tf.TensorSpec(shape, spec.dtype))
       hint = cast_hint(got.dtype, spec.dtype) or _HINT
-      found.append(errors.Mismatch(path, want, errors.describe(got), hint))
+      mismatches.append(errors.Mismatch(path, want, errors.describe(got), hint))
     elif source in held and not _shows_same_steps(spec, source, held, got.shape):
       want, have = (_steps(s.time_offsets) for s in (spec, held[source]))
-      found.append(errors.Mismatch(path, want, have, _HINT))
+      mismatches.append(errors.Mismatch(path, want, have, _HINT))
     sources[path] = source
-  if found:
-    raise errors.mismatch_error("ReplayInputGenerator", found)
+  if mismatches:
+    raise errors.mismatch_error("ReplayInputGenerator", mismatches)
   return sources
 
 

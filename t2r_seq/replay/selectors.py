@@ -238,9 +238,9 @@ class PrioritizedSelector(Selector):
   ) -> tuple[np.ndarray, np.ndarray]:
     total = self._weights.total
     if not total:
-      found = self.rows()
-      rows = found[rng.integers(0, len(found), count)]
-      return rows, np.full(count, 1 / len(found))
+      candidates = self.rows()
+      rows = candidates[rng.integers(0, len(candidates), count)]
+      return rows, np.full(count, 1 / len(candidates))
     rows = self._weights.sample(rng.random(count))
     return rows, np.divide(self._weights.values.take(rows), total, dtype=np.float64)
 

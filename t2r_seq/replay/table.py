@@ -216,8 +216,8 @@ class Items:
     rows = np.zeros(0, np.int64)
     while len(rows) < count:
       # Never num_rows itself; half as long as `integers`.
-      tried = (rng.random(tries) * num_rows).astype(np.int64)
-      hits = tried[lanes.marks.take(tried) != 0]
+      candidates = (rng.random(tries) * num_rows).astype(np.int64)
+      hits = candidates[lanes.marks.take(candidates) != 0]
       rows = np.concatenate([rows, hits]) if len(rows) else hits
     return rows[:count]
 
@@ -280,7 +280,7 @@ class Table:
     self.num_ignored_updates = 0
     self.is_closed = False
     # Draws of batches whose wait ended before they were whole.
-    self._begun: list[tuple[Draw, Probabilities]] = []
+    self._partial: list[tuple[Draw, Probabilities]] = []
     self._how = how
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
     weakref.finalize(self, self.limiter.close_for_good)
@@ -358,8 +358,8 @@ class Table:
     infos: list[SampleInfo | None] = []
     try:
       while count:
-        if self._begun:
-          parts.append(self._take_begun(count))
+        if self._partial:
+          parts.append(self._take_partial(count))
         else:
           parts.append(self._draw_part(count, began))
           began = began and time.monotonic()  # The next wait begins now.
@@ -368,7 +368,7 @@ class Table:
         count -= len(draw.rows)
     finally:
       if count:
-        self._begun = parts + self._begun
+        self._partial = parts + self._partial
     if len(parts) == 1:
       return draw, infos[0]
     known = [info for info in infos if info is not None]
@@ -453,13 +453,13 @@ class Table:
       self.items.remove(rows)
       self.limiter.did_delete(len(rows))
 
-  def _take_begun(self, count: int) -> tuple[Draw, Probabilities]:
+  def _take_partial(self, count: int) -> tuple[Draw, Probabilities]:
     """Returns at most `count` items that were drawn for another batch."""
-    draw, probabilities = self._begun.pop(0)
+    draw, probabilities = self._partial.pop(0)
     if len(draw.rows) <= count:
       return draw, probabilities
     each = np.broadcast_to(probabilities, draw.rows.shape)
-    self._begun.insert(0, (draw.part(count, None), each[count:]))
+    self._partial.insert(0, (draw.part(count, None), each[count:]))
     return draw.part(0, count), each[:count]
 
   def _draw_part(self, count: int, began: float | None) -> tuple[Draw, Probabilities]:

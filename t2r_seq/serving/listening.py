@@ -106,8 +106,8 @@ def _addresses(address: str) -> tuple[_Address, ...]:
 
 def _of_ip4(address: str) -> _Address:
   """Reads an address; sockets for both versions of IP show IPv4 as IPv6."""
-  found = ipaddress.ip_address(address)
-  return getattr(found, "ipv4_mapped", None) or found
+  parsed = ipaddress.ip_address(address)
+  return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
 def _program(allowed: tuple[_Address, ...]) -> bytes:
@@ -115,13 +115,13 @@ def _program(allowed: tuple[_Address, ...]) -> bytes:
   program = b""
   for address in allowed:
     number, place = _IP[address.version]
-    wanted = [(_PROTOCOL, number)]
+    tests = [(_PROTOCOL, number)]
     for start in range(0, len(address.packed), 4):
       word = int.from_bytes(address.packed[start : start + 4], "big")
-      wanted.append((_NETWORK_HEADER + place + start, word))
-    for index, (at, value) in enumerate(wanted):
+      tests.append((_NETWORK_HEADER + place + start, word))
+    for index, (at, value) in enumerate(tests):
       # Past what is left of this address, to the next one.
-      past = 2 * (len(wanted) - index) - 1
+      past = 2 * (len(tests) - index) - 1
       program += struct.pack("HBBI", _LOAD, 0, 0, at)
       program += struct.pack("HBBI", _JUMP_IF_EQUAL, 0, past, value)
     program += struct.pack("HBBI", _RETURN, 0, 0, _PASS)
@@ -138,10 +138,10 @@ def _sockets() -> Iterator[socket.socket]:
     if not stat.S_ISSOCK(os.fstat(copy).st_mode):
       os.close(copy)
       continue
-    with socket.socket(fileno=copy) as found:
-      is_inet = found.family in (socket.AF_INET, socket.AF_INET6)
-      if is_inet and found.type == socket.SOCK_STREAM:
-        yield found
+    with socket.socket(fileno=copy) as opened:
+      is_inet = opened.family in (socket.AF_INET, socket.AF_INET6)
+      if is_inet and opened.type == socket.SOCK_STREAM:
+        yield opened
 
 
 def check_max_connections(
@@ -160,19 +160,19 @@ def check_max_connections(
   errors.check_count(operation, "max_clients", max_clients)
   limit = _max_files()
   most = max(1, limit - _OTHER_FILES)
-  found = min(max_clients + _NUM_UNKNOWN, most)
+  connections = min(max_clients + _NUM_UNKNOWN, most)
   if max_connections is not None:
     hint = f"This process may open {limit:,} files: see `ulimit -n`."
-    found = errors.check_count(
+    connections = errors.check_count(
       operation, "max_connections", max_connections, most=most, hint=hint
     )
-  if found <= max_clients:
+  if connections <= max_clients:
     raise errors.SpecError(
       f"{operation}: max_connections: expected more than the {max_clients} of "
-      f"max_clients, got {found}. This process may open {limit:,} files: see "
+      f"max_clients, got {connections}. This process may open {limit:,} files: see "
       "`ulimit -n`."
     )
-  return found
+  return connections
 
 
 def _max_files() -> int:

@@ -210,13 +210,13 @@ def read_signatures(path: str) -> dict[str, tuple[list[str], list[str]]]:
       f"load export: {path}: {SAVED_MODEL} is damaged: {reason} ({size} bytes). "
       "Copy or export it again."
     )
-  found = {}
+  signatures = {}
   for named in proto.meta_graphs[0].signatures:
     if not named.key.startswith("__"):
       of = named.value[0]
       takes, gives = ([t.key for t in side] for side in (of.inputs, of.outputs))
-      found[named.key] = sorted(takes), sorted(gives)
-  return found
+      signatures[named.key] = sorted(takes), sorted(gives)
+  return signatures
 
 
 @functools.cache

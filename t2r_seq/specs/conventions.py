@@ -172,8 +172,8 @@ class Convention:
     return values
 
   def _fields(self) -> dict[str, Any]:
-    found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-    return {name: value for name, value in found.items() if value not in (None, ())}
+    values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
   def __repr__(self) -> str:
     shown = ", ".join(f"{name}={value!r}" for name, value in self._fields().items())
@@ -197,11 +197,11 @@ class Convention:
 
   def parts(self, size: int) -> list[Part]:
     """Returns the parts of a vector, also those without a declaration, in order."""
-    found, end = [], 0
+    parts, end = [], 0
     common = dataclasses.replace(self, elements=(), names=None)
     for start, stop, own in (*self.elements, (size, size, Convention())):
       if start > end:
-        found.append(Part(end, start, common))
+        parts.append(Part(end, start, common))
       if stop > start:
         names: Sequence[str] = _OF_MOTION if own.gripper is not None else ()
         if own.rotation is not None and not _is_angle(own.rotation, self.unit):
@@ -209,9 +209,9 @@ class Convention:
         inherited = {
           name: value for name, value in common._fields().items() if name not in names
         }
-        found.append(Part(start, stop, Convention(**{**inherited, **own._fields()})))
+        parts.append(Part(start, stop, Convention(**{**inherited, **own._fields()})))
       end = stop
-    return found
+    return parts
 
   def declares(self, field: str) -> bool:
     """Whether any part declares a field."""
@@ -233,23 +233,23 @@ class Convention:
     Raises:
       SpecError: no part has such a field.
     """
-    asked: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, value in words.items():
-      asked |= (Convention.of({name: value}) or self)._fields() if value else {}
-    if "channels" in asked:
-      return dataclasses.replace(self, **asked), size
+      changes |= (Convention.of({name: value}) or self)._fields() if value else {}
+    if "channels" in changes:
+      return dataclasses.replace(self, **changes), size
     elements: list[tuple[int, int, Convention]] = []
     start, used = 0, set()
     for part in self.parts(size):
       own = part.convention
-      if own.rotation is not None and "rotation" in asked:
-        is_angle = _is_angle(asked["rotation"], own.unit)
+      if own.rotation is not None and "rotation" in changes:
+        is_angle = _is_angle(changes["rotation"], own.unit)
         unit = own.unit if is_angle else None
-        own = dataclasses.replace(own, rotation=asked["rotation"], unit=unit)
+        own = dataclasses.replace(own, rotation=changes["rotation"], unit=unit)
         used.add("rotation")
       kept = {
         name: value
-        for name, value in asked.items()
+        for name, value in changes.items()
         if name != "rotation"
         and (own.gripper is not None) == (name == "gripper")
         and (name != "unit" or _quantity(own) == UNITS[value][0])
@@ -258,10 +258,10 @@ class Convention:
       stop = start + rotations.SIZES.get(own.rotation or "", part.size)
       elements.append((start, stop, dataclasses.replace(own, **kept)))
       start = stop
-    for name in asked:
+    for name in changes:
       if name not in used:
         raise _error(name, f"a part that declares a {name}", repr(self))
-    names = None if "rotation" in asked else self.names
+    names = None if "rotation" in changes else self.names
     if len(elements) == 1:
       return dataclasses.replace(elements[0][2], names=names), start
     return Convention(names=names, elements=tuple(elements)), start

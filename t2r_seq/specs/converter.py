@@ -83,14 +83,14 @@ class Converter:
     self.one_sided: list[str] = []
     self._order: list[int] | None = None
     self._pairs: list[_Pair] = []
-    found: list[errors.Mismatch] = []
+    mismatches: list[errors.Mismatch] = []
     self.flips_channels = {self.source.channels, self.target.channels} == {"rgb", "bgr"}
     if not (self.source.channels or self.target.channels):
       self._pairs = self._align()
       for pair in self._pairs:
-        found += self._check(pair)
-    if found:
-      raise errors.mismatch_error(where, found)
+        mismatches += self._check(pair)
+    if mismatches:
+      raise errors.mismatch_error(where, mismatches)
 
   @property
   def reference(self) -> str | None:
@@ -111,23 +111,23 @@ class Converter:
 
   def changes_by_part(self) -> list[str]:
     """Describes what changes, of each part."""
-    found = []
+    changes = []
     if self.flips_channels:
-      found.append(f"channels '{self.source.channels}' for '{self.target.channels}'")
+      changes.append(f"channels '{self.source.channels}' for '{self.target.channels}'")
     if self._order is not None:
-      found.append(f"elements {self.source.names} for {self.target.names}")
+      changes.append(f"elements {self.source.names} for {self.target.names}")
     for pair in self._pairs:
       if _changes(pair):
         ours, theirs = (
           side.convention.to_json() for side in (pair.source, pair.target)
         )
-        found += [
+        changes += [
           f"elements {pair.source.start} to {pair.source.stop - 1}: {name} "
           f"{ours[name]!r} for {theirs[name]!r}"
           for name in ("unit", "rotation", "gripper", "control")
           if name in ours and name in theirs and ours[name] != theirs[name]
         ]
-    return found
+    return changes
 
   @property
   def needs_chunk(self) -> bool:
@@ -220,7 +220,7 @@ class Converter:
     sources = self._with_states(self.source.parts(self.size))
     targets = self.target.parts(self.target_size)
     sources = self._reorder(sources, targets)
-    found = []
+    aligned = []
     rest = [*targets]
     while sources and rest:
       (source, state), target = sources.pop(0), rest.pop(0)
@@ -238,13 +238,13 @@ class Converter:
             raise self._unequal(source, target)
           target, left = target.split(size)
           rest.insert(0, left)
-      found.append(_Pair(source, target, state))
+      aligned.append(_Pair(source, target, state))
     if sources or rest:
       raise errors.SpecError(
         f"{self._where}: expected parts for all {self.target_size} elements of "
         f"{self.target}, got {self.size} elements of {self.source}."
       )
-    return found
+    return aligned
 
   def _unequal(self, source: Part, target: Part) -> errors.SpecError:
     return errors.SpecError(
@@ -282,7 +282,7 @@ class Converter:
       for each in convention.parts(size)
       if start <= each.start and each.stop <= (size if stop is None else stop)
     ]
-    queue, found = [*parts], list[tuple[Part, Part | None]]()
+    queue, paired = [*parts], list[tuple[Part, Part | None]]()
     while queue:
       part, match = queue.pop(0), known.pop(0) if known else None
       if match is not None and part.convention.rotation is None:
@@ -299,8 +299,8 @@ class Converter:
       elif match is not None and match.convention.rotation is None:
         known.insert(0, match)
         match = None
-      found.append((part, match))
-    return found
+      paired.append((part, match))
+    return paired
 
   def _reorder(
     self, sources: list[tuple[Part, Part | None]], targets: list[Part]
@@ -311,7 +311,7 @@ class Converter:
       return sources
     by_element = {i: each for each in sources for i in range(*_range(each[0]))}
     order: list[int] = []
-    found: list[tuple[Part, Part | None]] = []
+    paired: list[tuple[Part, Part | None]] = []
     for name in theirs:
       place = ours.index(name)
       part, state = by_element[place]
@@ -326,9 +326,9 @@ class Converter:
       start = len(order)
       order += indices
       moved = dataclasses.replace(part, start=start, stop=len(order))
-      found.append((moved, state))
+      paired.append((moved, state))
     self._order = None if order == sorted(order) else order
-    return found if self._order is not None else sources
+    return paired if self._order is not None else sources
 
   def _check(self, pair: _Pair) -> Iterator[errors.Mismatch]:
     """Yields why a part has no conversion; keeps what one side declares only."""
@@ -494,7 +494,7 @@ def check_declared(
   Raises:
     SpecError: with every path whose conventions differ.
   """
-  found = []
+  mismatches = []
   for path, spec in declared.items():
     data = stored.get(spec.name)
     ours, theirs = (getattr(each, "convention", None) for each in (data, spec))
@@ -510,11 +510,11 @@ def check_declared(
         "Convert it in the model's preprocessor: preprocessors.ConvertConventions "
         "with the data's as `data`."
       )
-      found.append(errors.Mismatch(path, f"{theirs}", f"{ours}", hint))
+      mismatches.append(errors.Mismatch(path, f"{theirs}", f"{ours}", hint))
     else:
       Converter(ours, theirs, size, target_size, f"{operation}: {path}").warn()
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
 
 
 def explain(

@@ -108,7 +108,7 @@ def source_paths(flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     flat: specs by path.
     given: specs of the data by path.
   """
-  leaves, found = dict(flat.items()), {}
+  leaves, sources = dict(flat.items()), {}
   of_name: dict[str, str] = {}
   for path, spec in leaves.items():
     if path in given:
@@ -125,5 +125,5 @@ def source_paths(flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
       and times[0] != times[1]
     )
     source = name if is_shown else source_path(path, spec, given)
-    found[path] = source if source in given else of_name.get(name, source)
-  return found
+    sources[path] = source if source in given else of_name.get(name, source)
+  return sources

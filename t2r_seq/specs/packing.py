@@ -131,8 +131,8 @@ def _find_overflow(array: np.ndarray, dtype: tf.DType) -> Any:
     return None
   with np.errstate(over="ignore"):
     converted: Any = array.astype(dtype.as_numpy_dtype)
-  found = array[np.isfinite(array) & ~np.isfinite(converted)]
-  return found[0] if found.size else None
+  overflowing = array[np.isfinite(array) & ~np.isfinite(converted)]
+  return overflowing[0] if overflowing.size else None
 
 
 def describe_array(array: np.ndarray | str) -> str:

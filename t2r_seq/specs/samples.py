@@ -102,14 +102,14 @@ def make_random_tensors(
 
 def _fill(operation: str, make: Any, spec_structure: SpecStructure) -> SpecStructure:
   structures.assert_only_specs(operation, spec_structure)
-  found = [
+  mismatches = [
     errors.Mismatch(path, "a dtype that an array can have", errors.describe(leaf))
     for path, leaf in structures.iterate_leaves(spec_structure)
     if leaf is not None
     and (leaf.dtype.is_quantized or leaf.dtype in (tf.resource, tf.variant))
   ]
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
 
   def fill(path: str, leaf: tf.TensorSpec | None) -> np.ndarray | None:
     return None if leaf is None else make(path, ExtendedTensorSpec.to_spec(leaf))
@@ -326,19 +326,21 @@ def _keras_input(path: str, dtype: tf.DType, shape: tf.TensorShape, name: str) -
 
 
 def _refuse_keras_inputs(placeholders: SpecStructure) -> None:
-  found = [
+  mismatches = [
     errors.Mismatch(path, "a placeholder of a tf.Graph", f"a Keras input {leaf.name}")
     for path, leaf in placeholders.items()
     if extended_tensor_spec.is_keras_tensor(leaf)
   ]
-  if found:
+  if mismatches:
     raise errors.SpecError(
-      f"{errors.mismatch_error('map_feed_dict', found)}\n"
+      f"{errors.mismatch_error('map_feed_dict', mismatches)}\n"
       "Keras inputs are not fed: call the model with map_predict_fn_dict's arrays."
     )
 
 
 def _refuse_fed(operation: str, paths: list[str]) -> None:
   if paths:
-    found = [errors.Mismatch(p, "a free placeholder", "one fed already") for p in paths]
-    raise errors.mismatch_error(operation, found)
+    mismatches = [
+      errors.Mismatch(p, "a free placeholder", "one fed already") for p in paths
+    ]
+    raise errors.mismatch_error(operation, mismatches)

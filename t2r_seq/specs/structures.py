@@ -78,10 +78,10 @@ class TensorSpecStruct(MutableMapping):
     return dict(self.items())
 
   def __getitem__(self, key: str) -> Any:
-    found = self.get(key, _NOTHING)
-    if found is _NOTHING:
+    value = self.get(key, _NOTHING)
+    if value is _NOTHING:
       raise self._unknown(key)
-    return found
+    return value
 
   def get(self, key: str, default: Any = None) -> Any:
     """Returns the leaf or the branch of a path, or a default."""

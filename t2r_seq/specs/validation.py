@@ -66,14 +66,14 @@ def assert_equal(
   """
   expected = structures.flatten_spec_structure(expected_tensors_or_spec)
   actual = structures.flatten_spec_structure(actual_tensors_or_spec)
-  found = _compare_flat(expected, actual, ignore_batch)
-  found += [
+  mismatches = _compare_flat(expected, actual, ignore_batch)
+  mismatches += [
     errors.Mismatch(path, "nothing", errors.describe(leaf))
     for path, leaf in actual.items()
     if path not in expected
   ]
-  if found:
-    raise errors.mismatch_error("assert_equal", found)
+  if mismatches:
+    raise errors.mismatch_error("assert_equal", mismatches)
 
 
 def assert_required(
@@ -162,30 +162,30 @@ def _check_required(
   actual = structures.flatten_spec_structure(actual_tensors_or_spec)
   known = TensorSpecStruct((p, leaf) for p, leaf in actual.items() if p in expected)
   axes = ["batch"] if ignore_batch else []
-  found = structures.missing_leaves(
+  mismatches = structures.missing_leaves(
     expected,
     actual,
     lambda spec: _describe(ExtendedTensorSpec.to_spec(spec), axes),
   )
   given = TensorSpecStruct((p, spec) for p, spec in expected.items() if p in known)
-  found += _compare_flat(given, known, ignore_batch)
-  if found:
-    raise errors.mismatch_error(operation, found)
+  mismatches += _compare_flat(given, known, ignore_batch)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
   return actual
 
 
 def _compare_flat(
   expected: TensorSpecStruct, actual: Mapping[str, Any], ignore_batch: bool
 ) -> list[errors.Mismatch]:
-  found = []
+  mismatches = []
   extra = [path for path in actual if path not in expected]
   for path, spec in expected.items():
     if path not in actual:
       hint = errors.nearest(path, extra)
-      found.append(errors.Mismatch(path, errors.describe(spec), "nothing", hint))
+      mismatches.append(errors.Mismatch(path, errors.describe(spec), "nothing", hint))
     elif mismatch := _compare(path, spec, actual[path], ignore_batch):
-      found.append(mismatch)
-  return found
+      mismatches.append(mismatch)
+  return mismatches
 
 
 def _compare(

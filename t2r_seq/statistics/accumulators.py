@@ -228,8 +228,8 @@ class QuantileSketch:
     ]
     order = np.argsort(items, kind="stable")
     ranks = np.cumsum(np.concatenate(weights)[order])
-    wanted = np.ceil(np.asarray(fractions) * self.count).clip(1, self.count)
-    return items[order][np.searchsorted(ranks, wanted)]
+    targets = np.ceil(np.asarray(fractions) * self.count).clip(1, self.count)
+    return items[order][np.searchsorted(ranks, targets)]
 
   def _compress(self) -> None:
     """Moves every other item of a full level to the next one."""
@@ -413,8 +413,8 @@ class SketchAccumulator(NumberAccumulator):
       sketch.merge(others)
 
   def _figures(self) -> dict[str, Any]:
-    found = [sketch.quantiles(statistics.QUANTILES) for sketch in self._sketches]
-    quantiles = np.reshape(found, (self._size, len(statistics.QUANTILES)))
+    rows = [sketch.quantiles(statistics.QUANTILES) for sketch in self._sketches]
+    quantiles = np.reshape(rows, (self._size, len(statistics.QUANTILES)))
     shares = [s.rank_error / s.count for s in self._sketches if s.count]
     return {
       "count": self._moments.count,
@@ -455,8 +455,8 @@ class HistogramAccumulator(NumberAccumulator):
         counts += np.bincount(column, minlength=num_bins)
       return
     bins = columns.astype(np.int64) + np.arange(self._size) * num_bins
-    found = np.bincount(bins.reshape(-1), minlength=self._counts.size)
-    self._counts += found.reshape(self._counts.shape)
+    added = np.bincount(bins.reshape(-1), minlength=self._counts.size)
+    self._counts += added.reshape(self._counts.shape)
 
   def merge(self, other: HistogramAccumulator) -> None:
     super().merge(other)
@@ -470,8 +470,8 @@ class HistogramAccumulator(NumberAccumulator):
     ranks = np.cumsum(self._counts, axis=1)
 
     def at_rank(fraction: float) -> np.ndarray:
-      wanted = np.ceil(fraction * ranks[:, -1:]).clip(1)
-      return self._values[np.argmax(ranks >= wanted, axis=1)]
+      target = np.ceil(fraction * ranks[:, -1:]).clip(1)
+      return self._values[np.argmax(ranks >= target, axis=1)]
 
     return {
       "count": count,

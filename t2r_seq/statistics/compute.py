@@ -102,15 +102,15 @@ def compute_statistics(
   """
   _check_output(output)
   change = create_transform(transform, images, cut)
-  found = _open(source, spec, change, images, compression)
-  change.prepare(found)
-  tally = _count(found, change, images, num_workers)
+  opened = _open(source, spec, change, images, compression)
+  change.prepare(opened)
+  tally = _count(opened, change, images, num_workers)
   if not tally.num_items:
-    what = "records" if found.kind == "records" else "episodes"
+    what = "records" if opened.kind == "records" else "episodes"
     raise errors.SpecError(f"statistics: {source}: expected {what}, got none.")
   statistics = Statistics(
-    kind=found.kind,
-    fingerprint=found.fingerprint,
+    kind=opened.kind,
+    fingerprint=opened.fingerprint,
     transform=change.name,
     images=images,
     num_items=tally.num_items,
@@ -202,9 +202,9 @@ class _Tally:
     """Returns the accumulator of a path."""
     if path not in self._paths:
       self._paths[path] = create_accumulator(spec, is_counted)
-    found = self._paths[path]
-    _check_same(path, found.spec, spec)
-    return found
+    accumulator = self._paths[path]
+    _check_same(path, accumulator.spec, spec)
+    return accumulator
 
   def flush(self) -> None:
     """Counts what is buffered."""
@@ -341,7 +341,7 @@ class _Source(abc.ABC):
 
   def _item(self, values: Values, num_steps: int | None) -> _Item:
     """Decodes images, and counts the bytes that nothing reads."""
-    found: Values = {}
+    item: Values = {}
     skipped: dict[str, int] = {}
     for path, spec in self.spec.items():
       if path not in values:
@@ -356,8 +356,8 @@ class _Source(abc.ABC):
       if path in self._decoders:
         pixels = self._decoders[path](value if has_rows else value[None])
         value = pixels if has_rows else pixels[0]
-      found[path] = value
-    return _Item(found, skipped, num_steps)
+      item[path] = value
+    return _Item(item, skipped, num_steps)
 
 
 def _without_missing(spec: ExtendedTensorSpec, rows: np.ndarray) -> np.ndarray:
@@ -440,8 +440,8 @@ class _RecordSource(_Source):
     )
     if padded and len(padded) == len(proposed):
       want = "as many values in every record"
-      found = [errors.Mismatch(path, want, "others", hint) for path in padded]
-      raise errors.mismatch_error(f"statistics: {self._files[0]}", found)
+      mismatches = [errors.Mismatch(path, want, "others", hint) for path in padded]
+      raise errors.mismatch_error(f"statistics: {self._files[0]}", mismatches)
     for path in padded:
       logging.warning("No statistics of '%s'. %s", path, hint)
     return TensorSpecStruct((p, s) for p, s in proposed.items() if p not in padded)
@@ -455,21 +455,21 @@ class _RecordSource(_Source):
   def _file_parts(self, name: str) -> Iterator[tuple[str, list[bytes]]]:
     kind = records.files.compression_type(name, self._compression)
     dataset = tf.data.TFRecordDataset(name, compression_type=kind)
-    found: list[bytes] = []
+    serialized: list[bytes] = []
     num_bytes = total = 0
     lengths = map(len, dataset.as_numpy_iterator())
     size = framing.batch_size(lengths, PART_BYTES)
     for batch in dataset.batch(size).as_numpy_iterator():
-      found += batch.tolist()
+      serialized += batch.tolist()
       num_bytes += sum(map(len, batch)) + framing.FRAME_SIZE * len(batch)
       if num_bytes >= PART_BYTES:
-        yield name, found
+        yield name, serialized
         total += num_bytes
-        found, num_bytes = [], 0
+        serialized, num_bytes = [], 0
     if not kind and total + num_bytes != tf.io.gfile.stat(name).length:
       # TensorFlow's reader ignores a damaged end; this one raises.
       collections.deque(framing.iterate_records(name), maxlen=0)
-    yield name, found
+    yield name, serialized
 
   def read(self, part: tuple[str, list[bytes]]) -> Iterator[_Item]:
     """Parses the records; leaves out episodes without a step, as every reader does."""
@@ -606,21 +606,21 @@ class _EpisodesSource(_Source):
 
 def _check_specs(episodes: Episodes, requested: TensorSpecStruct) -> None:
   """Checks that the episodes have what is read."""
-  found = []
+  mismatches = []
   for path, spec in requested.items():
     given = episodes.spec.get(path)
     if given is None:
       near = errors.nearest(path, episodes.spec)
-      found.append(errors.Mismatch(path, errors.describe(spec), "nothing", near))
+      mismatches.append(errors.Mismatch(path, errors.describe(spec), "nothing", near))
     elif given.dtype not in (spec.dtype, spec.stored_dtype) or not (
       spec.shape.is_compatible_with(given.shape)
       or specs.is_encoded_image_spec(given)
       or added_axes(given.shape, spec.shape)
     ):
       got = errors.describe(given)
-      found.append(errors.Mismatch(path, errors.describe(spec), got))
-  if found:
-    raise errors.mismatch_error(f"statistics: {episodes.path}", found)
+      mismatches.append(errors.Mismatch(path, errors.describe(spec), got))
+  if mismatches:
+    raise errors.mismatch_error(f"statistics: {episodes.path}", mismatches)
 
 
 def _fingerprint(episodes: Episodes) -> dict[str, str]:

@@ -17,18 +17,18 @@ from t2r_seq.statistics.statistics import (
 )
 
 
-def pool_statistics(found: Sequence[Statistics]) -> Statistics:
+def pool_statistics(parts: Sequence[Statistics]) -> Statistics:
   """Returns the statistics of all sources together.
 
   Counts, means, standard deviations, minima and maxima are exact. Quantiles are those
   of the sources' distributions between their known quantiles.
 
   Args:
-    found: of the sources, at least one, of the same paths and representations.
+    parts: of the sources, at least one, of the same paths and representations.
   Raises:
     SpecError: paths, specs, conventions or transforms differ; all are listed.
   """
-  first, *others = found
+  first, *others = parts
   if not others:
     return first
   problems = []
@@ -44,12 +44,12 @@ def pool_statistics(found: Sequence[Statistics]) -> Statistics:
     first,
     fingerprint={
       f"{number}/{name}": value
-      for number, each in enumerate(found)
+      for number, each in enumerate(parts)
       for name, value in each.fingerprint.items()
     },
-    num_items=sum(each.num_items for each in found),
+    num_items=sum(each.num_items for each in parts),
     lengths=None,
-    paths={path: _pool([each.paths[path] for each in found]) for path in first.paths},
+    paths={path: _pool([each.paths[path] for each in parts]) for path in first.paths},
   )
 
 
@@ -104,7 +104,7 @@ def _pool_quantiles(
   shape = counts.shape[1:]
   known = known.reshape(len(parts), len(fractions), -1)
   weights = counts.reshape(len(parts), -1)
-  found = np.full((len(QUANTILES), known.shape[2]), np.nan)
+  quantiles = np.full((len(QUANTILES), known.shape[2]), np.nan)
   for element in range(known.shape[2]):
     has = weights[:, element] > 0
     values = known[has, :, element]
@@ -117,5 +117,5 @@ def _pool_quantiles(
     low = [np.interp(-grid, -row[::-1], fractions[::-1]) for row in values]
     high = [np.interp(grid, row, fractions) for row in values]
     ends = np.stack([share @ np.stack(low), share @ np.stack(high)], 1)
-    found[:, element] = np.interp(QUANTILES, ends.ravel(), np.repeat(grid, 2))
-  return {q: row.reshape(shape) for q, row in zip(QUANTILES, found, strict=True)}
+    quantiles[:, element] = np.interp(QUANTILES, ends.ravel(), np.repeat(grid, 2))
+  return {q: row.reshape(shape) for q, row in zip(QUANTILES, quantiles, strict=True)}

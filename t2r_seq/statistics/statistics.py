@@ -68,13 +68,13 @@ class PathStatistics:
 
   def measure(self, name: str) -> np.ndarray:
     """Returns one of `MEASURES`, as float64."""
-    found: np.ndarray | None = getattr(self, name)
-    if found is None:
+    values: np.ndarray | None = getattr(self, name)
+    if values is None:
       raise errors.SpecError(
         f"statistics: {errors.describe(self.spec)}: expected a path with a {name}, got "
         f"one of {self.kind}, which are only counted."
       )
-    return found.astype(np.float64)
+    return values.astype(np.float64)
 
   @property
   def rounding_noise(self) -> np.ndarray:
@@ -93,19 +93,22 @@ class PathStatistics:
     """Checks numbers of a file: one shape, finite, none that cannot be (ValueError)."""
     if self.count is None:
       return
-    shape, wanted = self.count.shape, self.spec.shape
-    if len(shape) > wanted.rank or not wanted[wanted.rank - len(shape) :] == shape:
+    shape, spec_shape = self.count.shape, self.spec.shape
+    if (
+      len(shape) > spec_shape.rank
+      or not spec_shape[spec_shape.rank - len(shape) :] == shape
+    ):
       raise ValueError(f"expected numbers of {errors.describe(self.spec)}, got {shape}")
-    found = {name: getattr(self, name) for name in (*COUNTS, *MEASURES)}
-    found |= {f"quantile {q}": values for q, values in self.quantiles.items()}
-    for name, values in found.items():
+    measures = {name: getattr(self, name) for name in (*COUNTS, *MEASURES)}
+    measures |= {f"quantile {q}": values for q, values in self.quantiles.items()}
+    for name, values in measures.items():
       if values.shape != shape or np.any(np.isinf(values)):
         got = f"{values.shape} {values.tolist()!s:.80}"
         raise ValueError(f"{name}: expected {shape} finite numbers, got {got}")
       if name in (*COUNTS, "std") and np.any(values < 0):
         raise ValueError(f"{name}: expected none below 0, got {values.tolist()}")
-    if np.any(found["min"] > found["max"]):
-      raise ValueError(f"min: expected none above max, got {found['min'].tolist()}")
+    if np.any(measures["min"] > measures["max"]):
+      raise ValueError(f"min: expected none above max, got {measures['min'].tolist()}")
     if {*self.quantiles} != {*QUANTILES} or not 0 <= self.rank_error <= 1:
       got = f"{[*self.quantiles]} and {self.rank_error}"
       raise ValueError(f"expected quantiles {QUANTILES}, a rank_error to 1, got {got}")
@@ -167,8 +170,8 @@ class LengthStatistics:
     lengths, counts = np.asarray(sorted(num_episodes.items()), np.int64).T
     ranks = np.cumsum(counts)
     total, steps = int(ranks[-1]), int(lengths @ counts)
-    wanted = np.ceil(np.asarray(QUANTILES) * total).clip(1)
-    quantiles = lengths[np.searchsorted(ranks, wanted)].tolist()
+    targets = np.ceil(np.asarray(QUANTILES) * total).clip(1)
+    quantiles = lengths[np.searchsorted(ranks, targets)].tolist()
     low, high = int(lengths[0]), int(lengths[-1])
     width = -(-(high - low + 1) // _MAX_BINS)
     edges = np.arange(low, high + width + 1, width)
@@ -349,22 +352,22 @@ def _no_statistics(
   )
 
 
-def _path_to_json(found: PathStatistics) -> dict[str, Any]:
+def _path_to_json(measured: PathStatistics) -> dict[str, Any]:
   described: dict[str, Any] = {
-    "spec": found.spec.to_json_dict(),
-    "kind": found.kind,
-    "rows": found.rows,
-    "transform": found.transform,
+    "spec": measured.spec.to_json_dict(),
+    "kind": measured.kind,
+    "rows": measured.rows,
+    "transform": measured.transform,
   }
-  if found.kind != NUMBERS:
+  if measured.kind != NUMBERS:
     return described
-  described["per"] = found.per
+  described["per"] = measured.per
   for name in (*COUNTS, *MEASURES):
-    described[name] = _numbers_to_json(getattr(found, name))
+    described[name] = _numbers_to_json(getattr(measured, name))
   described["quantiles"] = {
-    str(q): _numbers_to_json(numbers) for q, numbers in found.quantiles.items()
+    str(q): _numbers_to_json(numbers) for q, numbers in measured.quantiles.items()
   }
-  return {**described, "method": found.method, "rank_error": found.rank_error}
+  return {**described, "method": measured.method, "rank_error": measured.rank_error}
 
 
 def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
@@ -377,7 +380,7 @@ def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
     float(q): np.asarray(numbers, np.float64)
     for q, numbers in described["quantiles"].items()
   }
-  found = PathStatistics(
+  measured = PathStatistics(
     spec=spec,
     kind=kind,
     rows=rows,
@@ -391,10 +394,10 @@ def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
     transform=transform,
   )
   try:
-    found.check()
+    measured.check()
   except ValueError as error:
     raise ValueError(f"{path}: {error}") from error
-  return found
+  return measured
 
 
 def _extreme_from_json(numbers: Any) -> np.ndarray:
@@ -449,13 +452,13 @@ _MAX_NOTED = 8
 def table_rows(statistics: Statistics, elements: bool = False) -> list[list[str]]:
   """Returns rows of texts under `HEADER`: one a path, or with `elements` one each."""
   rows = []
-  for path, found in statistics.paths.items():
-    if elements and found.count is not None and found.count.ndim:
-      for index in np.ndindex(found.count.shape):
+  for path, measured in statistics.paths.items():
+    if elements and measured.count is not None and measured.count.ndim:
+      for index in np.ndindex(measured.count.shape):
         name = f"{path}[{', '.join(map(str, index))}]"
-        rows.append(_row(name, found, index))
+        rows.append(_row(name, measured, index))
     else:
-      rows.append(_row(path, found, ...))
+      rows.append(_row(path, measured, ...))
   return rows
 
 
@@ -471,18 +474,18 @@ def describe_lengths(lengths: LengthStatistics) -> str:
 def describe_problems(statistics: Statistics) -> list[str]:
   """Describes values that are not finite, and constants, which affect normalization."""
   lines = []
-  for path, found in statistics.paths.items():
-    if found.kind == BYTES:
+  for path, measured in statistics.paths.items():
+    if measured.kind == BYTES:
       lines.append(f"{path}: bytes, counted only.")
-    elif found.kind == UNSUPPORTED:
-      lines.append(f"{path}: {found.spec.dtype.name}, counted only.")
-    if found.num_not_finite:
-      lines.append(f"{path}: {_not_finite(found)}. They are in none of the figures.")
-    if found.count is not None and not np.all(found.count):
-      lines.append(f"{path}: no finite value {_where(found.count == 0)}.")
-    if found.std is not None and found.count is not None:
-      is_constant = found.constant & (found.count > 0)
-      is_exact = is_constant & (found.min == found.max)
+    elif measured.kind == UNSUPPORTED:
+      lines.append(f"{path}: {measured.spec.dtype.name}, counted only.")
+    if measured.num_not_finite:
+      lines.append(f"{path}: {_not_finite(measured)}. They are in none of the figures.")
+    if measured.count is not None and not np.all(measured.count):
+      lines.append(f"{path}: no finite value {_where(measured.count == 0)}.")
+    if measured.std is not None and measured.count is not None:
+      is_constant = measured.constant & (measured.count > 0)
+      is_exact = is_constant & (measured.min == measured.max)
       if np.any(is_exact):
         lines.append(f"{path}: constant {_where(is_exact)}.")
       if np.any(is_constant & ~is_exact):
@@ -491,19 +494,25 @@ def describe_problems(statistics: Statistics) -> list[str]:
   return lines
 
 
-def _row(name: str, found: PathStatistics, index: Any) -> list[str]:
-  step = errors.describe(found.spec)
-  if found.mean is None:
-    return [name, step, str(found.rows), *[""] * 8]
-  quantiles = [found.quantiles[q] for q in (0.01, 0.5, 0.99)]
-  figures_of_path = (found.mean, found.std, found.min, *quantiles, found.max)
-  exact = found.rank_error == 0
+def _row(name: str, measured: PathStatistics, index: Any) -> list[str]:
+  step = errors.describe(measured.spec)
+  if measured.mean is None:
+    return [name, step, str(measured.rows), *[""] * 8]
+  quantiles = [measured.quantiles[q] for q in (0.01, 0.5, 0.99)]
+  figures_of_path = (
+    measured.mean,
+    measured.std,
+    measured.min,
+    *quantiles,
+    measured.max,
+  )
+  exact = measured.rank_error == 0
   return [
     name,
-    f"{step} per {found.per}",
-    str(found.rows),
+    f"{step} per {measured.per}",
+    str(measured.rows),
     *(_span(np.asarray(numbers)[index]) for numbers in figures_of_path),
-    "exact" if exact else f"{100 * found.rank_error:.2g} %",
+    "exact" if exact else f"{100 * measured.rank_error:.2g} %",
   ]
 
 
@@ -514,8 +523,8 @@ def _span(numbers: Any) -> str:
   return f"{low:.4g}" if low == high else f"{low:.4g}..{high:.4g}"
 
 
-def _not_finite(found: PathStatistics) -> str:
-  kinds = {"NaN": found.nan, "+inf": found.posinf, "-inf": found.neginf}
+def _not_finite(measured: PathStatistics) -> str:
+  kinds = {"NaN": measured.nan, "+inf": measured.posinf, "-inf": measured.neginf}
   return ", ".join(
     f"{int(count.sum())} {name} {_where(count > 0)}"
     for name, count in kinds.items()
@@ -527,8 +536,8 @@ def _where(mask: np.ndarray) -> str:
   """Names the elements of a mask; nothing where there is only one figure."""
   if not mask.ndim:
     return "throughout"
-  found = np.argwhere(mask)
-  indices = found[:, 0].tolist() if mask.ndim == 1 else found.tolist()
+  places = np.argwhere(mask)
+  indices = places[:, 0].tolist() if mask.ndim == 1 else places.tolist()
   more = f" and {len(indices) - _MAX_NOTED} more" if len(indices) > _MAX_NOTED else ""
   shown = ", ".join(str(index) for index in indices[:_MAX_NOTED])
   return f"in element{'' if len(indices) == 1 else 's'} {shown}{more}"

@@ -271,8 +271,8 @@ class PreprocessorTransform(Transform):
   def representation(self, path: str) -> str:
     """Returns the stages that changed the values of a path."""
     for key in (path, *(f"{branch}/{path}" for branch in _BRANCHES)):
-      if (found := self._representations.get(key)) is not None:
-        return found
+      if (declared := self._representations.get(key)) is not None:
+        return declared
     return type(self._preprocessor).__name__
 
   def _out_rows(

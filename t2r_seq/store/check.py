@@ -45,8 +45,8 @@ class StoreReport:
 
   def broken_episodes(self, segment: str) -> list[int]:
     """Lists the episodes of a segment that are not as they were written."""
-    found = [p.episodes for p in self.problems if p.source == segment]
-    return sorted({episode for episodes in found for episode in episodes})
+    broken = [p.episodes for p in self.problems if p.source == segment]
+    return sorted({episode for episodes in broken for episode in episodes})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +89,12 @@ def verify_store(
 def examine(folder: str, spec: specs.SpecStructure | None) -> StoreFindings:
   """Examines a store; see `verify_store`."""
   for _ in range(_MAX_LOOKS):
-    found = _examine_once(folder, spec)
+    findings = _examine_once(folder, spec)
     # Another process may have merged away what is missing.
-    is_same = _read_commits(folder)[0].keys() == found.report.num_episodes.keys()
-    if found.report.is_whole or is_same:
+    is_same = _read_commits(folder)[0].keys() == findings.report.num_episodes.keys()
+    if findings.report.is_whole or is_same:
       break
-  return found
+  return findings
 
 
 def _examine_once(folder: str, spec: specs.SpecStructure | None) -> StoreFindings:
@@ -104,26 +104,26 @@ def _examine_once(folder: str, spec: specs.SpecStructure | None) -> StoreFinding
     store = _fit_to_commits(store, commits)
     if store is None:
       problem = dataclasses.replace(problem, hint=_OTHER_SPECS)
-  found = []
+  segments = []
   for name, commit in commits.items():
     segment = layout.segment_folder(folder, name)
     if store is None:
-      found.append(SegmentCheck(segment, None, commit))
+      segments.append(SegmentCheck(segment, None, commit))
       continue
     if name in broken_commits:
       commit = _commit_of_index(segment, store.columns)
-    found.append(SegmentCheck(segment, store.columns, commit))
-    found[-1].run()
+    segments.append(SegmentCheck(segment, store.columns, commit))
+    segments[-1].run()
   problems = [_problem("", problem)] if problem else []
   problems += [_problem(name, misfit) for name, misfit in broken_commits.items()]
   report = StoreReport(
     path=folder,
-    num_episodes={segment.name: segment.commit.episodes for segment in found},
-    num_bytes=sum(segment.num_bytes for segment in found),
-    problems=(*problems, *(p for segment in found for p in segment.problems)),
-    unverified={s.name: tuple(sorted(s.unverified)) for s in found if s.unverified},
+    num_episodes={segment.name: segment.commit.episodes for segment in segments},
+    num_bytes=sum(segment.num_bytes for segment in segments),
+    problems=(*problems, *(p for segment in segments for p in segment.problems)),
+    unverified={s.name: tuple(sorted(s.unverified)) for s in segments if s.unverified},
   )
-  return StoreFindings(report, store, tuple(found))
+  return StoreFindings(report, store, tuple(segments))
 
 
 def _problem(
@@ -337,10 +337,10 @@ def _check_file(path: str, size: int, spans: Spans, sums: np.ndarray) -> _FileFa
     spans: the bytes of each episode.
     sums: CRC-32 of the first episodes' bytes, uint32 [n]; the rest is not compared.
   """
-  found = _FileFailures()
+  failures = _FileFailures()
   if size < 0:
-    found.lost = dict.fromkeys(range(len(spans)), "the file is missing")
-    return found
+    failures.lost = dict.fromkeys(range(len(spans)), "the file is missing")
+    return failures
   buffer = memoryview(bytearray(_CHUNK))
   each = zip(
     spans.starts.tolist(), spans.stops.tolist(), spans.is_known.tolist(), strict=True
@@ -349,20 +349,20 @@ def _check_file(path: str, size: int, spans: Spans, sums: np.ndarray) -> _FileFa
     with open(path, "rb", buffering=1 << 20) as file:
       for episode, (start, stop, is_known) in enumerate(each):
         if not is_known:
-          found.lost[episode] = "its place is not known"
+          failures.lost[episode] = "its place is not known"
         elif stop > size:
-          found.lost[episode] = f"it ends at byte {stop:,}"
+          failures.lost[episode] = f"it ends at byte {stop:,}"
         elif episode < len(sums):
           got, want = _checksum(file, start, stop, buffer), int(sums[episode])
-          found.num_bytes += stop - start
+          failures.num_bytes += stop - start
           if got != want:
             where = f"bytes {start:,} to {stop - 1:,}" if stop > start else "no bytes"
-            found.changed[episode] = f"{where}: CRC-32 {got:08x}, not {want:08x}"
+            failures.changed[episode] = f"{where}: CRC-32 {got:08x}, not {want:08x}"
   except OSError as error:
     reason = f"the file cannot be read: {error.strerror or error}"
-    rest = {*range(len(spans))} - {*found.lost, *found.changed}
-    found.lost.update(dict.fromkeys(sorted(rest), reason))
-  return found
+    rest = {*range(len(spans))} - {*failures.lost, *failures.changed}
+    failures.lost.update(dict.fromkeys(sorted(rest), reason))
+  return failures
 
 
 def _checksum(file: Any, start: int, stop: int, buffer: memoryview) -> int:
@@ -531,9 +531,9 @@ class SegmentCheck:
 
   def _blame_sums(self, failures: dict[str, _FileFailures]) -> None:
     """Reports damaged checksums: bytes that do not fit them may be right."""
-    doubtful = {episode for found in failures.values() for episode in found.changed}
-    for found in failures.values():
-      found.changed.clear()
+    doubtful = {episode for failed in failures.values() for episode in failed.changed}
+    for failed in failures.values():
+      failed.changed.clear()
     self.unverified |= doubtful
     want = self.commit.index_crc32[layout.CHECKSUMS]
     names = _listing(doubtful) if doubtful else "no episode"
@@ -551,11 +551,11 @@ class SegmentCheck:
       if column.is_per_step and name != column.present_file
     ]
     if per_step:
-      lost = set.intersection(*({*found.lost, *found.changed} for found in per_step))
-      for found in per_step:
+      lost = set.intersection(*({*failed.lost, *failed.changed} for failed in per_step))
+      for failed in per_step:
         for episode in lost:
-          found.lost.pop(episode, None)
-          found.changed.pop(episode, None)
+          failed.lost.pop(episode, None)
+          failed.changed.pop(episode, None)
     mismatch = Mismatch(
       layout.ENDS,
       f"{self.commit.episodes} ends that rise to {self.commit.steps}, with a "

@@ -112,8 +112,8 @@ class StoreColumns:
     if column.is_ragged:
       return self._ragged_taker(column.as_steps, segment.ragged_rows(column.path))
     tensors = segment.bytes_tensors if column.is_bytes else segment.tensor
-    found = tensors(column.path)
-    held = [HeldTensor(each) for each in (found if column.is_bytes else [found])]
+    tensor = tensors(column.path)
+    held = [HeldTensor(each) for each in (tensor if column.is_bytes else [tensor])]
     self.held += held
 
     def take(rows: tf.Tensor) -> tf.Tensor:

@@ -122,8 +122,8 @@ class StoreWindows:
     window_ids = self._check_ids(tf.cast(window_ids, tf.int64))
     window_ends = self._window_ends.read_value()
     episodes = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
-    found = tf.gather(self._episodes.read_value(), episodes)
-    first_windows, first_rows, num_steps = tf.unstack(found, axis=1)
+    places = tf.gather(self._episodes.read_value(), episodes)
+    first_windows, first_rows, num_steps = tf.unstack(places, axis=1)
 
     def take(path: str, rows: tf.Tensor | None) -> tf.Tensor:
       if (held := self._clock_rows.get(path)) is not None:
@@ -157,8 +157,8 @@ class StoreWindows:
     for path, clock in reader.rows_paths.items():
       own = next(stamps[each] for each in stamps if reader.has_steps(each))
       starts = np.concatenate([np.zeros(1, np.int64), ends[clock][:-1]])
-      found = map(clock_rows, own, stamps[clock], starts)
-      self._clock_rows[path] = HeldTensor.of(np.concatenate([*found]))
+      surveys = map(clock_rows, own, stamps[clock], starts)
+      self._clock_rows[path] = HeldTensor.of(np.concatenate([*surveys]))
 
   def _last_flags(self) -> np.ndarray | None:
     """Returns in which episodes the flag of terminals is set in the last row."""
@@ -188,7 +188,7 @@ def _check_context(
   reader: windows.reader.WindowReader, element_spec: specs.TensorSpecStruct
 ) -> None:
   """Checks that no steps are read as a value of the episode."""
-  found = [
+  mismatches = [
     errors.Mismatch(
       path,
       "a value for each episode",
@@ -199,8 +199,8 @@ def _check_context(
     # Rows have a static shape; steps are counted, episode by episode.
     if path not in reader.timed_paths and None in element_spec[path].shape.as_list()
   ]
-  if found:
-    raise errors.mismatch_error("windows", found)
+  if mismatches:
+    raise errors.mismatch_error("windows", mismatches)
 
 
 def _check_optionals(
@@ -213,7 +213,7 @@ def _check_optionals(
     for path, spec in flat.items()
     if path not in columns.element_spec and not getattr(spec, "is_optional", False)
   }
-  found = [
+  mismatches = [
     errors.Mismatch(
       path,
       "it in every episode",
@@ -223,8 +223,8 @@ def _check_optionals(
     for path, source in sources.items()
     if source in columns.absent
   ]
-  if found:
-    raise errors.mismatch_error("windows", found)
+  if mismatches:
+    raise errors.mismatch_error("windows", mismatches)
 
 
 class EpisodeStore:
@@ -424,9 +424,9 @@ class EpisodeStore:
       StoreError: the store is gone, or another one is in its place.
     """
     before = len(self)
-    found = segments.read_segments(self._path, self._manifest.columns, self._segments)
+    newest = segments.read_segments(self._path, self._manifest.columns, self._segments)
     segments.check_identity(self._path, self._identity)
-    self._segments = found
+    self._segments = newest
     return len(self) - before
 
   def episode(self, index: int) -> specs.TensorSpecStruct:

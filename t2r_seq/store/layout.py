@@ -207,7 +207,7 @@ def make_columns(
   default = videos if isinstance(videos, VideoOptions) else VideoOptions()
   by_path = videos if isinstance(videos, Mapping) else {}
   flat = specs.flatten_spec_structure(spec_structure)
-  found = [
+  mismatches = [
     errors.Mismatch(path, "a spec", errors.describe(leaf))
     for path, leaf in flat.items()
     if not isinstance(leaf, tf.TensorSpec)
@@ -223,33 +223,33 @@ def make_columns(
     for path, leaf in flat.items()
     if isinstance(leaf, tf.TensorSpec)
   ]
-  found += [
+  mismatches += [
     errors.Mismatch(f"videos: {path}", "a spec of mp4 or mkv", "none of that path")
     for path in by_path
     if path not in {column.path for column in listed if column.is_video}
   ]
-  return check_columns(operation, listed, found, clocks)
+  return check_columns(operation, listed, mismatches, clocks)
 
 
 def check_columns(
   operation: str,
   listed: Sequence[Column],
-  found: Sequence[errors.Mismatch] = (),
+  mismatches: Sequence[errors.Mismatch] = (),
   clocks: Mapping[str, str] | None = None,
 ) -> Columns:
-  """Returns columns by path; checks that they can be stored, with `found` faults.
+  """Returns columns by path; raises if they cannot be stored, or for `mismatches`.
 
   Args:
     operation: for errors.
     listed: the columns.
-    found: further faults.
+    mismatches: further faults.
     clocks: the time stamps of columns on other clocks, by path.
   """
   columns, clocks = {column.path: column for column in listed}, clocks or {}
   problems = (_check_path(c.path) or _check_spec(c, c.path in clocks) for c in listed)
-  found = [*found, *filter(None, problems), *_check_clocks(columns, clocks)]
-  if found:
-    raise errors.mismatch_error(operation, found)
+  mismatches = [*mismatches, *filter(None, problems), *_check_clocks(columns, clocks)]
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
   if not any(column.is_timed for column in columns.values()):
     raise errors.SpecError(
       f"{operation}: the specs: expected at least one path with a time axis, got "

@@ -184,18 +184,20 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
       f"{errors.describe(metadata)}."
     )
   checked: dict[str, Any] = {}
-  found: list[errors.Mismatch] = []
+  mismatches: list[errors.Mismatch] = []
   for key, value in (metadata or {}).items():
     if not isinstance(key, str):
-      found.append(errors.Mismatch(f"metadata[{key!r}]", "a string as key", repr(key)))
+      mismatches.append(
+        errors.Mismatch(f"metadata[{key!r}]", "a string as key", repr(key))
+      )
       continue
     try:
       checked[key] = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
       place = f"metadata[{key!r}]"
-      found.append(errors.Mismatch(place, "a JSON value", f"one with {error}"))
-  if found:
-    raise errors.mismatch_error("EpisodeStore", found)
+      mismatches.append(errors.Mismatch(place, "a JSON value", f"one with {error}"))
+  if mismatches:
+    raise errors.mismatch_error("EpisodeStore", mismatches)
   return checked
 
 
@@ -270,13 +272,13 @@ def _check_columns(
 ) -> None:
   """Checks that the files are those that the specs give, and no others."""
   want = {path: column.to_json_dict() for path, column in columns.items()}
-  found = [
+  mismatches = [
     errors.Mismatch(path, str(want.get(path, "no column")), str(described.get(path)))
     for path in {**want, **described}
     if want.get(path) != described.get(path)
   ]
-  if found:
-    raise errors.mismatch_error(f"EpisodeStore: {place}", found, errors.StoreError)
+  if mismatches:
+    raise errors.mismatch_error(f"EpisodeStore: {place}", mismatches, errors.StoreError)
 
 
 def _no_store(folder: str) -> str:
@@ -311,25 +313,25 @@ def check_spec(
     if specs.extended_tensor_spec.is_video_spec(leaf) and path in columns
   }
   kept = {path: video for path, video in videos.items() if video is not None}
-  wanted = layout.make_columns(operation, spec, kept)
-  found = []
-  extra = [path for path in columns if path not in wanted]
-  for path, column in wanted.items():
+  expected = layout.make_columns(operation, spec, kept)
+  mismatches = []
+  extra = [path for path in columns if path not in expected]
+  for path, column in expected.items():
     got = columns.get(path)
     if got is None and (is_exact or not column.is_optional):
       hint = errors.nearest(path, extra)
-      found.append(errors.Mismatch(path, _describe(column), "nothing", hint))
+      mismatches.append(errors.Mismatch(path, _describe(column), "nothing", hint))
     elif got is not None and _storage(column, is_exact) != _storage(got, is_exact):
       hint = specs.extended_tensor_spec.cast_hint(got.spec.dtype, column.spec.dtype)
       hint = hint or "The store was made with another spec."
-      found.append(errors.Mismatch(path, _describe(column), _describe(got), hint))
+      mismatches.append(errors.Mismatch(path, _describe(column), _describe(got), hint))
   if is_exact:
     hint = "The store was made with it: append that too, or begin another store."
-    found += [
+    mismatches += [
       errors.Mismatch(path, "nothing", _describe(columns[path]), hint) for path in extra
     ]
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
 
 
 def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:

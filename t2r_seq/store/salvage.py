@@ -70,8 +70,8 @@ def salvage_store(
       f"salvage: {target}: expected a place outside of the damaged store, got one in "
       f"{folder}. The old store is not to be touched."
     )
-  found = check.examine(folder, spec)
-  if found.manifest is None:
+  findings = check.examine(folder, spec)
+  if findings.manifest is None:
     hint = "Give the flat specs that the store was created with: spec=..., or --spec."
     problem = errors.Mismatch(
       layout.MANIFEST, "a whole manifest", "a damaged one", hint
@@ -79,11 +79,11 @@ def salvage_store(
     raise errors.mismatch_error(f"salvage: {folder}", [problem], errors.StoreError)
   try:
     with files_lib.new_folder(target) as hidden:
-      kept, left_out = _copy(found.segments, found.manifest, hidden, lenient)
+      kept, left_out = _copy(findings.segments, findings.manifest, hidden, lenient)
   except OSError as error:
     hint = "Nothing was salvaged; the old store is as it was."
     raise files.explain(error, target, hint) from error
-  return SalvageReport(target, found.report, tuple(kept), left_out)
+  return SalvageReport(target, findings.report, tuple(kept), left_out)
 
 
 def _copy(
@@ -124,7 +124,9 @@ def _reasons(segment: SegmentCheck, lenient: bool) -> dict[int, str]:
   for problem in segment.problems:
     for episode in problem.episodes:
       names.setdefault(episode, {})[problem.path] = None
-  return reasons | {e: f"damaged in {', '.join(found)}" for e, found in names.items()}
+  return reasons | {
+    e: f"damaged in {', '.join(columns)}" for e, columns in names.items()
+  }
 
 
 def _copy_episode(

@@ -26,19 +26,21 @@ def check_segment(folder: str, columns: Columns, commit: Commit) -> np.ndarray:
   """Checks the lengths of a segment's files; returns the ends of its episodes."""
   if not commit.episodes:
     return np.zeros(0, np.int64)
-  found = [
+  mismatches = [
     problem
     for name in (*layout.file_names(columns), *layout.INDEX_FILES)
     if (problem := size_problem(folder, name, commit.sizes.get(name)))
   ]
-  found = found or [
+  mismatches = mismatches or [
     errors.Mismatch(name, f"{want} bytes for its rows", f"{got} committed bytes")
     for column in columns.values()
     for name in column.files
     if (want := file_size(column, name, commit)) != (got := commit.sizes[name])
   ]
-  if found:
-    raise errors.mismatch_error(f"EpisodeStore: {folder}", found, errors.StoreError)
+  if mismatches:
+    raise errors.mismatch_error(
+      f"EpisodeStore: {folder}", mismatches, errors.StoreError
+    )
   return read_index(folder, commit)
 
 
@@ -419,10 +421,10 @@ def read_segments(
 def identity(folder: str) -> tuple[int, int] | None:
   """Returns inode and time of a store's manifest, which is written once; or None."""
   try:
-    found = os.stat(os.path.join(folder, layout.MANIFEST))
+    status = os.stat(os.path.join(folder, layout.MANIFEST))
   except (FileNotFoundError, NotADirectoryError):
     return None
-  return found.st_ino, found.st_mtime_ns
+  return status.st_ino, status.st_mtime_ns
 
 
 def check_identity(folder: str, opened: tuple[int, int] | None) -> None:

@@ -46,7 +46,7 @@ def collect(
     Rows by path; absent optionals are left out.
   """
   given = dict(specs.packing.leaves(structure, columns))
-  found = _unknown(columns, given) + _missing(columns, given, has_steps)
+  mismatches = _unknown(columns, given) + _missing(columns, given, has_steps)
   rows: dict[str, Rows] = {}
   for path, column in columns.items():
     if given.get(path) is None:
@@ -57,13 +57,13 @@ def collect(
     else:
       result = _to_rows(column, given[path], is_many, allow_nan)
     if isinstance(result, errors.Mismatch):
-      found.append(result)
+      mismatches.append(result)
     else:
       rows[path] = result
   if has_steps:
-    found += _ragged(columns, rows)
-  if found:
-    raise errors.mismatch_error(operation, found)
+    mismatches += _ragged(columns, rows)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
   return rows
 
 
@@ -213,10 +213,10 @@ def _to_rows(
       misfit = _find_image_misfit(column, array, is_many)
       return misfit or _bytes_rows(array, len(array) if is_many else 1)
     if has_shape and not column.is_bytes and array.dtype == column.dtype:
-      found = None if allow_nan else errors.find_nonfinite(array)
-      if found is None:
+      nonfinite = None if allow_nan else errors.find_nonfinite(array)
+      if nonfinite is None:
         return Rows(len(array) if is_many else 1, files.as_bytes(array))
-      got = "{} at {}".format(*found)
+      got = "{} at {}".format(*nonfinite)
       hint = "Clean the data, or let it in: allow_nan=True, --allow_nan."
     elif has_shape and not column.is_bytes:
       hint = "Cast it."
@@ -255,7 +255,7 @@ def check_clocks(
     clocks: the time stamps of columns on other clocks, by path.
     rows: of an episode.
   """
-  found = [
+  mismatches = [
     errors.Mismatch(
       path,
       f"{rows[clock].count if clock in rows else 0} values, as its clock {clock} has",
@@ -264,18 +264,18 @@ def check_clocks(
     for path, clock in clocks.items()
     if path in rows and (clock not in rows or rows[path].count != rows[clock].count)
   ]
-  if found:
-    raise errors.mismatch_error(operation, found)
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
 
 
 def _to_frames(column: Column, value: Any, is_many: bool) -> Rows | errors.Mismatch:
   """Returns rows of frames, or of a video of them as a byte string."""
   shape = (*column.spec.shape.as_list(),)
   if is_many and (data := _as_video(value)) is not None:
-    found = find_video_misfit(column, data)
-    if isinstance(found, errors.Mismatch):
-      return found
-    return Rows(found, np.frombuffer(data, np.uint8), np.array([len(data)]))
+    checked = find_video_misfit(column, data)
+    if isinstance(checked, errors.Mismatch):
+      return checked
+    return Rows(checked, np.frombuffer(data, np.uint8), np.array([len(data)]))
   array = specs.packing.to_array(value, column.spec)
   if isinstance(array, np.ndarray) and array.ndim == len(shape) + is_many:
     dtype = column.spec.dtype.as_numpy_dtype
@@ -321,10 +321,10 @@ def _find_image_misfit(
   # Lists of any length are padded with empty strings.
   allow_empty = spec.is_optional or spec.varlen_default_value is not None
   images = array.ravel().tolist()
-  found = specs.validation.find_misfit(images, spec, column.path, allow_empty)
-  if found is None or not is_many:
-    return found and found[1]
-  index, misfit = found
+  first = specs.validation.find_misfit(images, spec, column.path, allow_empty)
+  if first is None or not is_many:
+    return first and first[1]
+  index, misfit = first
   step = index // column.items_per_row
   return dataclasses.replace(misfit, got=f"{misfit.got} at step {step}")
 

@@ -173,15 +173,15 @@ def read_frames(
     RecordError: a video that cannot be decoded, or a frame is missing.
   """
   av = load_av()
-  wanted, path = np.asarray(times, np.float64), _name(source)
+  seconds, path = np.asarray(times, np.float64), _name(source)
   if isinstance(source, str) and not os.path.exists(source):
     raise errors.RecordError(f"video: {path}: expected a video file, got none.")
-  what = f"a video that can be decoded, from {wanted[0]:.4f} s to {wanted[-1]:.4f} s"
+  what = f"a video that can be decoded, from {seconds[0]:.4f} s to {seconds[-1]:.4f} s"
   with (
     _explained(path, what),
     av.open(source, buffer_size=_IO_BYTES, metadata_errors="replace") as container,
   ):
-    reading = _Reading(path, container, wanted, out, num_threads, depth, tolerance)
+    reading = _Reading(path, container, seconds, out, num_threads, depth, tolerance)
     return reading.run(np.inf if seek_after is None else seek_after)
 
 
@@ -274,13 +274,13 @@ class _Reading:
     """Decodes frames from a key frame at or before a time."""
     before: Any = None
     for frame in self._decode(start):
-      while frame.time >= (wanted := float(self._times[count])) - self._exact:
-        late, near = frame.time - wanted, frame
-        if late > self._exact and before is not None and wanted - before.time < late:
+      while frame.time >= (time := float(self._times[count])) - self._exact:
+        late, near = frame.time - time, frame
+        if late > self._exact and before is not None and time - before.time < late:
           near = before
         # After a seek an earlier frame may be nearer that needs those before it.
         is_unsure = near is frame and late > self._exact and not before and start > 0
-        if is_unsure or abs(near.time - wanted) > self._tolerance:
+        if is_unsure or abs(near.time - time) > self._tolerance:
           raise self._missing(count, before, frame)
         self._put(count, near)
         count += 1
@@ -313,8 +313,8 @@ class _Reading:
       pixels = self._depth.to_depth(codes, self._frames.dtype)
       self._frames[count] = pixels[..., np.newaxis]
       return
-    wanted = _frame_format(self._frames.dtype, channels)
-    pixels = self._reformatter.reformat(frame, format=wanted).to_ndarray()
+    pixel_format = _frame_format(self._frames.dtype, channels)
+    pixels = self._reformatter.reformat(frame, format=pixel_format).to_ndarray()
     self._frames[count] = pixels.reshape(self._frames.shape[1:])
 
   def _decode(self, start: float) -> Iterator[Any]:
@@ -326,10 +326,10 @@ class _Reading:
   def _missing(
     self, count: int, before: Any | None, after: Any | None
   ) -> MissingFrameError:
-    wanted = float(self._times[count])
+    target = float(self._times[count])
     near = [frame.time for frame in (before, after) if frame is not None]
-    nearest = min(near, key=lambda time: abs(time - wanted), default=None)
-    return MissingFrameError(self._path, count, wanted, nearest)
+    nearest = min(near, key=lambda time: abs(time - target), default=None)
+    return MissingFrameError(self._path, count, target, nearest)
 
 
 class MissingFrameError(errors.RecordError):
@@ -602,19 +602,19 @@ class VideoInfo:
     ):
       stream = _video_stream(path, container)
       context = stream.codec_context
-      found = [
+      packets = [
         (float(p.pts * p.time_base), p.is_keyframe)
         for p in container.demux(stream)
         if p.size
       ]
-      if not found:
+      if not packets:
         raise errors.RecordError(
           f"video: {path}: expected a whole video, got no frame."
         )
       codec = (context.name, context.pix_fmt, bytes(context.extradata or b""))
-      keys = [i for i, (_, is_key) in enumerate(found) if is_key]
-      gop = int(np.diff([*keys, len(found)]).max(initial=1))
-      times = np.sort(np.array([time for time, _ in found], np.float64))
+      keys = [i for i, (_, is_key) in enumerate(packets) if is_key]
+      gop = int(np.diff([*keys, len(packets)]).max(initial=1))
+      times = np.sort(np.array([time for time, _ in packets], np.float64))
       return cls((context.height, context.width), codec, times, gop)
 
 
@@ -631,7 +631,7 @@ def cut_video(
     cannot be decoded without others.
   """
   av, path = load_av(), _name(source)
-  wanted, output = np.asarray(times, np.float64), io.BytesIO()
+  seconds, output = np.asarray(times, np.float64), io.BytesIO()
   rate = fractions.Fraction(fps).limit_denominator(1001)
   with (
     _explained(path, "a video to be cut"),
@@ -640,19 +640,19 @@ def cut_video(
     stream = _video_stream(path, container)
     slack = max(TOLERANCE, 0.51 * float(stream.time_base))
     # Further back: seeking goes by when frames are decoded, not by when shown.
-    target = max(float(wanted[0]) - _SEEK_BACK, 0) / float(stream.time_base)
+    target = max(float(seconds[0]) - _SEEK_BACK, 0) / float(stream.time_base)
     container.seek(int(target), stream=stream, backward=True)
     packets: list[Any] = []
     for packet in container.demux(stream):
-      if not packet.size or len(packets) == len(wanted):
+      if not packet.size or len(packets) == len(seconds):
         break
       time = float(packet.pts * packet.time_base)
-      if packets or (packet.is_keyframe and time > wanted[0] - slack):
+      if packets or (packet.is_keyframe and time > seconds[0] - slack):
         packets.append(packet)
-    found = np.array([float(p.pts * p.time_base) for p in packets])
-    order = np.argsort(found)
-    is_whole = len(found) == len(wanted)
-    if not is_whole or np.abs(found[order] - wanted).max() > slack:
+    stamps = np.array([float(p.pts * p.time_base) for p in packets])
+    order = np.argsort(stamps)
+    is_whole = len(stamps) == len(seconds)
+    if not is_whole or np.abs(stamps[order] - seconds).max() > slack:
       return None
     ranks = np.argsort(order)
     delay = int((np.arange(len(ranks)) - ranks).max())

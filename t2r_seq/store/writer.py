@@ -229,8 +229,8 @@ class EpisodeWriter(Closing):
       operation, self._steps_columns, structure, has_steps, self._allow_nan
     )
     if has_steps and (none := [path for path, row in rows.items() if not row.count]):
-      found = [errors.Mismatch(none[0], "at least one step", "none")]
-      raise errors.mismatch_error(operation, found)
+      mismatches = [errors.Mismatch(none[0], "at least one step", "none")]
+      raise errors.mismatch_error(operation, mismatches)
     self._check_same_paths(operation, tuple(rows))
     with self._episode_or_nothing:
       self._append_rows(rows)
@@ -270,7 +270,7 @@ class EpisodeWriter(Closing):
   def _check_same_paths(self, operation: str, paths: tuple[str, ...]) -> None:
     if not self._num_steps or paths == self._step_paths:
       return
-    found = [
+    mismatches = [
       errors.Mismatch(
         path,
         "in every step of an episode or in none",
@@ -278,7 +278,7 @@ class EpisodeWriter(Closing):
       )
       for path in {*paths} ^ {*self._step_paths}
     ]
-    raise errors.mismatch_error(operation, found)
+    raise errors.mismatch_error(operation, mismatches)
 
 
 class _EpisodeOrNothing:
@@ -340,9 +340,9 @@ def _renew_splits(folder: str, names: list[str]) -> None:
   """Renumbers the splits to the present episodes, as the merged segment has them."""
   commits = [Commit.read(layout.segment_folder(folder, name)) for name in names]
   counts = {n: commit.episodes for n, commit in zip(names, commits, strict=True)}
-  found = manifest.read_splits(folder, counts)
-  if found:
-    manifest.write_splits(folder, found, counts)
+  splits = manifest.read_splits(folder, counts)
+  if splits:
+    manifest.write_splits(folder, splits, counts)
 
 
 def finish(folder: str, segment: str) -> None:

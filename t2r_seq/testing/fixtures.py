@@ -119,19 +119,21 @@ def check_golden(
     )
   with np.load(place, allow_pickle=False) as kept:
     golden = dict(kept)
-  found = [
+  differences = [
     f"{name}: expected a value, got none" for name in golden if name not in arrays
   ]
   for name, array in arrays.items():
     if name not in golden:
-      found.append(f"{name}: expected no such value, got {errors.describe(array)}")
+      differences.append(
+        f"{name}: expected no such value, got {errors.describe(array)}"
+      )
       continue
     try:
       np.testing.assert_allclose(array, golden[name], rtol, atol)
     except AssertionError as e:
-      found.append(f"{name}: {e}")
-  if found:
+      differences.append(f"{name}: {e}")
+  if differences:
     raise AssertionError(
       f"check_golden: {place}: values differ; if that is meant, run with {_UPDATE}=1.\n"
-      + "\n".join(found)
+      + "\n".join(differences)
     )

@@ -108,10 +108,10 @@ class Run:
 
   def evaluate(self) -> dict[str, float]:
     """Returns what callbacks measure in an evaluation."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for callback in self._callbacks:
-      found.update(callback.evaluate(self))
-    return found
+      metrics.update(callback.evaluate(self))
+    return metrics
 
   def write_to(self, writer: SummaryWriter | None) -> None:
     """Sets where `write_scalars` writes; None for nowhere, as after the training."""

@@ -83,8 +83,8 @@ class Checkpoints:
   @property
   def latest(self) -> str | None:
     """Path prefix of the newest checkpoint."""
-    found = steps(self._model_dir)
-    return _prefix(self._model_dir, found[-1]) if found else None
+    numbers = steps(self._model_dir)
+    return _prefix(self._model_dir, numbers[-1]) if numbers else None
 
   def restore(self) -> bool:
     """Resumes from the newest checkpoint that is whole, and says so.
@@ -207,9 +207,9 @@ class Checkpoints:
       self._checkpoint.write(prefix)
       _read_through(prefix)
     _finish_interrupted(folder)
-    there = steps(folder)
-    _write_state(folder, there[-self._keep :])
-    for old in there[: -self._keep]:
+    present = steps(folder)
+    _write_state(folder, present[-self._keep :])
+    for old in present[: -self._keep]:
       for path in _files(folder, old):
         os.remove(path)
 
@@ -250,8 +250,8 @@ def _prefix(folder: str, step: int) -> str:
 
 def steps(folder: str) -> list[int]:
   """Lists the steps that a folder has files of checkpoints of, the oldest first."""
-  found = filter(None, map(_FILE.fullmatch, os.listdir(folder)))
-  return sorted({int(match[1]) for match in found})
+  matches = filter(None, map(_FILE.fullmatch, os.listdir(folder)))
+  return sorted({int(match[1]) for match in matches})
 
 
 def _files(folder: str, step: int) -> list[str]:
@@ -344,11 +344,11 @@ def _newest_whole(folder: str) -> tuple[int | None, dict[int, str]]:
     else:
       return step, damaged
   if damaged:
-    found = [
+    mismatches = [
       errors.Mismatch(_prefix(folder, step), "a readable checkpoint", reason)
       for step, reason in damaged.items()
     ]
-    error: errors.SpecError = errors.mismatch_error("train_eval_model", found)
+    error: errors.SpecError = errors.mismatch_error("train_eval_model", mismatches)
     hint = "None is left: put one there from a copy, or use another model_dir."
     raise errors.SpecError(f"{error} {hint}")
   return None, damaged

@@ -97,17 +97,17 @@ class _EvalSet:
     return metrics
 
 
-def _by_name(found: dict[str, dict[str, float]]) -> dict[str, float]:
+def _by_name(by_eval: dict[str, dict[str, float]]) -> dict[str, float]:
   """Puts metrics together: '<name>/<metric>' of each set, and their means."""
-  if list(found) == [""]:
-    return found[""]
+  if list(by_eval) == [""]:
+    return by_eval[""]
   metrics = {
     f"{name}/{metric}": value
-    for name, own in found.items()
+    for name, own in by_eval.items()
     for metric, value in own.items()
   }
   sums: dict[str, list[float]] = {}
-  for own in found.values():
+  for own in by_eval.values():
     for metric, value in own.items():
       sums.setdefault(metric, []).append(value)
   return {**{metric: sum(v) / len(v) for metric, v in sums.items()}, **metrics}
@@ -277,20 +277,20 @@ def continuous_eval(
     is_stopped = False
     try:
       with stopping.StopSignal() as signal:
-        found = time.monotonic()
+        seen_at = time.monotonic()
         while not run.is_stopped and not done.reaches(max_train_steps):
           # Asked first: the last checkpoint is there before the training has ended.
           is_last = checkpoints.is_finished(model_dir)
           step = done.next_step(model_dir)
           if step is not None:
-            found = time.monotonic()
+            seen_at = time.monotonic()
             with signal.waiting():
               if _evaluate(trainer, evaluation, model_dir, folder, step, done):
                 continue
           elif is_last:
             logging.info("The training has ended, and so does its evaluation.")
             break
-          elif timeout_secs is not None and time.monotonic() - found >= timeout_secs:
+          elif timeout_secs is not None and time.monotonic() - seen_at >= timeout_secs:
             logging.warning(
               "No new checkpoint in %s for %g s.", model_dir, timeout_secs
             )

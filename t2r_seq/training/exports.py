@@ -424,17 +424,17 @@ def _check_tracked(
 def _save(
   model: T2RModel, path: str, global_step: int, warmup_batch_sizes: Sequence[int]
 ) -> None:
-  found = _policies(model)
+  policies = _policies(model)
   signatures = {
     robot_signature(name, robot): function
-    for robot, (_, _, own, _) in found.items()
+    for robot, (_, _, own, _) in policies.items()
     for name, function in own.items()
   }
-  _, functions, _, record = next(iter(found.values()))
+  _, functions, _, record = next(iter(policies.values()))
   tf.saved_model.save(functions.module, path, signatures=signatures)
-  for robot, (own_model, _, _, own_record) in found.items():
+  for robot, (own_model, _, _, own_record) in policies.items():
     _write_records(own_model, robot_assets(path, robot), global_step, own_record)
-  if None not in found:
+  if None not in policies:
     record = PolicyRecord.of(model)
     _write_records(model, robot_assets(path), global_step, record)
   _write_rest(path, signatures, warmup_batch_sizes)
@@ -468,12 +468,12 @@ def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
     describe it.
   """
   stored = exported_feature_specs(model.step_model)
-  with embedded_texts() as found:
+  with embedded_texts() as embedded:
     taken = exported_feature_specs(model.step_model)
     texts = {
       path: words
       for path, spec in taken.items()
-      for suffix, words in found.items()
+      for suffix, words in embedded.items()
       # Meta-learning puts the paths of a base model below others.
       if f"/{path}".endswith(f"/{suffix}") and spec.dtype != stored[path].dtype
     }

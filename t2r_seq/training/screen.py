@@ -170,10 +170,10 @@ class Screen(Callback):
 def _devices(strategy: tf.distribute.Strategy) -> str:
   """Returns 'CPU:0' or 'GPU:0' for one replica, 'GPU:0, GPU:1' for several."""
   if strategy.num_replicas_in_sync == 1:
-    found = [
+    devices = [
       d.name for kind in ("TPU", "GPU") for d in tf.config.list_logical_devices(kind)
     ]
-    names = found[:1] or ["CPU:0"]
+    names = devices[:1] or ["CPU:0"]
   else:
     names = list(strategy.extended.worker_devices)
   return ", ".join(name.rpartition("device:")[2] for name in names)

@@ -209,19 +209,19 @@ class Interruptible(Iterator[Any]):
     """
     self._watch = watch
     self._is_asked = False
-    self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    self._taken: queue.SimpleQueue[tuple[Any, BaseException | None]]
-    self._taken = queue.SimpleQueue()
+    self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    self._results: queue.SimpleQueue[tuple[Any, BaseException | None]]
+    self._results = queue.SimpleQueue()
     # A daemon: a wait inside of TensorFlow cannot be ended, so exit must not join it.
     self._thread = threading.Thread(
-      target=_take, args=(iter(items), self._wanted, self._taken), daemon=True
+      target=_take, args=(iter(items), self._requests, self._results), daemon=True
     )
     self._thread.start()
 
   def __next__(self) -> Any:
     """Returns the next item; raises what the iteration or the watch raises."""
     self._is_asked = True
-    self._wanted.put(True)
+    self._requests.put(True)
     item, error = self._wait()
     self._is_asked = False
     if error is not None:
@@ -232,7 +232,7 @@ class Interruptible(Iterator[Any]):
     look = None
     while True:
       try:
-        return self._taken.get(timeout=_WATCH_SECONDS)
+        return self._results.get(timeout=_WATCH_SECONDS)
       except queue.Empty:
         look = look or self._watch()
         if look is not None:
@@ -247,7 +247,7 @@ class Interruptible(Iterator[Any]):
     exc_value: BaseException | None,
     exc_traceback: types.TracebackType | None,
   ) -> None:
-    self._wanted.put(False)
+    self._requests.put(False)
     limit = _CLOSE_SECONDS if exc_type is None else _STOP_SECONDS
     self._thread.join(_GIVE_UP_SECONDS if self._is_asked else limit)
     if self._thread.is_alive():
@@ -256,16 +256,16 @@ class Interruptible(Iterator[Any]):
 
 def _take(
   items: Iterator[Any],
-  wanted: queue.SimpleQueue[bool],
-  taken: queue.SimpleQueue[tuple[Any, BaseException | None]],
+  requests: queue.SimpleQueue[bool],
+  results: queue.SimpleQueue[tuple[Any, BaseException | None]],
 ) -> None:
-  """Takes an item for each that is wanted, and passes on what goes wrong."""
-  while wanted.get():
+  """Passes on an item, or an error, for each request."""
+  while requests.get():
     try:
-      taken.put((next(items), None))
+      results.put((next(items), None))
     except BaseException as error:
       _let_go(error)
-      taken.put((None, error))
+      results.put((None, error))
   del items  # The traceback of an error holds this frame, too.
 
 

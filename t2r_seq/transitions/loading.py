@@ -405,19 +405,19 @@ def _window_specs(
   store: EpisodeStore, about: TransitionsMetadata
 ) -> specs.TensorSpecStruct:
   """Returns the specs of transitions as windows over the rows of a chain."""
-  stored, found = store.spec, specs.TensorSpecStruct()
+  stored, window_spec = store.spec, specs.TensorSpecStruct()
   for path in about.fields.paths:
     source = about.fields.next_of.get(path, path)
     spec, offsets = stored[source], about.offsets(path)
     stacked = [len(offsets)] if isinstance(offsets, tuple) else []
-    found[path] = specs.ExtendedTensorSpec.from_spec(
+    window_spec[path] = specs.ExtendedTensorSpec.from_spec(
       spec,
       name=source,
       shape=[*stacked, *spec.shape],
       is_sequence=False,
       time_offsets=offsets if spec.is_sequence else None,
     )
-  return found
+  return window_spec
 
 
 def _with_axis(spec: tf.TensorSpec, axis: int) -> tf.TensorSpec:

@@ -31,20 +31,22 @@ def _check_arrays(
   stacks: Mapping[str, FrameStack],
 ) -> specs.TensorSpecStruct:
   """Checks dtypes, lengths and values of arrays by path; returns the store's specs."""
-  found = [problem for p in fields.paths if (problem := _dtype_problem(p, arrays[p]))]
-  if not found:
-    found = [*_shape_problems(arrays, fields)]
-  if not found:
-    found = [*_value_problems(arrays, fields)]
-  if not found:
-    found = [
+  mismatches = [
+    problem for p in fields.paths if (problem := _dtype_problem(p, arrays[p]))
+  ]
+  if not mismatches:
+    mismatches = [*_shape_problems(arrays, fields)]
+  if not mismatches:
+    mismatches = [*_value_problems(arrays, fields)]
+  if not mismatches:
+    mismatches = [
       problem
       for path, of in fields.next_of.items()
       if of in stacks
       for problem in _stack_problems(path, arrays[path], of, arrays[of], stacks[of])
     ]
-  if found:
-    raise errors.mismatch_error(_OPERATION, found)
+  if mismatches:
+    raise errors.mismatch_error(_OPERATION, mismatches)
   return specs.TensorSpecStruct(
     (path, _column_spec(_newest_frames(arrays[path][:1], stacks.get(path))))
     for path in fields.stored
@@ -59,22 +61,24 @@ def _find_stacks(
 ) -> dict[str, FrameStack]:
   """Returns the stacks by path, of `stacked` as `save_transitions` takes it."""
   stacks: dict[str, FrameStack] = {}
-  found = []
+  mismatches = []
   observed = list(fields.next_of.values())
   for name, axis in stacked.items():
     paths = [p for p in observed if p == name or p.startswith(f"{name}/")]
     if not paths:
       want = f"one of {errors.listing(observed)}"
-      found.append(errors.Mismatch(f"stacked: {name}", want, "no such observation"))
+      mismatches.append(
+        errors.Mismatch(f"stacked: {name}", want, "no such observation")
+      )
     for path in paths:
       shape = arrays[path].shape[1:]
       if -len(shape) <= axis < len(shape) and shape[axis]:
         stacks[path] = FrameStack(shape[axis], axis % len(shape))
       else:
         want = f"an observation with frames on axis {axis}"
-        found.append(errors.Mismatch(path, want, f"the shape {shape}"))
-  if found:
-    raise errors.mismatch_error(operation, found)
+        mismatches.append(errors.Mismatch(path, want, f"the shape {shape}"))
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
   return stacks
 
 
@@ -124,13 +128,17 @@ def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
   arrays = {"stacks": stacks[:-1], "next_stacks": stacks[1:]}
   fields = TransitionFields((), {"next_stacks": "stacks"}, (), "", "", None)
   stack = _find_stacks("frames_of_stacks", {"stacks": axis}, arrays, fields)["stacks"]
-  found = list(_stack_problems("stacks", stacks[1:], "the step before", stacks, stack))
+  mismatches = list(
+    _stack_problems("stacks", stacks[1:], "the step before", stacks, stack)
+  )
   first = _front_padding({"stacks": stacks}, {"stacks": stack}, np.zeros(1, int))
-  if not found and first == "drop":
+  if not mismatches and first == "drop":
     want = "a first stack of its newest frame repeated, or of zeros before it"
-    found = [errors.Mismatch("stacks", want, "others", "Does the episode begin there?")]
-  if found:
-    raise errors.mismatch_error("frames_of_stacks", found)
+    mismatches = [
+      errors.Mismatch("stacks", want, "others", "Does the episode begin there?")
+    ]
+  if mismatches:
+    raise errors.mismatch_error("frames_of_stacks", mismatches)
   return _newest_frames(stacks, stack)
 
 

@@ -138,18 +138,18 @@ class Comparison:
 
   def ordered(self) -> list[Difference]:
     """Returns the differences of the first stage, which cause those of others."""
-    found = sorted(
+    ordered = sorted(
       self.differences.values(),
       key=lambda each: (each.episode, STAGES.index(each.stage), each.step),
     )
-    return [each for each in found if each.stage == found[0].stage]
+    return [each for each in ordered if each.stage == ordered[0].stage]
 
   def compared(self, has_model: bool) -> list[str]:
     """Describes what was compared."""
     listed = {
       stage: ", ".join(sorted(paths)) for stage, paths in self._paths.items() if paths
     }
-    found = [
+    lines = [
       f"{noun} of {listed[stage]}, bit for bit"
       for stage, noun in (("window", "windows"), ("mask", "masks"))
       if stage in listed
@@ -158,56 +158,56 @@ class Comparison:
       how = "bit for bit"
       if self._ulps:
         how += f", except for the rounding of the last place (at most {self._ulps} ulp)"
-      found.append(f"what the network got of {listed['network input']}, {how}")
+      lines.append(f"what the network got of {listed['network input']}, {how}")
     elif has_model and not self._subject.tells_inputs and "output" in listed:
-      found.append("preprocessed values, which this form does not tell, by the outputs")
+      lines.append("preprocessed values, which this form does not tell, by the outputs")
     if "step" in listed:
-      found.append(f"step and inspect: {listed['step']}, bit for bit")
+      lines.append(f"step and inspect: {listed['step']}, bit for bit")
     if "output" in listed:
       tasks = ", each episode's task learned from the episode itself"
-      found.append(
+      lines.append(
         f"{listed['output']} with the {self._whose}'s network on training's windows, "
         f"to {describe_tolerance(self._tolerance)}"
         f"{tasks if self._subject.one_task is not None else ''}"
       )
     if self._drawn:
-      found.append(
+      lines.append(
         f"the means of {_NUM_DRAWS} draws of {', '.join(sorted(self._drawn))}, at an "
         "episode's first step"
       )
     if "action" in listed:
-      found.append(f"the execution of the chunks of {listed['action']}")
-    return found
+      lines.append(f"the execution of the chunks of {listed['action']}")
+    return lines
 
   def not_compared(self, has_model: bool) -> list[str]:
     """Describes what was not compared, and why."""
-    found = []
+    lines = []
     if not has_model:
-      found.append(
+      lines.append(
         "preprocessed values, because the model's code is not there: name its gin "
         "files; or, of a model that is made in Python, call verification.verify("
         "predictor, dataset, model)"
       )
     elif not self._subject.tells_inputs and self._predict is None:
-      found.append("preprocessed values, which this form does not tell")
+      lines.append("preprocessed values, which this form does not tell")
     if hidden := self._hidden_windows():
-      found.append(
+      lines.append(
         f"windows by time of {', '.join(sorted(hidden))}, but by the outputs"
       )
     if self._predict is None:
-      found.append("outputs, without a reference: name the export")
+      lines.append("outputs, without a reference: name the export")
     elif self._learns_more:
-      found.append(
+      lines.append(
         "outputs, because the export's network learns a task, which this form does not"
       )
     if self._subject.one_task is not None and self._subject.one_task.is_searched:
-      found.append("outputs, because the export searches, and data has no candidates")
+      lines.append("outputs, because the export searches, and data has no candidates")
     if self._drawn:
-      found.append(
+      lines.append(
         f"single draws of {', '.join(sorted(self._drawn))}, of which each call gives "
         "others"
       )
-    return found
+    return lines
 
   def compare(self, episode: Episode, observe: Observe | None) -> None:
     """Replays an episode, and compares it."""

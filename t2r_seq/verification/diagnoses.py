@@ -142,10 +142,10 @@ def find_causes(case: Case) -> list[str]:
     return ["only the sign of zeros differs"]
   if not_finite := _not_finite(case):
     return [not_finite]
-  found = [cause for find in _FINDERS for cause in find(case)]
-  best = min((cause.cost for cause in found), default=None)
+  causes = [cause for find in _FINDERS for cause in find(case)]
+  best = min((cause.cost for cause in causes), default=None)
   by_kind: dict[str, list[str]] = {}
-  for cause in found:
+  for cause in causes:
     if cause.cost == best:
       by_kind.setdefault(cause.kind or cause.text, []).append(cause.text)
   texts = [alike[0] if len({*alike}) == 1 else kind for kind, alike in by_kind.items()]
@@ -254,15 +254,15 @@ def _find_other_steps(case: Case) -> Iterator[Cause]:
       yield Cause(Cost.HELD, text)
     return
   places = range(len(case.offsets))
-  found = [_fitting_offsets(case, frames, windows[:, i], i) for i in places]
-  if not all(found):
+  fitting = [_fitting_offsets(case, frames, windows[:, i], i) for i in places]
+  if not all(fitting):
     yield from _find_held(case, newest, frames)
     return
-  shown = [offsets[0] for offsets in found]
+  shown = [offsets[0] for offsets in fitting]
   # Periodic values fit several times, and those of one step fit anything.
   is_clear = any(
     len(offsets) == 1 and offsets[0] != declared and _changes(windows[:, i])
-    for i, (offsets, declared) in enumerate(zip(found, case.offsets, strict=True))
+    for i, (offsets, declared) in enumerate(zip(fitting, case.offsets, strict=True))
   )
   if not is_clear:
     return
@@ -288,7 +288,7 @@ def _fitting_offsets(
   case: Case, frames: np.ndarray, shown: np.ndarray, place: int
 ) -> list[int]:
   """Returns the possible offsets of a place of windows, the nearest first."""
-  declared, found = case.offsets[place], []
+  declared, fitting = case.offsets[place], []
   for offset in sorted(_OFFSETS, key=lambda o: abs(o - declared)):
     steps = case.anchors + offset
     inside = (steps >= 0) & (steps < len(frames))
@@ -298,8 +298,8 @@ def _fitting_offsets(
     if inside.any() and same[inside].all() and (same.all() or inside.mean() >= 0.5):
       if offset == declared:
         return [offset]
-      found.append(offset)
-  return found
+      fitting.append(offset)
+  return fitting
 
 
 def _find_held(case: Case, newest: np.ndarray, frames: np.ndarray) -> Iterator[Cause]:
@@ -373,9 +373,11 @@ def _find_rearranged_image(case: Case) -> Iterator[Cause]:
         lambda x: x.swapaxes(-2, -3)[..., ::-1, :],
       ),
     ]
-  found = [text for text, change in changes if np.array_equal(change(expected), got)]
-  if found:
-    yield from (Cause(Cost.MAPPED, text) for text in found)
+  rearrangements = [
+    text for text, change in changes if np.array_equal(change(expected), got)
+  ]
+  if rearrangements:
+    yield from (Cause(Cost.MAPPED, text) for text in rearrangements)
   else:
     yield from _find_moved(expected, got)
 
@@ -640,8 +642,8 @@ def _find_rotated(vectors: _Vectors) -> Iterator[Cause]:
         arms.append([i])
     if len(arms) > _MOST_ARMS:
       continue
-    found = [[*_find_rotated_blocks(vectors, arm, width)] for arm in arms]
-    for alike in itertools.product(*found):
+    rotated = [[*_find_rotated_blocks(vectors, arm, width)] for arm in arms]
+    for alike in itertools.product(*rotated):
       first = alike[0]
       if any(other[1:] != first[1:] for other in alike):
         continue

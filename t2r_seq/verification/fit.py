@@ -57,13 +57,13 @@ class FitCheck:
 
   def warnings(self) -> list[str]:
     """Returns sentences about mismatches."""
-    found = [*self._period()]
+    warnings = [*self._period()]
     measured = {path: seen.finish() for path, seen in self._seen.items()}
     known = {path: self._find(path) for path in measured}
     for path, figures in measured.items():
-      found += _check(path, figures, known[path], self._are_bgr(path, known[path]))
-    found += self._swapped(measured, known)
-    return found
+      warnings += _check(path, figures, known[path], self._are_bgr(path, known[path]))
+    warnings += self._swapped(measured, known)
+    return warnings
 
   def _find(self, path: str) -> PathStatistics | None:
     if self._known is None:
@@ -107,7 +107,7 @@ class FitCheck:
   def _swapped(
     self, measured: dict[str, PathStatistics], known: dict[str, PathStatistics | None]
   ) -> list[str]:
-    found = []
+    swapped = []
     paths = [path for path in measured if known[path] is not None]
     for i, one in enumerate(paths):
       for other in paths[i + 1 :]:
@@ -118,12 +118,12 @@ class FitCheck:
         crossed = _distance(a, known[other]) + _distance(b, known[one])
         is_clear = straight > 4 * crossed and straight > 0.2
         if is_clear and self._are_crossed(one, other, known):
-          found.append(
+          swapped.append(
             f"{one} and {other} look swapped: their means are {straight:.3g} standard "
             f"deviations off the figures of training, and {crossed:.3g} the other way "
             "round"
           )
-    return found
+    return swapped
 
 
 def _distance(mean: np.ndarray, known: PathStatistics | None) -> float:
@@ -137,26 +137,29 @@ def _distance(mean: np.ndarray, known: PathStatistics | None) -> float:
 def _check(
   path: str, seen: PathStatistics, known: PathStatistics | None, are_bgr: bool
 ) -> list[str]:
-  found = []
+  warnings = []
   if seen.num_not_finite:
-    found.append(f"{path}: {seen.num_not_finite} values are NaN or infinite")
+    warnings.append(f"{path}: {seen.num_not_finite} values are NaN or infinite")
   own_mean, own_std, low, high = map(seen.measure, _COMPARED)
   has_spread = seen.rows >= _FEWEST
   is_constant = (low == high) & has_spread
   if known is None:
     if is_constant.all() and low.size:
-      found.append(f"{path}: it is constant, {_short(low)}")
-    return found
+      warnings.append(f"{path}: it is constant, {_short(low)}")
+    return warnings
   mean, std, least, most = map(known.measure, _COMPARED)
   if std.shape != own_mean.shape:
     got, want = own_mean.shape, std.shape
-    return [*found, f"{path}: the figures of training are of {want}, its own of {got}"]
+    return [
+      *warnings,
+      f"{path}: the figures of training are of {want}, its own of {got}",
+    ]
 
   def warn(mask: np.ndarray, text: str, *values: np.ndarray) -> None:
     """Adds a warning about some elements; the text has a place for each value."""
     if mask.any():
       shown = text.format(*(_short(value[mask]) for value in values))
-      found.append(f"{path}: {_which(mask)} {shown}")
+      warnings.append(f"{path}: {_which(mask)} {shown}")
 
   varied = is_constant & (std > 0)
   warn(
@@ -178,11 +181,11 @@ def _check(
   if own_mean.shape == (3,) and known.per == "channel" and are_bgr:
     straight, crossed = _distance(own_mean, known), _distance(own_mean[::-1], known)
     if straight > 2 * crossed and straight > 0.1:
-      found.append(
+      warnings.append(
         f"{path}: its channels look swapped, BGR for RGB: the means are {straight:.3g} "
         f"standard deviations off those of training, turned around {crossed:.3g}"
       )
-      return found
+      return warnings
   off = np.abs(own_mean - mean) > _FAR * np.maximum(std, 1e-6)
   warn(
     off & ~outside & ~varied & has_spread,
@@ -197,7 +200,7 @@ def _check(
     own_std,
     std,
   )
-  return found
+  return warnings
 
 
 def _which(mask: np.ndarray) -> str:

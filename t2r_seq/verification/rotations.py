@@ -27,10 +27,10 @@ def _name(word: str) -> str:
 def _are_rotations(values: np.ndarray) -> bool:
   """Whether vectors of 6 elements are two columns, or rows, of a rotation."""
   first, second = values[:, :3], values[:, 3:]
-  found = np.stack(
+  rotations = np.stack(
     [(first * first).sum(1) - 1, (second * second).sum(1) - 1, (first * second).sum(1)]
   )
-  return bool((np.abs(found) < 1e-3).all())
+  return bool((np.abs(rotations) < 1e-3).all())
 
 
 def _are_unit(values: np.ndarray) -> bool:

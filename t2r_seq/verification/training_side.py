@@ -139,12 +139,12 @@ class Dataset:
     )
     self.num_lost: dict[str, int] = {}
     self._columns = self._find_columns(feature_spec)
-    wanted = TensorSpecStruct(
+    window_spec = TensorSpecStruct(
       (f"{prefix}{path}", ExtendedTensorSpec.to_spec(spec))
       for prefix, flat in ((_RAW, self.trained_spec), (_LABEL, labels))
       for path, spec in flat.items()
     )
-    self._training = _TrainingWindows(self, wanted, padding, preprocessor)
+    self._training = _TrainingWindows(self, window_spec, padding, preprocessor)
 
   def stored_spec(self, path: str) -> ExtendedTensorSpec:
     """Returns the dataset's spec for a path."""
@@ -172,13 +172,13 @@ class Dataset:
   def _find_columns(self, feature_spec: TensorSpecStruct) -> dict[str, str]:
     """Returns the dataset's path for each path; see `source_paths`."""
     known = self.known
-    columns, found = {}, []
+    columns, mismatches = {}, []
     sources = source_paths(feature_spec, known)
     for path, spec in self.observed_spec.items():
       column = sources[path]
       if column not in known:
         want, hint = errors.describe(spec), errors.nearest(path, known)
-        found.append(errors.Mismatch(path, want, "nothing of that name", hint))
+        mismatches.append(errors.Mismatch(path, want, "nothing of that name", hint))
         continue
       stored = known[column]
       frame = stored.shape.as_list() if stored.shape.rank is not None else None
@@ -190,10 +190,10 @@ class Dataset:
       if not is_same or not (is_image or is_stored):
         want, got = errors.describe(spec), errors.describe(stored)
         hint = "The policy cannot be given it: was it trained on other data?"
-        found.append(errors.Mismatch(path, want, got, hint))
+        mismatches.append(errors.Mismatch(path, want, got, hint))
       columns[path] = column
-    if found:
-      raise errors.mismatch_error(f"verify: {self.path}", found)
+    if mismatches:
+      raise errors.mismatch_error(f"verify: {self.path}", mismatches)
     return columns
 
   def episodes(self, limit: int | None = None) -> Iterator[Episode]:
@@ -220,16 +220,16 @@ class Dataset:
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
       num_steps = next(iter(lengths.values()))
-      anchors, found, inputs = self._training.read(where, values, num_steps)
+      anchors, windows, inputs = self._training.read(where, values, num_steps)
       if self._timed:
         observed |= self._times(where, values, num_steps)
       yield Episode(
         number,
         observed,
         anchors,
-        _below(found, _RAW),
+        _below(windows, _RAW),
         inputs,
-        _below(found, _LABEL),
+        _below(windows, _LABEL),
         frozenset(context),
         num_steps,
       )
@@ -250,17 +250,17 @@ class Dataset:
     for path, seconds in self._timed.items():
       of_values = self.source.clocks.get(self._columns.get(path, ""), seconds.clock)
       times |= {f"{STAMPS}/{path}": of_values} if of_values else {}
-    found = {}
+    stamps = {}
     for path, clock in times.items():
       if isinstance(clock, str):
-        found[path] = _value(where, values, path, clock).reshape(-1)
-        check_stamps(f"{where}: {clock}", found[path])
+        stamps[path] = _value(where, values, path, clock).reshape(-1)
+        check_stamps(f"{where}: {clock}", stamps[path])
         if clock in self.source.clocks:
-          found[path] = found[path][self._newest(where, values, "", clock)]
+          stamps[path] = stamps[path][self._newest(where, values, "", clock)]
       else:
         period = NANOSECONDS * (clock or 0)
-        found[path] = np.rint(period * np.arange(num_steps)).astype(np.int64)
-    return found
+        stamps[path] = np.rint(period * np.arange(num_steps)).astype(np.int64)
+    return stamps
 
   def _as_stored(self, path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
     stored = spec.as_stored()
@@ -308,21 +308,25 @@ class _TrainingWindows:
   def __init__(
     self,
     dataset: Dataset,
-    wanted: TensorSpecStruct,
+    window_spec: TensorSpecStruct,
     padding: Padding,
     preprocessor: Any,
   ) -> None:
     """Plans windows with specs below 'features/' and 'labels/'."""
     self._dataset = dataset
     self._preprocessor = preprocessor
-    self._sequences = {path for path, spec in wanted.items() if spec.is_sequence}
-    self._specs = TensorSpecStruct((p, _as_step(spec)) for p, spec in wanted.items())
+    self._sequences = {path for path, spec in window_spec.items() if spec.is_sequence}
+    self._specs = TensorSpecStruct(
+      (p, _as_step(spec)) for p, spec in window_spec.items()
+    )
     masks = mask_paths(self._specs)
     known, others = dataset.known, dataset.source.clocks
     self._columns: dict[str, str] = {}
     for prefix in (_RAW, _LABEL):
       own = {
-        p.removeprefix(prefix): s for p, s in wanted.items() if p.startswith(prefix)
+        p.removeprefix(prefix): s
+        for p, s in window_spec.items()
+        if p.startswith(prefix)
       }
       self._columns |= {
         f"{prefix}{path}": column
@@ -389,7 +393,7 @@ class _TrainingWindows:
         return np.repeat(columns[path][np.newaxis], len(anchors), axis=0)
       return columns[path][rows]
 
-    found = self._reader.read_at(
+    windows = self._reader.read_at(
       take, Anchors(anchors, anchors, num_steps - 1 - anchors)
     )
     inputs: list[Arrays] = []
@@ -397,12 +401,12 @@ class _TrainingWindows:
       for start in range(0, len(anchors), _BATCH_SIZE):
         batch = {
           path.removeprefix(_RAW): tf.constant(value[start : start + _BATCH_SIZE])
-          for path, value in found.items()
+          for path, value in windows.items()
           if path.startswith(_RAW)
         }
         made = self._prepare(batch)
         inputs.append({path: value.numpy() for path, value in made.items()})
-    return anchors, found, _joined(inputs)
+    return anchors, windows, _joined(inputs)
 
   def _decode(self, where: str, values: Arrays) -> Arrays:
     """Returns the columns of an episode with decoded images."""

@@ -232,18 +232,18 @@ def _acted(subject: Subject, data: Dataset) -> tuple[str, str]:
   """Returns the output that predicts actions, and their path in the dataset."""
   stored, record = data.source.spec, subject.record
   paths = source_paths(subject.label_spec, stored)
-  found = [
+  actions = [
     paths[path]
     for path, spec in subject.label_spec.items()
     if paths[path] in stored and spec.dtype.is_floating
   ]
-  if len({*found}) != 1:
+  if len({*actions}) != 1:
     raise errors.SpecError(
       f"verify: act: expected one label with recorded actions, of "
-      f"{errors.listing(stored)}, got {errors.listing(found)}."
+      f"{errors.listing(stored)}, got {errors.listing(actions)}."
     )
   execution = None if record is None else record.execution
-  return (OUTPUT if execution is None else execution.outputs[0]), found[0]
+  return (OUTPUT if execution is None else execution.outputs[0]), actions[0]
 
 
 def _late(subject: Subject) -> Iterator[str]:

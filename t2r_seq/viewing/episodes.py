@@ -62,7 +62,7 @@ class Columns:
     kinds = {path: _kind(leaf) for path, leaf in spec.items()}
 
     def of_kind(kind: str) -> tuple[str, ...]:
-      return tuple(path for path, found in kinds.items() if found == kind)
+      return tuple(path for path, kind_of_path in kinds.items() if kind_of_path == kind)
 
     series = of_kind("series")
     names = {path: path.lower().split("/") for path in series}
@@ -165,8 +165,10 @@ class EpisodeViewer:
     """Yields episodes with these numbers; None for all."""
     episodes, numbers = self._episodes, self._episodes.numbers
     if chosen is None:
-      found: Iterable[int] = itertools.count() if numbers is None else numbers.tolist()
-      yield from zip(found, episodes.iterate(), strict=False)
+      episode_numbers: Iterable[int] = (
+        itertools.count() if numbers is None else numbers.tolist()
+      )
+      yield from zip(episode_numbers, episodes.iterate(), strict=False)
     elif episodes.num_episodes is None:
       last = max(chosen, default=-1)
       pairs = itertools.islice(enumerate(episodes.iterate()), last + 1)

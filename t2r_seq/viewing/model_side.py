@@ -110,12 +110,12 @@ class ModelSide:
 
   def _find_columns(self) -> dict[str, str]:
     """Returns the source's path for each path; see `source_paths`."""
-    known, found = self.viewer.spec, {}
+    known, columns = self.viewer.spec, {}
     for branch, flat in zip(joint.BRANCHES, joint.split(self.spec), strict=True):
       for path, name in source_paths(flat, known).items():
         if name in known:
-          found[f"{branch}/{path}"] = str(name)
-    return found
+          columns[f"{branch}/{path}"] = str(name)
+    return columns
 
   def _element(self, column: str) -> tf.TensorSpec:
     stored = self.viewer.spec[column]
@@ -165,12 +165,14 @@ class ModelSide:
         return decoded[places.reshape(rows.shape)]
       return np.asarray(values[column])[rows]
 
-    found = self._windows.read_at(take, Anchors(anchors, anchors, length - 1 - anchors))
+    windows = self._windows.read_at(
+      take, Anchors(anchors, anchors, length - 1 - anchors)
+    )
     declared = mask_paths(self.spec)
-    real = {path: found[mask] for mask, path in self._windows.masks.items()}
+    real = {path: windows[mask] for mask, path in self._windows.masks.items()}
     return {
       path: value
-      for path, value in found.items()
+      for path, value in windows.items()
       if path not in self._windows.masks or path in declared
     }, real
 
@@ -353,10 +355,10 @@ class ExportSide:
     ]
     if not pairs:
       forms = {name: errors.describe(value[0]) for name, value in outputs.items()}
-      asked = {name: errors.describe(value[0]) for name, value in labels.items()}
+      descriptions = {name: errors.describe(value[0]) for name, value in labels.items()}
       self.note = (
         f"The export has the outputs {forms or 'none'}; none fits a label "
-        f"of its training ({asked or 'none is known'}): errors are not shown."
+        f"of its training ({descriptions or 'none is known'}): errors are not shown."
       )
       return
     self.output, self.label = pairs[0]

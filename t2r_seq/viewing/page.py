@@ -30,7 +30,7 @@ MAX_BYTES = 20_000_000
 _FRAMES = (150, 100, 72, 60, 48, 24)
 _WINDOWS = (40, 30, 24, 16, 12, 8)
 _WINDOW_PIXELS = (160, 144, 128, 112, 96, 64)
-_WANTED, _MOST_SHOWN, _MOST_LISTED = 24, 200, 5000
+_MIN_SHOWN, _MOST_SHOWN, _MOST_LISTED = 24, 200, 5000
 _MOST_POINTS, _MOST_IN_STRIP, _MOST_IN_WINDOW = 1500, 16, 64
 _BINS = 32
 _NAN = 0xFFFF
@@ -124,16 +124,16 @@ def _finite(values: Any) -> list[Any]:
 
 def _ranges(pages: Sequence[SourcePage]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Returns least and most of each path, of all sources: [D] each."""
-  found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+  ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
   for page in pages:
     for path, figures in page.survey.statistics.items():
       low = np.nan_to_num(np.ravel(figures.measure("min")))
       high = np.nan_to_num(np.ravel(figures.measure("max")))
-      if path in found and found[path][0].shape == low.shape:
-        low = np.minimum(low, found[path][0])
-        high = np.maximum(high, found[path][1])
-      found[path] = low, high
-  return found
+      if path in ranges and ranges[path][0].shape == low.shape:
+        low = np.minimum(low, ranges[path][0])
+        high = np.maximum(high, ranges[path][1])
+      ranges[path] = low, high
+  return ranges
 
 
 def _describe(
@@ -225,7 +225,7 @@ def _error(error: np.ndarray | None) -> float | None:
 def _statistics(
   path: str, survey: Survey, limits: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, Any]:
-  found = survey.statistics[path]
+  measured = survey.statistics[path]
   samples = survey.samples.get(path, np.zeros((0, len(limits[0]))))
   histograms = []
   for dim, (low, high) in enumerate(zip(*limits, strict=True)):
@@ -234,12 +234,12 @@ def _statistics(
     histograms.append(np.histogram(column, _BINS, span)[0].tolist())
   return {
     "path": path,
-    "dtype": found.spec.dtype.name,
-    "shape": found.spec.shape.as_list(),
-    "rows": found.rows,
-    "bad": found.num_not_finite,
-    **{name: _finite(found.measure(name)) for name in ("mean", "std", "min", "max")},
-    "q": [_finite(found.quantiles[q]) for q in (0.01, 0.5, 0.99)],
+    "dtype": measured.spec.dtype.name,
+    "shape": measured.spec.shape.as_list(),
+    "rows": measured.rows,
+    "bad": measured.num_not_finite,
+    **{name: _finite(measured.measure(name)) for name in ("mean", "std", "min", "max")},
+    "q": [_finite(measured.quantiles[q]) for q in (0.01, 0.5, 0.99)],
     "low": _finite(limits[0]),
     "high": _finite(limits[1]),
     "hist": histograms,
@@ -275,12 +275,12 @@ def _choose(page: SourcePage, room: int) -> tuple[int, list[int]]:
     for number in pair
   ]
   order = list(dict.fromkeys([*mixed, *ranked]))[:count]
-  wanted = order[: min(_WANTED, len(order))]
+  first = order[: min(_MIN_SHOWN, len(order))]
   rung = next(
     (
       rung
       for rung in range(len(SIZES))
-      if sum(_estimate(page, rung, lengths[n]) for n in wanted) < 0.8 * room
+      if sum(_estimate(page, rung, lengths[n]) for n in first) < 0.8 * room
     ),
     len(SIZES) - 1,
   )
@@ -434,12 +434,12 @@ def _quantized(series: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
 
 def _texts(values: np.ndarray, is_sequence: bool) -> list[list[Any]]:
   """Returns [first step, text] of each run of equal texts."""
-  found: list[list[Any]] = []
+  texts: list[list[Any]] = []
   for step, value in enumerate(values if is_sequence else [values]):
     text = text_of(value)[:1000]
-    if not found or found[-1][1] != text:
-      found.append([step, text])
-  return found[:200]
+    if not texts or texts[-1][1] != text:
+      texts.append([step, text])
+  return texts[:200]
 
 
 def _windows(seen: SeenWindows, pixels: int, quality: int) -> dict[str, Any]:

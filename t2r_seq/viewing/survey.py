@@ -114,10 +114,10 @@ def survey_episodes(
       f"view: {viewer.path}: expected episodes with steps, got none."
     )
   survey.statistics = {
-    path: found.finish() for path, found in counted.items() if found.rows
+    path: each.finish() for path, each in counted.items() if each.rows
   }
   survey.samples = {
-    path: np.concatenate(found) for path, found in rows.items() if found
+    path: np.concatenate(parts) for path, parts in rows.items() if parts
   }
   survey.frame_bytes = {
     size: float(np.mean([each[size] for each in sizes])) if sizes else 0.0
@@ -141,8 +141,8 @@ def _scale_errors(survey: Survey, export: ExportSide | None) -> None:
 
 def _text(values: Values, paths: tuple[str, ...]) -> str:
   """Returns the longest text of an episode's first step."""
-  found = [text_of(values[path]) for path in paths if path in values]
-  return max((text for text in found if " " in text or len(text) < 60), key=len,
+  texts = [text_of(values[path]) for path in paths if path in values]
+  return max((text for text in texts if " " in text or len(text) < 60), key=len,
              default="")[:300]  # fmt: skip
 
 
@@ -418,7 +418,7 @@ class _Ranking:
       self.reasons[index].append(Reason(what, text(int(index)), score, path))
 
   def ordered(self) -> list[OutlierScore]:
-    found = []
+    scored = []
     for each, reasons, minor in zip(
       self._figures, self.reasons, self._minor, strict=True
     ):
@@ -426,8 +426,8 @@ class _Ranking:
       score = 0.1 * float(minor)
       if reasons:
         score = reasons[0].score + 0.3 * sum(reason.score for reason in reasons[1:])
-      found.append(OutlierScore(each.number, score, tuple(reasons)))
-    return sorted(found, key=lambda each: -each.score)
+      scored.append(OutlierScore(each.number, score, tuple(reasons)))
+    return sorted(scored, key=lambda each: -each.score)
 
   def judge_camera(self, path: str) -> None:
     def text(index: int) -> str:
@@ -529,9 +529,9 @@ class _Ranking:
 
   def _of_all(self, has: list[int], numbers: np.ndarray) -> np.ndarray:
     """Returns numbers of some episodes for all of them, with NaN."""
-    found = np.full(len(self._figures), np.nan)
-    found[has] = numbers
-    return found
+    scores = np.full(len(self._figures), np.nan)
+    scores[has] = numbers
+    return scores
 
 
 def _element(path: str, dim: int, count: int) -> str:

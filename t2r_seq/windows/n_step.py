@@ -82,14 +82,14 @@ class TransitionFields:
     # The path of a name: that of a later branch where several have it.
     names = {own_path(path, branches): path for path in paths}
     next_of: dict[str, str] = {}
-    found = [*_unpaired(names, next_of), *_missing(names, rew, done)]
+    mismatches = [*_unpaired(names, next_of), *_missing(names, rew, done)]
     for path in paths:
       name = own_path(path, branches)
       is_part = name in (done, truncated) or _is_in(name, rew)
       if (is_part or name.startswith(_NEXT)) and names[name] != path:
-        found.append(errors.Mismatch(path, "one field of its name", names[name]))
-    if found:
-      raise errors.mismatch_error(operation, found)
+        mismatches.append(errors.Mismatch(path, "one field of its name", names[name]))
+    if mismatches:
+      raise errors.mismatch_error(operation, mismatches)
     rewards = tuple(path for name, path in names.items() if _is_in(name, rew))
     return cls(paths, next_of, rewards, rew, names[done], names.get(truncated))
 
@@ -293,23 +293,23 @@ def integer_rewards(flat: TensorSpecStruct, n_step: NStep) -> list[errors.Mismat
 
 
 def move_state_flags(
-  wanted: TensorSpecStruct, n_step: NStep | None, element: Mapping[str, Any]
+  window_spec: TensorSpecStruct, n_step: NStep | None, element: Mapping[str, Any]
 ) -> TensorSpecStruct:
   """Reads RLDS flags one step later, where the state is that a transition leads to.
 
   `is_terminal` and `is_last` flag the last step, which begins no transition.
 
   Args:
-    wanted: specs of the windows, by path.
+    window_spec: specs of the windows, by path.
     n_step: how transitions are joined, if they are.
     element: specs of the episode, by path; named as they are stored, where known.
   Returns:
     The specs; flags of transitions unchanged.
   """
   if n_step is None:
-    return wanted
-  moved, sources = wanted.copy(), source_paths(wanted, element)
-  for path, spec in wanted.items():
+    return window_spec
+  moved, sources = window_spec.copy(), source_paths(window_spec, element)
+  for path, spec in window_spec.items():
     if own_path(path, n_step.branches) not in (n_step.done, n_step.truncated):
       continue
     source = sources[path]
@@ -326,7 +326,7 @@ def move_state_flags(
 
 def plan_joining(
   n_step: NStep,
-  wanted: TensorSpecStruct,
+  window_spec: TensorSpecStruct,
   reads: Mapping[str, PathRead],
   finals: Mapping[str, str],
   pads_front: bool,
@@ -335,7 +335,7 @@ def plan_joining(
 
   Args:
     n_step: how.
-    wanted: specs of the windows that are read, by path.
+    window_spec: specs of the windows that are read, by path.
     reads: what each path reads.
     finals: by path of the episode, the context feature that follows its last row.
     pads_front: whether stacks are padded before the first step.
@@ -346,9 +346,9 @@ def plan_joining(
   """
   names = (n_step.rew, n_step.done, n_step.truncated, n_step.branches)
   fields = TransitionFields.from_paths("n_step", reads, *names)
-  found = [
+  mismatches = [
     errors.Mismatch(path, "no field of the name of one that n-step adds", "one")
-    for path in wanted
+    for path in window_spec
     if own_path(path, n_step.branches) in (DISCOUNT, NUM_STEPS)
   ]
   for path in (*fields.rewards, *fields.flags):
@@ -356,12 +356,12 @@ def plan_joining(
     if shown is None or shown.ndim or shown not in (0, 1):
       want = "the anchor's own step, time_offsets=0"
       hint = "time_offsets=1 reads what is stored with the state that follows."
-      found.append(errors.Mismatch(path, want, _got(shown), hint))
+      mismatches.append(errors.Mismatch(path, want, _got(shown), hint))
   for path, of in fields.next_of.items():
     if problem := _next_problem(path, reads[path], of, reads[of], pads_front):
-      found.append(problem)
-  if found:
-    raise errors.mismatch_error("n_step", found)
+      mismatches.append(problem)
+  if mismatches:
+    raise errors.mismatch_error("n_step", mismatches)
   return Joining(n_step, fields, reads, finals)
 
 
@@ -395,7 +395,7 @@ def final_path(source: str, branches: tuple[str, ...] = ()) -> str:
 
 def find_finals(
   readings: Mapping[str, Any],
-  wanted: TensorSpecStruct,
+  window_spec: TensorSpecStruct,
   element: TensorSpecStruct,
   branches: tuple[str, ...],
 ) -> dict[str, str]:
@@ -403,7 +403,7 @@ def find_finals(
 
   Args:
     readings: of the windows' paths, with `source`, `steps` and `frame_shape`.
-    wanted: specs of these.
+    window_spec: specs of these.
     element: specs of the episode, by path.
     branches: first components of paths that are no part of the names of fields.
   Returns:
@@ -411,13 +411,13 @@ def find_finals(
     name, if it has the shape and dtype of a row.
   """
   named = {
-    wanted[path].name: reading.source
+    window_spec[path].name: reading.source
     for path, reading in readings.items()
     if reading.steps is None
   }
-  found = {}
+  finals = {}
   for path, reading in readings.items():
-    source, shape, name = reading.source, reading.frame_shape, wanted[path].name
+    source, shape, name = reading.source, reading.frame_shape, window_spec[path].name
     final = final_path(source, branches)
     if final not in element and name is not None:
       final = named.get(final_path(name), final)
@@ -429,26 +429,26 @@ def find_finals(
       and spec.shape.rank == shape.rank
       and spec.shape.is_compatible_with(shape)
     ):
-      found[source] = final
-  return found
+      finals[source] = final
+  return finals
 
 
 def check_computed(
   computed: Mapping[str, str],
-  wanted: Mapping[str, ExtendedTensorSpec],
+  window_spec: Mapping[str, ExtendedTensorSpec],
   joining: Joining,
   done: tf.TensorSpec,
 ) -> None:
   """Raises SpecError where a path that joining computes is declared otherwise."""
-  found = [
+  mismatches = [
     errors.Mismatch(path, f"{errors.describe(spec)}, as n_step gives it", got)
     for path, name in computed.items()
-    if path in wanted
-    for spec, got in [(joining.spec(name, done), errors.describe(wanted[path]))]
-    if (wanted[path].shape, wanted[path].dtype) != (spec.shape, spec.dtype)
+    if path in window_spec
+    for spec, got in [(joining.spec(name, done), errors.describe(window_spec[path]))]
+    if (window_spec[path].shape, window_spec[path].dtype) != (spec.shape, spec.dtype)
   ]
-  if found:
-    raise errors.mismatch_error("n_step", found)
+  if mismatches:
+    raise errors.mismatch_error("n_step", mismatches)
 
 
 def _take(table: np.ndarray, index: Any, axis: int) -> Any:

@@ -165,17 +165,17 @@ class WindowReader:
       SpecError: the episode does not fit the specs, or the specs the cut.
     """
     self.cut = cut = Cut() if cut is None else cut
-    wanted = specs.map_leaves(
+    window_spec = specs.map_leaves(
       ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
     )
     self._element = specs.flatten_spec_structure(element_spec)
-    wanted = move_state_flags(wanted, cut.n_step, self._element)
-    self.grid = WindowGrid.of(wanted, cut)
-    masks = mask_paths(wanted)
-    computed = computed_paths(wanted, cut.n_step)
+    window_spec = move_state_flags(window_spec, cut.n_step, self._element)
+    self.grid = WindowGrid.of(window_spec, cut)
+    masks = mask_paths(window_spec)
+    computed = computed_paths(window_spec, cut.n_step)
     stored = TensorSpecStruct(
       (path, spec)
-      for path, spec in wanted.items()
+      for path, spec in window_spec.items()
       if path not in masks and path not in computed
     )
     if cut.sequence_length is not None:
@@ -219,15 +219,15 @@ class WindowReader:
     for mask, path in self.masks.items():
       source = self.readings[path].source
       # Their empty strings are padding of a list of any length, not missing images.
-      is_varlen = wanted[path].varlen_default_value is not None
-      if specs.is_encoded_image_spec(wanted[path]) and not is_varlen:
+      is_varlen = window_spec[path].varlen_default_value is not None
+      if specs.is_encoded_image_spec(window_spec[path]) and not is_varlen:
         is_string = self._element[source].dtype == tf.string
         present = source if is_string else present_path(source)
         self._present |= {mask: present} if present in self._element else {}
     self._fetches = self._plan_fetches()
     self._times = TimedSteps(cut, clocks)
     self.rows_paths: dict[str, str] = {}
-    self._timed_fetches = self._plan_timed_fetches(wanted)
+    self._timed_fetches = self._plan_timed_fetches(window_spec)
     for fetch in self._timed_fetches:
       if (other := self._times.other_clock(fetch.seconds)) is not None:
         self.rows_paths[rows_path(other)] = other
@@ -240,7 +240,7 @@ class WindowReader:
     self._order = tuple(self.window_spec)
     if self.joining is not None:
       done = self.window_spec[self.joining.fields.done]
-      check_computed(computed, wanted, self.joining, done)
+      check_computed(computed, window_spec, self.joining, done)
 
   @property
   def window_bytes(self) -> int:
@@ -276,8 +276,8 @@ class WindowReader:
   @property
   def clocks(self) -> tuple[str, ...]:
     """Those of `paths` whose time stamps determine which steps windows show."""
-    found = (self._times.clocks(fetch.seconds) for fetch in self._timed_fetches)
-    return tuple(dict.fromkeys(path for paths in found for path in paths))
+    clocks = (self._times.clocks(fetch.seconds) for fetch in self._timed_fetches)
+    return tuple(dict.fromkeys(path for paths in clocks for path in paths))
 
   def survey_stamps(
     self, episodes: Iterable[tuple[str, Mapping[str, np.ndarray]]]
@@ -556,24 +556,24 @@ class WindowReader:
     self, take: Take, anchors: Anchors, timed: TimedFetch, read: dict[str, Any]
   ) -> None:
     """Adds the windows of paths with time offsets in seconds."""
-    found = self._times.find(take, anchors, timed)
+    steps = self._times.find(take, anchors, timed)
     for path, source in timed.paths.items():
       reading = self.readings[path]
-      values = reading.fit(take(source, found.rows))
-      if found.later is not None:
-        later = reading.fit(take(source, found.later))
+      values = reading.fit(take(source, steps.rows))
+      if steps.later is not None:
+        later = reading.fit(take(source, steps.later))
         if reading.cast is not None:
           values, later = _cast(values, reading.cast), _cast(later, reading.cast)
         select = timed.seconds.select
-        values = interpolate(select, values, later, found.weights)
-      values = _fill_zeros(values, found.shown)
-      read[path] = _fix_shape(path, values, found.rows, reading)
+        values = interpolate(select, values, later, steps.weights)
+      values = _fill_zeros(values, steps.shown)
+      read[path] = _fix_shape(path, values, steps.rows, reading)
     for mask in timed.masks:
-      read[mask] = _mask(found.rows, found.real)
+      read[mask] = _mask(steps.rows, steps.real)
       if mask in self._present:
-        read[mask] &= self._is_present(take, mask, found.rows, read[self.masks[mask]])
+        read[mask] &= self._is_present(take, mask, steps.rows, read[self.masks[mask]])
 
-  def _plan_timed_fetches(self, wanted: TensorSpecStruct) -> list[TimedFetch]:
+  def _plan_timed_fetches(self, window_spec: TensorSpecStruct) -> list[TimedFetch]:
     fetches: dict[Any, TimedFetch] = {}
     for path, reading in self.readings.items():
       seconds, steps = reading.seconds, reading.steps
@@ -728,17 +728,17 @@ def stack_windows(
   Raises:
     SpecError: a path has another number of steps than its spec reads.
   """
-  wanted = specs.map_leaves(
+  window_spec = specs.map_leaves(
     ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
   )
-  grid = WindowGrid.of(wanted, Cut.of("stack_windows", cut, fields))
+  grid = WindowGrid.of(window_spec, Cut.of("stack_windows", cut, fields))
   # A reader may add masks that no spec declares.
-  masks = {mask_path(path): path for path in wanted}
-  masks = {path: of for path, of in masks.items() if path not in wanted}
-  masks.update(mask_paths(wanted))
-  stacked, found = TensorSpecStruct(), []
+  masks = {mask_path(path): path for path in window_spec}
+  masks = {path: of for path, of in masks.items() if path not in window_spec}
+  masks.update(mask_paths(window_spec))
+  stacked, mismatches = TensorSpecStruct(), []
   for path, values in specs.flatten_spec_structure(flat).items():
-    spec = wanted.get(masks.get(path, path))
+    spec = window_spec.get(masks.get(path, path))
     frame_rank = 0 if path in masks or spec is None else spec.frame_shape.rank
     if spec is None or (not spec.is_sequence and values.shape.rank == 1 + frame_rank):
       stacked[path] = values
@@ -747,16 +747,16 @@ def stack_windows(
     num_flat = int(steps.max() - steps.min()) + 1
     if values.shape[1] != num_flat:
       got = errors.describe(values)
-      found.append(errors.Mismatch(path, f"[B, {num_flat}, ...] flat steps", got))
+      mismatches.append(errors.Mismatch(path, f"[B, {num_flat}, ...] flat steps", got))
       continue
     stacked[path] = tf.gather(values, steps - steps.min(), axis=1)
-  if found:
-    raise errors.mismatch_error("stack_windows", found)
+  if mismatches:
+    raise errors.mismatch_error("stack_windows", mismatches)
   return stacked
 
 
 def plan_readings(
-  wanted: TensorSpecStruct, element: TensorSpecStruct, grid: WindowGrid
+  window_spec: TensorSpecStruct, element: TensorSpecStruct, grid: WindowGrid
 ) -> dict[str, Reading]:
   """Plans how every path is read.
 
@@ -764,7 +764,7 @@ def plan_readings(
   several specs can look at one path at different times; see `source_paths`.
 
   Args:
-    wanted: specs of the window by path, without masks.
+    window_spec: specs of the window by path, without masks.
     element: specs of the episode by path; leaves [T, ...] and context features.
     grid: the anchors.
   Returns:
@@ -772,24 +772,24 @@ def plan_readings(
   Raises:
     SpecError: the episode does not fit the specs; every path is named.
   """
-  planned, found = {}, []
-  sources = source_paths(wanted, element)
-  for path, spec in wanted.items():
+  planned, mismatches = {}, []
+  sources = source_paths(window_spec, element)
+  for path, spec in window_spec.items():
     source = sources[path]
     if source not in element:
       if not spec.is_optional:
         hint = _missing(path, spec.name, element)
         if path.split("/")[-1] in (DISCOUNT, NUM_STEPS) and grid.cut.n_step is None:
           hint = "It comes with n_step=(n, gamma)."
-        found.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
+        mismatches.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
       continue
     result = _plan_path(path, spec, source, element[source], grid)
     if isinstance(result, errors.Mismatch):
-      found.append(result)
+      mismatches.append(result)
     else:
       planned[path] = result
-  if found:
-    raise errors.mismatch_error("windows", found)
+  if mismatches:
+    raise errors.mismatch_error("windows", mismatches)
   return planned
 
 
@@ -956,15 +956,15 @@ def _repeat(value: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
 
 
 def _check_no_last(stored: TensorSpecStruct) -> None:
-  found = [
+  mismatches = [
     errors.Mismatch(
       path, "time offsets", "'last'", "Give the goal as a context feature instead."
     )
     for path, spec in stored.items()
     if spec.time_offsets == "last"
   ]
-  if found:
-    raise errors.mismatch_error("n_step", found)
+  if mismatches:
+    raise errors.mismatch_error("n_step", mismatches)
 
 
 def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:

@@ -131,19 +131,19 @@ def gather_steps(
   """
   flat = specs.flatten_spec_structure(tensors)
   spec_of = specs.flatten_spec_structure(spec_structure)
-  kept, found = TensorSpecStruct(), []
+  kept, mismatches = TensorSpecStruct(), []
   for path, tensor in flat.items():
     if path not in spec_of:
       hint = errors.nearest(path, spec_of).strip()
-      found.append(errors.Mismatch(path, "a spec for it", "none", hint))
+      mismatches.append(errors.Mismatch(path, "a spec for it", "none", hint))
     elif not getattr(spec_of[path], "is_sequence", False):
       kept[path] = _length(path, tensor, indices, spec_of)
     elif tf.TensorShape(tensor.shape).rank in (0, 1):
-      found.append(errors.Mismatch(path, "[B, T] steps", errors.describe(tensor)))
+      mismatches.append(errors.Mismatch(path, "[B, T] steps", errors.describe(tensor)))
     else:
       kept[path] = tf.gather(tensor, indices, axis=1, batch_dims=1)
-  if found:
-    raise errors.mismatch_error("gather_steps", found)
+  if mismatches:
+    raise errors.mismatch_error("gather_steps", mismatches)
   return kept
 
 

@@ -162,8 +162,8 @@ class TimedSteps:
 
     def stamps(clock: str, steps: Any, axes: int = 0) -> Any:
       rows = _rows(add_axes(first_row, axes), steps, stride)
-      found = take(clock, rows)
-      return found if len(found.shape) == len(rows.shape) else found[..., 0]
+      values = take(clock, rows)
+      return values if len(values.shape) == len(rows.shape) else values[..., 0]
 
     if clocks:
       of_anchor = stamps(clocks[0], own)
@@ -217,8 +217,8 @@ class TimedSteps:
     before = find_last(times + slack)
     has_repeats = self.period is None and self.has_repeats
     later = find_last if has_repeats else None
-    found = select(seconds, before, times, slack, at, first, last, later)
-    earlier, later, weights, real = found
+    selected = select(seconds, before, times, slack, at, first, last, later)
+    earlier, later, weights, real = selected
     if given.any():
       real &= xp.equal(own, given)
     return Moments(
@@ -533,10 +533,10 @@ def check_seconds(
 def _find_clock(where: str, clock: str, element: Mapping[str, Any]) -> str:
   below = [path for path in element if path.endswith(f"/{clock}")]
   path = below[0] if clock not in element and len(below) == 1 else clock
-  found: Any = element.get(path)
-  is_number = found is not None and (found.dtype.is_floating or found.dtype.is_integer)
-  if not is_number or not found.shape.rank or found.shape[1:].num_elements() != 1:
-    got = "no such path" if found is None else errors.describe(found)
+  leaf: Any = element.get(path)
+  is_number = leaf is not None and (leaf.dtype.is_floating or leaf.dtype.is_integer)
+  if not is_number or not leaf.shape.rank or leaf.shape[1:].num_elements() != 1:
+    got = "no such path" if leaf is None else errors.describe(leaf)
     raise errors.SpecError(
       f"{where}: clock: expected a time stamp for each step at '{clock}', got {got}."
       f"{errors.nearest(clock, element)}"

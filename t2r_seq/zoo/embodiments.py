@@ -127,26 +127,26 @@ def unique_embodiments(
   Raises:
     SpecError: two different robots have one name, or one id.
   """
-  found: dict[str, Embodiment] = {}
+  by_name: dict[str, Embodiment] = {}
   for each in embodiments.values():
     if not isinstance(each, Embodiment):
       raise errors.SpecError(
         f"{where}: embodiments: expected Embodiment values, got "
         f"{errors.describe(each)}."
       )
-    if found.setdefault(each.name, each) != each:
+    if by_name.setdefault(each.name, each) != each:
       raise errors.SpecError(
         f"{where}: embodiments: expected one robot of each name, got two different "
         f"robots '{each.name}'. Rename one, or share one Embodiment."
       )
   by_id: dict[int, str] = {}
-  for name, each in found.items():
+  for name, each in by_name.items():
     if (other := by_id.setdefault(each.id, name)) != name:
       raise errors.SpecError(
         f"{where}: embodiments: {name}: id: expected another one than that of "
         f"'{other}', got {each.id}."
       )
-  return found
+  return by_name
 
 
 def find_robot(where: str, robots: Mapping[str, Embodiment], name: str) -> Embodiment:
@@ -218,11 +218,11 @@ def _vectors(
   signatures: Mapping[str, Signature], paths: Mapping[str, Mapping[str, str]]
 ) -> list[dict[str, str]]:
   """Returns the robots' paths by name, for each vector of the model."""
-  found: dict[str, dict[str, str]] = {}
+  vectors: dict[str, dict[str, str]] = {}
   for name, own in signatures.items():
     for path in (*own.states, own.action):
-      found.setdefault(paths[name].get(path, path), {})[name] = path
-  return [*found.values()]
+      vectors.setdefault(paths[name].get(path, path), {})[name] = path
+  return [*vectors.values()]
 
 
 def shared_signature(
@@ -304,9 +304,9 @@ def check_embodiments(
     SpecError: a vector that is larger than the model's, a path that the model lacks, or
       a path of the model that no robot has; all are listed.
   """
-  found = [*_misfits(robots, signature, sizes)]
-  if found:
-    raise errors.mismatch_error(f"{where}: embodiments", found)
+  mismatches = [*_misfits(robots, signature, sizes)]
+  if mismatches:
+    raise errors.mismatch_error(f"{where}: embodiments", mismatches)
 
 
 def _misfits(
@@ -423,7 +423,7 @@ class EmbodimentPreprocessor(preprocessors.AbstractPreprocessor):
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     given = {self._embodiment.role(path): value for path, value in features.items()}
-    found, any_value = TensorSpecStruct(), next(iter(given.values()))
+    outputs, any_value = TensorSpecStruct(), next(iter(given.values()))
     for path, spec in self._features(mode).items():
       if path in given:
         value = given[path]
@@ -431,18 +431,18 @@ class EmbodimentPreprocessor(preprocessors.AbstractPreprocessor):
           if value.shape.rank < spec.shape.rank + 1 + spec.is_sequence:
             value = value[..., tf.newaxis]  # One number.
           value = spread(value, self._places[path], int(spec.shape[-1]))
-        found[path] = value
+        outputs[path] = value
         continue
       lead = tf.shape(any_value)[: 2 if spec.is_sequence else 1]
       constant = tf.constant(self._constants.get(path, 0), spec.dtype)
       shape = tf.concat([lead, spec.shape.as_list()], 0)
-      found[path] = tf.broadcast_to(constant, shape)
+      outputs[path] = tf.broadcast_to(constant, shape)
     if labels is not None:
       target = labels[self._target]
       labels[self._target] = spread(target, self._action, len(self._is_action))
       mask = tf.constant(self._is_action)
       labels[DIMENSION_MASK] = tf.repeat(mask[tf.newaxis], tf.shape(target)[0], axis=0)
-    return found, labels
+    return outputs, labels
 
 
 def _mask(places: Any, size: int) -> np.ndarray:

@@ -203,14 +203,14 @@ class PolicyEnvironment:
     if self._is_recorded:
       self.frames.append(np.asarray(frame))
     flat = _flat(observation)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
       path: self._resized(path, frame) if key == RENDER else flat[key]
       for path, key in self._matching.items()
     }
-    for path, value in found.items():
+    for path, value in values.items():
       if np.asarray(value).dtype.kind == "f":
-        found[path] = np.asarray(value, np.float32)
-    return {**found, **self._texts}
+        values[path] = np.asarray(value, np.float32)
+    return {**values, **self._texts}
 
   def _resized(self, path: str, frame: Any) -> np.ndarray:
     size = tuple(self._sizes.get(path, frame.shape))[:2]
@@ -246,20 +246,20 @@ def _shapes(space: Any) -> dict[str, Any]:
   parts = getattr(space, "spaces", None)
   if not isinstance(parts, Mapping):
     return {"": space}
-  found = {}
+  shapes = {}
   for key, part in parts.items():
     below = _shapes(part)
-    found.update({f"{key}/{k}".rstrip("/"): each for k, each in below.items()})
-  return found
+    shapes.update({f"{key}/{k}".rstrip("/"): each for k, each in below.items()})
+  return shapes
 
 
 def _flat(observation: Any) -> dict[str, Any]:
   if not isinstance(observation, Mapping):
     return {"": observation}
-  found = {}
+  flat = {}
   for key, part in observation.items():
-    found.update({f"{key}/{k}".rstrip("/"): value for k, value in _flat(part).items()})
-  return found
+    flat.update({f"{key}/{k}".rstrip("/"): value for k, value in _flat(part).items()})
+  return flat
 
 
 def _fits(space: Any, spec: Any) -> bool:

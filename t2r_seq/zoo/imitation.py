@@ -73,14 +73,14 @@ def model_conventions(
   shapes = {**signature.states, **signature.cameras}
   sizes = {path: int(shape[-1]) if shape else 1 for path, shape in shapes.items()}
   sizes[signature.action] = signature.action_size
-  found = {
+  conventions = {
     path: (Convention.of(signature.conventions.get(path)), size)
     for path, size in sizes.items()
   }
   for path, words in changes.items():
-    convention, size = found.get(path, (None, 0))
+    convention, size = conventions.get(path, (None, 0))
     if convention is None:
-      known = errors.listing(p for p, (each, _) in found.items() if each)
+      known = errors.listing(p for p, (each, _) in conventions.items() if each)
       raise errors.SpecError(
         f"conventions: {path}: expected a path whose convention the data declares, of "
         f"{known}, got none. Declare it in the data set, or bind "
@@ -96,8 +96,8 @@ def model_conventions(
           f"{convention}. Declare it in the data set, or bind "
           "find_signature.conventions = {'" + path + "': {...}}."
         )
-    found[path] = convention.changed(size, **options)
-  return found
+    conventions[path] = convention.changed(size, **options)
+  return conventions
 
 
 def robot_conventions(
@@ -287,13 +287,13 @@ class ImitationModel(models.RegressionModel):
   def as_robot(self, name: str) -> ImitationModel:
     """See the base class."""
     robot = find_robot(type(self).__name__, self._embodiments, name)
-    found = copy.copy(self)
-    found._robot, found._native = robot, self.native_model(robot)
-    found._preprocessor = None
-    found._preprocessor_cls = self.robot_preprocessor_cls(name)
-    found._control_period = robot.control_period
-    found._source_preprocessing = {}
-    return found
+    model = copy.copy(self)
+    model._robot, model._native = robot, self.native_model(robot)
+    model._preprocessor = None
+    model._preprocessor_cls = self.robot_preprocessor_cls(name)
+    model._control_period = robot.control_period
+    model._source_preprocessing = {}
+    return model
 
   @property
   def preprocessor(self) -> preprocessors.AbstractPreprocessor:
@@ -312,22 +312,22 @@ class ImitationModel(models.RegressionModel):
   def get_feature_specification(self, mode: str) -> TensorSpecStruct:
     """See the base class: states, cameras and text, by the paths of the data set."""
     del mode
-    found = TensorSpecStruct()
+    features = TensorSpecStruct()
     for path, shape in self.signature.states.items():
-      found[path] = self._observed(path, shape)
+      features[path] = self._observed(path, shape)
     for path, shape in self.signature.cameras.items():
-      found[path] = self._observed(path, [*self._camera_size(path, shape), shape[2]])
+      features[path] = self._observed(path, [*self._camera_size(path, shape), shape[2]])
     if self.uses_language:
       text = str(self.signature.language)
       is_step = self.signature.language_is_step
-      found[text] = ExtendedTensorSpec(
+      features[text] = ExtendedTensorSpec(
         (TEXT_SIZE,),
         tf.float32,
         text,
         is_sequence=is_step and self.is_sequence,
         time_offsets=0 if is_step and not self.is_sequence else None,
       )
-    return found
+    return features
 
   def get_label_specification(self, mode: str) -> SpecStructure:
     """See the base class: the chunk of actions, and the mask of its real steps."""
@@ -472,14 +472,14 @@ class ImitationModel(models.RegressionModel):
     States and texts are vectors [B, T, D], images [B, T, height, width, channels]; T is
     1 for a text of the whole episode.
     """
-    found = {}
+    observations = {}
     for path, value in specs.flatten_spec_structure(features).items():
       if path == self.signature.language and value.shape.rank == 2:
         value = value[:, tf.newaxis]
       elif path in self.signature.states and value.shape.rank == 2:
         value = value[..., tf.newaxis]
-      found[path] = value
-    return found
+      observations[path] = value
+    return observations
 
   def model_train_fn(
     self,
@@ -504,12 +504,12 @@ class ImitationModel(models.RegressionModel):
     """
     if not self.is_training(mode):
       return {}
-    found = {}
+    losses = {}
     for name, robot in self._embodiments.items():
       ids = specs.flatten_spec_structure(features)[ROBOT_ID][:, 0, robot.id]
       is_own = tf.reshape(ids > 0, [-1, *[1] * (error.shape.rank - 1)])
-      found[f"{name}/loss"] = layers.masked_mean(error, is_valid & is_own)
-    return found
+      losses[f"{name}/loss"] = layers.masked_mean(error, is_valid & is_own)
+    return losses
 
   def model_eval_fn(
     self,

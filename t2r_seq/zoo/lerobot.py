@@ -145,11 +145,11 @@ class _Checkpoint:
   def features(self) -> dict[str, dict[str, Any]]:
     """The policy's inputs by name: the robot, its surroundings, images."""
     kinds = ("STATE", "ENV", "VISUAL")
-    found = self.config["input_features"]
-    for name, feature in found.items():
+    features = self.config["input_features"]
+    for name, feature in features.items():
       if feature["type"] not in kinds:
         raise self.error(name, f"a type of {errors.listing(kinds)}", feature["type"])
-    return dict(sorted(found.items(), key=lambda item: kinds.index(item[1]["type"])))
+    return dict(sorted(features.items(), key=lambda item: kinds.index(item[1]["type"])))
 
   @property
   def signature(self) -> Signature:
@@ -167,15 +167,15 @@ class _Checkpoint:
 
   def image_statistics(self) -> dict[str, list[list[float]]]:
     """Returns mean and std of the channels by camera."""
-    found = {}
+    measures = {}
     for name, feature in self.features.items():
       if feature["type"] == "VISUAL":
         unchanged = MEAN_STD, np.zeros(1), np.ones(1)
         mode, first, second = self._measures(name, "VISUAL") or unchanged
         if mode != MEAN_STD:
           first, second = (first + second) / 2, (second - first) / 2
-        found[name] = [first.ravel().tolist(), second.ravel().tolist()]
-    return found
+        measures[name] = [first.ravel().tolist(), second.ravel().tolist()]
+    return measures
 
   def save_statistics(self, path: str) -> dict[str, str | None]:
     """Writes the statistics of states and actions; returns their modes by path."""
@@ -184,13 +184,13 @@ class _Checkpoint:
     for name, kind in {**kinds, _ACTION: "ACTION"}.items():
       if kind == "VISUAL":
         continue
-      found = self._measures(name, kind)
-      if found is None and name == _ACTION:  # From -1 and 1 to -1 and 1.
+      measures = self._measures(name, kind)
+      if measures is None and name == _ACTION:  # From -1 and 1 to -1 and 1.
         ones = np.ones(self.signature.action_size)
-        found = MIN_MAX, -ones, ones
-      modes[TARGET if name == _ACTION else name] = found and found[0]
-      if found is not None:
-        paths[name] = _path_statistics(name, *found)
+        measures = MIN_MAX, -ones, ones
+      modes[TARGET if name == _ACTION else name] = measures and measures[0]
+      if measures is not None:
+        paths[name] = _path_statistics(name, *measures)
     Statistics("episodes", {}, "", False, 1, None, paths).save(path)
     return modes
 
@@ -204,15 +204,15 @@ class _Checkpoint:
     if mode not in _MODES:
       expected = f"one of {errors.listing([*_MODES, 'IDENTITY'])}"
       raise self.error(f"normalization_mapping: {kind}", expected, mode)
-    found = self._statistics[name]
+    stored = self._statistics[name]
     ours, *measures = _MODES[mode]
-    missing = [measure for measure in measures if measure not in found]
+    missing = [measure for measure in measures if measure not in stored]
     if missing:
       raise errors.SpecError(
         f"import: {self.path}: {name}: expected the statistics {' and '.join(measures)}"
-        f", got {errors.listing(found)}."
+        f", got {errors.listing(stored)}."
       )
-    first, second = (found[measure].astype(np.float64) for measure in measures)
+    first, second = (stored[measure].astype(np.float64) for measure in measures)
     if ours != MEAN_STD and name != _ACTION:
       # LeRobot maps what never changes to -1, not to 0.
       second = np.where(first == second, first + 2, second)
@@ -220,7 +220,7 @@ class _Checkpoint:
 
   def _find_statistics(self) -> dict[str, dict[str, np.ndarray]]:
     """Reads the statistics by feature: of a processor, or as buffers of old models."""
-    found: dict[str, dict[str, np.ndarray]] = {}
+    tensors: dict[str, dict[str, np.ndarray]] = {}
     for stage in ("policy_preprocessor", "policy_postprocessor"):
       if not os.path.exists(os.path.join(self.path, f"{stage}.json")):
         continue
@@ -232,7 +232,7 @@ class _Checkpoint:
             values = read_safetensors(os.path.join(self.path, step["state_file"]))
             for name, value in values.items():
               feature, _, measure = name.rpartition(".")
-              found.setdefault(feature, {})[measure] = value
+              tensors.setdefault(feature, {})[measure] = value
         elif kind not in _PLAIN_STEPS:
           known = errors.listing([*_PLAIN_STEPS, *_NORMALIZERS])
           raise errors.SpecError(
@@ -243,14 +243,14 @@ class _Checkpoint:
       place = r"(un)?normalize_\w+\.buffer_" + re.escape(name.replace(".", "_"))
       for key, value in self.tensors.items():
         if match := re.fullmatch(rf"{place}\.(\w+)", key):
-          found.setdefault(name, {})[match[2]] = value
-    return found
+          tensors.setdefault(name, {})[match[2]] = value
+    return tensors
 
   def _read_json(self, name: str) -> dict[str, Any]:
     path = os.path.join(self.path, name)
     try:
       with open(path, encoding="utf-8") as file:
-        found = json.load(file)
+        content = json.load(file)
     except FileNotFoundError as error:
       raise errors.SpecError(
         f"import: {path}: expected a policy that LeRobot trained, a folder with "
@@ -259,9 +259,11 @@ class _Checkpoint:
       ) from error
     except ValueError as error:
       raise errors.SpecError(f"import: {path}: expected JSON, got {error}.") from error
-    if not isinstance(found, dict):
-      raise errors.SpecError(f"import: {path}: expected an object, got {found!r:.50}.")
-    return found
+    if not isinstance(content, dict):
+      raise errors.SpecError(
+        f"import: {path}: expected an object, got {content!r:.50}."
+      )
+    return content
 
 
 def _path_statistics(
@@ -530,7 +532,7 @@ _LEAVES = {
 def _load(source: _Checkpoint, model: ImitationModel, names: _Names) -> None:
   """Assigns the tensors of a checkpoint; raises one error for all that do not fit."""
   unused = {name for name in source.tensors if not _NO_WEIGHTS.search(name)}
-  found: list[errors.Mismatch] = []
+  mismatches: list[errors.Mismatch] = []
   for name, variable in model.named_variables.items():
     if not variable.dtype.is_floating:  # The states of dropout's random numbers.
       continue
@@ -544,7 +546,7 @@ def _load(source: _Checkpoint, model: ImitationModel, names: _Names) -> None:
     if value is None:
       near = errors.nearest(tensor_name, unused)
       want = f"a tensor for {name}, {expected}"
-      found.append(errors.Mismatch(tensor_name, want, "none", near))
+      mismatches.append(errors.Mismatch(tensor_name, want, "none", near))
       continue
     if part and len(value) % 3 == 0:
       value = np.split(value, 3)[int(part[2])]
@@ -552,15 +554,15 @@ def _load(source: _Checkpoint, model: ImitationModel, names: _Names) -> None:
     if value.shape != tuple(variable.shape):
       got = str(source.tensors[tensor_name].shape)
       want = f"the weights of {name}, {expected}"
-      found.append(errors.Mismatch(tensor_name, want, got, ""))
+      mismatches.append(errors.Mismatch(tensor_name, want, got, ""))
       continue
     variable.assign(tf.cast(np.ascontiguousarray(value), variable.dtype))
-  found += [
+  mismatches += [
     errors.Mismatch(name, f"no such tensor in a policy '{source.kind}'", "it", "")
     for name in sorted(unused)
   ]
-  if found:
-    raise errors.mismatch_error(f"import: {source.path}/model.safetensors", found)
+  if mismatches:
+    raise errors.mismatch_error(f"import: {source.path}/model.safetensors", mismatches)
 
 
 def _as_kernel(value: np.ndarray) -> np.ndarray:

@@ -111,8 +111,8 @@ class QTOptModel(OnlineModel):
     following = self.next_observations(labels)
     number = tf.range(tf.shape(labels.reward)[0])[:, tf.newaxis]
     seeds = self.step_seed() + [0, 1] * number
-    _, found = self._best(("target", "lagged"), following, seeds)
-    target = self.target(labels, found)
+    _, best = self._best(("target", "lagged"), following, seeds)
+    target = self.target(labels, best)
     value = inference_outputs["q_predicted"]
     loss = online_model.weighted_mean(labels, self._error_fn(value - target))
     scalars = {"q": tf.reduce_mean(value), "q_target": tf.reduce_mean(target)}

@@ -95,20 +95,20 @@ def find_signature(
     SpecError: no actions, several candidates, or a path that no policy can read.
   """
   where = f"train: {episodes.path}"
-  found = {
+  candidates = {
     path: frame_spec(spec)
     for path, spec in episodes.spec.items()
     if spec.is_sequence or spec.dtype == tf.string
   }
-  action = _find_action(where, found, action)
-  kinds = {path: _kind(spec) for path, spec in found.items() if path != action}
+  action = _find_action(where, candidates, action)
+  kinds = {path: _kind(spec) for path, spec in candidates.items() if path != action}
   chosen = _find_observations(where, kinds, observations)
-  states = {p: found[p].shape.as_list() for p in chosen if kinds[p] == "state"}
-  cameras = {p: found[p].shape.as_list() for p in chosen if kinds[p] == "camera"}
+  states = {p: candidates[p].shape.as_list() for p in chosen if kinds[p] == "state"}
+  cameras = {p: candidates[p].shape.as_list() for p in chosen if kinds[p] == "camera"}
   if not states and not cameras:
     raise errors.SpecError(
       f"{where}: observations: expected vectors of floats or uint8 images, got "
-      f"{_candidates(found)}. Name them: --observations PATH ..."
+      f"{_candidates(candidates)}. Name them: --observations PATH ..."
     )
   # The task of a LeRobot folder that was converted follows from the episode.
   readable = {**episodes.derived_spec, **episodes.spec}
@@ -123,23 +123,27 @@ def find_signature(
       f"{where}: conventions: expected paths of {errors.listing(own)}, got "
       f"'{unknown[0]}'.{errors.nearest(unknown[0], own)}"
     )
-  declared = {path: given.get(path, found[path].convention) for path in own}
+  declared = {path: given.get(path, candidates[path].convention) for path in own}
   for path, each in declared.items():
-    ExtendedTensorSpec.from_spec(found[path], name=path, convention=each)  # Checks it.
+    ExtendedTensorSpec.from_spec(
+      candidates[path], name=path, convention=each
+    )  # Checks it.
   return Signature(
     action=action,
-    action_size=int(found[action].shape[0]),
+    action_size=int(candidates[action].shape[0]),
     states=states,
     cameras=cameras,
     data_formats={
-      p: str(found[p].data_format)
+      p: str(candidates[p].data_format)
       for p in cameras
-      if specs.is_encoded_image_spec(found[p])
+      if specs.is_encoded_image_spec(candidates[p])
     },
     language=language,
     language_is_step=language is None or bool(readable[language].is_sequence),
     stored_dtypes={
-      p: found[p].dtype.name for p in (*states, action) if found[p].dtype != tf.float32
+      p: candidates[p].dtype.name
+      for p in (*states, action)
+      if candidates[p].dtype != tf.float32
     },
     conventions={path: each.to_json() for path, each in declared.items() if each},
   )
@@ -167,28 +171,28 @@ def check_needs(
 
 
 def _find_action(
-  where: str, found: Mapping[str, ExtendedTensorSpec], action: str | None
+  where: str, features: Mapping[str, ExtendedTensorSpec], action: str | None
 ) -> str:
-  if action is not None and action not in found:
+  if action is not None and action not in features:
     raise errors.SpecError(
       f"{where}: action: expected a path of the data set, got '{action}'."
-      f"{errors.nearest(action, found)} There is {_candidates(found)}."
+      f"{errors.nearest(action, features)} There is {_candidates(features)}."
     )
-  named = [path for path in found if _ACTION.search(path)]
+  named = [path for path in features if _ACTION.search(path)]
   top = [path for path in named if not re.search("[/.]", path)]
   candidates = [action] if action is not None else (top or named)
   if len(candidates) != 1:
     got = f"{errors.listing(candidates)}" if candidates else "none"
     raise errors.SpecError(
       f"{where}: action: expected one path named action or actions, got {got}. Name "
-      f"it: --action PATH, of {_candidates(found)}."
+      f"it: --action PATH, of {_candidates(features)}."
     )
-  spec = found[candidates[0]]
+  spec = features[candidates[0]]
   if spec.shape.rank != 1 or not spec.dtype.is_floating:
     raise errors.SpecError(
       f"{where}: {candidates[0]}: expected an action that is a vector of floats, got "
       f"{errors.describe(spec)}. Name another one: --action PATH, of "
-      f"{_candidates(found)}."
+      f"{_candidates(features)}."
     )
   return candidates[0]
 
@@ -227,7 +231,7 @@ def _kind(spec: ExtendedTensorSpec) -> str:
   return "state" if is_state and shape.is_fully_defined() else ""
 
 
-def _candidates(found: Mapping[str, Any]) -> str:
+def _candidates(candidates: Mapping[str, Any]) -> str:
   return errors.listing(
-    f"{path} {errors.describe(spec)}" for path, spec in found.items()
+    f"{path} {errors.describe(spec)}" for path, spec in candidates.items()
   )

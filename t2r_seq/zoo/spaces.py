@@ -131,7 +131,7 @@ def _read_observation(
   name: str,
   path: str,
   space: Any,
-  found: dict[str, ExtendedTensorSpec],
+  observations: dict[str, ExtendedTensorSpec],
   categories: dict[str, int],
 ) -> None:
   """Adds the specs of a space and those inside of it."""
@@ -139,18 +139,18 @@ def _read_observation(
   if isinstance(space, spaces.Dict):
     for key, inner in space.spaces.items():
       _read_observation(
-        name, f"{path}/{key}" if path else key, inner, found, categories
+        name, f"{path}/{key}" if path else key, inner, observations, categories
       )
     return
   path = path or OBSERVATION
   if isinstance(space, spaces.Discrete) and space.start == 0:
     categories[path] = int(space.n)
-    found[path] = ExtendedTensorSpec((), tf.int64, path, time_offsets=0)
+    observations[path] = ExtendedTensorSpec((), tf.int64, path, time_offsets=0)
     return
   is_image = getattr(space, "dtype", None) == np.uint8
   if isinstance(space, (spaces.Box, spaces.MultiBinary)) and len(space.shape) <= 3:
     dtype = tf.uint8 if is_image else tf.float32
-    found[path] = ExtendedTensorSpec(space.shape, dtype, path, time_offsets=0)
+    observations[path] = ExtendedTensorSpec(space.shape, dtype, path, time_offsets=0)
     return
   raise errors.SpecError(
     f"train: {name}: {path}: expected an observation of Box, Discrete or MultiBinary, "

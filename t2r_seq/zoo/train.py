@@ -122,7 +122,7 @@ def configure_policy(
   chosen = _choose(policy, registry.IMITATION)
   text = registry.config_text(chosen.config_file(size))
   _parse_config(text, gin_configs, gin_bindings)
-  found = [f"train_eval_model.model_dir = {os.fspath(model_dir)!r}"]
+  bindings = [f"train_eval_model.model_dir = {os.fspath(model_dir)!r}"]
   if dataset is not None:
     given = os.fspath(model_dir), open_options, is_dry
     if isinstance(dataset, (str, os.PathLike)):
@@ -134,14 +134,14 @@ def configure_policy(
       else _Robots(chosen, paths, *given)
     )
     if env_id is not None:
-      found += run.environment_bindings(env_id, **(env_options or {}))
-    found += run.bindings()
-  found += _device_bindings() + _schedule_bindings()
-  gin.parse_config(found)
+      bindings += run.environment_bindings(env_id, **(env_options or {}))
+    bindings += run.bindings()
+  bindings += _device_bindings() + _schedule_bindings()
+  gin.parse_config(bindings)
   _parse_user(gin_configs, gin_bindings)
   with gin.unlock_config():  # Checks macros and references without a lock at the end.
     gin.finalize()
-  shown = [f"# {line}" for line in found]
+  shown = [f"# {line}" for line in bindings]
   return _joined(text, shown, gin_configs, gin_bindings)
 
 
@@ -210,12 +210,12 @@ def configure_online(
   """
   chosen = _choose(policy, registry.ONLINE)
   text = registry.config_text(chosen.config_file(size))
-  found = [f"train_online.model_dir = {os.fspath(model_dir)!r}"]
-  found += [] if env is None else [f"ENV = {env!r}"]
-  _parse_config("\n".join([text, *found]), gin_configs, gin_bindings)
+  bindings = [f"train_online.model_dir = {os.fspath(model_dir)!r}"]
+  bindings += [] if env is None else [f"ENV = {env!r}"]
+  _parse_config("\n".join([text, *bindings]), gin_configs, gin_bindings)
   with gin.unlock_config():  # Checks macros and references without a lock at the end.
     gin.finalize()
-  return _joined(text, found, gin_configs, gin_bindings)
+  return _joined(text, bindings, gin_configs, gin_bindings)
 
 
 def _choose(policy: str, kind: str) -> registry.ReadyPolicy:
@@ -231,13 +231,13 @@ def _choose(policy: str, kind: str) -> registry.ReadyPolicy:
 
 def _joined(
   text: str,
-  found: Sequence[str],
+  bindings: Sequence[str],
   gin_configs: Sequence[str],
   gin_bindings: Sequence[str],
 ) -> str:
   files = [_read(path) for path in gin_configs]
   title = "# What follows from the data set or environment, and the folder of the run:"
-  return "\n".join([text, "", title, *found, *files, *gin_bindings])
+  return "\n".join([text, "", title, *bindings, *files, *gin_bindings])
 
 
 def _parse_config(
@@ -346,13 +346,16 @@ class _Run:
     """
     splits = self._split_episodes(self._episodes)
     name = f"{scope}/EpisodesInputGenerator"
-    found = [f"{name}.dataset = {self._dataset!r}", f"{name}.format = {self._format!r}"]
+    bindings = [
+      f"{name}.dataset = {self._dataset!r}",
+      f"{name}.format = {self._format!r}",
+    ]
     if self._options:
-      found.append(f"{name}.open_options = {self._options!r}")
+      bindings.append(f"{name}.open_options = {self._options!r}")
     for split in splits:
       file = self._path(_SPLIT_FILES[split])
-      found.append(f"{scope}/{split}/EpisodesInputGenerator.episodes = {file!r}")
-    return found, "eval" in splits, self._count_windows(splits.get("train")) or 0
+      bindings.append(f"{scope}/{split}/EpisodesInputGenerator.episodes = {file!r}")
+    return bindings, "eval" in splits, self._count_windows(splits.get("train")) or 0
 
   def environment_bindings(
     self,
@@ -406,15 +409,18 @@ class _Run:
       return {
         split: np.loadtxt(name, np.int64, ndmin=1) for split, name in names.items()
       }
-    found = self._deal(episodes)
+    splits = self._deal(episodes)
     if not self._is_dry:
       os.makedirs(self._model_dir, exist_ok=True)
-      for split, numbers in found.items():
+      for split, numbers in splits.items():
         np.savetxt(names[split], numbers, "%d")
-    return found
+    return splits
 
   def _deal(self, episodes: Episodes) -> dict[str, np.ndarray]:
-    known = {name: np.asarray([*found]) for name, found in episodes.splits.items()}
+    known = {
+      name: np.asarray([*episodes_of_split])
+      for name, episodes_of_split in episodes.splits.items()
+    }
     if self._split is not None and self._split not in known:
       raise errors.SpecError(
         f"train: {self._dataset}: split: expected one of {errors.listing(known)}, got "
@@ -434,15 +440,15 @@ class _Run:
     return {split: np.sort(train[numbers]) for split, numbers in parts.items()}
 
   def _split_bindings(self, splits: Mapping[str, np.ndarray]) -> list[str]:
-    found = [
+    bindings = [
       f"{split.upper()}_EPISODES = "
       f"{self._path(_SPLIT_FILES[split])!r}" if split in splits else
       f"{split.upper()}_EPISODES = None"
       for split in _SPLIT_FILES
     ]  # fmt: skip
     if "eval" not in splits:
-      found.append("train_eval_model.input_generator_eval = None")
-    return found
+      bindings.append("train_eval_model.input_generator_eval = None")
+    return bindings
 
   def _batch_bindings(self, episodes: Episodes, train: np.ndarray | None) -> list[str]:
     """Returns a batch that is no larger than the training data, if that is small."""
@@ -508,18 +514,18 @@ class _Run:
       stage = model.statistics_preprocessor()
       if stage is not None:
         cut = windows.Cut(_query("%SEQUENCE_LENGTH"), padding=model.padding)
-        found = statistics.compute_statistics(opened, transform=stage, cut=cut)
-        found.save(path)
-        return found
-    found = statistics.compute_statistics(opened.cast(casts) if casts else opened)
+        measured = statistics.compute_statistics(opened, transform=stage, cut=cut)
+        measured.save(path)
+        return measured
+    measured = statistics.compute_statistics(opened.cast(casts) if casts else opened)
     # The model's specs have the paths as names, independent of the format's names.
     named = {
       p: dataclasses.replace(each, spec=ExtendedTensorSpec.from_spec(each.spec, name=p))
-      for p, each in found.paths.items()
+      for p, each in measured.paths.items()
     }
-    found = dataclasses.replace(found, paths=named)
-    found.save(path)
-    return found
+    measured = dataclasses.replace(measured, paths=named)
+    measured.save(path)
+    return measured
 
   def _path(self, name: str) -> str:
     return os.path.join(self._model_dir, name)
@@ -568,8 +574,8 @@ class _Robots:
       signatures.setdefault(run.robot[0], []).append(run.signature)
     shared = {
       named
-      for named, found in signatures.items()
-      if named and all(each == found[0] for each in found)
+      for named, signature in signatures.items()
+      if named and all(each == signature[0] for each in signature)
     }
     return {
       name: _scope(run.robot[0]) if run.robot[0] in shared else name
@@ -591,36 +597,36 @@ class _Robots:
       for n, e in robots.items()
     }
     signature = shared_signature(robots, sizes)
-    found, num_windows, held_out = [], 0, []
+    bindings, num_windows, held_out = [], 0, []
     for name, run in self._runs.items():
       own, has_eval, count = run.source_bindings(name)
-      found += own
+      bindings += own
       held_out += [name] if has_eval else []
       num_windows += count
-      found += _robot_bindings(robots[self._robots[name]], name)
-    found += _signature_bindings(dataclasses.replace(signature, embodiments={}))
-    found.append(f"Signature.embodiments = {_references(self._runs)}")
-    found += self._mixture("train", [*self._runs])
-    found.append("train/MixtureInputGenerator.seed = %SEED")
-    found += self._mixture("eval", held_out)
-    found += [
+      bindings += _robot_bindings(robots[self._robots[name]], name)
+    bindings += _signature_bindings(dataclasses.replace(signature, embodiments={}))
+    bindings.append(f"Signature.embodiments = {_references(self._runs)}")
+    bindings += self._mixture("train", [*self._runs])
+    bindings.append("train/MixtureInputGenerator.seed = %SEED")
+    bindings += self._mixture("eval", held_out)
+    bindings += [
       "MixtureInputGenerator.batch_size = %BATCH_SIZE",
       "MixtureInputGenerator.weights = 'by_size'",
       f"MixtureInputGenerator.memory_budget = {2**30}",
     ]
     unused = ["DATASET", "STATISTICS", "TRAIN_EPISODES", "EVAL_EPISODES"]
-    found += [f"{name} = None" for name in unused]
+    bindings += [f"{name} = None" for name in unused]
     defaults = [*(_query(f"%{DEFAULT_BINDINGS}") or ()), *unused]
-    found.append(f"{DEFAULT_BINDINGS} = {defaults!r}")
-    found += _small_batch(num_windows)
+    bindings.append(f"{DEFAULT_BINDINGS} = {defaults!r}")
+    bindings += _small_batch(num_windows)
     with gin.unlock_config():
-      gin.parse_config(found)
+      gin.parse_config(bindings)
     model = self._policy.model_cls()
     for name, run in self._runs.items():
       run.write_robot_statistics(model.native_model(robots[self._robots[name]]))
     for robot in robots.values():
       _say(f"robot {robot.name}: {robot.signature.describe()}")
-    return found
+    return bindings
 
   @property
   def _changes(self) -> Mapping[str, Any]:

@@ -72,22 +72,22 @@ class Waiting:
       ReplayTimeoutError: it has been unreachable for too long, or the wait was stopped.
       SpecError: its table is another, or missing.
     """
-    found = self._connection.look()
+    tables = self._connection.look()
     now = time.monotonic()
-    if found is None:
+    if tables is None:
       self._check_away(now)
     else:
       self._away_since = None
       # It may have been restarted since the last poll.
-      self._connection.check(found)
-    return found
+      self._connection.check(tables)
+    return tables
 
   def look_at_table(self) -> None:
     """Polls the server once while its rate limiter may be the reason to wait."""
-    found = self.look()
-    if found is None:
+    tables = self.look()
+    if tables is None:
       return
-    why = why_it_waits(found.get(TABLE))
+    why = why_it_waits(tables.get(TABLE))
     limit, now = self._connection.timeout, time.monotonic()
     if limit is not None and now - self._began >= limit:
       raise errors.ReplayTimeoutError(
@@ -209,19 +209,19 @@ class Connection:
   ) -> Tables:
     """Waits for the server, and returns Reverb's infos of all tables."""
     waiting = Waiting(self, operation, should_stop)
-    while (found := waiting.look()) is None:
+    while (tables := waiting.look()) is None:
       pass
-    return found
+    return tables
 
-  def check(self, found: Tables) -> None:
-    """Raises SpecError with all differences of the table; `found` as of `tables`."""
+  def check(self, tables: Tables) -> None:
+    """Raises SpecError with all differences of the table."""
     where = f"ReverbReplay: {self.address}"
-    if TABLE not in found:
+    if TABLE not in tables:
       raise errors.SpecError(
         f"{where}: {TABLE}: expected a table of this name, got "
-        f"{errors.listing(found)}. Start the server by ReplayServer."
+        f"{errors.listing(tables)}. Start the server by ReplayServer."
       )
-    items_lib.check_signature(where, self._signature, found[TABLE].signature)
+    items_lib.check_signature(where, self._signature, tables[TABLE].signature)
 
   def call(self, operation: str, function: Callable[[], Any]) -> Any:
     """Returns the result of a call that blocks while the server is unreachable.

@@ -377,15 +377,15 @@ def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
 
 
 def check_signature(
-  operation: str, expected: Mapping[str, tf.TensorSpec], found: Any
+  operation: str, expected: Mapping[str, tf.TensorSpec], actual: Any
 ) -> None:
   """Raises SpecError with every difference of a table's signature."""
-  if not isinstance(found, Mapping):
+  if not isinstance(actual, Mapping):
     raise errors.SpecError(
       f"{operation}: the table: expected the signature that t2r_seq makes of the "
-      f"specs, got {errors.describe(found)}. Start the server by ReplayServer."
+      f"specs, got {errors.describe(actual)}. Start the server by ReplayServer."
     )
-  want, got = _describe_table(expected), _describe_table(found)
+  want, got = _describe_table(expected), _describe_table(actual)
   mismatches = [
     errors.Mismatch(
       path, want.get(path, "nothing"), f"{got.get(path, 'nothing')} on the server"
@@ -404,8 +404,8 @@ def _describe_table(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
   columns: dict[str, tf.TensorSpec] = {}
   described: dict[str, Any] = {}
   for name, spec in signature.items():
-    shown, found, text = (spec.name or "").partition(_WINDOWS)
+    shown, separator, text = (spec.name or "").partition(_WINDOWS)
     columns[name] = tf.TensorSpec(spec.shape, spec.dtype, shown)
-    described.update(json.loads(text) if found else {})
+    described.update(json.loads(text) if separator else {})
   texts = {f"the windows' {name}": str(value) for name, value in described.items()}
   return {**describe_columns(columns), **texts}

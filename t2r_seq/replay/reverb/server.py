@@ -197,12 +197,12 @@ def _done(folder: str) -> list[str]:
   return [path for path in paths if os.path.exists(os.path.join(path, _DONE))]
 
 
-def check_options(operation: str, expected: Any, found: Any) -> None:
+def check_options(operation: str, expected: Any, actual: Any) -> None:
   """Raises SpecError with every option that a checkpoint has replaced.
 
   Reverb takes a table's options from a checkpoint, and reports no difference.
   """
-  want, got = describe_options(expected), describe_options(found)
+  want, got = describe_options(expected), describe_options(actual)
   mismatches = [
     errors.Mismatch(name, want[name], f"{got[name]} in the checkpoint")
     for name in want
@@ -407,10 +407,10 @@ class ReplayServer(files.Closing):
       listening.restrict(self._listen, server.port)
       # A checkpoint replaces the table's signature and options.
       address = f"{listening.reached_at(self._listen)}:{server.port}"
-      found = reverb.Client(address).server_info()[TABLE]
+      table_info = reverb.Client(address).server_info()[TABLE]
       where = f"ReplayServer: checkpoint in {saved}"
-      check_signature(where, self._signature, found.signature)
-      check_options(where, expected, found)
+      check_signature(where, self._signature, table_info.signature)
+      check_options(where, expected, table_info)
     except BaseException:
       server.stop()
       raise
