@@ -164,7 +164,7 @@ _UNWRITTEN = {
 
 
 @pytest.mark.parametrize("name", _UNWRITTEN)
-def test_what_could_not_be_written(name):
+def test_unwritten_keeps_number_and_text(name):
   error, number, want = _UNWRITTEN[name]
   got = errors.unwritten("save: a: expected room", error, "Make some.")
   assert (got.errno, got.strerror) == (number, want)

@@ -28,7 +28,7 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path):
   assert os.listdir(tmp_path) == ["state.json"]
 
 
-def test_what_cannot_be_written_leaves_the_old_contents(tmp_path, monkeypatch):
+def test_failed_replacement_keeps_the_old_contents(tmp_path, monkeypatch):
   path = tmp_path / "state.json"
   path.write_bytes(b"old")
 
@@ -204,7 +204,7 @@ def test_all_of_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeyp
   assert synced == parts
 
 
-def test_what_killed_replacements_left_is_found(tmp_path):
+def test_left_behind_lists_files_of_killed_replacements(tmp_path):
   (tmp_path / f".state.json.{'0' * 32}.tmp").touch()
   for other in (".state.json.tmp", f".other.json.{'0' * 32}.tmp", "state.json"):
     (tmp_path / other).touch()
@@ -283,7 +283,7 @@ def test_replacing_all_files_of_a_large_folder_lists_it_rarely(tmp_path, monkeyp
   assert not os.path.exists(abandoned)
 
 
-def test_what_killed_processes_left_of_a_file_is_removed(tmp_path):
+def test_replacing_removes_files_of_killed_processes(tmp_path):
   path = tmp_path / "state.json"
   abandoned = files.new_file(str(path))
   with files.replacing(str(path)) as held:

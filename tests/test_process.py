@@ -95,7 +95,7 @@ def test_freed_memory_is_taken_again(name):
 
 
 @_GLIBC
-def test_of_more_than_is_kept_a_part_is_left():
+def test_memory_above_the_limit_is_partly_kept():
   """Of eleven blocks three are left, for which nothing is mapped anew."""
   was_changed, page_faults = _take_and_free(11, 3, {})
   assert was_changed

@@ -77,7 +77,7 @@ def test_each_sample_has_a_permutation_of_its_own_and_all_are_as_likely(size):
 
 
 @pytest.mark.parametrize("other", ["purpose", "seed", "scope", "number"])
-def test_what_differs_is_independent(other):
+def test_other_purposes_seeds_and_scopes_are_independent(other):
   first = randomness.RandomNumbers(NUMBERS, 1).uniform("a")
   second = {
     "purpose": lambda: randomness.RandomNumbers(NUMBERS, 1).uniform("b"),

@@ -165,7 +165,7 @@ def test_all_environments_abandon_their_episodes():
   assert _stacks(buffer) == [[0, 1], [1, 2], [100, 101], [101, 102], [102, 103]]
 
 
-def test_what_ended_a_run_is_not_hidden_by_its_sink():
+def test_error_of_a_run_is_raised_over_that_of_its_sink():
   class Leaving:
     def append(self, step):
       if step["obs"] == 2:

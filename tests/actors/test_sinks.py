@@ -159,7 +159,7 @@ def test_steps_of_ones_own(env, policy, tmp_path):
   np.testing.assert_array_equal(opened.column("state/pos")[:], want)
 
 
-def test_what_a_step_lacks_is_named(env, policy):
+def test_step_to_features_names_missing_paths(env, policy):
   ((_, step), *_) = _steps(env, policy)
   spec = {"state": {"poss": SPEC["state/pos"]}, "zeal": SPEC["reward"]}
   with pytest.raises(errors.SpecError, match=r"^step to features: 2 mism") as caught:
@@ -220,9 +220,7 @@ def test_next_observations_are_no_data_of_their_own(env, policy, tmp_path):
     np.testing.assert_array_equal(window["next_state/pos"], after["state/pos"])
 
 
-def test_what_is_named_as_another_path_that_is_named_otherwise_is_kept(
-  env, policy, tmp_path
-):
+def test_sink_keeps_values_whose_name_is_another_path(env, policy, tmp_path):
   make = specs.ExtendedTensorSpec
   spec = {
     "state/pos": make((2,), tf.float32, "aim", time_offsets=0),

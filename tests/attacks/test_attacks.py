@@ -38,7 +38,7 @@ if importlib.util.find_spec("ai_edge_litert"):
 _RECORDS, _FILES = 80, 30
 
 
-def test_nothing_is_lost_and_what_is_read_is_right_or_refused(capfd):
+def test_attacked_data_is_read_correctly_or_refused(capfd):
   """In one process, as each imports TensorFlow."""
   cases = {name: count for name, (count, _) in CASES.items()}
   cases |= {"records": _RECORDS, "files": _FILES}
@@ -89,7 +89,7 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_what_goes_wrong_is_said(name, capfd):
+def test_watch_reports_failures_of_a_process(name, capfd):
   code, want = PROCESSES[name]
   assert watching.watch([sys.executable, "-c", code], patience=3) == 1
   assert want in capfd.readouterr().out

@@ -38,7 +38,7 @@ def test_a_port_is_one_that_there_is(port, capsys):
     (["--listen", "0.0.0.0"], "--host is required with --listen 0.0.0.0: the address"),
   ],
 )
-def test_where_to_listen_is_an_address(more, want, capsys):
+def test_worker_rejects_invalid_listen_address(more, want, capsys):
   command = ["data-service", "worker", "--dispatcher", "localhost:1", *more]
   assert main(command) == 1
   assert want in capsys.readouterr().err

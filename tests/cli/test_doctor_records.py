@@ -105,7 +105,7 @@ def test_bad_files(run_main):
   assert max(map(len, out.splitlines())) <= 100
 
 
-def test_what_is_empty_is_worth_a_look(run_main):
+def test_doctor_reports_empty_files_and_episodes(run_main):
   none = {
     "state/pose": np.zeros((0, 3), np.float32),
     "state/image": np.zeros((0, 8, 8, 3), np.uint8),

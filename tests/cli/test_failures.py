@@ -167,7 +167,7 @@ REMOTE = {
 
 
 @pytest.mark.parametrize("name", REMOTE)
-def test_nothing_is_written_to_a_folder_named_as_a_url(name, tmp_path, monkeypatch):
+def test_commands_reject_urls_as_local_paths(name, tmp_path, monkeypatch):
   """It would be there, whole, and in no bucket."""
   monkeypatch.chdir(tmp_path)
   records.write_records("a.tfrecord", SPEC, [{"x": np.ones(2, np.float32)}])

@@ -49,7 +49,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("name", CUTS)
-def test_what_is_before_the_damage_is_shown(run_main, name):
+def test_inspect_shows_records_before_the_damage(run_main, name):
   size, got = CUTS[name]
   cut("cut.tfrecord", size)
   status, out, err = run_main("inspect", "cut.tfrecord")

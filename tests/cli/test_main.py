@@ -48,7 +48,7 @@ for name, argv in json.loads(sys.argv[1]).items():
 """
 
 
-def test_what_looks_at_bytes_loads_no_tensorflow(run_python, tmp_path, monkeypatch):
+def test_commands_on_bytes_do_not_import_tensorflow(run_python, tmp_path, monkeypatch):
   commands = dict(LIGHT)
   for name in _WITH_SPECS:
     folder = tmp_path / name
@@ -104,7 +104,7 @@ MISTYPED = {
 
 
 @pytest.mark.parametrize("name", MISTYPED)
-def test_what_is_mistyped_gets_the_nearest_name(name, capsys):
+def test_mistyped_arguments_get_the_nearest_name(name, capsys):
   argv, want = MISTYPED[name]
   with pytest.raises(SystemExit, match="2"):
     main_function(argv)
@@ -202,7 +202,7 @@ UNKNOWN_TO_GIN = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN_TO_GIN)
-def test_what_gin_does_not_know_gets_the_nearest_name(name, capsys):
+def test_unknown_gin_names_get_the_nearest_name(name, capsys):
   argv, want = UNKNOWN_TO_GIN[name]
   assert main_function(argv) == 1
   assert want in capsys.readouterr().err
@@ -359,7 +359,7 @@ def test_output_that_nobody_reads_on_ends_quietly():
   assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_there_may_be_no_output():
+def test_gin_runs_with_closed_stdout():
   command = f"exec {sys.executable} -m t2r_seq gin >&-"
   done = subprocess.run(
     ["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False

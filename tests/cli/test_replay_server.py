@@ -102,7 +102,7 @@ def test_a_stopped_server_resumes(serve, number):
 
 
 @needs_reverb
-def test_it_writes_checkpoints_while_it_serves(serve, project):
+def test_replay_server_writes_checkpoints_while_serving(serve, project):
   settings = ("checkpoint_dir = 'replay'", "checkpoint_secs = 0.05")
   process, output, address = serve(*(f"ReplayServer.{setting}" for setting in settings))
   write_episode(address, 3)
@@ -152,7 +152,7 @@ def test_a_wrong_config_is_one_line(name, run_main):
   assert err.count("\n") == 1
 
 
-def test_nothing_configured_is_refused(run_main):
+def test_replay_server_without_config_is_an_error(run_main):
   status, _, err = run_main("replay-server")
   assert status == 1
   assert "nothing is configured. Name a gin file" in err

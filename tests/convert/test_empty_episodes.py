@@ -165,7 +165,7 @@ def _windows(generator, spec, mode):
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_they_are_left_out_and_counted(name, capsys):
+def test_convert_leaves_out_and_counts_empty_episodes(name, capsys):
   make, options, kind = SOURCES[name]
   path = make()
   report = convert.convert(path, "out", **options)
@@ -225,7 +225,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_what_is_no_episode_of_no_steps(name):
+def test_damaged_records_are_not_empty_episodes(name):
   number, change, want = MISFITS[name]
   make_rlds(True)
   spec = records.propose_spec(records.inspect_records("a.tfrecord"))

@@ -195,7 +195,7 @@ def test_bad_files(name):
   assert not pathlib.Path("back").exists()
 
 
-def test_what_is_dropped_is_not_looked_at(data):
+def test_dropped_datasets_are_not_checked(data):
   changes, _ = BAD_FILES["no numbers"]
   make_file(changes=changes)
   convert.convert("x.hdf5", "back", drop=("pairs", "states"))
@@ -248,7 +248,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_nothing_comes_from_other_files(name):
+def test_references_to_other_files_are_refused(name):
   add, want, to_drop = FOREIGN[name]
   make_file()
   make_file("other.hdf5")
@@ -277,7 +277,7 @@ def test_all_data_from_another_file():
 
 # Files of which a byte or two were changed; see data/README.md.
 @pytest.mark.parametrize("name", ["endless", "crash"])
-def test_what_libhdf5_does_not_survive(name, monkeypatch):
+def test_files_that_crash_libhdf5_are_an_error(name, monkeypatch):
   packed = (DATA / f"{name}.hdf5.gz").read_bytes()
   pathlib.Path("x.hdf5").write_bytes(gzip.decompress(packed))
   probe = pathlib.Path(hdf5_probe.__file__).read_text()
@@ -295,7 +295,7 @@ def test_what_libhdf5_does_not_survive(name, monkeypatch):
     (-signal.SIGSEGV, r"one that libhdf5 crashes on \(SIGSEGV\)"),
   ],
 )
-def test_what_is_said_of_it(status, want, monkeypatch):
+def test_error_names_how_the_probe_ended(status, want, monkeypatch):
   make_file()
   done = subprocess.CompletedProcess([], status, "", "")
   monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)

@@ -361,7 +361,7 @@ def test_an_image_that_is_none_is_named_by_file_key_and_step():
     values_of(open_episodes("aloha"))
 
 
-def test_what_is_no_data_is_left_out():
+def test_aloha_leaves_out_datasets_without_rows():
   with h5py.File(f"{make_aloha()}/episode_0.hdf5", "r+") as file:
     file["observations/nothing"] = h5py.Empty("f4")
     file["observations/far"] = h5py.SoftLink("/observations/qpos")

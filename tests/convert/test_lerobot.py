@@ -173,7 +173,7 @@ def test_videos_that_are_kept(own, here, monkeypatch):
   assert 0 < np.abs(anew - want[1][CAMERA]).mean() < 8
 
 
-def test_what_lerobot_needs(own):
+def test_written_folder_has_what_lerobot_reads(own):
   """What its reader looks at, and an image of a file's parts."""
   info = json.loads(pathlib.Path(own, "meta/info.json").read_text())
   assert (info["codebase_version"], info["fps"], info["robot_type"]) == (
@@ -466,7 +466,7 @@ def test_rows_that_disagree_with_the_description(name, copy):
   assert key in str(raised.value)
 
 
-def test_nothing_outside_the_folder_is_read(copy):
+def test_data_path_outside_the_folder_is_refused(copy):
   sets.edit_json(
     f"{copy}/meta/info.json", data_path="../{chunk_index}{file_index}.parquet"
   )

@@ -114,7 +114,7 @@ def test_proposed_specs():
   assert opened.spec["force"].is_optional
 
 
-def test_what_fills_up_missing_values_is_told():
+def test_convert_notes_fill_values_of_missing_values():
   with tf.io.TFRecordWriter("x.tfrecord") as writer:
     for values in ([41.0], [41.0], []):
       floats = tf.train.Feature(float_list=tf.train.FloatList(value=values))

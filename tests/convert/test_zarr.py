@@ -158,7 +158,7 @@ def test_pickled_arrays_are_not_read():
   assert not pathlib.Path("back").exists()
 
 
-def test_what_zarr_does_not_know():
+def test_unknown_compressor_names_the_package_to_install():
   make_group()
   break_metadata("img", compressor={"id": "jpeg2k"})
   with pytest.raises(ValueError, match=r"img: .*jpeg2k(?s:.*)Install the package of"):
@@ -211,7 +211,7 @@ def test_no_episode_ends():
     convert.convert("x.zarr", "back")
 
 
-def test_what_arrays_cannot_hold(data):
+def test_images_and_strings_cannot_be_written_as_arrays(data):
   data.make_store("source", 2)
   want = r"frame: expected numbers, got encoded images \(jpeg\). Store pixels:"
   with pytest.raises(ValueError, match=want) as caught:

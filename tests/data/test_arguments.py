@@ -36,7 +36,7 @@ NO_PATTERNS = {
 
 @pytest.mark.parametrize("got", NO_PATTERNS)
 @pytest.mark.parametrize("generator", RECORD_GENERATORS)
-def test_what_is_no_file_pattern(generator, got):
+def test_generators_reject_invalid_file_patterns(generator, got):
   patterns, expected = NO_PATTERNS[got]
   want = (
     f"{generator}: file_patterns{expected}, got {got.strip()}. "
@@ -47,7 +47,7 @@ def test_what_is_no_file_pattern(generator, got):
 
 
 @pytest.mark.parametrize("got", NO_PATTERNS)
-def test_what_is_no_file_pattern_of_one_of_several(got):
+def test_maps_of_file_patterns_name_the_invalid_one(got):
   patterns, expected = NO_PATTERNS[got]
   want = f"RecordInputGenerator: eval_map['seen']{expected}, got {got.strip()}. Name"
   with pytest.raises(errors.SpecError, match=re.escape(want)):
@@ -82,7 +82,7 @@ NO_MAPS = {
 
 
 @pytest.mark.parametrize("name", NO_MAPS)
-def test_what_is_no_map(name):
+def test_generators_reject_invalid_maps(name):
   make, want = NO_MAPS[name]
   with pytest.raises(errors.SpecError, match=re.escape(want)):
     make()

@@ -341,7 +341,7 @@ def test_training_outlives_a_worker(store, record_files, service):
   wait_until_ready(service.workers[1])
 
 
-def test_what_calls_python_is_refused(store, record_files, service):
+def test_data_service_rejects_python_functions(store, record_files, service):
   mapping = make_stream(store, record_files)
   mapping.set_preprocess_fn(
     lambda f, labels: (
@@ -376,7 +376,7 @@ def test_a_worker_can_be_stopped_before_it_finds_a_dispatcher():
     worker.kill()
 
 
-def test_what_cannot_be_distributed(store):
+def test_data_service_rejects_options_that_it_cannot_distribute(store):
   loader = StoreWindowLoader(store, WINDOW, 4, "global")
   with pytest.raises(errors.SpecError, match="expected 'quasi_random', got 'global'"):
     loader.portable_dataset()

@@ -160,7 +160,7 @@ def test_wrong_options(name):
     data.Follow(**options)
 
 
-def test_what_has_an_order_is_refused(tmp_path):
+def test_follow_rejects_orders_and_shards(tmp_path):
   append(tmp_path / "store", 0)
   generator = data.StoreInputGenerator(
     str(tmp_path / "store"), order="global", num_shards=2, follow=True

@@ -56,7 +56,7 @@ def test_no_file_left_is_an_error(pattern, kit):
 
 
 @pytest.mark.parametrize("fraction", [0, -0.5, 1.1, "0.5", True, float("nan")])
-def test_what_is_no_fraction(fraction):
+def test_file_fraction_rejects_invalid_values(fraction):
   with pytest.raises(
     errors.SpecError, match="file_fraction: expected a number above 0"
   ):

@@ -132,7 +132,7 @@ def test_a_stale_index_is_refused(index, kit, files):
   assert windows_of(kit, files, "eval")
 
 
-def test_what_cannot_be_read_by_an_index(kit, files, tmp_path):
+def test_index_rejects_options_that_it_cannot_read(kit, files, tmp_path):
   with pytest.raises(
     errors.SpecError, match=r"index: expected None, .*Did you mean 'au"
   ):

@@ -129,7 +129,7 @@ def test_refused(own, name):
     batches(own, model=Model(features, padding="drop"), **options)
 
 
-def test_what_cannot_be_read_is_named(own, tmp_path):
+def test_missing_files_of_a_folder_are_named(own, tmp_path):
   folder, model = tmp_path / "copy", Model(IMAGE)
   shutil.copytree(own, folder)
   os.remove(folder / f"videos/{CAMERA}/chunk-000/file-000.mp4")

@@ -133,7 +133,7 @@ def test_a_plan_is_checked_when_it_is_made(name):
     Plan(**fields)
 
 
-def test_what_a_plan_leaves_open():
+def test_plan_fills_in_unset_options():
   assert Plan(drop_remainder=None, num_epochs=None).drops
   assert not Plan(drop_remainder=None).drops
   drawn = [Plan(seed=None).seeded("global") for _ in range(2)]

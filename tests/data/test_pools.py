@@ -73,7 +73,7 @@ CASES = {
     *(("next", 100, 1), ("next", 1000, 1)),
   ],
 )
-def test_what_pools_read(name, num_frames, num_shards, store, loads):
+def test_pools_fit_their_budget(name, num_frames, num_shards, store, loads):
   offsets, column, options = CASES[name]
   shape = (len(offsets), SIZE, SIZE, 3)
   window = {"x": Spec(shape, tf.uint8, time_offsets=offsets, **column)}

@@ -50,7 +50,7 @@ NO_MASKS = {
 
 
 @pytest.mark.parametrize("name", NO_MASKS)
-def test_what_is_no_mask(kit, name):
+def test_presence_masks_ignore_other_specs(kit, name):
   fields = {"shape": (), "dtype": tf.bool, **NO_MASKS[name]}
   flat = structure(kit)
   flat["extra_mask"] = specs.ExtendedTensorSpec(**fields)

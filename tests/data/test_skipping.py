@@ -103,7 +103,7 @@ def test_the_rest_of_a_batch_is_kept(build, tmp_path, caplog, name):
   assert str(generator.report) == "1 bad records left out"
 
 
-def test_what_is_good_is_read_as_without_it(build, tmp_path, kit):
+def test_skipping_keeps_the_order_of_good_records(build, tmp_path, kit):
   for i in range(3):
     kit.write_examples(tmp_path / f"{i}.tfrecord", range(40 * i, 40 * i + 40))
 
@@ -157,7 +157,7 @@ def test_reading_goes_on_after_each_damage_of_a_file(build, tmp_path, kit):
   assert sorted(places) == want
 
 
-def test_what_follows_a_damage_in_a_compressed_file_is_lost(build, tmp_path, kit):
+def test_skipping_loses_records_after_damage_in_compressed_files(build, tmp_path, kit):
   path = kit.write_examples(tmp_path / "a.tfrecord.gz", range(500))
   kit.write_examples(tmp_path / "b.tfrecord", [1000])
   with open(path, "rb+") as file:
@@ -392,7 +392,7 @@ def test_too_many_bad_records_are_an_error(build, tmp_path, limit, is_error):
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("windowed", [True, False])
-def test_nothing_good_is_an_error_and_no_hang(build, tmp_path, kit, mode, windowed):
+def test_skipping_fails_if_no_record_is_good(build, tmp_path, kit, mode, windowed):
   write(tmp_path / "a", [b"\xff bad", b"\xff worse"])
   state = kit.spec((3, 2), tf.float32, "state", time_offsets=(-2, -1, 0))
   model = kit.FakeModel(lambda mode: {"state": state}) if windowed else None
@@ -559,7 +559,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_of_a_damaged_file_can_be_read(tmp_path, name):
+def test_readable_runs_of_a_damaged_file(tmp_path, name):
   places, runs, damaged = DAMAGES[name]
   path = str(tmp_path / "a.tfrecord")
   write(path, _ROWS)

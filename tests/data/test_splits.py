@@ -124,13 +124,13 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_what_is_not_there_is_named(folder, case):
+def test_unknown_splits_are_named(folder, case):
   name, options, message = ERRORS[case]
   with pytest.raises(errors.SpecError, match=message):
     seen(GENERATORS[name](folder, **options), "eval")
 
 
-def test_what_has_no_numbers_refuses(folder):
+def test_sources_without_episode_numbers_reject_splits(folder):
   with pytest.raises(errors.SpecError, match="expected 'raise' where episodes are"):
     records_of("many", folder, episodes=[1], on_bad_record="skip")
   made_up = data.DefaultRandomInputGenerator(batch_size=2)

@@ -186,7 +186,7 @@ def test_own_paths_come_before_names(path, kit):
   assert features.s.numpy().tolist() == [[0, 0], [0, 1]]
 
 
-def test_what_does_not_fit(path, kit, tmp_path):
+def test_generator_rejects_specs_that_do_not_fit_the_store(path, kit, tmp_path):
   with pytest.raises(errors.SpecError, match=r"order: .*got 'glob'\. Did you mean"):
     data.StoreInputGenerator(path, order="glob")
   with pytest.raises(errors.SpecError, match="memory_budget: expected an integer of"):

@@ -93,7 +93,7 @@ def test_an_error_names_the_way(here, name):
     batch(GENERATORS[name](here), plain)
 
 
-def test_what_would_be_cut_off_is_no_cast():
+def test_casts_that_lose_values_are_refused():
   for dtype, stored in ((tf.int32, tf.int64), (tf.int32, tf.float32)):
     with pytest.raises(errors.SpecError, match="convert --cast"):
       Spec((), dtype, "x", stored_dtype=stored)

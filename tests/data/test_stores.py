@@ -413,7 +413,7 @@ def test_the_optional_path_that_some_episodes_lack(store):
     StoreWindowLoader(store, needed, 2).dataset()
 
 
-def test_what_cannot_be_read(store, tmp_path):
+def test_loader_rejects_specs_that_it_cannot_read(store, tmp_path):
   with pytest.raises(errors.SpecError, match=r"x: expected \[T\] steps of \(3,\) flo"):
     StoreWindowLoader(store, {"x": Spec((2, 3), F32, time_offsets=(0, 1))}, 2).dataset()
   with pytest.raises(errors.SpecError, match=r"51 steps of a window, got none.* 12\."):
@@ -483,7 +483,7 @@ def test_a_large_store_costs_no_memory(tmp_path):
   assert int(done.stdout.split()[-1]) < 200, "MiB at most for a store of 1 GB"
 
 
-def test_what_loaders_are_given(store):
+def test_loaders_check_and_convert_arguments(store):
   for name, wrong in {
     "batch_size": None,
     "memory_budget": "1GB",

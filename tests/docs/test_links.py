@@ -50,7 +50,7 @@ def broken_links(page: pathlib.Path, root: pathlib.Path) -> list[str]:
   return broken
 
 
-def test_there_are_pages():
+def test_pages_exist():
   names = {str(page.relative_to(ROOT)) for page in PAGES}
   assert names >= {"README.md", "benchmarks/README.md", "configs/README.md"}
   assert "research/pose_env/README.md" in names

@@ -51,7 +51,7 @@ def mentioned():
 
 
 @pytest.mark.parametrize("name", mentioned())
-def test_what_is_here_can_be_imported(name):
+def test_listed_names_can_be_imported(name):
   package, *rest = name.split(".")
   found = importlib.import_module(f"t2r_seq.{package}")
   assert functools.reduce(getattr, rest, found) is not None

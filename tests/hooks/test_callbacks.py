@@ -225,7 +225,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_what_does_not_fit_is_refused(name, tmp_path):
+def test_callbacks_reject_wrong_options(name, tmp_path):
   callbacks, want = ERRORS[name]
   with pytest.raises(errors.SpecError, match=re.escape(want)):
     train(tmp_path, callbacks)

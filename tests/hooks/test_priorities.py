@@ -65,7 +65,7 @@ def joined_rewards():
   return rewards + 0.5 * np.append(rewards[1:], 0.0)
 
 
-def test_what_is_drawn_follows_the_td_errors(buffer, tmp_path):
+def test_sampling_follows_the_td_errors(buffer, tmp_path):
   generator = replay.ReplayInputGenerator(buffer, 16, importance_exponent=1.0)
   training.train_eval_model(
     Zero(),

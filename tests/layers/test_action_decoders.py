@@ -147,7 +147,7 @@ _DECODERS = {
 
 
 @pytest.mark.parametrize("name", _DECODERS)
-def test_what_is_masked_counts_for_nothing(name):
+def test_masked_steps_do_not_change_the_loss(name):
   tf.keras.utils.set_random_seed(0)
   decoder = _DECODERS[name]((3, 2))
   embedding = tf.constant(_normal(4, 5))

@@ -116,7 +116,7 @@ _OF_OTHER_FORMS = {
 
 
 @pytest.mark.parametrize("case", _OF_OTHER_FORMS)
-def test_what_would_be_broadcast_is_refused(case):
+def test_losses_refuse_to_broadcast(case):
   call, message = _OF_OTHER_FORMS[case]
   with pytest.raises(errors.SpecError, match=message):
     call()

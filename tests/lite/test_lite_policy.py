@@ -150,7 +150,7 @@ def _observation():
   }
 
 
-def test_neither_tensorflow_nor_another_part_of_the_library_is_loaded(exported):
+def test_lite_policy_imports_numpy_and_litert_only(exported):
   script = (
     "import sys, numpy as np\n"
     "from t2r_seq import lite\n"
@@ -447,7 +447,7 @@ def test_a_folder_without_checksums_still_loads(exported, tmp_path):
   np.testing.assert_array_equal(got, want)
 
 
-def test_what_litert_lacks_is_named_and_nothing_is_written(tmp_path, capfd):
+def test_export_lite_names_operations_that_litert_lacks(tmp_path, capfd):
   _export(DigammaModel(), tmp_path / "exports")
   capfd.readouterr()
   arguments = ["export", "--lite", str(tmp_path / "exports"), str(tmp_path / "lite")]
@@ -458,7 +458,7 @@ def test_what_litert_lacks_is_named_and_nothing_is_written(tmp_path, capfd):
   assert [path.name for path in tmp_path.iterdir()] == ["exports"]
 
 
-def test_what_cannot_be_exported_is_refused(exported, tmp_path):
+def test_export_lite_rejects_unsupported_exports(exported, tmp_path):
   exports, folder = exported
   for arguments, message in (
     ((str(tmp_path), str(tmp_path / "x")), "expected a finished export"),

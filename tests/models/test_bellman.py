@@ -129,7 +129,7 @@ def test_targets_follow_slowly_and_the_lagged_network_now_and_then(model):
     ({"search": SEARCH, "lag_steps": 0}, "lag_steps: expected .*1"),
   ],
 )
-def test_what_cannot_be_learned_from_is_refused(options, want):
+def test_bellman_rejects_specs_that_it_cannot_learn_from(options, want):
   with pytest.raises(errors.SpecError, match=want):
     QLearner(**options)
 

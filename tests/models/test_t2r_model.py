@@ -286,7 +286,7 @@ def test_masked_targets_count_for_nothing():
   assert float(model.loss_fn(labels, outputs, "train")) == 1.0
 
 
-def test_what_is_trained_on_is_features_and_labels_as_they_are_stored():
+def test_training_reads_features_and_labels_as_stored():
   def from_bytes(**kwargs):
     return preprocessors.ImageToFloatPreprocessor(image_paths=["x"], **kwargs)
 

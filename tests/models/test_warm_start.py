@@ -175,7 +175,7 @@ def test_keras_weights_of_a_part(tmp_path):
     init_from_keras_weights_fn(second, path, part="t")
 
 
-def test_what_does_not_match_is_named(trained, tmp_path):
+def test_warm_start_names_mismatched_variables(trained, tmp_path):
   _, prefix = trained
   model = built()
   part = tf.train.Checkpoint(model={"head": {"kernel": tf.ones([3, 1])}})

@@ -34,7 +34,7 @@ def test_versions_are_ordered_as_numbers(tmp_path):
   ]
 
 
-def test_what_is_missing_is_named(tmp_path):
+def test_missing_files_of_an_export_are_named(tmp_path):
   _make_folder(tmp_path, "1")
   _make_folder(tmp_path, "2", assets=False)
   _make_folder(tmp_path, "3", model=False)

@@ -295,7 +295,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_what_cannot_be_exported_is_refused_before_training(name, tmp_path):
+def test_unsupported_dtypes_are_refused_before_training(name, tmp_path):
   model_cls, is_lite, message = ERRORS[name]
   with pytest.raises(errors.SpecError, match=message):
     training.train_eval_model(

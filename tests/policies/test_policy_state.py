@@ -325,7 +325,7 @@ BAD_CHUNKS = {
 
 
 @pytest.mark.parametrize("case", BAD_CHUNKS)
-def test_what_cannot_be_executed_is_refused(case):
+def test_execution_rejects_chunks_that_do_not_fit(case):
   model_class, execution, message = BAD_CHUNKS[case]
   with pytest.raises(errors.SpecError, match=message):
     _predictor(model_class(execution=execution))

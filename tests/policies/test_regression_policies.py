@@ -41,7 +41,7 @@ def test_regression_policy_keeps_its_history(predictor):
   [[1.0, 1.0, 1.0], [1, 1, 1], np.ones(3), np.ones(3, np.int64)],
   ids=["list", "list of integers", "float64", "int64"],
 )
-def test_what_numpy_and_gymnasium_make_by_default_is_taken(predictor, pos):
+def test_policy_accepts_default_dtypes_of_numpy_and_gymnasium(predictor, pos):
   policy = policies.RegressionPolicy(predictor)
   policy.restore()
   action, _ = policy.sample_action({"state": {"pos": pos}, "goal": [0.5]})
@@ -49,7 +49,7 @@ def test_what_numpy_and_gymnasium_make_by_default_is_taken(predictor, pos):
   assert action.dtype == np.float32
 
 
-def test_what_is_of_another_kind_is_refused(predictor):
+def test_policy_rejects_observations_of_another_kind(predictor):
   policy = policies.RegressionPolicy(predictor)
   policy.restore()
   want = r"step: state/pos: expected \(batch, 3\) float32, got \(1, 3\) uint8"

@@ -333,7 +333,7 @@ EXPORTS = {
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_what_has_no_export(name, tmp_path):
+def test_models_that_no_export_can_hold(name, tmp_path):
   make, want = EXPORTS[name]
   model = make()
   model.build()

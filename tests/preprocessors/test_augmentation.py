@@ -478,7 +478,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_what_does_not_fit_is_refused_at_construction(name):
+def test_augmentation_rejects_misfits_at_construction(name):
   options, want = ERRORS[name]
   with pytest.raises(errors.SpecError, match=re.escape(want)):
     make(**options)

@@ -89,7 +89,7 @@ def test_the_data_is_converted_and_outputs_are_restored():
   np.testing.assert_allclose(alike, 1, atol=1e-6)
 
 
-def test_nothing_declared_changes_nothing():
+def test_undeclared_values_are_unchanged():
   stage = make(None, lambda mode: features_of(mode, None), lambda mode: {})
   features, _ = make_batch()
   found, _ = stage.preprocess(features, None, "infer")

@@ -51,7 +51,7 @@ def _examples():
 
 
 @pytest.mark.parametrize("cast_labels", [False, True])
-def test_what_is_sent_is_bfloat16_and_what_is_taken_float32(cast_labels, tmp_path):
+def test_wrapper_sends_bfloat16_and_receives_float32(cast_labels, tmp_path):
   gin.parse_config(f"""
     Line.preprocessor_cls = @TPUPreprocessorWrapper
     TPUPreprocessorWrapper.preprocessor_cls = @NoOpPreprocessor

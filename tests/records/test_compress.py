@@ -72,7 +72,7 @@ def test_other_sizes_are_refused(name: str) -> None:
     compress({"image": np.zeros(SIZES[name], np.uint8)})
 
 
-def test_what_is_no_such_image_fails_with_its_path() -> None:
+def test_compress_rejects_other_images_with_the_path() -> None:
   structure = {"image": Spec((8, 6, 3), tf.uint8, data_format="jpeg")}
   other = tf.io.encode_jpeg(np.zeros((6, 8, 3), np.uint8))
   with pytest.raises(tf.errors.InvalidArgumentError, match="image"):

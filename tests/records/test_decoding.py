@@ -188,7 +188,7 @@ def test_numbers_of_numpy_are_fine():
 
 
 @pytest.mark.parametrize("how", ["fast", None, 1])
-def test_what_is_no_way_of_decoding(how):
+def test_image_decoding_rejects_invalid_options(how):
   want = "decode_images: expected True, False or a records.ImageDecoding, got "
   with pytest.raises(errors.SpecError, match=f"{want}{how!r}"):
     images.image_decoding(how)

@@ -122,7 +122,7 @@ def test_all_refusals_come_in_one_error() -> None:
     records.create_parse_tf_example_fn(features, labels)
 
 
-def test_nothing_to_parse_is_an_error() -> None:
+def test_specs_without_features_are_an_error() -> None:
   with pytest.raises(errors.SpecError, match="expected specs to parse, got none"):
     records.create_parse_tf_example_fn({})
 

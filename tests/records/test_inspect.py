@@ -219,7 +219,7 @@ def test_strange_features(tmp_path: pathlib.Path) -> None:
   assert not first["black"].any()
 
 
-def test_nothing_to_propose(tmp_path: pathlib.Path) -> None:
+def test_propose_spec_fails_without_features(tmp_path: pathlib.Path) -> None:
   (tmp_path / "a").write_bytes(b"")
   summary = records.inspect_records(str(tmp_path / "a"))
   assert str(summary).splitlines()[0].endswith("0 records, no features")

@@ -148,7 +148,7 @@ def test_compressed_data_that_ends_between_records_is_cut(compressed):
   assert not skipping.readable_runs(path, "GZIP")[1]
 
 
-def test_what_comes_before_damaged_compressed_data_is_salvaged(compressed, tmp_path):
+def test_records_before_damaged_compressed_data_are_salvaged(compressed, tmp_path):
   path, parts, _ = compressed
   with open(path, "wb") as file:
     file.write(parts[0] + parts[1] + b"\xff" * 30)

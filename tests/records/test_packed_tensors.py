@@ -187,7 +187,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be(name):
+def test_packed_tensors_reject_unsupported_specs(name):
   fields, want = REFUSED[name]
   with pytest.raises(errors.SpecError, match=want):
     records.create_parse_tf_example_fn(spec_of("zlib", **fields))

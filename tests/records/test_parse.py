@@ -408,7 +408,7 @@ def test_several_datasets_need_a_dict() -> None:
 # Where it runs.
 
 
-def test_it_runs_in_an_exported_saved_model(tmp_path: pathlib.Path) -> None:
+def test_parse_fn_runs_in_an_exported_saved_model(tmp_path: pathlib.Path) -> None:
   spec = {
     "image": Spec.from_spec(IMAGE, is_sequence=True),
     "raw": Spec((2,), tf.float64, "raw"),

@@ -231,7 +231,7 @@ def test_relative_names_stay_below(tmp_path, monkeypatch):
   assert sorted(os.listdir("out")) == ["a", "here"]
 
 
-def test_what_is_there_is_not_touched(tmp_path):
+def test_salvage_refuses_existing_targets(tmp_path):
   write(tmp_path / "a", 1)
   report = examine_records(str(tmp_path / "a"), SPEC)
   (tmp_path / "out").mkdir()

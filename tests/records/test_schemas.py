@@ -161,7 +161,7 @@ def test_schemas(name, tmp_path):
   assert len(lines) == (len(schemas) + 1 if len(schemas) > 1 else 0)
 
 
-def test_what_is_absent_and_what_is_not_checked(tmp_path):
+def test_absent_and_unchecked_features_of_schemas(tmp_path):
   path = str(tmp_path / "a.tfrecord")
   with tf.io.TFRecordWriter(path) as writer:
     for i in range(6):
@@ -209,7 +209,7 @@ def test_inspect_goes_on_past_what_is_no_record(tmp_path):
     assert re.search(message, str(summary.damages[str(tmp_path / name)])), name
 
 
-def test_what_convert_reads_is_not_called_damaged(tmp_path):
+def test_files_that_convert_reads_are_not_reported_as_damaged(tmp_path):
   (tmp_path / "a.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60))
   with pytest.raises(errors.RecordError, match="`t2r_seq convert` reads it into a st"):
     records.inspect_records(str(tmp_path / "a.hdf5"))
@@ -244,7 +244,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_proposed(name: str, tmp_path: pathlib.Path) -> None:
+def test_proposed_specs_of_mixed_schemas(name: str, tmp_path: pathlib.Path) -> None:
   good, odd, num_odd, want, said = ODD[name]
   path = write_odd(tmp_path / "a", record(x=good), record(x=odd), num_odd)
   summary = records.inspect_records(path)

@@ -84,7 +84,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("case", LISTS)
-def test_what_is_stored(case: str) -> None:
+def test_written_features_of_a_record(case: str) -> None:
   spec, value, kind, want = LISTS[case]
   feature = contents({"x": spec}, {"x": value}).context["x"]
   assert feature.WhichOneof("kind") == kind

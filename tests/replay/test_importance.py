@@ -80,7 +80,7 @@ def test_bad_betas(name, info):
   "info, want",
   [(3, "int 3"), ((1, 2), r"tuple \(1, 2\)"), (PROBABILITY, r"\(3,\) float64")],
 )
-def test_what_is_no_info(info, want):
+def test_importance_rejects_invalid_sample_info(info, want):
   with pytest.raises(
     errors.SpecError,
     match=f"^importance_weights: info: expected a SampleInfo, got {want}. It comes fro",

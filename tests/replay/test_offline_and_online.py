@@ -85,7 +85,7 @@ def test_both_are_in_every_batch(name, store_path, buffer):
   assert sorted(got) == sorted(want)
 
 
-def test_what_comes_meanwhile_is_learned_from(store_path, buffer):
+def test_items_inserted_during_training_are_sampled(store_path, buffer):
   writer, stop = buffer.writer(), threading.Event()
   append(writer, ONLINE, 20)
 

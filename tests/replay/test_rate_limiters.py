@@ -164,7 +164,7 @@ def test_waits_until_it_may(name):
   assert outcome.get(timeout=10) == 1
 
 
-def test_whoever_waits_for_ever_says_so(monkeypatch):
+def test_endless_waits_are_logged(monkeypatch):
   told: queue.Queue = queue.Queue()
   monkeypatch.setattr(rate_limiters, "_LOG_EVERY", 0.01)
   monkeypatch.setattr(rate_limiters.logging, "warning", lambda *args: told.put(args))

@@ -32,7 +32,7 @@ class TestReplayBuffer(EngineContract):
 
 
 @pytest.mark.parametrize("sampler", [replay.Fifo(), replay.Uniform()])
-def test_nothing_is_drawn_ahead_of_a_queue(sampler):
+def test_queue_is_not_prefetched(sampler):
   spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
   with replay.ReplayBuffer(spec, 10, sampler=sampler, max_times_sampled=1) as buffer:
     with buffer.writer() as writer:

@@ -182,7 +182,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("case", SOURCES)
-def test_what_is_no_replay(case):
+def test_generator_rejects_other_objects(case):
   source, want = SOURCES[case]
   expected = "expected a replay, or a function without arguments that makes one, "
   with pytest.raises(errors.SpecError) as caught:

@@ -86,7 +86,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_what_a_replay_stored_is_loaded(name, tmp_path):
+def test_stored_replay_is_loaded(name, tmp_path):
   features, padding, n_step, num = STORED[name]
   spec, options = {**features, **LABELS}, {"padding": padding}
   with fill(replay.ReplayBuffer(spec, 100, **options)) as buffer:
@@ -114,7 +114,7 @@ def test_what_a_replay_stored_is_loaded(name, tmp_path):
     np.testing.assert_array_equal(two_by_two[path], picked, err_msg=path)
 
 
-def test_what_is_left_of_an_episode_is_loaded(tmp_path):
+def test_rest_of_an_overwritten_episode_is_loaded(tmp_path):
   """Of the first episode the last row alone is left, which is no transition."""
   with replay.ReplayBuffer({**FEATURES, **LABELS}, 2 + 5 + 3 + 1) as buffer:
     fill(buffer).to_store(tmp_path / "store")

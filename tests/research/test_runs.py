@@ -8,7 +8,7 @@ from research import runs
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_what_a_stopped_run_has_left_is_no_data(is_folder, tmp_path):
+def test_partial_output_of_a_stopped_run_is_ignored(is_folder, tmp_path):
   path = tmp_path / "data"
 
   def write(text):

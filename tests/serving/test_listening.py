@@ -52,7 +52,7 @@ def answers(host, port):
     ("0.0.0.0", (True, True)),
   ],
 )
-def test_where_a_server_answers(server, address, want):
+def test_restricted_server_answers_on_its_address_only(server, address, want):
   own, port = own_address(), server.getsockname()[1]
   assert (answers("127.0.0.1", port), answers(own, port)) == (True, True)
   listening.restrict(own if address == "own" else address, port)
@@ -70,7 +70,7 @@ def test_localhost_is_of_both_versions():
     assert answers("127.0.0.1", port) and answers("::1", port)
 
 
-def test_who_was_quicker_is_sent_away(server):
+def test_connections_before_the_restriction_are_closed(server):
   own, port = own_address(), server.getsockname()[1]
   with (
     socket.create_connection((own, port)) as early,
@@ -88,7 +88,7 @@ def test_who_was_quicker_is_sent_away(server):
 
 
 @pytest.mark.parametrize("address", ["", "example.org", "10.0.0.5:80", "localhost:1"])
-def test_what_is_no_address(address):
+def test_check_address_rejects_invalid_addresses(address):
   want = rf"expected 'localhost', '0.0.0.0' for every address .* got '{address}'"
   with pytest.raises(errors.SpecError, match=want):
     listening.check_address("data-service: --listen", address)

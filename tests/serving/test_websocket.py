@@ -322,7 +322,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_does_not_fit_is_said_and_the_episode_goes_on(server, case):
+def test_episode_continues_after_an_invalid_observation(server, case):
   observation, message = BAD[case]
   client = _connect(server)
   client.step({"state/pos": np.ones(2)})
@@ -552,7 +552,7 @@ def test_a_server_that_stops_in_an_episode_is_an_error_of_its_clients(server):
     _connect(server)
 
 
-def test_what_cannot_be_sent_and_where_nobody_can_listen(server):
+def test_unsupported_values_and_addresses_are_errors(server):
   with pytest.raises(
     errors.SpecError, match=r"pack: expected .* got: an array of object"
   ):

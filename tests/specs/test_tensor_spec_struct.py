@@ -363,7 +363,7 @@ def test_unknown_names():
 
 
 @pytest.mark.parametrize("items", [None, 0, False])
-def test_what_is_no_mapping_is_no_empty_struct(items):
+def test_struct_rejects_values_that_are_no_mapping(items):
   with pytest.raises(TypeError, match="not iterable"):
     TensorSpecStruct(items)
 

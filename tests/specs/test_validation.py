@@ -161,7 +161,7 @@ def test_optionals_that_are_there_must_fit():
   tensorspec_utils.assert_required({"debug": DEBUG}, {"debug": None})
 
 
-def test_none_for_a_required_leaf_is_missing():
+def test_none_for_a_required_leaf_is_an_error():
   with pytest.raises(errors.SpecError, match=r"action: expected .*got nothing"):
     tensorspec_utils.assert_required({"action": ACTION}, {"action": None})
 

@@ -326,7 +326,7 @@ def test_extremes_of_integers_are_exact(tmp_path, name):
   assert (text["min"], text["max"]) == (low, high)
 
 
-def test_what_is_not_finite_is_counted(tmp_path):
+def test_statistics_count_nan_and_infinity(tmp_path):
   path = str(tmp_path / "store")
   values = np.asarray([[1, 1], [np.nan, 2], [3, np.inf], [5, -np.inf], [np.nan, 4]])
   spec = specs.TensorSpecStruct(x=Spec((2,), tf.float64, is_sequence=True))

@@ -419,7 +419,7 @@ def test_a_copy_is_a_store(path, tmp_path, episode, same):
   same(store.EpisodeStore(tmp_path / "copy").episode(2), episode(2, 8))
 
 
-def test_what_no_checksum_vouches_for(path):
+def test_verify_lists_episodes_without_checksums(path):
   flip(in_main(path, "checksums.index"))
   assert store.verify_store(path).unverified == {"main": (0,)}
   os.remove(in_main(path, "checksums.index"))

@@ -15,7 +15,7 @@ from tests.store.damages import flip
 Spec = specs.ExtendedTensorSpec
 
 
-def test_what_a_store_tells(path, spec):
+def test_attributes_of_an_open_store(path, spec):
   opened = store.EpisodeStore(path)
   assert len(opened) == 3 and opened.num_steps == 14 and opened.path == path
   assert opened.episode_lengths.tolist() == [5, 1, 8]
@@ -28,7 +28,7 @@ def test_what_a_store_tells(path, spec):
   assert opened.is_present("task").all()
 
 
-def test_what_is_given_out_is_a_copy(path):
+def test_metadata_and_spec_are_copies(path):
   opened = store.EpisodeStore(path)
   opened.metadata["robot"] = "leg"
   del opened.spec["task"]

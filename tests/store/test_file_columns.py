@@ -131,7 +131,7 @@ def test_a_store_that_grows_is_refused(store):
     FileColumns(store)
 
 
-def test_what_lies_past_the_commit_is_no_matter(store):
+def test_bytes_after_the_commit_are_ignored(store):
   folder = store.segments[-1].folder
   for name in ("float32.data", "word.data"):
     with open(os.path.join(folder, name), "ab") as file:

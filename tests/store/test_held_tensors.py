@@ -44,7 +44,7 @@ def test_one_may_be_inside_of_another():
   assert list(made.as_numpy_iterator()) == [3, 13]
 
 
-def test_nothing_is_read_that_was_not_given():
+def test_tensors_that_are_not_held_are_an_error():
   first, second = (HeldTensor.of(np.array([i, i + 5])) for i in (1, 2))
   with pytest.raises(
     ValueError,

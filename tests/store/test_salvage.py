@@ -263,7 +263,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_there_is_not_touched(name, path, out):
+def test_salvage_refuses_existing_targets(name, path, out):
   make, want = REFUSED[name]
   make(path, out)
   before = contents(out)

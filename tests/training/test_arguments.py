@@ -58,7 +58,7 @@ def test_a_file_is_no_model_dir(reach, record_path):
     reach.train(record_path, record_path, 1)
 
 
-def test_what_looks_ahead_without_a_mask_is_warned_of(reach, caplog):
+def test_labels_ahead_without_a_mask_are_warned_of(reach, caplog):
   ahead = specs.ExtendedTensorSpec((2,), tf.float32, "target", time_offsets=1)
 
   class Ahead(reach.ReachModel):

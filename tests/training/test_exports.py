@@ -166,7 +166,7 @@ _BAD_SPECS = {
 
 
 @pytest.mark.parametrize("case", _BAD_SPECS)
-def test_what_cannot_be_exported_is_refused_before_training(
+def test_unsupported_specs_are_refused_before_training(
   case, reach, record_path, tmp_path
 ):
   feature_specs, message = _BAD_SPECS[case]

@@ -466,7 +466,7 @@ def test_a_burst_of_signals_loses_nothing(case, reach, tmp_path):
 _EXITS = pathlib.Path(__file__).with_name("exits.py")
 
 
-def test_what_has_finished_or_was_stopped_ends_with_status_0():
+def test_finished_and_stopped_runs_exit_with_0():
   run = subprocess.run(
     [sys.executable, _EXITS, "--runs", "4", "--at_once", "4"],
     cwd=_EXITS.parents[2],

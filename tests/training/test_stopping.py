@@ -61,7 +61,7 @@ def test_signals_in_a_burst_are_one_wish(heard):
   assert not heard
 
 
-def test_who_insists_is_heard_but_while_something_is_saved(heard, monkeypatch):
+def test_repeated_signals_interrupt_except_during_a_save(heard, monkeypatch):
   monkeypatch.setattr(stopping, "_INSISTS_SECONDS", -1.0)
   with StopSignal() as stop:
     _send()
@@ -84,7 +84,7 @@ def test_a_signal_a_second_after_the_loop_is_no_repeat(heard, monkeypatch):
   assert heard == [signal.SIGTERM]
 
 
-def test_what_the_first_signal_has_begun_is_not_disturbed():
+def test_second_signal_does_not_interrupt_the_shutdown():
   with StopSignal() as stop:
     try:
       with stop.waiting():

@@ -200,7 +200,7 @@ def test_layers_beside_the_network_are_found(reach, tmp_path):
     reach.train(str(tmp_path), None, 1, t2r_model=Forgetful(), **_BARE)
 
 
-def test_what_cannot_act_is_refused_before_training(reach, tmp_path):
+def test_models_that_need_labels_to_act_are_refused_before_training(reach, tmp_path):
   class Peeking(reach.ReachModel):
     def inference_network_fn(self, features, labels, mode):
       outputs = super().inference_network_fn(features, labels, mode)

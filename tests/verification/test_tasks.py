@@ -100,7 +100,7 @@ def exported(kind, folder, **options):
 
 
 @pytest.mark.parametrize("kind", ["maml", "tec"])
-def test_what_has_learned_a_task_is_verified_and_viewed(kind, store, tmp_path):
+def test_adapted_policies_are_verified_and_viewed(kind, store, tmp_path):
   model, predictor = exported(kind, tmp_path / "export")
   reference = policies.ModelPredictor(model)
   reference.restore()
@@ -186,7 +186,7 @@ class Still:
     return {name: np.full_like(value, 7) for name, value in said.items()}
 
 
-def test_what_draws_is_asked_as_a_robot_asks(store, tmp_path):
+def test_stochastic_policies_are_verified(store, tmp_path):
   model, predictor = exported(
     "tec", tmp_path / "export", action_decoder_cls=layers.FlowMatchingDecoder
   )

@@ -380,7 +380,7 @@ def _check(report, path, stage, cause, num=None):
 
 
 @pytest.mark.parametrize("fault", GLUE)
-def test_what_a_robot_does_to_observations_is_found(bench, fault):
+def test_verify_finds_faults_of_robot_code(bench, fault):
   make, path, stage, cause = GLUE[fault]
   _check(bench.verify(observe=make()), path, stage, cause)
 
@@ -601,7 +601,7 @@ def test_the_colors_of_one_episode_are_no_swap(bench, tmp_path):
     assert ("BGR for RGB" in "\n".join(report.warnings)) == want, report.warnings
 
 
-def test_what_cannot_be_replayed_is_named_at_once(bench, tmp_path):
+def test_verify_names_all_paths_that_it_cannot_replay(bench, tmp_path):
   spec = {path: leaf for path, leaf in STORED.items() if path != "camera/right"}
   spec["camera/left"] = _SPEC((8, 8, 3), tf.uint8, "left", is_sequence=True)
   rng = np.random.default_rng(0)

@@ -185,7 +185,7 @@ def test_ends(name):
   assert check_padding(padding) == want
 
 
-def test_what_follows_joined_steps_is_never_made_up():
+def test_n_step_windows_drop_the_end():
   assert windows.Cut(padding="repeat", n_step=(2, 0.9)).end == "drop"
 
 

@@ -212,7 +212,7 @@ NO_MASKS = {
 
 
 @pytest.mark.parametrize("name", NO_MASKS)
-def test_what_is_no_mask(name):
+def test_mask_paths_ignore_other_specs(name):
   structure = {"a": STACK, "a_mask": NO_MASKS[name], "b_mask": TASK}
   assert mask_paths(specs.flatten_spec_structure(structure)) == {}
   assert list(windows.flat_specs(structure)) == ["a", "a_mask", "b_mask"]

@@ -269,7 +269,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize(("seconds", "fields", "want"), INVALID.values(), ids=INVALID)
-def test_what_has_no_windows_is_one_error(seconds, fields, want):
+def test_clocks_without_windows_are_an_error(seconds, fields, want):
   with pytest.raises(errors.SpecError, match=want):
     read(VALUES, spec_of(seconds), windows.Cut(**fields), survey=True)
 

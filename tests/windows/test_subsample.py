@@ -148,7 +148,7 @@ def test_xla_compiles_it_and_shapes_are_static(name):
     np.testing.assert_array_equal(got[:, -1], lengths - 1)
 
 
-def test_it_is_mapped_over_batches_of_unknown_size():
+def test_boundary_indices_of_batches_of_unknown_size():
   dataset = tf.data.Dataset.from_tensors([3, 9]).map(
     lambda lengths: subsample.boundary_indices(lengths, 4)
   )

@@ -216,7 +216,7 @@ def test_verify_proves_the_windows_of_a_late_network(exported, states_path):
   assert "observation.state differs first, in step 2" in str(report)
 
 
-def test_what_cannot_overlap_is_explained(exported, tmp_path):
+def test_overlap_errors_say_what_to_do(exported, tmp_path):
   predictor, _ = exported
   with pytest.raises(errors.SpecError, match=r"'trained'\. Train the model with max_d"):
     OverlappedPolicy(predictor, "trained")

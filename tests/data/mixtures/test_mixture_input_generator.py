@@ -91,7 +91,7 @@ def test_each_batch_is_in_proportion_and_shuffled(mix, kind):
 
 
 @pytest.mark.parametrize("kind", ["records", "counting"])
-def test_nothing_is_lost_or_doubled_where_shares_are_no_integers(mix, kind):
+def test_fractional_shares_read_each_example_once(mix, kind):
   sizes = {"a": 10, "b": 7}
   mixture = mix(sizes, [0.7, 0.3], kind, batch_size=9)
   batches = rows(mixture.create_dataset("train").take(50))
@@ -376,7 +376,9 @@ def partial_source(kit, tmp_path, name, value, *given):
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_what_a_source_lacks_is_zero_and_masked(tmp_path, kit, caplog, nested, mode):
+def test_paths_that_a_source_lacks_are_zero_and_masked(
+  tmp_path, kit, caplog, nested, mode
+):
   sources = {
     "a": partial_source(kit, tmp_path, "a", 1, "force"),
     "b": partial_source(kit, tmp_path, "b", 2, "text"),

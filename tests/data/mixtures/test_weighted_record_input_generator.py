@@ -54,7 +54,7 @@ def test_weights_by_pattern_and_the_report(patterns, kit):
   assert list(generator.report.examples) == patterns
 
 
-def test_as_many_weights_as_patterns(patterns):
+def test_weights_must_match_distinct_patterns(patterns):
   with pytest.raises(errors.SpecError, match="a weight for each of"):
     data.WeightedRecordInputGenerator(patterns, [1, 2, 3])
   with pytest.raises(errors.SpecError, match="A source that comes twice is one"):

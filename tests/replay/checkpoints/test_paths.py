@@ -36,7 +36,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("operation", CALLS)
-def test_what_is_no_path(operation, tmp_path, monkeypatch):
+def test_checkpoints_reject_invalid_paths(operation, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   call, name, hint = CALLS[operation]
   for path in NO_PATHS[:-1] if name == "checkpoint_dir" else NO_PATHS:
@@ -73,7 +73,7 @@ NO_FOLDERS = {
 
 
 @pytest.mark.parametrize("name", NO_FOLDERS)
-def test_where_no_folder_can_be(name, tmp_path):
+def test_checkpoints_reject_paths_that_cannot_be_folders(name, tmp_path):
   (tmp_path / "f").touch()
   (tmp_path / "l").symlink_to("nowhere")
   path, place = (f"{tmp_path}/{name}" for name in NO_FOLDERS[name])
@@ -86,7 +86,7 @@ def test_where_no_folder_can_be(name, tmp_path):
   assert sorted(os.listdir(tmp_path)) == ["f", "l"]
 
 
-def test_where_one_may_not_write(tmp_path, monkeypatch):
+def test_checkpoints_reject_read_only_folders(tmp_path, monkeypatch):
   monkeypatch.setattr(os, "access", lambda place, mode: place != str(tmp_path))
   path = str(tmp_path / "a" / "b")
   with pytest.raises(errors.ReplayError) as caught:

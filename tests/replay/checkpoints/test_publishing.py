@@ -132,7 +132,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_nothing_to_find(name, tmp_path):
+def test_restore_rejects_other_folders(name, tmp_path):
   make, want = FOREIGN[name]
   make(tmp_path / "x")
   with pytest.raises(errors.ReplayError, match=f"expected a checkpoint.*{want}"):

@@ -185,7 +185,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_what_a_step_may_be(name):
+def test_accepted_values_of_a_step(name):
   spec = {
     "a": Spec((), tf.float32, time_offsets=0),
     "b": Spec((), tf.bool, time_offsets=0),

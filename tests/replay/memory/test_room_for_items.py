@@ -74,7 +74,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-def test_what_never_fits_is_refused(name):
+def test_items_larger_than_the_buffer_are_refused(name):
   (spec, arguments), message = TOO_MUCH[name]
   with pytest.raises(errors.SpecError) as caught:
     replay.ReplayBuffer(spec, **arguments)

@@ -153,7 +153,7 @@ def test_an_iterator_that_waits_can_be_let_go():
   assert buffer.counters.num_samples == 12
 
 
-def test_what_was_taken_for_a_batch_is_in_smaller_ones():
+def test_items_of_a_timed_out_batch_are_sampled_later():
   buffer, _ = numbers(5, timeout=0.1, **DRAWN["ratio"])
   with pytest.raises(errors.ReplayTimeoutError):
     buffer.sample(8)
@@ -185,7 +185,7 @@ def test_a_batch_may_come_slowly(name):
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_whoever_asks_again_after_a_timeout_waits_again(name):
+def test_sampler_waits_again_after_a_timeout(name):
   buffer, writer = numbers(0, timeout=0.4, **DRAWN[name])
   batches = iter(buffer.dataset(4))
   start = time.monotonic()
@@ -197,7 +197,7 @@ def test_whoever_asks_again_after_a_timeout_waits_again(name):
 
 
 @pytest.mark.parametrize("with_info", [False, True])
-def test_what_was_taken_from_a_queue_outlives_who_took_it(with_info):
+def test_queue_items_outlive_the_sampler_that_took_them(with_info):
   code = {
     "x": Spec((), tf.int64, "x", time_offsets=0),
     "text": Spec((), tf.string, "text", time_offsets=0),

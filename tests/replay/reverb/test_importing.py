@@ -14,7 +14,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_it_was_built_for_is_named(name, monkeypatch):
+def test_import_error_names_the_versions_of_the_build(name, monkeypatch):
   def fail(_):
     raise WRONG[name]
 

@@ -35,7 +35,7 @@ def make_replay(serve):
     each.close()
 
 
-def test_what_is_lost_with_an_unfinished_batch_is_told(serve):
+def test_closing_reports_items_of_an_unfinished_batch(serve):
   spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
   address = serve(spec, sampler=replay.Fifo(), max_times_sampled=1)
   client = ReverbReplay(spec, address, timeout=0.5)
@@ -50,7 +50,7 @@ def test_what_is_lost_with_an_unfinished_batch_is_told(serve):
   assert client.counters.num_items == 0
 
 
-def test_what_was_opened_goes_on_after_close(serve):
+def test_open_datasets_continue_after_close(serve):
   spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
   address = serve(spec, sampler=replay.Fifo(), max_times_sampled=1)
   client = ReverbReplay(spec, address, timeout=20)

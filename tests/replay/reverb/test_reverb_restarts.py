@@ -98,7 +98,7 @@ def test_reader_and_writer_go_on_after_two_kills(make_killable, tmp_path):
   actor.stop()
 
 
-def test_what_is_lost_and_what_is_not(make_killable, tmp_path):
+def test_restart_restores_checkpointed_items(make_killable, tmp_path):
   server = make_killable(
     SPEC,
     padding="drop",

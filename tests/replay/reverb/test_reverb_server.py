@@ -82,7 +82,7 @@ LISTENING = {None: (True, False), "own": (False, True), "0.0.0.0": (True, True)}
 
 
 @pytest.mark.parametrize("listen", LISTENING)
-def test_who_reaches_a_server(listen, serve):
+def test_server_listens_on_the_given_address_only(listen, serve):
   own = own_address()
   asked = {None: {}, "own": {"listen": own}}.get(listen, {"listen": listen})
   address = serve(make_spec(), padding="drop", **asked)

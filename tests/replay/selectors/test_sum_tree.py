@@ -78,7 +78,7 @@ def test_one_row_takes_all():
   assert tree.total == 0
 
 
-def test_of_a_row_that_comes_twice_the_last_value_counts():
+def test_last_value_of_a_repeated_row_counts():
   tree = SumTree(10)
   tree.set(np.array([3, 3, 4]), np.array([5.0, 1.0, 2.0]))
   assert tree.total == 3
@@ -95,6 +95,6 @@ def test_more_updates_than_there_are_nodes_at_once():
     assert tree.total == values.sum()
 
 
-def test_nothing_to_draw():
+def test_sampling_zero_priorities_is_an_error():
   with pytest.raises(errors.SpecError, match="expected values above 0, got only 0"):
     SumTree(4).sample(np.array([0.5]))

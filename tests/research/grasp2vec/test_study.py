@@ -37,7 +37,7 @@ def test_study_writes_its_table_and_picture(tmp_path, monkeypatch):
   assert shown.shape[0] == 4 * 3 * 64 and 2 <= num_lifted <= 8
 
 
-def test_what_is_lifted_is_gone_and_is_where_it_was_said_to_be():
+def test_lifted_object_leaves_its_pixel():
   env = outcome_env.GraspOutcomeEnv(num_objects=(2, 2))
   policy = outcome_env.PointingPolicy(env, seed=0)
   lifted = 0

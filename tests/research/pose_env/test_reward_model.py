@@ -11,7 +11,7 @@ from t2r_seq import specs, windows
 from t2r_seq.training.trainer import Trainer
 
 
-def test_it_is_told_what_was_tried_and_what_came_of_it():
+def test_labels_are_poses_and_rewards():
   model = reward_model.PoseEnvRewardModel()
   flat = windows.flat_specs(model.get_label_specification("train"))
   assert sorted(flat) == ["pose", "reward"]

@@ -46,7 +46,7 @@ def log_of(job, name):
   return job.log_path(name).read_text()
 
 
-def test_what_ends_with_0_has_finished_and_stays_so(job):
+def test_process_that_exits_with_0_is_not_restarted(job):
   job.start("short", python("print('done')"))
   poll_until(job, lambda finished: finished == {"short"})
   assert job.poll() == {"short"}
@@ -54,7 +54,7 @@ def test_what_ends_with_0_has_finished_and_stays_so(job):
   assert log_of(job, "short") == "done\n"
 
 
-def test_what_is_killed_is_started_again(job):
+def test_killed_process_is_restarted(job):
   job.start("server", python(FOREVER))
   job.start("other", python(FOREVER))
   poll_until(job, lambda _: "up" in log_of(job, "server"))
@@ -66,7 +66,7 @@ def test_what_is_killed_is_started_again(job):
   assert (job.pid("other"), job.num_restarts("other")) == (other, 0)
 
 
-def test_what_dies_again_and_again_ends_the_job_with_its_last_words(job):
+def test_repeated_crashes_end_the_job_with_the_last_output(job):
   job.start("broken", python("print('a' * 9); raise SystemExit('no such spec')"))
   want = r"broken: expected at most 2 restarts, died once more \(status 1\)"
   with pytest.raises(supervisor_lib.JobError, match=want) as info:

@@ -51,7 +51,7 @@ def test_an_object_that_hangs_in_the_air_at_the_end_is_a_success(env):
       assert 0.2 < observation["state"]["gripper_closed"][0] < 0.9
 
 
-def test_what_hangs_when_an_episode_is_cut_off_is_no_success():
+def test_lift_at_the_time_limit_is_no_success():
   env = grasp_env.GraspEnv(max_steps=4, image_size=(8, 8))
   ends = [_grasp(env, seed, num_steps=4)[1:] for seed in range(4)]
   env.close()
@@ -61,7 +61,7 @@ def test_what_hangs_when_an_episode_is_cut_off_is_no_success():
 
 
 @pytest.mark.parametrize("commands", [(), ("close_gripper", "open_gripper")])
-def test_nothing_is_lifted_by_an_open_gripper(env, commands):
+def test_open_gripper_lifts_no_object(env, commands):
   observation, reward, *_ = _grasp(env, 0, commands)
   assert reward == 0
   assert observation["state"]["gripper_closed"][0] < 0.05

@@ -41,7 +41,7 @@ def test_a_task_has_a_hand_and_two_demonstrations(tmp_path):
   assert is_hand == [True, False, False] * 4
 
 
-def test_what_watches_tries_and_what_learns_knows_of_it(tmp_path, monkeypatch, capsys):
+def test_retrial_policy_sees_the_trial(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(ROOT)
   options = ["--heads", "--models", "wtl", "--tasks", "3", "--steps", "1"]
   options += ["--fresh", "1", "--out", str(tmp_path)]
