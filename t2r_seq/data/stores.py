@@ -212,7 +212,7 @@ class StoreWindowLoader(WindowLoader):
       store: has episodes; or its path. One segment is fastest: `EpisodeStore.merge`.
       spec_structure: the specs of a window; see `StoreWindows`.
       batch_size: B.
-      order: 'sequential'; 'global', the default: every epoch another permutation of all
+      order: 'sequential'; 'global', or None: every epoch another permutation of all
         windows, without a buffer; or 'quasi_random': the windows of a pool of episodes
         are permuted, and the episodes, so that each step is read, and each image or
         frame of a video decoded, once a pool. For these, and for stores larger than
@@ -300,6 +300,12 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   A spec reads the column of its path, or else the one that is its name. Specs without
   time offsets read the anchor's own step, or the episode's context feature.
+
+  >>> generator = data.StoreInputGenerator("demo", batch_size=4, seed=0)
+  >>> generator.set_feature_specifications({"state": pair})
+  >>> generator.set_label_specifications({})
+  >>> next(iter(generator.create_dataset("train")))[0].state.shape
+  TensorShape([4, 2, 2])
 
   Mode 'train' shuffles every epoch, and repeats without an end; a resumed run continues
   with exactly the next batch. The other modes are one pass, in the order of the

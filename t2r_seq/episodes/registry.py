@@ -235,7 +235,7 @@ def open_episodes(
   conventions: Mapping[str, Any] | None = None,
   **options: Any,
 ) -> Episodes:
-  """Opens a data set of any format.
+  """Opens a data set of any format; returns its episodes.
 
   A file `conventions.json` in its folder, or beside its files, declares what the
   numbers of paths mean, if the format has no place for it.

@@ -116,7 +116,7 @@ class Episodes(EpisodeReader):
     return Filtered(self, kept)
 
   def rename(self, names: Mapping[str, str]) -> Episodes:
-    """Renames paths, and all paths below them.
+    """Returns the episodes with renamed paths, and all paths below them.
 
     Args:
       names: the new name by the old one.
@@ -126,7 +126,7 @@ class Episodes(EpisodeReader):
     return Renamed(self, names)
 
   def cast(self, casts: Mapping[str, Any] | Iterable[str]) -> Episodes:
-    """Changes the dtype of numbers; floats are rounded, other losses are errors.
+    """Returns the episodes with other dtypes; a loss other than rounding is an error.
 
     Args:
       casts: the new dtype by path, or by dtype for all paths of it:

@@ -38,7 +38,7 @@ class NamedModel(Protocol):
 def create_name_filter(
   include: Sequence[str] = ("*",), exclude: Sequence[str] = ()
 ) -> NameFilter:
-  """Creates a function that chooses variables by patterns of their names.
+  """Returns a function that chooses variables by patterns of their names.
 
   Args:
     include: patterns, such as 'head/*'.

@@ -100,6 +100,18 @@ def export_lite(
   their windows differ in a bit, or float32 outputs by more than the tolerance, nothing
   is written.
 
+  >>> import numpy as np
+  >>> from t2r_seq import lite, policies, testing, training
+  >>> model = testing.MockT2RModel()
+  >>> model.build()
+  >>> _ = training.export_saved_model(model, "exports", global_step=0)
+  >>> policies.export_lite("exports", "robot").max_difference < 1e-5
+  True
+  >>> robot = lite.LitePolicy("robot", action_key="a_predicted")
+  >>> action, outputs = robot.sample_action({"x": np.zeros(3)})
+  >>> action.shape
+  (1,)
+
   Args:
     export_dir: holds exports, of which the newest is taken; or is itself one.
     folder: to write; must not exist.
@@ -109,6 +121,8 @@ def export_lite(
     overlap: also writes the two halves of a step, for an `OverlappedPolicy`, with
       another copy of the weights; None if the export's execution overlaps.
     robot: to act for, of an export of several robots.
+  Returns:
+    How the two forms differ.
   Raises:
     SpecError: there is no export, or it has no step; LiteRT lacks an op of the model;
       or the two forms differ.

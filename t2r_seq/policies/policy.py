@@ -28,7 +28,7 @@ class Policy(abc.ABC):
 
   @abc.abstractmethod
   def SelectAction(self, state: Any, context: Any, timestep: int | None) -> Any:
-    """Selects an action; changes neither the state nor the context.
+    """Returns an action; changes neither the state nor the context.
 
     Args:
       state: the observation.
@@ -177,7 +177,7 @@ class RegressionPolicy(Policy):
   def SelectAction(
     self, state: Any, context: Any = None, timestep: int | None = None
   ) -> Any:
-    """Selects the action for one observation, without a batch axis.
+    """Returns the action for one observation, without a batch axis.
 
     Args:
       state: the observation: a dictionary by path, or one array for one feature; with a

@@ -199,7 +199,7 @@ class ConvertConventions(SpecTransformationPreprocessor):
   def restore(
     self, path: str, values: Any, features: Any, kind: str = LABELS
   ) -> tf.Tensor:
-    """Converts a label of the model, such as a predicted action, back to the data's.
+    """Returns a label of the model, such as a predicted action, as the data has it.
 
     Args:
       path: of the label or feature.

@@ -209,6 +209,22 @@ _KINDS = (FEATURES, LABELS)
 class Normalize(SpecTransformationPreprocessor):
   """Normalizes features and labels by a statistics file.
 
+  >>> import numpy as np
+  >>> from t2r_seq import preprocessors, specs, statistics, store
+  >>> x = specs.ExtendedTensorSpec((1,), "float32", "x", is_sequence=True)
+  >>> with store.EpisodeStore.create("demo", {"x": x}) as writer:
+  ...   _ = writer.append_episode({"x": np.array([[1.0], [3.0]], np.float32)})
+  >>> _ = statistics.compute_statistics("demo", "statistics.json")
+  >>> normalize = preprocessors.Normalize(
+  ...   lambda mode: {"x": specs.ExtendedTensorSpec((1,), "float32", "x")},
+  ...   lambda mode: {},
+  ...   "statistics.json",
+  ...   {"x": "mean_std"},
+  ... )
+  >>> features, _ = normalize.preprocess({"x": np.float32([[3.0]])}, {}, "eval")
+  >>> features.x.numpy().tolist()
+  [[1.0]]
+
   The statistics are read at construction and become constants of the graph: an export
   needs no file. Stored integers become floats. Constant elements become 0.
   `unnormalize` is the inverse, for the output of a policy.

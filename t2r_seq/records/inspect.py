@@ -669,6 +669,19 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   Paths of RLDS episodes are without 'steps/', and if TFDS's features.json lies beside
   the files, shapes and dtypes are those that it declares.
 
+  >>> import numpy as np
+  >>> from t2r_seq import records, specs
+  >>> x = specs.ExtendedTensorSpec((3,), "float32", "x", is_sequence=True)
+  >>> records.write_records("demo.tfrecord", {"x": x}, [{"x": np.eye(3, dtype="f4")}])
+  1
+  >>> spec = records.propose_spec(records.inspect_records("demo.tfrecord"))
+  >>> spec.x.shape, spec.x.is_sequence
+  (TensorShape([3]), True)
+
+  Args:
+    summary: of the files, by `inspect_records`.
+  Returns:
+    Specs by path.
   Raises:
     SpecError: there is no feature to parse.
     RecordError: a features.json that cannot be read.

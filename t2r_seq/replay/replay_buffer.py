@@ -139,7 +139,7 @@ class ReplayBuffer(Replay):
     spec_structure: specs.SpecStructure,
     **arguments: Any,
   ) -> _Self:
-    """Makes a buffer that begins with the last episodes of a store that fit.
+    """Returns a buffer that begins with the last episodes of a store that fit.
 
     Each item is an insert to the rate limiter, but none waits: with
     `SampleToInsertRatio`, appending may have to wait until the learner has sampled.

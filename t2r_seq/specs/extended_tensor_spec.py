@@ -311,7 +311,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     batch_size: int | None = None,
     **fields: Any,
   ) -> ExtendedTensorSpec:
-    """Copies a `tf.TensorSpec` or `ExtendedTensorSpec` with some fields replaced.
+    """Returns a copy of a `tf.TensorSpec`, or of one of these, with other fields.
 
     None keeps a field, except `time_offsets`, `stored_dtype` and `convention`, for
     which it is a value. A new dtype drops the `stored_dtype`; another number of

@@ -343,7 +343,7 @@ def is_flat_spec_or_tensors_structure(spec_or_tensors: Any) -> bool:
 def flatten_spec_structure(
   spec_structure: SpecStructure, filter_none: bool = True
 ) -> TensorSpecStruct:
-  """Flattens a structure to a new `TensorSpecStruct` by '/' paths.
+  """Returns the leaves of a structure as a `TensorSpecStruct` by '/' paths.
 
   List and tuple elements have their index as a name.
 
@@ -525,7 +525,12 @@ def signature_key(path: str) -> str:
 def copy_tensorspec(
   spec_structure: SpecStructure, prefix: str = "", batch_size: int | None = None
 ) -> SpecStructure:
-  """Copies a structure of specs with prefixed names.
+  """Returns a copy of a structure of specs with prefixed names.
+
+  >>> from t2r_seq import specs
+  >>> state = specs.ExtendedTensorSpec((3,), "float32", "state")
+  >>> specs.copy_tensorspec({"state": state}, prefix="target")["state"].name
+  'target/state'
 
   Args:
     spec_structure: a structure of specs.

@@ -73,8 +73,8 @@ def compute_statistics(
   >>> x = specs.ExtendedTensorSpec((1,), "float32", is_sequence=True)
   >>> with store.EpisodeStore.create("demo", {"x": x}) as writer:
   ...   _ = writer.append_episode({"x": np.array([[1.0], [3.0]], np.float32)})
-  >>> found = statistics.compute_statistics("demo", "statistics.json")
-  >>> found.paths["x"].mean.tolist(), found.paths["x"].std.tolist()
+  >>> result = statistics.compute_statistics("demo", "statistics.json")
+  >>> result.paths["x"].mean.tolist(), result.paths["x"].std.tolist()
   ([2.0], [1.0])
 
   Args:

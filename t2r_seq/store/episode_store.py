@@ -273,7 +273,7 @@ class EpisodeStore:
     videos: Videos = None,
     clocks: Mapping[str, str] | None = None,
   ) -> EpisodeWriter:
-    """Makes a new store and opens it for writing, as a context manager.
+    """Makes a new store; returns its writer, a context manager.
 
     Args:
       path: of the folder; it must be missing, or empty.
@@ -308,7 +308,7 @@ class EpisodeStore:
     commit_every: int = 1,
     allow_nan: bool = False,
   ) -> EpisodeWriter:
-    """Opens a store to append episodes to it, as a context manager.
+    """Opens a store to append episodes; returns the writer, a context manager.
 
     Several processes can write at once, each to another segment.
 

@@ -137,6 +137,14 @@ def check_one_step(
 class Cut:
   """How episodes become windows.
 
+  >>> import numpy as np
+  >>> from t2r_seq import specs, windows
+  >>> pair = specs.ExtendedTensorSpec((2,), "int64", "x", time_offsets=(-1, 0))
+  >>> cut = windows.Cut(padding="zero")
+  >>> values = {"x": np.arange(7, 10)}
+  >>> windows.gather_windows(values, [0], {"x": pair}, cut)["x"].numpy()
+  array([[0, 7]])
+
   Attributes:
     sequence_length: L, stacks in a sequence, for specs with is_sequence=True; None for
       single windows.
@@ -620,6 +628,11 @@ def add_mask_specs(
   """Adds a bool spec '<path>_mask' that is true where a window shows a real step.
 
   Declaring the mask is what makes the input pipeline deliver it.
+
+  >>> from t2r_seq import specs, windows
+  >>> next_state = specs.ExtendedTensorSpec((3,), "float32", "state", time_offsets=1)
+  >>> sorted(windows.add_mask_specs({"next": next_state}))
+  ['next', 'next_mask']
 
   Args:
     spec_structure: specs with time offsets.

@@ -451,7 +451,7 @@ class ImitationModel(models.RegressionModel):
     return default_image_transforms(self._camera_size(path, shape), shape[:2])
 
   def create_encoder(self, token_size: int | None = None) -> Any:
-    """Creates the layer that encodes what the policy sees in each step.
+    """Returns the layer that encodes what the policy sees in each step.
 
     Args:
       token_size: makes a token of each path; None concatenates them.

@@ -1,7 +1,12 @@
-"""Docstrings of exported names fit their signatures: arguments and errors exist."""
+"""Docstrings of exported names fit their signatures.
+
+Arguments and errors exist, defaults are those of the signature, and a docstring with a
+section says what is returned.
+"""
 
 from __future__ import annotations
 
+import ast
 import builtins
 import dataclasses
 import importlib
@@ -18,6 +23,13 @@ SECTION = re.compile(r"^(Args|Raises|Attributes):\n((?:\n?^ +\S.*\n?)+)", re.MUL
 # An entry starts at the section's own indentation; what is deeper continues it.
 ENTRY = re.compile(r"^  ([*\w.]+(?:, \*?[\w.]+)*):", re.MULTILINE)
 
+# A default that is stated as a literal: "by default 2", "'global', the default".
+LITERAL = r"('[^']*'|-?\d[\d._]*|True|False)"
+DEFAULT = re.compile(
+  rf"by default {LITERAL}(?=[,;)\s]|\.(?:\s|$))|{LITERAL},? (?:the|by) default\b"
+)
+RETURNS = re.compile(r"^(?:Returns|Yields):|\b(?:[Rr]eturn|[Yy]ield)s\b", re.MULTILINE)
+
 
 def sections(docstring: str) -> dict[str, list[str]]:
   """Returns the names of each section of a docstring."""
@@ -25,6 +37,29 @@ def sections(docstring: str) -> dict[str, list[str]]:
     title: [name for entry in ENTRY.findall(body) for name in entry.split(", ")]
     for title, body in SECTION.findall(docstring)
   }
+
+
+def entries(docstring: str) -> dict[str, str]:
+  """Returns the text of each argument, on one line."""
+  body = dict(SECTION.findall(docstring)).get("Args", "")
+  names, texts = ENTRY.findall(body), ENTRY.split(body)[2::2]
+  return {n: " ".join(text.split()) for n, text in zip(names, texts, strict=True)}
+
+
+def wrong_defaults(place: str, docstring: str, parameters: Any) -> list[str]:
+  """Lists arguments whose docstring states a default that the signature has not."""
+  problems = []
+  for name, text in entries(docstring).items():
+    parameter = parameters.get(name)
+    if parameter is None or parameter.kind is parameter.VAR_KEYWORD:
+      continue
+    if re.search(r"\b[Bb]y default\b", text) and parameter.default is parameter.empty:
+      problems.append(f"{place}: {name} has no default")
+    for match in DEFAULT.finditer(text):
+      stated = ast.literal_eval(match[1] or match[2])
+      if stated != parameter.default:
+        problems.append(f"{place}: {name} is {parameter.default!r} by default")
+  return problems
 
 
 def problems_of(place: str, value: Any, signature: Any) -> list[str]:
@@ -44,6 +79,11 @@ def problems_of(place: str, value: Any, signature: Any) -> list[str]:
     if not open_ended:
       problems += [f"{place}: no argument {n}" for n in sorted(names - {*parameters})]
     problems += [f"{place}: {n} is undocumented" for n in sorted(required - names)]
+  problems += wrong_defaults(place, inspect.getdoc(value) or "", parameters)
+  returned = signature.return_annotation
+  is_silent = returned in (signature.empty, None, "None", "NoReturn")
+  if "Args" in found and not is_silent and not RETURNS.search(value.__doc__ or ""):
+    problems.append(f"{place}: it does not say that it returns {returned}")
   if "Attributes" in found and dataclasses.is_dataclass(value):
     fields = {field.name for field in dataclasses.fields(value)}
     names = set(found["Attributes"])
@@ -95,12 +135,12 @@ def test_docstrings_fit_signatures(package):
   assert not problems, "\n".join(["", *problems])
 
 
-def good(first: int, *rest: int, **others: int) -> None:
+def good(first: int = 2, *rest: int, **others: int) -> None:
   """Does nothing.
 
   Args:
     first: one,
-      two: lines.
+      two: lines; by default 2.
     *rest, others: the others.
   Raises:
     ValueError: never.
@@ -108,11 +148,12 @@ def good(first: int, *rest: int, **others: int) -> None:
   """
 
 
-def bad(first: int, second: int) -> None:
+def bad(first: int, second: int, fourth: str = "x") -> int:
   """Does nothing.
 
   Args:
-    first: one.
+    first: one; by default the last.
+    fourth: 'y', the default; or 'x'.
     third: not an argument.
   Raises:
     NoModelError: not an exception of this module.
@@ -124,5 +165,8 @@ def test_docstrings_that_depart_from_signatures_are_named():
   assert problems_of("bad", bad, inspect.signature(bad)) == [
     "bad: no argument third",
     "bad: second is undocumented",
+    "bad: first has no default",
+    "bad: fourth is 'x' by default",
+    "bad: it does not say that it returns int",
     "bad: no exception NoModelError",
   ]
