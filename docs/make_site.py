@@ -5,6 +5,10 @@
 The pages are copied as they are, so that their links hold; the reference has a page for
 each package, with what its `__all__` lists, and one of what gin can configure. The
 order is that of README.md's last section.
+
+Each version has a folder of its own in FOLDER/site, and a menu leads from one to the
+others. To publish, put the folders of earlier versions there first: the release
+workflow keeps them on the branch gh-pages.
 """
 
 from __future__ import annotations
@@ -89,12 +93,34 @@ def navigation() -> list[dict[str, object]]:
   return sections
 
 
+def read_version() -> str:
+  """Reads `__version__` from the package without importing it."""
+  text = (ROOT / "t2r_seq/__init__.py").read_text(encoding="utf-8")
+  return re.findall(r'^__version__ = "([^"]+)"', text, re.MULTILINE)[0]
+
+
+def write_versions(site: pathlib.Path, version: str) -> None:
+  """Lists the versions of the site, the newest first, and makes that one its start."""
+  (site / version).mkdir(parents=True, exist_ok=True)
+  folders = [path.name for path in site.iterdir() if re.match(r"\d+\.\d", path.name)]
+  folders.sort(key=lambda name: [*map(int, re.findall(r"\d+", name))], reverse=True)
+  versions = [
+    {"version": name, "title": name, "aliases": ["latest"] if not number else []}
+    for number, name in enumerate(folders)
+  ]
+  (site / "versions.json").write_text(json.dumps(versions, indent=2), encoding="utf-8")
+  start = f'<meta http-equiv="refresh" content="0; url={folders[0]}/">\n'
+  (site / "index.html").write_text(start, encoding="utf-8")
+
+
 def main(folder: str, gin_text: str) -> None:
-  """Writes FOLDER/pages and FOLDER/mkdocs.yml."""
-  out = pathlib.Path(folder).resolve()
+  """Writes FOLDER/pages, FOLDER/mkdocs.yml and the list of versions in FOLDER/site."""
+  out, version = pathlib.Path(folder).resolve(), read_version()
   source = out / "pages"
-  shutil.rmtree(out, ignore_errors=True)
+  for old in (source, out / "site" / version):
+    shutil.rmtree(old, ignore_errors=True)
   source.mkdir(parents=True)
+  write_versions(out / "site", version)
   copy_pages(source)
   reference = write_reference(source, gin_text)
   options = {
@@ -106,13 +132,16 @@ def main(folder: str, gin_text: str) -> None:
     "members_order": "source",
     "separate_signature": True,
     "docstring_options": {"warn_unknown_params": False, "warnings": False},
+    "extensions": [str(ROOT / "docs/docstring_examples.py")],
   }
   # Zensical reads MkDocs' configuration; mkdocs-material is maintained until 2027 only.
   config = {
     "site_name": "t2r_seq",
     # Absolute paths make it panic.
     "docs_dir": "pages",
-    "site_dir": "site",
+    "site_dir": f"site/{version}",
+    # The theme's menu of versions reads the versions.json that `mike` would write.
+    "extra": {"version": {"provider": "mike", "default": "latest"}},
     "theme": {"features": ["navigation.indexes", "search.highlight"], "font": False},
     "plugins": [
       "search",
