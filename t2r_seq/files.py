@@ -244,6 +244,8 @@ def publish(temporary: str, path: str | os.PathLike[str]) -> None:
         f"write: {os.fspath(path)}: expected a regular file to replace, got "
         f"{_kind_of(mode)}. Name another file."
       )
+  # The contents first: after a power cut the new name must not show an empty file. Then
+  # the folders, without which the rename itself may be lost.
   if os.path.isdir(temporary):
     sync_tree(temporary)
   else:

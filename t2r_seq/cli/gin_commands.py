@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from t2r_seq import errors
 from t2r_seq.cli import console, gin_registry
 
-STATUS_OF_SIGTERM = 143
+STATUS_OF_SIGTERM = 143  # 128 + 15, as shells report a process that SIGTERM ended.
 
 
 def _collect(args: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ from t2r_seq.progress import Progress
 from t2r_seq.store import layout, manifest
 
 _FORMAT = "t2r_seq.conversion"
-_VERSION = 2
+_VERSION = 2  # Of the record of a conversion, conversion.json.
 # Options of `convert` itself; the others are those of the formats.
 _OWN = (
   *("episodes", "split", "filter", "seed", "drop", "rename", "cast"),

@@ -121,6 +121,7 @@ def check_portable(dataset: tf.data.Dataset, where: str) -> None:
   Raises:
     SpecError: it calls Python.
   """
+  # No public function returns the graph of a dataset.
   serialized = tf.raw_ops.DatasetToGraphV2(
     input_dataset=tf.data.experimental.to_variant(dataset),
     external_state_policy=_IGNORE_STATE,

@@ -22,7 +22,7 @@ from t2r_seq.data.arguments import MAX_BATCH_SIZE
 
 STATELESS_ORDERS = ("sequential", "global")
 ORDERS = (*STATELESS_ORDERS, "quasi_random")
-MAX_SEED = 2**32
+MAX_SEED = 2**32  # `index_shuffle` takes seeds of uint32.
 # Tells the seeds of windows in pools from those of episodes in epochs.
 _POOL_STREAM = 0x9E3779B9
 

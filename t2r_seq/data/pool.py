@@ -514,6 +514,9 @@ def _num_bytes(value: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(lengths) + size * _STRING_BYTES
 
 
+# The raw ops below are on lists of `windows.rows`; see there.
+
+
 def _concat_lists(first: tf.Tensor, second: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   return tf.raw_ops.TensorListConcatLists(
     input_a=first, input_b=second, element_dtype=dtype

@@ -695,6 +695,7 @@ def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
   @_as_it_is
   def fail(number: tf.Tensor) -> tf.Tensor:
+    # tf.debugging.Assert of a constant would fail when the graph is built.
     check = tf.raw_ops.Assert(condition=False, data=[tf.constant(pool.NOTHING_LEFT)])
     with tf.control_dependencies([check]):
       return tf.identity(number)

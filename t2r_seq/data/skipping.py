@@ -225,6 +225,7 @@ class SkippingReading(RecordReading):
     file = tf.argmax(tf.equal(tf.constant(self._filenames), filename))
 
     def read_run(run: tf.Tensor) -> tf.data.Dataset:
+      # The raw op: tf.data.TFRecordDataset cannot start at a byte of the file.
       variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=[filename],
         compression_type=compression,

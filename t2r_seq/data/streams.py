@@ -397,6 +397,7 @@ class _Filler:
 
 def _end_of_epoch(number: tf.Tensor) -> dict[str, tf.Tensor]:
   """Returns the mark at the end of an epoch: a chunk without an episode."""
+  # The raw op returns a bare variant, as the raw ops on lists take it.
   nothing = tf.raw_ops.OptionalNone()[tf.newaxis][:0]
   numbers = tf.zeros([0, 4], tf.int64)
   return {"kept": nothing, "numbers": numbers, "epoch": number, "is_end": True}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 _MASK = (1 << 64) - 1
+# FarmHash's constants k0, k1 and k2.
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 _NUM_CACHED = 64
 

@@ -18,6 +18,7 @@ from t2r_seq.randomness import RandomNumbers
 Size = tuple[int, int]
 """Height and width in pixels."""
 
+# Weights of red, green and blue in the brightness that people see (ITU-R BT.601).
 _LUMINANCE = (0.299, 0.587, 0.114)
 
 

@@ -26,6 +26,7 @@ from t2r_seq import errors, imports
 from t2r_seq.imports import tf
 from t2r_seq.records import protos
 
+# A record: its length (8 bytes), the length's CRC (4), the data, the data's CRC (4).
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
 _COPIED_BYTES = 1 << 14

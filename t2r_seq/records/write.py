@@ -114,6 +114,7 @@ class ExampleEncoder:
     return values
 
 
+# Protocol buffers hold no more, and TensorFlow does not parse a larger record.
 _MAX_BYTES = 2**31 - 1
 
 Parts = list["bytes | memoryview"]

@@ -17,6 +17,7 @@ from t2r_seq.replay.replay import SampleInfo, check_open
 from t2r_seq.replay.ring import Contexts, Lanes, Ring, allocate
 from t2r_seq.replay.selectors import make_selector
 
+# Items that are not yet in the selectors: one bulk update is faster than many.
 _MAX_PENDING = 4096
 # With fewer items than one in so many rows, items are drawn from a list of them.
 _MAX_MISSES = 32

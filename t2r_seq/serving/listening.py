@@ -24,9 +24,11 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 LOOPBACK = "localhost"
 EVERYWHERE = "0.0.0.0"
 
+# The number is that of Linux: Python's `socket` does not have it.
 _SO_ATTACH_FILTER = 26
 # The filter is a program of "classic BPF": load 4 bytes, compare, jump, return.
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+# Addresses below 0 are of the kernel: SKF_AD_OFF + SKF_AD_PROTOCOL, and SKF_NET_OFF.
 _PROTOCOL, _NETWORK_HEADER = 2**32 - 0x1000, 2**32 - 0x100000
 # By the version of IP: its number in a frame, and where a header has the destination.
 _IP = {4: (0x0800, 16), 6: (0x86DD, 24)}

@@ -39,8 +39,8 @@ SIZES = {
 }
 """Number of elements of each layout, by its name."""
 
-_TINY = 1e-30
-_SMALL = 1e-12
+_TINY = 1e-30  # Squared length of what has no direction.
+_SMALL = 1e-12  # Squared angle below which the series of the sine is exact.
 
 
 def array_module(*values: Any) -> Any:

@@ -33,6 +33,7 @@ CHECKSUMS = "checksums.index"
 INDEX_FILES = (ENDS, CHECKSUMS)
 SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+# File systems allow 255 bytes; a column's name gets suffixes of files.
 _MAX_NAME = 200
 
 

@@ -383,6 +383,7 @@ def _remove(folder: str, names: list[str]) -> None:
       os.rename(
         layout.segment_folder(folder, name), layout.segment_folder(folder, hidden)
       )
+  # The renames first: a power cut during the deletion must not leave half a segment.
   segments = os.path.join(folder, layout.SEGMENTS)
   sync_folder(segments)
   for name in os.listdir(segments):

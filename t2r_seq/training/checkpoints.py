@@ -323,6 +323,7 @@ def _finish_interrupted(folder: str) -> None:
     if name.startswith(f"{_WHOLE}model.ckpt-"):
       for file in _files(path, int(name.rpartition("-")[2])):
         os.replace(file, os.path.join(folder, os.path.basename(file)))
+      # The names first: after a power cut only their folder shows that they are whole.
       files.sync_folder(folder)
       shutil.rmtree(path)
     elif name.startswith(f".{_WHOLE}model.ckpt-"):

@@ -7,6 +7,9 @@ from typing import Any
 
 from t2r_seq.imports import tf
 
+# No element of a dataset can hold a tf.TensorArray. The raw ops that it is made of work
+# on a variant tensor, which an element holds, also of rows of unknown shapes.
+
 # Decoding 128x128 JPEGs by eights takes 71 us of processor time an image, one by one
 # 82: the rest is the loop's own.
 _ROWS_AT_ONCE = 8

@@ -459,6 +459,7 @@ def assert_stamps(path: str, stamps: tf.Tensor) -> tf.Operation | None:
     f"windows: {path}: expected finite time stamps that never fall. Repair the "
     "data, or choose another clock. They are"
   )
+  # The raw op: tf.debugging.Assert builds a tf.cond around it, for each episode.
   return tf.raw_ops.Assert(condition=is_good, data=[message, flat])
 
 

@@ -16,6 +16,7 @@ from t2r_seq.specs import SpecStructure
 from t2r_seq.zoo.actor_critic import CRITICS, ActorCriticModel, through_action
 from t2r_seq.zoo.spaces import EnvSignature
 
+# As in CleanRL: without bounds the exponent overflows in the first steps.
 _LOG_STD_RANGE = (-5.0, 2.0)
 
 
