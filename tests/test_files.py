@@ -261,7 +261,7 @@ def test_a_lock_dies_with_its_process_though_a_forked_one_lives_on(tmp_path):
     os.kill(child, 9)
 
 
-def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path):
+def test_lock_on_a_removed_file_excludes_no_process(tmp_path):
   path = str(tmp_path / "lock")
   first = files.FileLock(path, _refusal)
   os.remove(path)

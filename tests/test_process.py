@@ -87,7 +87,7 @@ ENVIRONMENTS = {
 
 @_GLIBC
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_freed_memory_is_taken_again(name):
+def test_freed_memory_is_reused(name):
   changes, is_kept = ENVIRONMENTS[name]
   was_changed, page_faults = _take_and_free(3, 3, changes)
   assert was_changed == is_kept
@@ -121,7 +121,7 @@ def _print(program, *args, changes=None):
 
 
 @pytest.mark.parametrize("has_mallopt", [True, False])
-def test_other_allocators_stay_as_they_are(has_mallopt, monkeypatch):
+def test_other_allocators_are_not_changed(has_mallopt, monkeypatch):
   class Libc:
     if has_mallopt:
       mallopt = staticmethod(lambda *_: 0)
@@ -156,7 +156,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_library_leaves_the_process_as_it_is(name, tmp_path, monkeypatch):
+def test_import_does_not_change_the_process(name, tmp_path, monkeypatch):
   calls = []
   monkeypatch.setattr(process, "keep_freed_memory", lambda: calls.append(1))
   READERS[name](tmp_path)

@@ -20,7 +20,7 @@ def splitmix(word: int) -> int:
   return word ^ word >> 31
 
 
-def test_numbers_are_those_of_a_computation_of_its_own():
+def test_random_numbers_equal_a_reference():
   numbers = [0, 1, 5, 2**40, 2**63 - 1]
   got = (
     randomness.RandomNumbers(tf.constant(numbers, tf.int64), 7)
@@ -60,7 +60,7 @@ def test_distributions():
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 9])
-def test_each_sample_has_a_permutation_of_its_own_and_all_are_as_likely(size):
+def test_permutations_differ_by_sample_and_are_uniform(size):
   number, index = (each.reshape(-1) for each in np.indices([5_000, size]))
   sizes = np.full_like(number, size)
   places = randomness.RandomNumbers(tf.constant(number), 3).permute("p", index, sizes)

@@ -193,9 +193,7 @@ class _StopsAfter:
     return self.left < 0
 
 
-def test_told_to_stop_it_keeps_the_files_that_are_whole(
-  make_env, make_policy, tmp_path
-):
+def test_stopped_collection_keeps_whole_files(make_env, make_policy, tmp_path):
   path = tmp_path / "a.tfrecord"
   with pytest.raises(Stopped):
     actors.collect_episodes(
@@ -205,7 +203,9 @@ def test_told_to_stop_it_keeps_the_files_that_are_whole(
   assert sorted(p.name for p in tmp_path.iterdir()) == ["a-00000-of-00003.tfrecord"]
 
 
-def test_told_to_stop_a_sink_keeps_its_whole_episodes(make_env, make_policy, tmp_path):
+def test_stopped_collection_keeps_whole_episodes_of_a_sink(
+  make_env, make_policy, tmp_path
+):
   sink = actors.RecordSink(str(tmp_path / "a.tfrecord"), make_spec)
   with pytest.raises(Stopped):
     actors.collect_episodes(

@@ -166,7 +166,7 @@ def test_no_export_and_no_initial_policy(make_env):
   assert environments[0].is_closed
 
 
-def test_a_policy_of_its_own_is_evaluated(make_env):
+def test_eval_policy_is_evaluated(make_env):
   seen = []
   _loop(
     make_env(), _Exports(3), eval_env=make_env(), num_eval=1,
@@ -278,7 +278,7 @@ def test_a_stop_ends_the_wait_for_a_replay_that_takes_nothing(make_env):
   assert result["num_rounds"] == 0
 
 
-def test_a_replay_that_takes_nothing_is_an_error_unless_it_is_told_to_stop(make_env):
+def test_full_replay_is_an_error_unless_the_loop_stops(make_env):
   sink = _StuckSink()
   sink.event, sink.stop = threading.Event(), threading.Event()
   sink.stop_with = lambda stop: sink.stop.set()

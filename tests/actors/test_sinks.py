@@ -202,7 +202,7 @@ def test_the_last_observation_follows(make_env, make_policy, tmp_path):
   assert episode["action"][-1].tolist() == [0, 0]
 
 
-def test_next_observations_are_no_data_of_their_own(env, policy, tmp_path):
+def test_next_observations_are_not_stored_twice(env, policy, tmp_path):
   make = specs.ExtendedTensorSpec
   spec = {
     "state/pos": make((2,), tf.float32, "state/pos", time_offsets=0),
@@ -357,9 +357,7 @@ BY_GIN = {
 
 
 @pytest.mark.parametrize("name", BY_GIN)
-def test_gin_says_where_the_steps_go(
-  name, make_env, make_policy, tmp_path, monkeypatch
-):
+def test_gin_configures_the_sink(name, make_env, make_policy, tmp_path, monkeypatch):
   config, get, want = BY_GIN[name]
   monkeypatch.chdir(tmp_path)
   gin.parse_config(config)

@@ -65,7 +65,7 @@ def test_writers_write_all_episodes(write, tmp_path):
   np.testing.assert_array_equal(np.fromfile(path, np.uint8), want.reshape(-1))
 
 
-def test_a_footprint_tells_private_memory_from_mapped(tmp_path):
+def test_footprint_separates_private_and_mapped_memory(tmp_path):
   path = str(tmp_path / "holes")
   spec = sparse.numbers_spec((256, 256), tf.float32, 1)
   sparse.write_sparse_store(path, spec, num_episodes=20, num_steps=10)

@@ -145,7 +145,7 @@ def test_candidates_take_turns():
   assert [len(found.rates) for found in figures.values()] == [3, 3, 3]
 
 
-def test_a_process_of_its_own_tells_the_peak_memory(tmp_path):
+def test_peak_memory_is_measured_in_a_separate_process(tmp_path):
   work = episodes.Work(str(tmp_path), "raw", 8, 50, image_size=128, num_batches=1)
   candidate = measure.Candidate("copy", "limit", bench_windows.copy_only)
   found = measure.compare([candidate], work, rounds=2)["copy"]

@@ -100,7 +100,7 @@ def test_sigterm_ends_the_loop_and_keeps_whole_episodes(folder, kind):
   assert not list((folder / "data").glob(".*"))
 
 
-def test_sigkill_leaves_whole_episodes_and_a_store_to_go_on_with(folder):
+def test_sigkill_leaves_a_store_that_can_be_appended_to(folder):
   process = _start(folder, "collect-eval", *STORE)
   try:
     _wait_for(lambda: _num_stored(folder) > 3, process)

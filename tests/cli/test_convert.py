@@ -59,7 +59,7 @@ def test_round_trip(run_main):
   )
 
 
-def test_some_episodes_as_a_keep_list_says(run_main):
+def test_convert_reads_a_keep_list(run_main):
   run_main("convert", "x*.tfrecord", "a_store", "--spec", "spec.json")
   pathlib.Path("keep.txt").write_text("# left out: 1\n0\n2\n")
   argv = ("convert", "a_store", "b_store", "--to", "store", "--episodes", "keep.txt")
@@ -72,7 +72,7 @@ def test_some_episodes_as_a_keep_list_says(run_main):
   assert out.startswith("2 episodes") and "a_store/episodes.statistics.json" in out
 
 
-def test_proposed_specs_are_said(run_main):
+def test_convert_prints_proposed_specs(run_main):
   status, out, _ = run_main("convert", "x.tfrecord", "a_store")
   assert status == 0
   assert out.startswith("The specs were proposed from the files: look at them.\n")
@@ -112,7 +112,7 @@ def test_verify(run_main):
   assert "x.tfrecord and a_store: episode 0: task: expected the values of" in err
 
 
-def test_goes_on(run_main):
+def test_convert_resumes(run_main):
   """A record that cannot be read stops it; once it is mended, it goes on."""
   good = pathlib.Path("x.tfrecord").read_bytes()
   stat = os.stat("x.tfrecord")

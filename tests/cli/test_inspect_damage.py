@@ -129,7 +129,7 @@ def test_no_whole_record_is_a_plain_error(run_main, size):
   assert re.fullmatch(want, err.strip())
 
 
-def test_odd_values_are_said_and_not_proposed(run_main):
+def test_inspect_reports_odd_values_and_does_not_propose_them(run_main):
   short = records.encode_example(
     {"x": specs.ExtendedTensorSpec((1,), tf.float32, "x")}, {"x": [0.0]}
   )

@@ -129,7 +129,7 @@ def test_shells_complete_commands_and_options(line, want, tmp_path):
   assert out.read_text().split("\v") == want
 
 
-def test_all_that_gin_configures_is_known_without_an_import(run_python):
+def test_gin_lists_all_configurables_without_an_import(run_python):
   package = pathlib.Path(t2r_seq.__file__).parent
   # Tests import what is for tests; the face only gives names.
   others = ("testing", "tensorspec_utils")

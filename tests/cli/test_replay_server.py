@@ -159,7 +159,7 @@ def test_replay_server_without_config_is_an_error(run_main):
 
 
 @pytest.mark.skipif(HAS_REVERB, reason="Reverb is installed")
-def test_without_reverb_it_says_what_to_install(run_main):
+def test_missing_reverb_names_the_extra(run_main):
   status, _, err = run_main("replay-server", "--gin_configs", "server.gin")
   assert status == 1
   assert "pip install 't2r_seq[reverb]'" in err

@@ -184,7 +184,7 @@ OCCUPIED = {
 
 
 @pytest.mark.parametrize("name", OCCUPIED)
-def test_destinations_that_are_taken(name, source):
+def test_existing_destinations_are_refused(name, source):
   destination, taken, kind = OCCUPIED[name]
   path = pathlib.Path(taken)
   (path if taken.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)

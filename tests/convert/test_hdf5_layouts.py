@@ -296,7 +296,7 @@ def test_files_are_walked_through_in_one_process(monkeypatch):
     open_episodes(make_aloha("other"))
 
 
-def test_an_unknown_layout_is_shown_and_told():
+def test_unknown_layout_is_listed_in_the_error():
   make_own()
   with pytest.raises(errors.ConversionError) as error:
     convert.convert("own.h5", "s")
@@ -354,7 +354,7 @@ def other_shape(name):
     file["observations/qpos"] = np.zeros((4, 5), np.float32)
 
 
-def test_an_image_that_is_none_is_named_by_file_key_and_step():
+def test_damaged_image_is_named_by_file_key_and_step():
   damage_image(f"{make_aloha()}/episode_1.hdf5")
   match = "episode_1.hdf5: observations/images/side: step 2: expected an image, jpeg"
   with pytest.raises(errors.ConversionError, match=match):

@@ -373,7 +373,7 @@ def test_ordinary_time_stamps_are_left_out(copy):
 
 
 @pytest.mark.parametrize("name", STAMPS)
-def test_frames_are_found_by_index_whatever_the_clock(copy, name, capsys):
+def test_frames_by_index_ignore_the_clock(copy, name, capsys):
   want = [values[CAMERA] for values in values_of(open_episodes("own"))]
   change(ROWS, timestamp=STAMPS[name])
   with pytest.raises(
@@ -418,7 +418,7 @@ def test_a_tolerance_shows_the_nearest_frame(copy):
       np.testing.assert_array_equal(found[0], frames[step])
 
 
-def test_the_nearest_frame_is_none_of_a_neighbour(copy):
+def test_nearest_frame_is_of_the_same_episode(copy):
   """A last stamp that is late shows the last frame of its episode, not the next one."""
   want = [values[CAMERA] for values in values_of(open_episodes("own"))]
   late = GRID.copy()

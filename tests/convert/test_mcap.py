@@ -149,7 +149,7 @@ def read(path="demo.mcap", **changes):
   return values_of(open_episodes(path, **layout(**changes)))
 
 
-def test_each_step_shows_the_last_messages_and_says_when_they_came():
+def test_steps_show_the_last_messages_and_their_stamps():
   make_bag()
   report = convert.convert("demo.mcap", "s", **layout())
   assert report.source_format == "mcap"

@@ -193,7 +193,7 @@ def test_failures(name):
     convert.convert("x.tfrecord", "back", STEP, **options)
 
 
-def test_a_first_record_that_is_none():
+def test_damaged_first_record_is_an_error():
   with tf.io.TFRecordWriter("x.tfrecord") as writer:
     writer.write(b"\xff")
   want = r"^record 0 of x.tfrecord \(byte 0\): .*expected a serialized tf.train.Example"
@@ -415,13 +415,13 @@ def test_an_episode_of_several_records_is_refused_and_joined():
   assert store.EpisodeStore("cut").episode_lengths.tolist() == [4, 2]
 
 
-def test_a_record_that_is_part_of_an_episode_is_told():
+def test_records_that_are_parts_of_episodes_are_reported():
   report = convert.convert("x.tfrecord", "back", flagged([0] * 6, [0] * 5 + [1]))
   (note,) = report.notes
   assert note.startswith("'is_first' is set in no step of record 0 of x.tfrecord")
 
 
-def test_a_conversion_goes_on_within_a_record():
+def test_conversion_resumes_within_a_record():
   spec = flagged([1, 0, 1, 0, 0, 1])
   x = np.asarray([0, 1, np.nan, 3, 4, 5], np.float32)
   records.write_records(

@@ -199,7 +199,7 @@ def test_bad_records(name, data):
   assert len(store.EpisodeStore("back")) == 3
 
 
-def test_nan_may_be_let_in_later(data):
+def test_conversion_resumes_with_allow_nan(data):
   spec, episodes = write_bad(data, 3, **{"obs/pose": np.full((4, 3), np.nan, "f4")})
   with pytest.raises(ValueError, match="got NaN"):
     convert.convert("x.tfrecord", "back", spec)

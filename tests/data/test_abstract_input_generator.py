@@ -37,7 +37,7 @@ def build(**kwargs):
   return generator
 
 
-def test_without_a_preprocess_fn_batches_are_delivered_as_they_are():
+def test_batches_without_a_preprocess_fn_are_unchanged():
   first, second = build(batch_size=2).create_dataset("train")
   np.testing.assert_array_equal(first[0].x, [0, 1])
   np.testing.assert_array_equal(second[1].y, [-2, -3])
@@ -153,7 +153,7 @@ def test_base_explains_nothing():
     raise RuntimeError("as it is")
 
 
-def test_a_slow_trainer_lets_few_batches_wait():
+def test_few_batches_wait_for_a_slow_trainer():
   made = []
 
   class Noting(CountingInputGenerator):

@@ -308,7 +308,7 @@ def test_streamed_windows_come_once_an_epoch(record_files, service):
   assert 5 * len(ALL) - sum(seen.values()) < 2 * 4
 
 
-def test_a_resumed_store_goes_on_in_another_order(store, record_files, service):
+def test_resumed_store_continues_in_another_order(store, record_files, service):
   firsts = []
   for start_step in (0, 0, 7):
     generator = data.StoreInputGenerator(store.path, 4, seed=3, memory_budget=BUDGET)
@@ -409,7 +409,7 @@ class Listener(logging.Handler):
     self.messages.put(record.getMessage())
 
 
-def test_a_dispatcher_that_comes_late_is_waited_for_and_named():
+def test_late_dispatcher_is_named_while_waiting():
   address, listener = f"localhost:{free_port()}", Listener()
   made = queue.Queue()
   absl_logging.get_absl_logger().addHandler(listener)

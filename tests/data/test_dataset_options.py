@@ -76,7 +76,7 @@ KINDS = [
 ]
 
 
-def test_no_warning_comes_with_every_batch_and_no_function_is_left_behind(tmp_path):
+def test_batches_log_no_warnings_and_leave_no_functions(tmp_path):
   env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
   done = subprocess.run(
     [sys.executable, "-c", _READ, str(tmp_path), *KINDS],
@@ -97,7 +97,7 @@ def test_no_warning_comes_with_every_batch_and_no_function_is_left_behind(tmp_pa
 
 
 @pytest.mark.parametrize("order", ["global", "sequential", "quasi_random"])
-def test_no_more_is_made_than_is_asked_for(order, tmp_path):
+def test_no_batches_are_made_ahead(order, tmp_path):
   window = {"x": specs.ExtendedTensorSpec((2,), tf.float32, "x", time_offsets=(-1, 0))}
   flat = windows.flat_specs(window)
   with store.EpisodeStore.create(tmp_path / "store", flat) as writer:

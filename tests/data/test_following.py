@@ -95,7 +95,7 @@ def test_samples_wait_for_inserts_and_count_those_of_the_run_before(tmp_path):
     next(batches)
 
 
-def test_a_store_without_an_episode_is_waited_for_no_longer_than_told(tmp_path):
+def test_wait_for_an_empty_store_has_a_timeout(tmp_path):
   path = tmp_path / "store"
   with pytest.raises(errors.StoreError, match=r"waited 0\.2 s: .*a store\.json"):
     follow(path, timeout=0.2).create_dataset("train")

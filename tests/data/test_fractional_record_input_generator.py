@@ -31,7 +31,7 @@ def test_the_first_files_are_read(pattern, kit, fraction, want):
   assert generator.count_examples() == want
 
 
-def test_a_fraction_is_what_it_says_and_not_its_nearest_float(tmp_path, kit):
+def test_fraction_is_read_as_a_decimal(tmp_path, kit):
   # 0.29 * 100 is 28.999999999999996.
   for i in range(100):
     (tmp_path / f"{i:02}.tfrecord").touch()

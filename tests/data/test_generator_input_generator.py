@@ -111,7 +111,7 @@ def mask_features():
   return windows.add_mask_specs({"x": stack})
 
 
-def test_a_missing_mask_says_who_makes_masks(kit):
+def test_error_of_a_missing_mask_says_where_masks_are_made(kit):
   generator = build(lambda: iter([example(0)]), kit, features=mask_features())
   want = (
     r"element 0: .*features/x_mask: expected \(2,\) bool, got nothing\. Masks are made "

@@ -94,7 +94,7 @@ def check(batches):
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_every_generator_decodes_as_it_is_told(sources, name):
+def test_generators_use_the_image_decoding(sources, name):
   make, options = GENERATORS[name]
   generator = make(sources, image_decoding=HOW, seed=0, **options)
   generator.set_feature_specifications(WINDOW)
@@ -104,12 +104,12 @@ def test_every_generator_decodes_as_it_is_told(sources, name):
   check([features for features, _ in dataset])
 
 
-def test_loaders_decode_in_order_as_they_are_told(sources):
+def test_loaders_use_the_image_decoding(sources):
   options = {"order": "sequential", "decode_images": HOW, "padding": "drop"}
   check(data.StoreWindowLoader(sources / "store", WINDOW, 2, **options).dataset())
 
 
-def test_examples_are_decoded_as_told(tmp_path):
+def test_examples_use_the_image_decoding(tmp_path):
   path = str(tmp_path / "a.tfrecord")
   stored = {"camera": Spec((24, 32, 3), tf.uint8, "image", data_format="jpeg")}
   wanted = {"camera": Spec((16, 20, 3), tf.uint8, "image", data_format="jpeg")}
@@ -125,7 +125,7 @@ def test_examples_are_decoded_as_told(tmp_path):
     np.testing.assert_array_equal(features["camera"], want)
 
 
-def test_gin_says_how(sources):
+def test_gin_configures_the_image_decoding(sources):
   with gin.unlock_config():
     gin.parse_config("""
       DefaultRecordInputGenerator.image_decoding = @ImageDecoding()

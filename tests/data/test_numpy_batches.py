@@ -103,7 +103,7 @@ def test_every_dtype(store):
 
 
 @pytest.mark.parametrize("name", ["global", "quasi_random"])
-def test_an_iterator_knows_where_to_go_on(store, name):
+def test_iterator_state_resumes(store, name):
   loader = make_loader(store, name, num_epochs=None)
   want = [batch for batch, _ in zip(loader.dataset(), range(20), strict=False)]
   batches = loader.numpy_batches(2)

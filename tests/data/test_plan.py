@@ -55,7 +55,7 @@ def test_full_batches_are_equally_many_in_every_shard():
   assert len(set(seen)) == len(seen) == 12
 
 
-def test_each_epoch_and_each_seed_has_an_order_of_its_own():
+def test_orders_differ_by_epoch_and_seed():
   first, second = np.array(batches(WindowOrder(100, Plan(10, "global")), 2)).reshape(
     2, 100
   )

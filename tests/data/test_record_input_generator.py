@@ -89,7 +89,7 @@ def test_windows_of_one_episode_are_shuffled(tmp_path, kit):
   assert want != order[:9] != order[9:]
 
 
-def test_same_seed_same_batches_whatever_the_parallelism(tmp_path, kit):
+def test_batches_do_not_depend_on_the_parallelism(tmp_path, kit):
   for i in range(4):
     kit.write_episodes(tmp_path / f"{i}.tfrecord", [6, 7, 8], first=3 * i)
 
@@ -104,7 +104,7 @@ def test_same_seed_same_batches_whatever_the_parallelism(tmp_path, kit):
   assert order(seed=4) != want
 
 
-def test_a_resumed_run_goes_on_in_another_order(tmp_path, kit):
+def test_resumed_run_continues_in_another_order(tmp_path, kit):
   path = kit.write_episodes(tmp_path / "a.tfrecord", [9, 9, 9])
 
   def order(**params):

@@ -170,7 +170,7 @@ DOCTORS = {
 
 @pytest.mark.parametrize("make", [as_sequence, as_rlds])
 @pytest.mark.parametrize("name", DOCTORS)
-def test_the_doctor_tells(name, make, tmp_path):
+def test_doctor_reports_records_of_several_episodes(name, make, tmp_path):
   flags = [{"is_first": f, "is_last": [*f[1:], 1]} for f in (WHOLE, TWO)]
   path = write(tmp_path / "r.tfrecord", make, flags)
   spec = DOCTORS[name]

@@ -113,7 +113,7 @@ def batches(generator, mode, spec=SPEC, take=None):
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_every_road_gives_the_windows_of_the_stamps(road):
+def test_generators_cut_windows_by_time_stamps(road):
   generator, (shown, masks) = ROADS[road](), expected()
   found = batches(generator, "eval")
   np.testing.assert_array_equal(found["x"], shown)

@@ -18,7 +18,7 @@ def test_a_batch_takes_no_more_room_than_there_are_windows():
   assert order.window_ids(tf.constant(0, tf.int64)).numpy().tolist() == [*range(12)]
 
 
-def test_a_float_image_over_integers_says_what_to_do():
+def test_float_image_over_integers_names_the_preprocessor():
   element = {"image": tf.TensorSpec([None, 4, 4, 3], tf.uint8)}
   wanted = {"image": specs.ExtendedTensorSpec((4, 4, 3), tf.float32, time_offsets=0)}
   hint = "got (None, 4, 4, 3) uint8. Declare uint8, and convert it: "

@@ -137,7 +137,7 @@ def test_batches_stay_full_and_the_same_over_many_epochs(build, tmp_path):
 # Damaged files.
 
 
-def test_reading_goes_on_after_each_damage_of_a_file(build, tmp_path, kit):
+def test_skipping_continues_after_each_damage(build, tmp_path, kit):
   """One file has flipped bits in data, one in lengths, one is cut; one is good."""
   in_data, in_lengths, cut, _ = (
     kit.write_examples(tmp_path / f"{name}.tfrecord", range(first, first + 10))
@@ -170,9 +170,7 @@ def test_skipping_loses_records_after_damage_in_compressed_files(build, tmp_path
   assert problem.record == len(got) - 1
 
 
-def test_a_damage_that_comes_later_is_found_in_the_next_epoch(
-  build, tmp_path, kit, caplog
-):
+def test_skipping_finds_later_damage_in_the_next_epoch(build, tmp_path, kit, caplog):
   path = kit.write_examples(tmp_path / "a.tfrecord", range(10))
   generator = build("train", batch_size=5, shuffle_buffer_size=0)
   batches = iter(generator.create_dataset("train"))
@@ -480,7 +478,9 @@ NO_PROTOS_AT = [
 
 
 @pytest.mark.parametrize(("name", "windowed", "place"), NO_PROTOS_AT)
-def test_raise_says_what_is_no_proto(build, tmp_path, kit, name, windowed, place):
+def test_raise_names_records_that_are_no_proto(
+  build, tmp_path, kit, name, windowed, place
+):
   """Of both formats: windows are read from SequenceExamples, numbers from Examples."""
   bad, got = NO_PROTOS[name]
   rows = [number(i) for i in range(3)]

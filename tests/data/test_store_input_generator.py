@@ -70,7 +70,7 @@ def test_eval_gives_what_records_give(path, kit, padding, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_the_report_tells_what_is_too_short_before_a_batch_is_read(path, kit, mode):
+def test_report_counts_short_episodes_before_a_batch_is_read(path, kit, mode):
   generator = build(path, kit, mode)
   assert generator.report is None
   generator.create_dataset(mode)
@@ -81,7 +81,7 @@ def test_the_report_tells_what_is_too_short_before_a_batch_is_read(path, kit, mo
 
 
 @pytest.mark.parametrize("order", [None, "global", "sequential"])
-def test_train_repeats_and_goes_on_where_it_stopped(path, kit, order):
+def test_train_repeats_and_resumes(path, kit, order):
   same = build(
     path, kit, "train", order=order or "quasi_random", memory_budget=4000
   ).create_dataset("train")

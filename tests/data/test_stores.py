@@ -266,7 +266,7 @@ def test_ids_in_any_order(store):
       reader.read(tf.constant(wrong))
 
 
-def test_images_as_they_are_stored(store):
+def test_images_can_stay_encoded(store):
   spec = {
     "image": Spec((2, 8, 8, 3), tf.uint8, data_format="jpeg", time_offsets=(0, 1))
   }
@@ -581,7 +581,7 @@ _OWN = {
 
 
 @pytest.mark.parametrize("case", _OWN)
-def test_else_a_path_reads_the_column_of_its_own(case, tmp_path):
+def test_columns_are_found_by_name_or_path(case, tmp_path):
   features, labels, want = _OWN[case]
   starts = {"pose": 0, "goal": 100, "last": 200}
   path = str(tmp_path / "store")

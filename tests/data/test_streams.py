@@ -169,7 +169,7 @@ def test_windows_of_sequences(path):
   assert got.element_spec["state"].shape.as_list() == [None, 3, 3, 2]
 
 
-def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
+def test_batches_span_pools_and_epochs(path):
   budget = budget_of(40_000, 8)
   cut = {"padding": "drop"}
   kept = streamed(episodes(path), structure(), 8, budget, 1, 3, **cut)
@@ -181,7 +181,7 @@ def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
   assert dropped.element_spec["next"].shape.as_list() == [8, 2]
 
 
-def test_sizes_that_only_the_data_knows():
+def test_unknown_sizes_of_the_specs():
   def sized(number):
     steps = 10 * number + tf.range(6, dtype=tf.int64)
     return {"x": steps, "id": tf.fill([3 + 0 * number], number)}
@@ -270,7 +270,7 @@ def generator_of(path, **arguments):
   return made
 
 
-def test_what_exceeds_the_budget_is_said_and_used(path, capfd):
+def test_episode_above_the_budget_is_used_with_a_warning(path, capfd):
   generator = generator_of(path, memory_budget=900)
   batches = generator.create_dataset("train").take(13)
   assert {len(labels["next"]) for _, labels in batches} == {4}

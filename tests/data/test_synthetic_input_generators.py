@@ -63,7 +63,7 @@ def test_random_batches_are_seeded_and_differ(kit):
   assert not np.array_equal(first["real"], other["real"])
 
 
-def test_random_batches_go_on_where_a_resumed_run_left_off(kit):
+def test_random_batches_resume(kit):
   generator = build(data.DefaultRandomInputGenerator, kit, seed=1)
   third = take(generator, 3)[2]
   (resumed,) = generator.create_dataset("train", start_step=2).take(1)

@@ -101,7 +101,7 @@ def test_broken_links(name, tmp_path):
   assert broken_links(page, root) == want
 
 
-def test_the_page_for_those_who_carry_on_names_files_that_are_there():
+def test_contributing_page_names_existing_files():
   text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
   named = set(re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*(?:\.py|/))`", text))
   places = (ROOT / "t2r_seq", ROOT)

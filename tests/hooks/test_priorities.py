@@ -97,7 +97,7 @@ def test_sampling_follows_the_td_errors(buffer, tmp_path):
   np.testing.assert_allclose(loss, np.mean(weight * reward**2), rtol=1e-4)
 
 
-def test_in_a_mixture_others_count_as_they_are():
+def test_mixture_gives_other_sources_weight_1():
   step = {"x": Spec((), tf.float32, time_offsets=0)}
 
   def examples():

@@ -75,7 +75,7 @@ def test_samples_of_a_mixture_have_its_moments():
 
 
 @pytest.mark.parametrize("condition_sigmas", [True, False])
-def test_deviations_depend_on_the_inputs_where_told_so(condition_sigmas):
+def test_deviations_can_depend_on_the_inputs(condition_sigmas):
   params = mdn.predict_mdn_params(_normal(2, 16), 5, 10, condition_sigmas)
   assert params.shape == (2, 5 * 21)
   gm = get_mixture_distribution(params, 5, 10)

@@ -426,7 +426,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("case", DAMAGES)
-def test_a_folder_that_is_none_is_refused(exported, tmp_path, case):
+def test_other_folders_are_refused(exported, tmp_path, case):
   damage, message = DAMAGES[case]
   folder = str(tmp_path / "lite")
   shutil.copytree(exported[1], folder)

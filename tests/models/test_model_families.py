@@ -127,7 +127,7 @@ def test_a_state_is_encoded_once_for_all_actions():
   assert outputs["q_predicted"].shape == (2, 5) and outputs["seen"].shape == (2, 5, 8)
 
 
-def test_actions_have_an_axis_and_no_time_where_they_are_asked_about():
+def test_critic_actions_have_a_batch_axis_in_inference_only():
   spec = ReachCritic(action_batch_size=5).get_feature_specification("infer")
   assert spec.action.move.is_identical_to(_SPEC((5, 2), tf.float32, "move"))
   spec = ReachCritic().get_feature_specification("infer")

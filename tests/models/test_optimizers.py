@@ -159,7 +159,7 @@ _GROUPS = """
 """
 
 
-def test_groups_have_optimizers_of_their_own(plain, tmp_path):
+def test_groups_have_separate_optimizers(plain, tmp_path):
   gin.parse_config(_GROUPS)
   trainer = _trained(use_avg_model_params=True)
   for name, step in _steps(trainer).items():

@@ -75,7 +75,7 @@ def test_a_second_thread_waits_for_the_network():
   assert model.num_networks == 1 and len(model.variables) == 6
 
 
-def test_an_unbuilt_model_says_so():
+def test_unbuilt_model_is_an_error():
   with pytest.raises(errors.SpecError, match=r"_Linear: network: expected a built"):
     _ = _Linear().variables
 

@@ -106,7 +106,7 @@ def test_names_of_lists_modules_and_recurrent_layers():
   assert got["2/dense_1/kernel"] is not got["2/dense/kernel"]
 
 
-def test_all_of_an_own_checkpoint_is_taken(trained, caplog):
+def test_whole_checkpoint_of_the_same_model_is_loaded(trained, caplog):
   want, prefix = trained
   model = built()
   assert not same(values(model), want, ["head/kernel"])
@@ -116,7 +116,7 @@ def test_all_of_an_own_checkpoint_is_taken(trained, caplog):
   assert f"Initialised 10 of 10 variables from {prefix}" in caplog.text
 
 
-def test_averages_are_taken_for_weights(tmp_path):
+def test_averages_are_loaded_as_weights(tmp_path):
   kwargs = {"use_avg_model_params": True, "avg_model_params_decay": 0.5}
   trainer = Trainer(Model(**kwargs), tf.distribute.get_strategy())
   for _ in range(2):

@@ -160,7 +160,7 @@ class PastModel(LineModel):
     return {"inference_output": self.network(features.pos[:, 0])}
 
 
-def test_a_model_in_memory_is_taken_at_each_restore():
+def test_restore_copies_the_weights_of_a_model_in_memory():
   model = PastModel(use_avg_model_params=True, padding="repeat")
   trainer = Trainer(model, tf.distribute.get_strategy())
   predictor = policies.ModelPredictor(model)

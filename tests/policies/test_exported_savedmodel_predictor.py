@@ -131,7 +131,7 @@ def test_step_starts_episodes_per_environment(predictor):
   assert _actions(outputs) == [200, 400, 600]
 
 
-def test_first_step_is_first_whatever_is_said(predictor):
+def test_first_step_starts_an_episode_by_itself(predictor):
   predictor.reset()
   assert _actions(predictor.step(_observations(4), is_first=[False])) == [8]
 

@@ -211,7 +211,7 @@ class StoredModel(LSTMModel):
 
 
 @pytest.mark.parametrize("burn_in", [0, 2])
-def test_windows_go_on_from_the_state_that_the_policy_had_there(burn_in):
+def test_windows_continue_from_a_given_state(burn_in):
   model = StoredModel(burn_in=burn_in, stored_state=True)
   predictor = _predictor(model)
   spec = predictor.get_step_specification()

@@ -122,7 +122,7 @@ def test_noise_is_seeded(predictor, make_policy):
   np.testing.assert_array_equal(np.array(_rollout(reseeded)), run(seed=2))
 
 
-def test_ou_noise_drifts_and_starts_anew(predictor):
+def test_ou_noise_drifts_and_restarts_at_reset(predictor):
   policy = policies.OUExploreRegressionPolicy(predictor, theta=0.0, sigma=1.0, seed=3)
   kicks = np.random.default_rng(3).standard_normal([4, 2])
   zeros = np.zeros([2])

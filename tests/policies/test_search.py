@@ -298,7 +298,7 @@ def test_another_number_of_elements_is_refused():
 
 
 @pytest.mark.parametrize("num_candidates", [None, 64])
-def test_a_python_search_asks_any_critic(num_candidates):
+def test_python_search_works_with_any_critic(num_candidates):
   policy = policies.CEMPolicy(predictor=_Critic(num_candidates), cem_iters=5, seed=0)
   action = policy.SelectAction({"state": {"goal": GOALS[0]}})
   np.testing.assert_allclose(action, GOALS[0], atol=0.1)

@@ -136,7 +136,7 @@ def test_from_one_environment_to_several_and_back(export_dir):
     assert outputs[1]["goal_seen"].tolist() == [0.0]
 
 
-def test_a_policy_of_its_own_says_that_it_cannot():
+def test_policy_without_several_environments_is_an_error():
   class OneByOne(policies.Policy):
     def SelectAction(self, state, context, timestep):
       return np.zeros(3, np.float32)

@@ -256,7 +256,7 @@ def test_all_of_color_jitter_is_one_after_the_other():
     np.testing.assert_allclose(done[i].reshape(-1, 3), pixels, atol=1e-5)
 
 
-def test_noise_is_of_its_own_in_every_pixel():
+def test_noise_is_independent_in_every_pixel():
   gray = np.full((60, 2, 12, 16, 3), 128, np.uint8)
   noise = one(pp.GaussianNoise(0.05, probability=0.5), gray) - np.float32(128 / 255)
   deviation = noise.std(axis=(1, 2, 3, 4))
@@ -309,7 +309,7 @@ def test_blur_is_a_gaussian_filter():
   np.testing.assert_allclose(done, want, atol=1e-5)
 
 
-def test_cameras_share_their_draws_if_told():
+def test_cameras_can_share_random_numbers():
   chain = [pp.RandomCrop((8, 10)), jitter(brightness=0.2)]
   options = {"size": (8, 10), "input_size": (12, 16), "paths": ("a", "b")}
   shared = run(make(chain, share_cameras=True, **options), FRAMES)

@@ -182,7 +182,7 @@ def test_infer_has_no_labels(path):
   assert labels is None
 
 
-def test_constant_elements_are_told(path, caplog):
+def test_constant_elements_are_warned_of(path, caplog):
   with caplog.at_level(logging.WARNING, "absl"):
     create(path, {"state": "mean_std"})
   assert "features/state: elements [[2]] are constant in the data" in caplog.text

@@ -35,7 +35,7 @@ assert take(lambda: counting.count_records({"": [path]})) == 50
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its memory")
-def test_a_file_of_large_records_is_not_held(tmp_path):
+def test_files_of_large_records_are_streamed(tmp_path):
   printed = subprocess.run(
     [sys.executable, "-c", _READERS, str(tmp_path)],
     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -370,7 +370,7 @@ def test_explain_failures_of_a_damaged_file(tmp_path: pathlib.Path) -> None:
     list(dataset)
 
 
-def test_other_failures_pass_as_they_are(tmp_path: pathlib.Path) -> None:
+def test_other_failures_are_not_changed(tmp_path: pathlib.Path) -> None:
   path = str(tmp_path / "a")
   write(tmp_path / "a", [RECORD])
   with (

@@ -69,7 +69,7 @@ def test_file_patterns(case: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_file_named_twice_is_read_once_and_that_is_said(caplog) -> None:
+def test_repeated_file_is_read_once_with_a_warning(caplog) -> None:
   _, (name, *_) = get_data_format_and_filenames("*")
   assert "more than once" not in caplog.text
   assert get_data_format_and_filenames([name, f"./{name}"])[1] == [name]
@@ -200,7 +200,7 @@ def test_parallel_reads_interleave_in_a_fixed_order() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_files_are_shuffled_by_seed_anew_in_each_epoch() -> None:
+def test_files_are_shuffled_by_seed_and_epoch() -> None:
   datasets = [records.record_dataset(A, shuffle_files=True, seed=7) for _ in range(2)]
   epochs = [[values(dataset) for _ in range(4)] for dataset in datasets]
   assert epochs[0] == epochs[1]
@@ -209,7 +209,7 @@ def test_files_are_shuffled_by_seed_anew_in_each_epoch() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_parallel_read_takes_turns_anew_in_each_epoch() -> None:
+def test_parallel_read_interleaves_by_epoch() -> None:
   orders = [
     values(tfdata.parallel_read("a*", num_epochs=8, seed=seed)) for seed in (3, 3, 4)
   ]

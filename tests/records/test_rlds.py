@@ -231,7 +231,7 @@ def test_proposed_without_features_json(tmp_path: pathlib.Path) -> None:
   assert find_bad_record(path, proposed) is None
 
 
-def test_features_json_that_is_none(tmp_path: pathlib.Path) -> None:
+def test_invalid_features_json_is_an_error(tmp_path: pathlib.Path) -> None:
   _, (file,) = get_data_format_and_filenames(rlds_data.FILES)
   shutil.copy(file, tmp_path / "a.tfrecord")
   (tmp_path / "features.json").write_text('{"featuresDict": 3}')

@@ -192,7 +192,7 @@ def test_the_last_step_of_rlds_may_be_undefined(tmp_path):
   assert action.num_nan == 1
 
 
-def test_inspect_goes_on_past_what_is_no_record(tmp_path):
+def test_inspect_continues_after_damage(tmp_path):
   with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
     for each in (X, b"\xff\xffgarbage", X):
       writer.write(each)

@@ -114,7 +114,7 @@ def test_items_inserted_during_training_are_sampled(store_path, buffer):
     collector.join(20)
 
 
-def test_waits_for_the_replay_no_longer_than_told(store_path):
+def test_wait_for_the_replay_has_a_timeout(store_path):
   options = {"timeout": 0.05, "padding": "drop"}
   with replay.ReplayBuffer({**FEATURES, **LABELS}, 500, **options) as buffer:
     mixture = make_mixture(store_path, buffer, None)
@@ -156,7 +156,7 @@ class Model(models.RegressionModel):
     return {"inference_output": self.network["out"](flat)}
 
 
-def test_trains_from_both_as_gin_says(store_path, buffer, tmp_path):
+def test_gin_configures_offline_and_online_data(store_path, buffer, tmp_path):
   with buffer.writer() as writer:
     append(writer, ONLINE, 20)
   gin.bind_parameter("StoreInputGenerator.store_path", store_path)

@@ -62,7 +62,7 @@ def ask(limiter: RateLimiter, operation: str, count: int) -> int:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_lets_through_what_reverb_does(name):
+def test_rate_limiters_equal_those_of_reverb(name):
   rng = np.random.default_rng(5)
   limiter, model = make_rate_limiter(OPTIONS[name]), Model(name)
   seen = set()
@@ -120,7 +120,7 @@ TIMEOUTS = {
 
 
 @pytest.mark.parametrize("name", TIMEOUTS)
-def test_a_timeout_says_why(name):
+def test_timeout_names_the_limit(name):
   option, (inserts, samples), operation, want = TIMEOUTS[name]
   limiter = make_rate_limiter(option)
   limiter.did_insert(inserts)
@@ -188,7 +188,7 @@ def test_closing_ends_the_waiting(operation):
     getattr(limiter, f"await_{operation}")(1, None)
 
 
-def test_a_shared_lock_is_let_go_while_waiting():
+def test_shared_lock_is_released_while_waiting():
   lock = threading.RLock()
   limiter = make_rate_limiter(options.MinSize(1), lock)
 
@@ -238,7 +238,7 @@ NO_BUFFERS = {
 
 
 @pytest.mark.parametrize("name", NO_BUFFERS)
-def test_an_error_buffer_that_is_none(name):
+def test_invalid_error_buffer_is_an_error(name):
   want = "Ratio: error_buffer: expected a number, or a pair of bounds, got"
   with pytest.raises(errors.SpecError, match=want):
     options.SampleToInsertRatio(2, 1, NO_BUFFERS[name])

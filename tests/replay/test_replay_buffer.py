@@ -81,7 +81,7 @@ def test_a_sample_in_vain_takes_nothing_out_of_a_queue(is_dataset):
       assert batch["wide"][:, -1].tolist() == want
 
 
-def test_a_wait_for_windows_says_how_many_steps_they_take():
+def test_wait_for_windows_logs_the_steps_that_they_need():
   spec = {"x": Spec((4,), tf.int64, "x", time_offsets=(-2, -1, 0, 1))}
   with replay.ReplayBuffer(spec, 10, timeout=0.01, padding="drop") as buffer:
     writer = buffer.writer()
@@ -96,7 +96,7 @@ def test_a_wait_for_windows_says_how_many_steps_they_take():
     assert buffer.sample(1)["x"].tolist() == [[0, 1, 2, 3]]
 
 
-def test_a_writer_that_is_told_to_stop_waits_no_longer():
+def test_stopped_writer_does_not_wait():
   spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
   limiter = replay.SampleToInsertRatio(1.0, 1, 2.0)
   with replay.ReplayBuffer(spec, 10, rate_limiter=limiter) as buffer:
@@ -122,7 +122,7 @@ def _full_of_an_episode(**arguments):
 
 
 @pytest.mark.parametrize("end", ["end_episode", "close"])
-def test_the_end_of_an_episode_waits_no_longer_than_it_is_told(end):
+def test_stopped_writer_ends_its_episode_without_waiting(end):
   buffer, writer = _full_of_an_episode()
   with buffer:
     writer.should_stop = lambda: True

@@ -67,7 +67,7 @@ PADDINGS = {
 
 
 @pytest.mark.parametrize("name", PADDINGS)
-def test_which_rows_a_padding_gives(name, place):
+def test_rows_by_padding(name, place):
   features, padding, real, made_up = PADDINGS[name]
   counted = store.EpisodeStore(place).windows({**features, **LABELS}, padding=padding)
   batch = counted.read(tf.range(len(counted)))

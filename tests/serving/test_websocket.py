@@ -78,7 +78,7 @@ def _connect(server):
   return serving.PolicyClient(port=server.port)
 
 
-def test_eight_clients_at_once_have_states_of_their_own(server):
+def test_eight_clients_have_separate_states(server):
   def run(number):
     client = _connect(server)
     said = []

@@ -104,7 +104,7 @@ def test_pack_fills_absent_optionals_with_none():
   assert struct.to_dict() == {"a": struct.a, "c": None, "n": None}
 
 
-def test_pack_takes_optionals_that_are_there():
+def test_pack_keeps_present_optionals():
   packed = specs.pack_flat_sequence_to_spec_structure({"c": C}, {"c": np.ones(1)})
   assert packed["c"] == 1.0
 

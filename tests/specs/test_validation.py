@@ -143,7 +143,7 @@ def test_assert_equal_strips_the_batch_of_the_actual_side_only():
     tensorspec_utils.assert_equal(batched(SPLIT), batched(SPLIT), ignore_batch=True)
 
 
-def test_assert_required_takes_more_and_lets_optionals_be_absent():
+def test_assert_required_allows_extra_leaves_and_absent_optionals():
   tensorspec_utils.assert_required(PART, SPLIT)
   tensorspec_utils.assert_required(OPTIONAL, SPLIT)
   tensorspec_utils.assert_required(OPTIONAL, OPTIONAL)
@@ -153,7 +153,7 @@ def test_assert_required_takes_more_and_lets_optionals_be_absent():
     tensorspec_utils.assert_required(SPLIT, PART)
 
 
-def test_optionals_that_are_there_must_fit():
+def test_present_optionals_must_fit():
   with pytest.raises(errors.SpecError, match=r"debug: expected \(2,\) float32, got"):
     tensorspec_utils.assert_required(
       {"debug": DEBUG}, {"debug": np.zeros(3, np.float32)}
@@ -218,7 +218,7 @@ def test_validate_and_flatten_gives_all_that_was_given():
   assert flat.train.action is ACTION
 
 
-def test_validate_and_pack_gives_what_was_asked_for():
+def test_validate_and_pack_returns_the_requested_leaves():
   arrays = batched(SPLIT)
   packed = specs.validate_and_pack(PART, arrays, ignore_batch=True)
   assert type(packed) is Part

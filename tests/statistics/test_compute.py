@@ -62,7 +62,7 @@ def test_episodes(data, kind, part_bytes, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["records", "store"])
-def test_images_are_only_counted_unless_asked_for(data, kind):
+def test_images_are_counted_only_by_default(data, kind):
   image = compute_statistics(getattr(data, kind), spec=data.spec).paths["image"]
   num_steps = sum(len(episode["done"]) for episode in data.episodes)
   assert (image.kind, image.rows, image.mean) == ("bytes", num_steps, None)

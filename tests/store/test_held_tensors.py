@@ -28,7 +28,7 @@ def most_resident_bytes():
   return int(line.split()[1]) << 10
 
 
-def test_a_dataset_reads_what_it_is_given():
+def test_dataset_reads_held_tensors():
   first = HeldTensor.of(np.arange(3, dtype=np.int32))
   word = HeldTensor.of(np.array([b"a", b"b"], object))
   assert first.read_value() is first.tensor and first.tensor.dtype == tf.int64
@@ -36,7 +36,7 @@ def test_a_dataset_reads_what_it_is_given():
   assert got == [(0, b"a"), (1, b"b")]
 
 
-def test_one_may_be_inside_of_another():
+def test_held_tensors_can_be_nested():
   first, second = (HeldTensor.of(np.array([i, i + 5])) for i in (1, 2))
   made = dataset_over(
     [first], lambda: reading(second, first, held=[second]).map(tf.add)

@@ -296,9 +296,7 @@ def test_a_full_disk_leaves_nothing(path, out, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_salvage_gives_what_was_written_or_nothing(
-  seed, path, tmp_path, spec, episode, same
-):
+def test_salvage_returns_written_values_only(seed, path, tmp_path, spec, episode, same):
   rng = random.Random(seed)
   names = [
     os.path.relpath(os.path.join(place, name), path)

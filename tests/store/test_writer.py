@@ -202,7 +202,7 @@ def test_bad_episode(name, tmp_path):
 
 @pytest.mark.parametrize("shape", [(), (2,)])
 @pytest.mark.parametrize("how", ["array", "list", "bytes"])
-def test_pixels_of_encoded_images_are_taken_as_records_take_them(how, shape, tmp_path):
+def test_pixels_of_encoded_images_are_encoded_as_in_records(how, shape, tmp_path):
   spec = {
     "i": Spec((*shape, 4, 6, 3), tf.uint8, "i", is_sequence=True, data_format="png"),
     "c": Spec((4, 6, 1), tf.uint16, "c", data_format="PNG"),
@@ -578,7 +578,7 @@ def test_append_needs_a_name_where_there_are_several(path):
     store.EpisodeStore.append(path)
 
 
-def test_append_goes_on_with_the_only_segment(tmp_path):
+def test_append_continues_the_only_segment(tmp_path):
   store.EpisodeStore.create(tmp_path / "s", SMALL, segment="mine").close()
   with store.EpisodeStore.append(tmp_path / "s") as writer:
     writer.append_episode(TWO)

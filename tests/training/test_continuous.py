@@ -76,7 +76,7 @@ def test_each_checkpoint_is_evaluated_once_and_the_end_of_training_ends_it(
   assert alone["loss"] == pytest.approx(result["loss"], rel=1e-5)
 
 
-def test_a_job_that_is_started_again_knows_what_is_done(evaluated, reach, record_path):
+def test_restarted_job_skips_evaluated_checkpoints(evaluated, reach, record_path):
   model_dir, result, _ = evaluated
   counting = Counting()
   again = evaluate(reach, record_path, model_dir, callbacks=[counting])

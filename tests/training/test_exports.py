@@ -91,7 +91,7 @@ def test_parsed_records_answer_for_their_last_step(exported, reach):
     np.testing.assert_allclose(got[row], want[0], rtol=1e-5, atol=1e-6)
 
 
-def test_environments_have_histories_of_their_own(exported, reach):
+def test_environments_have_separate_histories(exported, reach):
   _, loaded = exported
   policy = Stepper(loaded)
   a, b = list(reach.episodes(lengths=(4, 4), seed=5))
@@ -353,7 +353,7 @@ class _TextExporter(Exporter):
     return path
 
 
-def test_an_exporter_may_export_in_a_way_of_its_own(reach, tmp_path):
+def test_exporter_may_override_the_export(reach, tmp_path):
   reach.train(
     str(tmp_path), None, 2, input_generator_eval=None,
     create_exporters_fn=lambda: [

@@ -230,7 +230,7 @@ _STATES = {
 
 
 @pytest.mark.parametrize("case", _STATES)
-def test_checkpoints_are_found_whatever_the_state_file_says(
+def test_checkpoints_are_found_without_a_valid_state_file(
   case, trainer, checkpoints, model_dir
 ):
   (model_dir / "checkpoint").unlink()
@@ -303,7 +303,7 @@ def test_two_damaged_checkpoints_of_one_step_are_both_kept(
     assert (model_dir / place / "model.ckpt-30.index").is_file()
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_never_starts_anew(reach, model_dir):
+def test_run_with_damaged_checkpoints_only_is_an_error(reach, model_dir):
   for step, case in ((10, "index missing"), (20, "data cut"), (30, "data missing")):
     _damage(model_dir, step, case)
   before = sorted(path.name for path in model_dir.glob("*model*"))

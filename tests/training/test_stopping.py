@@ -236,7 +236,7 @@ class _Numbers:
 
 
 @pytest.mark.parametrize("error", [None, ValueError("bad file")])
-def test_the_thread_lets_go_of_the_iterator_before_the_block_is_left(error):
+def test_thread_releases_the_iterator_before_exit(error):
   left, caught = [], None
   before = set(threading.enumerate())
   with stopping.Interruptible(_Numbers(left, error)) as iterator:

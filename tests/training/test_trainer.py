@@ -218,7 +218,7 @@ def test_averages_are_evaluated_and_exported_and_raw_weights_trained(case, tmp_p
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_averages_take_the_place_of_weights_as_often_as_keras_is_told():
+def test_averages_overwrite_weights_at_the_frequency_of_keras():
   optimizer = _KERAS.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
   trainer, _ = _train(LineModel(optimizer), 1)
   first = _weights(trainer.model)
@@ -310,7 +310,7 @@ def test_two_replicas_do_the_same(tmp_path):
   assert process.returncode == 0, stderr[-3000:]
 
 
-def test_frozen_layers_and_backbones_stay_as_they_are():
+def test_frozen_layers_are_not_trained():
   class OnBackbone(LineModel):
     def create_network(self):
       backbone = tf.keras.applications.MobileNetV2(
@@ -356,7 +356,7 @@ def test_a_models_own_summaries_are_written_when_scalars_are(tmp_path, read_even
   assert read_events(tmp_path)["mean of x"][::2] == (3, pytest.approx(1.0))
 
 
-def test_a_metric_that_no_evaluation_gives_is_refused_before_training(reach, tmp_path):
+def test_unknown_metric_of_an_exporter_is_refused_before_training(reach, tmp_path):
   def exporters():
     return [training.BestExporter(metric="losss")]
 

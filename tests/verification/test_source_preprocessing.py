@@ -432,7 +432,7 @@ def test_verify_compares_what_the_input_does_or_reports_it(
   assert ("identical" in text) == report.is_identical
 
 
-def test_the_command_says_what_an_export_lacks(folder, tmp_path, capsys):
+def test_command_names_stages_that_an_export_lacks(folder, tmp_path, capsys):
   sources = {name: _normalize(folder, name) for name in ("lab", "sim")}
   export = _train(tmp_path, _mix(folder, sources), async_exports=True)
   store = str(folder / "sim")

@@ -194,9 +194,7 @@ def test_stochastic_policies_are_verified(store, tmp_path):
   assert report.is_identical, str(report)
 
 
-def test_a_form_that_learns_no_task_is_not_said_to_do_what_the_export_does(
-  store, tmp_path
-):
+def test_verify_reports_that_a_lite_folder_does_not_adapt(store, tmp_path):
   pytest.importorskip("ai_edge_litert")
   model, predictor = exported("tec", tmp_path / "export")
   policies.export_lite(str(tmp_path / "export"), str(tmp_path / "lite"))

@@ -189,7 +189,7 @@ def test_n_step_windows_drop_the_end():
   assert windows.Cut(padding="repeat", n_step=(2, 0.9)).end == "drop"
 
 
-def test_gin_makes_the_cuts_that_are_asked_for_and_no_others():
+def test_gin_configures_cuts_in_one_place():
   gin.parse_config("""
     Cut.padding = ('repeat', 'drop')
     Cut.n_step = @NStep()

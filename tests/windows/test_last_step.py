@@ -57,7 +57,7 @@ PADDINGS = list(itertools.product(("repeat", "zero", "drop"), repeat=2))
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-def test_windows_show_the_last_step_whatever_the_padding(padding):
+def test_windows_show_the_last_step_under_any_padding(padding):
   episodes = tf.data.Dataset.from_generator(
     lambda: ({"x": values_of(e)} for e in range(len(LENGTHS))),
     output_signature={"x": tf.TensorSpec([None], tf.float32)},

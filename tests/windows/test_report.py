@@ -146,7 +146,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_without_a_report_stderr_tells_what_is_left_out(name, capfd):
+def test_left_out_episodes_are_printed_without_a_report(name, capfd):
   lengths, arguments, want = LINES[name]
   if "report" in arguments:
     arguments = {"report": WindowReport(), **DROP}

@@ -106,7 +106,7 @@ def test_every_outcome_is_as_likely_as_any_other(name):
 
 
 @pytest.mark.parametrize(("min_steps", "max_steps"), [(3, 6), (2, 2), (6, 40)])
-def test_spans_are_as_long_as_asked_and_start_anywhere(min_steps, max_steps):
+def test_spans_have_the_requested_length_and_any_start(min_steps, max_steps):
   length = 10
   got = subsample.random_span_indices(
     tf.fill([3000], length), 2, min_steps, max_steps, [1, 1]

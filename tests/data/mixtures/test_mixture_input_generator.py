@@ -119,7 +119,7 @@ def test_the_seed_makes_the_batches(mix):
 
 
 @pytest.mark.parametrize("weights", [[3, 1], [0.7, 0.3], [5, 1]])
-def test_a_resumed_run_goes_on_exactly_where_the_sources_do(mix, weights):
+def test_resumed_mixture_is_as_exact_as_its_sources(mix, weights):
   sizes = {"a": 10, "b": 7}
   want = rows(mix(sizes, weights, "counting").create_dataset("train").take(30))
   for step in (1, 4, 17):

@@ -53,7 +53,7 @@ def test_batches_are_in_proportion_and_sums_exact():
     assert off < 1e-6 or (len(counts) == 4096 and off < 1)
 
 
-def test_the_seed_says_where_the_round_begins():
+def test_seed_sets_the_start_of_the_round():
   first = {tuple(make_schedule([5, 3], 4, seed)[0]) for seed in range(9)}
   assert first == {(2, 2), (3, 1)}
 

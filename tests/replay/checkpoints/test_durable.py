@@ -118,7 +118,7 @@ def assert_alike(left, right) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_goes_on_as_the_one_that_was_saved(name, tmp_path):
+def test_restored_replay_equals_the_saved_one(name, tmp_path):
   rng = np.random.default_rng(1)
   buffer = make(name, checkpoint_dir=str(tmp_path))
   for _ in range(4):

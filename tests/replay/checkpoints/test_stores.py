@@ -222,14 +222,14 @@ def test_a_store_that_lacks_something(tmp_path):
     )
 
 
-def test_a_path_that_is_taken(tmp_path):
+def test_existing_path_is_refused(tmp_path):
   path = make_store(tmp_path / "s", [3])
   with pytest.raises(errors.StoreError, match="expected nothing there"):
     replay.ReplayBuffer(SPEC, 20).to_store(path)
   assert store.EpisodeStore(path).num_steps == 3
 
 
-def test_an_interrupt_leaves_a_store_that_is_there(tmp_path, monkeypatch):
+def test_interrupt_keeps_an_existing_store(tmp_path, monkeypatch):
   path = make_store(tmp_path / "s", [3])
 
   def interrupted(*args, **arguments):

@@ -322,7 +322,7 @@ def test_bad_arguments(name):
     ReplayBuffer(PAIR, **arguments)
 
 
-def test_the_capacity_that_is_asked_for_is_enough():
+def test_requested_capacity_is_enough():
   for num_writers in (1, 3):
     more = {"num_writers": num_writers, "sampler": replay.Prioritized()}
     for name in ("capacity_steps", "capacity_bytes"):

@@ -180,7 +180,7 @@ def test_minimum_is_what_can_be_held(name):
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_a_queue_that_is_let_in_loses_nothing(name):
+def test_accepted_queue_loses_no_item(name):
   spec, arguments = WINDOWS[name]
   size = most(name)[1]
   limiter = replay.Queue(size)

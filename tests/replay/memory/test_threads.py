@@ -135,7 +135,7 @@ def wait_until(is_so):
   raise AssertionError("It never came to that.")
 
 
-def test_an_iterator_that_waits_can_be_let_go():
+def test_waiting_iterator_can_be_released():
   """Nobody appends any more; what was taken for a batch is in the next one."""
   buffer, writer = numbers(10, timeout=60, **DRAWN["ratio"])
   held = [iter(buffer.dataset(4))]
@@ -289,7 +289,7 @@ def test_timeouts_are_kept():
   assert 0.6 <= time.monotonic() - start < 10
 
 
-def test_a_dataset_that_waits_for_long_says_so(monkeypatch):
+def test_long_wait_of_a_dataset_is_logged(monkeypatch):
   said = threading.Event()
   monkeypatch.setattr(rate_limiters, "_LOG_EVERY", 0.4)
   monkeypatch.setattr(rate_limiters.logging, "warning", lambda *_: said.set())

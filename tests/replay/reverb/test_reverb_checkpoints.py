@@ -90,7 +90,7 @@ def test_checkpoint_without_a_folder():
     server.checkpoint()
 
 
-def test_a_client_asks_a_server_without_a_folder(serve):
+def test_checkpoint_of_a_server_without_a_folder_is_an_error(serve):
   client = ReverbReplay(make_spec(), serve(make_spec(), padding="drop"))
   with pytest.raises(errors.ReplayError) as caught:
     client.checkpoint()

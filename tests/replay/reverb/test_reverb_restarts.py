@@ -70,7 +70,7 @@ class Actor(threading.Thread):
       self.error = error
 
 
-def test_reader_and_writer_go_on_after_two_kills(make_killable, tmp_path):
+def test_reader_and_writer_continue_after_two_kills(make_killable, tmp_path):
   server = make_killable(
     SPEC, padding="drop", checkpoint_dir=str(tmp_path), max_size=200
   )
@@ -127,7 +127,7 @@ def test_restart_restores_checkpointed_items(make_killable, tmp_path):
   assert sorted(x[:, -1, 1].tolist()) == [2, 3, 4, 6, 7]
 
 
-def test_a_server_that_never_comes_back(make_killable, monkeypatch):
+def test_lost_server_is_an_error(make_killable, monkeypatch):
   told = []
   monkeypatch.setattr(client_lib, "TELL_SECS", 0.5)
   monkeypatch.setattr(
@@ -204,7 +204,7 @@ def test_training_does_not_wait_for_ever(make_killable):
         next(batches)
 
 
-def test_a_server_that_comes_back_with_other_specs(make_killable):
+def test_server_restarted_with_other_specs_is_an_error(make_killable):
   server = make_killable(SPEC, padding="drop")
   client = ReverbReplay(SPEC, server.address, server_timeout=60)
   server.kill()

@@ -19,7 +19,7 @@ def walk(values: np.ndarray, fractions: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_draws_what_the_running_sum_says(capacity):
+def test_samples_follow_the_cumulative_sum(capacity):
   rng = np.random.default_rng(capacity)
   tree = SumTree(capacity)
   # Small integers add up exactly in any order, so the rows must be the same.

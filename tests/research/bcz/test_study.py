@@ -40,7 +40,7 @@ def test_study_writes_its_table_and_its_picture(out):
   assert frames.shape == (3 * 192, 6 * 192, 3)
 
 
-def test_the_export_takes_the_instruction_as_it_is_said(out):
+def test_export_takes_the_instruction_as_text(out):
   policy = study.load(out, "bcz", 0)
   policy.restore()
   observation, _ = table_env.TableEnv().reset(seed=0)
@@ -75,6 +75,6 @@ def test_full_size_is_built_and_trains_a_step(tmp_path, monkeypatch):
   assert 11e6 < sum(sizes) < 22e6
 
 
-def test_a_loss_that_is_not_known():
+def test_unknown_loss_is_an_error():
   with pytest.raises(errors.SpecError, match="gripper: loss: expected one of"):
     bcz_models.ActionComponent("gripper", 1, "hinge")

@@ -36,7 +36,7 @@ def test_same_seed_same_bytes():
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.8])
-def test_the_expert_does_what_it_is_told(noise):
+def test_expert_follows_the_instruction(noise):
   found = episodes(table_env.INSTRUCTIONS, noise, 40)
   assert {e[0]["observation"]["instruction"] for e in found} == {
     *table_env.INSTRUCTIONS

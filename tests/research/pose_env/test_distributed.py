@@ -151,7 +151,7 @@ def test_exit_status_tells_if_it_learned(name, tmp_path, monkeypatch, capsys):
   assert ("expected more than the -5.00" in capsys.readouterr().err) == bool(want)
 
 
-def test_a_job_that_cannot_run_says_why(tmp_path, monkeypatch, capsys):
+def test_job_that_cannot_run_is_an_error(tmp_path, monkeypatch, capsys):
   def fail(job):
     raise supervisor.JobError("run job: learner: expected at most 5 restarts")
 

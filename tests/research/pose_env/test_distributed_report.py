@@ -56,7 +56,7 @@ def test_rounds_of_all_actors_are_read_by_time(tmp_path):
   ]
 
 
-def test_episodes_weigh_the_same_whoever_ran_them():
+def test_episodes_of_all_actors_weigh_the_same():
   assert report.returns_by_step(ROUNDS, report.COLLECT) == {
     0: pytest.approx(-14.0),
     50: pytest.approx(-4.0),

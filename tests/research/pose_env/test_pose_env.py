@@ -70,7 +70,7 @@ def test_other_seeds_give_other_episodes(env):
   assert not np.allclose(infos[0]["target_pose"], other_infos[0]["target_pose"])
 
 
-def test_unseeded_resets_go_on_from_the_seed(env):
+def test_unseeded_resets_continue_from_the_seed(env):
   env.reset(seed=5)
   first = env.reset()[1]["target_pose"]
   second = env.reset()[1]["target_pose"]

@@ -67,7 +67,7 @@ def test_open_gripper_lifts_no_object(env, commands):
   assert observation["state"]["gripper_closed"][0] < 0.05
 
 
-def test_the_same_seed_gives_the_same_bytes_whatever_was_before(env):
+def test_same_seed_gives_the_same_bytes_after_any_episode(env):
   def run():
     random = np.random.default_rng(0)
     observation, _ = env.reset(seed=3)
