@@ -218,10 +218,10 @@ def unwritten(what: str, error: Exception, hint: str) -> OSError:
     hint: what is safe, and what to do.
   """
   number, text = errno.EIO, str(error).strip().split("\n")[0].rstrip(".")
-  known = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+  numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
   if isinstance(error, OSError) and error.errno:
     number, text = error.errno, os.strerror(error.errno)
-  for each in known:
+  for each in numbers:
     if os.strerror(each) in text:
       number, text = each, os.strerror(each)
   return OSError(number, f"{what}, got: {text or type(error).__name__}. {hint}")

@@ -27,7 +27,10 @@ def configurables() -> dict[str, Any]:
   if gin is None:
     return {}
   registry = gin.config._REGISTRY
-  by_name = {registry.minimal_selector(name): known for name, known in registry.items()}
+  by_name = {
+    registry.minimal_selector(name): configurable
+    for name, configurable in registry.items()
+  }
   # gin's own configurables are its syntax.
   return {n: f for n, f in sorted(by_name.items()) if f.module.split(".")[0] != "gin"}
 
@@ -61,12 +64,12 @@ def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
       break
   parameters |= _fields_of_values(parameters, functions[0])
   allowed, denied = configurable.allowlist, configurable.denylist or ()
-  known = {
+  own = {
     name: parameter
     for name, parameter in parameters.items()
     if name not in denied and (not allowed or name in allowed)
   }
-  return known, is_all
+  return own, is_all
 
 
 def _is_keras_layer(function: Any) -> bool:
@@ -87,11 +90,11 @@ def unknown_parameter() -> str:
     configurable = registry._REGISTRY.get_match(selector)
     if configurable is None or not inspect.isclass(configurable.wrapped):
       continue
-    known, is_all = _parameters(configurable)
+    parameters, is_all = _parameters(configurable)
     for name in bound if is_all else ():
-      if name not in known:
+      if name not in parameters:
         return f"{configurable.name}.{name}: there is no such parameter." + (
-          errors.nearest(name, known)
+          errors.nearest(name, parameters)
         )
   return ""
 
@@ -121,16 +124,16 @@ def _fields_of_values(
 
 def hint(text: str) -> str:
   """Suggests the nearest name in gin's error about an unknown one; '' for none."""
-  known = configurables()
+  names = configurables()
   if unknown := _UNKNOWN.search(text):
     name = unknown[1].rpartition("/")[2]
     # 'models.MLPP': the module is not a part of the shortest name.
-    return errors.nearest(name, known) or errors.nearest(name.split(".")[-1], known)
+    return errors.nearest(name, names) or errors.nearest(name.split(".")[-1], names)
   if undefined := UNDEFINED.match(text):
     macros = [scope for scope, name in sys.modules["gin"].config._CONFIG if scope]
     return errors.nearest(undefined[1], macros)
   if unknown := _UNKNOWN_PARAMETER.search(text):
-    owner = known.get(unknown[1]) or known.get(unknown[1].rpartition(".")[2])
+    owner = names.get(unknown[1]) or names.get(unknown[1].rpartition(".")[2])
     if owner:
       return errors.nearest(unknown[2], parameters(owner))
   return ""
@@ -138,13 +141,13 @@ def hint(text: str) -> str:
 
 def matching(pattern: str) -> dict[str, Any]:
   """Returns the configurables of a name: a pattern such as *Sink, or a part of it."""
-  known = configurables()
+  all_names = configurables()
   folded = pattern.lower()
-  if exact := {n: f for n, f in known.items() if n.lower() == folded}:
+  if exact := {n: f for n, f in all_names.items() if n.lower() == folded}:
     return exact
   if any(sign in pattern for sign in "*?["):
-    return {n: f for n, f in known.items() if fnmatch.fnmatch(n.lower(), folded)}
-  return {n: f for n, f in known.items() if folded in n.lower()}
+    return {n: f for n, f in all_names.items() if fnmatch.fnmatch(n.lower(), folded)}
+  return {n: f for n, f in all_names.items() if folded in n.lower()}
 
 
 def render_names(names: Mapping[str, Any]) -> str:

@@ -168,8 +168,8 @@ def _run_gin(args: argparse.Namespace) -> int:
   if args.dataset is not None:
     from t2r_seq.zoo.registry import policies
 
-    known = ", ".join(policies())
-    raise console.UsageError(f"--dataset needs a policy: --policy NAME, of {known}.")
+    names = ", ".join(policies())
+    raise console.UsageError(f"--dataset needs a policy: --policy NAME, of {names}.")
   if args.model_dir is not None:
     args.gin_bindings.append(f"train_eval_model.model_dir = {args.model_dir!r}")
   console.parse(args)

@@ -156,10 +156,12 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     """Opens the data set once; None of record files, which are parsed by specs."""
     if self._opened is None:
       assert isinstance(self._dataset, str)
-      known = find_format(self._dataset, self._format)
-      if "spec" in known.options:
+      data_format = find_format(self._dataset, self._format)
+      if "spec" in data_format.options:
         return None
-      self._opened = open_episodes(self._dataset, known.name, **self._open_options)
+      self._opened = open_episodes(
+        self._dataset, data_format.name, **self._open_options
+      )
     return self._opened
 
   def _open(self, mode: str) -> Episodes:
@@ -167,16 +169,18 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     if (episodes := self._open_without_specs()) is not None:
       return episodes
     assert isinstance(self._dataset, str)
-    known = find_format(self._dataset, self._format)
+    data_format = find_format(self._dataset, self._format)
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     options = {
       "spec": windows.flat_specs(joined, self._cut_for_mode(mode).n_step),
-      **({"index": "auto"} if "index" in known.options else {}),
+      **({"index": "auto"} if "index" in data_format.options else {}),
       **self._open_options,
     }
-    if known.splits_by_file and self._episodes is None:  # Else by numbers in all files.
+    if (
+      data_format.splits_by_file and self._episodes is None
+    ):  # Else by numbers in all files.
       options["split"] = self._split
-    return open_episodes(self._dataset, known.name, **options)
+    return open_episodes(self._dataset, data_format.name, **options)
 
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:

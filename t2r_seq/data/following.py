@@ -287,8 +287,8 @@ class StoreFollower:
     ]
     fresh.sort(key=lambda e: (e[0] / e[1], e[2]))
     grown = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
-    for name, known in kept.items():
-      grown[name][: len(known)] = known
+    for name, values in kept.items():
+      grown[name][: len(values)] = values
     for _, _, name, local in fresh:
       grown[name][local] = self._num_arrived
       self._num_arrived += 1

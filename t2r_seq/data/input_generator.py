@@ -226,8 +226,8 @@ class AbstractInputGenerator(abc.ABC):
 
   def describe(self) -> str:
     """Describes the data, without reading it."""
-    known = self.num_examples
-    count = "" if known is None else f"{known:,} examples, "
+    num_examples = self.num_examples
+    count = "" if num_examples is None else f"{num_examples:,} examples, "
     return f"{type(self).__name__}: {count}batches of {self.batch_size}"
 
   def describe_sources(self) -> list[str]:
@@ -368,8 +368,8 @@ class AbstractInputGenerator(abc.ABC):
     self, where: str, num_episodes: int, splits: Callable[[], Splits]
   ) -> np.ndarray | None:
     """Returns the numbers of the episodes to read; None for all."""
-    known = splits() if self._split is not None else None
-    return choose_episodes(where, num_episodes, self._episodes, self._split, known)
+    all_splits = splits() if self._split is not None else None
+    return choose_episodes(where, num_episodes, self._episodes, self._split, all_splits)
 
   def set_data_service(self, data_service: DataService) -> None:
     """Sets where mode 'train' runs; gin's `DataService` is what it is at first."""
@@ -769,11 +769,11 @@ def add_presence_specs(
     SpecError: a path that is not optional.
   """
   flat = specs.flatten_spec_structure(spec_structure)
-  known = {**mask_paths(flat), **presence_masks(flat)}
+  masks = {**mask_paths(flat), **presence_masks(flat)}
   optional = [
     path
     for path, spec in flat.items()
-    if getattr(spec, "is_optional", False) and path not in known
+    if getattr(spec, "is_optional", False) and path not in masks
   ]
   chosen = optional if paths is None else list(paths)
   for path in chosen:

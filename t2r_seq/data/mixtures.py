@@ -523,16 +523,16 @@ class MixtureInputGenerator(AbstractInputGenerator):
     Raises:
       SpecError: the model has no such robot.
     """
-    known = getattr(t2r_model, "embodiments", {})
+    embodiments = getattr(t2r_model, "embodiments", {})
     self._raise(
       errors.Mismatch(
         f"embodiments: {name}",
-        f"a robot of the model, of {errors.listing(known)}",
-        f"'{robot.name}'" if known.get(robot.name) is None else "another one",
+        f"a robot of the model, of {errors.listing(embodiments)}",
+        f"'{robot.name}'" if embodiments.get(robot.name) is None else "another one",
         "Bind the same embodiments to the model and to the mixture.",
       )
       for name, robot in self._embodiments.items()
-      if known.get(robot.name) != robot
+      if embodiments.get(robot.name) != robot
     )
     for name, robot in self._embodiments.items():
       self._preprocessors[name] = t2r_model.robot_preprocessor_cls(robot.name)
@@ -644,10 +644,14 @@ class MixtureInputGenerator(AbstractInputGenerator):
   def control_period(self) -> float | None:
     """Seconds from a step to the next one; None unless all sources have the same."""
     periods = {name: source.control_period for name, source in self._sources.items()}
-    known = {name: period for name, period in periods.items() if period}
-    if not known or max(known.values()) <= 1.01 * min(known.values()):
-      return next(iter(known.values()), None) if len(known) == len(periods) else None
-    rates = ", ".join(f"{name} {1 / period:.4g}" for name, period in known.items())
+    periods_of = {name: period for name, period in periods.items() if period}
+    if not periods_of or max(periods_of.values()) <= 1.01 * min(periods_of.values()):
+      return (
+        next(iter(periods_of.values()), None)
+        if len(periods_of) == len(periods)
+        else None
+      )
+    rates = ", ".join(f"{name} {1 / period:.4g}" for name, period in periods_of.items())
     logging.warning(
       "MixtureInputGenerator: sources have other steps a second: %s. One time offset "
       "is another time in each.",

@@ -47,13 +47,13 @@ def _ask(values: np.ndarray) -> Iterator[str]:
   if values.ndim != 2 or values.dtype.kind != "f" or len(values) < 2:
     return
   values = values[np.isfinite(values).all(1)].astype(np.float64)
-  taken: set[int] = set()
+  elements: set[int] = set()
   for size, name in ((9, "matrix"), (6, "rot6d_rows"), (4, "quaternion")):
     for start in range(values.shape[1] - size + 1):
       block = values[:, start : start + size]
-      if taken & {*range(start, start + size)} or not _is_rotation(block):
+      if elements & {*range(start, start + size)} or not _is_rotation(block):
         continue
-      taken |= {*range(start, start + size)}
+      elements |= {*range(start, start + size)}
       what, word = f"are they a {name}", name
       if name == "quaternion":
         is_last = np.abs(block[:, 3]).mean() >= np.abs(block[:, 0]).mean()
@@ -62,7 +62,7 @@ def _ask(values: np.ndarray) -> Iterator[str]:
       elif name == "rot6d_rows":
         what = "are they two rows of a rotation, or two columns ('rot6d_columns')"
       yield f"{_element(start, start + size, 'rotation', word)}: {what}?"
-  for i in {*range(values.shape[1])} - taken:
+  for i in {*range(values.shape[1])} - elements:
     levels = np.unique(values[:, i])
     if len(levels) == 2:
       opened, closed = (float(f"{level:.6g}") for level in levels[::-1])
@@ -71,8 +71,8 @@ def _ask(values: np.ndarray) -> Iterator[str]:
         f"{_element(i, i + 1, 'gripper', answer)}: has two values: is it a gripper, "
         f"open at {opened:g}?"
       )
-      taken.add(i)
-  rest = values[:, sorted({*range(values.shape[1])} - taken)]
+      elements.add(i)
+  rest = values[:, sorted({*range(values.shape[1])} - elements)]
   largest = np.abs(rest).max(initial=0)
   if 1.05 * _CIRCLE < largest <= 360:
     yield f"{{'unit': 'deg'}}: up to {largest:.4g}: are these angles in degrees?"

@@ -17,8 +17,8 @@ from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
 
 def control_period(metadata: Mapping[str, Any]) -> float | None:
   """Returns seconds from a step to the next one, if the metadata have them."""
-  known = metadata.get("lerobot")
-  fps = known.get("fps") if isinstance(known, dict) else metadata.get("fps")
+  lerobot = metadata.get("lerobot")
+  fps = lerobot.get("fps") if isinstance(lerobot, dict) else metadata.get("fps")
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
     return None
   return 1.0 / fps
@@ -153,15 +153,15 @@ def check_rate(operation: str, source: Episodes, fps: float) -> None:
   if it has neither, any rate is right.
   """
   period = control_period(source.metadata)
-  known = [] if period is None else [(1 / period, "its metadata have", _RATE_SLACK)]
-  known += [
+  declared = [] if period is None else [(1 / period, "its metadata have", _RATE_SLACK)]
+  declared += [
     (rate, f"the time stamps of {path} have", _CLOCK_SLACK)
     for path, rates in _measured_rates(source).items()
     for rate in rates
   ]
-  if not known or any(abs(fps / rate - 1) <= slack for rate, _, slack in known):
+  if not declared or any(abs(fps / rate - 1) <= slack for rate, _, slack in declared):
     return
-  rate, origin, _ = known[0]
+  rate, origin, _ = declared[0]
   raise errors.ConversionError(
     f"{operation}: fps: expected {rate:.4g} steps a second, as {origin}, got {fps:g}: "
     "fps names the rate of the data and does not resample them. Leave it out, or name "

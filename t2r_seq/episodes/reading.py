@@ -56,9 +56,9 @@ def explained(place: str, expected: str) -> Iterator[None]:
 
 
 def read_json_object(
-  path: str, expected: str = "a JSON object", known: Collection[str] = ()
+  path: str, expected: str = "a JSON object", keys: Collection[str] = ()
 ) -> dict[str, Any]:
-  """Reads a JSON object from a file; with `known` it has no other keys."""
+  """Reads a JSON object from a file; with `keys` it has no other keys."""
   try:
     with open(path, encoding="utf-8") as file:
       values = json.load(file)
@@ -68,10 +68,10 @@ def read_json_object(
     raise fault(path, expected, f"{values!r:.80}")
   mismatches = [
     errors.Mismatch(
-      key, f"one of {errors.listing(known)}", repr(key), errors.nearest(key, known)
+      key, f"one of {errors.listing(keys)}", repr(key), errors.nearest(key, keys)
     )
     for key in values
-    if known and key not in known
+    if keys and key not in keys
   ]
   if mismatches:
     raise faults(path, mismatches)

@@ -142,10 +142,10 @@ def register_format(
   """
 
   def register(opener: Any) -> Any:
-    known = _formats.get(name)
-    if known is not None and known.open.__qualname__ != opener.__qualname__:
+    earlier = _formats.get(name)
+    if earlier is not None and earlier.open.__qualname__ != opener.__qualname__:
       raise errors.SpecError(
-        f"register_format: {name}: expected a new name, got that of {known.open}."
+        f"register_format: {name}: expected a new name, got that of {earlier.open}."
       )
     _formats[name] = Format(
       name,
@@ -168,23 +168,23 @@ def formats() -> Mapping[str, Format]:
   return dict(sorted(_formats.items(), key=lambda item: _rank(item[1])))
 
 
-def _rank(known: Format) -> int:
+def _rank(each: Format) -> int:
   """Returns the place of a format: that of its module, users' before the fallback."""
-  if known.name == _FALLBACK:
+  if each.name == _FALLBACK:
     return len(_MODULES)
-  module = known.open.__module__.removeprefix("t2r_seq.formats.")
+  module = each.open.__module__.removeprefix("t2r_seq.formats.")
   return _MODULES.index(module) if module in _MODULES else len(_MODULES) - 1
 
 
 def get_format(name: str) -> Format:
   """Returns a format by its name."""
-  known = formats()
-  if name not in known:
+  all_formats = formats()
+  if name not in all_formats:
     raise errors.ConversionError(
-      f"open_episodes: expected a format of {errors.listing(known)}, got '{name}'."
-      f"{errors.nearest(name, known)}"
+      f"open_episodes: expected a format of {errors.listing(all_formats)}, got "
+      f"'{name}'.{errors.nearest(name, all_formats)}"
     )
-  return known[name]
+  return all_formats[name]
 
 
 def find_format(path: str | os.PathLike[str], format: str | None = None) -> Format:
@@ -219,9 +219,9 @@ def find_format(path: str | os.PathLike[str], format: str | None = None) -> Form
 
 
 def _recognise(path: str) -> Format | None:
-  for known in formats().values():
-    if known.recognises is not None and known.recognises(path):
-      return known
+  for each in formats().values():
+    if each.recognises is not None and each.recognises(path):
+      return each
   return None
 
 
@@ -297,11 +297,11 @@ def _declare(
   """Adds the conventions of a file and of an argument to the specs."""
   folder = path if os.path.isdir(path) else os.path.dirname(path)
   name = os.path.join(folder, _CONVENTIONS)
-  known: dict[str, Any] = {}
+  declared: dict[str, Any] = {}
   if os.path.isfile(name):
     with open(name, encoding="utf-8") as file:
-      known = specs.serialization.load_json(f"open_episodes: {name}", file.read())
-  for source, given in ((name, known), ("conventions", conventions or {})):
+      declared = specs.serialization.load_json(f"open_episodes: {name}", file.read())
+  for source, given in ((name, declared), ("conventions", conventions or {})):
     for place, convention in given.items():
       if place in opened.spec:
         opened.spec[place] = specs.ExtendedTensorSpec.from_spec(
@@ -340,17 +340,17 @@ def as_episodes(
 
 
 def check_options(
-  operation: str, name: str, given: Iterable[str], known: Iterable[str]
+  operation: str, name: str, given: Iterable[str], options: Iterable[str]
 ) -> None:
   """Checks that options are those of a format, or of what `name` says."""
-  known = sorted(known)
+  options = sorted(options)
   want = (
-    f"an option of {name}, of {errors.listing(known, 30)}" if known else "no option"
+    f"an option of {name}, of {errors.listing(options, 30)}" if options else "no option"
   )
   mismatches = [
-    errors.Mismatch(option, want, f"'{option}'", errors.nearest(option, known))
+    errors.Mismatch(option, want, f"'{option}'", errors.nearest(option, options))
     for option in given
-    if option not in known
+    if option not in options
   ]
   if mismatches:
     raise errors.mismatch_error(operation, mismatches)
@@ -359,24 +359,24 @@ def check_options(
 def written_format(path: str | os.PathLike[str], format: str | None = None) -> Format:
   """Returns the format in which a path is written, by its suffix."""
   path = os.fspath(path)
-  known = {name: each for name, each in formats().items() if each.writer is not None}
+  writable = {name: each for name, each in formats().items() if each.writer is not None}
   if format is not None:
-    if get_format(format).name not in known:
+    if get_format(format).name not in writable:
       raise errors.ConversionError(
-        f"write: {path}: expected a format of {errors.listing(known)}, got '{format}', "
-        "which is read only."
+        f"write: {path}: expected a format of {errors.listing(writable)}, got "
+        f"'{format}', which is read only."
       )
-    return known[format]
+    return writable[format]
   name = os.path.basename(path.rstrip("/")).lower()
-  for each in known.values():
+  for each in writable.values():
     if any(name.endswith(suffix) for suffix in each.suffixes):
       return each
   if ".tfrecord" in name or name.endswith("tfrecords"):
-    return known[_FALLBACK]
-  suffixes = [suffix for each in known.values() for suffix in each.suffixes]
+    return writable[_FALLBACK]
+  suffixes = [suffix for each in writable.values() for suffix in each.suffixes]
   raise errors.ConversionError(
     f"write: {path}: expected a name that ends in {errors.listing(suffixes)}, or the "
-    f"name of a format, of {errors.listing(known)}, got neither."
+    f"name of a format, of {errors.listing(writable)}, got neither."
   )
 
 
@@ -462,8 +462,8 @@ _MAX_ENTRIES, _MAX_SHOWN = 50, 5
 
 
 def _readable() -> str:
-  known = [each.description for each in formats().values() if each.description]
-  return f"{', '.join(known[:-1])} or {known[-1]}"
+  descriptions = [each.description for each in formats().values() if each.description]
+  return f"{', '.join(descriptions[:-1])} or {descriptions[-1]}"
 
 
 def _unknown_folder(path: str) -> errors.ConversionError:

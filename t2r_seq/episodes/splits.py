@@ -42,14 +42,15 @@ def choose_episodes(
     return None
   chosen = np.arange(num_episodes)
   if split is not None:
-    known = dict(splits or {})
-    if split not in known:
-      has = f"one of those of the dataset, {errors.listing(known)}"
+    all_splits = dict(splits or {})
+    if split not in all_splits:
+      has = f"one of those of the dataset, {errors.listing(all_splits)}"
+      has = has if all_splits else "none: the dataset has none"
       raise errors.SpecError(
-        f"{where}: split: expected {has if known else 'none: the dataset has none'}, "
-        f"got '{split}'.{errors.nearest(split, known)}"
+        f"{where}: split: expected {has}, got "
+        f"'{split}'.{errors.nearest(split, all_splits)}"
       )
-    chosen = _check(f"{where}: split '{split}'", list(known[split]), num_episodes)
+    chosen = _check(f"{where}: split '{split}'", list(all_splits[split]), num_episodes)
   if episodes is not None:
     name = f"{where}: episodes"
     if isinstance(episodes, (str, os.PathLike)):

@@ -289,18 +289,18 @@ class Filtered(View):
 
   def __init__(self, base: Episodes, paths: Iterable[str]) -> None:
     """Keeps paths; see `Episodes.filter`."""
-    known = {**base.spec, **base.derived_spec}
+    leaves = {**base.spec, **base.derived_spec}
     paths = list(paths)
     missing = [
       errors.Mismatch(
-        path, f"a path of {errors.listing(known)}", "", errors.nearest(path, known)
+        path, f"a path of {errors.listing(leaves)}", "", errors.nearest(path, leaves)
       )
       for path in paths
-      if path not in known
+      if path not in leaves
     ]
     if missing:
       raise errors.mismatch_error(f"filter: {base.path}", missing)
-    super().__init__(base, {path: known[path] for path in paths})
+    super().__init__(base, {path: leaves[path] for path in paths})
     self.depth = [path for path in base.depth if path in self.spec]
 
   def _wrap(self, base: Episodes) -> Episodes:

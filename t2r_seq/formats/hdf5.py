@@ -170,7 +170,7 @@ class Layout:
   @classmethod
   def read(cls, path: str) -> Layout:
     """Reads a JSON file: {"episodes": "runs/*", "paths": {"obs/pos": "state/pos"}}."""
-    values = reading.read_json_object(path, known=("episodes", "ends", "paths"))
+    values = reading.read_json_object(path, keys=("episodes", "ends", "paths"))
     groups, ends = values.get("episodes", ""), values.get("ends", [])
     paths = values.get("paths")
     is_text = isinstance(groups, str) and (paths is None or isinstance(paths, dict))
@@ -417,9 +417,9 @@ class LayoutEpisodes(Episodes):
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """Returns what Minari keeps beside its file."""
-    known = minari.read_metadata(os.path.dirname(os.path.abspath(self._names[0])))
+    metadata = minari.read_metadata(os.path.dirname(os.path.abspath(self._names[0])))
     is_minari = os.path.basename(self._names[0]) == os.path.basename(_MINARI)
-    return {"minari": known} if known and is_minari else {}
+    return {"minari": metadata} if metadata and is_minari else {}
 
   def read(
     self,
@@ -601,22 +601,26 @@ class LayoutEpisodes(Episodes):
     if self._layout.paths is not None:
       on_disk.dataset = self._layout.paths[path]
     self._unwritten.setdefault(path, _Unwritten()).add(dataset, place)
-    known = self._paths.get(path)
-    if known is not None and known.dtype == on_disk.dtype:
-      is_padded = known.image_format and len(on_disk.shape) == 1 and not known.is_text
-      if known.image_format or known.is_text:
+    earlier = self._paths.get(path)
+    if earlier is not None and earlier.dtype == on_disk.dtype:
+      is_padded = (
+        earlier.image_format and len(on_disk.shape) == 1 and not earlier.is_text
+      )
+      if earlier.image_format or earlier.is_text:
         # Their rows are checked as they are read: images by their headers.
-        on_disk.image_format, on_disk.is_text = known.image_format, known.is_text
-        on_disk.shape = known.shape if is_padded or not on_disk.shape else on_disk.shape
+        on_disk.image_format, on_disk.is_text = earlier.image_format, earlier.is_text
+        on_disk.shape = (
+          earlier.shape if is_padded or not on_disk.shape else on_disk.shape
+        )
     elif on_disk.is_step and len(dataset):
       _look_at(on_disk, dataset)
     self._note(path, place, on_disk)
 
   def _note(self, path: str, place: str, on_disk: PathOnDisk) -> None:
-    known = self._paths.setdefault(path, on_disk)
-    if known.form() != on_disk.form():
-      self._fault(path, f"{known.describe()}, as before", on_disk.describe(), place)
-    known.count += 1
+    earlier = self._paths.setdefault(path, on_disk)
+    if earlier.form() != on_disk.form():
+      self._fault(path, f"{earlier.describe()}, as before", on_disk.describe(), place)
+    earlier.count += 1
 
   def _fault(self, path: str, want: str, got: str, place: str) -> None:
     """Records the first fault of a path."""

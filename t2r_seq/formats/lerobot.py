@@ -68,11 +68,11 @@ class LeRobotEpisodes(Episodes):
     is_timed = self.folder.has_own_clock
     derived = tuple(key for key in DERIVED if key != TIMESTAMP or not is_timed)
     of_keys = {k: leaf for k, leaf in self.folder.fields.items() if k not in derived}
-    known = self._known_fields(of_keys)
-    taken = {*self._keys.values(), TASK} if self._extra else set()
-    left = {key: leaf for key, leaf in of_keys.items() if key not in taken}
+    fields = self._known_fields(of_keys)
+    names = {*self._keys.values(), TASK} if self._extra else set()
+    left = {key: leaf for key, leaf in of_keys.items() if key not in names}
     self._spec_fields = {
-      path: leaf for path, leaf in {**known, **left}.items() if not dropped.has(path)
+      path: leaf for path, leaf in {**fields, **left}.items() if not dropped.has(path)
     }
     features = self.folder.features
     keys = {path: self._key(path) for path in self._spec_fields}
@@ -126,15 +126,15 @@ class LeRobotEpisodes(Episodes):
       return {}
     name = os.path.join(self.folder.path, EXTRA)
     with reading.explained(name, "the specs of a conversion"):
-      known = reading.fields_from_json(self._extra["spec"])
+      fields = reading.fields_from_json(self._extra["spec"])
       sizes = {key: math.prod(leaf["shape"]) for key, leaf in of_keys.items()}
       self._keys = {
         path: key
         for path, key in self._keys.items()
-        if path in known and math.prod(known[path]["shape"]) == sizes.get(key)
+        if path in fields and math.prod(fields[path]["shape"]) == sizes.get(key)
       }
     return {
-      path: reading.frame_fields(known[path]) for path in known if path in self._keys
+      path: reading.frame_fields(fields[path]) for path in fields if path in self._keys
     }
 
   def _read_metadata(self) -> Mapping[str, Any]:
@@ -155,9 +155,9 @@ class LeRobotEpisodes(Episodes):
       return []
     differences, stored = [], read_json(name)
     for path, measures in computed.items():
-      known = stored.get(self._key(path), {})
+      stored_measures = stored.get(self._key(path), {})
       for measure, value in measures.items():
-        given = np.ravel(np.asarray(known.get(measure, value), np.float64))
+        given = np.ravel(np.asarray(stored_measures.get(measure, value), np.float64))
         want = np.ravel(value)
         scale = np.abs(want).max(initial=0) + 1e-6
         if given.shape != want.shape or np.abs(given - want).max() > 1e-3 * scale:

@@ -92,9 +92,9 @@ class Feature:
       want, hint = "a dtype that TensorFlow has", reading.leave_out(self.key)
       place = f"{INFO}: {self.key}"
       raise reading.fault(place, want, repr(self.dtype), hint) from error
-    known = self.convention and self.convention.to_json()
+    convention = self.convention and self.convention.to_json()
     return reading.make_fields(
-      self.key, dtype, shape, True, data_format=data_format, convention=known
+      self.key, dtype, shape, True, data_format=data_format, convention=convention
     )
 
   @classmethod
@@ -246,8 +246,8 @@ class LeRobotFolder:
         raise self._fault(INFO, f"splits: {name}", want, repr(text)) from error
       splits[name] = range(first, end)
     with reading.explained(os.path.join(self.path, EXTRA), "splits"):
-      known = self.extra.get("splits") or {}
-      return splits | {name: list(map(int, numbers)) for name, numbers in known.items()}
+      extra = self.extra.get("splits") or {}
+      return splits | {name: list(map(int, numbers)) for name, numbers in extra.items()}
 
   @functools.cached_property
   def has_own_clock(self) -> bool:

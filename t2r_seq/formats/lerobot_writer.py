@@ -191,9 +191,9 @@ def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
   """Returns steps a second: as given, or of the metadata, or of the videos."""
   if fps is not None:
     check_rate(f"write: {path}", episodes, fps)
-  known = episodes.metadata.get("lerobot")
-  if fps is None and isinstance(known, dict):
-    fps = known.get("fps")
+  lerobot = episodes.metadata.get("lerobot")
+  if fps is None and isinstance(lerobot, dict):
+    fps = lerobot.get("fps")
   period = control_period(episodes.metadata)
   if fps is None and period is not None:
     fps = round(1 / period, 9)
@@ -247,9 +247,9 @@ class LeRobotWriter(EpisodeWriter):
     self._of_task = _task_path(self._spec)
     self._of_clock = _clock_path(self._spec)
     self._metadata = dict(episodes.metadata)
-    known = self._metadata.get("lerobot")
-    self._known: dict[str, Any] = known if isinstance(known, dict) else {}
-    self._tasks: list[str] = [str(task) for task in self._known.get("tasks", [])]
+    lerobot = self._metadata.get("lerobot")
+    self._lerobot: dict[str, Any] = lerobot if isinstance(lerobot, dict) else {}
+    self._tasks: list[str] = [str(task) for task in self._lerobot.get("tasks", [])]
     self._episodes: list[dict[str, Any]] = []
     self._stats: list[dict[str, dict[str, Any]]] = []
     self._codecs: dict[str, str] = {}
@@ -532,7 +532,7 @@ class LeRobotWriter(EpisodeWriter):
     has_videos = any(c.feature.dtype == VIDEO for c in self._columns)
     info = {
       "codebase_version": "v3.0",
-      "robot_type": self._known.get("robot_type"),
+      "robot_type": self._lerobot.get("robot_type"),
       "total_episodes": count,
       "total_frames": self._num_steps,
       "total_tasks": len(self._tasks),
@@ -549,14 +549,14 @@ class LeRobotWriter(EpisodeWriter):
 
   def _describe(self, column: _Column, fps: float) -> dict[str, Any]:
     feature = column.feature
-    names = self._known.get("names")
-    known = names.get(feature.key) if isinstance(names, dict) else None
+    names = self._lerobot.get("names")
+    own_names = names.get(feature.key) if isinstance(names, dict) else None
     shape = list(feature.shape)
-    entry: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": known}
+    entry: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": own_names}
     convention = self._spec[column.path].convention
     if convention is not None:
       entry["convention"] = convention.to_json()
-      if convention.names and known is None:
+      if convention.names and own_names is None:
         entry["names"] = [*convention.names]
     if feature.dtype in (VIDEO, IMAGE):
       entry["names"] = ["height", "width", "channels"]

@@ -89,8 +89,8 @@ class Contract:
   @classmethod
   def read(cls, path: str) -> Contract:
     """Reads a JSON file: {"clock": "/arm", "paths": {"position": "/arm:position"}}."""
-    known = [field.name for field in dataclasses.fields(cls)]
-    values = reading.read_json_object(path, known=known)
+    names = [field.name for field in dataclasses.fields(cls)]
+    values = reading.read_json_object(path, keys=names)
     mismatches = []
     clock, time = values.get("clock"), values.get("time", LOG)
     paths: Any = values.get("paths")
@@ -433,9 +433,11 @@ class McapEpisodes(Episodes):
   def _find_shown(self, name: str, parts: list[str]) -> _Shown:
     came: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
     is_header = self._contract.time == HEADER
-    for part, topic, known, message in self._iterate(parts, self._topics, is_header):
+    for part, topic, definition, message in self._iterate(
+      parts, self._topics, is_header
+    ):
       place = f"{part}: {topic}: message {len(came[topic])}"
-      time = self._time(place, known, message)
+      time = self._time(place, definition, message)
       came[topic].append((time, min(message.log_time, _MAX_TIME), parts.index(part)))
     # By topic: time, log time and number of the file of each message, in their order.
     table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in came.items()}
@@ -465,17 +467,19 @@ class McapEpisodes(Episodes):
       self._check_distance(name, topic, times[topic] - clock[first:, 0])
     return _Shown(shown, times, len(clock) - first)
 
-  def _time(self, place: str, known: _Message, message: Any) -> int:
+  def _time(self, place: str, definition: _Message, message: Any) -> int:
     kind = self._contract.time
     if kind != HEADER:
       time = int(message.log_time if kind == LOG else message.publish_time)
       if time > _MAX_TIME:
         raise self._wrong_times(place, "below 2**63 ns", f"{time}")
       return time
-    stamp = getattr(getattr(known.decode(message.data), "header", None), "stamp", None)
+    stamp = getattr(
+      getattr(definition.decode(message.data), "header", None), "stamp", None
+    )
     if stamp is None:
       want = f'messages with a header.stamp, as "time": "{HEADER}" needs them'
-      raise reading.fault(f"{place}: {known.type}", want, "none", f'Take "{LOG}".')
+      raise reading.fault(f"{place}: {definition.type}", want, "none", f'Take "{LOG}".')
     return int(stamp.sec) * _SECOND + int(stamp.nanosec)
 
   def _wrong_times(self, place: str, want: str, got: str) -> errors.ConversionError:

@@ -60,10 +60,10 @@ class MinariEpisodes(Episodes):
       raise reading.fault(path, want, f"no {METADATA} that says so")
     self.path, self._folder = path, folder
     self._dropped = dropped or Dropped()
-    known = read_metadata(folder)
-    self.metadata = {"minari": known}
+    metadata = read_metadata(folder)
+    self.metadata = {"minari": metadata}
     numbers = sorted(int(name) for name in os.listdir(folder) if name.isdigit())
-    total = known.get("total_episodes", len(numbers))
+    total = metadata.get("total_episodes", len(numbers))
     if numbers != list(range(len(numbers))) or total != len(numbers) or not numbers:
       want = f"the folders of {total} episodes, as {METADATA} has it"
       raise reading.fault(folder, want, errors.listing(map(str, numbers), 8))

@@ -97,11 +97,11 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     derived = self._derive_next_obs(fields)
     # The specs that a conversion left, if they fit the data.
     text = self._file(self._names[0])[DATA].attrs.get(SPEC_ATTRIBUTE)
-    known: Mapping[str, Fields] = {}
+    declared: Mapping[str, Fields] = {}
     if isinstance(text, str):
-      known = reading.fields_from_json(json.loads(text))
+      declared = reading.fields_from_json(json.loads(text))
     return {
-      path: known[path] if _fits(known.get(path), leaf) else leaf
+      path: declared[path] if _fits(declared.get(path), leaf) else leaf
       for path, leaf in derived.items()
     }
 
@@ -143,12 +143,14 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     if len(self._names) > 1:
       return {}
     attributes = self._file(self._names[0])[DATA].attrs
-    known = {name: _to_json(value) for name, value in attributes.items()}
-    known.pop(TOTAL, None)
-    known.pop(SPEC_ATTRIBUTE, None)
+    others = {name: _to_json(value) for name, value in attributes.items()}
+    others.pop(TOTAL, None)
+    others.pop(SPEC_ATTRIBUTE, None)
     with reading.explained(self._names[0], f"JSON in {METADATA_ATTRIBUTE}"):
-      metadata = dict(json.loads(known.pop(METADATA_ATTRIBUTE, "{}")))
-    return _with_names(metadata, {"attrs": known} if known else {}, self._demo_names())
+      metadata = dict(json.loads(others.pop(METADATA_ATTRIBUTE, "{}")))
+    return _with_names(
+      metadata, {"attrs": others} if others else {}, self._demo_names()
+    )
 
   def metadata_of(self, episodes: np.ndarray) -> Mapping[str, Any]:
     """See the base class: some of the demos have fewer names."""
@@ -201,10 +203,10 @@ def _with_names(
   return {**others, **({"robomimic": robomimic} if robomimic else {})}
 
 
-def _fits(known: Fields | None, leaf: Fields) -> bool:
-  if known is None or not reading.is_same_array(known, leaf):
+def _fits(declared: Fields | None, leaf: Fields) -> bool:
+  if declared is None or not reading.is_same_array(declared, leaf):
     return False
-  return known.get("is_sequence", False) == leaf.get("is_sequence", False)
+  return declared.get("is_sequence", False) == leaf.get("is_sequence", False)
 
 
 def _to_json(value: Any) -> Any:
@@ -352,7 +354,7 @@ def open_hdf5(
     raise reading.fault(path, f"files of {errors.listing(hdf5.SUFFIXES)}", "none")
   given = hdf5.Layout.read(layout) if layout else None
   foreign = hdf5.find_foreign(names)
-  known = given or hdf5.find_layout(names[0])
-  if known is hdf5.ROBOMIMIC:
+  hdf5_layout = given or hdf5.find_layout(names[0])
+  if hdf5_layout is hdf5.ROBOMIMIC:
     return RobomimicEpisodes(path, foreign, dropped)
-  return hdf5.LayoutEpisodes(path, foreign, known, dropped)
+  return hdf5.LayoutEpisodes(path, foreign, hdf5_layout, dropped)

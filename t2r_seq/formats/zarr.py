@@ -225,14 +225,14 @@ def array_keys(operation: str, fields: Mapping[str, Fields]) -> dict[str, str]:
   """Names an array for each path: the spec's name, or the path, without slashes."""
   keys: dict[str, str] = {}
   mismatches = []
-  taken: dict[str, str] = {ENDS: f"meta/{ENDS}"}
+  arrays: dict[str, str] = {ENDS: f"meta/{ENDS}"}
   for path, leaf in fields.items():
     keys[path] = key = (leaf.get("name") or path).replace("/", "_")
-    if key in taken:
-      want, got = "another name in the zarr group", f"'{key}', as {taken[key]} has"
+    if key in arrays:
+      want, got = "another name in the zarr group", f"'{key}', as {arrays[key]} has"
       hint = "Give the specs other names, or leave one out with --drop."
       mismatches.append(errors.Mismatch(path, want, got, hint))
-    taken[key] = path
+    arrays[key] = path
   if mismatches:
     raise errors.mismatch_error(operation, mismatches)
   return keys
@@ -413,17 +413,17 @@ class ZarrEpisodes(Episodes):
       attributes = dict(self._group.attrs)
       text = attributes.pop(SPEC_ATTRIBUTE, None)
       # What a conversion left there, or the attributes.
-      known = attributes.pop(METADATA_ATTRIBUTE, None)
-      if not isinstance(known, dict):
-        known = {"zarr": attributes} if attributes else {}
-      splits = check_splits(path, known.pop("splits", {}), len(lengths))
+      stored = attributes.pop(METADATA_ATTRIBUTE, None)
+      if not isinstance(stored, dict):
+        stored = {"zarr": attributes} if attributes else {}
+      splits = check_splits(path, stored.pop("splits", {}), len(lengths))
       self.splits = renumber(splits, np.asarray(self._episodes))
-      self.metadata = known
+      self.metadata = stored
       by_key: dict[str, tuple[str, Fields]] = {}
       if text is not None:
-        known = reading.fields_from_json(text)
-        keys = array_keys(reading.OPERATION, known)
-        by_key = {keys[path]: (path, fields) for path, fields in known.items()}
+        stored = reading.fields_from_json(text)
+        keys = array_keys(reading.OPERATION, stored)
+        by_key = {keys[path]: (path, fields) for path, fields in stored.items()}
       self._spec_fields = self._collect(by_key, dropped or Dropped())
     self._columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
 
@@ -478,7 +478,7 @@ class ZarrEpisodes(Episodes):
     return ends.tolist()
 
   def _collect(
-    self, known: Mapping[str, tuple[str, Fields]], dropped: Dropped
+    self, declared: Mapping[str, tuple[str, Fields]], dropped: Dropped
   ) -> dict[str, Fields]:
     """Opens the arrays, and returns the fields of their specs."""
     mismatches: list[errors.Mismatch] = []
@@ -486,7 +486,7 @@ class ZarrEpisodes(Episodes):
     names = list_files(self.path)
     for folder, num_rows in (("data", sum(self._ends[-1:])), ("meta", len(self._ends))):
       for key, metadata in read_arrays(self.path, folder).items():
-        path, leaf = known.get(key, (key, None))
+        path, leaf = declared.get(key, (key, None))
         if (folder == "meta" and key == ENDS) or dropped.has(path):
           continue
         array: Any = self._open_array(folder, key)

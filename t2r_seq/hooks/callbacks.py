@@ -57,12 +57,12 @@ class TargetNetworkUpdate(training.Callback):
   def on_begin(self, run: Run) -> None:
     """Checks that there are such networks; a new run begins with copies."""
     network = run.model.network
-    known = network if isinstance(network, Mapping) else {}
+    networks = network if isinstance(network, Mapping) else {}
     for name in (*self._targets, *self._targets.values()):
-      if name not in known:
+      if name not in networks:
         raise errors.SpecError(
           f"TargetNetworkUpdate: targets: expected parts of create_network's dict, "
-          f"{errors.listing(known)}, got '{name}'.{errors.nearest(name, known)}"
+          f"{errors.listing(networks)}, got '{name}'.{errors.nearest(name, networks)}"
         )
     if run.step == 0:
       self._update(run, 1.0)

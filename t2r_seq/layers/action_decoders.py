@@ -194,12 +194,12 @@ def valid_targets(
 
 
 def check_inference(
-  layer: Any, inference: str, known: Sequence[str], name: str = "inference"
+  layer: Any, inference: str, allowed: Sequence[str], name: str = "inference"
 ) -> None:
   """Raises SpecError if an option of a decoder is unknown."""
-  if inference not in known:
+  if inference not in allowed:
     raise errors.SpecError(
-      f"{type(layer).__name__}: {name}: expected one of {errors.listing(known)}, "
+      f"{type(layer).__name__}: {name}: expected one of {errors.listing(allowed)}, "
       f"got {inference!r}."
     )
 
@@ -241,6 +241,6 @@ def _expand(mask: tf.Tensor, rank: int, axis: int) -> tf.Tensor:
 
 
 def _reshape_last(value: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-  known = value.shape[:-1]
+  leading = value.shape[:-1]
   reshaped = tf.reshape(value, tf.concat([tf.shape(value)[:-1], shape], 0))
-  return tf.ensure_shape(reshaped, [*known, *shape])
+  return tf.ensure_shape(reshaped, [*leading, *shape])

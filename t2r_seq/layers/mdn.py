@@ -151,10 +151,10 @@ def get_mixture_distribution(
       f"{errors.describe(params)}."
     )
   logits, mus, sigmas = tf.split(params, [num_alphas, num_mus, num_mus], axis=-1)
-  known = [*params.shape[:-1], num_alphas, sample_size]
+  sizes = [*params.shape[:-1], num_alphas, sample_size]
   shape = tf.concat([tf.shape(params)[:-1], [num_alphas, sample_size]], 0)
-  mus = tf.ensure_shape(tf.reshape(mus, shape), known)
-  sigmas = tf.ensure_shape(tf.reshape(sigmas, shape), known)
+  mus = tf.ensure_shape(tf.reshape(mus, shape), sizes)
+  sigmas = tf.ensure_shape(tf.reshape(sigmas, shape), sizes)
   if output_mean is not None:
     mus += tf.cast(output_mean, mus.dtype)
   return GaussianMixture(logits, mus, tf.nn.softplus(sigmas) + min_sigma)

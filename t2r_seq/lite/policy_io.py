@@ -236,8 +236,10 @@ def check_prefix(prefix: Prefix, shape: Sequence[int]) -> Prefix:
   fits &= all(each.shape == actions.shape[:1] for each in counts)
   fits &= all(each.dtype.kind in "iu" for each in counts)
   if fits:
-    frozen, known = counts
-    fits = bool(np.all((frozen >= 0) & (frozen <= known) & (known <= actions.shape[1])))
+    frozen, num_known = counts
+    fits = bool(
+      np.all((frozen >= 0) & (frozen <= num_known) & (num_known <= actions.shape[1]))
+    )
   if not fits:
     raise errors.SpecError(
       f"plan: prefix: expected actions {shape}, and 0 <= num_frozen <= "

@@ -174,8 +174,8 @@ def expand_batch_dims(structure: Any, batch_sizes: Any) -> Any:
 def batch_sizes(structure: Any, n: int) -> Any:
   """Returns the first n sizes of the tensors, static if they are known."""
   first = next(v for v in tf.nest.flatten(structure) if tf.is_tensor(v))
-  known = first.shape[:n]
-  return known if known.is_fully_defined() else tf.shape(first)[:n]
+  sizes = first.shape[:n]
+  return sizes if sizes.is_fully_defined() else tf.shape(first)[:n]
 
 
 def multi_batch_apply(

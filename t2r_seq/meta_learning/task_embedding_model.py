@@ -310,8 +310,8 @@ class TaskEmbeddingModel(TaskModel):
     embedded = self.network["embedding"](merged, training=mode == ModeKeys.TRAIN)
     sizes = meta_tfdata.batch_sizes(sample, 2)
     embedded = meta_tfdata.expand_batch_dims(embedded, sizes)
-    known = next(iter(sample.values())).shape[:2]
-    embedded = tf.ensure_shape(embedded, [*known, embedded.shape[-1]])
+    static_shape = next(iter(sample.values())).shape[:2]
+    embedded = tf.ensure_shape(embedded, [*static_shape, embedded.shape[-1]])
     if self._create_sequence_fn is None:
       task = tf.reduce_mean(embedded, axis=1)
     else:

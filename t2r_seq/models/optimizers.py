@@ -110,10 +110,10 @@ def create_keras_optimizer(
   create = getattr(tf.keras.optimizers, name, None)
   create = create if isinstance(optimizer, str) else optimizer
   if not callable(create) or not name[:1].isupper():
-    known = [n for n in dir(tf.keras.optimizers) if n[:1].isupper()]
+    names = [n for n in dir(tf.keras.optimizers) if n[:1].isupper()]
     raise errors.SpecError(
-      f"create_keras_optimizer: optimizer: expected one of {errors.listing(known)}, "
-      f"got {optimizer!r}.{errors.nearest(name, known)}"
+      f"create_keras_optimizer: optimizer: expected one of {errors.listing(names)}, "
+      f"got {optimizer!r}.{errors.nearest(name, names)}"
     )
   clips = {
     "clipnorm": clipnorm,
@@ -204,12 +204,12 @@ class GroupedOptimizer:
     # Patterns that have variables, and the variables' places among all trained ones.
     self.places: dict[str, list[int]] = {}
 
-  def assign_variables(self, names: Sequence[str], known: Sequence[str]) -> None:
+  def assign_variables(self, names: Sequence[str], all_names: Sequence[str]) -> None:
     """Gives each variable to the first pattern that matches its name.
 
     Args:
       names: of the variables that are trained.
-      known: of all variables.
+      all_names: of all variables.
     Raises:
       SpecError: a variable matches none, or a pattern matches no variable.
     """
@@ -221,14 +221,14 @@ class GroupedOptimizer:
         unmatched.append(name)
       else:
         places[pattern].append(index)
-    idle = [p for p in self.groups if not fnmatch.filter(known, p)]
+    idle = [p for p in self.groups if not fnmatch.filter(all_names, p)]
     if unmatched or idle:
       wrong = unmatched or idle
       expected = "a pattern for each variable" if unmatched else "patterns of variables"
       hint = (
         "Add a last group '*' for the rest."
         if unmatched
-        else f"The variables are {errors.listing(known)}."
+        else f"The variables are {errors.listing(all_names)}."
       )
       raise errors.SpecError(
         f"create_grouped_optimizer: groups: expected {expected}, got none for "

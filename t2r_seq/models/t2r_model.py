@@ -687,8 +687,8 @@ class T2RModel(PolicyModel):
     local = tf.distribute.get_strategy().experimental_local_results
     # By their handles: Keras 2 wraps variables of mixed precision, and the tape sees
     # what is inside, and each replica's own.
-    known = {id(v.handle) for variable in self.variables for v in local(variable)}
-    lost = [v.name for v in used if id(v.handle) not in known]
+    tracked = {id(v.handle) for variable in self.variables for v in local(variable)}
+    lost = [v.name for v in used if id(v.handle) not in tracked]
     if lost:
       raise errors.SpecError(
         f"{type(self).__name__}: the network: expected every layer in what "
@@ -772,9 +772,9 @@ def _create_outside(next_creator: Callable[..., Any], **kwargs: Any) -> tf.Varia
   value = kwargs.get("initial_value")
   if tf.executing_eagerly() or not callable(value):
     return next_creator(**kwargs)
-  taken = inspect.signature(tf.Variable.__init__).parameters
+  parameters = inspect.signature(tf.Variable.__init__).parameters
   with tf.init_scope():
-    return tf.Variable(**{k: v for k, v in kwargs.items() if k in taken})
+    return tf.Variable(**{k: v for k, v in kwargs.items() if k in parameters})
 
 
 AbstractT2RModel = T2RModel

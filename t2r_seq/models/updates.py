@@ -53,7 +53,7 @@ class Updates:
     self,
     optimizer: Any,
     trained: Mapping[str, tf.Variable],
-    known: Sequence[str],
+    all_names: Sequence[str],
     is_float16: bool = False,
   ) -> None:
     """Builds the optimizer, under the current strategy.
@@ -61,7 +61,7 @@ class Updates:
     Args:
       optimizer: of Keras, or a `GroupedOptimizer`; not built.
       trained: the variables, by name.
-      known: names of all variables of the model.
+      all_names: names of all variables of the model.
       is_float16: has an optimizer without loss scaling get it, as Keras' `compile`
         does where layers compute in float16.
     Raises:
@@ -72,7 +72,7 @@ class Updates:
     self._clips: Mapping[str, float] = {}
     names = list(trained)
     if isinstance(optimizer, optimizers.GroupedOptimizer):
-      optimizer.assign_variables(names, known)
+      optimizer.assign_variables(names, all_names)
       if optimizer.global_clipnorm is not None:
         self._clips = {"global_clipnorm": optimizer.global_clipnorm}
       places = optimizer.places

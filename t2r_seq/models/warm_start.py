@@ -177,13 +177,13 @@ def init_from_keras_weights_fn(
   """
   network = model.network
   if part is not None:
-    known = network if isinstance(network, Mapping) else {}
-    if part not in known:
+    by_name = network if isinstance(network, Mapping) else {}
+    if part not in by_name:
       raise errors.SpecError(
-        f"init_from_keras_weights_fn: part: expected one of {errors.listing(known)}, "
-        f"got '{part}'.{errors.nearest(part, known)}"
+        f"init_from_keras_weights_fn: part: expected one of {errors.listing(by_name)}, "
+        f"got '{part}'.{errors.nearest(part, by_name)}"
       )
-    network = known[part]
+    network = by_name[part]
   if not hasattr(network, "load_weights"):
     raise errors.SpecError(
       f"init_from_keras_weights_fn: {part or 'the network'}: expected a Keras model, "

@@ -209,15 +209,15 @@ class _Step:
     self.function, changed = _for_one(signature)
     self.narrow = tuple(dtype.name for dtype in changed if dtype in _NARROW)
     self._loaded = loaded
-    taken = {spec.name: spec for spec in self.function.input_signature}
+    arguments = {spec.name: spec for spec in self.function.input_signature}
     self.observation = {
-      path: Leaf(key, tuple(taken[key].shape.as_list()[1:]), _numpy(taken[key]))
+      path: Leaf(key, tuple(arguments[key].shape.as_list()[1:]), _numpy(arguments[key]))
       for path in loaded.step_specification()
       for key in [signature_key(path)]
     }
     stored = loaded.record.embedded_state if self.texts else loaded.record.state
     self.state = {
-      path: dataclasses.replace(leaf, dtype=_numpy(taken[leaf.argument]))
+      path: dataclasses.replace(leaf, dtype=_numpy(arguments[leaf.argument]))
       for path, leaf in (stored or {}).items()
     }
     self._packed = {leaf.argument: leaf.dtype for leaf in self.state.values()}
@@ -248,7 +248,7 @@ class _Step:
         f"got {errors.listing(self.texts)}. Overlap the SavedModel, or a server of it."
       )
     _ = self._loaded.signature(lite_policy.OBSERVE)
-    taken = {spec.name: spec.dtype for spec in self.function.input_signature}
+    dtypes = {spec.name: spec.dtype for spec in self.function.input_signature}
     halves = {}
     for name in lite_policy.HALVES:
       if name not in self._loaded.signatures:
@@ -256,10 +256,10 @@ class _Step:
       halves[name], _ = _for_one(self._loaded.signature(name))
       # Half of a graph may only move values that the whole one computes with.
       for spec in halves[name].input_signature:
-        if taken.get(spec.name, spec.dtype) != spec.dtype:
+        if dtypes.get(spec.name, spec.dtype) != spec.dtype:
           raise errors.SpecError(
             f"export lite: {self._loaded.path}: {spec.name}: expected "
-            f"{taken[spec.name].name} as in the step, got {spec.dtype.name} in "
+            f"{dtypes[spec.name].name} as in the step, got {spec.dtype.name} in "
             f"'{name}'. Cast it to float32 in the preprocessor, or overlap the "
             "SavedModel."
           )
@@ -338,14 +338,14 @@ def _for_one(signature: Any) -> tuple[Any, dict[tf.DType, tf.DType]]:
   Returns:
     (the function; new dtypes by old ones).
   """
-  taken = {
+  single_specs = {
     name: tf.TensorSpec([1, *spec.shape[1:]], spec.dtype, name)
     for name, spec in sorted(signature.structured_input_signature[1].items())
   }
 
-  @tf.function(input_signature=list(taken.values()), autograph=False)
+  @tf.function(input_signature=list(single_specs.values()), autograph=False)
   def of_one(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-    return signature(**dict(zip(taken, tensors, strict=True)))
+    return signature(**dict(zip(single_specs, tensors, strict=True)))
 
   traced = of_one.get_concrete_function()
   frozen = convert_to_constants.convert_variables_to_constants_v2(
@@ -363,7 +363,7 @@ def _for_one(signature: Any) -> tuple[Any, dict[tf.DType, tf.DType]]:
 
   given_specs = [
     tf.TensorSpec(spec.shape, changed.get(spec.dtype, spec.dtype), name)
-    for name, spec in taken.items()
+    for name, spec in single_specs.items()
   ]
 
   @tf.function(input_signature=given_specs, autograph=False)
@@ -466,13 +466,13 @@ def _fix_list_shapes(graph_def: Any) -> None:
 
 def _rename_functions(graph_def: Any, suffix: str) -> None:
   """Renames the functions, so that they do not replace those of the export."""
-  known = {each.signature.name for each in graph_def.library.function}
+  names = {each.signature.name for each in graph_def.library.function}
   for each in graph_def.library.function:
     each.signature.name += suffix
   for node in _nodes(graph_def):
     for value in node.attr.values():
       for named in (value.func, *value.list.func):
-        if named.name in known:
+        if named.name in names:
           named.name += suffix
 
 

@@ -391,14 +391,14 @@ def choose_robot(path: str, robot: str | None) -> str | None:
   Raises:
     UnknownRobotError: there is no such robot; lists them.
   """
-  known = PolicyRecord.load(path).robots or {}
-  if robot is None and len(known) < 2:
-    return next(iter(known), None)
-  if robot not in known:
-    expected = f"one of {errors.listing(known)}" if known else "none, as it has one"
+  robots = PolicyRecord.load(path).robots or {}
+  if robot is None and len(robots) < 2:
+    return next(iter(robots), None)
+  if robot not in robots:
+    expected = f"one of {errors.listing(robots)}" if robots else "none, as it has one"
     raise UnknownRobotError(
       f"load export: {path}: robot: expected {expected}, got {robot!r}."
-      f"{errors.nearest(str(robot), known)}"
+      f"{errors.nearest(str(robot), robots)}"
     )
   return robot
 
@@ -428,7 +428,7 @@ class _ExactFeatures:
     """Returns the features by path; None if they need the full check."""
     if not self._is_exact or not isinstance(features, Mapping):
       return None
-    taken = {}
+    exact = {}
     for path, dtype, shape in self._leaves:
       value = features.get(path)
       if type(value) is not np.ndarray or value.dtype != dtype or not value.ndim:
@@ -437,8 +437,8 @@ class _ExactFeatures:
         batch_size = len(value)
       if value.shape != (batch_size, *shape):
         return None
-      taken[path] = value
-    return taken
+      exact[path] = value
+    return exact
 
 
 def _arguments(signature: Any) -> dict[str, tf.TensorSpec]:
@@ -457,9 +457,9 @@ def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct
   return frames
 
 
-def _inputs(taken: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]]:
+def _inputs(signature: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]]:
   """Returns path, argument and dtype of a signature's inputs."""
-  return [(path, signature_key(path), spec.dtype) for path, spec in taken.items()]
+  return [(path, signature_key(path), spec.dtype) for path, spec in signature.items()]
 
 
 def _keyed(

@@ -262,15 +262,17 @@ class PolicyRecord:
     Raises:
       SpecError: there is no source of that name.
     """
-    known = self.source_preprocessing or {}
-    if source is not None and source not in known:
-      want = f"one of {errors.listing(known)}" if known else "none, as there is one"
+    by_source = self.source_preprocessing or {}
+    if source is not None and source not in by_source:
+      want = (
+        f"one of {errors.listing(by_source)}" if by_source else "none, as there is one"
+      )
       raise errors.SpecError(
-        f"source: expected {want}, got {source!r}.{errors.nearest(source, known)}"
+        f"source: expected {want}, got {source!r}.{errors.nearest(source, by_source)}"
       )
     if source is not None:
-      return known[source]
-    first, *others = [*known.values()] or [[]]
+      return by_source[source]
+    first, *others = [*by_source.values()] or [[]]
     return first if all(other == first for other in others) else None
 
   @classmethod

@@ -74,9 +74,9 @@ class ConvertConventions(SpecTransformationPreprocessor):
           self._converters[kind][path] = converter
     unknown = [] if is_path else sorted({*self._data} - used)
     if unknown:
-      known = errors.listing(path for each in self._specs.values() for path in each)
+      paths = errors.listing(path for each in self._specs.values() for path in each)
       raise errors.SpecError(
-        f"ConvertConventions: data: expected paths of {known}, got '{unknown[0]}'."
+        f"ConvertConventions: data: expected paths of {paths}, got '{unknown[0]}'."
       )
 
   def _keys(self, path: str, spec: Any) -> list[str]:

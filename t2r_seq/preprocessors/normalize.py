@@ -366,10 +366,10 @@ class Normalize(SpecTransformationPreprocessor):
   def unnormalize(self, path: str, values: Any, kind: str = LABELS) -> tf.Tensor:
     """Maps normalized values back to the units of the data; see `unnormalize`."""
     if path not in self._maps.get(kind, {}):
-      known = [f"{k}/{p}" for k, maps in self._maps.items() for p in maps]
+      paths = [f"{k}/{p}" for k, maps in self._maps.items() for p in maps]
       raise errors.SpecError(
         f"Normalize.unnormalize: {kind}/{path}: expected one of the normalised paths "
-        f"{errors.listing(known)}.{errors.nearest(f'{kind}/{path}', known)}"
+        f"{errors.listing(paths)}.{errors.nearest(f'{kind}/{path}', paths)}"
       )
     return self._maps[kind][path].unnormalize(values)
 

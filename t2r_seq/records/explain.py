@@ -424,8 +424,8 @@ class BatchChecker:
       if self._checks_values and (dtype.is_floating or dtype.is_complex):
         axes = list(range(1 if is_batched else 0, tensor.shape.rank))
         # RLDS leaves the action and the reward of the last step undefined.
-        known = tensor[:-1] if feature.is_concatenated else tensor
-        measures[f"nan/{number}"] = tf.reduce_any(known != known, axes)
+        values = tensor[:-1] if feature.is_concatenated else tensor
+        measures[f"nan/{number}"] = tf.reduce_any(values != values, axes)
       else:
         measures[f"touched/{number}"] = _touch(tensor, is_batched)
     lengths = [tensor for path, tensor in parsed.items() if path.endswith("_length")]

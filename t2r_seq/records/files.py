@@ -487,11 +487,11 @@ def files_of_split(where: str, filenames: Iterable[str], split: str) -> list[str
   by_name = {name: file_split(name) for name in filenames}
   files = [name for name, own in by_name.items() if own == split]
   if not files:
-    known = {own for own in by_name.values() if own}
+    all_splits = {own for own in by_name.values() if own}
     raise errors.SpecError(
       f"{where}: split: expected one that files are named after, as in "
-      f"NAME-{split}.tfrecord-00000-of-00001, of {errors.listing(known)}, got "
-      f"'{split}'.{errors.nearest(split, known)}"
+      f"NAME-{split}.tfrecord-00000-of-00001, of {errors.listing(all_splits)}, got "
+      f"'{split}'.{errors.nearest(split, all_splits)}"
     )
   return files
 

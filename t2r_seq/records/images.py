@@ -120,8 +120,8 @@ class ImageDecoding:
       SpecError: a window, or a name to resize, is of no image among them.
     """
     images = {p: s for p, s in flat.items() if specs.is_encoded_image_spec(s)}
-    known = {name for path, spec in images.items() for name in (path, spec.name)}
-    names = sorted(name for name in known if name)
+    image_names = {name for path, spec in images.items() for name in (path, spec.name)}
+    names = sorted(name for name in image_names if name)
     mismatches = [
       errors.Mismatch(
         f"{option}: {name}",
@@ -131,7 +131,7 @@ class ImageDecoding:
       )
       for option, used in (("crops", self.crops), ("resized", self.resized))
       for name in used
-      if name not in known
+      if name not in image_names
     ]
     if mismatches:
       raise errors.mismatch_error(operation, mismatches)

@@ -611,7 +611,7 @@ class _Schemas:
     kept: list[tuple[_Key, _Group]] = []
     for key, group in ordered:
       # What has no values, such as an episode without a step, is like what has some.
-      like = next((other for known, other in kept if _is_like(key, known)), None)
+      like = next((other for earlier, other in kept if _is_like(key, earlier)), None)
       if like is None:
         kept.append((key, group))
       else:
@@ -629,9 +629,9 @@ def _is_ragged(counts: collections.Counter[_Variant]) -> bool:
   return many or (len(counts) >= _LEAST and 2 * len(counts) > counts.total())
 
 
-def _is_like(key: _Key, known: _Key) -> bool:
+def _is_like(key: _Key, earlier: _Key) -> bool:
   """Whether a record's features are those of others, as far as they have values."""
-  ours, theirs = dict(key), dict(known)
+  ours, theirs = dict(key), dict(earlier)
   return ours.keys() == theirs.keys() and all(
     variant in (_NOTHING, theirs[place]) for place, variant in ours.items()
   )

@@ -165,14 +165,14 @@ def read_features(path: str) -> Features:
   Nested sequences, other than the steps of an episode, are left out, which is logged.
   Raises RecordError if the file is not what TFDS writes.
   """
-  known = (AttributeError, KeyError, OverflowError, RecursionError, TypeError)
+  parse_errors = (AttributeError, KeyError, OverflowError, RecursionError, TypeError)
   try:
     with open(path, encoding="utf-8") as file:
       features = {
         name: (_to_spec(name, node, name.startswith(f"{STEPS}/")), node)
         for name, node in _leaves(json.load(file), "")
       }
-  except (*known, ValueError) as error:
+  except (*parse_errors, ValueError) as error:
     raise errors.RecordError(
       f"features: {path}: expected what TFDS writes of a dataset's features, got "
       f"{type(error).__name__}: {error}. Move it away to go without."

@@ -50,7 +50,7 @@ class Sampling:
     self._table = table
     self._reader = reader
     # Items that were removed from the table for batches that never got full.
-    self._taken: collections.deque[tuple[SampleInfo | None, Batch]] = (
+    self._leftover: collections.deque[tuple[SampleInfo | None, Batch]] = (
       collections.deque()
     )
 
@@ -119,22 +119,22 @@ class Sampling:
   def _consume(
     self, count: int, began: float | None
   ) -> tuple[SampleInfo | None, Batch]:
-    taken: list[tuple[SampleInfo | None, Batch]] = []
+    parts: list[tuple[SampleInfo | None, Batch]] = []
     try:
-      while len(taken) < count:
+      while len(parts) < count:
         with self._table.lock:
           self._table.check_open("sample")
-          if self._taken:
-            taken.append(self._taken.popleft())
+          if self._leftover:
+            parts.append(self._leftover.popleft())
             continue
           draw, info = self._table.consume(began)
-          taken.append((info, self.gather(draw)))
+          parts.append((info, self.gather(draw)))
         began = began and time.monotonic()  # The next wait begins now.
     except BaseException:
       with self._table.lock:
-        self._taken.extendleft(reversed(taken))
+        self._leftover.extendleft(reversed(parts))
       raise
-    infos, batches = zip(*taken, strict=True)
+    infos, batches = zip(*parts, strict=True)
     return join_infos(infos), {
       path: np.concatenate([batch[path] for batch in batches]) for path in batches[0]
     }
@@ -238,8 +238,8 @@ def _sample(
           "replay: dataset: expected items, got SIGINT while it waited for them."
         ) from None
       return [wait.began, *(np.zeros(0, dtype.as_numpy_dtype) for dtype in dtypes)]
-  known = info if with_info and info is not None else ()
-  return [_NOT_WAITING, *known, *(batch[path] for path in paths)]
+  extra = info if with_info and info is not None else ()
+  return [_NOT_WAITING, *extra, *(batch[path] for path in paths)]
 
 
 def _call_weakly(

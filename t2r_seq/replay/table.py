@@ -372,8 +372,8 @@ class Table:
         self._partial = parts + self._partial
     if len(parts) == 1:
       return draw, infos[0]
-    known = [info for info in infos if info is not None]
-    info = join_infos(known) if len(known) == len(infos) else None
+    present = [info for info in infos if info is not None]
+    info = join_infos(present) if len(present) == len(infos) else None
     return Draw.join([draw for draw, _ in parts]), info
 
   def redraw(self, count: int) -> Drawn | None:

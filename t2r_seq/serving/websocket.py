@@ -452,12 +452,12 @@ class PolicyServer:
 
   def _hint(self, message: str) -> str:
     """Returns the clients' names of paths in a message."""
-    known = [
+    renamed = [
       f" A client names {path} '{name}'."
       for name, path in self._rename.items()
       if f"{path}: expected" in message
     ]
-    return "".join(known)
+    return "".join(renamed)
 
   def _with_actions(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns outputs with the action under its other name."""

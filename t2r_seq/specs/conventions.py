@@ -300,9 +300,9 @@ def _quantity(convention: Convention) -> str | None:
 
 
 def _error(
-  field: str, want: str, got: str, word: str = "", known: Iterable[str] = ()
+  field: str, want: str, got: str, word: str = "", allowed: Iterable[str] = ()
 ) -> errors.SpecError:
-  hint = errors.nearest(word, known) if word else ""
+  hint = errors.nearest(word, allowed) if word else ""
   return errors.SpecError(f"convention: {field}: expected {want}, got {got}.{hint}")
 
 

@@ -277,14 +277,14 @@ class Converter:
       return [(part, None) for part in parts]
     convention, size = self._state
     _, start, stop = parse_reference(text)
-    known = [
+    candidates = [
       each
       for each in convention.parts(size)
       if start <= each.start and each.stop <= (size if stop is None else stop)
     ]
     queue, paired = [*parts], list[tuple[Part, Part | None]]()
     while queue:
-      part, match = queue.pop(0), known.pop(0) if known else None
+      part, match = queue.pop(0), candidates.pop(0) if candidates else None
       if match is not None and part.convention.rotation is None:
         ours, theirs = part.convention, match.convention
         if ours.gripper is None or theirs.gripper is None:
@@ -292,12 +292,12 @@ class Converter:
             match = dataclasses.replace(match, convention=ours)
           if match.size > part.size:
             match, left = match.split(part.size)
-            known.insert(0, left)
+            candidates.insert(0, left)
           elif match.size < part.size:
             part, rest = part.split(match.size)
             queue.insert(0, rest)
       elif match is not None and match.convention.rotation is None:
-        known.insert(0, match)
+        candidates.insert(0, match)
         match = None
       paired.append((part, match))
     return paired

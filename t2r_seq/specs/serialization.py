@@ -114,11 +114,13 @@ def fields_by_path(proto: t2r_pb2.TensorSpecStruct) -> dict[str, dict[str, Any]]
 def _offsets_from_proto(proto: t2r_pb2.TimeOffsets) -> Any:
   if proto.second:
     given = tuple(proto.second)
-    known = {f: getattr(proto, f) for f in ("tolerance", "clock") if proto.HasField(f)}
+    options = {
+      f: getattr(proto, f) for f in ("tolerance", "clock") if proto.HasField(f)
+    }
     return {
       "seconds": given[0] if proto.is_int else given,
       "select": proto.select,
-    } | known
+    } | options
   offsets = tuple(proto.offset)
   is_int = proto.is_int and len(offsets) <= 1
   return (*offsets, "last")[0] if is_int else offsets
@@ -147,13 +149,13 @@ def fields_to_json(
 
 
 def fields_from_json(
-  values: Mapping[str, Any], known: tuple[str, ...], path: str = ""
+  values: Mapping[str, Any], names: tuple[str, ...], path: str = ""
 ) -> dict[str, Any]:
   """Returns the fields of a spec from JSON values.
 
   Args:
     values: the output of `fields_to_json`, or a user's.
-    known: the names of all fields.
+    names: the names of all fields.
     path: of the spec, for the error.
   Raises:
     SpecError: an unknown, missing or invalid field.
@@ -162,9 +164,9 @@ def fields_from_json(
   if not isinstance(values, Mapping):
     raise error(operation, path, "an object of fields", repr(values))
   for field in values:
-    if field not in known:
-      hint = errors.nearest(field, known)
-      want = f"fields {errors.listing(known)}"
+    if field not in names:
+      hint = errors.nearest(field, names)
+      want = f"fields {errors.listing(names)}"
       raise error(operation, path, want, repr(field), hint)
   missing = {"shape", "dtype"} - set(values)
   if missing:

@@ -160,15 +160,15 @@ def _check_required(
   """Raises one error for all mismatches; returns the flat actual leaves."""
   expected = structures.flatten_spec_structure(expected_spec)
   actual = structures.flatten_spec_structure(actual_tensors_or_spec)
-  known = TensorSpecStruct((p, leaf) for p, leaf in actual.items() if p in expected)
+  present = TensorSpecStruct((p, leaf) for p, leaf in actual.items() if p in expected)
   axes = ["batch"] if ignore_batch else []
   mismatches = structures.missing_leaves(
     expected,
     actual,
     lambda spec: _describe(ExtendedTensorSpec.to_spec(spec), axes),
   )
-  given = TensorSpecStruct((p, spec) for p, spec in expected.items() if p in known)
-  mismatches += _compare_flat(given, known, ignore_batch)
+  given = TensorSpecStruct((p, spec) for p, spec in expected.items() if p in present)
+  mismatches += _compare_flat(given, present, ignore_batch)
   if mismatches:
     raise errors.mismatch_error(operation, mismatches)
   return actual

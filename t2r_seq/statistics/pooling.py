@@ -95,19 +95,19 @@ def _pool_quantiles(
   Each is linear between its quantiles; equal ones are a jump, as of a constant.
   """
   fractions = np.array([0.0, *QUANTILES, 1.0])
-  known = np.stack(
+  of_parts = np.stack(
     [
       [p.measure("min"), *(p.quantiles[q] for q in QUANTILES), p.measure("max")]
       for p in parts
     ]
   )
   shape = counts.shape[1:]
-  known = known.reshape(len(parts), len(fractions), -1)
+  of_parts = of_parts.reshape(len(parts), len(fractions), -1)
   weights = counts.reshape(len(parts), -1)
-  quantiles = np.full((len(QUANTILES), known.shape[2]), np.nan)
-  for element in range(known.shape[2]):
+  quantiles = np.full((len(QUANTILES), of_parts.shape[2]), np.nan)
+  for element in range(of_parts.shape[2]):
     has = weights[:, element] > 0
-    values = known[has, :, element]
+    values = of_parts[has, :, element]
     grid = np.unique(values)
     if not len(grid):
       continue

@@ -183,12 +183,12 @@ def _fit_to_commits(
 
   Checksums are kept in that order. Returns None if the commits have other files.
   """
-  known = next((commit.sizes for commit in commits.values() if commit.sizes), None)
-  if known is None:
+  sizes = next((commit.sizes for commit in commits.values() if commit.sizes), None)
+  if sizes is None:
     return store
-  if {*layout.file_names(store.columns), *layout.INDEX_FILES} != {*known}:
+  if {*layout.file_names(store.columns), *layout.INDEX_FILES} != {*sizes}:
     return None
-  places = {name: place for place, name in enumerate(known)}
+  places = {name: place for place, name in enumerate(sizes)}
   order = sorted(store.columns.items(), key=lambda item: places[item[1].data_file])
   return StoreManifest(dict(order), store.metadata)
 

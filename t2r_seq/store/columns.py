@@ -120,8 +120,8 @@ class StoreColumns:
       values = [each.read_value() for each in held]
       if column.is_bytes:
         return _take_strings(values[0], values[1], list(column.row_shape), rows)
-      taken = tf.gather(values[0], rows)
-      return tf.cast(taken, tf.bool) if column.dtype_name == "bool" else taken
+      gathered = tf.gather(values[0], rows)
+      return tf.cast(gathered, tf.bool) if column.dtype_name == "bool" else gathered
 
     return take
 
@@ -140,12 +140,12 @@ class StoreColumns:
         flat, shape = tf.reshape(rows, [-1]), list(column.row_shape)
         before = tf.searchsorted(places[1], flat, "right", tf.int64) + 1
         items = _items(flat, shape) + tf.repeat(before, column.items_per_row)
-        taken = tf.reshape(
+        gathered = tf.reshape(
           take_strings(values, places[0], items), tf.concat([tf.shape(rows), shape], 0)
         )
-        return tf.ensure_shape(taken, rows.shape.concatenate(shape))
-      taken = tf.gather(values, rows)
-      return tf.cast(taken, tf.bool) if column.dtype_name == "bool" else taken
+        return tf.ensure_shape(gathered, rows.shape.concatenate(shape))
+      gathered = tf.gather(values, rows)
+      return tf.cast(gathered, tf.bool) if column.dtype_name == "bool" else gathered
 
     return take
 
@@ -262,8 +262,8 @@ class VideoFrames:
     if tf.executing_eagerly():
       return tf.constant(self.read(rows.numpy()))
     spec = self._column.spec
-    taken = tf.numpy_function(self._read_or_note, [rows], spec.dtype)
-    return tf.ensure_shape(taken, rows.shape.concatenate(spec.shape))
+    frames = tf.numpy_function(self._read_or_note, [rows], spec.dtype)
+    return tf.ensure_shape(frames, rows.shape.concatenate(spec.shape))
 
   def _read_or_note(self, rows: np.ndarray) -> np.ndarray:
     with self._calls.one():
@@ -354,8 +354,8 @@ class FileColumns(StoreColumns):
         runs.times(column.items_per_row * column.dtype.itemsize)
       )
       values = _decode(data, column.spec.dtype)
-    taken = tf.reshape(values, tf.concat([tf.shape(rows), shape], 0))
-    return tf.ensure_shape(taken, rows.shape.concatenate(shape))
+    rows_of_files = tf.reshape(values, tf.concat([tf.shape(rows), shape], 0))
+    return tf.ensure_shape(rows_of_files, rows.shape.concatenate(shape))
 
   def _take_bytes(self, column: Column, runs: _Runs) -> tf.Tensor:
     """Returns the byte strings of rows, [N * items of a row]."""

@@ -380,7 +380,7 @@ def read_splits(folder: str, segments: Mapping[str, int]) -> dict[str, list[int]
       values = json.load(file)
     if (values["format"], values["version"]) != (SPLITS_FORMAT, VERSION):
       raise ValueError(f"{values['format']} of version {values['version']}")
-    known = {
+    stored = {
       str(name): [_count(number) for number in numbers]
       for name, numbers in dict(values["splits"]).items()
     }
@@ -394,14 +394,14 @@ def read_splits(folder: str, segments: Mapping[str, int]) -> dict[str, list[int]
       f"{VERSION}, got {error}. {_AGAIN}"
     ) from error
   places = _places(place, dealt or segments, segments)
-  for name, numbers in known.items():
+  for name, numbers in stored.items():
     outside = [number for number in numbers if not 0 <= number < len(places)]
     if outside:
       raise errors.StoreError(
         f"EpisodeStore: {place}: split '{name}': expected numbers from 0 to "
         f"{len(places) - 1}, got {outside[0]}. {_AGAIN}"
       )
-  return {name: places[numbers].tolist() for name, numbers in known.items()}
+  return {name: places[numbers].tolist() for name, numbers in stored.items()}
 
 
 _AGAIN = "Write them again: EpisodeStore.write_splits, or delete the file."

@@ -401,21 +401,21 @@ def read_commits(folder: str) -> dict[str, Commit]:
 
 
 def read_segments(
-  folder: str, columns: Columns, known: Sequence[Segment] = ()
+  folder: str, columns: Columns, opened: Sequence[Segment] = ()
 ) -> tuple[Segment, ...]:
   """Maps the segments that have episodes, by name; unchanged ones stay mapped."""
   _check_there(folder)
   for _ in range(_MAX_SCANS):
     commits = read_commits(folder)
     try:
-      segments = _map_segments(folder, columns, commits, known)
-      if all(map(_is_still_there, set(segments) - set(known))):
+      segments = _map_segments(folder, columns, commits, opened)
+      if all(map(_is_still_there, set(segments) - set(opened))):
         return segments
     # The last is numpy's, of a file that is shorter than a moment ago.
     except (errors.StoreError, FileNotFoundError, ValueError):
       if read_commits(folder) == commits:
         raise  # Damaged, and not just merged away in between.
-  return _map_segments(folder, columns, commits, known)
+  return _map_segments(folder, columns, commits, opened)
 
 
 def identity(folder: str) -> tuple[int, int] | None:
@@ -446,9 +446,9 @@ def _check_there(folder: str) -> None:
 
 
 def _map_segments(
-  folder: str, columns: Columns, commits: dict[str, Commit], known: Sequence[Segment]
+  folder: str, columns: Columns, commits: dict[str, Commit], opened: Sequence[Segment]
 ) -> tuple[Segment, ...]:
-  kept = {segment.name: segment for segment in known}
+  kept = {segment.name: segment for segment in opened}
   segments = []
   for name, commit in commits.items():
     if name in kept and kept[name].commit == commit:

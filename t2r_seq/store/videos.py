@@ -382,10 +382,11 @@ class VideoEncoding:
       raise self._unknown()
 
   def _unknown(self) -> errors.SpecError:
-    known = ("libsvtav1", "libx264", "libx265")
+    codecs = ("libsvtav1", "libx264", "libx265")
     return errors.SpecError(
       f"VideoEncoding: codec: expected an encoder of videos that PyAV has, such as "
-      f"{errors.listing(known)}, got {self.codec!r}.{errors.nearest(self.codec, known)}"
+      f"{errors.listing(codecs)}, got {self.codec!r}."
+      f"{errors.nearest(self.codec, codecs)}"
     )
 
   @property

@@ -469,10 +469,10 @@ def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
   """
   stored = exported_feature_specs(model.step_model)
   with embedded_texts() as embedded:
-    taken = exported_feature_specs(model.step_model)
+    observed = exported_feature_specs(model.step_model)
     texts = {
       path: words
-      for path, spec in taken.items()
+      for path, spec in observed.items()
       for suffix, words in embedded.items()
       # Meta-learning puts the paths of a base model below others.
       if f"/{path}".endswith(f"/{suffix}") and spec.dtype != stored[path].dtype

@@ -495,8 +495,11 @@ def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
   if vectors.count() < _FEWEST_TO_MAP:
     return
   expected = vectors.expected[:, vectors.wrong]
-  known, levels = np.unique(expected), np.unique(vectors.got[:, vectors.wrong])
-  is_exchanged = len(known) == 2 and np.array_equal(known, levels)
+  expected_levels, levels = (
+    np.unique(expected),
+    np.unique(vectors.got[:, vectors.wrong]),
+  )
+  is_exchanged = len(expected_levels) == 2 and np.array_equal(expected_levels, levels)
   maps = [*_MAPS]
   if case.got.dtype.kind == "u":
     largest = float(np.iinfo(case.got.dtype).max)
@@ -525,28 +528,27 @@ def _find_levels(vectors: _Vectors) -> Iterator[Cause]:
   thresholds, are_new = [], False
   for i in vectors.wrong:
     before, after = vectors.expected[:, i], vectors.got[:, i]
-    levels, known = np.unique(after), np.unique(before)
-    if len(levels) != 2 or len(known) < 2:
+    levels, levels_before = np.unique(after), np.unique(before)
+    if len(levels) != 2 or len(levels_before) < 2:
       return
     low, high = (before[after == level] for level in levels)
     is_rising = low.max() < high.min()
     if not is_rising and high.max() >= low.min():
       return
-    if len(known) == 2:
+    if len(levels_before) == 2:
       if len(vectors.wrong) > 1:
         return
       first, second = (levels, levels[::-1])[not is_rising]
-      if np.array_equal([second, first], known):
+      if np.array_equal([second, first], levels_before):
         text = f"it is inverted: {first:.4g} for {second:.4g}, as of a gripper"
         yield Cause(Cost.MAPPED, vectors.of(text), "it is inverted")
-      text = (
-        f"it is {first:.4g} for {known[0]:.4g}, and {second:.4g} for {known[1]:.4g}"
-      )
+      low, high = levels_before
+      text = f"it is {first:.4g} for {low:.4g}, and {second:.4g} for {high:.4g}"
       yield Cause(Cost.FITTED, vectors.of(text))
       return
-    if len(known) < _FEWEST_TO_FIT:
+    if len(levels_before) < _FEWEST_TO_FIT:
       return
-    are_new = are_new or not np.isin(levels, known).all()
+    are_new = are_new or not np.isin(levels, levels_before).all()
     below, above = (low, high) if is_rising else (high, low)
     limit = (below.max() + above.min()) / 2
     first, second = levels if is_rising else levels[::-1]

@@ -29,12 +29,12 @@ class FitCheck:
   def __init__(
     self,
     dataset: Dataset,
-    known: Statistics | None,
+    trained: Statistics | None,
     record: PolicyRecord | None,
   ) -> None:
-    """Creates the check; `known` are the statistics of the training data."""
+    """Creates the check; `trained` are the statistics of the training data."""
     self._dataset = dataset
-    self._known = known
+    self._trained = trained
     self._record = record
     self._seen: dict[str, Accumulator] = {}
     self._means: dict[str, list[np.ndarray]] = {}  # Of each episode, by path.
@@ -50,47 +50,49 @@ class FitCheck:
         self._seen[path] = create_accumulator(spec, is_counted=False)
       self._seen[path].add(rows)
       means = self._means.setdefault(path, [])
-      known = self._find(path)
-      if known is not None and len(rows):
-        axes = tuple(range(rows.ndim - known.measure("mean").ndim))
+      trained = self._find(path)
+      if trained is not None and len(rows):
+        axes = tuple(range(rows.ndim - trained.measure("mean").ndim))
         means.append(rows.mean(axes))
 
   def warnings(self) -> list[str]:
     """Returns sentences about mismatches."""
     warnings = [*self._period()]
     measured = {path: seen.finish() for path, seen in self._seen.items()}
-    known = {path: self._find(path) for path in measured}
+    trained = {path: self._find(path) for path in measured}
     for path, figures in measured.items():
-      warnings += _check(path, figures, known[path], self._are_bgr(path, known[path]))
-    warnings += self._swapped(measured, known)
+      warnings += _check(
+        path, figures, trained[path], self._are_bgr(path, trained[path])
+      )
+    warnings += self._swapped(measured, trained)
     return warnings
 
   def _find(self, path: str) -> PathStatistics | None:
-    if self._known is None:
+    if self._trained is None:
       return None
     name = self._dataset.observed_spec[path].name
     stored = self._dataset.stored_spec(path).name
     # Replayed values have no transform.
-    paths = {path: s for path, s in self._known.paths.items() if not s.transform}
+    paths = {path: s for path, s in self._trained.paths.items() if not s.transform}
     for key in (path, name, stored):
       if key in paths and paths[key].mean is not None:
         return paths[key]
     named = [s for s in paths.values() if s.spec.name == name and s.mean is not None]
     return named[0] if name is not None and len(named) == 1 else None
 
-  def _are_bgr(self, path: str, known: PathStatistics | None) -> bool:
+  def _are_bgr(self, path: str, trained: PathStatistics | None) -> bool:
     """Whether every episode has the colors of training in reverse order."""
     means = self._means.get(path, [])
     return len(means) >= _FEWEST_EPISODES and all(
-      _distance(mean, known) > 2 * _distance(mean[::-1], known) for mean in means
+      _distance(mean, trained) > 2 * _distance(mean[::-1], trained) for mean in means
     )
 
-  def _are_crossed(self, one: str, other: str, known: Any) -> bool:
+  def _are_crossed(self, one: str, other: str, trained: Any) -> bool:
     """Whether the two paths are swapped in every episode."""
     pairs = [*zip(self._means[one], self._means[other], strict=True)]
     return len(pairs) >= _FEWEST_EPISODES and all(
-      _distance(a, known[one]) + _distance(b, known[other])
-      > 2 * (_distance(a, known[other]) + _distance(b, known[one]))
+      _distance(a, trained[one]) + _distance(b, trained[other])
+      > 2 * (_distance(a, trained[other]) + _distance(b, trained[one]))
       for a, b in pairs
     )
 
@@ -105,19 +107,19 @@ class FitCheck:
     ]
 
   def _swapped(
-    self, measured: dict[str, PathStatistics], known: dict[str, PathStatistics | None]
+    self, measured: dict[str, PathStatistics], trained: dict[str, PathStatistics | None]
   ) -> list[str]:
     swapped = []
-    paths = [path for path in measured if known[path] is not None]
+    paths = [path for path in measured if trained[path] is not None]
     for i, one in enumerate(paths):
       for other in paths[i + 1 :]:
         a, b = measured[one].measure("mean"), measured[other].measure("mean")
         if a.shape != b.shape:
           continue
-        straight = _distance(a, known[one]) + _distance(b, known[other])
-        crossed = _distance(a, known[other]) + _distance(b, known[one])
+        straight = _distance(a, trained[one]) + _distance(b, trained[other])
+        crossed = _distance(a, trained[other]) + _distance(b, trained[one])
         is_clear = straight > 4 * crossed and straight > 0.2
-        if is_clear and self._are_crossed(one, other, known):
+        if is_clear and self._are_crossed(one, other, trained):
           swapped.append(
             f"{one} and {other} look swapped: their means are {straight:.3g} standard "
             f"deviations off the figures of training, and {crossed:.3g} the other way "
@@ -126,16 +128,16 @@ class FitCheck:
     return swapped
 
 
-def _distance(mean: np.ndarray, known: PathStatistics | None) -> float:
+def _distance(mean: np.ndarray, trained: PathStatistics | None) -> float:
   """Returns how many standard deviations a mean is off, at most."""
-  if known is None or known.measure("mean").shape != mean.shape:
+  if trained is None or trained.measure("mean").shape != mean.shape:
     return np.inf
-  scale = np.maximum(known.measure("std"), 1e-6)
-  return float(np.abs((mean - known.measure("mean")) / scale).max(initial=0.0))
+  scale = np.maximum(trained.measure("std"), 1e-6)
+  return float(np.abs((mean - trained.measure("mean")) / scale).max(initial=0.0))
 
 
 def _check(
-  path: str, seen: PathStatistics, known: PathStatistics | None, are_bgr: bool
+  path: str, seen: PathStatistics, trained: PathStatistics | None, are_bgr: bool
 ) -> list[str]:
   warnings = []
   if seen.num_not_finite:
@@ -143,11 +145,11 @@ def _check(
   own_mean, own_std, low, high = map(seen.measure, _COMPARED)
   has_spread = seen.rows >= _FEWEST
   is_constant = (low == high) & has_spread
-  if known is None:
+  if trained is None:
     if is_constant.all() and low.size:
       warnings.append(f"{path}: it is constant, {_short(low)}")
     return warnings
-  mean, std, least, most = map(known.measure, _COMPARED)
+  mean, std, least, most = map(trained.measure, _COMPARED)
   if std.shape != own_mean.shape:
     got, want = own_mean.shape, std.shape
     return [
@@ -178,8 +180,8 @@ def _check(
     least,
     most,
   )
-  if own_mean.shape == (3,) and known.per == "channel" and are_bgr:
-    straight, crossed = _distance(own_mean, known), _distance(own_mean[::-1], known)
+  if own_mean.shape == (3,) and trained.per == "channel" and are_bgr:
+    straight, crossed = _distance(own_mean, trained), _distance(own_mean[::-1], trained)
     if straight > 2 * crossed and straight > 0.1:
       warnings.append(
         f"{path}: its channels look swapped, BGR for RGB: the means are {straight:.3g} "

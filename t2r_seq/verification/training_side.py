@@ -133,7 +133,7 @@ class Dataset:
     }
     self.source = self._with_depth(self._with_derived(episodes))
     # Values on other clocks as those of steps.
-    self.known = TensorSpecStruct(
+    self.step_specs = TensorSpecStruct(
       (path, steps_spec(leaf) if path in self.source.clocks else leaf)
       for path, leaf in self.source.spec.items()
     )
@@ -148,7 +148,7 @@ class Dataset:
 
   def stored_spec(self, path: str) -> ExtendedTensorSpec:
     """Returns the dataset's spec for a path."""
-    return self.known[self._columns[path]]
+    return self.step_specs[self._columns[path]]
 
   def _with_derived(self, episodes: Episodes) -> Episodes:
     """Adds the paths that the policy sees and that follow from a step's position."""
@@ -171,16 +171,16 @@ class Dataset:
 
   def _find_columns(self, feature_spec: TensorSpecStruct) -> dict[str, str]:
     """Returns the dataset's path for each path; see `source_paths`."""
-    known = self.known
+    step_specs = self.step_specs
     columns, mismatches = {}, []
-    sources = source_paths(feature_spec, known)
+    sources = source_paths(feature_spec, step_specs)
     for path, spec in self.observed_spec.items():
       column = sources[path]
-      if column not in known:
-        want, hint = errors.describe(spec), errors.nearest(path, known)
+      if column not in step_specs:
+        want, hint = errors.describe(spec), errors.nearest(path, step_specs)
         mismatches.append(errors.Mismatch(path, want, "nothing of that name", hint))
         continue
-      stored = known[column]
+      stored = step_specs[column]
       frame = stored.shape.as_list() if stored.shape.rank is not None else None
       is_same = frame is None or spec.shape.is_compatible_with(stored.shape)
       is_same = is_same or self.is_whole(column, stored)
@@ -207,7 +207,7 @@ class Dataset:
       where = f"verify: {self.path}: episode {number}"
       observed, context = {}, set()
       for path, column in self._columns.items():
-        stored = self.known[column]
+        stored = self.step_specs[column]
         is_whole = self.is_whole(column, stored)
         array = _value(where, values, path, column)
         if column in self.source.clocks:
@@ -281,7 +281,7 @@ class Dataset:
   def changed_size(self, path: str) -> str | None:
     """Describes how training's input crops or resizes an image; None if it does not."""
     column = self._columns.get(path, path)
-    stored = self.known.get(column)
+    stored = self.step_specs.get(column)
     if stored is None or not self.is_whole(column, stored):
       return None
     decoding = self._image_decoding
@@ -320,7 +320,7 @@ class _TrainingWindows:
       (p, _as_step(spec)) for p, spec in window_spec.items()
     )
     masks = mask_paths(self._specs)
-    known, others = dataset.known, dataset.source.clocks
+    step_specs, others = dataset.step_specs, dataset.source.clocks
     self._columns: dict[str, str] = {}
     for prefix in (_RAW, _LABEL):
       own = {
@@ -330,34 +330,36 @@ class _TrainingWindows:
       }
       self._columns |= {
         f"{prefix}{path}": column
-        for path, column in source_paths(own, known).items()
-        if column in known and f"{prefix}{path}" not in masks
+        for path, column in source_paths(own, step_specs).items()
+        if column in step_specs and f"{prefix}{path}" not in masks
       }
     self._encoded = {
       path
       for path, column in self._columns.items()
-      if specs.is_encoded_image_spec(known[column])
-      or dataset.is_whole(column, known[column])
+      if specs.is_encoded_image_spec(step_specs[column])
+      or dataset.is_whole(column, step_specs[column])
     }
     element: dict[str, tf.TensorSpec] = {}
     for path, column in self._columns.items():
-      stored, spec = known[column], self._specs[path]
+      stored, spec = step_specs[column], self._specs[path]
       shape, dtype = stored.shape, stored.dtype
       if path in self._encoded:
         shape, dtype = spec.frame_shape, _stored_dtype(spec)
       lead = [None] * stored.is_sequence
       element[path] = tf.TensorSpec(tf.TensorShape(lead).concatenate(shape), dtype)
     for path in {*masks.values()} & self._encoded:
-      if known[self._columns[path]].is_sequence:
+      if step_specs[self._columns[path]].is_sequence:
         element[present_path(path)] = tf.TensorSpec([None], tf.bool)
     offsets = [spec.time_offsets for spec in self._specs.values()]
     clocks = {each.clock for each in offsets if isinstance(each, Seconds)}
     clocks |= {others[c] for c in self._columns.values() if c in others}
     for clock in {*clocks, dataset.clock} if clocks else ():
-      if isinstance(clock, str) and clock in known and known[clock].is_sequence:
+      if (
+        isinstance(clock, str) and clock in step_specs and step_specs[clock].is_sequence
+      ):
         self._columns.setdefault(clock, clock)
-        shape = tf.TensorShape([None]).concatenate(known[clock].shape)
-        element.setdefault(clock, tf.TensorSpec(shape, known[clock].dtype))
+        shape = tf.TensorShape([None]).concatenate(step_specs[clock].shape)
+        element.setdefault(clock, tf.TensorSpec(shape, step_specs[clock].dtype))
     self._reader = WindowReader(
       element,
       self._specs,

@@ -181,8 +181,8 @@ def verify(
   if statistics_path is None and preprocessor is not None:
     normalizing = next(stages_of(preprocessor, Normalize), None)
     statistics_path = None if normalizing is None else normalizing.statistics_path
-  known = statistics.load_statistics(statistics_path) if statistics_path else None
-  check = fit.FitCheck(data, known, record)
+  trained = statistics.load_statistics(statistics_path) if statistics_path else None
+  check = fit.FitCheck(data, trained, record)
   comparison, count, steps = Comparison(subject, reference, data, tolerance), 0, 0
   own_specs = {**subject.feature_spec, **subject.label_spec}
   declared = list(declared_differences(own_specs, data.source.spec))

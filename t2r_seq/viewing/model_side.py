@@ -110,10 +110,10 @@ class ModelSide:
 
   def _find_columns(self) -> dict[str, str]:
     """Returns the source's path for each path; see `source_paths`."""
-    known, columns = self.viewer.spec, {}
+    stored, columns = self.viewer.spec, {}
     for branch, flat in zip(joint.BRANCHES, joint.split(self.spec), strict=True):
-      for path, name in source_paths(flat, known).items():
-        if name in known:
+      for path, name in source_paths(flat, stored).items():
+        if name in stored:
           columns[f"{branch}/{path}"] = str(name)
     return columns
 

@@ -250,15 +250,15 @@ def _add_thumbnails(
   episodes: Sequence[dict[str, Any]], survey: Survey, room: int
 ) -> int:
   """Adds thumbnails while there is room; returns the bytes that they take."""
-  taken = 0
+  num_bytes = 0
   for each in episodes:
     if each["n"] in survey.thumbnails:
       text = _base64(survey.thumbnails[each["n"]])
-      if taken + len(text) > room:
+      if num_bytes + len(text) > room:
         break
       each["thumb"] = text
-      taken += len(text) + 12
-  return taken
+      num_bytes += len(text) + 12
+  return num_bytes
 
 
 def _choose(page: SourcePage, room: int) -> tuple[int, list[int]]:
@@ -285,10 +285,10 @@ def _choose(page: SourcePage, room: int) -> tuple[int, list[int]]:
     len(SIZES) - 1,
   )
   shown: list[int] = []
-  taken = 0.0
+  num_bytes = 0.0
   for number in order:
-    taken += _estimate(page, rung, lengths[number])
-    if shown and taken > 0.85 * room:
+    num_bytes += _estimate(page, rung, lengths[number])
+    if shown and num_bytes > 0.85 * room:
       break
     shown.append(number)
   return rung, shown
@@ -355,11 +355,11 @@ def _details(
       [mark.what, mark.path, mark.start, mark.stop] for mark in figures[number].marks
     ][:500]
     made[number], sizes[number] = detail, len(json.dumps(detail)) + 16
-  kept, taken = [], 0
+  kept, num_bytes = [], 0
   for number in shown:
-    if number in made and taken + sizes[number] <= room:
+    if number in made and num_bytes + sizes[number] <= room:
       kept.append(number)
-      taken += sizes[number]
+      num_bytes += sizes[number]
   return {str(number): made[number] for number in kept}
 
 

@@ -406,10 +406,10 @@ class _Ranking:
       path: see `Reason`.
     """
     z = np.zeros(len(numbers))
-    known = numbers[np.isfinite(numbers)]
-    if len(known):
-      middle = np.median(known)
-      deviation = _MAD * np.median(np.abs(known - middle))
+    finite = numbers[np.isfinite(numbers)]
+    if len(finite):
+      middle = np.median(finite)
+      deviation = _MAD * np.median(np.abs(finite - middle))
       z = (numbers - middle) / max(float(deviation), floor)
     z = weight * np.nan_to_num(np.abs(z) if both_sides else z)
     np.maximum(self._minor, np.minimum(z, NOTABLE), out=self._minor)

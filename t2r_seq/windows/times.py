@@ -157,7 +157,7 @@ class TimedSteps:
     given = add_axes(fetch.anchors, int(is_stack))
     # An anchor after the end has no time.
     own = xp.minimum(xp.zeros_like(last) + given, last) if given.any() else given
-    clocks, reach, known = self.clocks(seconds), self.reach, own
+    clocks, reach, present = self.clocks(seconds), self.reach, own
     stride, of_anchor = anchors.stride, None
 
     def stamps(clock: str, steps: Any, axes: int = 0) -> Any:
@@ -171,10 +171,10 @@ class TimedSteps:
       # The same arithmetic around the row of the other clock at the anchor.
       rows = take(rows_path(other), _rows(first_row, own, stride))
       first_row, first, last = rows[..., 0], -rows[..., 1], rows[..., 2]
-      known, stride, reach = xp.zeros_like(first), 1, self.reaches.get(other)
+      present, stride, reach = xp.zeros_like(first), 1, self.reaches.get(other)
     end = last
     # Up to the anchor's time, a policy knows the steps up to the anchor.
-    last = xp.where(seconds.array <= 0, xp.zeros_like(last) + known, last)
+    last = xp.where(seconds.array <= 0, xp.zeros_like(last) + present, last)
     if other is not None:  # No value may have come yet.
       last = xp.maximum(last, first)
     if clocks:

@@ -97,8 +97,8 @@ def find_texts(
   """
   paths = [path for path, spec in specs.items() if spec.dtype == tf.string]
   names = ("task_description", "instruction", "language_instruction")
-  known = (getattr(env.unwrapped, name, None) for name in names)
-  text = task or next((each for each in known if isinstance(each, str)), None)
+  texts = (getattr(env.unwrapped, name, None) for name in names)
+  text = task or next((each for each in texts if isinstance(each, str)), None)
   if paths and text is None:
     raise errors.SpecError(
       f"environment: {env_id}: {paths[0]}: expected a text of the task, got none. Give "

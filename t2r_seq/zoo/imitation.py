@@ -80,10 +80,10 @@ def model_conventions(
   for path, words in changes.items():
     convention, size = conventions.get(path, (None, 0))
     if convention is None:
-      known = errors.listing(p for p, (each, _) in conventions.items() if each)
+      paths = errors.listing(p for p, (each, _) in conventions.items() if each)
       raise errors.SpecError(
         f"conventions: {path}: expected a path whose convention the data declares, of "
-        f"{known}, got none. Declare it in the data set, or bind "
+        f"{paths}, got none. Declare it in the data set, or bind "
         "find_signature.conventions = {'" + path + "': {...}}."
       )
     options = dict(words)
@@ -228,11 +228,11 @@ class ImitationModel(models.RegressionModel):
 
   def _check_changes(self) -> None:
     """Raises SpecError if `conventions` has a path that the model lacks."""
-    known = (*self.signature.states, *self.signature.cameras, self.signature.action)
-    if unknown := [path for path in self._changes if path not in known]:
+    paths = (*self.signature.states, *self.signature.cameras, self.signature.action)
+    if unknown := [path for path in self._changes if path not in paths]:
       raise errors.SpecError(
         f"conventions: {unknown[0]}: expected a path of the model, of "
-        f"{errors.listing(known)}.{errors.nearest(unknown[0], known)}"
+        f"{errors.listing(paths)}.{errors.nearest(unknown[0], paths)}"
       )
 
   @property

@@ -135,10 +135,12 @@ class _Checkpoint:
 
   def require(self, **options: Sequence[Any]) -> None:
     """Checks that options are among those that are supported."""
-    for name, known in options.items():
-      if self.config.get(name, known[0]) not in known:
+    for name, supported in options.items():
+      if self.config.get(name, supported[0]) not in supported:
         raise self.error(
-          name, f"one of {errors.listing(map(repr, known))}", repr(self.config[name])
+          name,
+          f"one of {errors.listing(map(repr, supported))}",
+          repr(self.config[name]),
         )
 
   @property
@@ -234,9 +236,9 @@ class _Checkpoint:
               feature, _, measure = name.rpartition(".")
               tensors.setdefault(feature, {})[measure] = value
         elif kind not in _PLAIN_STEPS:
-          known = errors.listing([*_PLAIN_STEPS, *_NORMALIZERS])
+          steps = errors.listing([*_PLAIN_STEPS, *_NORMALIZERS])
           raise errors.SpecError(
-            f"import: {self.path}/{stage}.json: expected the steps {known}, got "
+            f"import: {self.path}/{stage}.json: expected the steps {steps}, got "
             f"'{kind}'."
           )
     for name in (*self.config["input_features"], _ACTION):

@@ -149,14 +149,14 @@ def find_policy(name: str) -> ReadyPolicy:
   Raises:
     SpecError: no policy has this name; suggests the nearest.
   """
-  known = policies()
+  names = policies()
   folded = name.lower().replace("_", "-")
-  if folded not in known:
+  if folded not in names:
     raise errors.SpecError(
-      f"policy: expected one of {errors.listing(known)}, got '{name}'."
-      f"{errors.nearest(folded, known)}"
+      f"policy: expected one of {errors.listing(names)}, got '{name}'."
+      f"{errors.nearest(folded, names)}"
     )
-  return known[folded]
+  return names[folded]
 
 
 def config_text(config_file: str) -> str:

@@ -417,18 +417,20 @@ class _Run:
     return splits
 
   def _deal(self, episodes: Episodes) -> dict[str, np.ndarray]:
-    known = {
+    all_splits = {
       name: np.asarray([*episodes_of_split])
       for name, episodes_of_split in episodes.splits.items()
     }
-    if self._split is not None and self._split not in known:
+    if self._split is not None and self._split not in all_splits:
       raise errors.SpecError(
-        f"train: {self._dataset}: split: expected one of {errors.listing(known)}, got "
-        f"'{self._split}'.{errors.nearest(self._split, known)}"
+        f"train: {self._dataset}: split: expected one of {errors.listing(all_splits)}, "
+        f"got '{self._split}'.{errors.nearest(self._split, all_splits)}"
       )
     name = self._split or "train"
-    train = known.get(name, np.arange(episodes.num_episodes or 0))
-    held_out = next((known[n] for n in _EVAL_SPLITS if n in known and n != name), None)
+    train = all_splits.get(name, np.arange(episodes.num_episodes or 0))
+    held_out = next(
+      (all_splits[n] for n in _EVAL_SPLITS if n in all_splits and n != name), None
+    )
     if held_out is not None:
       return {"train": np.setdiff1d(train, held_out), "eval": held_out}
     count = len(train)
