@@ -1,4 +1,17 @@
-"""Exports for robots without TensorFlow: the step as a LiteRT model."""
+"""Exports for robots without TensorFlow: the step as a LiteRT model.
+
+>>> import numpy as np
+>>> from t2r_seq import lite, policies, testing, training
+>>> model = testing.MockT2RModel()
+>>> model.build()
+>>> _ = training.export_saved_model(model, "exports", global_step=0)
+>>> policies.export_lite("exports", "robot").max_difference < 1e-5
+True
+>>> robot = lite.LitePolicy("robot", action_key="a_predicted")
+>>> action, outputs = robot.sample_action({"x": np.zeros(3)})
+>>> action.shape
+(1,)
+"""
 
 from __future__ import annotations
 
@@ -99,18 +112,6 @@ def export_lite(
   Narrow floats become float32. Both forms then take steps with random observations. If
   their windows differ in a bit, or float32 outputs by more than the tolerance, nothing
   is written.
-
-  >>> import numpy as np
-  >>> from t2r_seq import lite, policies, testing, training
-  >>> model = testing.MockT2RModel()
-  >>> model.build()
-  >>> _ = training.export_saved_model(model, "exports", global_step=0)
-  >>> policies.export_lite("exports", "robot").max_difference < 1e-5
-  True
-  >>> robot = lite.LitePolicy("robot", action_key="a_predicted")
-  >>> action, outputs = robot.sample_action({"x": np.zeros(3)})
-  >>> action.shape
-  (1,)
 
   Args:
     export_dir: holds exports, of which the newest is taken; or is itself one.

@@ -1,4 +1,20 @@
-"""Replays episodes through a policy, and compares all that it sees with training."""
+"""Replays episodes through a policy, and compares all that it sees with training.
+
+>>> import numpy as np
+>>> from t2r_seq import policies, specs, store, testing, training, verification
+>>> x = specs.ExtendedTensorSpec((3,), "float32", is_sequence=True)
+>>> with store.EpisodeStore.create("demo", {"x": x}) as writer:
+...   _ = writer.append_episode({"x": np.eye(3, dtype=np.float32)})
+>>> model = testing.MockT2RModel()
+>>> model.build()
+>>> _ = training.export_saved_model(model, "exports", global_step=0)
+>>> predictor = policies.ExportedSavedModelPredictor("exports")
+>>> predictor.restore()
+True
+>>> report = verification.verify(predictor, "demo", model)
+>>> report.is_identical, report.num_steps
+(True, 3)
+"""
 
 from __future__ import annotations
 
@@ -121,21 +137,6 @@ def verify(
   the windows of training's input pipeline and preprocessor. The export's `inspect`
   returns them, which calls the same function of the graph as `step`. A lite folder does
   not return its network's inputs: its outputs are compared in their place.
-
-  >>> import numpy as np
-  >>> from t2r_seq import policies, specs, store, testing, training, verification
-  >>> x = specs.ExtendedTensorSpec((3,), "float32", is_sequence=True)
-  >>> with store.EpisodeStore.create("demo", {"x": x}) as writer:
-  ...   _ = writer.append_episode({"x": np.eye(3, dtype=np.float32)})
-  >>> model = testing.MockT2RModel()
-  >>> model.build()
-  >>> _ = training.export_saved_model(model, "exports", global_step=0)
-  >>> predictor = policies.ExportedSavedModelPredictor("exports")
-  >>> predictor.restore()
-  True
-  >>> report = verification.verify(predictor, "demo", model)
-  >>> report.is_identical, report.num_steps
-  (True, 3)
 
   Args:
     predictor: has a model: an `ExportedSavedModelPredictor`, or `CheckpointPredictor`;

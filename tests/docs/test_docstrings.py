@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import pathlib
+import re
 
 import pytest
 
@@ -19,6 +20,7 @@ OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 @pytest.mark.parametrize("module", MODULES)
 def test_examples(module, tmp_path, monkeypatch):
   text = (ROOT / module).read_text(encoding="utf-8")
+  text = re.sub(r'^ *"""$', "", text, flags=re.MULTILINE)  # An example may be the last.
   monkeypatch.chdir(tmp_path)  # For the files that examples write.
   examples = doctest.DocTestParser().get_doctest(text, {}, module, module, 0)
   assert not doctest.DocTestRunner(optionflags=OPTIONS).run(examples).failed
