@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Only what `python -m` has loaded: the current folder is still first on the path.
+# Removes only the entry of `python -m`: the current folder is still first on the path.
 import importlib.machinery
 import importlib.util
 import os

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-# What to do about gs://, s3:// and so on that TensorFlow cannot get at.
+# Advice for gs://, s3:// and so on that TensorFlow cannot read.
 IF_REMOTE = (
   "TensorFlow reads gs:// with credentials, and other remote files with tensorflow-io; "
   "or copy them here."
@@ -42,19 +42,19 @@ class UnknownPathError(SpecError, AttributeError, KeyError):
 
 
 class RecordError(SpecError):
-  """A record that cannot be read or parsed; says which file, record and feature."""
+  """A record that cannot be read or parsed; names file, record and feature."""
 
 
 class StoreError(SpecError):
-  """An EpisodeStore that cannot be opened, read or appended to; says which file."""
+  """An EpisodeStore that cannot be opened, read or appended to; names the file."""
 
 
 class ConversionError(SpecError):
-  """A conversion that cannot begin, go on, or be trusted; says at which episode."""
+  """A conversion that cannot begin, resume, or be trusted; names the episode."""
 
 
 class ReplayError(SpecError):
-  """A replay that is closed, or cannot do what it is asked for."""
+  """A replay that is closed, or lacks a requested ability."""
 
 
 class ReplayTimeoutError(ReplayError, TimeoutError):
@@ -66,13 +66,13 @@ _Error = TypeVar("_Error", bound=SpecError)
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-  """One disagreement between what was declared and what was found.
+  """One difference between expected and actual values.
 
   Attributes:
-    path: where in the structure.
+    path: path of the value in the structure.
     expected: by the spec, as text.
-    got: what was found, as text.
-    hint: what to do about it; a sentence or nothing.
+    got: description of the value.
+    hint: instruction for the user; a sentence or nothing.
   """
 
   path: str
@@ -96,15 +96,15 @@ class Problem:
 
   Attributes:
     place: record and file, segment and file, or episode; '' if the text names it.
-    text: what was expected, what there is, what to do.
-    kind: of records, 'frame' (their bytes), 'content' (what cannot be parsed),
-      'lengths' (sequences that disagree), 'episodes' (a record that is not one),
+    text: expected and found values, and an instruction.
+    kind: kind of damage, 'frame' (the record's bytes), 'content' (cannot be parsed),
+      'lengths' (sequences of different lengths), 'episodes' (not one whole episode),
       'times' (time stamps that run backwards), 'nan' or 'index' (the sidecar index).
-    path: first path of the feature, or the file of a segment; '' for none.
+    path: first path of the feature, or the file of a segment, or ''.
     source: the TFRecord file, or the segment; '' for the data set.
     record: number of the record in its file, from 0; None for the whole file.
-    offset: of the record's frame in bytes, in a compressed file after decompression.
-    episodes: of the segment, that are not as they were written.
+    offset: start of the record's frame in bytes, after decompression.
+    episodes: damaged episodes of the segment.
   """
 
   place: str
@@ -125,7 +125,7 @@ def mismatch_error(
   mismatches: Iterable[Mismatch],
   error_cls: type[_Error] = SpecError,  # type: ignore[assignment]
 ) -> _Error:
-  """Builds the one error that names every mismatch of an operation."""
+  """Builds one error that names every mismatch of an operation."""
   ordered = sorted(mismatches, key=lambda mismatch: mismatch.path)
   return joined_error(operation, map(str, ordered), error_cls)
 
@@ -133,7 +133,7 @@ def mismatch_error(
 def joined_error(
   operation: str, problems: Iterable[str], error_cls: type[_Error]
 ) -> _Error:
-  """Builds the one error of several findings of an operation."""
+  """Builds one error of several problems of an operation."""
   texts = [*problems]
   if len(texts) == 1:
     return error_cls(f"{operation}: {texts[0]}")
@@ -213,9 +213,9 @@ def unwritten(what: str, error: Exception, hint: str) -> OSError:
   """Builds the error for a file that could not be written.
 
   Args:
-    what: the operation, the path, and what was expected.
-    error: of the operating system, or of TensorFlow, which has its text only.
-    hint: what is safe, and what to do.
+    what: the operation, the path, and the expected value.
+    error: error of the operating system, or of TensorFlow, which has its text only.
+    hint: instruction for the user.
   """
   number, text = errno.EIO, str(error).strip().split("\n")[0].rstrip(".")
   numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)

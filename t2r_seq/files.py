@@ -78,10 +78,10 @@ def check_output(
 
   Args:
     operation: the operation, and the option if there is one.
-    path: of the file, which may be missing.
-    kind: of the file, as text.
+    path: path of the file, which may be missing.
+    kind: kind of the file, as text.
     start: a regular expression that the first bytes of such a file match.
-    hint: what to do otherwise.
+    hint: instruction for the user.
   Raises:
     OSError: the path is a folder, a socket or a block device, or a file of another
       kind.
@@ -219,7 +219,7 @@ def _remove_abandoned(path: str | os.PathLike[str]) -> None:
 
 
 def new_file(path: str | os.PathLike[str]) -> str:
-  """Makes an empty file beside another, to be written and then published as that.
+  """Creates an empty file beside another, to be written and then published as that.
 
   It is called `.<name>.<random>.tmp`: so no link can be there already.
   """
@@ -286,8 +286,8 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
   """Opens a file to write, but not through a link, which could lead anywhere.
 
   Args:
-    path: of the file.
-    flags: of `os.open`.
+    path: path of the file.
+    flags: flags of `os.open`.
   Returns:
     The descriptor, which child processes don't inherit.
   """
@@ -374,11 +374,11 @@ class FileLock:
     """Takes the lock.
 
     Args:
-      path: of the file, made if it is missing; its folder exists. It holds the name of
-        the owner and stays when the lock is released.
+      path: path of the file, made if it is missing; its folder exists. It holds the
+        name of the owner and stays when the lock is released.
       refusal: makes the error to raise for the owner, 'process 12 on a-host'.
     Raises:
-      Exception: what `refusal` makes, if another owner holds the lock.
+      Exception: result of `refusal`, if another owner holds the lock.
       OSError: the file cannot be opened, or its file system has no locks.
     """
     self._descriptor = -1

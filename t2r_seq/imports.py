@@ -61,8 +61,8 @@ def exports(
   """Makes a package load its modules when the first of their names is read.
 
   Args:
-    package: `__name__`; its `__all__` says what it exports.
-    modules: of the package: attributes of it, in which its names are looked for.
+    package: `__name__`; its `__all__` lists the exports.
+    modules: modules of the package: attributes of it, in which its names are looked up.
   Returns:
     The package's `__getattr__` and `__dir__`.
   """
@@ -101,7 +101,7 @@ def load_extra(name: str, extra: str) -> Any:
   """Imports an optional package.
 
   Args:
-    name: of the module.
+    name: name of the module.
     extra: the extra of t2r_seq that installs it.
   Returns:
     The module.

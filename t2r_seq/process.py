@@ -39,7 +39,7 @@ _MOST_SECONDS = 10.0
 
 
 class IgnoreRepeats:
-  """A signal handler: ignores the signal for a second, then acts as the one before."""
+  """A signal handler: ignores the signal for a second, then calls the previous one."""
 
   def __init__(self, previous: Any) -> None:
     """Starts the second.
@@ -179,7 +179,7 @@ def keep_freed_memory() -> bool:
     _TOP_PAD: _LEFT_BYTES,
     _ARENA_MAX: arenas,
   }
-  # It returns 1 where it has understood.
+  # A return value of 1 means success.
   if not all(mallopt(option, value) for option, value in settings.items()):
     return False
   logging.debug(

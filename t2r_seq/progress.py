@@ -36,7 +36,7 @@ class Progress:
     """Shows nothing yet.
 
     Args:
-      stream: what to write to; stderr by default. On a terminal one line is kept up
+      stream: stream to write to; stderr by default. On a terminal one line is kept up
         to date; otherwise there is a line a minute.
       clock: seconds.
     """
@@ -49,7 +49,7 @@ class Progress:
     """Starts a new count.
 
     Args:
-      label: what is being done.
+      label: name of the work.
       done: episodes that are there already.
       total: episodes in all, if known.
     """
@@ -64,7 +64,7 @@ class Progress:
     """Counts an episode.
 
     Args:
-      num_bytes: of its values.
+      num_bytes: bytes of its values.
       fraction: how much of the work is done, 0 to 1, where the total is not known.
     """
     self._episodes += 1

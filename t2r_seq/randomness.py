@@ -31,8 +31,8 @@ class RandomNumbers:
   """The random numbers of a batch of samples; each purpose has its own.
 
   Attributes:
-    numbers: of the samples, int64 [B].
-    seed: of all of them.
+    numbers: numbers of the samples, int64 [B].
+    seed: seed of all samples.
     scope: starts the names of purposes.
   """
 
@@ -64,7 +64,7 @@ class RandomNumbers:
     Args:
       purpose: names the permutations.
       index: int64 [B], below the size.
-      size: of what is permuted, int64 [B].
+      size: sizes of the permutations, int64 [B].
     Returns:
       int64 [B].
     """
@@ -117,7 +117,7 @@ def of_seeds(seeds: tf.Tensor, count: int) -> tf.Tensor:
 
   Args:
     seeds: int32 [N, 2].
-    count: of the numbers of each.
+    count: how many random numbers each sample gets.
   Returns:
     float32 [N, count], from [0, 1).
   """
@@ -180,7 +180,7 @@ def numbered(numbers: tf.Tensor | None, on_host: bool = False) -> Iterator[None]
   """Sets the sample numbers for functions that are traced inside.
 
   Args:
-    numbers: of the samples of a batch, int64 [B]; None for no numbers.
+    numbers: numbers of the samples of a batch, int64 [B]; None for no numbers.
     on_host: the ops run in an input pipeline, and not on the device that trains.
   """
   before = dict(_present.__dict__)
@@ -193,12 +193,12 @@ def numbered(numbers: tf.Tensor | None, on_host: bool = False) -> Iterator[None]
 
 
 def sample_numbers() -> tf.Tensor | None:
-  """Returns the number that `numbered` set; None outside of it."""
+  """Returns the number that `numbered` set, or None outside of it."""
   return _present.numbers
 
 
 def is_on_host() -> bool:
-  """Whether what is traced runs in an input pipeline."""
+  """Whether the traced function runs in an input pipeline."""
   return _present.on_host
 
 
@@ -208,7 +208,7 @@ def of_samples(batch_size: tf.Tensor, seed: int = 0) -> RandomNumbers:
   Args:
     batch_size: B, an integer scalar; counts where nothing numbers the samples. They
       get numbers of TensorFlow's global generator then, see `tf.random.set_seed`.
-    seed: of the numbers.
+    seed: seed of the numbers.
   """
   if _present.numbers is not None:
     return RandomNumbers(_present.numbers, seed)
@@ -217,7 +217,7 @@ def of_samples(batch_size: tf.Tensor, seed: int = 0) -> RandomNumbers:
 
 
 def of_batch() -> RandomNumbers:
-  """Returns random numbers for a whole batch, [1]: those of its first sample.
+  """Returns random numbers for a whole batch, [1]: its first sample's.
 
   Each call within one function is a separate purpose.
   """

@@ -27,7 +27,7 @@ class Evaluation:
   """A policy's results; intervals have 95 % confidence.
 
   Attributes:
-    num_episodes: of all seeds.
+    num_episodes: number of episodes of all seeds.
     success_rate: None if no episode has a success flag.
     success_interval: Wilson's.
     reward: mean of the episodes' sums.
@@ -67,9 +67,9 @@ def evaluate_policies(
 
   Args:
     policies: by name; each is restored first, if it has `restore()`.
-    env: as for `run_env`; with several environments a policy needs `sample_actions`.
-    num_episodes: for each seed.
-    seeds: of the runs, each >= 0.
+    env: environment as for `run_env`; several at once need `policy.sample_actions`.
+    num_episodes: number of episodes for each seed.
+    seeds: seeds of the runs, each >= 0.
     max_steps: steps after which an episode is truncated.
     success_fn: returns whether an episode succeeded, or None.
   Returns:
@@ -101,10 +101,10 @@ def evaluate_policies(
 
 @gin.configurable
 class ClosedLoopEvaluation(training.Callback):
-  """Runs the policy that is trained in an environment, in each evaluation.
+  """At each evaluation, runs the current policy in an environment.
 
-  Its success and reward are metrics beside the losses, so that the best export is the
-  one that does best: `BestExporter.metric = "closed_loop/success_rate"`.
+  Adds success rate and reward to the metrics. To export by them, set
+  `BestExporter.metric = "closed_loop/success_rate"`.
   """
 
   def __init__(
@@ -120,10 +120,10 @@ class ClosedLoopEvaluation(training.Callback):
     """Creates the callback.
 
     Args:
-      env: as for `run_env`.
+      env: environment as for `run_env`.
       policy_class: makes a policy from a predictor.
       num_episodes: per evaluation; every evaluation has the same episodes.
-      seed: of the episodes.
+      seed: seed of the episodes.
       max_steps: steps after which an episode is truncated.
       success_fn: returns whether an episode succeeded.
       name: prefix of the metrics.

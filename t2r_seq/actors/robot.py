@@ -140,11 +140,11 @@ class RobotRun:
     num_steps: actions that were executed.
     num_late: steps that were not done when the next one was due.
     num_missed: steps that were left out because an earlier one took too long.
-    max_seconds: of the longest step, from the observation to the action's end.
+    max_seconds: duration of the longest step, from the observation to the action's end.
     was_stopped: by a signal or by `stop`.
     stopped_by: 'signal', or the check of `Safety`: 'stale' or 'limits'; '' otherwise.
-    p99_seconds: of the policy's own work in one of the last 100,000 steps, the 99th
-      percentile.
+    p99_seconds: 99th percentile of the policy's computing time per step, over the last
+      100,000 steps.
     num_held: steps without a new action of the network.
     num_stale: steps at which the watchdog acted.
     num_clipped: actions beyond a limit.

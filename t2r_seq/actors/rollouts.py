@@ -42,7 +42,7 @@ def episode_seed(seed: int, episode: int, stream: int = 0) -> int:
   No state is carried over, so two policies can be compared on the same episodes.
 
   Args:
-    seed: of the run, >= 0.
+    seed: seed of the run, >= 0.
     episode: its number, from 0.
     stream: 0 for the environment, 1 for the policy. One seed for both would tie a
       policy's noise to the episode that it acts in.
@@ -88,7 +88,7 @@ def generate_steps(
 def generate_episodes(*args: Any, **kwargs: Any) -> Episodes:
   """Runs the policy for whole episodes; yields each as a list of steps when it ends.
 
-  The arguments are those of `generate_steps`.
+  The arguments are as for `generate_steps`.
   """
   return whole_episodes(generate_steps(*args, **kwargs))
 
@@ -181,7 +181,7 @@ class _Run:
   def step(
     self, explore_prob: float, max_steps: int | None
   ) -> list[tuple[int, EpisodeStep]]:
-    """Takes one step everywhere; returns those of the requested episodes."""
+    """Takes one step everywhere; returns the steps of the requested episodes."""
     is_first = np.array(self._lengths) == 0
     actions, debugs = self.envs.act(self._policy, is_first, explore_prob)
     for env, result in enumerate(self.envs.step(actions)):
@@ -255,7 +255,7 @@ class _SingleEnvironment:
   def act(
     self, policy: Any, is_first: np.ndarray, explore_prob: float
   ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Returns one action, and what the policy keeps beside it."""
+    """Returns one action, and the policy's object to record with it."""
     action, debug = policy.sample_action(self._observation, explore_prob)
     return [action], [debug]
 
@@ -354,7 +354,7 @@ def _check_length(method: str, result: Any, length: int) -> Any:
 
 
 def _copied(value: Any) -> Any:
-  """Copies the arrays of what an environment returned; the rest stays unchanged."""
+  """Copies the arrays of an environment's result; the rest stays unchanged."""
   if isinstance(value, np.ndarray):
     return value.copy()
   if isinstance(value, dict):

@@ -44,8 +44,8 @@ def run_env(
     episode_writer: called with the steps of each finished episode.
     episode_metrics_fn: steps -> numbers of one episode; their means are returned.
     max_steps: truncates an episode.
-    sink: gets every step as it is taken; is left open. Episodes in progress when the
-      run ends early or fails are abandoned, see `EpisodeSink.abandon_episode`.
+    sink: sink for every step as it is taken; is left open. Episodes in progress when
+      the run ends early or fails are abandoned, see `EpisodeSink.abandon_episode`.
     restore_policy: whether the policy's newest parameters are loaded first.
     stop: checked after each step; ends the run without the episodes in progress.
   Returns:
@@ -117,10 +117,10 @@ def run_meta_env(
 ) -> dict[str, float]:
   """Adapts a policy to tasks, one after the other, and measures its gain.
 
-  In each task the policy forgets the one before (`reset_task`), and learns from
+  In each task the policy forgets the previous task (`reset_task`), and learns from
   `num_demos` demonstrations (`adapt`). Then it acts `num_adaptations_per_task` times
   for some episodes; before each time but the first it learns from all episodes of the
-  task so far. After Tensor2Robot's function of that name; it can be the `run_agent_fn`
+  task so far. After Tensor2Robot's function; it can be the `run_agent_fn`
   of `collect_eval_loop`.
 
   Args:
@@ -131,7 +131,7 @@ def run_meta_env(
     num_adaptations_per_task: times that the policy acts in a task, between learning.
     num_episodes_per_adaptation: episodes of each time.
     num_demos: demonstrations of a task.
-    seed: of tasks, episodes and policies; None draws one.
+    seed: seed of tasks, episodes and policies; None: random.
     episode_writer: called with each episode, demonstrations too.
     reset_task_fn: called with (environment, seed) to begin a task; None: the
       unwrapped environment's `reset_task(seed)`.

@@ -1,4 +1,4 @@
-"""The command line, `t2r_seq COMMAND`: a module for each command, or a few alike."""
+"""The command line, `t2r_seq COMMAND`: one module per command or group."""
 
 from t2r_seq.cli.main import main
 

@@ -28,7 +28,7 @@ import numpy as np
 from t2r_seq import errors
 from t2r_seq.cli import gin_registry
 
-# What gin appends to a message for every configurable that the error went through.
+# Text that gin appends to a message for every configurable on the call stack.
 _GIN_CALLS = re.compile(r"\n\s*In call to configurable [^\n]*")
 _GIN_UNKNOWN = re.compile("No configurable matching")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -57,7 +57,7 @@ def is_expected(error: BaseException) -> bool:
 
 
 def message(error: BaseException) -> str:
-  """Returns the error's message without what gin adds about its call stack.
+  """Returns the error's message without gin's call stack.
 
   It is one line, unless the error lists several mismatches, one a line.
   """
@@ -76,7 +76,7 @@ def message(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-  """Escapes what a terminal would obey: names come from files of others."""
+  """Escapes control characters: names come from files of others."""
   return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
@@ -111,7 +111,7 @@ def _raised_in(traceback: types.TracebackType | None) -> str:
 
 
 def load_tensorflow() -> None:
-  """Loads TensorFlow, and shows what its libraries print only if that fails.
+  """Loads TensorFlow, and shows its libraries' output only if that fails.
 
   They write to the process's stderr before any of their settings is read, and would
   bury a command's one line. So does the search for GPUs: it is made here, and its
@@ -136,7 +136,7 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def silent_libraries() -> Iterator[types.SimpleNamespace]:
-  """Holds back what libraries write to the process's stderr, past Python.
+  """Holds back libraries' output to the process's stderr, past Python.
 
   It is shown if an unexpected error ends the block, or if `is_shown` is set.
   """
@@ -202,7 +202,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_configurables() -> None:
-  """Imports all that registers with gin; nothing else should wait for it."""
+  """Imports all modules that register with gin; nothing else should wait for it."""
   load_tensorflow()
   from t2r_seq import (
     actors,
@@ -242,9 +242,9 @@ def read_gin(args: argparse.Namespace) -> None:
   """Reads the gin files and bindings of a command; macros may still be undefined.
 
   Args:
-    args: with `gin_configs` and `gin_bindings`.
+    args: arguments with `gin_configs` and `gin_bindings`.
   Raises:
-    UsageError: one is no gin; quotes it.
+    UsageError: a binding is no gin; quotes it.
     Exception: any that gin raises for a config that it cannot read.
   """
   load_configurables()
@@ -300,7 +300,7 @@ def configures_model(args: argparse.Namespace, config_path: str | None = None) -
   """Reads the gin config of a training; returns whether it has the model.
 
   Args:
-    args: with `gin_configs`, `gin_bindings` and `no_model`.
+    args: arguments with `gin_configs`, `gin_bindings` and `no_model`.
     config_path: the config that an export keeps, used if no other is given.
   Raises:
     UsageError: a given config has no model.
@@ -351,7 +351,7 @@ FORMS = "MODULE:NAME, an export's t2r_assets.pbtxt, or a .json file of specs"
 def load_specs(source: str) -> tuple[Any, Any]:
   """Loads the flat specs of records; see `load_window_specs`.
 
-  Windowed specs, as models declare them, become those of the flat episode.
+  Windowed specs, as models declare them, become flat specs of the episode.
   """
   from t2r_seq import windows
 
@@ -360,7 +360,7 @@ def load_specs(source: str) -> tuple[Any, Any]:
 
 
 def load_window_specs(source: str) -> tuple[Any, Any]:
-  """Loads specs as they are declared.
+  """Loads specs, unchanged.
 
   Args:
     source: 'module:name', where the name is a spec structure or a function without
@@ -476,7 +476,7 @@ def format_table(
 
   Args:
     header: the names of the columns.
-    rows: one cell a column.
+    rows: rows of one cell a column.
     numbers: the columns that are aligned on the right.
     is_narrow: shortens the first column to fit the width.
   """
@@ -502,7 +502,7 @@ def count(number: int, noun: str) -> str:
 
 
 def fill(text: str, indent: int = 2, hanging: int = 4) -> str:
-  """Wraps a text; its first line has one indent, and those that follow another."""
+  """Wraps a text; its first line has another indent than the following ones."""
   return textwrap.fill(
     text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * hanging,
     break_long_words=False, break_on_hyphens=False,

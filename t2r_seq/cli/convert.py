@@ -151,7 +151,7 @@ _OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
-  """Converts, or verifies; prints what was done."""
+  """Converts, or verifies; prints the result."""
   console.load_tensorflow()
   from t2r_seq import convert, windows
   from t2r_seq.convert.conversion import verify_conversion

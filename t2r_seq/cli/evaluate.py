@@ -94,7 +94,7 @@ def environment_options(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options of `add_environment`.
 
   Raises:
-    UsageError: one has another form.
+    UsageError: an option has another form.
   """
   observe = {}
   for text in args.observe:
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _policy_maker(args: argparse.Namespace, period: float | None) -> Any:
-  """Returns what makes the policy of a predictor whose data have a control period."""
+  """Returns a function that makes the policy of a predictor with a control period."""
   from t2r_seq import policies
   from t2r_seq.lite.overlap import OverlappedPolicy
 
@@ -173,5 +173,5 @@ def latency_of(args: argparse.Namespace, period: float | None) -> Any:
 
 
 def _own(name: str, names: list[str]) -> list[str]:
-  """Returns the folder below that of videos: none for a single policy."""
+  """Returns the folder within that of videos: '' for a single policy."""
   return [] if len(names) == 1 else [name.strip("/").replace("/", "_")]

@@ -15,7 +15,7 @@ STATUS_OF_SIGTERM = 143  # 128 + 15, as shells report a process that SIGTERM end
 
 
 def _collect(args: argparse.Namespace) -> int:
-  """Collects; see `t2r_seq.actors.collect_episodes` for what can be configured."""
+  """Collects; see `t2r_seq.actors.collect_episodes` for its parameters."""
   console.parse(args)
   from t2r_seq import actors
   from t2r_seq.training import arguments
@@ -45,7 +45,7 @@ def _where(files: Sequence[str]) -> str:
 
 
 def _collect_eval(args: argparse.Namespace) -> int:
-  """Acts; see `t2r_seq.actors.collect_eval_loop` for what can be configured."""
+  """Acts; see `t2r_seq.actors.collect_eval_loop` for its parameters."""
   console.parse(args)
   from t2r_seq import actors
   from t2r_seq.training.stopping import Stopped, StopSignal
@@ -77,7 +77,7 @@ def _collect_eval(args: argparse.Namespace) -> int:
 
 
 def _replay_server(args: argparse.Namespace) -> int:
-  """Serves; see `t2r_seq.replay.reverb.ReplayServer` for what can be configured."""
+  """Serves; see `t2r_seq.replay.reverb.ReplayServer` for its parameters."""
   console.parse(args)
   from t2r_seq.replay import reverb
 
@@ -89,7 +89,7 @@ def _replay_server(args: argparse.Namespace) -> int:
 
 
 def _gin(args: argparse.Namespace) -> int:
-  """Prints what gin can configure."""
+  """Prints gin's configurables."""
   console.load_configurables()
   for module in args.modules:
     console.allow_project_code()
@@ -137,9 +137,9 @@ class Command(NamedTuple):
   """A command for `main`.
 
   Attributes:
-    SUMMARY: a line.
-    DESCRIPTION: all of it.
-    run: does it; returns the exit status.
+    SUMMARY: one line of help.
+    DESCRIPTION: the whole help.
+    run: runs the command; returns the exit status.
     add_arguments: adds its arguments.
   """
 

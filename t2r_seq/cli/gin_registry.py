@@ -22,7 +22,7 @@ _MAX_DEFAULT, _WIDTH = 60, 96
 
 
 def configurables() -> dict[str, Any]:
-  """Returns what is registered with gin, by the shortest name that is enough."""
+  """Returns gin's configurables, by the shortest unique name."""
   gin = sys.modules.get("gin")
   if gin is None:
     return {}
@@ -36,7 +36,7 @@ def configurables() -> dict[str, Any]:
 
 
 def parameters(configurable: Any) -> dict[str, inspect.Parameter]:
-  """Returns what can be bound, by name; of a class what its bases take, too."""
+  """Returns the parameters to bind, by name; for a class its bases' too."""
   return _parameters(configurable)[0]
 
 
@@ -81,7 +81,7 @@ def _is_keras_layer(function: Any) -> bool:
 
 
 def unknown_parameter() -> str:
-  """Describes a binding of a parameter that a class does not have; '' for none.
+  """Describes a binding of a parameter that a class lacks, or returns ''.
 
   gin itself accepts any name where a constructor passes `**kwargs` to its base.
   """
@@ -123,7 +123,7 @@ def _fields_of_values(
 
 
 def hint(text: str) -> str:
-  """Suggests the nearest name in gin's error about an unknown one; '' for none."""
+  """Suggests the nearest name in gin's error about an unknown one, or returns ''."""
   names = configurables()
   if unknown := _UNKNOWN.search(text):
     name = unknown[1].rpartition("/")[2]

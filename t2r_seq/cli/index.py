@@ -1,4 +1,4 @@
-"""`t2r_seq index`: writes an index beside each TFRecord file, or checks those there."""
+"""`t2r_seq index`: writes an index beside each TFRecord file, or checks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`t2r_seq inspect`: shows what data or policies hold, and whether specs fit."""
+"""`t2r_seq inspect`: shows the contents of data or policies, and checks specs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain_pipeline(args: argparse.Namespace) -> int:
-  """Prints what the input of a training does, and what it takes."""
+  """Prints the stages of a training's input, and their cost."""
   if args.files:
     raise console.UsageError("expected FILES or --gin_configs, got both.")
   console.load_tensorflow()
@@ -214,7 +214,7 @@ def _to_python(
 
 
 def _show_records(args: argparse.Namespace, text_format: str | None) -> int:
-  """Prints what records hold, and a spec, or checks them against one."""
+  """Prints the contents of records, and a spec, or checks them against one."""
   from t2r_seq import records
 
   args.files = sources.record_files(args.files, args.split)
@@ -269,7 +269,7 @@ def _check(
 
 
 def _show_damages(summary: RecordSummary) -> None:
-  """Prints where files are damaged, a line each, and what to do."""
+  """Prints a line for each damaged file, and advice."""
   for name, damage in summary.damages.items():
     salvage = f" Copy what is good: t2r_seq doctor {shlex.quote(name)} --salvage OUT"
     is_other = "wrong file type" in str(damage)
@@ -283,7 +283,7 @@ def _print_error(message: str) -> None:
 
 
 def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
-  """Prints what the episodes of any format have, or their spec."""
+  """Prints the contents of episodes of any format, or their spec."""
   if args.max_records is not None or args.spec:
     raise console.UsageError(
       "--max_records and --spec are for TFRecord files and stores; convert this first: "
@@ -306,7 +306,7 @@ def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
 
 
 def _questions(source: Any, text_format: str) -> Mapping[str, Sequence[str]]:
-  """Returns what numbers may mean, by path, for the comments of a Python spec."""
+  """Guesses conventions, by path, for the comments of a Python spec."""
   if text_format != "python":
     return {}
   from t2r_seq.episodes.questions import find_questions
@@ -316,7 +316,7 @@ def _questions(source: Any, text_format: str) -> Mapping[str, Sequence[str]]:
 
 
 def render_episodes(source: Episodes) -> list[str]:
-  """Renders what is known of episodes before they are read.
+  """Renders the metadata of episodes before they are read.
 
   Returns the format and the number of episodes, a table of paths, and notes.
   """
@@ -346,7 +346,7 @@ def render_episodes(source: Episodes) -> list[str]:
 
 
 def _show_store(args: argparse.Namespace, text_format: str | None) -> int:
-  """Prints what a store holds, or its spec."""
+  """Prints the contents of a store, or its spec."""
   from t2r_seq import store
   from t2r_seq.store.summary import summarize_store
 
@@ -529,7 +529,7 @@ def _render_policy(path: str) -> str | None:
 
 
 def _describe_lite(path: str) -> Iterator[str]:
-  """Yields what a lite folder holds, without TensorFlow."""
+  """Yields the contents of a lite folder, without TensorFlow."""
   layout = lite_policy.Layout.read(path)
   yield (
     f"{path}:\na lite policy of step {layout.global_step:,}, {layout.weights} weights"
@@ -550,7 +550,7 @@ def _describe_lite(path: str) -> Iterator[str]:
 
 
 def _describe_export(path: str, robot: str | None) -> Iterator[str]:
-  """Yields what an export holds for one robot, without TensorFlow or its graph."""
+  """Yields the contents of an export for one robot, without loading TensorFlow."""
   from t2r_seq.specs import assets, serialization
   from t2r_seq.windows.cut import mask_paths
 
@@ -575,7 +575,7 @@ def _describe_export(path: str, robot: str | None) -> Iterator[str]:
 
 
 def _leaf(fields: Mapping[str, Any]) -> types.SimpleNamespace:
-  """Returns what is shown of a spec, given its fields."""
+  """Renders a spec, given its fields."""
   from t2r_seq.specs.seconds import Seconds
 
   leaf = types.SimpleNamespace(
@@ -590,7 +590,7 @@ def _leaf(fields: Mapping[str, Any]) -> types.SimpleNamespace:
 
 
 def _export_record(record: Mapping[str, Any]) -> list[str]:
-  """Renders the state of an export, "" for none, and how it was trained and acts."""
+  """Renders the state of an export, or "", and its training and execution."""
   leaf, state = policy_io.Leaf.from_json, record.get("state") or {}
   shown = _state({path: leaf(each) for path, each in state.items()})
   return [shown if state else "", *_record(record)]

@@ -1,4 +1,4 @@
-"""The command line's entry: finds the command, runs it, reports what went wrong."""
+"""The command line's entry: finds the command, runs it, reports errors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs a command.
 
   Args:
-    argv: the arguments; None takes those of the process.
+    argv: the arguments; None: the process's.
   Returns:
     The exit status: 0, 1 after an error, 130 after an interrupt, or 141 if nobody
     reads on, as behind `| head`.
@@ -130,7 +130,7 @@ def _main(argv: Sequence[str] | None) -> int:
     return 130
   except Exception as error:
     if isinstance(error, BrokenPipeError) and not _is_read():
-      # What is left of the output goes nowhere, so that the interpreter can end.
+      # Discards the rest of the output, so that the interpreter can end.
       with contextlib.suppress(OSError):  # It need not be a file.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 141

@@ -139,7 +139,7 @@ def has_specs(paths: Sequence[str], args: argparse.Namespace) -> bool:
 def are_records(paths: Sequence[str], args: argparse.Namespace) -> bool:
   """Whether these are TFRecord files whose records are shown one by one.
 
-  With an option that says how episodes end, their episodes are.
+  With an option that marks how episodes end, their episodes are.
   """
   is_part = args.drop or any(getattr(args, name) for name in BOUNDS)
   return not (has_specs(paths, args) or is_part)
@@ -185,10 +185,10 @@ def unfinished_conversion(path: str, num_episodes: int) -> str | None:
   """Describes an unfinished conversion into a store, as lines; None without one.
 
   Args:
-    path: of the store.
-    num_episodes: that it has by now.
+    path: path of the store.
+    num_episodes: number of episodes so far.
   """
-  # As `convert.conversion` writes it, which would take TensorFlow along.
+  # The same text as in `convert.conversion`, whose import would load TensorFlow.
   folder = f"{os.path.abspath(path)}.conversion"
   try:
     with open(os.path.join(folder, "conversion.json"), "rb") as file:

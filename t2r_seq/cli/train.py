@@ -164,7 +164,7 @@ def _bindings(args: argparse.Namespace) -> list[str]:
 
 
 def _run_gin(args: argparse.Namespace) -> int:
-  """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
+  """Trains; see `t2r_seq.training.train_eval_model` for its parameters."""
   if args.dataset is not None:
     from t2r_seq.zoo.registry import policies
 
@@ -186,7 +186,7 @@ def _run_gin(args: argparse.Namespace) -> int:
 
 
 def _report(result: Any, model_dir: str | None = None) -> None:
-  """Prints what a training came to, and where its exports are."""
+  """Prints the result of a training, and where its exports are."""
   result = dict(result)
   step = result.pop("global_step")
   if result.pop("was_stopped"):
@@ -206,7 +206,7 @@ def _report(result: Any, model_dir: str | None = None) -> None:
 
 
 def _suggest(args: argparse.Namespace) -> None:
-  """Prints what to type next."""
+  """Prints the next commands to run."""
   folders = (
     os.path.join(args.model_dir, "export", name) for name in ("best", "latest")
   )
@@ -223,7 +223,7 @@ def _suggest(args: argparse.Namespace) -> None:
 
 
 def _bound(name: str) -> Any:
-  """Returns what gin gives to an argument of the training; None for nothing."""
+  """Returns gin's value for an argument of the training, or None."""
   import gin
 
   try:

@@ -48,11 +48,11 @@ class ConversionReport:
   Attributes:
     source_format: such as 'store'; see `episodes.registry.formats`.
     destination_format: likewise.
-    num_episodes: of the destination.
-    num_steps: of all episodes.
-    num_bytes: of the values that were read.
+    num_episodes: number of episodes of the destination.
+    num_steps: number of steps of all episodes.
+    num_bytes: bytes of the values that were read.
     resumed_at: the number of episodes that earlier runs had converted.
-    notes: what a user should know of how the source was read; sentences.
+    notes: sentences for the user on how the source was read.
     files: the files, or the folder, of the destination.
   """
 
@@ -94,9 +94,9 @@ def convert(
     sources: a path as of `open_episodes`; or several, which are joined; or episodes.
     destination: path of the new data set.
     spec: flat specs of the sources; None takes all paths, and for TFRecord files
-      proposes specs from a look at all records.
-    source_format: of the sources, if the paths do not tell.
-    format: of the destination; by default its name decides.
+      proposes specs from all records.
+    source_format: format of the sources, if the paths do not show it.
+    format: format of the destination; by default its name decides.
     progress: shows how many episodes are converted; None shows nothing.
     **options: `episodes`, `split`, `filter` (a split, beside shares), `drop`, `rename`
       ({'old': 'new'}), `cast`, `decode_images`; `split='train=0.9,eval=0.1'` deals the
@@ -181,8 +181,8 @@ def verify_conversion(
   The sources are opened with the options of the conversion.
 
   Args:
-    sources: of the conversion.
-    destination: of the conversion.
+    sources: sources of the conversion.
+    destination: destination of the conversion.
     progress: shows how many episodes are compared; None shows nothing.
   Returns:
     The report, with the numbers of episodes, steps and bytes compared.
@@ -218,8 +218,8 @@ class _Plan:
 
   Attributes:
     sources: paths, for people.
-    source_format: of all sources; None recognises it.
-    format: of the destination.
+    source_format: format of all sources; None recognises it.
+    format: format of the destination.
     spec: JSON of the flat specs of the sources; None for all paths.
     edits: the options of `convert` itself.
     reading: the options of `open_episodes`.
@@ -299,7 +299,7 @@ class _Plan:
     return registry.get_format(self.format).files(path, self.writing)
 
   def check_same(self, path: str, earlier: Mapping[str, Any]) -> None:
-    """Checks that the options are those of the start; only `allow_nan` may change."""
+    """Checks that the options are unchanged since the start, except `allow_nan`."""
     before, now = _Plan(**earlier)._options(), self._options()
     hint = (
       f"Give the same, or delete the destination and {_folder(path)} to start again."
@@ -408,7 +408,7 @@ def _names(sources: Sources) -> list[str]:
 
 
 def _edit_as_json(name: str, value: Any) -> Any:
-  """Returns the value of an editing option as it is stored in JSON."""
+  """Returns the value of an editing option for JSON."""
   if name == "episodes":
     return read_episodes("convert", value)
   if name == "drop":
@@ -570,7 +570,7 @@ def _check_same_source(
 
 
 def _check_present(path: str, plan: _Plan) -> None:
-  """Checks that what a complete conversion wrote still exists."""
+  """Checks that the output of a complete conversion still exists."""
   missing = [name for name in plan.files(path) if not os.path.exists(name)]
   if missing:
     raise errors.ConversionError(

@@ -1,4 +1,4 @@
-"""Input generators: tf.data pipelines that feed a model what its specs declare."""
+"""Input generators: tf.data pipelines of the batches that a model's specs declare."""
 
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.episodes_input_generator import (

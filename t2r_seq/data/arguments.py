@@ -27,7 +27,7 @@ def flat_specs(spec_structure: Any) -> specs.TensorSpecStruct:
 
 
 def check_batch_size(where: str, size: Any, name: str = "batch_size") -> int:
-  """Checks that a batch size is one that a batch can have; see `errors.check_count`."""
+  """Checks that a batch size is valid; see `errors.check_count`."""
   size = errors.check_count(where, name, size)
   if size > MAX_BATCH_SIZE:
     raise errors.SpecError(
@@ -60,7 +60,7 @@ def check_parallel_calls(where: str, num_parallel_calls: Any) -> int | None:
   """Returns how many calls of a map run at a time, as tf.data takes it.
 
   Raises:
-    SpecError: it is neither None, tf.data.AUTOTUNE nor a positive integer.
+    SpecError: the value is neither None, tf.data.AUTOTUNE nor a positive integer.
   """
   calls = num_parallel_calls
   if calls is None:
@@ -78,7 +78,7 @@ def check_image_decoding(where: str, image_decoding: Any) -> DecodeImages:
   """Returns how images are decoded; None: as TensorFlow does by default.
 
   Raises:
-    SpecError: it is neither None nor an `ImageDecoding`.
+    SpecError: the value is neither None nor an `ImageDecoding`.
   """
   if image_decoding is None:
     return True
@@ -105,11 +105,11 @@ def check_file_patterns(
     where: the class that was given them.
     file_patterns: a pattern, a comma-separated string or a list of them; or a map of
       dataset_key to these.
-    name: of the argument.
+    name: name of the argument.
   Returns:
     The patterns, to be read more than once.
   Raises:
-    SpecError: they are neither strings nor paths, or empty.
+    SpecError: the patterns are neither strings nor paths, or empty.
   """
   place = f"{where}: {name}"
   if not isinstance(file_patterns, Mapping):
@@ -196,8 +196,8 @@ def check_replaces(where: str, preprocess_fn: Any, other: Any) -> None:
 
   Args:
     where: the generator's class.
-    preprocess_fn: of the generator.
-    other: of the model or mixture that it feeds.
+    preprocess_fn: the generator's preprocess_fn.
+    other: the preprocess_fn of the model or mixture that the generator feeds.
   Raises:
     SpecError: the two are methods of different objects.
   """
@@ -218,7 +218,7 @@ def check_specifications(
 
   Args:
     where: its class.
-    given: specs by what they are of, 'feature' and 'label'; None where there are none.
+    given: specs by kind, 'feature' and 'label'; None for missing ones.
     set_for: the mode that they are for; None for any.
     mode: the requested one.
   Raises:

@@ -31,17 +31,17 @@ class DataService:
   `DataService.address = 'host:5050'`.
 
   In 'distributed_epoch' the workers share the elements of the dataset's source. While
-  all of them live, each is used once per epoch; what a worker that dies was working on
-  is lost, and the others read the rest: at most once. In
-  'parallel_epochs' each worker goes through the whole dataset: as often as there are
-  workers. The order depends on who is faster in either mode.
+  all of them live, each element is used once per epoch; if a worker dies, its current
+  elements are lost, and the others read the rest: at most once. In 'parallel_epochs'
+  each worker goes through the whole dataset. In both modes the order depends on the
+  workers' speed.
 
   Attributes:
-    address: of the dispatcher, 'host:port', after 'grpc://' or not. None: no service.
+    address: dispatcher, 'host:port' with or without 'grpc://'. None: no service.
     mode: 'distributed_epoch' or 'parallel_epochs'.
     job_name: consumers that give the same name share the elements between them.
-    compression: compresses what the workers send. Pays where the network is slower than
-      the processors.
+    compression: compresses the elements. Pays if the network is slower than the
+      processors.
     max_outstanding_requests: elements that are requested at once, at most.
   """
 
@@ -68,15 +68,14 @@ class DataService:
   ) -> tf.data.Dataset:
     """Moves a dataset to the workers.
 
-    TensorFlow waits for a dispatcher that is not there yet, as long as it takes; whom
-    it waits for is logged.
+    TensorFlow waits for a missing dispatcher without a timeout; its address is logged.
 
     Args:
       dataset: calls no Python. Variables travel along, with the values that they have
         now. The workers see its files by the same names.
-      where: whose dataset it is, for the message.
+      where: name of the generator, for messages.
     Returns:
-      Dataset of the same structure; the same dataset where there is no address.
+      Dataset of the same structure; without an address, the given dataset.
     Raises:
       SpecError: the dataset calls Python.
     """

@@ -33,8 +33,8 @@ _EPISODES_AT_ONCE = 16
 class EpisodePools(PoolReader):
   """Reads pools of a data set's episodes, or of parts of them.
 
-  Steps are read to where they stay in the pool: numbers are copied once at most, and
-  each image is decoded once.
+  Steps are read into their place in the pool: numbers are copied once at most, and each
+  image is decoded once.
 
   Attributes:
     lengths: steps of each episode, int64 [n].
@@ -55,9 +55,9 @@ class EpisodePools(PoolReader):
       episodes: the data set.
       joined: the specs of a window.
       cut: how episodes become windows.
-      numbers: of the episodes to read, int64 [n].
+      numbers: numbers of the episodes to read, int64 [n].
       decode_images: how encoded images are decoded.
-      failures: what `read` raises is appended, because TensorFlow keeps only its text.
+      failures: list for the errors of `read`, because TensorFlow keeps only their text.
     Raises:
       SpecError: the episodes do not fit the specs.
     """
@@ -82,7 +82,7 @@ class EpisodePools(PoolReader):
     self._timed -= self._rows_paths.keys()
     self._failures, self._calls = failures, PythonCalls()
     self._num_values = 0
-    # By time stamps of other clocks the row at the first step of each episode.
+    # Row of other clocks' time stamps at the first step of each episode, by path.
     self._begins: dict[str, list[int]] = {}
     self.lengths = np.asarray(episodes.lengths)[numbers]
     reader = columns.reader
@@ -112,11 +112,11 @@ class EpisodePools(PoolReader):
     return WindowLoader(plan, None, int(self.counts.sum()), make_pools=lambda: self)
 
   def report(self) -> WindowReport:
-    """Returns what an epoch of all shards holds, and which episodes are too short."""
+    """Returns the sizes of an epoch of all shards, and which episodes are too short."""
     return WindowReport.of_episodes(self.lengths, self.counts)
 
   def _counted(self, stamps: dict[str, Any]) -> dict[str, Any]:
-    """Counts an episode's values on other clocks, and finds those of its first step."""
+    """Counts an episode's values on other clocks, and those before its first step."""
     own = next(v for p, v in stamps.items() if p not in self._data.clocks)
     for path, values in stamps.items():
       if path in self._data.clocks:
@@ -182,7 +182,7 @@ class EpisodePools(PoolReader):
       make = np.empty if spec.dtype == tf.string else empty_array
       arrays[path] = make((size, *shape), spec.dtype.as_numpy_dtype)
 
-    # By path what episodes have on other clocks.
+    # Values on other clocks, by path.
     parts_of: dict[str, list[Any]] = {
       path: [None] * len(episodes) for path in self._own
     }
@@ -269,7 +269,7 @@ def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -
   """Checks that an episode has all paths: zeros would hide that one is missing.
 
   Raises:
-    SpecError: with every missing path.
+    SpecError: paths are missing; all are listed.
   """
   missing = [path for path in paths if path not in values]
   if missing:
@@ -282,7 +282,7 @@ def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -
 def element_spec(
   stored: Mapping[str, specs.ExtendedTensorSpec],
 ) -> dict[str, tf.TensorSpec]:
-  """Describes an episode as it is read: images are strings.
+  """Describes an episode before decoding: images are strings.
 
   Args:
     stored: specs of steps, which are sequences, and of context features, by path.

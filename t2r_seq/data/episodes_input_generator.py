@@ -77,10 +77,10 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       dataset: its path, as of `episodes.open_episodes`, or the opened episodes, such as
         a view of them.
       batch_size: examples in a batch, over all replicas together.
-      format: of the data set; None finds it by the path.
-      open_options: of `episodes.open_episodes`: layout, frames_by, episode_key, ...
-      **options: of all that read data sets: seed, sequence_length, memory_budget,
-        episodes, split, image_decoding, ...; see `DatasetInputGenerator`.
+      format: format of the data set; None: found from the path.
+      open_options: options of `episodes.open_episodes`, such as layout, frames_by.
+      **options: options of `DatasetInputGenerator`: seed, sequence_length,
+        memory_budget, episodes, split, image_decoding, ...
     Raises:
       SpecError: a size is too small, or an option is invalid.
     """
@@ -140,7 +140,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Raises what reading an episode raised instead of TensorFlow's version of it."""
+    """Raises the errors of reading instead of TensorFlow's version of them."""
     with raised_as_read(lambda: self._failures):
       yield
 
@@ -307,10 +307,10 @@ def windows_of(
   Args:
     dataset: its path, or the opened episodes.
     feature_spec: specs of a window.
-    label_spec: specs of its labels; None for none.
+    label_spec: specs of its labels; None without labels.
     mode: 'train' shuffles and repeats; 'eval' and 'infer' are one pass in order.
-    padding: of windows that leave their episode, as of `windows.Cut`.
-    **options: of `EpisodesInputGenerator`: batch_size, seed, split, ...
+    padding: padding of windows that leave their episode, as in `windows.Cut`.
+    **options: options of `EpisodesInputGenerator`: batch_size, seed, split, ...
   Returns:
     Dataset of `TensorSpecStruct`s by path with leaves [B, ...]; of pairs (features,
     labels) if there is a label spec.
@@ -334,7 +334,7 @@ def _as_declared(
 
   Args:
     where: for the error.
-    episodes: of the data set.
+    episodes: episodes of the data set.
     declared: specs, each named after the path that it reads.
   Raises:
     SpecError: depth is declared as something else.

@@ -24,7 +24,7 @@ class StageTime:
   """Cost of a stage of the pipeline for a batch.
 
   Attributes:
-    name: of the stage; it includes the stages before it.
+    name: name of the stage; it includes the stages before it.
     seconds: wall time of a batch, with all stages up to this one at work.
     cpu_seconds: processor time of a batch, of all threads, likewise.
   """
@@ -41,13 +41,13 @@ class InputExplanation:
   Attributes:
     source: the generator in words.
     cut: how episodes become windows, in words.
-    sources: of a mixture, a line for each: its share of a batch, and what it has.
-    inputs: by path, what is read of it and what comes out of the pipeline.
-    batch_bytes: of one batch, as the model gets it.
-    held_bytes: by which the memory of the process grew meanwhile; None where the system
-      does not tell.
+    sources: for mixtures, a line per source: its share of a batch, and its contents.
+    inputs: by path, the stored and the delivered tensor.
+    batch_bytes: bytes of one batch, as the model gets it.
+    held_bytes: growth of the process's memory meanwhile; None if the system does not
+      report it.
     stages: in order.
-    advice: what costs most, and what to change.
+    advice: the most expensive stage, and what to change.
   """
 
   source: str
@@ -87,10 +87,10 @@ def explain_pipeline(
 
   Args:
     generator: the `AbstractInputGenerator` whose pipeline it is.
-    stored: specs of what is read, below 'features/' and 'labels/'.
+    stored: specs of the stored features, below 'features/' and 'labels/'.
     batches: before preprocessing; None without a preprocessor.
-    dataset: of (features, labels).
-    num_batches: that are timed, at most; at least 1.
+    dataset: dataset of (features, labels).
+    num_batches: maximum number of timed batches; at least 1.
   Raises:
     SpecError: the dataset is empty.
   """
@@ -144,7 +144,7 @@ def _describe_cut(generator: Any) -> str:
 
 
 def _describe_inputs(stored: specs.TensorSpecStruct, batch: Any) -> dict[str, str]:
-  """Returns the line of each path: what is read, at which steps, what comes out."""
+  """Returns a line for each path: its source, its steps, its result."""
   values = specs.flatten_spec_structure(joint.join(*batch))
   lines = {}
   for path in dict.fromkeys([*stored, *values]):
@@ -165,7 +165,7 @@ def _describe_inputs(stored: specs.TensorSpecStruct, batch: Any) -> dict[str, st
 
 
 def _advise(stages: list[StageTime], stored: specs.TensorSpecStruct) -> str:
-  """Returns what costs most, and what would lower it."""
+  """Returns the most expensive stage, and how to lower its cost."""
   read, whole = stages[0].cpu_seconds, stages[-1].cpu_seconds
   if whole <= 0:
     return ""
@@ -189,7 +189,7 @@ def _advise(stages: list[StageTime], stored: specs.TensorSpecStruct) -> str:
 
 
 def _memory() -> int | None:
-  """Returns the bytes that the process holds alone; None where /proc is missing."""
+  """Returns the bytes of the process's private memory; None without /proc."""
   try:
     with open("/proc/self/status", encoding="ascii") as file:
       for line in file:

@@ -1,8 +1,8 @@
-"""Live data without a server: batches from a store that actors append to meanwhile.
+"""Live data without a server: batches from a store while actors append to it.
 
-Actors of other processes write episodes, each to its own segment; a follower looks for
-what was committed since. Everything that is known is in the files: a writer
-or a learner that is killed loses what it had not committed, and nothing else.
+Actors of other processes write episodes, each to its own segment; a follower polls for
+new commits. All state is in the files: a writer or a learner that is killed loses only
+uncommitted data.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Follow:
   """Options to sample a growing store.
 
   Attributes:
-    newest_steps: whole episodes are sampled from, the last that arrived, of at least so
-      many steps together; None samples from all.
-    samples_per_insert: windows that are sampled for each that the store has, over the
-      whole run: who samples waits for more. None does not wait.
-    min_windows: windows that there are before the first batch.
+    newest_steps: samples from the newest whole episodes with at least so many steps
+      together; None samples from all.
+    samples_per_insert: ratio of sampled windows to windows in the store, over the whole
+      run: the sampler waits for more. None does not wait.
+    min_windows: windows in the store before the first batch.
     error_buffer: windows that may be sampled beyond that ratio.
     poll_secs: seconds between two looks for new episodes.
     timeout: seconds that a batch may wait; None: no limit.
@@ -64,7 +64,7 @@ class Follow:
 
 
 class _Wait:
-  """A wait for what actors write: logs it now and then, and ends with the timeout."""
+  """A wait for new data: logs it now and then, and ends with the timeout."""
 
   def __init__(self, path: Any, follow: Follow) -> None:
     self._path, self._follow = path, follow
@@ -88,7 +88,7 @@ class _Wait:
 
 
 def wait_for_store(path: Any, follow: Follow) -> EpisodeStore:
-  """Opens a store that an actor makes, as soon as it is there.
+  """Opens a store that an actor creates, as soon as it exists.
 
   Raises:
     StoreError: it is not there within the timeout.
@@ -103,7 +103,7 @@ def wait_for_store(path: Any, follow: Follow) -> EpisodeStore:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-  """Turns what a follower, or its store, raised inside of TensorFlow into itself."""
+  """Raises the errors of a follower, or its store, instead of TensorFlow's."""
   try:
     yield
   except tf.errors.OpError as error:
@@ -114,9 +114,9 @@ def explained() -> Iterator[None]:
 
 
 class StoreFollower:
-  """Samples windows, each with the same chance, of the episodes that a store has now.
+  """Samples windows uniformly from the current episodes of a store.
 
-  What is drawn is a function of the seed, the batch's number and what the store has.
+  The samples are a function of the seed, the batch's number and the store's contents.
   """
 
   def __init__(
@@ -137,8 +137,8 @@ class StoreFollower:
       batch_size: B.
       follow: how it is sampled; None for `Follow()`.
       cut: how episodes become windows; None for `windows.Cut()`.
-      seed: of what is drawn; None for another one every time.
-      columns_fn: gives the columns to read from.
+      seed: seed of the sampling; None: different in every run.
+      columns_fn: returns the columns to read from.
     """
     self._store = store
     self._spec, self._cut = spec_structure, cut
@@ -225,7 +225,7 @@ class StoreFollower:
     return dataset.map(fix)
 
   def batch(self, number: int) -> specs.TensorSpecStruct:
-    """Returns the batch of that number of what the store had at the last look."""
+    """Returns a batch by number, from the store's contents at the last poll."""
     assert self._windows is not None
     seeds = np.random.SeedSequence(self._seeds.entropy, spawn_key=(number,))
     chances = np.random.default_rng(seeds).random(self._batch_size)
@@ -235,7 +235,7 @@ class StoreFollower:
     return self._windows.read(tf.constant(ids))
 
   def _why_wait(self, number: int) -> str | None:
-    """Describes what a batch waits for, if anything; polls the store."""
+    """Describes the data that a batch waits for, or None; polls the store."""
     follow = self._follow
     if time.monotonic() - self._looked >= follow.poll_secs:
       self._look()
@@ -253,7 +253,7 @@ class StoreFollower:
     )
 
   def _look(self) -> None:
-    """Takes in what was committed since the last look."""
+    """Adds newly committed data."""
     self._looked = time.monotonic()
     if not self._store.refresh() and self._windows is not None:
       return
@@ -272,7 +272,7 @@ class StoreFollower:
     self._choose(self._arrived())
 
   def _arrived(self) -> np.ndarray:
-    """Returns of each episode of the store when it arrived; what is new is last.
+    """Returns the arrival number of each episode; new ones are last.
 
     Where a follower begins, the episodes of segments are taken to have arrived evenly.
     """

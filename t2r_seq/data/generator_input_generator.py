@@ -26,14 +26,14 @@ GeneratorFn = Callable[[], Iterable[Any]]
 class CheckedGenerator:
   """Iterates over a Python generator, each element checked, as tuples of leaves.
 
-  The first element is taken at construction: what does not fit fails before training
-  starts, and it tells which of the optional specs are given. It is not lost, the
-  first pass begins with it. Every further pass calls `generator_fn` again.
+  The first element is taken at construction, so that errors are raised before training
+  starts, and to see which optional specs are given. The first pass begins with it.
+  Every further pass calls `generator_fn` again.
 
   Attributes:
-    paths: of the leaves, in the order of the tuples.
-    failure: what stopped the newest of the passes that did not come to their end;
-      tf.data may have begun another before anybody asks.
+    paths: paths of the leaves, in the order of the tuples.
+    failure: error that stopped the newest incomplete pass; tf.data may already have
+      begun another one.
   """
 
   def __init__(
@@ -48,8 +48,8 @@ class CheckedGenerator:
     Args:
       generator_fn: without arguments, returns an iterable of (features, labels).
       joined_spec: the specs of an element, as from `joint.join`.
-      name: of the input generator, for errors.
-      min_steps: a pass must have a sequence of that length; None: no such demand.
+      name: name of the input generator, for errors.
+      min_steps: a pass must have a sequence of that length; None: unchecked.
     Raises:
       SpecError: there is no first element, or it does not fit.
     """
@@ -193,7 +193,7 @@ class CheckedGenerator:
 
 @gin.configurable
 class GeneratorInputGenerator(AbstractInputGenerator):
-  """Feeds what a Python generator yields: single examples, or whole episodes.
+  """Feeds the elements of a Python generator: single examples, or whole episodes.
 
   `generator_fn()` yields pairs (features, labels) of numpy structures without a batch
   axis that fit the in specs of the preprocessor. With `yields_episodes` they fit
@@ -226,12 +226,12 @@ class GeneratorInputGenerator(AbstractInputGenerator):
 
     Args:
       generator_fn: without arguments, returns an iterable of (features, labels). The
-        function itself, not what it returns: it is called for each pass.
+        function itself, not its result: it is called for each pass.
       batch_size: examples in a batch, over all replicas together.
       yields_episodes: whether the elements are flat episodes.
       shuffle_buffer_size: examples, or windows, to shuffle among in mode 'train'; None
         or 0 keeps the order.
-      **options: of the base class: seed, drop_remainder, sequence_length, n_step, ...
+      **options: base class's seed, drop_remainder, sequence_length, n_step, ...
     Raises:
       SpecError: generator_fn is no function, a size is too small, or a flag is no bool.
     """
@@ -253,7 +253,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Raises what the Python generator raised instead of TensorFlow's version of it."""
+    """Raises the Python generator's errors instead of TensorFlow's version of them."""
     try:
       yield
     except tf.errors.OpError as e:
@@ -349,7 +349,7 @@ class DefaultRandomInputGenerator(AbstractInputGenerator):
     Args:
       batch_size: examples in a batch, over all replicas together.
       sequence_length: steps (or stacks) of specs with is_sequence.
-      seed: of the random numbers.
+      seed: seed of the random numbers.
     """
     super().__init__(batch_size)
     self._sequence_length = sequence_length

@@ -1,9 +1,9 @@
 """The contract of input generators: specs in, batches for the model out.
 
-And masks of presence, which they make and never read: a bool spec '<path>_mask' without
-a name, of shape (), beside an optional spec without time offsets, says which examples
-have the feature, and which show zeros for it. The mask of a path with time offsets says
-which of its steps are real (`mask_paths`).
+Also masks of presence: a bool spec '<path>_mask' without a name, of shape (), beside an
+optional spec without time offsets. It is true for examples that have the feature, and
+false for those that show zeros. If the path has time offsets, its mask marks real steps
+(`mask_paths`).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class BatchRequest:
   """Request for batches of `create_dataset`; see its arguments.
 
   Attributes:
-    mode: one of `specs.ModeKeys`.
+    mode: value of `specs.ModeKeys`.
     batch_size: examples in a batch, over all replicas together.
     start_step: the step that a resumed run continues at.
-    seed: of a generator that was given none.
+    seed: seed for a generator without one.
     input_context: the worker of a strategy; None for all data.
     is_portable: whether other processes run the pipeline.
   """
@@ -72,7 +72,7 @@ class BatchRequest:
     """Returns the seed of a dataset's order: another one after a resume.
 
     Args:
-      seed: of the generator; None for that of the request.
+      seed: seed of the generator; None: the request's.
     """
     seed = self.seed if seed is None else seed
     if seed is None or not self.start_step:
@@ -81,7 +81,7 @@ class BatchRequest:
 
 
 class InputReport(Protocol):
-  """Counts of what a dataset read; printed, it is a line for the log."""
+  """Counts of the data that a dataset read; printed, it is a line for the log."""
 
   @property
   def too_short(self) -> int:
@@ -96,11 +96,11 @@ class AbstractInputGenerator(abc.ABC):
 
   The specs come from a model (`set_specification_from_model`), and the
   generator creates a dataset of preprocessed batches. Elements are always pairs
-  `(features, labels)` of `TensorSpecStruct`s by path with leaves [B, ...]; a model
-  without label specs gets empty labels, and so does mode 'infer'.
+  `(features, labels)` of `TensorSpecStruct`s by path with leaves [B, ...]; labels are
+  empty without label specs, and in mode 'infer'.
 
   Mode 'train' repeats without an end; 'eval' and 'infer' are one pass in a fixed order
-  (except for made-up data, which never ends). After Tensor2Robot's class of that name.
+  (except for synthetic data, which never ends). After Tensor2Robot's class.
   """
 
   _chooses_episodes = False  # Whether episodes have numbers that stay.
@@ -121,23 +121,23 @@ class AbstractInputGenerator(abc.ABC):
 
     Args:
       batch_size: examples in a batch, over all replicas of a strategy together.
-      seed: of all shuffles; None: another order in every run.
+      seed: seed of all shuffles; None: another order in every run.
       drop_remainder: whether the last, smaller batch is left out, so that the batch
         axis is static; None: in mode 'train' only, which has no last batch.
       sequence_length: stacks in a sequence, for specs with is_sequence and windows.
       stride: steps between the stacks of a sequence.
       shift: stacks between the starts of two sequences.
-      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
-        transitions: joins them as they are read, as a replay does.
-      clock: what times the steps for time offsets in seconds; see `windows.Cut`. None:
-        the data's only path of time stamps, or else its control period.
+      n_step: (n, gamma), or a `windows.NStep`, if the specs are one-step transitions:
+        joins them while reading, as a replay does.
+      clock: path of the time stamps for time offsets in seconds; see `windows.Cut`.
+        None: the data's only path of time stamps, or else its control period.
     Raises:
       SpecError: a size is too small, or an option is invalid.
     """
     where = type(self).__name__
     self._batch_size = arguments.check_batch_size(where, batch_size)
     self._plan = Plan(seed=seed, drop_remainder=drop_remainder, where=where)
-    # With the model's padding, once there is a model.
+    # The padding is the model's, once there is a model.
     self._cut = windows.Cut(
       sequence_length, stride, shift, n_step=windows.NStep.of(n_step), clock=clock
     )
@@ -171,7 +171,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def n_step(self) -> windows.NStep | None:
-    """Options to join transitions; None joins none."""
+    """Options of n-step transitions, or None."""
     return self._cut.n_step
 
   @property
@@ -181,7 +181,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def report(self) -> InputReport | None:
-    """Counts of what the newest dataset read; None if there is nothing to count."""
+    """Counts of the newest dataset's reads; None if there is nothing to count."""
     return self._report
 
   @property
@@ -201,7 +201,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def num_examples(self) -> int | None:
-    """Examples of one pass, where that is known without reading; None where not."""
+    """Examples of one pass, if known without reading, otherwise None."""
     return None
 
   def count_examples(self) -> int | None:
@@ -231,7 +231,7 @@ class AbstractInputGenerator(abc.ABC):
     return f"{type(self).__name__}: {count}batches of {self.batch_size}"
 
   def describe_sources(self) -> list[str]:
-    """Returns a line for each source of a mixture: what a batch has of it."""
+    """Returns a line for each source of a mixture: its share of a batch."""
     return []
 
   @property
@@ -249,8 +249,8 @@ class AbstractInputGenerator(abc.ABC):
     """Sets the specs of the features.
 
     Args:
-      feature_spec: what the generator delivers to the preprocess_fn.
-      out_feature_spec: what comes out of it; None: not known, and not checked.
+      feature_spec: input specs of the preprocess_fn.
+      out_feature_spec: output specs of the preprocess_fn; None: unknown, unchecked.
     Raises:
       SpecError: not a valid spec structure.
     """
@@ -271,7 +271,7 @@ class AbstractInputGenerator(abc.ABC):
   def _to_stored(
     self, kind: str, flat: specs.TensorSpecStruct
   ) -> specs.TensorSpecStruct:
-    """Returns the specs to read by; what is cast after that is noted."""
+    """Returns the stored specs; casts are recorded."""
     if not self._casts:
       return flat
     cast = {p: s.dtype for p, s in flat.items() if s.stored_dtype is not None}
@@ -284,7 +284,7 @@ class AbstractInputGenerator(abc.ABC):
     Args:
       preprocess_fn: called as `preprocess_fn(features, labels)`; the mode must be
         bound, as in `functools.partial(preprocessor.preprocess, mode='train')`. None
-        delivers the batches as they are.
+        delivers the batches unchanged.
     Raises:
       SpecError: the mode is not bound.
     """
@@ -294,7 +294,7 @@ class AbstractInputGenerator(abc.ABC):
     self._has_own_preprocess_fn = preprocess_fn is not None
 
   def keep_specifications(self) -> None:
-    """Makes specs and preprocess_fn the generator's own, even those of a model."""
+    """Keeps the present specs and preprocess_fn, even if they are a model's."""
     self._has_own_preprocess_fn = self._preprocess_fn is not None
     self._model = None
 
@@ -302,9 +302,9 @@ class AbstractInputGenerator(abc.ABC):
     """Sets the function of the model, or mixture, that this generator feeds.
 
     Args:
-      preprocess_fn: as for `set_preprocess_fn`; None keeps one that was set there.
+      preprocess_fn: function as for `set_preprocess_fn`; None keeps the current one.
     Raises:
-      SpecError: it would replace one that was set by `set_preprocess_fn`.
+      SpecError: a preprocess_fn was already set by `set_preprocess_fn`.
     """
     if self._has_own_preprocess_fn:
       if preprocess_fn is None:
@@ -313,15 +313,15 @@ class AbstractInputGenerator(abc.ABC):
     self._preprocess_fn, self._has_own_preprocess_fn = preprocess_fn, False
 
   def source_preprocessing(self, mode: str) -> dict[str, Stages]:
-    """Returns what changes stored values before the model's own preprocessor.
+    """Returns the stages between stored values and the model's own preprocessor.
 
-    This is the one rule of what an export lacks: it holds the model's preprocessor and
-    no other stage of the input. So training warns of the stages that this returns, the
+    An export has the model's preprocessor and no other stage of the input. So training
+    warns of the stages that this returns, the
     `PolicyRecord` of an export lists them, and `verify` compares them or reports that
     they are not in the export.
 
     Args:
-      mode: one of `specs.ModeKeys`, for which the specs have been set.
+      mode: value of `specs.ModeKeys`, for which the specs have been set.
     Returns:
       Stages by source; the name of a generator that is no mixture is ''.
     """
@@ -335,25 +335,25 @@ class AbstractInputGenerator(abc.ABC):
     return arguments.describe_preprocess_fn(self._preprocess_fn)
 
   def set_padding(self, padding: Padding) -> None:
-    """Sets what stands where a window leaves its episode.
+    """Sets the padding of windows that leave their episode.
 
     Args:
       padding: 'drop', 'repeat' or 'zero', or two of them, (front, end).
     Raises:
-      SpecError: none of these.
+      SpecError: unknown padding.
     """
     self._cut = dataclasses.replace(self._cut, padding=padding)
 
   def set_episodes(
     self, episodes: Episodes | None = None, split: str | None = None
   ) -> None:
-    """Sets which episodes are read; datasets that there are stay as they are.
+    """Sets which episodes are read; existing datasets are unchanged.
 
     Args:
       episodes: their numbers in the dataset, or a file that lists them, one a line;
         None for all.
-      split: of the dataset, such as 'train'; None for all. With both, those of the
-        split that are in the list.
+      split: split of the dataset, such as 'train'; None for all. With both, the listed
+        episodes of that split.
     Raises:
       SpecError: the generator reads no episodes that have numbers.
     """
@@ -372,7 +372,7 @@ class AbstractInputGenerator(abc.ABC):
     return choose_episodes(where, num_episodes, self._episodes, self._split, all_splits)
 
   def set_data_service(self, data_service: DataService) -> None:
-    """Sets where mode 'train' runs; gin's `DataService` is what it is at first."""
+    """Sets where mode 'train' runs; initially gin's `DataService`."""
     self._data_service = data_service
 
   def set_specification_from_model(self, t2r_model: Any, mode: str) -> None:
@@ -380,7 +380,7 @@ class AbstractInputGenerator(abc.ABC):
 
     Args:
       t2r_model: has a `preprocessor` and a `padding`.
-      mode: one of `specs.ModeKeys`; datasets can be created for this mode only.
+      mode: value of `specs.ModeKeys`; datasets can be created for this mode only.
     Raises:
       SpecError: the specs are not valid structures, or the model's preprocessor would
         replace a preprocess_fn of the generator.
@@ -431,13 +431,13 @@ class AbstractInputGenerator(abc.ABC):
     """Creates the dataset of preprocessed batches.
 
     Args:
-      mode: one of `specs.ModeKeys`.
-      params: of an Estimator, as Tensor2Robot passes them: `params['batch_size']` is
-        read, and nothing else.
+      mode: value of `specs.ModeKeys`.
+      params: params of an Estimator, as Tensor2Robot passes them; only
+        `params['batch_size']` is read.
       batch_size: replaces the generator's.
       start_step: the step that a resumed run continues at, so that it does not see the
         batches of its start again.
-      seed: of a generator that was given none.
+      seed: seed for a generator without one.
       input_context: the worker of a strategy, for generators that `reads_shards`.
       is_portable: makes a pipeline that other processes can run, and leaves it to the
         caller to send it to them; None: sends it to the generator's `DataService`.
@@ -483,11 +483,11 @@ class AbstractInputGenerator(abc.ABC):
   def explain(
     self, mode: str = specs.ModeKeys.TRAIN, num_batches: int = 50
   ) -> InputExplanation:
-    """Reads some batches; returns what the pipeline does, its time, and what to change.
+    """Reads some batches; returns the pipeline's stages, their time, and advice.
 
     Args:
-      mode: one of `specs.ModeKeys`, for which the specs have been set.
-      num_batches: that are timed with and without preprocessing; at least 1.
+      mode: value of `specs.ModeKeys`, for which the specs have been set.
+      num_batches: number of timed batches, with and without preprocessing; at least 1.
     Returns:
       The description; `print` it.
     Raises:
@@ -514,13 +514,13 @@ class AbstractInputGenerator(abc.ABC):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Any:
-    """Turns what TensorFlow raises inside, as batches are read, into clear errors."""
+    """Turns TensorFlow's errors while batches are read into clear errors."""
     yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Begins to watch over a wait for a batch: what it returns is called each second.
+    """Starts to watch a wait for a batch; the result is called each second.
 
-    It raises where no batch will come; None where datasets do so themselves.
+    It raises if no batch will come; None if datasets do so themselves.
     """
     return None
 
@@ -545,7 +545,7 @@ class AbstractInputGenerator(abc.ABC):
     return cut
 
   def _find_clock(self, mode: str) -> str | float | None:
-    """Returns what times the steps of the data; see `Cut.clock`."""
+    """Returns the clock of the data's steps; see `Cut.clock`."""
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     return default_clock({}, joined)
 
@@ -554,7 +554,7 @@ class AbstractInputGenerator(abc.ABC):
     """Creates a dataset of batches before preprocessing.
 
     Args:
-      request: which batches.
+      request: the requested batches.
     Returns:
       Dataset of flat structs, features and labels joined (`joint.join`), or of pairs of
       the two, that fit the specs; without labels in mode 'infer'.
@@ -621,7 +621,7 @@ class AbstractInputGenerator(abc.ABC):
     self, batch: Any, in_spec: Any, out_spec: Any
   ) -> specs.TensorSpecStruct:
     if out_spec is None:
-      # What a preprocess_fn of unknown out specs gives can't be checked.
+      # The output of a preprocess_fn of unknown out specs can't be checked.
       out_spec = in_spec if self._preprocess_fn is None else {}
     return specs.validate_and_flatten(out_spec, batch, ignore_batch=True)
 
@@ -653,11 +653,11 @@ class DatasetInputGenerator(AbstractInputGenerator):
       batch_size: examples in a batch, over all replicas of a strategy together.
       memory_budget: bytes for pools, images decoded.
       image_decoding: how encoded images are decoded, and which part of them.
-      episodes: numbers of those to read, or a file that lists them; None for all. Of
-        record files they are counted through all of these, in order.
-      split: of the dataset, such as 'train'; None for all. Of record files it is what
-        they are named after, as TFDS does: bridge-train.tfrecord-00000-of-00010.
-      **options: of the base class: seed, sequence_length, ...
+      episodes: numbers of the episodes to read, or a file that lists them; None for
+        all. In record files they are counted through all files, in order.
+      split: split of the dataset, such as 'train'; None for all. For record files, the
+        prefix of TFDS's names: bridge-train.tfrecord-00000-of-00010.
+      **options: options of the base class: seed, sequence_length, ...
     Raises:
       SpecError: a size is too small, or an option is invalid.
     """
@@ -690,7 +690,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
     return self._data_service.address is None
 
   def _position_order(self) -> str | None:
-    """The order of the training batches; None if it depends on what is read."""
+    """The order of the training batches; None if it depends on the data."""
     return self._plan.order
 
   def _own_stages(self) -> Stages:
@@ -700,10 +700,10 @@ class DatasetInputGenerator(AbstractInputGenerator):
     return stages
 
   def _numbered_plan(self, request: BatchRequest) -> tuple[Plan, int]:
-    """Returns the plan of batches that have numbers, and the number of the first.
+    """Returns the plan of numbered batches, and the number of the first one.
 
-    A resumed run continues in the order of the one that it resumes, unless a service
-    runs it, which has no position.
+    A resumed run continues the previous run's order, unless a service runs it, which
+    has no position.
     """
     is_train = request.is_train
     seed = request.seed if self._plan.seed is None else self._plan.seed
@@ -720,7 +720,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
     return plan.of_worker(request.input_context, request.batch_size, start)
 
   def _named_specs(self, stored: Mapping[str, Any], mode: str) -> Any:
-    """Returns the joined specs, each named after what it reads of what is stored."""
+    """Returns the joined specs, each with the name of its stored feature."""
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     named = joint.name_by_path(joined, stored)
     check_declared(type(self).__name__, named, stored)
@@ -761,8 +761,8 @@ def add_presence_specs(
 
   Args:
     spec_structure: specs, some of them optional.
-    paths: which paths get a mask; by default every optional one. Those with time
-      offsets get the mask of their steps, as from `windows.add_mask_specs`.
+    paths: paths that get a mask; by default all optional ones. Those with time offsets
+      get the mask of their steps, as from `windows.add_mask_specs`.
   Returns:
     Flat specs with the masks.
   Raises:
@@ -810,7 +810,7 @@ def join_masks(
   """Undoes `split_masks`.
 
   Args:
-    flat: specs by path; None for none.
+    flat: specs by path, or None.
     masks: paths of masks.
   Returns:
     The specs with the masks.
@@ -822,11 +822,11 @@ def join_masks(
 
 
 def add_masks(batch: Any, masks: Mapping[str, str]) -> Any:
-  """Adds the masks of a batch all of whose examples have what is there.
+  """Adds the masks of a batch whose examples all have the same paths.
 
   Args:
     batch: tensors by path, [B, ...].
-    masks: mask paths to paths; those that the batch has already stay.
+    masks: mask paths to paths; existing masks are kept.
   Returns:
     The batch with a mask [B] for every path that is there.
   """

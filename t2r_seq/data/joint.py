@@ -29,7 +29,7 @@ def join(features: Any, labels: Any = None) -> specs.TensorSpecStruct:
 
   Args:
     features: a structure of specs, tensors or arrays.
-    labels: the same, may be empty; None for no labels.
+    labels: labels by path, may be empty; None for no labels.
   Returns:
     One flat struct; leaves are shared.
   """
@@ -44,11 +44,11 @@ def join(features: Any, labels: Any = None) -> specs.TensorSpecStruct:
 def join_paths(
   features: Mapping[str, str], labels: Mapping[str, str]
 ) -> dict[str, str]:
-  """Does to maps from paths to paths what `join` does to structures.
+  """Joins maps from paths to paths, as `join` does structures.
 
   Args:
     features: from paths of the features to paths of the features.
-    labels: the same for labels.
+    labels: specs of the labels.
   Returns:
     One map.
   """
@@ -62,13 +62,13 @@ def join_paths(
 def name_by_path(
   joined: specs.TensorSpecStruct, stored: Mapping[str, Any]
 ) -> specs.TensorSpecStruct:
-  """Names what each spec reads: what is stored at its path, or else at its name.
+  """Names the feature that each spec reads: the one at its path, or else at its name.
 
   Records that were parsed by the joined specs are stored at the joined paths.
 
   Args:
     joined: specs, as from `join`.
-    stored: what there is, by path.
+    stored: stored specs, by path.
   Returns:
     The specs, some by other names.
   """
@@ -89,7 +89,7 @@ def split(joined: Any) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
   Args:
     joined: leaves by path, as from `join`.
   Returns:
-    Features and labels by path; labels are empty where there were none.
+    Features and labels by path; labels are empty if there were none.
   """
   return _below(joined, _FEATURES), _below(joined, _LABELS)
 

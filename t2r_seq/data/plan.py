@@ -3,7 +3,7 @@
 `Plan` holds a user's options. `WindowOrder` computes the windows of a batch if any
 window can be read at once, `PoolOrder` those of a pool of episodes. There is no shuffle
 buffer: all machines compute the same batches, a shuffle of any size starts at once, and
-the number of the next batch is all that is needed to resume.
+a run resumes from the number of its next batch.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _POOL_STREAM = 0x9E3779B9
 def permuted(
   places: tf.Tensor, size: tf.Tensor, seed: int | None, number: tf.Tensor
 ) -> tf.Tensor:
-  """Returns what a permutation of range(size) has at some places.
+  """Returns the values of a permutation of range(size) at some places.
 
   Args:
-    places: int64 [N]; none, or all of range(size), too.
+    places: int64 [N]; empty, or all of range(size), too.
     size: int64 scalar, 0 and 1 included.
     seed: its lower 32 bits count.
-    number: which of the seed's permutations, int64 scalar.
+    number: number of the seed's permutation, int64 scalar.
   Returns:
     int64 [N].
   """
@@ -61,15 +61,15 @@ class Plan:
     batch_size: B.
     order: 'sequential'; 'global': every epoch another permutation of all windows;
       'quasi_random': of the episodes, and of the windows of a pool of them that the
-      memory budget bounds. None: the one that suits what is read.
-    seed: of the permutations, of 32 bits; None: another order in every run.
+      memory budget bounds. None: the one that suits the data.
+    seed: seed of the permutations, 32 bits; None: another order in every run.
     num_epochs: how often every window is shown; None: no end.
-    shard_index: which part of each epoch to show; parts are disjoint.
-    num_shards: how many there are.
-    drop_remainder: shows full batches only, equally many in every shard; None: where
-      epochs follow each other without an end.
-    memory_budget: bytes for pools and what TensorFlow takes beside them.
-    where: whose plan it is, for messages.
+    shard_index: index of the part of each epoch to read; parts are disjoint.
+    num_shards: number of parts.
+    drop_remainder: shows full batches only, equally many in every shard; None: if
+      epochs repeat without an end.
+    memory_budget: bytes for pools and TensorFlow's memory for them.
+    where: name of the generator, for messages.
   """
 
   batch_size: int = 32
@@ -111,7 +111,7 @@ class Plan:
     return np.iinfo(np.int64).max if self.num_epochs is None else self.num_epochs
 
   def seeded(self, order: str | None = None) -> Plan:
-    """Returns the plan with a seed, and with an order if it had none."""
+    """Returns the plan with a seed, and with a default order if it had none."""
     seed = draw_seed() if self.seed is None else self.seed
     return dataclasses.replace(self, seed=seed, order=self.order or order)
 
@@ -123,7 +123,7 @@ class Plan:
     The pipelines have disjoint shards; the replicas of one take turns at its batches.
 
     Args:
-      context: of the pipeline.
+      context: context of the pipeline.
       batch_size: B, of all replicas together.
       start_step: steps to leave out; a step is a batch for each replica.
     Returns:
@@ -144,13 +144,13 @@ class Plan:
 def plan_and_cut(
   where: str, plan: Plan | None, cut: windows.Cut | None, fields: Mapping[str, Any]
 ) -> tuple[Plan, windows.Cut]:
-  """Makes a plan and a cut of what users write: values, their fields, or changes.
+  """Makes a plan and a cut of a user's values, their fields, or changes.
 
   Args:
-    where: who was given it, for messages.
+    where: name of the function, for messages.
     plan: None for `Plan()`.
     cut: None for `windows.Cut()`.
-    fields: that are other ones, by name. A batch_size or order of None changes no plan.
+    fields: fields to replace, by name. A batch_size or order of None changes nothing.
   Returns:
     Both.
   Raises:
@@ -187,16 +187,16 @@ class Order:
 
   Attributes:
     num_windows: N >= 1, in the whole dataset.
-    plan: of the batches, with a seed. Where it drops what is left over, all batches are
-      full and all shards have equally many; otherwise every window comes once an epoch,
-      in exactly one shard.
+    plan: plan of the batches, with a seed. If it drops remainders, all batches are full
+      and all shards have equally many; otherwise every window comes once an epoch, in
+      exactly one shard.
   """
 
   def __init__(self, num_windows: int, plan: Plan) -> None:
     """Checks that there is a batch; see the attributes.
 
     Raises:
-      SpecError: sizes and numbers give none.
+      SpecError: the sizes give no full batch.
     """
     self.num_windows = num_windows
     self.plan = plan
@@ -256,7 +256,7 @@ class WindowOrder(Order):
 
     Args:
       batch: its number, counted from 0 through all epochs, int64 scalar.
-      num_batches: how many at most; an epoch's last batch is the last one.
+      num_batches: maximum number of batches; an epoch's last batch ends the block.
     Returns:
       int64 [num_batches * B], in range(num_windows); fewer at the end of an epoch.
     """
@@ -314,10 +314,10 @@ class PoolOrder(Order):
     return order, tf.cumsum(counts)
 
   def bounds(self, pool: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first window of a pool, and the one after its last.
+    """Returns the first window of a pool, and the window after its last.
 
     Args:
-      pool: of an epoch, int64 scalar.
+      pool: number of the pool in an epoch, int64 scalar.
     Returns:
       int64 scalars, counted through the episodes in the order of the epoch.
     """
@@ -343,7 +343,7 @@ class PoolOrder(Order):
 
 
 def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:
-  """Yields what is no integer, or too small or large, of a plan."""
+  """Yields the numbers of a plan that are no integers, or out of range."""
   least = {"batch_size": 1, "num_shards": 1, "memory_budget": 1}
   least |= {"shard_index": 0, "seed": 0, "num_epochs": 0}
   is_wrong = False

@@ -51,8 +51,8 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   Without time offsets in the specs a record is an example: records are shuffled while
   they are serialized, and parsed by the batch. With them a record is a flat episode:
   it is parsed once, each frame decoded once, features and labels together. Windows are
-  gathered after the shuffle, which is among those of a pool of episodes: as many as
-  keep within a memory budget.
+  gathered after the shuffle, which is among those of a pool of episodes, limited by a
+  memory budget.
 
   Mode 'train' shuffles files, episodes and examples in every epoch, without an end. The
   other modes are one pass, in the order of the sorted files. The same seed gives the
@@ -98,16 +98,16 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       shuffle_buffer_size: records to shuffle among in mode 'train'; windows of episodes
         are shuffled in pools instead. 0: no shuffle of files, records or windows.
       cycle_length: files that mode 'train' reads in turns.
-      num_parallel_calls: of parsing, None for one at a time; has no influence on the
-        order.
+      num_parallel_calls: number of parallel parse calls, None for one at a time; does
+        not change the order.
       index: 'require': reads by the files' index, and refuses to without one; 'auto':
         where all files have one; None: in order. A stale index is always refused.
       on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
         leaves it out, logs it and counts it in the report.
       max_bad_records: to leave out; one more is an error.
-      **options: of all that read datasets: seed, sequence_length, memory_budget,
-        image_decoding, episodes, split, ...; see `DatasetInputGenerator`. To choose
-        episodes without an index, the files are read once more to count them.
+      **options: options of `DatasetInputGenerator`: seed, sequence_length,
+        memory_budget, image_decoding, episodes, split, ... To choose episodes without
+        an index, the files are read once more to count them.
     Raises:
       SpecError: a size or length is too small, or an option is invalid.
     """
@@ -337,7 +337,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     )
 
   def _leave_out_absent(self, index: RecordIndex) -> tf.Tensor:
-    """Leaves out what the first record lacks; returns that."""
+    """Drops optional features that the first record lacks; returns it."""
     first = tf.constant(index.read(0))
     self._parsed_spec = record_files.leave_out_absent(self._parsed_spec, first)
     return first
@@ -345,7 +345,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   def _chosen_records(
     self, files: record_files.FilesByKey
   ) -> record_files.ChosenRecords | None:
-    """Finds the records to read, where that are not all."""
+    """Finds the records to read, if these are not all."""
     if self._episodes is None:
       return None
     return record_files.ChosenRecords(self._where(), files, self._episodes, self._split)
@@ -465,7 +465,7 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
   """Reads a fixed fraction of the files: how much does more data help?
 
   The first files of the sorted list, so that a smaller fraction is a part of a larger
-  one, for any seed. After Tensor2Robot's class of that name.
+  one, for any seed. After Tensor2Robot's class.
   """
 
   def __init__(self, file_fraction: float = 1.0, **record_arguments: Any) -> None:
@@ -474,9 +474,9 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
     Args:
       file_fraction: above 0, and at most 1; the number of files is rounded down. Of
         several datasets the fraction of each is read.
-      **record_arguments: of `DefaultRecordInputGenerator`, `file_patterns` too.
+      **record_arguments: `DefaultRecordInputGenerator`'s, with `file_patterns`.
     Raises:
-      SpecError: no fraction, or what the base refuses.
+      SpecError: no fraction, or an invalid argument of the base class.
     """
     super().__init__(**record_arguments)
     is_number = isinstance(file_fraction, numbers.Real)
@@ -489,7 +489,7 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
     files = super()._find_files(flat_specs)
-    # As it is written: the float 0.29 times 100 is a little less than 29.
+    # Taken literally: the float 0.29 times 100 is a little less than 29.
     fraction = fractions.Fraction(repr(float(self._file_fraction)))
     kept = {
       key: names[: math.floor(fraction * len(names))] for key, names in files.items()
@@ -558,7 +558,7 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
         environment variable TF_CONFIG if that is there, and else all.
     Raises:
       SpecError: there are no evals by name, a value is no input generator, a name is
-        not that of a folder, or there is no eval of that name.
+        not that of a folder, or there is no eval with that name.
     """
     super().__init__()
     self._check_map("evals", "input generators", evals)
@@ -624,7 +624,7 @@ class MultiEvalRecordInputGenerator(MultiEvalInputGenerator):
     Args:
       eval_map: file patterns by the evaluation's name.
       eval_name: see the base class.
-      **record_arguments: of `DefaultRecordInputGenerator`, for all of them.
+      **record_arguments: arguments of `DefaultRecordInputGenerator`, for all of them.
     Raises:
       SpecError: see the base class; eval_map is no map of file patterns.
     """

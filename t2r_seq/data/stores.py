@@ -42,10 +42,10 @@ class DecodedColumns:
   """A store's columns whose encoded images come as pixels.
 
   Attributes:
-    path: of the store.
-    metadata: of the store.
+    path: path of the store.
+    metadata: metadata of the store.
     clocks: the time stamps of columns on other clocks than the steps', by path.
-    row_ends: of these; see `StoreColumns`.
+    row_ends: end rows of these episodes; see `StoreColumns`.
     absent: the optional paths that are left out, and which episodes lack them.
     element_spec: an episode as `WindowReader` takes it, images decoded.
     episode_lengths: steps of each episode, int64 [episodes].
@@ -62,9 +62,9 @@ class DecodedColumns:
     """Wraps columns.
 
     Args:
-      columns: of the store.
-      spec: of the store.
-      decode_images: how; False leaves them as they are.
+      columns: columns of the store.
+      spec: spec of the store.
+      decode_images: how to decode images; False leaves them encoded.
     Raises:
       SpecError: a window to be decoded is of no image of the store.
     """
@@ -97,7 +97,7 @@ class DecodedColumns:
     """Gathers rows of one column; an image that occurs twice is decoded once.
 
     Args:
-      path: one of `element_spec`.
+      path: path in `element_spec`.
       rows: int64 of any shape.
     Returns:
       rows.shape + the shape of a row.
@@ -189,7 +189,7 @@ class StoreWindowLoader(WindowLoader):
 
   Attributes:
     is_flat: whether steps are delivered once each, to be stacked later.
-    failures: what was raised of videos that could not be read.
+    failures: errors of videos that could not be read.
   """
 
   def __init__(
@@ -217,14 +217,15 @@ class StoreWindowLoader(WindowLoader):
         are permuted, and the episodes, so that each step is read, and each image or
         frame of a video decoded, once a pool. For these, and for stores larger than
         memory.
-      plan: of the batches; None for `Plan()`.
+      plan: plan of the batches; None for `Plan()`.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: delivers every step that a window shows once, [B, F, ...], for
         `windows.stack_windows` in the step that trains.
-      decode_images: gives pixels, perhaps by a function: a
-        `records.ImageDecoding`; False gives the strings that are stored.
-      episodes: numbers of those to read, or a file that lists them; None for all.
-      split: of the store, such as 'train'; None for all.
+      decode_images: whether, or by which `records.ImageDecoding`, to decode images;
+        False gives the stored strings.
+      episodes: numbers of the episodes to read, or a file that lists them; None for
+        all.
+      split: split of the store, such as 'train'; None for all.
       **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
     Raises:
       SpecError: the store does not fit the specs, or is too small for one batch; or
@@ -263,7 +264,7 @@ class StoreWindowLoader(WindowLoader):
     )
 
   def report(self) -> WindowReport:
-    """Returns what an epoch of all shards holds, and which episodes are too short."""
+    """Returns the sizes of an epoch of all shards, and which episodes are too short."""
     return WindowReport.of_episodes(
       self._store.episode_lengths[self._chosen], self._windows.counts[self._chosen]
     )
@@ -271,8 +272,8 @@ class StoreWindowLoader(WindowLoader):
   def portable_dataset(self) -> tf.data.Dataset:
     """Creates the dataset as a graph that other processes can run, for tf.data service.
 
-    The graph opens the store's files, under the names that they have here, where it
-    runs; see `FileColumns`. What a service splits are the pools.
+    The graph opens the store's files, by their names here, on the machine where it
+    runs; see `FileColumns`. A service splits by pools.
 
     Returns:
       Dataset of the same batches as `dataset`; it cannot be checkpointed.
@@ -298,7 +299,7 @@ class StoreWindowLoader(WindowLoader):
 class StoreInputGenerator(DatasetInputGenerator):
   """Reads windows from an EpisodeStore.
 
-  A spec reads the column of its path, or else the one that is its name. Specs without
+  A spec reads the column of its path, or else the column of its name. Specs without
   time offsets read the anchor's own step, or the episode's context feature.
 
   >>> generator = data.StoreInputGenerator("demo", batch_size=4, seed=0)
@@ -328,18 +329,18 @@ class StoreInputGenerator(DatasetInputGenerator):
     Args:
       store_path: the store's folder.
       batch_size: examples in a batch, over all replicas together.
-      order: of mode 'train', as `StoreWindowLoader` has them; None: 'quasi_random'
-        where images or videos have to be decoded, 'global' otherwise.
-      shard_index: which part of each epoch to read.
-      num_shards: how many disjoint parts there are.
+      order: order of mode 'train', as in `StoreWindowLoader`; None: 'quasi_random' if
+        images or videos have to be decoded, otherwise 'global'.
+      shard_index: index of the part of each epoch to read.
+      num_shards: number of disjoint parts.
       stack_on_device: in mode 'train' batches travel flat, each step once; the train
         step stacks and preprocesses them, see `device_fn`. For long sequences of
-        stacks, where the host's copies are what limits training.
-      follow: whether mode 'train' continues with what actors append to the store
-        meanwhile, or how: a `Follow`. It waits for the store, too. Windows are drawn at
-        random, so that there is no order, and no shard.
-      **options: of all that read datasets: seed, sequence_length, memory_budget,
-        image_decoding, episodes, split, ...; see `DatasetInputGenerator`.
+        stacks, if the host's copies limit the speed.
+      follow: whether mode 'train' also reads episodes that actors append to the store
+        during training, or how: a `Follow`. It waits for the store, too. Windows are
+        sampled at random, without an order or shards.
+      **options: options of `DatasetInputGenerator`: seed, sequence_length,
+        memory_budget, image_decoding, episodes, split, ...
     Raises:
       SpecError: a size is too small, or an option is invalid.
     """
@@ -453,7 +454,7 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Turns what is raised while a store is read, or followed, into what it was."""
+    """Raises the errors of reading or following a store, instead of TensorFlow's."""
     with following.explained(), raised_as_read(lambda: self._failures):
       yield
 

@@ -25,7 +25,7 @@ def control_period(metadata: Mapping[str, Any]) -> float | None:
 
 
 def measured_period(episodes: Episodes) -> float | None:
-  """Returns the control period, or that of the steps' stamps beside other clocks."""
+  """Returns the control period, or the period of the steps' stamps."""
   period = control_period(episodes.metadata)
   clock = default_clock(episodes.metadata, episodes.spec)
   if period is not None or not episodes.clocks or not isinstance(clock, str):
@@ -40,13 +40,13 @@ def measured_period(episodes: Episodes) -> float | None:
 def default_clock(
   metadata: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> str | float | None:
-  """Returns what times the steps of a data set, as `windows.Cut.clock`.
+  """Returns the clock of a data set's steps, as `windows.Cut.clock`.
 
   That is its only path of time stamps in seconds or nanoseconds, or else its only one
   of `clocks/`, or else its control period; None if it has none.
 
   Args:
-    metadata: of the data set.
+    metadata: metadata of the data set.
     stored: its specs by path.
   """
   paths = [path for path, spec in stored.items() if _is_clock(path, spec)]
@@ -147,7 +147,7 @@ CLOCKS = "clocks/"
 
 
 def check_rate(operation: str, source: Episodes, fps: float) -> None:
-  """Checks that steps a second are those of the data: nothing is resampled.
+  """Checks that the data has the expected rate: nothing is resampled.
 
   The data has its rate in the metadata, or as time stamps, such as those of `clocks/`;
   if it has neither, any rate is right.

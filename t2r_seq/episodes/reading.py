@@ -25,7 +25,7 @@ _STATISTICS = "statistics.json"
 def fault(
   place: str, expected: str, got: Any, hint: str = ""
 ) -> errors.ConversionError:
-  """Builds the error of a data set that cannot be read; `hint` says what to do."""
+  """Builds the error of a data set that cannot be read; `hint`: what to do."""
   end = "" if str(got).endswith(".") else "."
   return errors.ConversionError(
     f"{OPERATION}: {place}: expected {expected}, got {got}{end}{hint and ' ' + hint}"
@@ -164,7 +164,7 @@ def is_same_array(fields: Fields, other: Fields) -> bool:
 
 
 def final_fields(fields: Fields, path: str) -> Fields:
-  """Returns the fields of what the last step led to, a value of the episode."""
+  """Returns the fields of the value after the last step, stored once per episode."""
   return {**fields, "name": path, "is_sequence": False}
 
 

@@ -29,9 +29,9 @@ def choose_episodes(
 
   Args:
     where: the reader, for the error.
-    num_episodes: of the dataset.
+    num_episodes: number of episodes of the dataset.
     episodes: their numbers, or a file of them; None for all.
-    split: its name; None for all. With both, those of the split that are in the list.
+    split: its name; None for all. With both, the listed episodes of that split.
     splits: numbers by name, of the dataset.
   Returns:
     int64, rising, each once; None for all.
@@ -138,9 +138,9 @@ def make_splits(
   (8, 2)
 
   Args:
-    shares: of the episodes, by the name of the split; their sum may be below 1.
+    shares: share of the episodes of each split, by name; their sum may be below 1.
     num_episodes: to deal.
-    seed: the same seed gives the same splits.
+    seed: equal seeds give equal splits.
   Returns:
     Numbers of episodes by name, rising; sizes are rounded.
   Raises:

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-# One object: a list of millions of chunks takes some seconds.
+# Limit per object: a list of millions of chunks takes some seconds.
 MAX_SECONDS = 30
 # A link to another place of the same file, which the walk does not follow.
 WITHIN = "a link within the file"

@@ -27,7 +27,7 @@ from t2r_seq.episodes.episodes import Fields, Values, make_specs, num_bytes
 from t2r_seq.specs.conventions import Convention
 from t2r_seq.store import videos
 
-# What a conversion left there: paths, specs and metadata that the format lacks.
+# Written by a conversion: paths, specs and metadata that the format lacks.
 EXTRA = "meta/t2r_seq.json"
 INFO, TASKS, STATS = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
 VIDEO, IMAGE = "video", "image"
@@ -35,7 +35,7 @@ EPISODES = "meta/episodes"
 TASK = "task"
 TIMESTAMP, FRAME_INDEX, EPISODE_INDEX = "timestamp", "frame_index", "episode_index"
 INDEX, TASK_INDEX = "index", "task_index"
-# They follow from the position of a step.
+# Features that follow from the position of a step.
 DERIVED = (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX, INDEX, TASK_INDEX)
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
 _IMAGE_STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
@@ -61,11 +61,11 @@ class Feature:
   Attributes:
     key: its name.
     dtype: 'video', 'image', 'string', or of its numbers.
-    shape: of a step; of images height, width, channels.
-    names: of its elements, as in JSON.
-    depth: of a video of depth, its quantiser, as in JSON.
-    bits: of a number of encoded images.
-    convention: what the numbers mean, an extra key of JSON that LeRobot ignores, with
+    shape: shape of a step; for images height, width, channels.
+    names: names of its elements, as in JSON.
+    depth: quantiser of a depth video, as in JSON.
+    bits: bits of a number of encoded images.
+    convention: meaning of the numbers, an extra key of JSON that LeRobot ignores, with
       the names of the elements.
   """
 
@@ -78,7 +78,7 @@ class Feature:
   convention: Convention | None = None
 
   def fields(self, data_format: str | None = None) -> Fields:
-    """Returns those of the spec of steps; `data_format` is that of encoded images."""
+    """Returns the fields of a step's spec; `data_format`: of encoded images."""
     dtype = self.dtype
     if self.dtype in (VIDEO, IMAGE):
       dtype = "uint16" if self.bits > 8 else "uint8"
@@ -171,8 +171,8 @@ class LeRobotFolder:
   Several threads may read at a time.
 
   Attributes:
-    path: of the folder.
-    info: of `info.json`.
+    path: path of the folder.
+    info: contents of `info.json`.
     fps: steps a second.
     features: by key, those that say where a step is included.
     tasks: texts by `task_index`.
@@ -187,10 +187,10 @@ class LeRobotFolder:
     frames_by: str | None = None,
     frame_tolerance: float = videos.TOLERANCE,
   ) -> None:
-    """Reads the metadata, and none of the data.
+    """Reads only the metadata.
 
     Args:
-      path: of the folder.
+      path: path of the folder.
       frames_by: 'timestamp' shows at a step the frame of that time, 'index' frame i of
         the episode at step i, regardless of time stamps. None: by time stamp, but by
         index what `convert` wrote with the time stamps of a clock.
@@ -230,7 +230,7 @@ class LeRobotFolder:
     Those of `info.json`, which are ranges, and others that a conversion left.
 
     Raises:
-      ConversionError: one is no range of numbers.
+      ConversionError: a value is no range of numbers.
     """
     splits: dict[str, range | list[int]] = {}
     ranges = self.info.get("splits") or {}
@@ -251,9 +251,9 @@ class LeRobotFolder:
 
   @functools.cached_property
   def has_own_clock(self) -> bool:
-    """Whether some time stamps are not step / fps, as those of a hardware clock.
+    """Whether some time stamps are not step / fps, as from a hardware clock.
 
-    Reads the time stamps of all files, except those that are damaged.
+    Reads the time stamps of all files, except damaged ones.
     """
     return any(map(self._is_off_grid, {self._data_file(e) for e in range(len(self))}))
 
@@ -296,11 +296,11 @@ class LeRobotFolder:
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads an episode, or some of its steps: of videos only what these show.
+    """Reads an episode, or some of its steps; decodes only their frames of videos.
 
     Args:
       episode: its number.
-      keys: of `spec`.
+      keys: keys of `spec`.
       start: the first step.
       stop: the step after the last one; None for all that follow.
       out: arrays for the frames of videos, [T, ...] by key. Depth is float32 in metres,
@@ -643,7 +643,7 @@ class LeRobotFolder:
   def _check_span(self, episode: int, key: str, times: np.ndarray) -> None:
     """Checks that an episode's part of a video is as long as the episode, and its own.
 
-    Otherwise its first frame, or its last one, may be that of another episode.
+    Otherwise its first frame, or its last one, may be another episode's.
     """
     if self._is_v2 or not len(times):
       return
@@ -865,7 +865,7 @@ class _ColumnCache:
     return self._columns.get(key)
 
   def put(self, key: Any, column: np.ndarray) -> None:
-    """Keeps a column; drops those that were not read for the longest."""
+    """Keeps a column; drops those not read for the longest time."""
     self._columns[key] = column
     self._num_bytes += num_bytes({"": column})
     while self._num_bytes > self._max_bytes and len(self._columns) > 1:
@@ -924,9 +924,9 @@ def delta_time_offsets(
 
   Args:
     delta_timestamps: seconds from the anchor's step, multiples of 1 / fps.
-    fps: of the dataset.
+    fps: frame rate of the dataset.
   Raises:
-    SpecError: one is no multiple, by more than LeRobot tolerates.
+    SpecError: a time is no multiple, by more than LeRobot tolerates.
   """
   offsets = tuple(round(delta * fps) for delta in delta_timestamps)
   for delta, offset in zip(delta_timestamps, offsets, strict=True):

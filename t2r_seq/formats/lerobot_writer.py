@@ -131,7 +131,7 @@ def _task_path(spec: specs.TensorSpecStruct) -> str | None:
 def _make_columns(
   path: str, spec: specs.TensorSpecStruct, has_videos: bool
 ) -> list[_Column]:
-  """Decides how each path is stored, except those of the task and of time stamps."""
+  """Decides how each path is stored, except the task's and time stamps."""
   columns: list[_Column] = []
   mismatches: list[errors.Mismatch] = []
   of_format = (_task_path(spec), _clock_path(spec))
@@ -333,7 +333,7 @@ class LeRobotWriter(EpisodeWriter):
     return frames
 
   def _measure(self, column: _Column, rows: np.ndarray) -> dict[str, Any]:
-    """Returns the statistics of an episode; adds its pixels to those of all."""
+    """Returns the statistics of an episode; adds its pixels to the total."""
     if column.feature.dtype not in (VIDEO, IMAGE):
       return _measure(rows)
     if rows.dtype == object:
@@ -375,7 +375,7 @@ class LeRobotWriter(EpisodeWriter):
     self._staging.publish("dataset")
 
   def close(self) -> None:
-    """Removes what is not complete."""
+    """Removes incomplete data."""
     self._close_rows()
     self._staging.close()
 
@@ -392,7 +392,7 @@ class LeRobotWriter(EpisodeWriter):
     return length
 
   def _rows(self, values: Values, length: int) -> dict[str, np.ndarray]:
-    """Returns the values of each step by key; those of an episode are repeated."""
+    """Returns the values of each step by key; values of the episode are repeated."""
     rows = {}
     for column in self._columns:
       value = values[column.path]
@@ -462,7 +462,7 @@ class LeRobotWriter(EpisodeWriter):
         first = end
 
   def _write_stats(self) -> None:
-    """Adds each episode's statistics to its row; writes those of all of them."""
+    """Adds each episode's statistics to its row; writes the total."""
     joined = {}
     for key in self._stats[0]:
       measured = [stats[key] for stats in self._stats]

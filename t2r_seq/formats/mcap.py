@@ -76,7 +76,7 @@ class Contract:
       topic.
     tolerance: seconds that a message may be away from its step; by topic, unlimited by
       default.
-    time: of a message, 'log' when it was recorded, 'publish' when it was sent, or
+    time: time of a message, 'log' when it was recorded, 'publish' when it was sent, or
       'header', its own stamp.
   """
 
@@ -189,9 +189,9 @@ class _Form:
   """Form of a value of a step.
 
   Attributes:
-    dtype: of numbers or pixels; object for text.
-    shape: of them.
-    data_format: of an encoded image, which comes as bytes.
+    dtype: dtype of numbers or pixels; object for text.
+    shape: shape of the values.
+    data_format: format of an encoded image, which comes as bytes.
   """
 
   dtype: np.dtype
@@ -210,7 +210,7 @@ class _Form:
     return f"{what}{reading.describe(self.dtype, self.shape)}"
 
   def fields(self, path: str, is_own: bool) -> Fields:
-    """Returns those of the spec of a path of such values: of steps, or of its clock."""
+    """Returns the fields of the spec of such values: of steps, or of its clock."""
     dtype = "string" if self.is_text else reading.dtype_name(self.dtype)
     form: Any = (dtype, (None, *self.shape) if is_own else self.shape, not is_own)
     return reading.make_fields(path, *form, data_format=self.data_format)
@@ -221,8 +221,8 @@ class _Shown:
   """The messages that the steps of a recording show.
 
   Attributes:
-    numbers: of the messages, int64 [T] by topic.
-    times: of these, ns, int64 [T] by topic.
+    numbers: numbers of the messages, int64 [T] by topic.
+    times: times of the messages, ns, int64 [T] by topic.
     num_steps: T.
   """
 
@@ -245,7 +245,7 @@ class McapEpisodes(Episodes):
     """Reads the topics of each recording, and the first message of each.
 
     Args:
-      path: of a file, or of a folder of them.
+      path: path of a file, or of a folder of files.
       layout: a JSON file with the contract.
       clocks: 'steps' resamples all topics to the steps; 'own' keeps every message of
         other topics than the clock, with its time; see `Episodes.clocks`.
@@ -552,7 +552,7 @@ class McapEpisodes(Episodes):
     raise self._wrong_times(place, f"of the clock of {name}", got)
 
   def _choose(self, topic: str, rows: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """Returns the number of the message that each tick shows; -1 for none."""
+    """Returns the number of the message that each tick shows, or -1."""
     times, ticks = rows[:, 0], clock[:, 0]
     if topic == self._contract.clock:
       return np.arange(len(ticks))
@@ -646,7 +646,7 @@ class _Found:
 
 
 def _find(message: _Message, decoded: Any, field: str) -> _Found:
-  """Finds a field of a message; '' is all of it (KeyError: with the fields)."""
+  """Finds a field of a message; '' is the message (KeyError: lists the fields)."""
   kind, value, names = message.type, decoded, []
   for part in filter(None, field.split(".")):
     fields = message.of(kind)

@@ -122,7 +122,7 @@ def read_messages(
   """Yields schema, channel and message in the order of the file.
 
   Args:
-    name: of the file.
+    name: name of the file.
     topics: to read; None for all.
     with_data: reads the content of messages; otherwise `data` is empty.
   Raises:
@@ -192,7 +192,7 @@ def _chunk_records(chunk: Any, is_read: Any, with_data: bool) -> Iterator[Any]:
 
 
 class _ChunkStream:
-  """Decompresses a chunk as far as it is read; no size that it states is allocated.
+  """Decompresses a chunk as far as needed; never allocates its declared size.
 
   Attributes:
     left: bytes that are not yet read.

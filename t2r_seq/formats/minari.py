@@ -1,4 +1,4 @@
-"""Minari's datasets in Arrow files: a folder of each episode; HDF5 is a layout of it.
+"""Minari's datasets in Arrow files, a folder per episode; for HDF5 see `hdf5`.
 
 All columns have a row more than the episode has steps. The last one is filler, except
 in the observations: there it is what the last step led to, and becomes
@@ -51,7 +51,7 @@ class MinariEpisodes(Episodes):
     """Reads the first episode, and how long all of them are.
 
     Args:
-      path: of the dataset, or of the folder data in it.
+      path: path of the dataset, or of the folder data in it.
     """
     imports.load_extra("pyarrow", "lerobot")
     folder = _find_arrow(path)

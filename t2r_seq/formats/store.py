@@ -40,10 +40,10 @@ class StoreWriter(EpisodeWriter):
       allow_nan: accepts NaN and infinity.
       keep_videos: stores the videos of other formats without decoding them; those of
         stores are always copied.
-      video_codec: of videos that have to be encoded again, because no key frame begins
-        an episode.
-      video_gop: of these, frames from one key frame to the next.
-      video_quality: of these, the codec's crf.
+      video_codec: codec of videos that have to be encoded again, because no key frame
+        begins an episode.
+      video_gop: frames of such videos from one key frame to the next.
+      video_quality: quality of such videos, the codec's crf.
     """
     encoding = VideoEncoding(video_codec, video_gop, video_quality)
     self.episodes = episodes.with_videos(
@@ -80,7 +80,7 @@ class StoreWriter(EpisodeWriter):
     self._num_episodes += 1
 
   def commit(self) -> None:
-    """Writes what was appended, and then the manifest."""
+    """Writes pending episodes, and then the manifest."""
     self._writer.flush()
     self._num_committed = self._num_episodes
 

@@ -56,7 +56,7 @@ def open_group(path: str) -> Any:
   store: Any = path
   if os.path.isfile(path):
     store = zarr.storage.ZipStore(path, mode="r")
-  # What is checked is what is read: consolidated metadata could differ.
+  # Checks the metadata that is read: consolidated metadata could differ.
   options = {"use_consolidated": False} if _is_v3_api(zarr) else {}
   try:
     return zarr.open_group(store, mode="r", **options)
@@ -137,7 +137,7 @@ def _metadata_files(path: str) -> Iterator[str]:
 
 
 def list_files(path: str) -> set[str]:
-  """Lists the files of a group, relative to it: a folder, or a .zip file of one."""
+  """Lists the files of a group, relative to it: a folder, or a .zip file."""
   if os.path.isfile(path):
     with zipfile.ZipFile(path) as archive:
       return set(archive.namelist())
@@ -202,7 +202,7 @@ def _is_blosc(folder: str, names: list[str]) -> bool:
 
 
 def _check_blosc(place: str) -> None:
-  """Checks that a chunk is as long as its header says."""
+  """Checks that a chunk has the length of its header."""
   with open(place, "rb") as file:
     header = file.read(_BLOSC_BYTES)
     size = os.fstat(file.fileno()).st_size
@@ -333,7 +333,7 @@ class ZarrWriter(EpisodeWriter):
     self._staging.publish("zarr")
 
   def close(self) -> None:
-    """Removes what is not complete."""
+    """Removes incomplete data."""
     self._staging.close()
 
 
@@ -412,7 +412,7 @@ class ZarrEpisodes(Episodes):
       self.notes += reading.left_out([f"episode {number}" for number in empty])
       attributes = dict(self._group.attrs)
       text = attributes.pop(SPEC_ATTRIBUTE, None)
-      # What a conversion left there, or the attributes.
+      # The metadata of a conversion, or the attributes.
       stored = attributes.pop(METADATA_ATTRIBUTE, None)
       if not isinstance(stored, dict):
         stored = {"zarr": attributes} if attributes else {}

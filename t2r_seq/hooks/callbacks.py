@@ -24,10 +24,10 @@ from t2r_seq.training.callbacks import Run
 
 @gin.configurable
 class TargetNetworkUpdate(training.Callback):
-  """Moves target networks towards those that are trained.
+  """Moves target networks towards the trained networks.
 
   Hard: `rate` 1, every so many steps. Soft: a small rate, each step; there
-  `T2RModel.after_train_step` costs less, as it is a part of the train step.
+  `T2RModel.after_train_step` costs less, because it is a part of the train step.
   """
 
   def __init__(
@@ -39,7 +39,7 @@ class TargetNetworkUpdate(training.Callback):
     """Creates the callback.
 
     Args:
-      targets: keys in `create_network`'s dict: target to what it follows.
+      targets: keys in `create_network`'s dict: from target to source.
       rate: of the way; 1 copies.
       every_n_steps: counted over all runs in the folder.
     """
@@ -68,7 +68,7 @@ class TargetNetworkUpdate(training.Callback):
       self._update(run, 1.0)
 
   def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
-    """Updates, where it is due."""
+    """Updates, if it is due."""
     if run.step % self._every == 0:
       self._update(run, self._rate)
 
@@ -81,7 +81,7 @@ class TargetNetworkUpdate(training.Callback):
 
 @gin.configurable
 class EarlyStopping(training.Callback):
-  """Ends the training when a metric of the evaluations gets no better any more."""
+  """Ends the training when a metric of the evaluations stops improving."""
 
   def __init__(
     self,
@@ -95,7 +95,7 @@ class EarlyStopping(training.Callback):
     Args:
       metric: of the evaluations.
       patience: evaluations in a row without a better value. A resumed run starts at 0.
-      min_delta: what is better by less is not better.
+      min_delta: smaller improvements do not count.
       larger_is_better: False for losses.
     """
     self._metric = metric
@@ -153,7 +153,7 @@ class VariableNorms(training.Callback):
     return self._every
 
   def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
-    """Writes, where it is due."""
+    """Writes, if it is due."""
     if run.step % self._every == 0:
       run.write_scalars(
         {
@@ -166,7 +166,7 @@ class VariableNorms(training.Callback):
 
 @gin.configurable
 class PriorityUpdate(training.Callback):
-  """Makes what a training step says of its examples the priorities of a replay.
+  """Sets the priorities of a replay from a train step's outputs.
 
   Prioritized experience replay (Schaul et al., 2016): the replay samples with
   `Prioritized`, the model declares `replay.add_sample_specs`, weighs its loss by
@@ -218,7 +218,7 @@ class PriorityUpdate(training.Callback):
 
 @gin.configurable
 class ReplayCheckpoint(training.Callback):
-  """Saves a replay with each checkpoint of the training, and begins with what it saved.
+  """Saves a replay with each checkpoint of the training, and restores it at the start.
 
   Of a buffer in memory: a replay server begins with its newest checkpoint by itself.
   """
@@ -256,7 +256,7 @@ class ScalarSink(training.Callback):
     self._write_fn = write_fn
 
   def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
-    """Writes what is logged."""
+    """Writes the logged scalars."""
     if run.is_chief:
       self._write_fn({k: float(v) for k, v in scalars.items()}, run.step)
 
@@ -322,7 +322,7 @@ class CheckpointExport(training.Callback):
 
     Args:
       export_dir: folder of the versions.
-      lagged_export_dir: folder that is one version behind; None for none.
+      lagged_export_dir: folder that is one version behind, or None.
       save_secs: seconds between two exports at least. They follow a checkpoint.
       num_versions: how many are kept in each folder.
       warmup_batch_sizes: see `export_saved_model`.
@@ -359,14 +359,14 @@ class CheckpointExport(training.Callback):
       )
 
   def after_checkpoint(self, run: Run, path: str) -> None:
-    """Exports, where it is due."""
+    """Exports, if it is due."""
     is_due = time.monotonic() - self._last >= self._save_secs
     if workers.chief_says(run.trainer.strategy, is_due) and self._listener is not None:
       self._listener.after_save(None, run.step)
       self._last = time.monotonic()
 
   def on_end(self, run: Run) -> None:
-    """Removes what only this worker had."""
+    """Removes the files of this worker only."""
     if self._temporary is not None:
       self._temporary.cleanup()
 
@@ -447,12 +447,12 @@ class LaggedCheckpointListener(CheckpointExportListener):
     lagged_export_dir: str,
     num_versions: int | None = None,
   ) -> None:
-    """Creates the listener, and copies what the lagged folder lacks.
+    """Creates the listener, and completes the lagged folder.
 
     Args:
       export_fn: exports.
       export_dir: folder of the versions.
-      lagged_export_dir: folder of those that are one version behind.
+      lagged_export_dir: folder of the exports that are one version behind.
       num_versions: how many are kept in each; None keeps all.
     """
     self._lagged_export_dir = os.fspath(lagged_export_dir)

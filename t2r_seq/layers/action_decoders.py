@@ -28,8 +28,8 @@ class ActionDecoder(CompositeLayer):
     """Creates the layer.
 
     Args:
-      action_shape: of one action, or of one chunk of them.
-      **kwargs: of the Keras layer.
+      action_shape: shape of one action or chunk.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**{"dtype": "float32", **kwargs})
     self.action_shape = tuple(int(n) for n in action_shape)
@@ -41,24 +41,24 @@ class ActionDecoder(CompositeLayer):
 
   @abc.abstractmethod
   def call(self, embedding: tf.Tensor, training: bool = False) -> Outputs:
-    """Maps embeddings to actions and to what `errors` takes.
+    """Maps embeddings to actions and to the arguments of `errors`.
 
     Args:
       embedding: [B, ..., D].
       training: leaves out actions that cost much, since only the loss is needed.
     Returns:
       Outputs by name: 'inference_output', [B, ..., *action_shape], unless left out, and
-      what else `errors` takes.
+      the other arguments of `errors`.
     """
 
   @abc.abstractmethod
   def errors(
     self, outputs: Outputs, target: tf.Tensor, is_valid: tf.Tensor, training: bool
   ) -> tf.Tensor:
-    """Returns what is to be averaged over the valid targets.
+    """Returns the errors to average over the valid targets.
 
     Args:
-      outputs: of `call`.
+      outputs: outputs of `call`.
       target: [B, ..., *action_shape], float32; 0 where it is not valid.
       is_valid: bool, of the target's shape.
       training: draws new random numbers at each call; otherwise they are the same.
@@ -68,7 +68,7 @@ class ActionDecoder(CompositeLayer):
     """
 
   def loss(self, *args: Any, **kwargs: Any) -> tf.Tensor:
-    """Averages the errors over what is not masked; see `all_errors`.
+    """Averages the errors over unmasked elements; see `all_errors`.
 
     Returns:
       A scalar, float32; 0 where everything is masked.
@@ -86,7 +86,7 @@ class ActionDecoder(CompositeLayer):
     """Returns the errors, and which are not masked.
 
     Args:
-      outputs: of `call`.
+      outputs: outputs of `call`.
       target: [B, ..., *action_shape].
       mask: bool, the leading axes of the target: False for padded steps.
       dimension_mask: bool, [B, ..., A] with A the last axis of the target: False for
@@ -105,7 +105,7 @@ class ActionDecoder(CompositeLayer):
         f"end, got {errors.describe(target)}."
       )
     is_valid = valid_targets(name, target, mask, dimension_mask)
-    # What is padded may be anything, nan included.
+    # Padding may hold any values, NaN included.
     wide = tf.cast(target, tf.float32)
     wide = tf.where(is_valid, wide, tf.zeros_like(wide))
     error = self.errors(outputs, wide, is_valid, training)
@@ -165,7 +165,7 @@ def valid_targets(
   Returns:
     Bools of the target's shape.
   Raises:
-    SpecError: a mask is of another shape, or none of bools.
+    SpecError: a mask has another shape, or is not bool.
   """
   rank, is_valid = target.shape.rank, tf.ones_like(target, tf.bool)
   if mask is not None:
@@ -211,10 +211,10 @@ def draw(
 
   Args:
     function: 'normal' or 'uniform'.
-    shape: of the numbers.
+    shape: shape of the numbers.
     seed: None draws new numbers at each call.
-    salt: keeps apart what is drawn with one seed.
-    **kwargs: of the function of `tf.random`.
+    salt: distinguishes numbers that are drawn with one seed.
+    **kwargs: arguments of the function of `tf.random`.
   """
   if seed is None:
     return getattr(tf.random, function)(shape, **kwargs)
@@ -224,8 +224,8 @@ def draw(
 def draw_for_actions(like: tf.Tensor, seed: int | None) -> tf.Tensor:
   """Draws normal numbers to make actions of, [B, ..., D] like a given tensor.
 
-  With a seed all examples get the same, so that an action depends on what the policy
-  sees alone: not on its place in the batch, nor on how the policy was compiled.
+  With a seed all examples get the same numbers, so that an action depends on the
+  observation only: not on its place in the batch, nor on compilation.
   """
   if seed is None:
     return tf.random.normal(tf.shape(like))

@@ -33,7 +33,7 @@ class AttentionBlock(CompositeLayer):
 
 @configurable_layer
 class ContextEncoder(CompositeLayer):
-  """A transformer over the tokens of what a robot sees, [B, N, D] to [B, N, D]."""
+  """A transformer over the tokens of an observation, [B, N, D] to [B, N, D]."""
 
   def __init__(
     self,
@@ -49,8 +49,8 @@ class ContextEncoder(CompositeLayer):
       num_tokens: N.
       size: D, a multiple of the heads.
       num_layers: blocks of attention and MLP.
-      num_heads: of each attention.
-      **kwargs: of the Keras layer.
+      num_heads: heads of each attention layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._places = self.add_weight(
@@ -71,7 +71,7 @@ class ContextEncoder(CompositeLayer):
 
 @configurable_layer
 class ActionExpert(CompositeLayer):
-  """Velocities of a noisy chunk of actions, given the tokens of what a robot sees.
+  """Velocities of a noisy chunk of actions, given the tokens of an observation.
 
   Each action of the chunk is a token; they see each other and the context, which does
   not see them: pi0's action expert, https://arxiv.org/abs/2410.24164, in small. A
@@ -89,11 +89,11 @@ class ActionExpert(CompositeLayer):
     """Creates the layer.
 
     Args:
-      action_shape: of a chunk, (actions, numbers in each).
+      action_shape: shape of a chunk, (actions, numbers in each).
       size: components of a token, and of each of the context.
       num_layers: blocks of attention and MLP.
-      num_heads: of each attention.
-      **kwargs: of the Keras layer.
+      num_heads: heads of each attention layer.
+      **kwargs: arguments of the Keras layer.
     """
     # Half precision blurs times before they become features.
     super().__init__(**{"autocast": False, **kwargs})

@@ -44,7 +44,7 @@ class Attention(CompositeLayer):
       model_size: D, components of a token; a multiple of the heads.
       num_heads: heads of the attention.
       dropout: rate of the attention weights.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the size cannot be split among the heads.
     """
@@ -76,7 +76,7 @@ class Attention(CompositeLayer):
       keys: [B, S, D].
       values: [B, S, D].
       visible: bool, broadcasts to [B, T, S]: True for keys that a query sees.
-      training: of dropout.
+      training: mode of dropout.
     Returns:
       [B, T, D].
     """
@@ -207,7 +207,7 @@ class Transformer(CompositeLayer):
       activation: Keras' name of the MLPs' activation.
       has_memory: adds cross-attention: a decoder.
       final_norm: normalizes the output, as `pre_norm` always does.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the size cannot be split among the heads.
     """
@@ -240,7 +240,7 @@ class Transformer(CompositeLayer):
       memory: [B, S, D], for cross-attention.
       memory_positions: broadcasts to the memory.
       visible_memory: bool, broadcasts to [B, T, S].
-      training: of dropout.
+      training: mode of dropout.
     Returns:
       [B, T, D].
     """

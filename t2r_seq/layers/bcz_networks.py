@@ -22,14 +22,14 @@ EndPoints = dict[str, tf.Tensor]
 
 @configurable_layer
 class ImageTorso(CompositeLayer):
-  """Feature points of an image beside what else is known of the step."""
+  """Feature points of an image, concatenated with the other features of the step."""
 
   def __init__(self, tower: Any = None, **kwargs: Any) -> None:
     """Creates the layer.
 
     Args:
       tower: a layer like `ImagesToFeatures`, which is the default.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._tower = tower or ImagesToFeatures()
@@ -42,7 +42,7 @@ class ImageTorso(CompositeLayer):
     Args:
       images: [B, H, W, C], or of several steps, [B, T, H, W, C].
       aux_input: [B, A] or [B, T, A].
-      training: of batch normalisation.
+      training: mode of batch normalisation.
     Returns:
       ([B, F + A] or [B, T, F + A], end points of the tower and 'feature_points').
     """
@@ -91,12 +91,12 @@ class RecurrentHead(CompositeLayer):
     """Creates the layer.
 
     Args:
-      num_units: of each recurrent layer.
+      num_units: units of each recurrent layer.
       output_size: units of the dense layer.
       cell: 'lstm' or 'gru'.
       num_layers: recurrent layers.
       resets: takes `is_first`, which zeroes the state.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the cell is not known.
     """
@@ -142,7 +142,7 @@ class RecurrentHead(CompositeLayer):
 
     Args:
       inputs: [B, T, F].
-      state: of a call before, or of `initial_state`, which is the default.
+      state: state from the previous call, or from `initial_state`, the default.
       training: unused; Keras' recurrent layers have it.
       is_first: bool, [B, T]: steps that begin with a state of zeros; with `resets`.
     Returns:
@@ -190,10 +190,10 @@ class SNAILEncoder(CompositeLayer):
       sequence_length: T.
       output_size: units of the dense layer.
       num_blocks: pairs of convolutions and attention.
-      tc_filters: of `TemporalConvBlock`.
-      attention_size: of keys and values.
-      activation: of the causal convolutions; None is linear, as in the paper.
-      **kwargs: of the Keras layer.
+      tc_filters: filters of `TemporalConvBlock`.
+      attention_size: size of keys and values.
+      activation: activation of the causal convolutions; None: linear, as in the paper.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._convs = [
@@ -219,8 +219,8 @@ class SNAILEncoder(CompositeLayer):
 class WaypointHeads(CompositeLayer):
   """A multi-head MLP: several kinds of actions at several waypoints.
 
-  The first waypoint, which a robot moves to, has its own layers. Optionally those of
-  the others do not train what is below.
+  The first waypoint, which a robot moves to, has its own layers. Optionally the other
+  waypoints do not train the layers below.
   """
 
   def __init__(
@@ -237,8 +237,8 @@ class WaypointHeads(CompositeLayer):
       action_sizes: numbers of each kind of action.
       num_waypoints: W.
       fc_layers: units of the hidden layers of each head.
-      stop_gradient_future_waypoints: lets the first waypoint alone train what is below.
-      **kwargs: of the Keras layer.
+      stop_gradient_future_waypoints: only the first waypoint trains the layers below.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._stops = stop_gradient_future_waypoints and num_waypoints > 1
@@ -302,10 +302,10 @@ def ConvLSTM(
   Args:
     image: [B, T, H, W, C].
     aux_input: [B, T, A].
-    conv_torso_fn: as `SpatialSoftmaxTorso`.
-    is_training: of batch normalisation.
-    lstm_num_units: of the recurrent layer, a GRU as in Tensor2Robot: its weights load,
-      gates in Keras' order (update, reset).
+    conv_torso_fn: torso such as `SpatialSoftmaxTorso`.
+    is_training: mode of batch normalisation.
+    lstm_num_units: units of the recurrent layer, a GRU as in Tensor2Robot: its weights
+      load, gates in Keras' order (update, reset).
     output_size: units of the head.
     condition_sequence_length: not used.
     inference_sequence_length: not used.
@@ -339,14 +339,14 @@ def SNAIL(
   Args:
     image: [B, T, H, W, C].
     aux_input: [B, T, A].
-    conv_torso_fn: as `SpatialSoftmaxTorso`.
-    is_training: of batch normalisation.
+    conv_torso_fn: torso such as `SpatialSoftmaxTorso`.
+    is_training: mode of batch normalisation.
     output_size: units of the head.
     num_blocks: see `SNAILEncoder`.
     tc_filters: see `SNAILEncoder`.
     attention_size: see `SNAILEncoder`.
     condition_sequence_length: steps of the episode to learn from.
-    inference_sequence_length: steps of the one to act in.
+    inference_sequence_length: steps of the episode to act in.
   Returns:
     ([B, T, output_size], end points of the torso, and 'attn_probs/<block>').
   """

@@ -23,9 +23,9 @@ class LayerStore(dict[str, Any]):
   """Keeps the layers of networks that are written as functions.
 
   Tensor2Robot's functions, such as `BuildImagesToFeaturesModel(images)`, create their
-  layers where they are called. Inside `with store:` a function finds the layers again
-  that it created at the first pass: by its `scope` where it has one, otherwise by its
-  name and how many times it was called. Return a store from `create_network`, and call
+  layers when called. Inside `with store:` a function finds the layers that it created
+  at the first pass: by its `scope` if it has one, otherwise by its name and number of
+  calls. Return a store from `create_network`, and call
   the functions in `with self.network:`. Outside of a store, calls create new layers.
   """
 
@@ -49,8 +49,8 @@ def stored(name: str, create: Callable[[], Any], scope: str = "") -> Any:
   """Returns the layer of a function's call: of the active store, or a new one.
 
   Args:
-    name: of the function.
-    create: gives the layer.
+    name: name of the function.
+    create: creates the layer.
     scope: names the layer, so that calls with one scope share it.
   """
   active = _active.get()
@@ -76,7 +76,7 @@ def configurable_layer(cls: _Class) -> _Class:
 
 
 class CompositeLayer(tf.keras.layers.Layer):
-  """A layer of layers, which create their variables where they are first called.
+  """A layer of layers, which create their variables when they are first called.
 
   Keras 3 would otherwise trace `call` once more to create them.
   """

@@ -31,10 +31,10 @@ class StackEncoder(CompositeLayer):
     """Creates the layer.
 
     Args:
-      shapes: of one frame by path; of rank 2 and 3 for images.
+      shapes: shapes of one frame by path; of rank 2 and 3 for images.
       categories: the number of categories of each path that holds one of them.
       image_features: units of the dense layer after the convolutions.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._ranks = {path: len(shape) for path, shape in shapes.items()}
@@ -101,11 +101,11 @@ class QNetwork(CompositeLayer):
     """Creates the layer.
 
     Args:
-      encoder: of the observations.
+      encoder: encoder of the observations.
       hidden_sizes: units of the dense layers after it, of each head.
       num_actions: the number of actions.
       is_dueling: see the class.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._encoder = encoder

@@ -21,9 +21,9 @@ class StepEmbedding(CompositeLayer):
     """Creates the layer.
 
     Args:
-      size: of the embedding, even.
+      size: size of the embedding, even.
       time_scale: multiplies the time, in [0, 1], to the number of a step.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**{"dtype": "float32", **kwargs})
     half = size // 2
@@ -44,7 +44,7 @@ def mish(x: tf.Tensor) -> tf.Tensor:
 
 
 def _as_torch() -> dict[str, Any]:
-  """Returns initializers like those of PyTorch's layers, which the paper has.
+  """Returns initializers like PyTorch's, which the paper uses.
 
   With Keras's larger kernels and zero biases, the error of the actions was a third
   greater after 3,000 steps.
@@ -125,15 +125,15 @@ class ConditionalUNet(CompositeLayer):
     """Creates the layer.
 
     Args:
-      action_shape: of a chunk, (steps, components); the steps a multiple of
-        2 ** (len(filters) - 1).
-      filters: of each resolution in time, each half of the one before.
+      action_shape: shape of a chunk, (steps, components); the steps a multiple of 2 **
+        (len(filters) - 1).
+      filters: filters at each resolution in time; each halves the previous one.
       kernel_size: steps that a convolution sees.
-      num_groups: of the group normalization.
+      num_groups: groups of the group normalization.
       time_size: components of the embedded time.
       time_scale: multiplies the time before it is embedded: the steps of the schedule.
       film_scales: FiLM scales, too; else it only shifts.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the steps can't be halved that often.
     """
@@ -229,15 +229,15 @@ class DiffusionTransformer(CompositeLayer):
     """Creates the layer.
 
     Args:
-      action_shape: of a chunk, (steps, components).
+      action_shape: shape of a chunk, (steps, components).
       num_condition_tokens: equal parts of the embedding that become tokens: the
         observations that it is of.
       num_layers: blocks of the decoder.
-      num_heads: of each attention.
+      num_heads: heads of each attention layer.
       model_size: components of a token; a multiple of the heads.
       dropout: rate of attention weights and behind attention and MLP.
       time_scale: multiplies the time before it is embedded: the steps of the schedule.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the size cannot be split among the heads.
     """

@@ -17,7 +17,7 @@ def GetDiscreteBins(num_bins: int, output_min: Any, output_max: Any) -> np.ndarr
   """Returns the centres of equal bins of a range, [num_bins, A].
 
   Args:
-    num_bins: how many.
+    num_bins: number of bins.
     output_min: [A], where the first bin begins.
     output_max: [A], where the last bin ends.
   """
@@ -34,7 +34,7 @@ def GetDiscreteActions(
   Args:
     logits: [..., action_size * num_bins].
     action_size: A.
-    num_bins: of each number.
+    num_bins: bins of each number.
     bin_centers: [num_bins, A].
   Returns:
     [..., A], float32.
@@ -53,7 +53,7 @@ def GetDiscreteActionLoss(
     logits: [..., A * num_bins].
     action_labels: [..., A].
     bin_centers: [num_bins, A].
-    num_bins: of each number.
+    num_bins: bins of each number.
   Returns:
     A scalar.
   """
@@ -79,14 +79,14 @@ class DiscreteDecoder(ActionDecoder):
     """Creates the layer.
 
     Args:
-      action_shape: of one action, or of one chunk of them.
-      num_bins: of each number.
-      output_min: where the first bin begins, of `action_shape` or broadcast to it;
-        what is below falls into that bin.
-      output_max: where the last bin ends.
+      action_shape: shape of one action or chunk.
+      num_bins: bins of each number.
+      output_min: start of the first bin, of `action_shape` or broadcast to it; smaller
+        values fall into that bin.
+      output_max: end of the last bin.
       inference: 'mode' gives the centre of the most probable bin, 'mean' that of all
         by their odds, 'sample' draws a bin.
-      **kwargs: of the base class.
+      **kwargs: arguments of the base class, `ActionDecoder`.
     Raises:
       SpecError: there are no bins, a range is empty, or `inference` is not known.
     """
@@ -144,7 +144,7 @@ def _by_bin(logits: tf.Tensor, size: int, num_bins: int) -> tf.Tensor:
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, bin_centers: Any) -> tf.Tensor:
-  """Returns those of logits [..., A, bins] and labels [..., A], [..., A]."""
+  """Returns the errors of logits [..., A, bins] and labels [..., A], [..., A]."""
   distance = tf.abs(labels[..., tf.newaxis] - _centers(bin_centers))
   nearest = tf.argmin(distance, axis=-1, output_type=tf.int32)
   return tf.nn.sparse_softmax_cross_entropy_with_logits(nearest, logits)

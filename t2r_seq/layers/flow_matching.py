@@ -103,7 +103,7 @@ class Denoiser(CompositeLayer):
     Args:
       action_shape: shape of one action or chunk.
       hidden_sizes: units of each hidden layer.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     # Times and actions are numbers that half precision blurs.
     super().__init__(**{"dtype": "float32", **kwargs})
@@ -145,14 +145,14 @@ class _NoiseDecoder(ActionDecoder):
     """Creates the layer.
 
     Args:
-      action_shape: of one action, or of one chunk of them.
-      num_steps: calls of the network for an action.
-      create_denoiser_fn: called with `action_shape`, gives the network, which is called
-        as `Denoiser` is, such as `ConditionalUNet` or `DiffusionTransformer`.
-      temperature: scales the noise that actions begin with; 0 begins at zeros.
-      seed: begins with the same noise at each call, so that a policy depends on what
-        it sees alone; None begins with new noise.
-      **kwargs: of the base class.
+      action_shape: shape of one action or chunk.
+      num_steps: denoising steps (network calls) per sample.
+      create_denoiser_fn: maps `action_shape` to a network with the signature of
+        `Denoiser`, such as `ConditionalUNet` or `DiffusionTransformer`.
+      temperature: scale of the initial noise; 0 starts from zeros.
+      seed: starts each call from the same noise, so that the policy is deterministic;
+        None: new noise.
+      **kwargs: arguments of the base class, `ActionDecoder`.
     Raises:
       SpecError: there are no steps.
     """
@@ -253,7 +253,8 @@ class FlowMatchingDecoder(_NoiseDecoder):
         training, https://arxiv.org/abs/2512.05964: `delay`, int32 [B], is then an
         output. The network takes a time for each action, as an `ActionExpert` does.
         None continues a plan by guided inpainting.
-      **kwargs: of the base class.
+      **kwargs: create_denoiser_fn, temperature and seed (see `Denoiser`); arguments of
+        `ActionDecoder`.
     """
     super().__init__(action_shape, **kwargs)
     self._max_delay = max_delay
@@ -329,7 +330,7 @@ class FlowMatchingDecoder(_NoiseDecoder):
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class NoiseSchedule:
-  """The noise of each step of a diffusion, and what its network predicts.
+  """The noise of each step of a diffusion, and the prediction of its network.
 
   Words and formulas are those of DDPM (https://arxiv.org/abs/2006.11239) and of its
   implementations, so that networks trained elsewhere fit.
@@ -405,8 +406,8 @@ _SCHEDULE_OPTIONS = {
 class DiffusionDecoder(_NoiseDecoder):
   """Denoising diffusion of actions, sampled by DDIM or DDPM steps.
 
-  DDIM, https://arxiv.org/abs/2010.02502, is deterministic but for its first noise;
-  DDPM, https://arxiv.org/abs/2006.11239, adds noise in every step. Actions are best of
+  DDIM, https://arxiv.org/abs/2010.02502, is deterministic except for the initial noise;
+  DDPM, https://arxiv.org/abs/2006.11239, adds noise in every step. Normalize actions to
   unit scale.
   """
 
@@ -421,11 +422,12 @@ class DiffusionDecoder(_NoiseDecoder):
     """Creates the layer.
 
     Args:
-      action_shape: of one action, or of one chunk of them.
-      num_steps: calls of the network for an action.
-      schedule: the diffusion that is trained.
+      action_shape: shape of one action or chunk.
+      num_steps: denoising steps (network calls) per sample.
+      schedule: the noise schedule used in training.
       sampler: 'ddim' or 'ddpm'.
-      **kwargs: of `FlowMatchingDecoder`.
+      **kwargs: create_denoiser_fn, temperature and seed as for `FlowMatchingDecoder`;
+        arguments of the base class.
     Raises:
       SpecError: unknown sampler, or more steps than the schedule has.
     """

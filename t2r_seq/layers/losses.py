@@ -20,7 +20,7 @@ _is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("is_local")
 @tf.autograph.experimental.do_not_convert
 @contextlib.contextmanager
 def local_means() -> Iterator[None]:
-  """Has `masked_mean` be that of a replica's own part, inside: of one task, say."""
+  """Within it, `masked_mean` averages a replica's own part, for example of one task."""
   token = _is_local.set(True)
   try:
     yield
@@ -31,9 +31,9 @@ def local_means() -> Iterator[None]:
 def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   """Averages the values at real steps; padded ones have no value and no gradient.
 
-  On several replicas the mean is over the batch of all of them: each gives its share of
-  it, which the trainer adds up. Where axis 0, that of examples, is not reduced, means
-  are of each example, and the same on any number of replicas.
+  On several replicas the mean is over the batch of all of them: each returns its share
+  of it, which the trainer adds up. If axis 0, the examples, is not reduced, means are
+  of each example, and equal on any number of replicas.
 
   >>> from t2r_seq import layers
   >>> errors = [[1.0, 3.0], [5.0, float("nan")]]
@@ -48,8 +48,8 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
     The mean over the unmasked values, in their dtype; 0 where everything is masked.
   Raises:
     SpecError: the values are not floating point, or the mask does not fit them.
-    RuntimeError: of TensorFlow, on several replicas inside of a `tf.function` or loop
-      of the loss's own, where replicas can't talk to each other.
+    RuntimeError: TensorFlow's, on several replicas inside a `tf.function` or loop of
+      the loss, where replicas can't communicate.
   """
   values = tf.convert_to_tensor(values)
   mask = tf.convert_to_tensor(mask)
@@ -87,13 +87,13 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
 def contrastive_loss(
   labels: tf.Tensor, anchor: tf.Tensor, others: tf.Tensor, margin: float = 1.0
 ) -> tf.Tensor:
-  """Squared distances of what belongs together, squared hinge of what does not.
+  """Squared distances of matching pairs, squared hinge of the others.
 
   Args:
     labels: [N], bool: which of the others belong to the anchor.
     anchor: [1, D] or [N, D].
     others: [N, D].
-    margin: distance beyond which what does not belong together costs nothing.
+    margin: distance beyond which other pairs cost nothing.
   Returns:
     The mean, a scalar.
   Raises:
@@ -117,7 +117,7 @@ def cosine_triplet_semihard_loss(
   """Triplet loss of cosine distances with semi-hard negatives.
 
   For each anchor and positive the negative is the nearest one that is farther away than
-  the positive; without such, the farthest. https://arxiv.org/abs/1503.03832.
+  the positive, or else the farthest one. https://arxiv.org/abs/1503.03832.
 
   Args:
     labels: [N], the number of each one's class.
@@ -176,7 +176,7 @@ def n_pairs_loss(
     positives: [N, D].
     labels: [N], the number of each pair's class; None: each pair is a separate class.
     mask: [N], bool, which pairs count, also as others; None for all.
-    norm_weight: half of it times the mean squared norms is added.
+    norm_weight: half of it times the mean squared norms is added to the loss.
   Returns:
     A scalar; 0 where no pair counts.
   Raises:
@@ -211,12 +211,12 @@ def retrieval_accuracy(
   Args:
     queries: [N, D].
     candidates: [N, D].
-    labels: [N], the class of each query, which any candidate of it is right for; None:
-      its own alone is.
+    labels: [N], the class of each query: any candidate of the class is right; None:
+      only the query's own candidate is right.
     mask: [N], bool, which queries and candidates count; None for all.
-    num_nearest: how many are looked at; all, where there are fewer.
+    num_nearest: number of nearest neighbors; all, if there are fewer.
   Returns:
-    A scalar; 0 where none counts.
+    A scalar; 0 if no query counts.
   Raises:
     SpecError: the labels or the mask are of another form.
   """
@@ -235,7 +235,7 @@ def retrieval_accuracy(
 def _classes(
   operation: str, embeddings: tf.Tensor, labels: Any, mask: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns (labels [N], each its own where there are none, and the mask [N])."""
+  """Returns (labels [N], by default each its own class, and the mask [N])."""
   count = tf.shape(embeddings)[0]
   if labels is None:
     labels = tf.range(count)
@@ -266,5 +266,5 @@ def _of_each(
 
 
 def _masked(embeddings: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-  """Returns zeros for what does not count: NaN there would be one in gradients, too."""
+  """Replaces masked values by zeros: NaN would reach gradients, too."""
   return tf.where(mask[:, tf.newaxis], embeddings, tf.zeros_like(embeddings))

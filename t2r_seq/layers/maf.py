@@ -26,9 +26,9 @@ class MaskedDense(tf.keras.layers.Layer):
     """Creates the layer.
 
     Args:
-      mask: of the kernel, [inputs, units].
-      kernel_initializer: of the kernel.
-      **kwargs: of the Keras layer.
+      mask: mask of the kernel, [inputs, units].
+      kernel_initializer: initializer of the kernel.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._mask = np.asarray(mask, np.float32)
@@ -57,7 +57,7 @@ class AutoregressiveNet(CompositeLayer):
     Args:
       size: D, numbers in a vector.
       hidden_layers: units of each hidden layer.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     # A unit of degree d sees the first d numbers; number d + 1 sees units up to d.
@@ -108,13 +108,13 @@ class MAFDecoder(ActionDecoder):
     """Creates the layer.
 
     Args:
-      action_shape: of one action, or of one chunk of them.
+      action_shape: shape of one action or chunk.
       num_flows: flows; between two of them the numbers change places.
       hidden_layers: units of each flow's hidden layers, each at least as wide as an
         action has numbers.
       temperature: scales the noise of actions; 0 gives the image of the mean.
       seed: draws the same noise at each call; None draws new noise.
-      **kwargs: of the base class.
+      **kwargs: arguments of the base class, `ActionDecoder`.
     Raises:
       SpecError: a hidden layer is too narrow.
     """

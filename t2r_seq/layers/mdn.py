@@ -52,8 +52,8 @@ class DiagonalNormals:
     """Returns the log density of [..., 1, D] under each, [..., K].
 
     Args:
-      value: what.
-      is_valid: bool, [..., 1, D]: of these components alone.
+      value: vectors, [..., 1, D].
+      is_valid: bool, [..., 1, D]: the components that count.
     """
     z = (value - self._loc) / self._scale
     each = -0.5 * tf.square(z) - tf.math.log(self._scale) - 0.5 * math.log(2 * math.pi)
@@ -96,7 +96,7 @@ class GaussianMixture:
 
     Args:
       value: [..., D].
-      is_valid: bool, [..., D]: the density of these components alone.
+      is_valid: bool, [..., D]: the components that count.
     """
     if is_valid is not None:
       is_valid = is_valid[..., tf.newaxis, :]
@@ -129,11 +129,11 @@ def get_mixture_distribution(
   output_mean: Any = None,
   min_sigma: float = 1e-4,
 ) -> GaussianMixture:
-  """Reads a mixture out of what a network gives.
+  """Makes a mixture of a network's output.
 
   Args:
     params: [..., num_alphas * (1 + 2 * sample_size)]: the log odds of the components,
-      all means, and what softplus makes standard deviations.
+      all means, and the standard deviations before softplus.
     num_alphas: K, components.
     sample_size: D, numbers in a vector.
     output_mean: [D], added to each mean.
@@ -189,7 +189,7 @@ class MDNParams(CompositeLayer):
       sample_size: numbers in a vector.
       condition_sigmas: whether the deviations depend on the inputs; otherwise they are
         learned numbers, 1 at the beginning.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     num_mus = num_alphas * sample_size
@@ -233,7 +233,7 @@ def predict_mdn_params(
 class MDNDecoder(ActionDecoder):
   """A mixture of normal distributions over whole actions, fitted by their likelihood.
 
-  A chunk of actions is one vector: a component is one way to do all of it.
+  A chunk of actions is one vector: a component is one way to do the whole chunk.
   """
 
   def __init__(
@@ -248,13 +248,13 @@ class MDNDecoder(ActionDecoder):
     """Creates the layer.
 
     Args:
-      action_shape: of one action, or of one chunk of them.
+      action_shape: shape of one action or chunk.
       num_mixture_components: components; 1 is regression with a learned deviation.
       condition_sigmas: whether the deviations depend on the embedding.
       inference: 'mode' gives the mean of the most probable component, 'mean' that of
         all, 'sample' draws.
       output_mean: added to the means, of `action_shape`.
-      **kwargs: of the base class.
+      **kwargs: arguments of the base class, `ActionDecoder`.
     Raises:
       SpecError: `inference` is not known.
     """

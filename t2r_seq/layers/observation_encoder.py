@@ -1,4 +1,4 @@
-"""Encodes what a robot sees in a step, cameras and states, as one vector."""
+"""Encodes a step's observation, cameras and states, as one vector."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def standardize(
 
 @configurable_layer
 class ImageEncoder(CompositeLayer):
-  """A ResNet, the points where its feature maps are high, and a dense layer.
+  """A ResNet, a spatial softmax over its feature maps, and a dense layer.
 
   As in robomimic (https://arxiv.org/abs/2108.03298): the places of 32 feature points
   become `output_size` numbers.
@@ -46,14 +46,14 @@ class ImageEncoder(CompositeLayer):
 
     Args:
       resnet_size: 18, 34, 50, ...
-      num_filters: of the first block layer.
+      num_filters: filters of the first block layer.
       num_block_layers: fewer than 4 leave out the last ones: finer maps.
       num_points: feature points.
       output_size: numbers of an image.
-      normalizer: of the ResNet.
-      activation: Keras' name of that of the last layer.
+      normalizer: normalizer of the ResNet.
+      activation: Keras' name of the last layer's activation.
       centers_images: maps images from [0, 1] to [-1, 1]; False takes standardized ones.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._resnet = ResNet(
@@ -97,12 +97,12 @@ class ObservationEncoder(CompositeLayer):
 
     Args:
       cameras: paths of the images.
-      create_image_encoder_fn: gives the encoder of a camera, which maps images [N,
+      create_image_encoder_fn: creates the encoder of a camera, which maps images [N,
         height, width, channels] to [N, D].
       token_paths: all paths, if each is to be a token; without any they are
         concatenated.
-      token_size: of each token.
-      **kwargs: of the Keras layer.
+      token_size: size of each token.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._encoders = {path: create_image_encoder_fn() for path in sorted(cameras)}
@@ -118,7 +118,7 @@ class ObservationEncoder(CompositeLayer):
     Args:
       observations: vectors [B, T, D] and images [B, T, height, width, channels] by
         path; vectors [B, 1, D] count for all steps.
-      training: of the image encoders.
+      training: mode of the image encoders.
     Returns:
       [B, T, D'], or tokens [B, T, paths, token_size].
     """

@@ -42,8 +42,8 @@ class LinearFiLMGenerator(CompositeLayer):
     Args:
       block_sizes: blocks of each block layer.
       filter_sizes: filters of each block layer.
-      enabled_block_layers: which of them have a condition; None for all.
-      **kwargs: of the Keras layer.
+      enabled_block_layers: flags of the block layers with a condition; None for all.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: there is not one flag for each block layer.
     """
@@ -100,18 +100,17 @@ class ResNet(CompositeLayer):
       num_classes: components of 'final_dense'; None leaves it out.
       resnet_size: 18 or 34; 50, 101, 152 or 200 with bottlenecks.
       version: 1 or 2.
-      num_filters: of the first block layer; each next one has twice as many.
-      kernel_size: of the first convolution.
+      num_filters: filters of the first block layer; each next one has twice as many.
+      kernel_size: kernel size of the first convolution.
       weight_decay: times half the squared weights of convolutions, added to the loss.
       film_generator_cls: called with the number of blocks and of filters of each block
         layer; returns the layer that turns a condition into FiLM's factors, e.g.
         `LinearFiLMGenerator`.
-      num_block_layers: how many block layers are built, 1 to 4; with fewer, the maps
-        stay finer.
+      num_block_layers: number of block layers, 1 to 4; with fewer, the maps stay finer.
       normalizer: 'batch'; 'frozen', batch normalization that is never trained, for
         pretrained weights and small batches; or 'group', with one group for every 16
         filters.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the size, version or normalizer is unknown, or there are no such
         block layers.
@@ -175,7 +174,7 @@ class ResNet(CompositeLayer):
       film_generator_input: the condition, [B, D], for `film_generator_cls`.
       film_vectors: FiLM of a generator elsewhere: [B, 2 * filters] by
         '<block layer>/<block>'.
-      training: of batch normalisation.
+      training: mode of batch normalisation.
     Returns:
       By name: 'initial_conv', 'initial_max_pool', 'block_layer1' to 'block_layer4' and
       'pre_final_pool', [B, h, w, C]; 'final_reduce_mean', [B, 1, 1, C]; 'final_dense',
@@ -236,7 +235,7 @@ def linear_film_generator(
   """Maps a condition to FiLM; Tensor2Robot's function of `LinearFiLMGenerator`.
 
   Returns:
-    For each block layer and block [B, 2 * filters], or None where it is not enabled.
+    For each block layer and block [B, 2 * filters], or None if it is not enabled.
   """
   layer = stored(
     "linear_film_generator",
@@ -266,13 +265,13 @@ def resnet_model(
 
   Args:
     images: [B, H, W, C].
-    is_training: of batch normalisation.
+    is_training: mode of batch normalisation.
     num_classes: components of the logits.
     resnet_size: see `ResNet`.
     weight_decay: see `ResNet`.
     kernel_size: see `ResNet`.
     num_filters: see `ResNet`.
-    return_intermediate_values: gives all end points by name.
+    return_intermediate_values: returns all end points by name.
     film_generator_fn: called with `film_generator_input` and the blocks and filters of
       each block layer, e.g. `linear_film_generator`.
     film_generator_input: the condition, [B, D].
@@ -328,7 +327,7 @@ _NORMALIZERS: dict[str, Callable[[int], Any]] = {
 
 
 class PaddedConv(CompositeLayer):
-  """A convolution whose padding depends on its size alone, and not on the image's."""
+  """A convolution whose padding depends on its own size, not on the image's."""
 
   def __init__(
     self, filters: int, size: int, strides: int, weight_decay: float | None

@@ -26,10 +26,10 @@ class CausalConv1D(CompositeLayer):
 
     Args:
       filters: channels out.
-      dilation_rate: steps between those that it sees.
-      kernel_size: how many it sees.
-      activation: of Keras, by name; None is linear, as in the paper.
-      **kwargs: of the Keras layer.
+      dilation_rate: steps between two that it sees.
+      kernel_size: number of steps in the receptive field.
+      activation: Keras activation, by name; None is linear, as in the paper.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._padding = (kernel_size - 1) * dilation_rate
@@ -57,9 +57,9 @@ class GatedDenseBlock(CompositeLayer):
 
     Args:
       filters: channels that it appends.
-      dilation_rate: of its causal convolutions.
-      activation: of its causal convolutions, before tanh and sigmoid.
-      **kwargs: of the Keras layer.
+      dilation_rate: dilation rate of its causal convolutions.
+      activation: activation of its causal convolutions, before tanh and sigmoid.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._value = CausalConv1D(filters, dilation_rate, activation=activation)
@@ -90,8 +90,8 @@ class TemporalConvBlock(CompositeLayer):
     Args:
       sequence_length: T.
       filters: channels that each dense block appends.
-      activation: of the causal convolutions.
-      **kwargs: of the Keras layer.
+      activation: activation of the causal convolutions.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     count = math.ceil(math.log2(sequence_length))
@@ -108,15 +108,15 @@ class TemporalConvBlock(CompositeLayer):
 
 @configurable_layer
 class CausalAttention(CompositeLayer):
-  """Appends what one head of causal attention reads: SNAIL's attention block."""
+  """Appends the output of one head of causal attention: SNAIL's attention block."""
 
   def __init__(self, key_size: int, value_size: int, **kwargs: Any) -> None:
     """Creates the layer.
 
     Args:
-      key_size: of keys and queries.
+      key_size: size of keys and queries.
       value_size: channels that it appends.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._key_size = key_size
@@ -189,6 +189,6 @@ def TCBlock(
 def AttentionBlock(
   x: tf.Tensor, key_size: int, value_size: int, scope: str = ""
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-  """Appends what attention reads; Tensor2Robot's function of `CausalAttention`."""
+  """Appends the output of attention; Tensor2Robot's function of `CausalAttention`."""
   create = lambda: CausalAttention(key_size, value_size)  # noqa: E731
   return stored("AttentionBlock", create, scope)(x)

@@ -1,4 +1,4 @@
-"""Spatial softmax: where in an image each feature is; and what there is at a place."""
+"""Spatial softmax: the place of each feature in an image, and features at a place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SpatialSoftmax(tf.keras.layers.Layer):
       temperature: divides the features; lower is sharper.
       learn_temperature: trains it, from that value on.
       gumbel: adds gumbel noise to the features when called with `training=True`.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._temperature = temperature

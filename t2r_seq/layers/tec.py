@@ -33,10 +33,10 @@ class ImageEmbedding(CompositeLayer):
     """Creates the layer.
 
     Args:
-      fc_layers: units of the layers behind the tower; 1 x 1 convolutions where there
-        is no spatial softmax.
-      use_spatial_softmax: of the tower.
-      **kwargs: of the Keras layer.
+      fc_layers: units of the layers behind the tower; 1 x 1 convolutions if there is no
+        spatial softmax.
+      use_spatial_softmax: whether the tower ends in a spatial softmax.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._tower = ImagesToFeatures(use_spatial_softmax=use_spatial_softmax)
@@ -47,7 +47,7 @@ class ImageEmbedding(CompositeLayer):
 
     Args:
       images: [N, H, W, C].
-      training: of batch normalisation.
+      training: mode of batch normalisation.
     Returns:
       [N, D]; [N, h, w, D] without a spatial softmax.
     Raises:
@@ -79,7 +79,7 @@ class TemporalReduction(CompositeLayer):
       fc_hidden_layers: units of the dense layers behind.
       combine_mode: 'temporal_conv' convolves and flattens, 'temporal_conv_avg_after'
         convolves and averages, 'average' averages.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the mode is not known.
     """
@@ -183,9 +183,10 @@ def compute_embedding_contrastive_loss(
   first task with all.
 
   Args:
-    inf_embedding: of the episodes to act in, [tasks, episodes, D], of norm 1.
-    con_embedding: of the episodes to learn from, [tasks, episodes, D], of norm 1.
-    positives: [tasks], bool: which tasks are the first one; None for that one alone.
+    inf_embedding: embedding of the episodes to act in, [tasks, episodes, D], of norm 1.
+    con_embedding: embedding of the episodes to learn from, [tasks, episodes, D],
+      likewise.
+    positives: [tasks], bool: which tasks equal the first one; None: only itself.
       For 'triplet' the number of each task; None for all different.
     contrastive_loss_mode: 'default' compares the first inference embedding with the
       conditions, 'reverse_direction' the first condition with the inference embeddings,

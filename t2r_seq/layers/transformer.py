@@ -22,7 +22,7 @@ class CausalTransformer(CompositeLayer):
 
   The tokens of one step see each other. Steps are distinguished by their distance
   (rotary positions, https://arxiv.org/abs/2104.09864). So an episode may be longer than
-  those of training, and a step with a carried cache equals one of a whole sequence.
+  in training, and a step with a carried cache equals one of a whole sequence.
   """
 
   def __init__(
@@ -40,13 +40,13 @@ class CausalTransformer(CompositeLayer):
 
     Args:
       num_layers: blocks of attention and MLP.
-      num_heads: of each attention.
+      num_heads: heads of each attention layer.
       model_size: D, components of a token; a multiple of twice the heads.
       window: steps that a step sees, itself among them.
       num_tokens: N, tokens of a step.
       mlp_size: hidden units of the MLPs; None for 4 * model_size.
       dropout: rate, behind attention and MLP.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the size cannot be split among the heads, or there is no window.
     """
@@ -75,7 +75,7 @@ class CausalTransformer(CompositeLayer):
     self._last_norm = norm()
 
   def cache_spec(self) -> dict[str, specs.ExtendedTensorSpec]:
-    """Returns the specs of a cache: what a `RecurrentModel` of this layer carries."""
+    """Returns the specs of a cache: the state of a `RecurrentModel` with this layer."""
     before = self._window - 1
     read = [len(self._qkv), before, self._num_tokens, self._heads, self._head_size]
     kept = specs.ExtendedTensorSpec(read, tf.as_dtype(self.compute_dtype))
@@ -101,8 +101,8 @@ class CausalTransformer(CompositeLayer):
     Args:
       tokens: [B, T, N, D]; T may be unknown, as it is in an export's sequences.
       is_valid: bool, [B, T]: False for padded steps, which no other step sees.
-      cache: of the steps before these; with it T may be 1.
-      training: of dropout.
+      cache: cache of the previous steps; with it T may be 1.
+      training: mode of dropout.
     Returns:
       [B, T, N, D]; with a cache (that, the cache after the last step).
     Raises:
@@ -199,7 +199,7 @@ def _rotate(vectors: tf.Tensor, first: int) -> tf.Tensor:
 
 
 def _num_steps(vectors: tf.Tensor) -> Any:
-  """Returns the second axis: a number or, where it is unknown, a tensor."""
+  """Returns the second axis: a number or, if it is unknown, a tensor."""
   steps = vectors.shape[1]
   return tf.shape(vectors)[1] if steps is None else steps
 

@@ -31,7 +31,7 @@ class LayerNorm(tf.keras.layers.Layer):
 
     Args:
       epsilon: added to the variance.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._epsilon = epsilon
@@ -83,7 +83,7 @@ class ImagesToFeatures(CompositeLayer):
   """A convolutional tower that ends in feature points, or in feature maps.
 
   `num_blocks` convolutions of 32 channels, the first two with stride 2, each followed
-  by a normaliser, FiLM where there is a condition, and a ReLU; then a 1 x 1 convolution
+  by a normaliser, FiLM if there is a condition, and a ReLU; then a 1 x 1 convolution
   and a spatial softmax. The tower of Watch-Try-Learn, https://arxiv.org/abs/1906.03352.
   """
 
@@ -105,8 +105,8 @@ class ImagesToFeatures(CompositeLayer):
       num_output_maps: feature maps of the last one.
       normalizer: follows each convolution.
       weight_regularization: times half the squared weights, added to the loss.
-      use_spatial_softmax: gives feature points rather than maps.
-      **kwargs: of the Keras layer.
+      use_spatial_softmax: returns feature points rather than maps.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._num_blocks = num_blocks
@@ -138,7 +138,7 @@ class ImagesToFeatures(CompositeLayer):
     Args:
       images: [B, H, W, C], in [0, 1].
       film_output_params: [B, film_size]: the gammas of all blocks, then their betas.
-      training: of batch normalisation.
+      training: mode of batch normalisation.
     Returns:
       (features, end points): feature points [B, 2 * num_output_maps], x and y in turn,
       and their 'softmax'; or feature maps [B, h, w, num_output_maps] and nothing.
@@ -186,7 +186,7 @@ class ImagesToFeaturesHighRes(CompositeLayer):
     weight_regularization: float = 1e-5,
     **kwargs: Any,
   ) -> None:
-    """Creates the layer; the arguments are those of `ImagesToFeatures`."""
+    """Creates the layer; the arguments are as for `ImagesToFeatures`."""
     super().__init__(**kwargs)
 
     def convolution(filters: int, size: int, **options: Any) -> Any:
@@ -214,7 +214,7 @@ class ImagesToFeaturesHighRes(CompositeLayer):
 
     Args:
       images: [B, H, W, C], in [0, 1].
-      training: of batch normalisation.
+      training: mode of batch normalisation.
     Returns:
       (points [B, 2 * num_output_maps], {'softmax': [B, h, w, num_output_maps]}).
     """
@@ -235,10 +235,10 @@ class ImagesToFeaturesHighRes(CompositeLayer):
 
 @configurable_layer
 class ImageFeaturesToPose(CompositeLayer):
-  """Fully connected layers from feature points, and what else is known, to a pose.
+  """Fully connected layers from feature points, and other features, to a pose.
 
   A learned constant beside the inputs, the bias transformation, lets inner loops of
-  meta-learning move what the layers see: https://arxiv.org/abs/1709.04905.
+  meta-learning shift the layers' inputs: https://arxiv.org/abs/1709.04905.
   """
 
   def __init__(
@@ -255,12 +255,12 @@ class ImageFeaturesToPose(CompositeLayer):
 
     Args:
       num_outputs: components of the pose; None gives the last hidden layer.
-      aux_output_dim: components of a second output, of the feature points alone.
+      aux_output_dim: components of a second output, of the feature points only.
       hidden_dim: units of each hidden layer.
       num_layers: hidden layers.
       normalizer: follows each hidden layer.
       bias_transform_size: components of the learned constant.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     bias = tf.keras.initializers.Constant(0.01)
@@ -295,7 +295,7 @@ class ImageFeaturesToPose(CompositeLayer):
     Args:
       expected_feature_points: [B, F].
       aux_input: [B, A], such as the state of the robot.
-      training: of batch normalisation.
+      training: mode of batch normalisation.
     Returns:
       (pose [B, num_outputs], [B, aux_output_dim] or None).
     """
@@ -348,11 +348,11 @@ def BuildImagesToFeaturesModel(
 def BuildFILMParams(
   embedding: tf.Tensor, film_output_size: int = 2 * 5 * _CHANNELS
 ) -> tf.Tensor:
-  """Maps a condition to what FiLM takes; Tensor2Robot's name of one dense layer.
+  """Maps a condition to FiLM's parameters; Tensor2Robot's name of one dense layer.
 
   Args:
     embedding: [B, D].
-    film_output_size: as of `ImagesToFeatures.film_size`.
+    film_output_size: size as for `ImagesToFeatures.film_size`.
   Returns:
     [B, film_output_size].
   """
@@ -426,7 +426,7 @@ class MLP(CompositeLayer):
       hidden_sizes: units of each hidden layer.
       output_size: units of the last one.
       normalizer: follows each hidden layer.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     dense = tf.keras.layers.Dense
@@ -446,8 +446,8 @@ def create_normalizer(normalizer: Normalizer, scale: bool = True) -> Any:
   """Creates the layer of a `Normalizer`.
 
   Args:
-    normalizer: which.
-    scale: of batch normalisation.
+    normalizer: kind of the normalizer.
+    scale: whether batch normalisation has a scale.
   Raises:
     SpecError: its name is not known.
   """

@@ -45,7 +45,7 @@ class Window:
 
   Attributes:
     state: path of the frames in the state, the newest last.
-    offsets: of the window's steps; an int has no stack axis.
+    offsets: offsets of the window's steps; an int has no stack axis.
     mask: path of its mask; '' without one.
   """
 
@@ -60,9 +60,9 @@ class Layout:
 
   Attributes:
     model: names the model; states of another are refused.
-    global_step: of the training.
+    global_step: train step of the weights.
     weights: 'float32', 'float16' or 'int8'.
-    size: of the `.tflite` file, bytes.
+    size: size of the `.tflite` file, bytes.
     observation: the observation of a step, by path.
     state: the parts of the state, by path.
     outputs: names of the outputs.
@@ -102,7 +102,7 @@ class Layout:
     """Reads a folder's layout.
 
     Raises:
-      SpecError: the folder holds none, or one of another version.
+      SpecError: the folder has no policy, or one of another version.
     """
     fields = _read_json(folder)
     try:
@@ -139,7 +139,7 @@ class _Function:
   """A `.tflite` file as a function of arrays by name.
 
   Attributes:
-    shapes: of the arguments, by name.
+    shapes: shapes of the arguments, by name.
     outputs: numbers of the results' tensors, by name.
   """
 
@@ -349,9 +349,9 @@ class LitePolicy:
     """Loads a policy.
 
     Args:
-      folder: as `t2r_seq export --lite` wrote it.
+      folder: folder from `t2r_seq export --lite`.
       action_key: the output that `sample_action` returns.
-      num_threads: of the interpreter.
+      num_threads: number of threads of the interpreter.
       allow_nan: accepts observations with NaN or infinity, which are otherwise an
         error.
     Raises:
@@ -400,7 +400,7 @@ class LitePolicy:
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns the action for an observation, and all outputs beside it."""
+    """Returns the action for an observation, and all outputs."""
     del explore_prob
     outputs = self.step(obs)
     return outputs[self._action_key], outputs
@@ -432,7 +432,7 @@ class LitePolicy:
     return [outputs[self._action_key] for outputs in samples], samples
 
   def _env(self, env: int) -> StatefulPolicy:
-    """Returns what keeps the state of an environment; the first is that of `step`."""
+    """Returns the policy that keeps the state of an environment."""
     if env not in self._envs:
       self._envs[env] = StatefulPolicy(self.pure)
       self._envs[env].seed(env)

@@ -50,8 +50,8 @@ class Schedule:
 
   Attributes:
     num_executed: ticks from a request to the next one, if the network is fast enough.
-    ensemble_decay: of temporal ensembling.
-    overlap: one of `OVERLAPS`.
+    ensemble_decay: decay of temporal ensembling.
+    overlap: mode, from `OVERLAPS`.
   """
 
   num_executed: int
@@ -84,9 +84,9 @@ class Schedule:
 
     Args:
       tick: the present one.
-      chunks: that have arrived, the oldest first. Those that end before the tick may be
-        left out, except in synchronous execution with temporal ensembling, where each
-        counts `num_executed` steps.
+      chunks: chunks that have arrived, the oldest first. Those that end before the tick
+        may be left out, except in synchronous execution with temporal ensembling, where
+        each counts `num_executed` steps.
     """
     chunk_steps = [tick - chunk.requested for chunk in chunks]
     if self.overlap == SYNCHRONOUS and chunks:
@@ -112,10 +112,10 @@ class Schedule:
     return action, chunk_step
 
   def prefix(self, tick: int, last: Chunk, delay: int) -> Prefix:
-    """Returns what the newest chunk plans from a tick on, for one environment.
+    """Returns the newest chunk's plan from a tick on, for one environment.
 
     Args:
-      tick: of the request.
+      tick: tick of the request.
       last: the newest chunk.
       delay: forecast of the ticks until the answer arrives, whose actions are frozen.
     """
@@ -169,7 +169,7 @@ class ThreadedPlanner:
     self._pending = self._pool.submit(plan)
 
   def answer(self, tick: int) -> np.ndarray | None:
-    """Returns the chunk if it is done; raises what the network raised."""
+    """Returns the chunk if it is done; raises the network's error."""
     del tick
     if self._pending is None or not self._pending.done():
       return None
@@ -280,8 +280,8 @@ class OverlappedPolicy:
     Args:
       policy: a predictor with a model, a `lite.LitePolicy` or a
         `serving.PolicyClient`.
-      overlap: one of `OVERLAPS`; None for that of the export's `ChunkExecution`.
-      num_executed: as of `ChunkExecution`; None for that of the export.
+      overlap: mode, from `OVERLAPS`; None: that of the export's `ChunkExecution`.
+      num_executed: actions per chunk, as in `ChunkExecution`; None for the export's.
       planner: a `SimulatedLatency`; None computes in a thread.
       action_key: the output that is the chunk.
     Raises:
@@ -399,7 +399,7 @@ class OverlappedPolicy:
     self._tick += num_ticks
 
   def _request(self, seen: Any, prefix: Prefix | None) -> Callable[[], np.ndarray]:
-    """Returns what a planner calls for the chunk of an observation."""
+    """Returns the function that a planner calls for the chunk of an observation."""
     self.num_requests += 1
     source, name = self._source, self._action_key
     return lambda: np.asarray(source.plan_one(seen, prefix)[name])

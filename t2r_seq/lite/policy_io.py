@@ -34,7 +34,7 @@ class Leaf:
   Attributes:
     argument: the name of the step's argument, [N, ...].
     shape: without the axis of environments.
-    dtype: of numpy.
+    dtype: dtype of numpy.
     start: the first column of the value, if an argument [N, size] holds several.
   """
 
@@ -65,7 +65,7 @@ class PolicyState:
   Attributes:
     tensors: values by argument of the step, [N, ...]: arrays, or tensors, which stay on
       their device.
-    leaves: where each part of the state is, by path.
+    leaves: place of each part of the state, by path.
     model_path: the model that it belongs to.
   """
 
@@ -158,7 +158,7 @@ class PurePolicy(abc.ABC):
 
     Args:
       observation: arrays by path, [N, ...].
-      state: of `initial_state`, or of the step before.
+      state: state from `initial_state`, or from the previous step.
       is_first: bool, or bool [N]; true if an episode starts.
       timestamp: time of the step, needed if the model's time offsets are `Seconds`:
         floats of seconds or integers of nanoseconds, one or [N]. It may be in the
@@ -176,7 +176,7 @@ class PurePolicy(abc.ABC):
   ) -> PolicyState:
     """Adds an observation to the state; the network does not run.
 
-    The arguments are those of `step`.
+    The arguments are as for `step`.
     """
     raise self._cannot_overlap()
 
@@ -190,10 +190,10 @@ class PurePolicy(abc.ABC):
     """Runs the network as such a step does; returns outputs with whole chunks.
 
     Args:
-      observation: of `step`.
-      state: of `step`.
-      is_first: of `step`.
-      prefix: what the chunk continues, in one environment; None for a chunk without.
+      observation: observation of `step`.
+      state: state of `step`.
+      is_first: flags of first steps, as in `step`.
+      prefix: actions that the chunk continues, in one environment, or None.
     """
     raise self._cannot_overlap()
 
@@ -226,7 +226,7 @@ def check_prefix(prefix: Prefix, shape: Sequence[int]) -> Prefix:
 
   Args:
     prefix: given.
-    shape: of the actions, [1, n, ...].
+    shape: shape of the actions, [1, n, ...].
   Raises:
     SpecError: shapes or counts do not fit.
   """
@@ -516,8 +516,8 @@ class StatefulPolicy:
     """Adds an observation to the history of the only environment; runs no network.
 
     Args:
-      observation: of `step_one`.
-      is_first: of `step_one`.
+      observation: observation of `step_one`.
+      is_first: flag of the first step, as in `step_one`.
     Returns:
       The arguments of `plan_one` for the chunk that begins with this observation.
     """
@@ -680,7 +680,7 @@ def check_finite(
   Args:
     operation: for the error.
     values: arrays or eager tensors by path.
-    has_envs: whether the first axis is that of environments.
+    has_envs: whether the first axis is the environments.
   """
   wrong = []
   for path, value in values.items():

@@ -27,8 +27,8 @@ class HashedWords:
   Attributes:
     num_buckets: rows of the table, which words may share.
     ngrams: the largest number of neighbours that also count as a word.
-    seed: of the table.
-    size: of a vector.
+    seed: seed of the table.
+    size: size of a vector.
   """
 
   num_buckets: int

@@ -38,7 +38,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     """Creates the inner loop.
 
     Args:
-      learning_rate: of the steps; the initial value of learned rates.
+      learning_rate: learning rate of the steps; the initial value of learned rates.
       use_second_order: whether gradients of the outer loss flow through the inner
         gradients. False is first-order MAML.
       var_scope: prefix of the names of the variables that adapt; None adapts all.
@@ -87,9 +87,9 @@ class MAMLInnerLoopGradientDescent(tf.Module):
       inference_network_fn: called with `features`, `labels` and `mode`.
       model_train_fn: called with these and `inference_outputs`; returns the loss, or
         (loss, anything).
-      mode: of both functions; in mode 'infer' the steps run in mode 'eval'.
-      params: of both functions, unless None.
-      variables: what may adapt, by name; None: the trainable variables that
+      mode: mode of both functions; in mode 'infer' the steps run in mode 'eval'.
+      params: params of both functions, unless None.
+      variables: variables that may adapt, by name; None: the trainable variables that
         `inference_network_fn` reads.
     Returns:
       ([outputs on the last input before the steps, after them], outputs on the other
@@ -159,7 +159,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
       inference_network_fn: see `inner_loop`.
       model_train_fn: see `inner_loop`.
       options: further arguments of both.
-      variables: what adapts, by name.
+      variables: variables that adapt, by name.
     Returns:
       (adapted values of the variables; outputs, and losses, before each step).
     """
@@ -268,7 +268,7 @@ def _substitutable(cls: Any) -> Any:
 
 
 def _parts(variable: Any) -> list[tf.Variable]:
-  """Returns the variables that reads go to: itself, or that of each replica."""
+  """Returns the variables that are read: itself, or each replica's."""
   inner = getattr(variable, "_variable", variable)  # Keras 2, mixed precision.
   return list(getattr(inner, "values", [inner]))
 
@@ -278,14 +278,14 @@ def _parts(variable: Any) -> list[tf.Variable]:
 def substituted(
   variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]
 ) -> Iterator[None]:
-  """Makes reads of variables return tensors, in this thread and what it traces.
+  """Makes reads of variables return tensors, in this thread and its traces.
 
   Gradients flow to the tensors. Assignments still change the variables. Layers read
   their variables themselves, so that no argument can carry the values.
 
   Args:
-    variables: of Keras layers or tf.Modules.
-    values: one for each, of its shape and dtype.
+    variables: variables of Keras layers or tf.Modules.
+    values: value for each, of its shape and dtype.
   Raises:
     RuntimeError: outside a `tf.function`, where ops read variables without Python.
   """

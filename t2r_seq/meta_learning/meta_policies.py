@@ -44,16 +44,16 @@ def pack_condition(
   """Packs the steps of episodes as the condition of a task.
 
   Args:
-    episode_data: of the task; the newest last.
-    spec: of `get_adaptation_specification`. 'condition/features' are read from
+    episode_data: episodes of the task; the newest last.
+    spec: result of `get_adaptation_specification`. 'condition/features' are read from
       observations, and from the action if they are below 'action'. 'condition/labels'
-      are read from the step or its info; the only label, or 'target', is the action
-      if neither has it.
-    num_samples: how many of the newest steps to use; None: as many as the specs have,
-      or all.
-    num_episodes: how many of the newest episodes to sample evenly from start to end,
-      as `TaskStoreInputGenerator.condition_episodes`; None: the newest steps.
-    time_offsets: which steps around its own a sample shows, by path; the first and the
+      are read from the step or its info; the only label, or 'target', is the action if
+      neither has it.
+    num_samples: number of the newest steps to use; None: as many as the specs have, or
+      all.
+    num_episodes: number of the newest episodes to sample evenly from start to end, as
+      `TaskStoreInputGenerator.condition_episodes`; None: the newest steps.
+    time_offsets: steps of a sample, relative to its own, by path; the first and the
       last step are repeated beyond the ends of an episode.
   Returns:
     Arrays by path, [samples, ...].
@@ -170,7 +170,7 @@ def _stacked(
 
 
 class _AdaptingPolicy(MetaLearningPolicy):
-  """Adapts the model inside the export."""
+  """Mixin: adapts the model inside the export."""
 
   _predictor: Any
 
@@ -180,9 +180,9 @@ class _AdaptingPolicy(MetaLearningPolicy):
     """Creates the policy; nothing is loaded yet.
 
     Args:
-      *args: of the policy without tasks.
+      *args: arguments of the base policy, such as `RegressionPolicy`.
       pack_condition_fn: maps (episodes, specs) to the condition of a task.
-      **kwargs: of the policy without tasks.
+      **kwargs: arguments of the base policy.
     """
     super().__init__(*args, **kwargs)
     self._pack_condition_fn = pack_condition_fn
@@ -208,7 +208,7 @@ class _AdaptingPolicy(MetaLearningPolicy):
 class MAMLRegressionPolicy(_AdaptingPolicy, policies.RegressionPolicy):
   """A `RegressionPolicy` of a `MAMLModel`, with the weights of the current task.
 
-  `adapt` is called once a task: steps cost what the base model's do.
+  `adapt` is called once a task: steps cost as much as the base model's.
   """
 
 

@@ -55,7 +55,7 @@ class MetaPreprocessor(AbstractPreprocessor):
     """Creates the preprocessor.
 
     Args:
-      base_preprocessor: of the base model.
+      base_preprocessor: preprocessor of the base model.
       num_train_samples_per_task: samples of the condition.
       num_val_samples_per_task: samples of the inference.
     """
@@ -124,7 +124,7 @@ class MetalearningModel(models.T2RModel):
       num_val_samples_per_task: samples of the inference.
       preprocessor_cls: called with the base model's preprocessor and the two numbers;
         by default `MetaPreprocessor`.
-      **kwargs: of `T2RModel`.
+      **kwargs: arguments of `T2RModel`.
     Raises:
       SpecError: a number is not positive.
     """
@@ -150,7 +150,7 @@ class MetalearningModel(models.T2RModel):
 
   @property
   def preprocessor(self) -> Any:
-    """The preprocessor, around that of the base model."""
+    """The preprocessor, which wraps the base model's."""
     if self._preprocessor is None:
       preprocessor_cls = self._preprocessor_cls or self.default_preprocessor_cls
       self._preprocessor = preprocessor_cls(

@@ -47,7 +47,7 @@ def parallel_read(
   turns.
 
   Args:
-    file_patterns: of TFRecord files, each of one task.
+    file_patterns: patterns of TFRecord files, each with one task.
     parse_fn: maps a dataset of serialized records, [samples], to one of parsed
       records, [samples, ...].
     shuffle_filenames: whether the tasks are shuffled in every epoch.
@@ -57,7 +57,7 @@ def parallel_read(
     filter_fn: whether to keep a parsed sample.
     interleave_cycle_length: tasks that are open at once; None: all.
     mode: records keep their order in 'eval'.
-    seed: of the orders; None: random.
+    seed: seed of the orders; None: random.
   Returns:
     Dataset of the output of `parse_fn`, leaves [num_train + num_val, ...].
   Raises:
@@ -118,7 +118,7 @@ def split_train_val(
 def tile_val_mode(pair: Any) -> None:
   """Repeats a pair's `val_mode` [tasks, 1] for each sample: [tasks * samples, 1].
 
-  The order is that of `flatten_batch_examples`: by task, then by sample.
+  The order is as in `flatten_batch_examples`: by task, then by sample.
 
   Args:
     pair: a struct with `train`, `val` and `val_mode`; `val_mode` is replaced.
@@ -186,8 +186,8 @@ def multi_batch_apply(
   Args:
     f: maps tensors [B, ...] to tensors [B, ...].
     num_batch_dims: batch axes of each tensor among the arguments.
-    *args: of `f`, tensors [b1, b2, ..., ...] or other values.
-    **kwargs: of `f`.
+    *args: arguments of `f`, tensors [b1, b2, ..., ...] or other values.
+    **kwargs: arguments of `f`.
   Returns:
     The output of `f`, with all batch axes.
   """

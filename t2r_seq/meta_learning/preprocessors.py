@@ -94,10 +94,10 @@ def create_maml_feature_spec(
   """Derives the feature specs of a meta-example.
 
   Args:
-    feature_spec: of the base model.
-    label_spec: of the base model.
-    inference_spec: of the inference's features if they differ, such as the candidates
-      of a search; None: `feature_spec`.
+    feature_spec: feature specs of the base model.
+    label_spec: label specs of the base model.
+    inference_spec: specs of the inference's features if they differ, such as the
+      candidates of a search; None: `feature_spec`.
   Returns:
     Specs below 'condition/features', 'condition/labels' and 'inference/features',
     [samples, ...].
@@ -117,7 +117,7 @@ def maml_feature_spec(
   label_fn: Callable[[str], SpecStructure],
   mode: str,
 ) -> TensorSpecStruct:
-  """Returns `create_maml_feature_spec` of what two functions return for a mode."""
+  """Returns `create_maml_feature_spec` of the results of two functions for a mode."""
   learned = condition_mode(mode)
   return create_maml_feature_spec(
     feature_fn(learned), label_fn(learned), feature_fn(mode)
@@ -158,7 +158,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     """Creates the preprocessor.
 
     Args:
-      base_preprocessor: of the base model.
+      base_preprocessor: preprocessor of the base model.
     """
     super().__init__()
     self._base_preprocessor = base_preprocessor
@@ -238,11 +238,11 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
   def preprocess_condition(
     self, raw_features: SpecStructure, mode: str
   ) -> TensorSpecStruct:
-    """Preprocesses the condition alone.
+    """Preprocesses only the condition.
 
     Args:
-      raw_features: of the in feature specs below 'condition/'.
-      mode: one of `ModeKeys`.
+      raw_features: features of the in feature specs below 'condition/'.
+      mode: value of `specs.ModeKeys`.
     Returns:
       A struct of 'features' and 'labels', [tasks, samples, ...].
     Raises:
@@ -312,10 +312,10 @@ def create_metaexample_spec(
   """Derives the specs of a record of several episodes.
 
   Args:
-    model_spec: of one episode.
+    model_spec: specs of one episode.
     num_samples_per_task: episodes.
-    prefix: of the names. A spec 's' at 'state' becomes '<prefix>_ep0/s' at 'state/0',
-      and so on.
+    prefix: prefix of the names. A spec 's' at 'state' becomes '<prefix>_ep0/s' at
+      'state/0', and so on.
   """
   return TensorSpecStruct(
     (
@@ -355,7 +355,7 @@ class FixedLenMetaExamplePreprocessor(MAMLPreprocessorV2):
     """Creates the preprocessor.
 
     Args:
-      base_preprocessor: of the base model.
+      base_preprocessor: preprocessor of the base model.
       num_condition_samples_per_task: episodes of the condition.
       num_inference_samples_per_task: episodes of the inference.
     """
@@ -408,7 +408,7 @@ def split_samples(
     features: by path.
     labels: by path.
     condition_fn: returns the samples of the condition of a tensor.
-    inference_fn: returns those of the inference.
+    inference_fn: returns the inference's specs.
   """
 
   def take(fn: Callable, given: Any) -> dict[str, Any]:

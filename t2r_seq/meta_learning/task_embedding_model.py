@@ -41,7 +41,7 @@ class SampleEmbedding(CompositeLayer):
     Args:
       embedding_size: D.
       fc_layers: units of the hidden dense layers.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._tower: layers.tec.ImageEmbedding | None = None
@@ -59,7 +59,7 @@ class SampleEmbedding(CompositeLayer):
     Args:
       sample: features and labels by path, [N, ...]; four axes or more are images, and
         each image of a stack is embedded.
-      training: of batch normalization.
+      training: mode of batch normalization.
     Returns:
       [N, D].
     Raises:
@@ -109,7 +109,7 @@ class SequenceEmbedding(CompositeLayer):
       num_blocks: see `layers.bcz_networks.SNAILEncoder`.
       tc_filters: see `layers.bcz_networks.SNAILEncoder`.
       attention_size: see `layers.bcz_networks.SNAILEncoder`.
-      **kwargs: of the Keras layer.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     self._encoder = SNAILEncoder(
@@ -153,9 +153,9 @@ class TaskEmbeddingModel(TaskModel):
       create_sequence_fn: called with D; returns the layer that maps the ordered
         embeddings of the condition, [tasks, samples, D], to [tasks, D], such as
         `SequenceEmbedding`. None: their mean.
-      contrastive_weight: of the contrastive loss of condition and inference.
+      contrastive_weight: weight of the contrastive loss of condition and inference.
       contrastive_loss_mode: see `layers.tec.compute_embedding_contrastive_loss`.
-      **kwargs: of `T2RModel`; see `TaskModel`.
+      **kwargs: arguments of `T2RModel`; see `TaskModel`.
     Raises:
       SpecError: the base model has no feature `task_embedding`.
     """
@@ -196,9 +196,9 @@ class TaskEmbeddingModel(TaskModel):
     """Embeds each task, and infers with the embedding.
 
     Args:
-      features: of the condition and of the inference, [tasks, samples, ...].
-      labels: of the inference, or None.
-      mode: one of `ModeKeys`.
+      features: features of the condition and of the inference, [tasks, samples, ...].
+      labels: labels of the inference, or None.
+      mode: value of `ModeKeys`.
     Returns:
       Outputs of the base model, [tasks, samples, ...], 'task_embedding', [tasks, D],
       and 'inference_embedding' for the contrastive loss.

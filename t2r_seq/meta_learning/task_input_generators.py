@@ -98,13 +98,13 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
     """Creates the generator; files are looked for when a dataset is created.
 
     Args:
-      file_patterns: of TFRecord files, each of one task.
+      file_patterns: patterns of TFRecord files, each with one task.
       batch_size: tasks in a batch.
       num_condition_samples_per_task: samples of the condition.
       num_inference_samples_per_task: samples of the inference.
       shuffle_buffer_size: size of the shuffle buffer of a file.
-      seed: of the orders; None: random.
-      split: of the files to read, by their names; None for all.
+      seed: seed of the orders; None: random.
+      split: split of the files to read, by their names; None for all.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
@@ -154,7 +154,7 @@ class _TaskOrder:
     num_tasks: in a batch.
     is_shuffled: whether tasks, episodes and windows are random; else each task shows
       the first windows of its first episodes, or windows spread over whole ones.
-    seed: of the random numbers.
+    seed: seed of the random numbers.
   """
 
   task_episodes: tuple[np.ndarray, ...]
@@ -250,7 +250,7 @@ class _TaskOrder:
     return slot, tf.gather(tf.constant(self.kinds, tf.int64), slot)
 
   def _places(self, sample: tf.Tensor, slot: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns the index of each sample's episode among those of its task and kind."""
+    """Returns the index of each sample's episode within its task and kind."""
     if not self.num_whole:
       return sample
     before = [self.kinds[:n].count(kind) for n, kind in enumerate(self.kinds)]
@@ -295,8 +295,8 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       condition_episodes: the number of whole episodes that the condition shows by
         evenly spread windows, or the kind of each; the inference shows other episodes.
         None: each sample is a window of a different episode.
-      seed: of the random numbers; None: random.
-      split: of the store; None for all. A task without episodes in it is left out.
+      seed: seed of the random numbers; None: random.
+      split: split of the store; None for all. Tasks without episodes in it are skipped.
       episodes: numbers of the episodes to read, or a file with them; None for all.
       kind_key: path of a column with the kind of each episode, such as 'demo' or
         'trial'; None: all are of one kind.
@@ -469,13 +469,13 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
     """Creates the generator.
 
     Args:
-      replays: one for each task, such as `ReplayBuffer`s; they are not closed.
+      replays: replay for each task, such as `ReplayBuffer`s; they are not closed.
       batch_size: tasks in a batch.
-      num_condition_samples_per_task: samples of the condition.
-      num_inference_samples_per_task: samples of the inference.
-      seed: of the order of tasks; None: random. Samples use the seeds of the replays.
+      num_condition_samples_per_task: condition samples per task.
+      num_inference_samples_per_task: inference samples per task.
+      seed: seed of the order of tasks; None: random. Replays have their own seeds.
     Raises:
-      SpecError: there is no replay, or one is something else.
+      SpecError: `replays` is empty, or an item is not a `Replay`.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed

@@ -40,7 +40,7 @@ class TaskModel(models.T2RModel):
         variables apply.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      **kwargs: of `T2RModel`; the optimizer is of this model.
+      **kwargs: arguments of `T2RModel`; the optimizer is of this model.
     """
     super().__init__(preprocessor_cls=preprocessor_cls, **kwargs)
     self._base_model = base_model
@@ -56,7 +56,7 @@ class TaskModel(models.T2RModel):
 
   @property
   def preprocessor(self) -> Any:
-    """The preprocessor, around that of the base model."""
+    """The preprocessor, which wraps the base model's."""
     if self._preprocessor is None:
       preprocessor_cls = self._preprocessor_cls or self.default_preprocessor_cls
       self._preprocessor = preprocessor_cls(self._base_preprocessor())
@@ -92,7 +92,7 @@ class TaskModel(models.T2RModel):
 
   @property
   def trainable_variables(self) -> list[tf.Variable]:
-    """The trained variables, without those that the base model freezes."""
+    """The trained variables, without the base model's frozen ones."""
     kept = {id(variable) for variable in self._base_names().values()}
     frozen = {id(v) for v in self._base_model.variables} - kept
     return [v for v in super().trainable_variables if id(v) not in frozen]
@@ -152,7 +152,7 @@ class TaskModel(models.T2RModel):
     return self._base_model.step_paths(raw_paths)
 
   def keeps_state(self, path: str) -> bool:
-    """Whether a state outlives its episode: that of the task."""
+    """Whether a state outlives its episode: the task's."""
     return path.startswith(f"{TASK}/")
 
   def get_adaptation_specification(self) -> TensorSpecStruct:
@@ -217,7 +217,7 @@ class TaskModel(models.T2RModel):
     """Returns the state after adapting to each task, below 'task/'.
 
     Args:
-      raw_features: of `get_adaptation_specification`, [tasks, samples, ...].
+      raw_features: features of `get_adaptation_specification`, [tasks, samples, ...].
     """
 
   def get_recurrent_state_specification(self, mode: str) -> TensorSpecStruct:
@@ -264,7 +264,7 @@ def flat(structure: Any) -> dict[str, tf.Tensor]:
 
 
 def branch_of(outputs: Any, name: str) -> TensorSpecStruct:
-  """Returns what is below a path."""
+  """Returns the part of a structure below a path."""
   return TensorSpecStruct(
     (path.removeprefix(f"{name}/"), value)
     for path, value in outputs.items()

@@ -1,4 +1,4 @@
-"""Critics that learn from what they value themselves, one step later."""
+"""Critics that learn from their own value of the next step."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class BellmanTargets(CriticModel):
 
       class QLearner(models.BellmanTargets, MyCritic): ...
 
-  The target is `reward + discount * min(target, lagged)(next, a)`, where `a` is what a
-  search finds best by the target network. That follows the learner's weights by
-  exponential averages, and the lagged one is the target network of some thousand steps
-  ago (Kalashnikov et al., 2018; the minimum is that of clipped double Q-learning). All
-  of it is a part of the train step.
+  The target is `reward + discount * min(target, lagged)(next, a)`, where `a` is the
+  best action that a search finds by the target network. The target network averages the
+  learner's weights exponentially, and the lagged one is a copy of it, some thousand
+  steps old (Kalashnikov et al., 2018; the minimum is that of clipped double
+  Q-learning). All of it is a part of the train step.
 
-  Labels are those of the critic and, besides, `terminated` and `discount`, which an
-  input generator with `n_step` computes, and `next_state`: the state one step later. So
-  an episode of T actions has T + 1 steps, the last with the last observation. A
-  preprocessor has to do to `next_state` what it does to the state.
+  Labels are the critic's and, besides, `terminated` and `discount`, which an input
+  generator with `n_step` computes, and `next_state`: the state one step later. So an
+  episode of T actions has T + 1 steps, the last with the last observation. A
+  preprocessor has to transform `next_state` as it does the state.
   """
 
   # The network that a view's functions use; None for all of them.
@@ -56,12 +56,12 @@ class BellmanTargets(CriticModel):
     """Creates the model.
 
     Args:
-      bellman_search: of the best next action; None for that of the exported policy.
-      target_rate: of the way to the learner's weights that the target network goes in
-        each step.
+      bellman_search: search for the best next action; None: the exported policy's.
+      target_rate: step size of the target network towards the learner's weights, in
+        each train step.
       lag_steps: steps after which the lagged network becomes the target network; None
         for no lagged one.
-      **kwargs: of the critic.
+      **kwargs: arguments of the critic.
     Raises:
       SpecError: there is no search, or a number is out of range.
     """
@@ -98,7 +98,7 @@ class BellmanTargets(CriticModel):
     return TensorSpecStruct({**given, **following})
 
   def create_network(self) -> dict[str, Any]:
-    """Returns the critic's network, and those that follow it."""
+    """Returns the critic's network, the target network and the lagged one."""
     by_name = {_LEARNER: super().create_network()}  # type: ignore[safe-super]
     for name in self._targets:
       by_name[name] = super().create_network()  # type: ignore[safe-super]
@@ -108,7 +108,7 @@ class BellmanTargets(CriticModel):
 
   @property
   def network(self) -> Any:
-    """See the base class; in a view, the one network that it shows."""
+    """See the base class; for a view, its network."""
     whole = super().network
     return whole if self._in_use is None else whole[self._in_use]
 
@@ -142,7 +142,7 @@ class BellmanTargets(CriticModel):
     return loss, {**scalars, "q_target": tf.reduce_mean(target)}, *rest
 
   def bellman_targets(self, labels: SpecStructure) -> tf.Tensor:
-    """Returns what the values are fitted to, of the shape and dtype of the reward.
+    """Returns the targets of the values, of the shape and dtype of the reward.
 
     Args:
       labels: packed as the label specs, [B, ...].
@@ -215,7 +215,7 @@ def best_actions(
   Args:
     search: the cross-entropy method.
     critics: each values actions by path, [B, N, ...], as [B, N]; the first is searched.
-    action_spec: of one action by path.
+    action_spec: specs of one action by path.
     seeds: int32 [B, 2].
   Returns:
     The actions by path, [B, ...], and their values, [B].
@@ -229,7 +229,7 @@ def best_actions(
 
 
 def _one_step_later(path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
-  """Returns the spec of what a state's spec shows one step later."""
+  """Returns the spec of a state one step later."""
   offsets = spec.time_offsets
   if isinstance(offsets, Seconds):
     raise errors.SpecError(

@@ -36,7 +36,7 @@ class ClassificationModel(T2RModel):
 
     Args:
       activation: 'softmax' or 'sigmoid'.
-      **kwargs: of `T2RModel`.
+      **kwargs: arguments of `T2RModel`.
     Raises:
       SpecError: the activation is not known.
     """
@@ -54,7 +54,7 @@ class ClassificationModel(T2RModel):
 
     Args:
       features: packed as the feature specs, [B, ...].
-      mode: one of `ModeKeys`.
+      mode: value of `ModeKeys`.
     Returns:
       Outputs by name; 'logits' is required.
     """
@@ -110,7 +110,7 @@ class ClassificationModel(T2RModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class: 'a_predicted' alone."""
+    """See the base class: 'a_predicted' only."""
     del features, mode
     return {"a_predicted": inference_outputs["a_predicted"]}
 
@@ -121,7 +121,7 @@ class ClassificationModel(T2RModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """See the base class: what is right and wrong by class, and by score."""
+    """See the base class: counts of correct and wrong answers, by class and score."""
     del features, mode
     logits = inference_outputs["logits"]
     classes = self._classes(labels, logits)

@@ -23,9 +23,9 @@ class CriticModel(T2RModel):
 
   A subclass gives the specs of state and action, the label's, the network and `q_func`.
   The exported critic values `action_batch_size` actions in each state with one call, as
-  the cross entropy method needs; the state is encoded once. With a `search` the
-  export has a `step` besides that takes the state alone, and returns the best `action`
-  that it finds, and its value, `q_predicted`.
+  the cross entropy method needs; the state is encoded once. With a `search` the export
+  also has a `step` that maps a state to the best `action` that it finds, and its value,
+  `q_predicted`.
   """
 
   def __init__(
@@ -39,11 +39,11 @@ class CriticModel(T2RModel):
 
     Args:
       loss_function: errors of values, e.g. `log_loss` for probabilities of success.
-      action_batch_size: actions per state in mode 'infer'; None for one, without an
-        axis for it, or as many as the search draws.
-      search: how a step of the exported policy finds an action; None leaves that to
-        the caller.
-      **kwargs: of `T2RModel`.
+      action_batch_size: actions per state in mode 'infer'; None: one, without an axis
+        for it, or the number of the search's samples.
+      search: search of the exported policy's step for an action; None: the export has
+        no `step`.
+      **kwargs: arguments of `T2RModel`.
     Raises:
       SpecError: there would be no action, or another number than the search draws.
     """
@@ -66,17 +66,17 @@ class CriticModel(T2RModel):
 
   @abc.abstractmethod
   def get_state_specification(self) -> SpecStructure:
-    """Returns the specs of what all actions of a state have in common."""
+    """Returns the specs that all actions of a state share."""
 
   @abc.abstractmethod
   def get_action_specification(self) -> SpecStructure:
-    """Returns the specs of what differs by action."""
+    """Returns the specs of each action."""
 
   def get_feature_specification(self, mode: str) -> SpecStructure:
     """Returns both, below 'state' and 'action'.
 
-    In mode 'infer' actions are asked about and not read from an episode: they have no
-    time offsets, and an axis of `action_batch_size` in front.
+    In mode 'infer' actions come from a search, not from an episode: they have no time
+    offsets, and a first axis of `action_batch_size`.
     """
     action = self.get_action_specification()
     if mode == ModeKeys.INFER:
@@ -88,7 +88,7 @@ class CriticModel(T2RModel):
 
     Args:
       state: packed as the state specs, [B, ...].
-      mode: one of `ModeKeys`.
+      mode: value of `ModeKeys`.
     Returns:
       A tensor or structure of tensors, [B, ...].
     """
@@ -102,10 +102,10 @@ class CriticModel(T2RModel):
     """Values one action for each state.
 
     Args:
-      state: of `state_func`, [B, ...]; with several actions per state, the state of
-        each action.
+      state: result of `state_func`, [B, ...]; with several actions per state, the state
+        of each action.
       action: packed as the action specs, [B, ...].
-      mode: one of `ModeKeys`.
+      mode: value of `ModeKeys`.
     Returns:
       Outputs by name, [B, ...]; 'q_predicted', of the shape of `labels.reward`, is
       required.
@@ -148,8 +148,8 @@ class CriticModel(T2RModel):
   ) -> tf.Tensor:
     """Returns the mean error of the values, a scalar.
 
-    Where the labels have a `reward_mask`, padded rewards count for nothing; where they
-    have 'sample/weight', examples count by it.
+    Padded rewards, by the labels' `reward_mask`, do not count. Examples are weighted by
+    'sample/weight', if the labels have it.
     """
     del features
     values = inference_outputs["q_predicted"]
@@ -182,17 +182,17 @@ class CriticModel(T2RModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class: 'q_predicted' alone, of half precision as float32."""
+    """See the base class: 'q_predicted' only, half precision as float32."""
     del features, mode
     return {"q_predicted": losses.as_float32(inference_outputs["q_predicted"])}
 
   @property
   def is_seeded(self) -> bool:  # type: ignore[override]
-    """Whether a step draws random numbers: where it searches."""
+    """Whether a step draws random numbers: if it searches."""
     return self._search is not None
 
   def step_paths(self, raw_paths: list[str]) -> list[str]:
-    """See the base class: without the action, where it is searched for."""
+    """See the base class: without the action if a search finds it."""
     if self._search is None:
       return raw_paths
     return [path for path in raw_paths if not _is_action(path)]
@@ -206,7 +206,7 @@ class CriticModel(T2RModel):
     """See the base class; with a search, the best action that it finds.
 
     Returns:
-      ('action', or 'action_<path>' for each path where there are several, and
+      ('action', or 'action_<path>' for each path if there are several, and
       'q_predicted', [N, ...]; the state).
     """
     if self._search is None or seeds is None:

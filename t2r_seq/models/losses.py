@@ -1,4 +1,4 @@
-"""Errors of predictions, and their mean over what is not padded."""
+"""Errors of predictions, and their mean over values that are not padding."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def all_errors(
 
   Args:
     labels: packed as the label specs, [B, ...].
-    path: of the label, e.g. 'target'.
-    name: of the predictions, for errors.
-    predictions: of the label's shape, cast to its dtype.
-    error_function: gives the errors.
+    path: path of the label, e.g. 'target'.
+    name: name of the predictions, for errors.
+    predictions: predictions with the label's shape, cast to its dtype.
+    error_function: maps labels and predictions to errors.
   Returns:
     (errors, bools), both of the label's shape.
   Raises:
@@ -84,7 +84,7 @@ def replay_value(labels: SpecStructure, name: str) -> tf.Tensor | None:
 def masks_of(
   labels: SpecStructure, path: str
 ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-  """Returns the masks of a label, each None where the labels have none.
+  """Returns the masks of a label, each None if the labels lack it.
 
   Returns:
     (`<path>_mask`, bool, the label's leading axes: which steps are not padded;

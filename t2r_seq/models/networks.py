@@ -13,10 +13,10 @@ from t2r_seq import errors
 
 
 def as_networks(network: Any) -> list[Any]:
-  """Lists the Keras layers and tf.Modules in what `create_network` returned.
+  """Lists the Keras layers and tf.Modules in the result of `create_network`.
 
   Args:
-    network: one of them, or a dict, list or tuple of them.
+    network: Keras layer or module, or a dict, list or tuple of them.
   Returns:
     A flat list.
   Raises:
@@ -79,9 +79,9 @@ def all_variables(network: Any) -> list[tf.Variable]:
 def named_variables(network: Any) -> dict[str, tf.Variable]:
   """Returns all variables by name, such as 'tower/dense/kernel'.
 
-  Names are those of keys, layers and attributes inside of what `create_network`
-  returned, and do not depend on what else a process has made: of the numbers that Keras
-  gives to layers without a name, each layer counts its own.
+  Names are the keys, layers and attributes inside the result of `create_network`. They
+  do not depend on other objects of the process: layers without a name are numbered
+  within their parent.
   """
   by_name: dict[str, tf.Variable] = {}
   for place, variables in _places(network, ""):
@@ -137,7 +137,7 @@ def _places(network: Any, scope: str) -> Iterator[tuple[str, _Named]]:
 
 
 def _child_names(layers: Sequence[Any]) -> list[str]:
-  """Returns names of layers, with numbers of their own where Keras numbered them."""
+  """Returns names of layers, with separate numbers for those that Keras numbered."""
   names: list[str] = []
   for layer in layers:
     name = _plain(layer.name)
@@ -177,12 +177,12 @@ def layers(network: Any) -> list[Any]:
 
 
 def update_target_network(target: Any, source: Any, rate: float = 1.0) -> None:
-  """Moves a target network towards the one that is trained; see `after_train_step`.
+  """Moves a target network towards the trained network; see `after_train_step`.
 
   Args:
     target: Keras layers or tf.Modules, built.
-    source: of the same architecture.
-    rate: of the way; 1 copies.
+    source: network of the same architecture.
+    rate: step size towards the source; 1 copies.
   Raises:
     SpecError: their variables differ.
   """

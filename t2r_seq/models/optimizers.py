@@ -90,16 +90,16 @@ def create_keras_optimizer(
 
   Args:
     optimizer: a name in `tf.keras.optimizers`, such as 'Lion', or a class.
-    learning_rate_fn: gives the rate or schedule.
+    learning_rate_fn: returns the rate or schedule.
     clipnorm: greatest norm of the gradient of each variable; None does not clip.
     global_clipnorm: greatest norm of all gradients together.
     clipvalue: greatest magnitude of each number.
-    weight_decay: each update takes away this times the learning rate of a weight.
-    weight_decay_exclude: patterns of names, as in `T2RModel.named_variables`, of what
-      does not decay: biases, and the scales and offsets of normalisations.
+    weight_decay: each update subtracts this times the learning rate times the weight.
+    weight_decay_exclude: patterns of names, as in `T2RModel.named_variables`, without
+      weight decay: biases, and the scales and offsets of normalisations.
     gradient_accumulation_steps: train steps whose gradients are averaged for one
       update; the schedule of the learning rate counts updates.
-    **kwargs: of the optimizer.
+    **kwargs: arguments of the optimizer.
   Returns:
     A Keras optimizer.
   Raises:
@@ -142,9 +142,9 @@ def create_adam_optimizer(
   """Creates an Adam optimizer; with a `weight_decay`, AdamW.
 
   Args:
-    learning_rate_fn: gives the rate or schedule.
+    learning_rate_fn: returns the rate or schedule.
     global_clipnorm: greatest norm of all gradients together; None does not clip.
-    **kwargs: of `create_keras_optimizer`.
+    **kwargs: arguments of `create_keras_optimizer`.
   Returns:
     A Keras optimizer.
   """
@@ -156,7 +156,7 @@ def create_adam_optimizer(
 def default_create_optimizer_fn(
   learning_rate: float | None = None,
 ) -> tf.keras.optimizers.Optimizer:
-  """Creates the optimizer of models that configure none: Adam.
+  """Creates the default optimizer: Adam.
 
   Args:
     learning_rate: constant; None uses the configuration of `create_adam_optimizer`.
@@ -208,8 +208,8 @@ class GroupedOptimizer:
     """Gives each variable to the first pattern that matches its name.
 
     Args:
-      names: of the variables that are trained.
-      all_names: of all variables.
+      names: names of the trained variables.
+      all_names: names of all variables.
     Raises:
       SpecError: a variable matches none, or a pattern matches no variable.
     """
@@ -286,7 +286,7 @@ class UpdateOptions:
   """Options that Keras lacks in one of its versions.
 
   Attributes:
-    weight_decay_exclude: patterns of names of what does not decay.
+    weight_decay_exclude: patterns of names of variables without weight decay.
     gradient_accumulation_steps: train steps for one update.
   """
 
@@ -372,7 +372,7 @@ def piecewise_linear(boundaries: Any, values: Any) -> Schedule:
   """Returns a schedule of straight lines between values.
 
   Args:
-    boundaries: steps, each greater than the one before; a list, array or tensor.
+    boundaries: steps, ascending; a list, array or tensor.
     values: at each of them; constant before the first and after the last.
   Returns:
     A schedule: a learning rate, or called with a model's `global_step`.

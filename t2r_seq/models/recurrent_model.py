@@ -31,15 +31,14 @@ class RecurrentModel(T2RModel):
     """Creates the model.
 
     Args:
-      burn_in: steps at the beginning of each training window that only make the state
-        for the others: windows begin anywhere in an episode, and the state there is
-        not the one that episodes begin with. No gradient flows through them, and they
-        count for nothing in the loss.
+      burn_in: steps at the beginning of each training window that only compute the
+        state for the others: windows begin anywhere in an episode, where the state is
+        not the initial one. They have no gradient, and do not count in the loss.
       stored_state: training windows begin with the state that the policy had there,
         which the data hold (R2D2, Kapturowski et al., 2019). The exported policy gives
         it at every step, as outputs `recurrent_state_<path>`; see `with_stored_state`.
         As the network learns it goes stale: a burn-in mends that.
-      **kwargs: of `T2RModel`.
+      **kwargs: arguments of `T2RModel`.
     Raises:
       SpecError: burn_in is negative.
     """
@@ -61,12 +60,12 @@ class RecurrentModel(T2RModel):
     """Adds the stored state to the features of training, if the model uses it.
 
     Args:
-      features: what `get_feature_specification` would return.
-      mode: one of `ModeKeys`.
+      features: specs that `get_feature_specification` would return.
+      mode: value of `ModeKeys`.
     Returns:
       In training the features and, of a model with `stored_state`, a sequence
       `recurrent_state/<path>` for each part of the state: as it was before each step.
-      Else the features as they are.
+      Otherwise the features, unchanged.
     """
     if not self._stored_state or mode != ModeKeys.TRAIN:
       return features
@@ -80,7 +79,7 @@ class RecurrentModel(T2RModel):
 
   @abc.abstractmethod
   def get_recurrent_state_specification(self, mode: str) -> SpecStructure:
-    """Returns the specs of what the network carries, without the batch axis."""
+    """Returns the specs of the network's state, without the batch axis."""
 
   @abc.abstractmethod
   def recurrent_network_fn(
@@ -91,7 +90,7 @@ class RecurrentModel(T2RModel):
     Args:
       features: packed as the feature specs, sequences [B, L, ...] with L >= 1.
       state: packed as the state's specs, [B, ...].
-      mode: one of `ModeKeys`.
+      mode: value of `ModeKeys`.
     Returns:
       (outputs by name, [B, L, ...]; the state after the last step).
     """
@@ -220,7 +219,7 @@ class RecurrentRegressionModel(RecurrentModel, RegressionModel):
         is_by_step = has.shape.rank == flat["target"].shape.rank
         late["target_dimension_mask"] = has[:, self._burn_in :] if is_by_step else has
       labels = TensorSpecStruct(late)
-      # What an action decoder's loss takes has the steps of the action, too.
+      # Arguments of an action decoder's loss have the action's steps, too.
       inference_outputs = {
         name: value[:, self._burn_in :] for name, value in inference_outputs.items()
       }

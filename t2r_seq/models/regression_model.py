@@ -33,9 +33,9 @@ class RegressionModel(T2RModel):
 
     Args:
       action_size: components of the regressed action.
-      action_decoder_cls: called with `action_shape`, gives what
-        `create_action_decoder` returns; `layers.MSEDecoder` where None.
-      **kwargs: of `T2RModel`.
+      action_decoder_cls: maps `action_shape` to the result of `create_action_decoder`;
+        None: `layers.MSEDecoder`.
+      **kwargs: arguments of `T2RModel`.
     """
     super().__init__(**kwargs)
     self._action_size = action_size
@@ -52,8 +52,8 @@ class RegressionModel(T2RModel):
   ) -> ActionDecoder:
     """Creates the layer that makes actions of the shape of `labels.target`.
 
-    A part of what `create_network` returns. `a_func` calls it last, and returns what it
-    gives: `return self.network["decoder"](embedding, training=...)`.
+    A part of the result of `create_network`. `a_func` calls it last, and returns its
+    result: `return self.network["decoder"](embedding, training=...)`.
 
     Args:
       action_shape: None for the shape of the label; its last axes, if there is an
@@ -72,7 +72,7 @@ class RegressionModel(T2RModel):
 
     Args:
       features: packed as the feature specs, [B, ...].
-      mode: one of `ModeKeys`.
+      mode: value of `ModeKeys`.
     Returns:
       Outputs by name; 'inference_output', [B, action_size], is required, unless an
       action decoder leaves it out in mode 'train'.
@@ -86,9 +86,9 @@ class RegressionModel(T2RModel):
   ) -> tf.Tensor:
     """Returns the mean error against `labels.target`, a scalar.
 
-    Of squares, in the target's dtype; or of the action decoder, in float32. Where the
-    labels have a `target_mask`, padded targets count for nothing, and where they have a
-    `target_dimension_mask`, neither do components that an example does not have.
+    The mean squared error in the target's dtype; or the action decoder's error, in
+    float32. Padded targets, by the labels' `target_mask`, do not count; nor do missing
+    components, by a `target_dimension_mask`.
     """
     return layers.masked_mean(*self.all_errors(labels, inference_outputs, mode))
 
@@ -163,7 +163,7 @@ class RegressionModel(T2RModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class: 'inference_output' alone, of half precision as float32."""
+    """See the base class: 'inference_output' only, half precision as float32."""
     del features, mode
     output = losses.as_float32(inference_outputs["inference_output"])
     return {"inference_output": output}

@@ -1,9 +1,9 @@
 """Summaries for TensorBoard from inside a model, without the package tensorboard.
 
-`tf.summary.scalar` and its kin need that package, which TensorFlow no longer installs;
-what they would add are the tensors and metadata below. As those they write where a
-writer is in use, and it is time: in a train step every `log_every_n_steps`, and nowhere
-else. The package is needed to look at the files only.
+`tf.summary.scalar` and the like need that package, which TensorFlow no longer installs.
+The functions below write the same tensors and metadata if a writer is in use and a
+point is due: in a train step every `log_every_n_steps`, and nowhere else. Only viewing
+the files needs the package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def scalar(name: str, value: Any) -> None:
   """Writes a number.
 
   Args:
-    name: of the curve.
+    name: name of the curve.
     value: a scalar.
   """
   _write(name, tf.cast(value, tf.float32), "scalars")
@@ -38,10 +38,10 @@ def image(name: str, images: tf.Tensor, description: str = "") -> None:
   """Writes the first images of a batch; of a stack the frames side by side.
 
   Args:
-    name: of the picture.
+    name: name of the picture.
     images: [B, H, W, C], or stacks [B, K, H, W, C], of 1, 3 or 4 channels; integers, or
       floats in [0, 1]. Small ones are shown larger, by whole pixels.
-    description: TensorBoard shows it beside the name.
+    description: text that TensorBoard shows beside the name.
   Raises:
     ValueError: `images` has another rank or number of channels.
   """
@@ -58,9 +58,9 @@ def histogram(name: str, values: Any, buckets: int = 30) -> None:
   """Writes how numbers are distributed.
 
   Args:
-    name: of the histogram.
-    values: numbers of any shape; those that are not finite are left out.
-    buckets: of equal width, from the smallest to the largest.
+    name: name of the histogram.
+    values: numbers of any shape; NaNs and infinities are left out.
+    buckets: number of buckets of equal width, from the smallest to the largest value.
   """
   numbers = tf.cast(tf.reshape(values, [-1]), tf.float64)
   numbers = tf.boolean_mask(numbers, tf.math.is_finite(numbers))
@@ -76,7 +76,7 @@ def _no_bins() -> tf.Tensor:
 
 
 def _bins(numbers: tf.Tensor, buckets: int) -> tf.Tensor:
-  """Returns what TensorBoard reads: left and right edges, and counts, [buckets, 3]."""
+  """Returns TensorBoard's tensor: left and right edges, and counts, [buckets, 3]."""
   low, high = tf.reduce_min(numbers), tf.reduce_max(numbers)
   # All alike, they lie in the middle of a bucket of width 1.
   is_one = tf.equal(low, high)
@@ -159,7 +159,7 @@ def image_strip(tensor: tf.Tensor) -> tf.Tensor | None:
 
 
 def _encode_images(images: tf.Tensor) -> tf.Tensor:
-  """Returns what TensorBoard reads: width, height, and the PNGs, as strings."""
+  """Returns TensorBoard's tensor: width, height, and the PNGs, as strings."""
   sizes = tf.strings.as_string(tf.gather(tf.shape(images), [2, 1]))
   pngs = tf.map_fn(tf.io.encode_png, images, fn_output_signature=tf.string)
   return tf.concat([sizes, pngs], axis=0)

@@ -1,7 +1,7 @@
 """Applies gradients in a train step: scale, sum, clip, accumulate.
 
-Keras 2 and Keras 3 do some of it in ways that differ, and not over all replicas. What
-is of the whole batch is taken from the optimizers, and done here.
+Keras 2 and Keras 3 do some of it in different ways, and not over all replicas. Steps
+that concern the whole batch are taken from the optimizers, and done here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _OptimizerGroup:
 class Updates:
   """Updates trained variables with the gradients of a loss.
 
-  An optimizer may wrap another, its `inner_optimizer`. Of several, as of a
+  An optimizer may wrap another, its `inner_optimizer`. If there are several, as in a
   `GroupedOptimizer`, all scale the loss alike.
   """
 
@@ -59,7 +59,7 @@ class Updates:
     """Builds the optimizer, under the current strategy.
 
     Args:
-      optimizer: of Keras, or a `GroupedOptimizer`; not built.
+      optimizer: Keras optimizer, or a `GroupedOptimizer`; not built.
       trained: the variables, by name.
       all_names: names of all variables of the model.
       is_float16: has an optimizer without loss scaling get it, as Keras' `compile`
@@ -150,7 +150,7 @@ class Updates:
     )
 
   def loss_scale(self) -> tf.Tensor | None:
-    """Returns what the loss is to be multiplied by now, float32; None for 1."""
+    """Returns the present factor of the loss, float32, or None for 1."""
     one, optimizer = tf.ones([]), self._parts[0].optimizer
     scaler = _unscaler(optimizer)
     scale = scaler.get_scaled_loss(one) if scaler else _scale_loss(optimizer, one)
@@ -160,13 +160,13 @@ class Updates:
     """Divides gradients by the `loss_scale`.
 
     Args:
-      gradients: dense or `IndexedSlices`, one for each trained variable; None where the
-        loss reaches none.
-      scale: of the loss.
+      gradients: dense or `IndexedSlices`, one for each trained variable; None for
+        variables that do not affect the loss.
+      scale: scale of the loss.
     Returns:
-      Those of the variables that the loss reaches.
+      The gradients of the variables that affect the loss.
     Raises:
-      SpecError: it reaches none.
+      SpecError: no variable affects the loss.
     """
     self._reached = [i for i, g in enumerate(gradients) if g is not None]
     if not self._reached:
@@ -189,7 +189,7 @@ class Updates:
       self._sums[place].assign_add(tf.cast(part, self._sums[place].dtype))
 
   def take_accumulated(self) -> list[Any]:
-    """Returns what this replica has accumulated, and resets it."""
+    """Returns the gradients accumulated by this replica, and resets them."""
     sums = [tf.identity(self._sums[place]) for place in self._reached]
     with tf.control_dependencies(sums):
       for place in self._reached:
@@ -210,14 +210,14 @@ class Updates:
 
     Args:
       gradients: unscaled, summed, of the variables that the loss reaches.
-      scale: of the loss, which Keras 3 divides by itself.
+      scale: scale of the loss; Keras 3 divides by it itself.
       is_finite: whether all of them are.
     """
     if self._clips:
       limit = self._clips["global_clipnorm"]
       gradients = tf.clip_by_global_norm(gradients, limit)[0]
     if len(self._parts) > 1 and scale is not None:
-      # Each group asks whether its own gradients are finite. All are to agree.
+      # Each group checks its own gradients only. All must agree.
       poison = tf.where(is_finite, 1.0, float("nan"))
       gradients = [_multiply(gradient, poison) for gradient in gradients]
     by_place = dict(zip(self._reached, gradients, strict=True))
@@ -266,7 +266,7 @@ def _create_sum(variable: tf.Variable) -> tf.Variable:
 
 
 def _chain(optimizer: Any) -> Iterator[Any]:
-  """Yields an optimizer and those that it wraps, the outermost first."""
+  """Yields an optimizer and its inner ones, the outermost first."""
   while optimizer is not None:
     yield optimizer
     optimizer = getattr(optimizer, "inner_optimizer", None)
@@ -295,7 +295,7 @@ def _take_averaging(optimizer: Any) -> tuple[float, int | None] | None:
 def _take_accumulation(optimizer: Any) -> int:
   """Switches off an optimizer's accumulation; returns its steps.
 
-  Keras 2 has none, and Keras 3 none on several replicas.
+  Keras 2 lacks it, and Keras 3 lacks it on several replicas.
   """
   steps = 1
   for each in _chain(optimizer):
@@ -341,7 +341,7 @@ def _exclude_from_decay(optimizer: Any, variables: Mapping[str, tf.Variable]) ->
 
 
 def _state(optimizer: Any) -> list[tf.Variable]:
-  """Returns all variables of an optimizer, those of its loss scale among them."""
+  """Returns all variables of an optimizer, with those of its loss scale."""
   variables = list(networks.tf_variables(optimizer.variables))
   scaler = _unscaler(optimizer)
   if scaler is not None and scaler.dynamic:
@@ -361,7 +361,7 @@ def _is_scaled(optimizer: Any) -> bool:
 
 
 def _scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
-  """Scales for an optimizer of Keras 3 and all that it wraps; Keras 2 has none here."""
+  """Scales for an optimizer of Keras 3 and its inner ones; Keras 2 has none here."""
   scale = getattr(type(optimizer), "scale_loss", None)
   if scale is None:
     return loss
@@ -382,18 +382,18 @@ def _multiply(gradient: Any, factor: tf.Tensor) -> Any:
 def project_gradients(
   gradients: Sequence[Sequence[tf.Tensor | None]],
 ) -> list[tf.Tensor | None]:
-  """Adds up the gradients of several losses, each without what opposes another: PCGrad.
+  """Adds the gradients of several losses, without opposing parts: PCGrad.
 
-  For `T2RModel.compute_gradients` of a model with several tasks. Where the gradient of
-  a task points against another's, its part along that one is taken away; the others
-  are met in an order drawn at random (Yu et al., 2020).
+  For `T2RModel.compute_gradients` of a model with several tasks. If the gradient of a
+  task opposes another's, its projection on the other is subtracted; the others come in
+  random order (Yu et al., 2020).
 
   Args:
-    gradients: of each loss those of all variables, dense; None where it reaches none.
+    gradients: by loss the dense gradients of all variables; None for unused ones.
   Returns:
-    One gradient of each variable; None where no loss reaches it.
+    One gradient of each variable; None for variables that affect no loss.
   Raises:
-    SpecError: there are none, or not as many of each loss.
+    SpecError: there are no losses, or they have different numbers of gradients.
   """
   counts = {len(each) for each in gradients}
   if len(counts) != 1:
@@ -536,7 +536,7 @@ class WeightAverages:
       self.put_back()
 
   def put_back(self) -> None:
-    """Puts the raw weights back; does nothing where they are in place."""
+    """Restores the raw weights, unless they are in place."""
     if self._raw is not None:
       for weight, raw in zip(self._local(self._weights), self._raw, strict=True):
         weight.assign(raw)

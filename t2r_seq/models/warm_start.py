@@ -18,7 +18,7 @@ from t2r_seq.policies.checkpoint_predictor import VALUE, weight_keys
 NameFilter = Callable[[str], bool]
 """Selects a variable by its name, such as 'tower/dense/kernel'."""
 
-# What TensorFlow 1 and TF-Slim call the same thing.
+# TensorFlow 1's and TF-Slim's names for the same variables.
 _OTHER_NAMES = {"kernel": "weights", "bias": "biases"}
 
 
@@ -42,7 +42,7 @@ def create_name_filter(
 
   Args:
     include: patterns, such as 'head/*'.
-    exclude: patterns of what is left out of these.
+    exclude: patterns of exceptions.
   """
 
   def is_chosen(name: str) -> bool:
@@ -65,20 +65,19 @@ def default_init_from_checkpoint_fn(
 ) -> None:
   """Initialises a model's variables from a checkpoint, by their names.
 
-  The log lists what matched and what did not. After Tensor2Robot's function of that
-  name.
+  The log lists matched and unmatched variables. After Tensor2Robot's function.
 
   Args:
     model: a built model.
-    checkpoint: prefix of a checkpoint, or a folder, whose newest it is: of this
-      library, whose averages are taken where it has any, of TensorFlow 1 (whose
+    checkpoint: prefix of a checkpoint, or a folder with checkpoints, the newest of
+      which is read: of this library (averages, if it has any), of TensorFlow 1 (whose
       'weights' and 'biases' are also kernels and biases), or of any
       `tf.train.Checkpoint`.
     allow_partial_restore: whether variables that the checkpoint lacks keep their
       values; otherwise they are an error.
     filter_restorables_fn: chooses variables by name; see `create_name_filter`.
     assignment_map: scopes of the checkpoint to scopes of the model, '' for all of it:
-      {'resnet': 'tower/backbone'}. Variables in none of these scopes keep their values.
+      {'resnet': 'tower/backbone'}. Variables outside of these scopes keep their values.
   Raises:
     SpecError: nothing matches, variables are missing, or shapes differ; all are named.
   """
@@ -146,7 +145,7 @@ def _keys_by_name(shapes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _other_names(name: str, scopes: Mapping[str, str]) -> list[str]:
-  """Returns what a variable may be called in the checkpoint, the best name first."""
+  """Returns a variable's possible names in the checkpoint, the best one first."""
   names = []
   for theirs, ours in scopes.items():
     theirs, ours = theirs.strip("/"), ours.strip("/")
@@ -169,11 +168,11 @@ def init_from_keras_weights_fn(
 
   Args:
     model: a built model.
-    filepath: of `save_weights` of a Keras model of the same architecture.
+    filepath: file from `save_weights` of a Keras model of the same architecture.
     part: key of `create_network`'s dict; None for the whole network.
   Raises:
     SpecError: there is no such part, or it is no Keras model.
-    ValueError: of Keras, the file does not fit.
+    ValueError: the file does not fit; raised by Keras.
   """
   network = model.network
   if part is not None:

@@ -30,7 +30,7 @@ class CheckpointPredictor(LoadingPredictor):
 
   Like a predictor of the run's exports, `step` included, and for models without a
   checkpoint (`init_randomly`). It overwrites the weights of its model: give it a
-  separate one, not one that is being trained.
+  separate one, not one in training.
   """
 
   _noun = "checkpoint"
@@ -163,7 +163,7 @@ class ModelPredictor(CheckpointPredictor):
   """Predicts with a model in memory that is being trained: needs no export.
 
   `restore` copies the current weights, or their averages, to a second network, so that
-  one policy acts in an episode. Its state is that of an export.
+  one policy acts in an episode. Its state is as in an export.
   """
 
   def __init__(
@@ -227,7 +227,7 @@ def _prefix(place: str) -> re.Match[str] | None:
 
 
 def _checkpoints(place: str) -> dict[str, int]:
-  """Lists the checkpoints of a folder, or the one of a prefix, the newest first."""
+  """Lists the checkpoints of a folder, or of a prefix, the newest first."""
   if prefix := _prefix(place):
     exists = tf.io.gfile.exists(f"{place}.index")
     return {place: int(prefix[2])} if exists else {}

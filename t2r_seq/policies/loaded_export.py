@@ -218,7 +218,7 @@ class LoadedPolicy(policy_io.PurePolicy):
 
     Args:
       features: numpy by path, of K tasks, [K, samples, ...].
-      state: of N environments.
+      state: state of N environments.
       envs: the numbers of the K environments; None for all.
     Raises:
       SpecError: the model learns no tasks, or the arguments do not fit.
@@ -329,7 +329,7 @@ class _Call:
 
 
 class LoadedExport(LoadedPolicy):
-  """A loaded SavedModel and the specs beside it; no model code is needed."""
+  """A loaded SavedModel and its specs; no model code is needed."""
 
   def __init__(
     self, export: Export, allow_nan: bool = False, robot: str | None = None
@@ -339,11 +339,11 @@ class LoadedExport(LoadedPolicy):
     Args:
       export: a finished export.
       allow_nan: accepts features with NaN or infinity.
-      robot: the one to act for, of an export of several; see `choose_robot`.
+      robot: robot to act for, if the export has several; see `choose_robot`.
     Raises:
       SpecError: it has no specs, its signatures don't fit them, its saved_model.pb is
         damaged, or it has no such robot.
-      Exception: whatever TensorFlow raises for a broken SavedModel.
+      Exception: any error of TensorFlow for a broken SavedModel.
     """
     self.robot = choose_robot(export.path, robot)
     arguments = _policy_arguments(export, self.robot)
@@ -357,7 +357,7 @@ class LoadedExport(LoadedPolicy):
 
 
 def _policy_arguments(export: Export, robot: str | None) -> dict[str, Any]:
-  """Reads what lies beside a SavedModel, of one robot."""
+  """Reads the files beside a SavedModel, of one robot."""
   assets = load_t2r_assets_to_file(assets_path(export.path, robot))
   return {
     "path": export.path,
@@ -379,14 +379,14 @@ def load_policy(
 
 
 class UnknownRobotError(errors.SpecError):
-  """An export has no such robot, or has several and none was named."""
+  """Raised if an export has no such robot, or has several and none was named."""
 
 
 def choose_robot(path: str, robot: str | None) -> str | None:
-  """Returns the robot to act for: the only one, if none is named.
+  """Returns the robot to act for: the only one, if no name is given.
 
   Args:
-    path: of an export.
+    path: path of an export.
     robot: its name; None for an export of one robot.
   Raises:
     UnknownRobotError: there is no such robot; lists them.
@@ -562,9 +562,9 @@ class OneTask:
     """Reads the specs of an export.
 
     Args:
-      adaptation_spec: of `get_adaptation_specification`.
-      feature_spec: of `get_feature_specification`: of whole tasks, and of a step.
-      time_offsets: of stacks, by path of the adaptation's specs.
+      adaptation_spec: result of `get_adaptation_specification`.
+      feature_spec: results of `get_feature_specification`: for tasks, and for a step.
+      time_offsets: time offsets of stacks, by path of the adaptation's specs.
     Raises:
       SpecError: a sample is a sequence.
     """
@@ -633,11 +633,11 @@ class OneTask:
     condition: Mapping[str, np.ndarray],
     features: Mapping[str, np.ndarray],
   ) -> Arrays:
-    """Returns a model's outputs for windows in the task; none if `is_searched`.
+    """Returns a model's outputs for windows in the task; {} if `is_searched`.
 
     Args:
-      predict: of the model.
-      condition: of `condition`.
+      predict: the model's function for predictions.
+      condition: the model's function for conditions.
       features: windows by path, [n, ...].
     """
     if self.is_searched:

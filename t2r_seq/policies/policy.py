@@ -37,7 +37,7 @@ class Policy(abc.ABC):
     """
 
   def sample_action(self, obs: Any, explore_prob: float = 0.0) -> tuple[Any, Any]:
-    """Selects an action; returns it, and anything to record beside it or None.
+    """Selects an action; returns it, and an object to record with it, or None.
 
     Args:
       obs: the observation.
@@ -55,9 +55,9 @@ class Policy(abc.ABC):
     Args:
       observations: the batch of observations of a `gymnasium.vector` environment.
       is_first: bool `[N]`; where an episode starts, in place of `reset`.
-      explore_prob: as for `sample_action`.
+      explore_prob: probability of exploring, as in `sample_action`.
     Returns:
-      N actions, and N objects to record beside them.
+      N actions, and N objects to record with them.
     Raises:
       NotImplementedError: this policy acts in one environment at a time.
     """
@@ -190,7 +190,7 @@ class RegressionPolicy(Policy):
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[Any, dict[str, np.ndarray]]:
-    """Selects the action, and returns all outputs of the model beside it."""
+    """Selects the action, and also returns all outputs of the model."""
     del explore_prob
     return self._act(obs, None, None)
 
@@ -324,7 +324,7 @@ class OUExploreRegressionPolicy(_ExploringPolicy):
       sigma: the standard deviation of the noise added each step, in units of the
         action.
       use_noise: False executes the model's action.
-      seed: of the noise.
+      seed: seed of the noise.
     """
     super().__init__(predictor, action_key, seed)
     self._theta, self._sigma, self._use_noise = theta, sigma, use_noise
@@ -367,7 +367,7 @@ class ScheduledExplorationRegressionPolicy(_ExploringPolicy):
       action_key: the model's output that is the action.
       stddev_0: the standard deviation at step 0, in units of the action.
       slope: its change each training step; negative to explore less over time.
-      seed: of the noise.
+      seed: seed of the noise.
     """
     super().__init__(predictor, action_key, seed)
     self._stddev_0, self._slope = stddev_0, slope
@@ -426,7 +426,7 @@ class EpsilonGreedyPolicy(_ExploringPolicy):
       action_key: the model's output that scores the actions.
       epsilon: the probability of a random action, or a function of the training step,
         such as a `LinearSchedule`.
-      seed: of the random actions.
+      seed: seed of the random actions.
     """
     super().__init__(predictor, action_key, seed)
     self._epsilon = epsilon
@@ -471,7 +471,7 @@ class PerEpisodeSwitchPolicy(Policy):
       explore_policy_class: makes the exploring policy.
       greedy_policy_class: makes the greedy policy.
       explore_prob: the probability of an exploring episode, in [0, 1].
-      seed: of the choice.
+      seed: seed of the choice.
     Raises:
       ValueError: explore_prob is no probability.
     """

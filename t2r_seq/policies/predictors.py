@@ -63,9 +63,9 @@ class AbstractPredictor(abc.ABC):
         `get_step_specification`.
       is_first: bool `[N]`, or one for all; True where an episode starts, which clears
         that environment's state. All start at the first step after `reset`.
-      timestamp: of the observations in seconds, one number or `[N]`; another rate than
-        in training is warned of. If the history is by time, floats of seconds or
-        integers of nanoseconds; `features` may have it, too.
+      timestamp: time of the observations in seconds, one number or `[N]`; a rate that
+        differs from training's raises a warning. If the history is by time, floats of
+        seconds or integers of nanoseconds; `features` may have it, too.
       stamps: times of observations by path; `timestamp` if they are left out.
     """
 
@@ -337,7 +337,7 @@ class LoadingPredictor(AbstractPredictor):
     self._acting.seed(seed, env)
 
   def inspect(self, features: Any, is_first: Any = None) -> Inspection:
-    """Returns inputs and outputs of the network at such a `step`; takes none."""
+    """Returns inputs and outputs of the network at a `step`, and changes no state."""
     self._model("inspect")
     return self._acting.inspect(features, is_first)
 
@@ -526,10 +526,10 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
       ensemble_size: the number of members in use.
       timeout: see `ExportedSavedModelPredictor`.
       restore_model_option: see `ExportedSavedModelPredictor`.
-      aggregation: of floating point outputs: 'mean', 'min', or 'lcb', the mean minus
+      aggregation: for floating point outputs: 'mean', 'min', or 'lcb', the mean minus
         `lcb_coefficient` standard deviations; others come from the first member.
-      lcb_coefficient: of 'lcb'.
-      seed: of the choice of members.
+      lcb_coefficient: number of standard deviations of 'lcb'.
+      seed: seed of the choice of members.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     Raises:
       SpecError: a folder is missing below `local_export_root`, there are no folders or
@@ -662,7 +662,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
 
   @property
   def global_step(self) -> int:
-    """The training step of the one member; -1 of several, and before there is one."""
+    """The training step of the only member; -1 for several, or before there is one."""
     return self._ensemble[0].global_step if len(self._members) == 1 else -1
 
   @property

@@ -71,8 +71,8 @@ class RobotPolicies:
     """Returns a robot's outputs and its next state; see `PurePolicy`.
 
     Args:
-      observation: of the robot, by its paths, [N, ...].
-      state: of `initial_state`, or of the robot's step before.
+      observation: observation of the robot, by its paths, [N, ...].
+      state: state from `initial_state`, or from the robot's previous step.
       is_first: whether an episode starts.
       robot: its name.
       **times: `timestamp` and `stamps`.

@@ -25,9 +25,9 @@ Frames = dict[str, tf.Tensor]
 class TimedHistory:
   """Functions of the latest values of every path, and of their time stamps.
 
-  Values are kept in the order of their stamps, in whichever order they came; of one
-  stamp the last one is kept. So the windows at a time are those that training cuts from
-  the values that have come, bit for bit.
+  Values are kept in the order of their stamps, in whichever order they came; of equal
+  stamps the last value is kept. So the windows at a time equal those that training cuts
+  from the values so far, bit for bit.
   """
 
   def __init__(
@@ -91,8 +91,8 @@ class TimedHistory:
     """Returns values and stamps with those of a step.
 
     Args:
-      frames: of the step before, [N, depth, *frame_shape].
-      stamps: of the step before, [N, depth].
+      frames: frames of the previous step, [N, depth, *frame_shape].
+      stamps: stamps of the previous step, [N, depth].
       observations: [N, *frame_shape], and the times of the step.
       begins: bool [N]; where an episode starts, which clears the past.
     """
@@ -107,7 +107,7 @@ class TimedHistory:
       newest = tf.gather(
         tf.reshape(old, [-1]), envs[:, 0] * depth + tf.maximum(count - 1, 0)
       )
-      # Of one stamp the last value is kept; else the oldest value leaves.
+      # Of equal stamps the last value is kept; otherwise the oldest value is dropped.
       is_same = ((count > 0) & tf.equal(newest, given))[:, tf.newaxis]
       slots, place = tf.range(depth)[tf.newaxis], (count - 1)[:, tf.newaxis]
       is_new = tf.equal(slots, place)
@@ -175,10 +175,10 @@ def time_specs(
 
   Args:
     specs_by_path: raw features.
-    dtype: of times.
-    shape: of the time of the step.
+    dtype: dtype of times.
+    shape: shape of the time of the step.
   Returns:
-    Specs by path; none if no feature has time offsets in seconds.
+    Specs by path; empty if no feature has time offsets in seconds.
   """
   timed = [
     path for path, s in specs_by_path.items() if isinstance(s.time_offsets, Seconds)

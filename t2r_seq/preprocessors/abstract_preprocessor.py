@@ -35,7 +35,7 @@ def find_mismatches(
   feature_fn: SpecificationFn | None,
   label_fn: SpecificationFn | None,
 ) -> list[errors.Mismatch]:
-  """Finds where the out specs of a stage do not match what follows it.
+  """Finds mismatches between a stage's out specs and its successor.
 
   Args:
     preprocessor: the stage.
@@ -109,7 +109,7 @@ _SPECIFICATIONS = (
 class _CheckedOnceBuilt(abc.ABCMeta):
   """Checks an instance after the `__init__` of its subclass.
 
-  The specs of a subclass may depend on what it stores after `super().__init__`.
+  The specs of a subclass may depend on attributes set after `super().__init__`.
   """
 
   def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -187,8 +187,8 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     Args:
       features: packed as the in specs, leaves [B, ...]; absent optionals are None. It
         may be changed and returned.
-      labels: the same, or None.
-      mode: one of `specs.ModeKeys`.
+      labels: labels by path, or None.
+      mode: value of `specs.ModeKeys`.
     Returns:
       Features and labels with at least the required out specs.
     """
@@ -199,11 +199,11 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     """Validates a batch, transforms it, and validates the result.
 
     Args:
-      features: of the in feature specs, leaves [B, ...]; other paths are dropped.
-      labels: of the in label specs; or None.
-      mode: one of `specs.ModeKeys`.
+      features: raw features by path, leaves [B, ...]; other paths are dropped.
+      labels: labels of the in label specs; or None.
+      mode: value of `specs.ModeKeys`.
     Returns:
-      Features and labels by path: the out specs', and what the hook adds.
+      Features and labels by path: the out specs', and the hook's additions.
     Raises:
       SpecError: the batch does not match the in specs, or the result the out specs.
     """
@@ -229,7 +229,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     """Finds which paths this preprocessor changes, in mode 'eval'.
 
     Args:
-      before: which stages have changed the input; None for stored values.
+      before: earlier stages that changed the input; None for stored values.
     Returns:
       The same for the output.
     """
@@ -263,7 +263,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     return ""
 
   def before_normalization(self) -> AbstractPreprocessor:
-    """Returns what runs before `Normalize`: the input of its statistics."""
+    """Returns the stages that make the input of `Normalize`'s statistics."""
     return self
 
   def describe_stages(self) -> list[dict[str, Any]]:
@@ -450,7 +450,7 @@ class SpecTransformationPreprocessor(AbstractPreprocessor):
     Args:
       tensor_spec_struct: specs by path.
       key: path of the spec.
-      **fields: of `ExtendedTensorSpec.from_spec`.
+      **fields: arguments of `ExtendedTensorSpec.from_spec`.
     Returns:
       The structure.
     Raises:
@@ -493,7 +493,7 @@ def create_preprocessor(
   feature_fn: SpecificationFn | None,
   label_fn: SpecificationFn | None,
 ) -> AbstractPreprocessor:
-  """Creates a preprocessor from the specification functions of what follows it.
+  """Creates a preprocessor from the specification functions of its successor.
 
   They are passed by keyword, as in Tensor2Robot, so that a class may have options:
   `__init__(self, crop_size=..., **kwargs)`. A function with other argument names, such
@@ -539,7 +539,7 @@ class ComposedPreprocessor(AbstractPreprocessor):
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
-      preprocessor_classes: one or more, from the stored data to the model.
+      preprocessor_classes: classes, one or more, from the stored data to the model.
     Raises:
       SpecError: the list is empty, or a stage does not match its successor.
     """

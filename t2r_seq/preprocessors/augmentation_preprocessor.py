@@ -136,13 +136,13 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
       input_size: height and width of the stored images, if not the model's.
       image_paths: patterns of the paths of features ('state/*'); None: those with the
         data_format of an image.
-      stored_dtype: of the stored images; None for the model's.
+      stored_dtype: dtype of the stored images; None for the model's.
       share_cameras: uses the same random numbers for all images of a sample.
       camera_dropout: probability that all frames of an image are black; at least one
         image remains.
-      seed: of the random numbers.
+      seed: seed of the random numbers.
     Raises:
-      SpecError: the transforms do not lead to the model's images, or there are none.
+      SpecError: the transforms do not lead to the model's images, or are missing.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     self._transforms = tuple(transforms)

@@ -37,9 +37,9 @@ class ImageTransform:
 
     Args:
       images: [B, F, H, W, C], F frames of each sample.
-      random: of the B samples.
+      random: random numbers of the B samples.
     Returns:
-      [B, F, *output_size, C], of that dtype or float32 in [0, 1].
+      [B, F, *output_size, C], with the same dtype or float32 in [0, 1].
     """
     del random
     return self.standard(images)
@@ -167,8 +167,8 @@ class Resize(ImageTransform):
 
     Args:
       size: height and width of the output.
-      method: of `tf.image.resize`.
-      antialias: of `tf.image.resize`; XLA can't compile it.
+      method: method of `tf.image.resize`.
+      antialias: option of `tf.image.resize`; XLA can't compile it.
     """
     self._size = check_size("Resize: size", size)
     self._method = method
@@ -203,7 +203,7 @@ class RandomFlip(ImageTransform):
     Args:
       left_right: whether to flip horizontally.
       up_down: whether to flip vertically.
-      probability: of each flip.
+      probability: probability of each flip.
     """
     self._axes = [axis for axis, on in ((3, left_right), (2, up_down)) if on]
     self._probability = check_number("RandomFlip: probability", probability)
@@ -256,9 +256,9 @@ class ColorJitter(ImageTransform):
 
     Args:
       brightness: maximum that is added or subtracted.
-      saturation: minimum and maximum factor; (1, 1) for none.
+      saturation: minimum and maximum factor; (1, 1): unchanged.
       hue: maximum turn in either direction; 1 is a full turn.
-      contrast: minimum and maximum factor; (1, 1) for none.
+      contrast: minimum and maximum factor; (1, 1): unchanged.
     """
     self._brightness = check_number("ColorJitter: brightness", brightness)
     self._hue = check_number("ColorJitter: hue", hue)
@@ -328,8 +328,8 @@ class GaussianNoise(ImageTransform):
     """Creates the transform.
 
     Args:
-      stddev: of the noise; the range is 1.
-      probability: that a sample is changed.
+      stddev: standard deviation of the noise; the range is 1.
+      probability: probability that a sample is changed.
     """
     self._stddev = check_number("GaussianNoise: stddev", stddev)
     self._probability = check_number("GaussianNoise: probability", probability)
@@ -363,9 +363,9 @@ class DepthNoise(ImageTransform):
     """Creates the transform.
 
     Args:
-      stddev: of the noise, in the images' unit.
-      scale_stddev: of the factor, around 1, of all depths of a sample.
-      probability: that a sample is changed.
+      stddev: standard deviation of the noise, in the images' unit.
+      scale_stddev: standard deviation of each sample's depth factor, around 1.
+      probability: probability that a sample is changed.
       min_depth: clips nearer values, in evaluation, too.
       max_depth: clips farther values, in evaluation, too.
     """
@@ -403,8 +403,8 @@ class Cutout(ImageTransform):
 
     Args:
       size: minimum and maximum side of the rectangle, relative to the image's side.
-      value: of the hidden pixels, in [0, 1].
-      probability: that a sample is changed.
+      value: value of the hidden pixels, in [0, 1].
+      probability: probability that a sample is changed.
     """
     self._size = check_range("Cutout: size", size)
     self._value = check_number("Cutout: value", value)
@@ -439,7 +439,7 @@ class GaussianBlur(ImageTransform):
 
     Args:
       sigma: minimum and maximum standard deviation of the filter, in pixels.
-      probability: that a sample is blurred.
+      probability: probability that a sample is blurred.
     """
     self._sigma = check_range("GaussianBlur: sigma", sigma)
     self._probability = check_number("GaussianBlur: probability", probability)

@@ -29,7 +29,7 @@ _Stage = TypeVar("_Stage", bound=AbstractPreprocessor)
 
 @gin.configurable
 class ConvertConventions(SpecTransformationPreprocessor):
-  """Converts what the data declares to what the model's specs declare.
+  """Converts values from the data's conventions to those of the model's specs.
 
   Rotations, units, grippers, channels, the order of named elements, and relative
   actions, which refer to the state at the anchor. Its in specs are the data's. An
@@ -199,11 +199,13 @@ class ConvertConventions(SpecTransformationPreprocessor):
   def restore(
     self, path: str, values: Any, features: Any, kind: str = LABELS
   ) -> tf.Tensor:
-    """Returns a label of the model, such as a predicted action, as the data has it.
+    """Converts a model output, such as a predicted action, to the data's convention.
+
+    Returns it unchanged if the path needs no conversion.
 
     Args:
-      path: of the label or feature.
-      values: in the convention of the model, [..., size].
+      path: path of the label or feature.
+      values: numbers in the convention of the model, [..., size].
       features: raw features by path, as `preprocess` takes them.
       kind: 'labels' or 'features'.
     """

@@ -38,11 +38,11 @@ def preprocess_image(
 
   Args:
     image: [B, H, W, C], or [B, T, H, W, C]; integers, or floats in [0, 1].
-    mode: one of `specs.ModeKeys`.
+    mode: value of `specs.ModeKeys`.
     is_sequence: whether there is an axis of time.
     input_size: (H, W).
     target_size: (h, w) of the output.
-    crop_size: of the window that is resized to it; None: `target_size`.
+    crop_size: size of the crop that is resized to it; None: `target_size`.
     image_distortion_fn: called as `image_distortion_fn(image, mode=mode)` at the end.
   Returns:
     float32 [B, h, w, C], or [B, T, h, w, C].

@@ -143,7 +143,7 @@ class _Distortions:
     lower_contrast: minimum factor.
     upper_contrast: maximum factor.
     random_noise_level: standard deviation of added noise.
-    random_noise_apply_probability: of the noise of an image.
+    random_noise_apply_probability: probability of the noise of an image.
   """
 
   random_brightness: bool = False
@@ -302,10 +302,10 @@ def ApplyDepthImageDistortions(
   Args:
     depth_images: tensors [..., H, W, 1] of floats.
     random_noise_level: standard deviation of added noise; 0 distorts nothing.
-    random_noise_apply_probability: of the distortion of an image.
+    random_noise_apply_probability: probability of the distortion of an image.
     scaling_noise: whether to scale depths by a gamma distribution, too.
-    gamma_shape: of that distribution.
-    gamma_scale_inverse: of that distribution.
+    gamma_shape: shape of that distribution.
+    gamma_scale_inverse: inverse scale of that distribution.
     min_depth_allowed: clips nearer values.
     max_depth_allowed: clips farther values.
   Raises:

@@ -64,10 +64,10 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
-      text_paths: of the features that are stored as texts.
+      text_paths: paths of the features that are stored as texts.
       num_buckets: rows of the table; words in one row are equal.
       ngrams: up to so many adjacent words count as another word.
-      seed: of the table.
+      seed: seed of the table.
     Raises:
       SpecError: a count is below 1, or a path is no vector of floats.
     """

@@ -33,7 +33,7 @@ from t2r_seq.specs import image_headers
 # backwards, NaN, and a stale or damaged index.
 FRAME, CONTENT, LENGTHS, NAN, INDEX = "frame", "content", "lengths", "nan", "index"
 EPISODES, TIMES = "episodes", "times"
-# What parsing a batch can suspect of a record, which is then explained.
+# Faults that parsing a batch suspects in a record, which is then explained.
 SUSPICIONS = (LENGTHS, EPISODES, TIMES, NAN)
 # The "feature" of what concerns all features of a record.
 ALL_FEATURES = -1
@@ -46,14 +46,14 @@ _Findings = Iterator[tuple[RecordFeature, Finding]]
 def explain_record(
   data: bytes, features: list[RecordFeature], kind: str = CONTENT
 ) -> list[errors.Mismatch]:
-  """Compares a record with what is to be parsed from it.
+  """Compares a record with the features to parse.
 
   Args:
     data: the serialized record.
-    features: those of the record's dataset; of 'nan' and 'times' the suspected ones.
-    kind: of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
+    features: specs of the dataset; for 'nan' and 'times', of the suspected features.
+    kind: kind of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
   Returns:
-    All mismatches, by the label of the feature; none if the record looks good.
+    All mismatches, by the label of the feature; empty if the record looks good.
   """
   try:
     contents = parse.as_lists(RecordContents(data), features)
@@ -114,7 +114,7 @@ def _explain_content(
 def _explain_lengths(
   contents: RecordContents, features: list[RecordFeature]
 ) -> _Findings:
-  """Finds sequences whose number of steps differs from that of the first."""
+  """Finds sequences with another number of steps than the first one."""
   steps = contents.num_steps
   given = [
     f
@@ -146,7 +146,7 @@ def _explain_episodes(
 def _explain_times(
   contents: RecordContents, features: list[RecordFeature]
 ) -> _Findings:
-  """Finds the first time stamp that is before that of the previous step."""
+  """Finds the first time stamp that is smaller than the previous one."""
   for feature in features:
     steps = contents.steps.get(feature.name, [])
     times = [_numbers(feature, step)[0] for step in steps]
@@ -313,7 +313,7 @@ class BatchCheck:
   Attributes:
     reasons: why each record cannot be parsed; '' if it can.
     suspects: by kind of `SUSPICIONS`: the records that may have it, bool [n].
-    empty: which records are sequences without a step, bool [n].
+    empty: flags of records whose sequences have no step, bool [n].
     edges: by flag, whether it is set in the first or last step, as expected, bool [n].
   """
 
@@ -339,10 +339,10 @@ class BatchChecker:
     """Creates the checker.
 
     Args:
-      features: those of the dataset.
+      features: features of the dataset.
       checks_values: finds NaN and time stamps that run backwards.
-      num_threads: that parse records one by one.
-      times: names of features that are time stamps, beside those with such a name.
+      num_threads: number of threads that parse records.
+      times: names of features that are time stamps, beyond those with such a name.
     """
     # Each feature once, under a path that cannot clash with another.
     flat = specs.TensorSpecStruct(

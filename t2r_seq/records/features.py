@@ -61,7 +61,7 @@ def is_packed(spec: specs.ExtendedTensorSpec) -> bool:
 
 
 def packed_format(spec: specs.ExtendedTensorSpec) -> str:
-  """Returns the data_format in lower case; '' for none."""
+  """Returns the data_format in lower case, or ''."""
   return (spec.data_format or "").lower()
 
 
@@ -78,7 +78,7 @@ def pack_value(array: np.ndarray, spec: specs.ExtendedTensorSpec) -> bytes:
 
 
 def unpack_value(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
-  """Unpacks one byte string of a spec; raises ValueError with what it is instead."""
+  """Unpacks one byte string of a spec; raises ValueError that describes other bytes."""
   if packed_format(spec) == "tensor":
     header = read_tensor_header(data)
     if header is None:
@@ -183,9 +183,10 @@ def decode_values(
   """Converts parsed entries to the spec's dtype, in graph ops.
 
   Args:
-    values: of the record dtype, [..., *shape], or [...] byte strings for a raw spec.
+    values: values of the record dtype, [..., *shape], or for a raw spec byte strings,
+      [...].
     spec: not an image.
-    path: where the spec is, for the error at run time.
+    path: path of the spec, for the error at run time.
     allow_empty: empty byte strings, of absent or padded steps, become zeros.
   Returns:
     [..., *shape] of the spec's dtype.
@@ -347,7 +348,7 @@ def _check_specs(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
 
 
 def _find_misfit(spec: specs.ExtendedTensorSpec) -> tuple[str, ...]:
-  """Returns why a spec cannot be parsed: expected, got, what to do; () if it can."""
+  """Returns why a spec cannot be parsed: expected, got, advice; () if it can."""
   if not spec.name:
     return (
       "a name, the key of the feature in the record",
@@ -444,7 +445,7 @@ def _check_agreement(
 ) -> None:
   """Raises SpecError with every spec that disagrees with another of its name.
 
-  The sequences of a dataset have to be all concatenated, or none.
+  Either all sequences of a dataset have to be concatenated, or none.
   """
   mismatches = [
     errors.Mismatch(
@@ -495,8 +496,8 @@ class RecordFeature:
 
   Attributes:
     name: key in the record.
-    spec: what its paths declare; they agree.
-    paths: where it goes, sorted; those of labels too.
+    spec: the common spec of its paths.
+    paths: paths with this feature, sorted; with those of labels.
     is_optional: every one of the paths is optional.
     decode_images: how encoded images are decoded; False: they stay strings.
   """
@@ -534,7 +535,7 @@ class RecordFeature:
 
   @property
   def edge(self) -> str:
-    """'is_first' or 'is_last' of a flag of each step that says so; '' of all others."""
+    """'is_first' or 'is_last' if the spec is such a flag of each step; otherwise ''."""
     name, spec = self.name.rpartition("/")[2], self.spec
     is_flag = spec.is_sequence and name in (IS_FIRST, IS_LAST) and not is_raw(spec)
     is_number = spec.dtype.is_integer or spec.dtype.is_floating or spec.dtype.is_bool
@@ -701,7 +702,7 @@ def find_flags(
   """Finds flags of a record that mark where episodes begin or end, and no spec reads.
 
   Returns:
-    Optional specs of flags by name; none for a record whose steps are not read.
+    Optional specs of flags by name; empty for a record whose steps are not read.
   Raises:
     RecordError: it is no record.
   """
@@ -732,7 +733,7 @@ def set_flags(
 ) -> np.ndarray | None:
   """Returns in which steps a flag is set, bool [T]; None if it is absent or no flag.
 
-  The contents are those of `parse.as_lists`.
+  The contents are as from `parse.as_lists`.
   """
   steps = contents.steps.get(feature.name) if feature.edge else None
   if steps is None:

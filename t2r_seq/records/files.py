@@ -73,7 +73,7 @@ def compression_type(filename: str, compression: str | None = None) -> str:
 
   Args:
     filename: its suffix tells, unless `compression` is given.
-    compression: 'GZIP', 'ZLIB', '' for none, or None.
+    compression: 'GZIP', 'ZLIB', '' or None.
   """
   if compression is None:
     return _SUFFIXES.get(os.path.splitext(filename)[1].lower(), "")
@@ -97,7 +97,7 @@ def check_file_types(
 
   Args:
     filenames: the files; those at URLs are skipped.
-    compression: of all files, if the suffixes don't tell.
+    compression: compression of all files, if the suffixes don't show it.
     array_records: ArrayRecord files are valid.
   Raises:
     RecordError: names the first file of another type, and which; or the first with a
@@ -185,7 +185,7 @@ def other_shards(output_path: str, files: Iterable[str]) -> list[str]:
 
   Args:
     output_path: the name without shards.
-    files: those that are to be written.
+    files: files to write.
   Returns:
     The names of files in the same folder that are `output_path` or a shard of it,
     compressed or not, and not among `files`.
@@ -225,9 +225,9 @@ TFRECORD = "tfrecord"
 _PREFIX = re.compile(r"^(\w+):(?!//)")
 # The bookkeeping of a conversion, a folder beside what it has written.
 _CONVERSION_SUFFIX = ".conversion"
-# What `t2r_seq stats` writes beside record files.
+# The file that `t2r_seq stats` writes beside record files.
 _STATISTICS = "statistics.json"
-# What makes a name a pattern, a list or a prefixed name.
+# Characters that make a name a pattern, a list or a prefixed name.
 _SPECIAL = re.compile(r"[*?\[\\,]|^\w+:(?!//)")
 
 
@@ -258,7 +258,7 @@ def split_file_patterns(file_patterns: FilePatterns) -> list[str]:
 
 
 def _is_special_file(name: str) -> bool:
-  """Whether a name that looks like a pattern or a list is that of a file."""
+  """Whether a name that looks like a pattern or a list is the name of a file."""
   name = _PREFIX.sub("", name.strip())
   with _listing(name):
     return bool(_SPECIAL.search(name)) and _paths(name).exists(name)
@@ -434,11 +434,11 @@ def record_dataset(
   Args:
     filenames: TFRecord files, compressed or not by their suffixes; or patterns, see
       `get_data_format_and_filenames_list`.
-    num_parallel_reads: how many files are read at a time, their records interleaved
+    num_parallel_reads: number of files read at a time; their records are interleaved
       one by one. It changes the order; the speed of the threads does not.
     shuffle_files: shuffles the files again in every epoch.
-    seed: of that shuffle; without one the order is not reproducible.
-    compression: of all files, if the suffixes don't tell.
+    seed: seed of the shuffle; without one the order is not reproducible.
+    compression: compression of all files, if the suffixes don't show it.
     check: checks the frames of each local file.
     read_file: reads one file, given its name and compression; None: by
       `tf.data.TFRecordDataset`, which stops at a damage.
@@ -517,12 +517,12 @@ def parallel_read(
 
   Args:
     file_patterns: see `get_data_format_and_filenames_list`.
-    num_shards: how many files there are, for `num_readers`; None counts them. All files
-      are shuffled in any case.
-    num_readers: how many files are read at a time; None for `num_shards`.
+    num_shards: number of files, for `num_readers`; None counts them. All files are
+      shuffled in any case.
+    num_readers: number of files read at a time; None: by `num_shards`.
     num_epochs: passes over the files, each shuffled again and ended before the next
       begins; None for no limit.
-    seed: of the shuffle; without one the order is not reproducible.
+    seed: seed of the shuffle; without one the order is not reproducible.
   Returns:
     Dataset of scalar strings.
   Raises:

@@ -30,9 +30,9 @@ from t2r_seq.records import protos
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
 _COPIED_BYTES = 1 << 14
-# What is read of a file at a time, beside what a large record needs.
+# Bytes of a file to read at a time, beside those of a large record.
 _CHUNK_SIZE = 1 << 14
-# What a gap is searched in at a time.
+# Bytes of a gap to search at a time.
 _SEARCHED_SIZE = 1 << 20
 SAMPLE_SIZE = 512  # The header of a tar archive is as long.
 _TEXT_SIZE = 64
@@ -142,8 +142,8 @@ def read_data(descriptor: int, offset: int, length: int) -> bytes | None:
   """Reads a record whose place is known; verifies its checksums.
 
   Args:
-    descriptor: of the open file.
-    offset: where the frame starts.
+    descriptor: descriptor of the open file.
+    offset: start of the frame, in bytes.
     length: bytes of the data.
   Returns:
     The data; None if another record or a damaged one is there.
@@ -166,11 +166,11 @@ class Frame(NamedTuple):
   """A frame, or the damaged bytes up to the next one.
 
   Attributes:
-    number: of the record in the file, from 0; bytes that are no frame count as one.
+    number: number of the record in the file, from 0; damaged bytes count as one.
     start: its first byte; in a compressed file after decompression.
-    stop: where it ends.
+    stop: end of the frame, in bytes.
     data: the serialized proto; None if it is damaged, or was not requested.
-    damage: what was expected and what there is; None if the frame is good.
+    damage: (expected, got); None if the frame is good.
     is_framed: its length is good, and all of its bytes are there.
     ends: the header and the footer, 16 bytes, if it is framed.
   """
@@ -192,8 +192,8 @@ def read_frames(
   Args:
     filename: a TFRecord file.
     compression: '', 'GZIP' or 'ZLIB'.
-    lengths: of the records to read and verify; None for all. Of others only the 16
-      bytes around them are read.
+    lengths: lengths of the records to read and verify; None for all. For others only
+      the 16 bytes around them are read.
   Raises:
     OSError: the file cannot be read; a `tf.errors.OpError` if it is at a URL.
   """
@@ -261,8 +261,8 @@ class _Content:
   """The bytes of a file from first to last, decompressed on demand.
 
   Attributes:
-    position: how many were read or skipped.
-    error: what ended decompression early; known when all was read.
+    position: number of records read or skipped.
+    error: error that ended decompression early; set after the last record.
   """
 
   def __init__(self, filename: str, compression: str) -> None:
@@ -314,7 +314,7 @@ class _Content:
     self.position -= len(data)
 
   def archive_size(self, offset: int = 0) -> tuple[int, bool]:
-    """Returns the bytes of a zip or tar archive, 0 for none, and if it is complete."""
+    """Returns the bytes of a zip or tar archive, or 0, and if it is complete."""
 
     def peek_at(place: int, count: int) -> bytes:
       return self.peek_at(offset + place, count)
@@ -523,7 +523,7 @@ class Record:
   Attributes:
     filename: the file.
     index: number of the record in the file, from 0.
-    offset: where its frame starts, in bytes; in a compressed file after decompression.
+    offset: start of its frame, in bytes; in a compressed file after decompression.
     data: the serialized proto.
   """
 
@@ -629,10 +629,10 @@ def check_lengths(filename: str, deadline: float = math.inf) -> None:
   """Checks that TensorFlow's reader can be given an uncompressed file.
 
   It allocates as much memory as a frame claims. If a false length has a fitting
-  checksum, the process dies of that.
+  checksum, the process dies.
 
   Args:
-    filename: of a TFRecord file.
+    filename: name of a TFRecord file.
     deadline: by `time.monotonic`, when to stop.
   Raises:
     RecordError: a frame is longer than the whole file, and more than a GiB. The reader
@@ -673,7 +673,7 @@ def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int]
     if stop - start <= max(size, _HARMLESS_SIZE):
       return None
     header = chunk[start - first : start - first + HEADER_SIZE]
-    # With another checksum the reader stops by itself.
+    # The reader stops by itself at a wrong checksum.
     return (number, start) if read_length(header) is not None else None
 
 

@@ -26,11 +26,11 @@ class ImageDecoding:
   The options are those of `tf.io.decode_jpeg`, for specs whose data_format is jpeg.
   Images under these may be PNG, too; other formats need the default.
 
-  Of a cropped image only what lies in the window is decoded, if it is a JPEG; the
-  pixels are those of decoding and then cropping. Specs have the size of the window.
+  If an image is cropped, only its window is decoded, if it is a JPEG; the pixels equal
+  those of decoding and then cropping. Specs have the size of the window.
 
   Attributes:
-    fancy_upscaling: smooth interpolation of color where JPEG has less of it.
+    fancy_upscaling: smooth interpolation of subsampled colors.
     dct_method: 'INTEGER_FAST', 'INTEGER_ACCURATE', or '' for TensorFlow's choice.
     crops: windows (y, x, height, width) in pixels, by the name of an image in records,
       or the path of a store's column. Fixed: each image is decoded once, for all
@@ -94,7 +94,7 @@ class ImageDecoding:
     return cls(**{name: value for name, value in stage.items() if name != "stage"})
 
   def crop(self, path: str, spec: tf.TensorSpec) -> tuple[int, int, int, int] | None:
-    """Returns the window of an image, by its path or its spec's name; None for none."""
+    """Returns the window of an image, by its path or its spec's name, or None."""
     for name in (path, spec.name):
       if name in self.crops:
         y, x, height, width = map(int, self.crops[name])
@@ -102,7 +102,7 @@ class ImageDecoding:
     return None
 
   def image_shape(self, path: str, spec: tf.TensorSpec) -> tf.TensorShape:
-    """Returns the shape of what is decoded, [h, w, c]: the window's, or the spec's."""
+    """Returns the decoded shape, [h, w, c]: the window's, or the spec's."""
     crop = self.crop(path, spec)
     if crop is None:
       return spec.shape[-3:]
@@ -162,7 +162,7 @@ class ImageDecoding:
     Args:
       encoded: string scalar.
       spec: an image spec [..., h, w, c].
-      path: where the spec is.
+      path: path of the spec.
     Returns:
       [height, width, channels]: its window, or the image, of any size.
     """
@@ -261,7 +261,7 @@ def decode_images(
   path: str,
   how: DecodeImages = True,
 ) -> tf.Tensor:
-  """Decodes encoded images of any of the formats; the content is what counts.
+  """Decodes encoded images of any of the formats, detected from their bytes.
 
   Empty byte strings become black. By default all formats go through
   `tf.io.decode_image`, which costs the same as `decode_jpeg` and gives the same pixels.
@@ -270,7 +270,7 @@ def decode_images(
   Args:
     encoded: [...] strings.
     spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
-    path: where the spec is, for the error at run time.
+    path: path of the spec, for the error at run time.
     how: the way of decoding, an `ImageDecoding`.
   Returns:
     [..., h, w, c] of the spec's dtype; of cropped images the window's h and w. An image
@@ -300,7 +300,7 @@ def decode_to_list(
     message = (
       f"parse: {path}: expected an image of size {tuple(expected)}, got an image"
     )
-    # One that is wrong; nothing where all are right.
+    # The first wrong image, or nothing.
     misfit = tf.reshape(tf.boolean_mask(sizes, ~fits)[:1], [-1])
     # The raw op: tf.debugging.Assert builds a tf.cond around it.
     return tf.raw_ops.Assert(
@@ -320,7 +320,7 @@ def decode_to_list(
       decode, [encoded], image_shape, spec.dtype, check_shapes=check_sizes
     ).handle
 
-  # One look at the headers of all costs nothing beside the decoding.
+  # Reading all headers costs little beside the decoding.
   heads = tf.io.decode_raw(encoded, tf.uint8, fixed_length=image_headers.PNG_DEPTH + 1)
   is_empty = tf.reduce_all(heads == 0, axis=-1)
   with tf.control_dependencies([_check_depth(heads, is_empty, spec.dtype, path)]):
@@ -358,7 +358,7 @@ def create_compress_fn(
 
   Args:
     feature_spec: its specs of data_format 'jpeg' name the leaves to encode.
-    label_spec: the same for labels, or None.
+    label_spec: label specs, or None.
     quality: from 0 to 100.
   Returns:
     A function of features and labels, or features alone, that returns both as

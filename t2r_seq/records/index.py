@@ -34,10 +34,10 @@ class IndexState:
   """State of the index of one file.
 
   Attributes:
-    filename: of the TFRecord file.
+    filename: name of the TFRecord file.
     state: 'fresh', 'missing', 'stale' or 'damaged'.
-    reason: what is wrong, for people; '' of a fresh one.
-    index: what was read; None of a missing or damaged one.
+    reason: the fault, for messages; '' for a fresh index.
+    index: the index; None if it is missing or damaged.
   """
 
   filename: str
@@ -52,8 +52,8 @@ def check_index(
   """Checks the index of every file, by size, time and frames.
 
   Args:
-    file_patterns: of TFRecord files.
-    spec: what the index should say that the records hold; None for anything.
+    file_patterns: patterns of TFRecord files.
+    spec: specs that the index must have; None for any.
   Returns:
     A state for each file, in order.
   Raises:
@@ -67,8 +67,8 @@ def find_state(filename: str, spec: specs.SpecStructure | None = None) -> IndexS
   """Compares an index with its file by size, time and spec; reads no record.
 
   Args:
-    filename: of a TFRecord file.
-    spec: what the index should say that the records hold; None for anything.
+    filename: name of a TFRecord file.
+    spec: specs that the index must have; None for any.
   Returns:
     The state.
   """
@@ -86,7 +86,7 @@ def find_state(filename: str, spec: specs.SpecStructure | None = None) -> IndexS
 
 
 def describe(state: IndexState) -> str:
-  """Returns the message about an index that does not hold, with what to run."""
+  """Returns the message about an invalid index, with the command to run."""
   if state.state == DAMAGED:
     return state.reason
   return f"index: {state.filename}: {state.reason}. Run: t2r_seq index {state.filename}"
@@ -146,12 +146,13 @@ def scan_file(filename: str, spec: specs.TensorSpecStruct | None = None) -> File
   """Makes the index of a file, and writes nothing.
 
   Args:
-    filename: of a local TFRecord file.
-    spec: what the records hold, flat, of which sequences are counted; None counts all.
+    filename: name of a local TFRecord file.
+    spec: flat specs of the records, whose sequences are counted; None counts all.
   Returns:
     The index.
   Raises:
-    RecordError: a damaged file, one that changed meanwhile, or a record that is no
+    RecordError: a damaged file, one that changed while it was read, or a record that is
+      no
       proto; a first record that does not fit the spec.
     OSError: the file cannot be read.
   """
@@ -228,10 +229,10 @@ class Indexed:
   """Result of `write_index` for one file.
 
   Attributes:
-    filename: of the TFRecord file.
-    index: None where it cannot be indexed.
+    filename: name of the TFRecord file.
+    index: the index; None if the file cannot be indexed.
     is_new: False where the index that was there still holds.
-    error: why it cannot be indexed; '' where it is.
+    error: why the file cannot be indexed, or ''.
   """
 
   filename: str
@@ -247,15 +248,15 @@ def write_index(
   force: bool = False,
   progress: Callable[[Indexed], None] | None = None,
 ) -> list[Indexed]:
-  """Writes an index beside every TFRecord file that has no fresh one.
+  """Writes an index beside every TFRecord file without a fresh one.
 
   Args:
-    file_patterns: of local files; compressed ones get counts, but no random access.
-    spec: what the records hold, flat and of one dataset; kept in the index, and only
-      its sequences are counted. The first record of every file must fit it.
-    num_parallel: how many files are read at a time; None for one a core.
+    file_patterns: patterns of local files; compressed ones get no random access.
+    spec: flat specs of the records, of one dataset; kept in the index, and only their
+      sequences are counted. The first record of every file must fit.
+    num_parallel: number of files read at a time; None: one per core.
     force: writes fresh ones again, too.
-    progress: called in this thread with what became of each file, when it is known.
+    progress: called in this thread with the result of each file as soon as it is known.
   Returns:
     What became of every file, in order; one that cannot be indexed does not keep the
     others from it.
@@ -327,8 +328,8 @@ class RecordIndex:
   Attributes:
     filenames: the files, in order.
     files: the index of each.
-    record_ends: how many records there are up to the end of each file, int64 [files].
-    num_records: of all files.
+    record_ends: number of records up to the end of each file, int64 [files].
+    num_records: number of records of all files.
   """
 
   def __init__(
@@ -338,7 +339,7 @@ class RecordIndex:
 
     Args:
       filenames: the files.
-      indices: one for each.
+      indices: index of each file.
     """
     self.filenames = tuple(filenames)
     self.files = tuple(indices)
@@ -373,7 +374,7 @@ class RecordIndex:
     Returns:
       int64 [records].
     Raises:
-      SpecError: the specs have no sequence, or one that the indices do not count.
+      SpecError: the specs have no sequence, or one without counts in the indices.
       RecordError: the sequences of a record differ in length; names the record.
     """
     flat = features_lib.parsed_specs(windows.flat_specs(spec_structure))
@@ -404,7 +405,7 @@ class RecordIndex:
     """Reads serialized records in any order; verifies their checksums.
 
     Args:
-      numbers: of the records, in range(num_records).
+      numbers: numbers of the records, in range(num_records).
     Returns:
       The serialized protos, in the order of the numbers.
     Raises:
@@ -512,7 +513,7 @@ class RecordIndex:
   def _kind_mismatches(
     self, flat: specs.TensorSpecStruct
   ) -> tuple[str, list[errors.Mismatch]]:
-    """Compares what is read with the specs that the indices were made with.
+    """Compares specs with those that the indices were made with.
 
     Returns:
       The first file whose index differs, or just the first; and its mismatches.
@@ -545,16 +546,16 @@ class RecordIndex:
 
 
 def read_index(file_patterns: files.FilePatterns) -> RecordIndex:
-  """Reads the indices of files; each must be of its file as it is now.
+  """Reads the indices of files; each must match its file's present state.
 
   Args:
-    file_patterns: of the TFRecord files.
+    file_patterns: patterns of the TFRecord files.
   Returns:
     The index of them all.
   Raises:
     SpecError: a pattern matches no file.
-    RecordError: indices that are missing, damaged or stale: says what differs, and
-      what to run.
+    RecordError: indices that are missing, damaged or stale, with the difference and the
+      command to run.
   """
   _, filenames = files.get_data_format_and_filenames(file_patterns)
   states = [find_state(name) for name in filenames]

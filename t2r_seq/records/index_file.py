@@ -4,9 +4,9 @@
     4    4       version of the format, uint32: 1
     8    8       H, bytes of the header, uint64
     16   H       header: JSON, UTF-8, filled up with spaces so that 8 divides H
-    ...  8 n     where each record's frame ends in the file, int64 [n]
+    ...  8 n     end offset of each record's frame, int64 [n]
     ...  8 n A   steps of the record's sequences, int64 [A, n]
-    ...  4       CRC-32 of all that comes before
+    ...  4       CRC-32 of all bytes before
 
 All numbers are little-endian. The ends in a compressed file count decompressed bytes.
 """
@@ -38,13 +38,12 @@ class FileIndex:
 
   Attributes:
     file_size: bytes of the file when it was indexed.
-    mtime_ns: when it had last been changed, in nanoseconds.
-    checksum: CRC-32 of all frames; of a compressed file, of its bytes.
+    mtime_ns: modification time of the file, in nanoseconds.
+    checksum: CRC-32 of all frames without their records; of a compressed file's bytes.
     compression: '', 'GZIP' or 'ZLIB'.
-    ends: where each record's frame ends, int64 [n]; of a compressed file, in the
-      decompressed data.
+    ends: end offset of each record's frame, int64 [n], in the decompressed data.
     steps: the number of steps of every sequence in each record, int64 [n], by name.
-    spec_json: what the records hold, as it was declared; '' where nothing was.
+    spec_json: the declared specs of the records, as JSON; '' if none were declared.
   """
 
   file_size: int
@@ -76,7 +75,7 @@ class FileIndex:
     return self.ends - self.offsets - framing.FRAME_SIZE
 
   def check(self) -> None:
-    """Checks that the numbers can be those of a file; they may come from one.
+    """Checks that the numbers can describe a file; they may come from a damaged one.
 
     Raises:
       ValueError: records overlap or end beyond the file, a sequence has fewer than 0
@@ -112,7 +111,7 @@ class FileIndex:
 
   @classmethod
   def from_bytes(cls, data: bytes) -> FileIndex:
-    """Reads what `to_bytes` returned.
+    """Reads the output of `to_bytes`.
 
     Args:
       data: the bytes of a sidecar.
@@ -151,7 +150,7 @@ class FileIndex:
 
 
 def index_path(filename: str | os.PathLike[str]) -> str:
-  """Returns where the index of a file is: beside it, with '.t2ri' appended."""
+  """Returns the path of a file's index: beside it, with '.t2ri' appended."""
   return os.fspath(filename) + SUFFIX
 
 
@@ -159,7 +158,7 @@ def read_file_index(filename: str | os.PathLike[str]) -> FileIndex:
   """Reads the index of a TFRecord file; does not look at the file itself.
 
   Args:
-    filename: of the TFRecord file.
+    filename: name of the TFRecord file.
   Returns:
     Its index.
   Raises:
@@ -177,7 +176,7 @@ def read_file_index(filename: str | os.PathLike[str]) -> FileIndex:
 
 
 def check_replaces_index(filename: str) -> None:
-  """Checks that an index can be written beside a file without loss.
+  """Checks that writing the index beside a file would not overwrite another file.
 
   Raises:
     OSError: something else has the name of the index.
@@ -192,7 +191,7 @@ def check_replaces_index(filename: str) -> None:
 
 
 def write_file_index(filename: str, index: FileIndex) -> None:
-  """Writes the index beside its file, in one step: readers see the old or the new.
+  """Writes the index beside its file, atomically: readers see the old or the new.
 
   Raises:
     OSError: it cannot be written, or another file has its name.

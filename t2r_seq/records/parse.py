@@ -49,7 +49,7 @@ def create_parse_tf_example_fn(
 
   Args:
     feature_tspec: a structure of specs without time offsets.
-    label_tspec: the same for labels, or None.
+    label_tspec: label specs, or None.
     decode_images: decodes encoded images, perhaps by an `ImageDecoding`; False: they
       stay strings of shape `spec.shape[:-3]`.
     is_one_episode: fails at a record in which an episode begins or ends, by a sequence
@@ -106,8 +106,8 @@ def serialized_to_parsed(
     dataset: elements are serialized records, single or batched, or dicts of them by
       dataset_key.
     feature_tspec: a structure of specs.
-    label_tspec: the same for labels, or None.
-    num_parallel_calls: of the map.
+    label_tspec: label specs, or None.
+    num_parallel_calls: number of parallel calls of the map.
   Returns:
     Dataset of features, or of (features, labels).
   Raises:
@@ -118,7 +118,7 @@ def serialized_to_parsed(
 
 
 def _by_dataset(serialized: tuple[Any, ...], keys: list[str]) -> dict[str, tf.Tensor]:
-  """Finds the records of each dataset in what `Dataset.map` passes."""
+  """Finds the records of each dataset in the arguments from `Dataset.map`."""
   value = serialized[0] if len(serialized) == 1 else serialized
   if isinstance(value, Mapping):
     records = {key: _last(records) for key, records in value.items()}
@@ -190,7 +190,7 @@ def _require_any(
   parsed: dict[str, tf.Tensor],
   serialized: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-  """Fails at run time at a record that has none of its features.
+  """Fails at run time if a record has none of its features.
 
   If all are optional, a message of another kind would else be an example of zeros.
   """
@@ -230,7 +230,7 @@ def flags_inside(edge: str, flags: tf.Tensor) -> tf.Tensor:
 
   Args:
     edge: 'is_first' or 'is_last'.
-    flags: of one record, [T, ...].
+    flags: flags of one record, [T, ...].
   """
   inside = flags[1:] if edge == features_lib.IS_FIRST else flags[:-1]
   return tf.reduce_any(tf.cast(inside, tf.bool))
@@ -317,10 +317,10 @@ def _fill_absent(
 ) -> dict[str, tf.Tensor]:
   """Gives absent optional sequences the steps of the record's other sequences.
 
-  One that is present, but too short, stays so: what is lost is not made up.
+  One that is present, but too short, stays so: lost values are not invented.
 
   Args:
-    features: those of the record.
+    features: features of the record.
     tensors: decoded sequences by name, [T, ...] or [B, T, ...]; absent ones are
       extended by zeros, '', black, or the varlen default.
     lengths: steps of every sequence by name, [] or [B] int64.

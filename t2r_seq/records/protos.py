@@ -1,6 +1,6 @@
 """Serialized records without TensorFlow: the messages, and what is in one.
 
-The messages are those of tensorflow/core/example/*.proto, field by field. TensorFlow
+The messages are those of tensorflow/core/example/*.proto. TensorFlow
 has classes of them, but takes seconds to load, which code that only counts steps need
 not wait for. Their descriptors are in a separate pool, so that both live in a process.
 
@@ -100,8 +100,8 @@ def field_header(numbers: tuple[int, ...], size: int) -> bytes:
   """Encodes the tags and lengths before the content of a string or message field.
 
   Args:
-    numbers: of the field, after those of the messages that hold nothing but it, from
-      the outermost.
+    numbers: number of the field, after those of the messages that contain only it,
+      outermost first.
     size: bytes of the content.
   """
   encoded = b""
@@ -157,7 +157,7 @@ class RecordContents:
 
 
 def no_proto(data: bytes) -> tuple[str, str]:
-  """Returns what a record should be that is no proto, and what it is, as text."""
+  """Returns (expected, got), as text, for bytes that are no proto."""
   expected = f"a serialized {EXAMPLE} or {SEQUENCE_EXAMPLE}"
   if not data:
     return expected, "an empty record (0 bytes)"

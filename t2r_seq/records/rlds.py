@@ -1,4 +1,4 @@
-"""RLDS episodes: what TFDS calls their features, and how they are read.
+"""RLDS episodes: TFDS's names of their features, and how they are read.
 
 A step is (observation, action, reward, discount, is_first, is_last, is_terminal): the
 action is the one taken on the observation, the reward and the discount are those that
@@ -73,7 +73,7 @@ def divide_unknown(contents: RecordContents) -> RecordContents:
 
 
 def is_nested(name: str) -> bool:
-  """Whether a feature is a part of what TFDS writes of a sequence in a step."""
+  """Whether a feature is one of those that TFDS writes for a sequence in a step."""
   return name.rpartition("/")[2].startswith("ragged_")
 
 
@@ -123,7 +123,7 @@ Features = dict[str, "specs.ExtendedTensorSpec"]
 
 
 def find_features(filenames: Sequence[str]) -> Features:
-  """Reads the features.json beside record files of one folder, if there is one."""
+  """Reads the features.json beside record files of one folder, or returns None."""
   folders = {os.path.dirname(os.path.abspath(name)) for name in filenames}
   path = os.path.join(min(folders), FILENAME) if len(folders) == 1 else ""
   return read_features(path) if os.path.isfile(path) else {}
@@ -132,7 +132,7 @@ def find_features(filenames: Sequence[str]) -> Features:
 def complete_spec(
   spec: specs.ExtendedTensorSpec, declared: specs.ExtendedTensorSpec | None
 ) -> specs.ExtendedTensorSpec:
-  """Returns a proposed spec with what TFDS or the convention declares, if it fits."""
+  """Returns a proposed spec with the declarations of TFDS or RLDS, if they fit."""
   if spec.is_sequence:
     spec = specs.ExtendedTensorSpec.from_spec(spec, is_concatenated=True)
   if spec.name in FLAGS and spec.shape == (1,) and spec.dtype == tf.int64:
@@ -163,7 +163,7 @@ def read_features(path: str) -> Features:
   """Reads a features.json into specs by the name of the feature in the record.
 
   Nested sequences, other than the steps of an episode, are left out, which is logged.
-  Raises RecordError if the file is not what TFDS writes.
+  Raises RecordError if the file is not in TFDS's format.
   """
   parse_errors = (AttributeError, KeyError, OverflowError, RecursionError, TypeError)
   try:

@@ -61,7 +61,7 @@ class ExampleEncoder:
     Returns:
       The serialized record.
     Raises:
-      SpecError: with every mismatch; or the record would be larger than 2 GiB.
+      SpecError: values do not match (all are listed), or a record exceeds 2 GiB.
     """
     values = self._collect(structure)
     context: Parts = []
@@ -133,8 +133,8 @@ class _FeatureEncoder:
   """Serializes the values of one feature as an entry of the record's map.
 
   Attributes:
-    feature: of the record.
-    name: of the feature.
+    feature: feature of the record.
+    name: name of the feature.
     is_list: each step has a list, in a SequenceExample; otherwise there is one.
   """
 
@@ -266,7 +266,7 @@ def _compare_shared(
 def _compare_lengths(
   sequences: Sequence[features.RecordFeature], values: Mapping[str, np.ndarray]
 ) -> list[errors.Mismatch]:
-  """Compares the steps of all sequences with those of the first."""
+  """Compares the steps of all sequences with the first one's."""
   if not sequences:
     return []
   first = sequences[0]
@@ -305,7 +305,7 @@ class RecordWriter(publishing.Closing):
     """Opens the temporary file.
 
     Args:
-      path: of the file to write, on a local file system.
+      path: path of the file to write, on a local file system.
       spec: a structure of specs of one dataset, without time offsets.
       compression: 'GZIP', 'ZLIB', '' for none; by default by the suffix (.gz; .zz or
         .zlib).
@@ -386,7 +386,7 @@ def write_records(
   [5, 3]
 
   Args:
-    path: of the file, which is replaced as a whole, or not at all on an exception.
+    path: path of the file, which is replaced as a whole, or not at all on an exception.
     spec: a structure of specs of one dataset, without time offsets.
     structures: numpy structures, one a record; sequences [T, ...].
     compression: 'GZIP', 'ZLIB', '' for none; by default by the suffix.

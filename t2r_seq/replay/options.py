@@ -77,7 +77,7 @@ class SampleToInsertRatio:
     min_size_to_sample: items before the first sample, at least 1.
     error_buffer: how far `inserts * samples_per_insert - samples` may differ from
       `samples_per_insert * min_size_to_sample` to either side; or a pair (min_diff,
-      max_diff) of bounds of that difference itself.
+      max_diff) of bounds of the difference.
   """
 
   samples_per_insert: float
@@ -98,7 +98,7 @@ class SampleToInsertRatio:
         f"{buffer!r}."
       )
     low, high = self.bounds
-    # With less room than one insert or one sample both sides would wait without end.
+    # With less room than one insert or sample, both sides would wait without end.
     if not high - low >= 2 * max(1.0, ratio):
       raise errors.SpecError(
         f"{where}: error_buffer: expected at least {max(1.0, ratio):g}, or a pair of "
@@ -165,8 +165,8 @@ class TableOptions:
       are fewer than steps.
     max_size: items, at most; None for as many as there is room for.
     max_times_sampled: an item is removed after so many samples; 0 for no limit.
-    initial_priority: of items whose step came without one; None for the greatest
-      priority so far, as in prioritized experience replay.
+    initial_priority: priority of items whose step came without one; None for the
+      greatest priority so far, as in prioritized experience replay.
     timeout: seconds that an insert, or a sample, may wait; None for no limit.
   """
 
@@ -237,7 +237,7 @@ def check_path(operation: str, name: str, path: Any, hint: str) -> str:
     text = os.fspath(path)
   except TypeError:
     text = None
-  # What looks like a URL would become a folder of that name.
+  # A path like a URL would become a folder of that name.
   if not isinstance(text, str) or not text or "\0" in text or "://" in text:
     mismatch = errors.Mismatch(name, "a path on this machine", repr(path), hint)
     raise errors.mismatch_error(operation, [mismatch])

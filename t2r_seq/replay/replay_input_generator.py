@@ -67,7 +67,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
         pad in another way. Or a function that makes one, such as `@ReverbReplay` of
         gin, called when it is first needed.
       batch_size: windows in a batch, over all replicas together.
-      importance_exponent: of the weights, 0 to 1; see `importance_weights`.
+      importance_exponent: exponent of the weights, 0 to 1; see `importance_weights`.
     Raises:
       SpecError: replay is no replay and makes none, or a number is out of range.
     """
@@ -96,7 +96,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   @property
   def n_step(self) -> windows.NStep | None:
-    """Options to join transitions; None joins none."""
+    """Options of n-step transitions, or None."""
     return self.replay.cut.n_step
 
   def set_padding(self, padding: Padding) -> None:

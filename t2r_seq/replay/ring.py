@@ -24,7 +24,7 @@ class AnchorRule:
   grid has the anchor.
 
   Attributes:
-    reader: of the windows.
+    reader: reader of the windows.
     grid: the anchors of whole episodes.
     back: steps of a window before its anchor.
     need: steps after the anchor that a running episode must have; n for n-step.
@@ -62,7 +62,7 @@ class AnchorRule:
   def most_queued(self, num_slots: int) -> int:
     """Returns how many items of one episode can wait in a queue.
 
-    With that many, the next step, which waits until one is taken, overwrites none.
+    With that many, the next step, which waits until one is taken, overwrites no step.
     """
     return (num_slots - self.back - self.need) // self.grid.period
 
@@ -110,7 +110,7 @@ class Ring:
 
   @property
   def row_bytes(self) -> int:
-    """Memory of a row; of byte strings, that of their references."""
+    """Memory of a row; for byte strings, of their references."""
     return sum(column[:1].nbytes for column in self._rows)
 
   def write(self, row: int, values: Sequence[Any]) -> None:
@@ -214,13 +214,13 @@ class Lanes:
     counts: steps of each writer so far, int64 [N].
     dead: steps of each writer below this one are dead, int64 [N].
     starts: the first step of each writer's running episode, int64 [N].
-    ends: of each writer, the step after the last one of each ended episode that has
+    ends: for each writer, the step after the last one of each ended episode that has
       steps in the ring.
-    marks: of each row, 0 without an item, or else 1 + how many steps of its episode
+    marks: for each row, 0 without an item, or else 1 + how many steps of its episode
       come after it, `rule.need` at most.
-    ages: of each row, the steps of its episode before it, `rule.back` at most; None if
+    ages: for each row, the steps of its episode before it, `rule.back` at most; None if
       no window is padded.
-    num_items: that are marked.
+    num_items: number of marked items.
   """
 
   def __init__(self, rule: AnchorRule, num_slots: int, num_writers: int) -> None:
@@ -255,7 +255,7 @@ class Lanes:
     return step % self.num_slots * self.num_writers + lane
 
   def next_anchor(self, lane: int) -> int:
-    """Returns the anchor whose item the next step completes; -1 for none."""
+    """Returns the anchor whose item the next step completes, or -1."""
     anchor = self.counts.item(lane) - self.rule.need
     age = anchor - self.starts.item(lane)
     return anchor if self.rule.grid.is_anchor(age) else -1
@@ -338,7 +338,7 @@ class Lanes:
     """Finds items by key, int64 [n], step * N + writer.
 
     Returns:
-      Rows, int64 [n], and which of them have the item of that key, bool [n].
+      Rows, int64 [n], and flags of rows that have the item of that key, bool [n].
     """
     if self.num_writers == 1:
       steps, counts = keys, self.counts

@@ -13,8 +13,8 @@ from t2r_seq.replay import options
 class Selector(abc.ABC):
   """Items by row, with priorities; chooses some of them.
 
-  Rows that are inserted are not there yet, all others are, and none comes twice in one
-  call, except to `update`, where the last priority counts. Not thread-safe.
+  Inserted rows must be absent before, all other rows present, and no row occurs twice
+  in one call, except in `update`, where the last priority counts. Not thread-safe.
 
   Attributes:
     row_bytes: memory of a row with an item.
@@ -93,7 +93,7 @@ class OrderedSelector(Selector):
     self._tail = end
 
 
-# Of 6 to 64 children and tops of 1024 to 32768 nodes, these were the fastest together
+# Fastest together among 6 to 64 children and tops of 1024 to 32768 nodes,
 # for 20,000 to a million values: most of a draw is to add up the children of a node.
 _FANOUT = 8
 _MAX_TOP = 4096
@@ -166,7 +166,7 @@ class SumTree:
       children = _transposed(blocks.take(nodes, 0))
       for child in range(_FANOUT):
         np.add(sums[child], children[child], sums[child + 1])
-      # What is left may exceed the parent's sum by a rounding.
+      # The rest may exceed the parent's sum by a rounding error.
       np.minimum(rest, np.nextafter(sums[-1], 0), out=rest)
       chosen = np.add.reduce(sums[1:] <= rest, 0, np.intp)
       nodes *= _FANOUT

@@ -27,8 +27,8 @@ class Draw(NamedTuple):
   """Sampled items, and where their steps are.
 
   Attributes:
-    rows: of the anchors, int64 [B].
-    marks: of these rows: 1 + the steps of their episodes after the anchors.
+    rows: rows of the anchors, int64 [B].
+    marks: marks of these rows: 1 + the steps of their episodes after the anchors.
     ages: the steps before them; None if no front is padded.
     seen: rows that were drawn at one time, and the steps of each writer then, int64
       [N]; together they identify the steps of the rows.
@@ -70,7 +70,7 @@ class Items:
   one by one they would take most of the time of an append.
 
   Attributes:
-    times_sampled: of each row's item, int32; None until it is requested.
+    times_sampled: samples of each row's item, int32; None until it is requested.
     greatest: priority of an item so far, and at least 1.
   """
 
@@ -81,7 +81,7 @@ class Items:
     self._remover = None
     if how.max_size is not None:
       self._remover = make_selector(how.remover, num_rows)
-    # By kind: a checkpoint's order is of use to the same kind only.
+    # Recorded by kind: a checkpoint's order fits the same kind only.
     self._selectors = {
       f"{use}_{type(selector).__name__}": selector
       for use, selector in (("sampler", self._sampler), ("remover", self._remover))
@@ -105,7 +105,7 @@ class Items:
       self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
 
   def give(self, row: int, priority: float | None) -> None:
-    """Keeps the priority of a step until it has an item; None for none."""
+    """Keeps the priority of a step, or None, until it has an item."""
     if self._priorities is not None:
       self._priorities[row] = np.nan if priority is None else priority
 
@@ -251,13 +251,13 @@ class Table:
   """The state of a buffer that writers and samplers share; guarded by one lock.
 
   Attributes:
-    lock: of everything here.
+    lock: lock of all attributes.
     ring: the steps.
     contexts: the features of episodes.
-    lanes: which steps and items there are.
+    lanes: steps and items of the table.
     items: draws and removes them.
     limiter: makes inserts and samples wait.
-    rng: of all random draws.
+    rng: generator of all random numbers.
     num_ignored_updates: priorities for items that had gone.
     is_closed: whether every call raises.
   """
@@ -351,7 +351,7 @@ class Table:
 
     Args:
       count: B.
-      began: as for `RateLimiter.await_sample`, whose `NotYet` it raises.
+      began: start as for `RateLimiter.await_sample`, whose `NotYet` it raises.
     Returns:
       The items, and their `SampleInfo` if samples are counted.
     """
@@ -380,7 +380,7 @@ class Table:
     """Draws again, in place of items that were overwritten before they were read.
 
     Returns:
-      As `draw`, counted once; None, and not counted, if there are no items any more.
+      As `draw`, counted once; None, and not counted, if there are no items left.
     """
     if not self.lanes.num_items:
       self.limiter.did_sample(-count)

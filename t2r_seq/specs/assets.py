@@ -1,4 +1,4 @@
-"""Exports on disk: which folders are finished, and what is beside the graph.
+"""Exports on disk: which folders are finished, and the files beside the graph.
 
 That is the specs of features and labels, as text; Tensor2Robot's files are read, too.
 Local folders are read without TensorFlow, which takes seconds to load.
@@ -39,7 +39,7 @@ def create_t2r_assets(
 
   Args:
     feature_spec: the spec structure of the features.
-    label_spec: that of the labels, if there are any.
+    label_spec: label specs, if there are any.
     global_step: the training step of the exported weights.
   """
   assets = t2r_pb2.T2RAssets(feature_spec=_to_proto(feature_spec))
@@ -130,7 +130,7 @@ def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
   """Returns the finished exports of a folder, and missing files of unfinished ones.
 
   Args:
-    export_dir: as in `list_exports`.
+    export_dir: folder of exports, as in `list_exports`.
   Returns:
     The exports, the oldest first; and the missing files by folder.
   """
@@ -156,12 +156,12 @@ def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
 
 
 def assets_path(export_path: str, robot: str | None = None) -> str:
-  """Returns the path of an export's specs, or of those of one of its robots."""
+  """Returns the path of the specs of an export, or of one of its robots."""
   return os.path.join(robot_assets(export_path, robot), T2R_ASSETS_FILENAME)
 
 
 def robot_assets(export_path: str, robot: str | None = None) -> str:
-  """Returns the folder of an export's specs and record, or of those of one robot."""
+  """Returns the folder of the specs and record of an export, or of one robot."""
   extra = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY)
   return extra if robot is None else os.path.join(extra, "robots", robot)
 
@@ -221,7 +221,7 @@ def read_signatures(path: str) -> dict[str, tuple[list[str], list[str]]]:
 
 @functools.cache
 def _saved_model_class() -> Any:
-  """Returns the message of saved_model.pb with the names of its signatures alone.
+  """Returns the message of saved_model.pb with only the names of its signatures.
 
   TensorFlow's class would load TensorFlow. Maps are lists of their entries.
   """

@@ -38,36 +38,36 @@ _WORDS: dict[str, Sequence[str]] = {
   "channels": ("rgb", "bgr"),
 }
 _BINARY = "binary"
-# What an element does not take over from the whole vector, if it is a gripper.
+# Fields that a gripper part does not inherit from the whole vector.
 _OF_MOTION = ("unit", "control", "reference")
 _REFERENCE = re.compile(r"(.+?)(?:\[(\d+):(\d*)\])?")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Convention:
-  """The meaning of the numbers of a tensor; None where it is not declared.
+  """The meaning of the numbers of a tensor; None for undeclared fields.
 
   Parts of a vector may differ: `elements` has `(start, stop, Convention)` of each. A
-  part takes the other fields from the whole vector. A gripper only takes its `frame`.
+  part inherits undeclared fields from the vector; a gripper part inherits only `frame`.
 
   Attributes:
-    unit: 'm', 'mm', 'rad', 'deg', 'N', ..., or 'normalized'; of rotations that of
-      angles, by default 'rad'.
-    frame: any name, such as 'base'. Two different ones can't be converted.
+    unit: 'm', 'mm', 'rad', 'deg', 'N', ..., or 'normalized'; for rotations, the unit of
+      their angles, by default 'rad'.
+    frame: any name, such as 'base'. Different frames can't be converted.
     rotation: 'quaternion_wxyz', 'quaternion_xyzw', 'matrix' (by rows), 'rot6d_rows' or
       'rot6d_columns' (the first two of the matrix), 'axis_angle', or Euler angles as
       'euler_xyz_extrinsic' (fixed axes, x first) and 'euler_zyx_intrinsic'.
     gripper: (open value, closed value), and 'binary' if there is nothing in between.
-    control: 'absolute'; 'relative' to the state at the anchor; 'delta' to the last
-      step, the first one to the state; 'tool_relative' and 'tool_delta', the same as
-      motions in the tool's frame, SE(3); 'velocity'; or 'torque'.
-    reference: path of the state that relative actions refer to, of the same elements,
-      or 'path[7:14]'.
-    channels: 'rgb' or 'bgr', of images.
-    names: of the elements.
+    control: 'absolute'; 'relative' to the state at the anchor; 'delta': relative to the
+      previous step (the first step: to the state); 'tool_relative' and 'tool_delta':
+      likewise, as SE(3) motions in the tool's frame; 'velocity'; or 'torque'.
+    reference: path of the state that relative actions refer to; it has the same
+      elements. 'path[7:14]' selects a part.
+    channels: channel order of images, 'rgb' or 'bgr'.
+    names: names of the elements.
     elements: parts with their own conventions, in order.
   Raises:
-    SpecError: an unknown word, or fields that contradict each other.
+    SpecError: an unknown value, or fields that contradict each other.
   """
 
   unit: str | None = None
@@ -221,12 +221,11 @@ class Convention:
   def changed(self, size: int, **words: Any) -> tuple[Convention, int]:
     """Returns the convention with other words in all parts that have such a field.
 
-    A rotation changes those of rotations, and how many numbers they have; a unit those
-    of the same quantity; a gripper those of grippers; `control` and `reference` those
-    of all other parts.
+    `rotation` changes the rotation parts, and their sizes; `unit` the parts of the same
+    quantity; `gripper` the grippers; `control` and `reference` all other parts.
 
     Args:
-      size: of the vector.
+      size: number of elements of the vector.
       **words: `unit`, `rotation`, `gripper`, `control`, `reference` or `channels`.
     Returns:
       (the convention, its size).
@@ -314,7 +313,7 @@ def parse_reference(text: str) -> tuple[str, int, int | None]:
 
 
 def reference_path(convention: Convention | None, size: int) -> str | None:
-  """Returns the path that the relative parts of a vector refer to; None for none."""
+  """Returns the path that relative parts of a vector refer to; None without any."""
   for part in convention.parts(size) if convention else ():
     if part.convention.control in RELATIVE and part.convention.reference:
       return parse_reference(part.convention.reference)[0]

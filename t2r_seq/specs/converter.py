@@ -64,15 +64,15 @@ class Converter:
     """Plans the conversion.
 
     Args:
-      source: what the values mean.
-      target: what they are to mean.
-      size: of the last axis.
-      target_size: of the last axis afterwards; None: the same.
+      source: the convention of the given values.
+      target: the convention to convert to.
+      size: size of the last axis.
+      target_size: size of the last axis after the conversion; None: unchanged.
       where: for errors.
-      state: convention and size of the state that relative actions refer to; None for
-        that of the source.
+      state: convention and size of the state that relative actions refer to; None:
+        those of the source.
     Raises:
-      SpecError: with every part that has no conversion.
+      SpecError: a part has no conversion; all are listed.
     """
     self.source, self.target = source or Convention(), target or Convention()
     self.size, self.target_size = size, size if target_size is None else target_size
@@ -94,7 +94,7 @@ class Converter:
 
   @property
   def reference(self) -> str | None:
-    """The path of the state that is needed; None for none."""
+    """The path of the required state; None without one."""
     if all(pair.controls[0] == pair.controls[1] for pair in self._pairs):
       return None
     sides = ((self.source, self.size), (self.target, self.target_size))
@@ -110,7 +110,7 @@ class Converter:
     )
 
   def changes_by_part(self) -> list[str]:
-    """Describes what changes, of each part."""
+    """Describes the change of each part."""
     changes = []
     if self.flips_channels:
       changes.append(f"channels '{self.source.channels}' for '{self.target.channels}'")
@@ -136,7 +136,7 @@ class Converter:
     return any(word.endswith("delta") for word in words)
 
   def warn(self) -> None:
-    """Warns, once, of what only one side declares."""
+    """Warns, once, of fields that only one side declares."""
     if self.one_sided:
       parts = "; ".join(self.one_sided)
       _warn_once(
@@ -155,8 +155,8 @@ class Converter:
 
     Args:
       values: floats; images of any dtype.
-      state: what the part of the state is at the anchor, [..., state size], without the
-        axis of steps; only for a change of relative control.
+      state: the part of the state at the anchor, [..., state size], without the axis of
+        steps; only for a change of relative control.
       has_steps: whether the axis before the last one has the steps of a chunk.
     Returns:
       [..., target size], of the same dtype.
@@ -260,7 +260,7 @@ class Converter:
     return next(filter(None, texts), None)
 
   def _like_source(self) -> Convention:
-    """Returns the convention of a state whose elements are those of the source."""
+    """Returns the convention of a state with the elements of the source."""
     text = self._reference_text()
     start = parse_reference(text)[1] if text else 0
     return Convention(
@@ -483,16 +483,16 @@ def _decompose(control: str, p: Any, q: Any, p0: Any, q0: Any) -> tuple[Any, Any
 def check_declared(
   operation: str, declared: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> None:
-  """Compares what specs declare with the data that they read.
+  """Compares declared conventions with those of the data.
 
-  What one side declares alone is a warning, once.
+  Fields that only one side declares raise one warning.
 
   Args:
     operation: for errors.
     declared: specs by path, each named after the path that it reads.
     stored: specs of the data by path.
   Raises:
-    SpecError: with every path whose conventions differ.
+    SpecError: conventions differ; all paths are listed.
   """
   mismatches = []
   for path, spec in declared.items():

@@ -1,4 +1,4 @@
-"""`ExtendedTensorSpec`: what one tensor looks like, in a record and in time."""
+"""`ExtendedTensorSpec`: describes one tensor, in a record and in time."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     Args:
       shape: without the batch axis and the time axis of a sequence. With a tuple of
         time offsets the stack axis comes first: `shape[0] == len(time_offsets)`.
-      dtype: of the tensor.
+      dtype: dtype of the tensor.
       name: key of the feature in the record. Not the path in a structure.
       is_optional: the tensor may be absent.
       is_sequence: one value per step of the record, `[T, *shape]`; with time offsets,
@@ -203,7 +203,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
         'raw': its little-endian bytes, 'zlib': those compressed, 'tensor': the output
         of `tf.io.serialize_tensor`; 'mp4' or 'mkv' for a video column of a store; None
         for a plain feature.
-      dataset_key: of the dataset with the feature, if several are zipped.
+      dataset_key: key of the dataset with the feature, if several are zipped.
       varlen_default_value: the feature has a variable length in the record, and is
         clipped, or padded with this value, to `shape[0]`.
       time_offsets: the steps of the tensor, relative to the anchor. A tuple stacks
@@ -214,8 +214,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
       stored_dtype: the dtype of the data, if it differs: numbers are cast while
         reading. A cast to a floating dtype may round; a cast to an integer dtype must
         be exact.
-      **meaning: `convention`: what the numbers mean, such as units, rotations and
-        grippers; a `Convention`, or its fields.
+      **meaning: `convention`: units, rotations and grippers of the numbers; a
+        `Convention`, or its fields.
     Raises:
       SpecError: the fields contradict each other.
       TypeError: shape or dtype are invalid.
@@ -353,7 +353,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
   def from_tensor(cls, tensor: Any, name: str | None = None) -> ExtendedTensorSpec:
     """Describes a `tf.Tensor`, variable or Keras tensor; sets `is_extracted`.
 
-    The default `name` is that of the graph op, if there is one.
+    The default `name` is the name of the graph op, if there is one.
     """
     if not is_tensor(tensor):
       raise errors.SpecError(

@@ -82,7 +82,7 @@ def source_path(path: str, spec: Any, given: Mapping[str, Any]) -> Any:
   name, which may be None.
 
   Args:
-    path: of the spec.
+    path: path of the spec.
     spec: the spec.
     given: specs of the data by path.
   """
@@ -102,7 +102,7 @@ def source_paths(flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     reads its data: `next_obs` with name='obs' and time_offsets=1 is the step after
     `obs`, even if the data has a `next_obs`.
   - If the data has nothing at a spec's path or name, the spec reads the data of another
-    spec of that name: `next_state/obs` those of `state/obs`, both named 'obs'.
+    spec with that name: `next_state/obs` reads `state/obs`, both named 'obs'.
 
   Args:
     flat: specs by path.

@@ -18,8 +18,8 @@ def leaves(
   """Yields (path, value) of each leaf of a structure, packed or flat, absent or not.
 
   Args:
-    structure: of dicts, namedtuples and lists.
-    paths: of the specs. A list at one of them, or not above any, is a value.
+    structure: structure of dicts, namedtuples and lists.
+    paths: paths of the specs. A list at one of them, or not above any, is a value.
     prefix: path of the structure.
   """
   if prefix in paths or structure is None:
@@ -48,9 +48,9 @@ def is_array(value: Any, dtype: np.dtype, shape: tuple[int, ...], ndim: int) -> 
 
   Args:
     value: any.
-    dtype: of native byte order.
+    dtype: dtype in native byte order.
     shape: the last dimensions.
-    ndim: how many dimensions there are, those before `shape` included.
+    ndim: number of dimensions, with those before `shape`.
   Returns:
     Whether it is an array, or a numpy scalar, of this dtype and shape.
   """
@@ -69,7 +69,7 @@ def to_array(value: Any, spec: ExtendedTensorSpec) -> np.ndarray | str:
     value: an array or tensor, which keeps its dtype; Python numbers or lists, which get
       the dtype of the spec if they fit; byte strings and text, which become objects,
       because numpy's strings drop trailing zeros.
-    spec: of the value; for encoded images, pixels or byte strings.
+    spec: spec of the value; for encoded images, pixels or byte strings.
   Returns:
     The array; or a description of an invalid value.
   """
@@ -145,11 +145,11 @@ def describe_array(array: np.ndarray | str) -> str:
 def encode_pixels(
   pixels: np.ndarray, spec: ExtendedTensorSpec, jpeg_quality: int = 95
 ) -> np.ndarray:
-  """Encodes images as their spec says.
+  """Encodes images in the format of their spec.
 
   Args:
     pixels: [..., h, w, c] uint8, or uint16 for png.
-    spec: of an encoded image.
+    spec: spec of an encoded image.
     jpeg_quality: 1 to 100.
   Returns:
     Byte strings, object [...].

@@ -1,4 +1,4 @@
-"""Rotations in every layout, by way of quaternions, for numpy and TensorFlow alike.
+"""Rotations in every layout, through quaternions, for numpy and TensorFlow.
 
 A quaternion is a tuple of four arrays (w, x, y, z) here, so that the arithmetic is that
 of numbers, which LiteRT has, too.
@@ -44,7 +44,7 @@ _SMALL = 1e-12  # Squared angle below which the series of the sine is exact.
 
 
 def array_module(*values: Any) -> Any:
-  """Returns what computes with them: TensorFlow if one is a tensor, otherwise numpy."""
+  """Returns the array module: TensorFlow if one is a tensor, otherwise numpy."""
   return tf if any(map(imports.is_tensor, values)) else np
 
 
@@ -125,9 +125,9 @@ def to_quaternion(rotation: str, values: Any, factor: float = 1.0) -> Quaternion
   Matrices are made orthonormal and quaternions normalized: a network's are not.
 
   Args:
-    rotation: of `SIZES`.
+    rotation: layout of the values, a key of `SIZES`.
     values: [..., size].
-    factor: of their angles, to radians.
+    factor: factor from the unit of their angles to radians.
   """
   parts = [values[..., i] for i in range(SIZES[rotation])]
   if rotation == "quaternion_wxyz":
@@ -161,10 +161,10 @@ def from_quaternion(
   """Writes rotations in a layout; the inverse of `to_quaternion`.
 
   Args:
-    rotation: of `SIZES`.
+    rotation: layout of the result, a key of `SIZES`.
     q: unit quaternions; the last axis of each array is time.
-    factor: of their angles, from radians.
-    near: quaternions, [..., 1], whose sign the first ones get; None: that of w >= 0.
+    factor: factor from radians to the unit of its angles.
+    near: quaternions, [..., 1], whose signs the result gets; None: w >= 0.
       Those of later steps have the sign of the step before.
   """
   stack = functools.partial(array_module(q[0]).stack, axis=-1)

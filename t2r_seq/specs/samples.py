@@ -42,7 +42,7 @@ def make_random_numpy(
     spec_structure: specs in any structure.
     batch_size: > 0 prepends a batch axis; None and <= 0 don't.
     sequence_length: T of sequences, [batch, T, *shape]; None leaves the axis out.
-    seed: of the random numbers.
+    seed: seed of the random numbers.
     unknown_size: size of unknown dimensions; a shape of unknown rank is a scalar.
   Returns:
     The form of `spec_structure` with arrays; None leaves are None.

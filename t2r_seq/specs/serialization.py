@@ -156,7 +156,7 @@ def fields_from_json(
   Args:
     values: the output of `fields_to_json`, or a user's.
     names: the names of all fields.
-    path: of the spec, for the error.
+    path: path of the spec, for the error.
   Raises:
     SpecError: an unknown, missing or invalid field.
   """

@@ -205,7 +205,7 @@ class TensorSpecStruct(MutableMapping):
 
   @classmethod
   def from_json(cls, text: str) -> TensorSpecStruct:
-    """Reads what `to_json` wrote."""
+    """Reads the output of `to_json`."""
     values = serialization.load_json("struct_from_json", text)
     if not isinstance(values, Mapping):
       raise serialization.error(

@@ -113,7 +113,7 @@ def validate_and_flatten(
     actual_tensors_or_spec: tensors, arrays or specs, flat or packed.
     ignore_batch: strips the batch axis from the actual side for the comparison.
   Raises:
-    SpecError: with every mismatch and missing path.
+    SpecError: a tensor is missing or does not match; all are listed.
   """
   return _check_required(
     "validate_and_flatten", expected_spec, actual_tensors_or_spec, ignore_batch
@@ -143,7 +143,7 @@ def validate_and_pack(
   Returns:
     The form of `expected_spec`; absent optionals are None, other leaves are left out.
   Raises:
-    SpecError: with every mismatch and missing path.
+    SpecError: a tensor is missing or does not match; all are listed.
   """
   actual = _check_required(
     "validate_and_pack", expected_spec, actual_tensors_or_spec, ignore_batch
@@ -234,7 +234,7 @@ def find_misfit(
   Args:
     images: encoded images.
     spec: an image spec [..., h, w, c].
-    path: of the spec.
+    path: path of the spec.
     allow_empty: accepts empty byte strings, which are decoded as black.
   Returns:
     Its number and the mismatch; or None.

@@ -81,8 +81,8 @@ def compute_statistics(
     source: a path of any format, patterns of TFRecord files, or episodes that
       `open_episodes` returns.
     output: JSON file to write.
-    spec: of what to read, windowed or flat; by default all of a store, what the
-      transform needs, or specs that are proposed from the records.
+    spec: spec of the input, windowed or flat; by default all of a store, the input of
+      the transform, or specs that are proposed from the records.
     transform: called with the values of each episode by path, [T, ...] and context
       features (plain records: of blocks of them, [B, ...]), returns the values to be
       counted: [T', ...] for every path but the source's own context features. Or a
@@ -91,7 +91,7 @@ def compute_statistics(
     images: decodes encoded images and videos; images are only counted otherwise, and
       videos left out.
     num_workers: threads; by default as many as there are CPUs, at most 8.
-    compression: of all files, if the suffixes don't tell.
+    compression: compression of all files, if the suffixes don't show it.
     cut: how the windows of a preprocessor are cut, as the training cuts them; None for
       `windows.Cut()` with the padding of the model. Steps that are padded don't count.
   Raises:
@@ -126,8 +126,8 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
   """Reads statistics, and checks that their source has not changed since.
 
   Args:
-    path: of the JSON file.
-    source: as for `compute_statistics`.
+    path: path of the JSON file.
+    source: source as for `compute_statistics`.
   Raises:
     SpecError: the file has no statistics, or the source has changed; names every
       changed file.
@@ -175,7 +175,7 @@ class _Tally:
 
   Attributes:
     num_items: episodes, or records if there are no episodes.
-    lengths: how many episodes have each number of steps.
+    lengths: number of episodes by number of steps.
   """
 
   def __init__(self) -> None:
@@ -207,7 +207,7 @@ class _Tally:
     return accumulator
 
   def flush(self) -> None:
-    """Counts what is buffered."""
+    """Counts the buffered values."""
     for accumulator in self._paths.values():
       accumulator.flush()
 
@@ -274,7 +274,7 @@ def _count(
   return tally
 
 
-# What is counted.
+# The counted paths.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,8 +299,8 @@ class _Source(abc.ABC):
   Attributes:
     kind: 'records', 'store' or 'episodes', of another format.
     spec: flat specs by path.
-    metadata: of the episodes; JSON values.
-    clocks: of the episodes; see `Episodes.clocks`.
+    metadata: metadata of the episodes; JSON values.
+    clocks: clocks of the episodes; see `Episodes.clocks`.
     is_blocks: items are blocks of plain records, not episodes.
     fingerprint: changes if the data does; texts by name of a file.
   """
@@ -529,7 +529,7 @@ class _EpisodesSource(_Source):
     """Plans what is read.
 
     Args:
-      episodes: as from `open_episodes`.
+      episodes: episodes as from `open_episodes`.
       requested: flat specs of the paths to read; None for all. Without images, frames
         that would have to be decoded from videos are left out.
       images: decodes encoded images, and videos.
@@ -590,7 +590,7 @@ class _EpisodesSource(_Source):
       yield group
 
   def read(self, part: range | list[Values]) -> Iterator[_Item]:
-    """Reads the episodes of a range; or takes those that were read."""
+    """Reads the episodes of a range, or uses those already read."""
     if not isinstance(part, range):
       for values in part:
         yield self._item(values, num_steps(values, self._episodes.spec))
@@ -605,7 +605,7 @@ class _EpisodesSource(_Source):
 
 
 def _check_specs(episodes: Episodes, requested: TensorSpecStruct) -> None:
-  """Checks that the episodes have what is read."""
+  """Checks that the episodes have the planned paths."""
   mismatches = []
   for path, spec in requested.items():
     given = episodes.spec.get(path)
@@ -631,7 +631,7 @@ def _fingerprint(episodes: Episodes) -> dict[str, str]:
 
 
 def _store_fingerprint(opened: EpisodeStore) -> dict[str, str]:
-  """Returns that of the specs, the lengths and the checksums of the episodes.
+  """Returns the fingerprint of the specs, the lengths and checksums of the episodes.
 
   A merge of segments leaves it unchanged: only offsets of bytes differ after one.
   """

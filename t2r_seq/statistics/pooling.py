@@ -24,7 +24,7 @@ def pool_statistics(parts: Sequence[Statistics]) -> Statistics:
   of the sources' distributions between their known quantiles.
 
   Args:
-    parts: of the sources, at least one, of the same paths and representations.
+    parts: statistics of one or more sources, with the same paths and representations.
   Raises:
     SpecError: paths, specs, conventions or transforms differ; all are listed.
   """

@@ -44,7 +44,7 @@ class Counted(Protocol):
 
 
 class Transform:
-  """Turns the values of an episode, or of a block, into rows: those of each path.
+  """Turns the values of an episode, or of a block, into rows by path.
 
   Attributes:
     name: for people; '' if it changes nothing.
@@ -62,7 +62,7 @@ class Transform:
     return None
 
   def prepare(self, source: Counted) -> None:
-    """Checks, before the first episode, that the source has what is needed."""
+    """Checks, before the first episode, that the source has the required paths."""
 
   def to_rows(self, values: Values, source: Counted) -> Rows:
     """Returns the rows of an episode, or of a block, by path."""
@@ -72,7 +72,7 @@ class Transform:
     }
 
   def representation(self, path: str) -> str:
-    """Returns what has changed the values of a path; '' for nothing."""
+    """Describes the transform of a path's values, or returns ''."""
     del path
     return ""
 
@@ -120,7 +120,7 @@ class PreprocessorTransform(Transform):
   """Runs a preprocessor in mode 'train' on all windows of an episode.
 
   The statistics are of its out features and labels. A stack of K steps counts as K
-  rows, so figures are of single steps. Padded steps don't count.
+  rows, so statistics are of single steps. Padded steps don't count.
   """
 
   def __init__(self, preprocessor: Any, images: bool, cut: windows.Cut) -> None:
@@ -153,7 +153,7 @@ class PreprocessorTransform(Transform):
       )
 
   def stored_specs(self, stored: TensorSpecStruct | None) -> TensorSpecStruct | None:
-    """Returns the specs of the input by 'features/<path>', or those stored for it."""
+    """Returns the input specs by 'features/<path>', or the stored specs for them."""
     if stored is None:
       return TensorSpecStruct(
         (path, ExtendedTensorSpec.from_spec(spec, name=spec.name or _own(path)))
@@ -184,7 +184,7 @@ class PreprocessorTransform(Transform):
     return TensorSpecStruct((source, stored[source]) for source in sources)
 
   def _named(self, stored: Mapping[str, Any]) -> TensorSpecStruct:
-    """Names each spec after what it reads: the stored path, as in training."""
+    """Sets the name of each spec to the stored path that it reads, as in training."""
     named = TensorSpecStruct()
     for branch in _BRANCHES:
       own = {_own(p): s for p, s in self._in.items() if p.startswith(f"{branch}/")}
@@ -320,13 +320,13 @@ def _join(features: Any, labels: Any) -> TensorSpecStruct:
 def create_transform(
   transform: Any, images: bool, cut: windows.Cut | None = None
 ) -> Transform:
-  """Wraps what a user gives.
+  """Wraps a user's transform.
 
   Args:
     transform: None, a function of an episode, a preprocessor, a model or its class, or
       'module:name' of one of these.
     images: whether encoded images are decoded.
-    cut: of the windows of a preprocessor; None for `windows.Cut()`.
+    cut: cut of the windows of a preprocessor; None for `windows.Cut()`.
   """
   if isinstance(transform, str):
     transform = _import(transform)
@@ -369,7 +369,7 @@ def _import(source: str) -> Any:
 
 
 def _as_rows(value: np.ndarray, source: Counted, path: str) -> np.ndarray:
-  """Gives context features of an episode the axis of rows; what is new has one."""
+  """Gives context features of an episode the axis of rows; new features have it."""
   spec = source.spec.get(path)
   is_context = not source.is_blocks and spec is not None and not spec.is_sequence
   return value[None] if is_context else value

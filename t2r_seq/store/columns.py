@@ -41,9 +41,9 @@ class StoreColumns:
   several segments are gathered each, and then joined by a second copy.
 
   Attributes:
-    path: of the store.
-    metadata: of the store.
-    clocks: of the store; see `EpisodeStore.clocks`.
+    path: path of the store.
+    metadata: metadata of the store.
+    clocks: clocks of the store; see `EpisodeStore.clocks`.
     element_spec: an episode as `WindowReader` takes it, leaves [None, ...] per
       step, and context features; encoded images are strings. Optional paths that some
       episode lacks are left out.
@@ -163,7 +163,7 @@ class StoreColumns:
     """Gathers rows of one column.
 
     Args:
-      path: one of `element_spec`.
+      path: path in `element_spec`.
       rows: int64 of any shape: numbers of steps, or of episodes for a context feature.
     Returns:
       rows.shape + the shape of a row; byte strings and encoded images as strings.
@@ -378,7 +378,7 @@ class _Runs:
   """Ranges that follow each other in one file each.
 
   Attributes:
-    segments: which segment's file, int64 [runs].
+    segments: index of each run's segment, int64 [runs].
     starts: int64 [runs].
     counts: int64 [runs].
   """

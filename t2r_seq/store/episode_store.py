@@ -30,10 +30,10 @@ class StoreWindows:
   Columns are read from memory-mapped files; a batch is copied once.
 
   Attributes:
-    columns: of the store.
+    columns: columns of the store.
     reader: cuts windows from one episode.
     counts: windows of each episode, int64 [episodes].
-    num_windows: of all episodes.
+    num_windows: number of windows of all episodes.
     held: the tensors that are read from; see `dataset_over`.
   """
 
@@ -48,12 +48,12 @@ class StoreWindows:
     """Plans the windows.
 
     Args:
-      columns: of the store.
+      columns: columns of the store.
       spec_structure: the specs of a window. A path without time offsets is the anchor's
-        own step if the store has a row per step for it, and else a context feature.
+        own step if the store has a row per step for it, otherwise a context feature.
         Optional paths that some episode lacks are left out.
       cut: how episodes become windows; None for `windows.Cut()`.
-      flat: gives every step that a window shows once; see `windows.stack_windows`.
+      flat: gives each step of a window once; see `windows.stack_windows`.
       chosen: numbers of the episodes that have windows; None for all.
     Raises:
       SpecError: the store does not fit the specs; every path is named.
@@ -230,8 +230,8 @@ def _check_optionals(
 class EpisodeStore:
   """A folder of flat columns, each step once, read as memory-mapped arrays.
 
-  Opening costs a few bytes per episode, however large the columns are. A store that
-  is being written shows what was committed when it was opened or refreshed.
+  Opening costs a few bytes per episode, however large the columns are. While a store is
+  being written, readers see the episodes committed at their last `refresh`.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, store
@@ -250,8 +250,8 @@ class EpisodeStore:
     """Opens a store for reading, which must have the specs and may have more.
 
     Raises:
-      StoreError: no store, or a damaged or newer one; says which file.
-      SpecError: with every difference between `spec` and the store's.
+      StoreError: no store, or a damaged or newer one; names the file.
+      SpecError: `spec` differs from the store's; all differences are listed.
     """
     self._path = os.path.abspath(os.fspath(path))
     self._manifest = manifest.StoreManifest.read(self._path)
@@ -276,11 +276,11 @@ class EpisodeStore:
     """Makes a new store; returns its writer, a context manager.
 
     Args:
-      path: of the folder; it must be missing, or empty.
+      path: path of the folder; it must be missing, or empty.
       spec: specs without time offsets (see `windows.flat_specs`); with
         `is_sequence=True` a path has a value per step, without it one per episode.
       metadata: JSON values of the user.
-      segment: which part of the store this writer appends to.
+      segment: part of the store that this writer appends to.
       commit_every: episodes between two commits; a commit waits for the disk.
       allow_nan: accepts NaN and infinity, which are otherwise an error.
       videos: codec and frame rate of specs with `data_format` 'mp4': a `VideoOptions`,
@@ -289,7 +289,7 @@ class EpisodeStore:
         have the shape (None, ...), and the stamps are on themselves.
     Raises:
       ImportError: videos need the extra `video`.
-      SpecError: with every spec that cannot be stored.
+      SpecError: a spec cannot be stored; all are listed.
       StoreError: something is at the path.
       OSError: the folder cannot be written.
     """
@@ -313,16 +313,16 @@ class EpisodeStore:
     Several processes can write at once, each to another segment.
 
     Args:
-      path: of the folder.
-      segment: which part to append to; it is made if it is missing. By default the
+      path: path of the folder.
+      segment: part of the store to append to; created if it is missing. By default the
         store's only one.
       spec: flat specs that the store must have, these and no others.
       commit_every: see `create`.
       allow_nan: see `create`.
     Raises:
-      SpecError: with every difference between `spec` and the store's.
+      SpecError: `spec` differs from the store's; all differences are listed.
       StoreError: no store, a damaged one, or one whose segment is being written; or
-        there are several and none is named.
+        `segment` is None and there are several.
       OSError: the folder cannot be written.
     """
     return writer.append(
@@ -334,7 +334,7 @@ class EpisodeStore:
     """Merges all segments into one, in order; returns the number of episodes.
 
     Crash-safe: at any moment the store has every committed episode exactly once. Open
-    readers keep what they have mapped.
+    readers keep their mapped files.
 
     Raises:
       StoreError: a segment is being written, or is damaged; nothing has changed.
@@ -415,10 +415,10 @@ class EpisodeStore:
     return sum(len(segment) for segment in self._segments)
 
   def refresh(self) -> int:
-    """Adds what was committed since, and returns the number of new episodes.
+    """Adds newly committed episodes, and returns their number.
 
-    Episodes keep their numbers within a segment; in a store of several that grow,
-    those of later segments move up.
+    Episodes keep their numbers within a segment; if several segments grow, the numbers
+    of later segments move up.
 
     Raises:
       StoreError: the store is gone, or another one is in its place.
@@ -468,7 +468,7 @@ class EpisodeStore:
     Args:
       spec_structure: the specs of a window.
       cut: how episodes become windows; None for `windows.Cut()`.
-      flat: gives every step that a window shows once; see `windows.stack_windows`.
+      flat: gives each step of a window once; see `windows.stack_windows`.
       **fields: or fields of the cut: sequence_length, padding, n_step, ...
     Raises:
       SpecError: the store does not fit the specs; every path is named.
@@ -480,7 +480,7 @@ class EpisodeStore:
   def window(
     self, index: int, spec_structure: specs.SpecStructure, **options: Any
   ) -> specs.TensorSpecStruct:
-    """Returns one window as arrays; of many, ask `windows(...)` instead."""
+    """Returns one window as arrays; for many, use `windows(...)` instead."""
     return self.windows(spec_structure, **options)[index]
 
   def column(self, path: str) -> np.ndarray | BytesColumn:

@@ -136,7 +136,7 @@ def explain(error: OSError, place: str, hint: str) -> OSError:
 def lock_segment(folder: str) -> files.FileLock:
   """Locks the folder of a segment for one writer, until it or its process ends.
 
-  The folder is made if it is missing, or a merge removes it meanwhile.
+  The folder is made if it is missing, or if a merge has removed it.
   """
 
   def refusal(holder: str) -> errors.StoreError:

@@ -21,7 +21,7 @@ from t2r_seq.store.videos import VideoOptions
 
 MANIFEST = "store.json"
 SEGMENTS = "segments"
-# What `t2r_seq stats` writes beside the others; no part of the store.
+# Written by `t2r_seq stats` beside the others; not a part of the store.
 STATISTICS = "statistics.json"
 # Names of lists of episodes, which may be changed at any time.
 SPLITS = "splits.json"
@@ -42,8 +42,8 @@ class Column:
   """One path's data on disk, known without TensorFlow.
 
   Attributes:
-    path: where the tensor is in the spec structure.
-    fields: those of its spec, as `ExtendedTensorSpec.to_json_dict` gives them.
+    path: path of the tensor in the spec structure.
+    fields: fields of its spec, as from `ExtendedTensorSpec.to_json_dict`.
     video: how frames are kept, where `is_video`.
   """
 
@@ -271,7 +271,7 @@ def file_names(columns: Columns) -> list[str]:
 
 
 def _file_stem(path: str) -> str:
-  # One file per path in one folder, and back: '/' and all that is odd is escaped.
+  # Maps a path to a file name in one folder, reversibly: '/' and odd bytes are escaped.
   return urllib.parse.quote(path, safe="")
 
 
@@ -290,7 +290,7 @@ def _check_path(path: str) -> errors.Mismatch | None:
 def _check_clocks(
   columns: Columns, clocks: Mapping[str, str]
 ) -> Iterator[errors.Mismatch]:
-  """Yields what is wrong with columns on other clocks than the steps'."""
+  """Yields errors of columns on other clocks than the steps'."""
   for path, clock in clocks.items():
     column, stamps = columns.get(path), columns.get(clock)
     if column is None or not column.is_ragged:

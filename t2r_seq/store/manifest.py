@@ -34,7 +34,7 @@ class StoreManifest:
 
   Attributes:
     columns: by path.
-    metadata: of the user.
+    metadata: metadata of the user.
     clocks: the time stamps of columns on other clocks than the steps', by path.
   """
 
@@ -50,7 +50,7 @@ class StoreManifest:
     )
 
   def write(self, folder: str) -> None:
-    """Writes the manifest into the folder, whole or not at all."""
+    """Writes the manifest into the folder, atomically."""
     described = {path: c.to_json_dict() for path, c in self.columns.items()}
     values = {
       "spec": [{"path": path, **c.fields} for path, c in self.columns.items()],
@@ -91,7 +91,7 @@ class StoreManifest:
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-  """The committed part of a segment; readers ignore what follows in the files.
+  """The committed part of a segment; readers ignore later bytes of the files.
 
   Attributes:
     episodes: committed episodes.
@@ -108,13 +108,13 @@ class Commit:
   replaces: tuple[str, ...] = ()
 
   def write(self, folder: str) -> None:
-    """Writes the commit into a segment's folder, whole or not at all."""
+    """Writes the commit into a segment's folder, atomically."""
     values = dataclasses.asdict(self)
     _write(os.path.join(folder, layout.COMMIT), SEGMENT_FORMAT, values)
 
   @classmethod
   def read(cls, folder: str) -> Commit:
-    """Reads a segment's commit; one that is being made has none, and no episodes."""
+    """Reads a segment's commit; a segment that is being created has no episodes."""
     place = os.path.join(folder, layout.COMMIT)
     # Before reading: a writer makes its commit first, and then the index.
     has_episodes = _has_episodes(folder)
@@ -154,7 +154,7 @@ class Commit:
 
 
 def _has_episodes(folder: str) -> bool:
-  # One call: a merge may remove the segment between two.
+  # A single call: a merge may remove the segment between two.
   try:
     return os.stat(os.path.join(folder, layout.ENDS)).st_size > 0
   except (FileNotFoundError, NotADirectoryError):
@@ -255,7 +255,7 @@ def _read_videos(described: Mapping[str, Any]) -> dict[str, VideoOptions]:
 
 
 def _column(entry: Mapping[str, Any], videos: Mapping[str, VideoOptions]) -> Column:
-  """Reads a column; if its fields are invalid, the error is that of its spec."""
+  """Reads a column; if its fields are invalid, raises the error of its spec."""
   fields = dict(entry)
   path = fields.pop("path")
   if not are_fields(fields):
@@ -270,7 +270,7 @@ def _column(entry: Mapping[str, Any], videos: Mapping[str, VideoOptions]) -> Col
 def _check_columns(
   place: str, columns: layout.Columns, described: Mapping[str, Any]
 ) -> None:
-  """Checks that the files are those that the specs give, and no others."""
+  """Checks that the files are exactly those of the specs."""
   want = {path: column.to_json_dict() for path, column in columns.items()}
   mismatches = [
     errors.Mismatch(path, str(want.get(path, "no column")), str(described.get(path)))
@@ -305,7 +305,7 @@ def check_spec(
 
   Args:
     spec: flat specs that the store must have.
-    is_exact: the store must not have further ones, nor lack optional ones.
+    is_exact: the store must not have more specs, nor lack optional ones.
   """
   videos = {
     path: columns[path].video
@@ -356,7 +356,7 @@ def _describe(column: Column) -> str:
 
 
 def _values_of(column: Column) -> list[str]:
-  """Renders shape, dtype and encoding of values; of videos those of their frames."""
+  """Renders shape, dtype and encoding of values; for videos those of their frames."""
   encoding = [f"encoded as {column.image_format}"] if column.image_format else []
   return [f"{column.shape} {column.dtype_name}", *encoding]
 
@@ -371,7 +371,7 @@ def read_splits(folder: str, segments: Mapping[str, int]) -> dict[str, list[int]
   number of episodes of each segment when the splits were written.
 
   Args:
-    folder: of the store.
+    folder: folder of the store.
     segments: present number of episodes of each, by name, one after the other.
   """
   place = os.path.join(folder, layout.SPLITS)
@@ -413,14 +413,14 @@ def _places(
   """Returns the present number of each episode, by its number in the file.
 
   Args:
-    place: of the file.
+    place: place of the file, for messages.
     dealt: number of episodes of the segments then; merges write the splits again.
     segments: and now.
   """
   ends = np.cumsum([0, *segments.values()]).tolist()
   starts = dict(zip(segments, ends, strict=False))
   if {name for name, count in dealt.items() if count} - {*segments}:
-    # They were merged to the first.
+    # A merge has moved them to the first segment.
     dealt = {next(iter(dealt)): sum(dealt.values())}
   if any(segments.get(name, 0) < count for name, count in dealt.items()):
     raise errors.StoreError(
@@ -434,7 +434,7 @@ def _places(
 def write_splits(
   folder: str, splits: Mapping[str, list[int]], segments: Mapping[str, int]
 ) -> None:
-  """Writes the splits, whole or not at all; see `read_splits`."""
+  """Writes the splits, atomically; see `read_splits`."""
   values = {
     "format": SPLITS_FORMAT,
     "version": VERSION,

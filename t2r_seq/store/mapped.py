@@ -29,7 +29,7 @@ def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   """Returns an uninitialized array that TensorFlow can use without a copy.
 
   Args:
-    dtype: of its numbers.
+    dtype: dtype of its numbers.
   """
   num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
   room = np.empty(num_bytes + _ALIGNMENT, np.uint8)

@@ -26,7 +26,7 @@ class SalvageReport:
   """Results of `salvage_store`.
 
   Attributes:
-    path: of the new store.
+    path: path of the new store.
     source: the report of the old one.
     kept: (segment, episode) of each episode of the new store, in its order.
     left_out: why an episode was not copied, by (segment, episode).
@@ -48,7 +48,7 @@ def salvage_store(
 
   An episode is good if it is committed and all its bytes match checksums; if the commit
   of a segment is lost, the checksums alone decide. The old store is only read. The new
-  one has one segment, and appears when it is complete.
+  store has one segment, and appears when it is complete.
 
   Args:
     path: the folder of the old store, damaged or not.
@@ -59,9 +59,9 @@ def salvage_store(
   Returns:
     Which episodes were copied, and why the others were not.
   Raises:
-    StoreError: no store, one of a newer version, or one of unknown specs; or `out`
+    StoreError: no store, or its version is newer, or its specs are unknown; or `out`
       exists.
-    OSError: the new store cannot be written; nothing is left of it.
+    OSError: the new store cannot be written; all of it is removed.
   """
   folder, target = os.path.abspath(os.fspath(path)), os.path.abspath(os.fspath(out))
   files_lib.check_vacant("salvage", target, errors.StoreError)

@@ -23,14 +23,14 @@ class ColumnSummary:
   """One column over all segments.
 
   Attributes:
-    path: of the spec.
-    dtype: of the values; of encoded images with their format.
-    row_shape: of one row; of byte strings and encoded images, how many there are.
+    path: path of the spec.
+    dtype: dtype of the values; for encoded images with their format.
+    row_shape: shape of one row; for byte strings and encoded images, their number.
     is_per_step: whether there is a row for each step; otherwise for each episode.
-    num_rows: of all segments.
+    num_rows: number of rows of all segments.
     num_bytes: committed bytes of all files of the column.
-    value_bytes: of the values alone, without offsets and rows of absent optionals.
-    num_present: episodes that have the path; None where it is not optional.
+    value_bytes: bytes of the values, without offsets and rows of absent optionals.
+    num_present: episodes that have the path; None if it is not optional.
   """
 
   path: str
@@ -49,11 +49,11 @@ class WindowSummary:
 
   Attributes:
     padding: 'drop', 'repeat' or 'zero'.
-    num_windows: of all episodes.
+    num_windows: number of windows of all episodes.
     num_too_short: episodes without a window.
-    stacked_bytes: of the values, with each window stored; encoded images and strings
-      have their mean size.
-    flat_bytes: of the same paths in the store.
+    stacked_bytes: bytes of the values if each window were stored; encoded images and
+      strings have their mean size.
+    flat_bytes: bytes of the same paths in the store.
   """
 
   padding: str
@@ -73,11 +73,11 @@ class StoreSummary:
   """Columns, episodes and windows of a store.
 
   Attributes:
-    path: of the folder.
+    path: path of the folder.
     columns: in the order of the specs.
     segments: by name, (episodes, steps, committed bytes).
     lengths: steps of each episode, int64 [episodes].
-    disk_bytes: of all files of the store, uncommitted bytes included.
+    disk_bytes: bytes of all files of the store, uncommitted ones included.
     span: smallest and largest offset that the windows read.
     windows: under each padding.
     metadata: the user's own.
@@ -96,17 +96,17 @@ class StoreSummary:
 
   @property
   def value_bytes(self) -> int:
-    """Bytes of the values alone, every step once."""
+    """Bytes of the values, every step once."""
     return sum(column.value_bytes for column in self.columns)
 
 
 def summarize_store(
   path: str | os.PathLike[str], spec: specs.SpecStructure | None = None
 ) -> StoreSummary:
-  """Summarises a store, from its manifest and index alone.
+  """Summarises a store, reading only its manifest and index.
 
   Args:
-    path: of the folder.
+    path: path of the folder.
     spec: specs of windows, with time offsets; None counts stacks of 4 frames of every
       path with a time axis.
   Raises:

@@ -97,7 +97,7 @@ class RowPacker:
 
 
 def _packer(column: Column, allow_nan: bool) -> Callable[[Any], bytes | None]:
-  """Returns what packs one row of a column."""
+  """Returns the function that packs one row of a column."""
   if column.is_bytes:
     return _string_packer(column)
   dtype, shape = column.dtype, column.row_shape
@@ -177,7 +177,7 @@ def _missing(
 
 
 def _ragged(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]:
-  """Compares the steps of all paths with those of the first."""
+  """Compares the steps of all paths with the first path's."""
   counts = {p: r.count for p, r in rows.items() if columns[p].is_timed}
   first = next(iter(counts), "")
   return [
@@ -253,7 +253,7 @@ def check_clocks(
   Args:
     operation: for the error.
     clocks: the time stamps of columns on other clocks, by path.
-    rows: of an episode.
+    rows: number of rows of an episode.
   """
   mismatches = [
     errors.Mismatch(

@@ -162,7 +162,7 @@ def read_frames(
       channels or one, or uint16 of one; None for RGB.
     seek_after: seconds between two times from which the frames between are skipped by
       seeking; None decodes them.
-    num_threads: of the decoder.
+    num_threads: number of threads of the decoder.
     depth: quantiser of a video of depth: `out` is float32 in metres or uint16 in
       millimetres, of one channel.
     tolerance: seconds that the nearest frame may be from a time.
@@ -246,7 +246,7 @@ class _Reading:
     self._depth = depth
     self._times = times
     self._frames = out
-    # One for all frames: it caches its tables.
+    # Shared by all frames: it caches its tables.
     self._reformatter = load_av().video.reformatter.VideoReformatter()
 
   def run(self, seek_after: float) -> np.ndarray:
@@ -336,7 +336,7 @@ class MissingFrameError(errors.RecordError):
   """A video has no frame at one of the requested times.
 
   Attributes:
-    index: of the time.
+    index: index of the time.
     got: the nearest frame, for messages.
   """
 
@@ -355,11 +355,11 @@ class VideoEncoding:
   """How frames become videos.
 
   Attributes:
-    codec: of ffmpeg: 'libsvtav1' (LeRobot's), 'libx264' or 'libx265'.
+    codec: codec of ffmpeg: 'libsvtav1' (LeRobot's), 'libx264' or 'libx265'.
     gop: frames from one key frame to the next: small ones make windows cheap to read,
       large ones make small files.
     quality: the crf of the codec, lower is better: 0 to 51, of AV1 to 63.
-    preset: of the codec; None for its default, and 8 for libsvtav1.
+    preset: preset of the codec; None for its default, and 8 for libsvtav1.
   """
 
   codec: str = "libsvtav1"
@@ -408,7 +408,7 @@ class VideoOptions(VideoEncoding):
 
   Attributes:
     fps: frames a second: step i is the frame at i / fps seconds.
-    unit: of the values of a depth image, such as 'mm'; for people.
+    unit: unit of the values of a depth image, such as 'mm'; for people.
     depth: quantiser of an 'mp4' of depth, float32 in metres or uint16 in millimetres of
       one channel; HEVC keeps the codes exactly.
   """
@@ -626,7 +626,7 @@ def cut_video(
 
   Args:
     times: seconds of the frames, rising.
-    fps: of the new video: frame i is at i / fps seconds.
+    fps: frame rate of the new video: frame i is at i / fps seconds.
   Returns:
     An .mp4 file; None if these are not whole groups of pictures, so that the frames
     cannot be decoded without others.

@@ -26,8 +26,8 @@ class EpisodeWriter(Closing):
   """Appends episodes to one segment of a store; a context manager.
 
   Episodes count once they are committed: data first, then one small file that is
-  replaced atomically. A process that is killed at any moment loses only what was not
-  committed, and the next writer resumes there.
+  replaced atomically. A process that is killed loses only uncommitted episodes, and the
+  next writer resumes there.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, store
@@ -177,7 +177,7 @@ class EpisodeWriter(Closing):
     """Commits all whole episodes to the disk.
 
     Raises:
-      OSError: the disk is full or failed; what was not committed is dropped.
+      OSError: the disk is full or failed; uncommitted episodes are dropped.
     """
     segment = self._open_segment()
     try:
@@ -367,7 +367,7 @@ def is_replaced(folder: str, segment: str) -> bool:
 
 
 def _check_still_there(folder: str, names: list[str]) -> None:
-  """Two merges at once: the one that comes second to the locks looks again."""
+  """Raises StoreError if another merge replaced the segments first."""
   if any(is_replaced(folder, name) for name in names):
     raise errors.StoreError(
       f"EpisodeStore: {folder}: expected no other merge, got one that was quicker. "

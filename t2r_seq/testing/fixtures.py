@@ -21,10 +21,10 @@ class TrainedModel:
   """Results of `train_on_random_data`.
 
   Attributes:
-    model: with its trained weights.
-    metrics: of `train_eval_model`.
-    predictor: of the export.
-    features: random ones, that the export was asked about, by path.
+    model: model with its trained weights.
+    metrics: metrics of `train_eval_model`.
+    predictor: predictor of the export.
+    features: the random features of the request to the export, by path.
     predictions: its answer, by name.
   """
 
@@ -43,7 +43,7 @@ def train_on_random_data(
   seed: int = 0,
   **arguments: Any,
 ) -> TrainedModel:
-  """Trains a model on made-up data, evaluates and exports it, and asks the export.
+  """Trains a model on synthetic data, evaluates and exports it, and runs the export.
 
   All that a model declares and computes is used once, through its preprocessor: specs
   of all modes, network, loss, metrics, export. What it learns means nothing.
@@ -52,14 +52,14 @@ def train_on_random_data(
   Args:
     model: not built.
     model_dir: folder of the run, which is empty: pytest's `tmp_path`.
-    max_train_steps: how many.
-    batch_size: of training, evaluation and the question.
-    seed: of weights and data; a `run_config` has its own.
+    max_train_steps: number of train steps.
+    batch_size: batch size of training, evaluation and the request.
+    seed: seed of weights and data; a `run_config` has its own.
     **arguments: further ones of `train_eval_model`.
   Returns:
     The model, metrics, and predictions.
   Raises:
-    SpecError: what does not go together; and any error of the model.
+    SpecError: arguments contradict each other; and any error of the model.
   """
   config = training.RunConfig(log_every_n_steps=1, seed=seed)
   result = training.train_eval_model(
@@ -91,18 +91,18 @@ def check_golden(
   rtol: float = 1e-4,
   atol: float = 1e-5,
 ) -> None:
-  """Compares values with those that a file keeps, so that a change does not go unseen.
+  """Compares values with a file's, so that changes are seen.
 
   With the environment variable T2R_SEQ_UPDATE_GOLDEN=1 the file is written instead, by
   if the change is intended; the file belongs to the sources.
 
   Args:
     values: arrays, tensors or numbers by name, e.g. predictions.
-    path: of the file, `.npz`.
+    path: path of the file, `.npz`.
     rtol: relative tolerance of numbers.
     atol: absolute tolerance.
   Raises:
-    AssertionError: with each value that differs, or is missing.
+    AssertionError: a value differs or is missing; all are listed.
     SpecError: there is no file.
   """
   arrays = {name: np.asarray(value) for name, value in values.items()}

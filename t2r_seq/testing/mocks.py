@@ -18,7 +18,7 @@ _SIZE = 3
 class MockT2RModel(models.ClassificationModel):
   """Classifies points by half-space.
 
-  For tests of what is around a model: it has batch normalisation, builds in no time,
+  For tests of code around a model: it has batch normalisation, builds in no time,
   and learns from `MockInputGenerator` within some ten steps.
   """
 
@@ -26,8 +26,8 @@ class MockT2RModel(models.ClassificationModel):
     """Creates the model.
 
     Args:
-      activation: of `ClassificationModel`.
-      **kwargs: of `T2RModel`.
+      activation: activation of `ClassificationModel`.
+      **kwargs: arguments of `T2RModel`.
     """
     kwargs.setdefault("create_optimizer_fn", lambda: tf.keras.optimizers.Adam(0.1))
     super().__init__(activation=activation, **kwargs)
@@ -68,7 +68,7 @@ class MockInputGenerator(data.GeneratorInputGenerator):
 
     Args:
       batch_size: points in a batch.
-      seed: of the points.
+      seed: seed of the points.
     """
     points = np.random.default_rng(seed).normal(size=(64, _SIZE)).astype(np.float32)
 

@@ -31,7 +31,7 @@ def check(
   """Checks the arguments of `train_eval_model`.
 
   Raises:
-    SpecError: with all that are wrong.
+    SpecError: counts are invalid; all are listed.
   """
   mismatches = [_check_kind("t2r_model", t2r_model, T2RModel)]
   generators = {
@@ -66,11 +66,11 @@ def bad_counts(counts: Mapping[str, Any]) -> list[errors.Mismatch]:
 
 
 def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> None:
-  """Logs what looks ahead and trains on padding at the end of an episode.
+  """Logs specs that look ahead and train on padding at the end of an episode.
 
   Args:
-    model: whose features and labels.
-    source: that it trains on; where it joins transitions nothing is padded there.
+    model: model that needs the features and labels.
+    source: its training data; with n-step transitions nothing is padded at the end.
   """
   read = joint.join(
     model.preprocessor.get_in_feature_specification(specs.ModeKeys.TRAIN),
@@ -92,14 +92,14 @@ def follow_sources(
   train: AbstractInputGenerator | None,
   evaluation: AbstractInputGenerator | None,
 ) -> None:
-  """Records in the model what the input does before it, and its export does not.
+  """Records in the model the input's stages before it, which its export lacks.
 
-  Logs where the evaluation's input does something else than that of the training.
+  Logs if the evaluation's input has other stages than the training's.
 
   Args:
     model: to train, or to evaluate and export.
-    train: gives training batches; None takes `evaluation` in its place.
-    evaluation: gives eval batches, of one or several sets; None for none.
+    train: generator of training batches; None uses `evaluation`.
+    evaluation: generator of eval batches, of one or several sets, or None.
   """
   evaluated = {
     f"{name}/{source}".strip("/"): stages

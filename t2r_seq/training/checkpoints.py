@@ -32,7 +32,7 @@ INPUT_POSITION = "train.input.json"
 _FINISHED = "train.finished"
 # The folder of a checkpoint that is whole, before its files are moved out of it.
 _WHOLE = "whole-"
-# What TensorFlow raises when it reads a damaged checkpoint.
+# TensorFlow's errors for a damaged checkpoint.
 DAMAGE = (tf.errors.OpError, IndexError, OverflowError, RuntimeError, ValueError)
 
 
@@ -46,7 +46,7 @@ class Checkpoints:
   They are known by their files, `model.ckpt-<step>.index` and `.data-*`. The file
   `checkpoint` is written for other programs, and never read here: it may be missing,
   damaged or of another time. A checkpoint is read back, and on the disk, before it gets
-  its name: one that is there was whole.
+  its name: a checkpoint with its name is whole.
   """
 
   def __init__(
@@ -60,12 +60,12 @@ class Checkpoints:
     """Creates the manager.
 
     Args:
-      trainer: whose state is saved.
+      trainer: trainer with the state to save.
       model_dir: folder of the checkpoints.
-      keep_checkpoint_max: older ones are deleted.
+      keep_checkpoint_max: number of newest checkpoints to keep.
       write_dir: folder that this worker saves to, if it is another one.
-      is_owner: no one else writes to `model_dir`: what a killed run has left there is
-        tidied up.
+      is_owner: no other process writes to `model_dir`: leftovers of a killed run are
+        removed.
     """
     self._trainer = trainer
     self._model_dir = model_dir
@@ -87,15 +87,15 @@ class Checkpoints:
     return _prefix(self._model_dir, numbers[-1]) if numbers else None
 
   def restore(self) -> bool:
-    """Resumes from the newest checkpoint that is whole, and says so.
+    """Resumes from the newest whole checkpoint, and logs it.
 
-    Damaged ones that are newer are kept aside, in folders `damaged-model.ckpt-<step>`.
+    Newer damaged ones are moved to folders `damaged-model.ckpt-<step>`.
 
     Returns:
       Whether there was one.
     Raises:
       SpecError: it is of another model; or there are damaged ones only.
-      OSError: one may not be read.
+      OSError: a checkpoint may not be read.
     """
     damaged: dict[int, str] = {}
     step: int | None = None
@@ -145,7 +145,7 @@ class Checkpoints:
       )
 
   def _check_weights(self, prefix: str) -> None:
-    """Compares names and shapes of the weights with those of the model.
+    """Compares names and shapes of the weights with the model's.
 
     TensorFlow's own comparison comes after it has restored some, names one of them, and
     logs a line for each of the others.
@@ -262,7 +262,7 @@ def _files(folder: str, step: int) -> list[str]:
 
 
 def identity(folder: str, step: int) -> str | None:
-  """Returns what identifies the checkpoint of a step; None if there is no checkpoint.
+  """Returns a fingerprint of the checkpoint of a step, or None if it is missing.
 
   It is the checksum of its index, which has the checksums of all tensors.
   """
@@ -277,9 +277,9 @@ def back_up(folder: str, step: int, place: str) -> bool:
   """Links or copies a checkpoint to a folder where it is not deleted.
 
   Returns:
-    False if it was deleted meanwhile.
+    False if it was already deleted.
   Raises:
-    Exception: one of `DAMAGE`.
+    Exception: an error in `DAMAGE`.
   """
   paths = _files(folder, step)
   for path in paths:
@@ -300,7 +300,7 @@ def back_up(folder: str, step: int, place: str) -> bool:
 
 
 def mark_finished(folder: str, step: int | None) -> None:
-  """Records beside the checkpoints that a training has ended; None: that it has not.
+  """Records beside the checkpoints that a training has ended; None: removes the mark.
 
   Who evaluates them in another process looks at it.
   """
@@ -317,7 +317,7 @@ def is_finished(folder: str) -> bool:
 
 
 def _finish_interrupted(folder: str) -> None:
-  """Puts in place what is whole, and removes what is not, of saves that were killed."""
+  """Completes whole checkpoints of killed saves, and removes the others."""
   for name in os.listdir(folder):
     path = os.path.join(folder, name)
     if name.startswith(f"{_WHOLE}model.ckpt-"):
@@ -331,7 +331,7 @@ def _finish_interrupted(folder: str) -> None:
 
 
 def _newest_whole(folder: str) -> tuple[int | None, dict[int, str]]:
-  """Finds the step to resume at, and what is wrong with each that is newer.
+  """Finds the step to resume at, and the faults of newer checkpoints.
 
   Raises:
     SpecError: there are checkpoints, and all are damaged.
@@ -360,7 +360,7 @@ def _read_through(prefix: str) -> None:
 
   Raises:
     OSError: a file may not be read, which is no damage.
-    Exception: one of `DAMAGE`.
+    Exception: an error in `DAMAGE`.
   """
   folder, name = os.path.split(prefix)
   for path in _files(folder, int(name.rpartition("-")[2])):
@@ -372,7 +372,7 @@ def _read_through(prefix: str) -> None:
 
 
 def _set_aside(folder: str, step: int) -> str:
-  """Moves a checkpoint's files to a folder of their own; returns it."""
+  """Moves a checkpoint's files to a separate folder; returns it."""
   base = os.path.join(folder, f"damaged-model.ckpt-{step}")
   place, number = base, 1
   while os.path.exists(place):
@@ -386,7 +386,7 @@ def _set_aside(folder: str, step: int) -> str:
 
 
 def _write_state(folder: str, steps: list[int]) -> None:
-  """Writes what `tf.train.latest_checkpoint` reads; its paths may be relative."""
+  """Writes the file for `tf.train.latest_checkpoint`; its paths may be relative."""
   lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
   lines += [f'all_model_checkpoint_paths: "model.ckpt-{step}"' for step in steps]
   text = "".join(f"{line}\n" for line in lines)
@@ -406,9 +406,9 @@ def resume_batch(
   that allow it. Other changes are logged.
 
   Args:
-    folder: of the checkpoints.
-    step: that the training resumes at.
-    options: of the order, see `AbstractInputGenerator.position_options`.
+    folder: folder of the checkpoints.
+    step: step that the training resumes at.
+    options: options of the order, see `AbstractInputGenerator.position_options`.
     is_chief: whether this process writes the file.
   """
   path = os.path.join(folder, INPUT_POSITION)
@@ -468,7 +468,7 @@ def _batches_per_epoch(options: dict[str, Any]) -> int:
 
 
 def _read_position(path: str) -> dict[str, Any] | None:
-  """Returns what the file holds; None if it is missing or damaged."""
+  """Returns the file's contents; None if it is missing or damaged."""
   try:
     with open(path, encoding="utf-8") as file:
       values = json.load(file)

@@ -31,9 +31,9 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 
 
 class Screen(Callback):
-  """Writes to stderr how a run begins, how far it is, and how it ends.
+  """Writes start, progress and end of a run to stderr.
 
-  Where absl's log shows lines of level INFO already, it leaves them to it.
+  Off if absl already logs INFO lines to stderr.
   """
 
   def __init__(
@@ -44,7 +44,7 @@ class Screen(Callback):
     Args:
       max_train_steps: the step that training goes to.
       is_shown: False writes nothing.
-      stream: where to; None for stderr as it is now.
+      stream: text stream; None: the current stderr.
     """
     self._stream = sys.stderr if stream is None else stream
     self._last_step = max_train_steps
@@ -127,8 +127,8 @@ class Screen(Callback):
     """Prints the result: metrics, their kind, and the last export.
 
     Args:
-      step: of the end.
-      scalars: of the last train step that was logged; without an evaluation.
+      step: last step.
+      scalars: scalars of the last logged train step; without an evaluation.
       was_stopped: whether a signal was the end.
     """
     if was_stopped:
@@ -186,8 +186,8 @@ class ProgressLog:
     """Starts the clock.
 
     Args:
-      max_train_steps: shown beside the step.
-      is_quiet: writes no line, because a bar says the same.
+      max_train_steps: number shown beside the step.
+      is_quiet: writes no line, because a bar shows the progress.
     """
     self._is_quiet = is_quiet
     self._max_train_steps = max_train_steps
@@ -221,7 +221,7 @@ class ProgressLog:
 
     Args:
       step: global step.
-      loss: of that step.
+      loss: loss of that step.
     Returns:
       'steps_per_second' and 'input_wait', the share of time in [0, 1].
     """
@@ -244,7 +244,7 @@ class ProgressLog:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Leaves what happens inside, such as an evaluation, out of the measurement."""
+    """Excludes the block, such as an evaluation, from the measurement."""
     start = time.perf_counter()
     yield
     self._start += time.perf_counter() - start

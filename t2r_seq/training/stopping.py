@@ -43,14 +43,13 @@ class Stopped(BaseException):
 
 
 class StopSignal:
-  """Turns SIGTERM and SIGHUP into a question that a loop asks between two steps.
+  """Turns SIGTERM and SIGHUP into a flag that a loop checks between two steps.
 
-  A context manager: within it, they only make `is_set` true. A signal that comes more
-  than 10 s after the first one does what it did before, i.e. it ends the process;
-  until then several are one wish. What was in force before is put back at the end; a
-  signal that has stopped the loop is ignored for a second more.
-  Signals that are ignored, as under nohup, stay ignored. Signals reach the main thread
-  only; elsewhere there is `other`.
+  A context manager: within it, the signals only set `is_set`. Further signals within 10
+  s are ignored; a later one has its previous effect, i.e. it ends the process. The
+  previous handlers are restored at the end; a signal that has stopped the loop is
+  ignored for a second more. Signals that are ignored, as under nohup, stay ignored.
+  Signals reach the main thread only; elsewhere there is `other`.
   """
 
   def __init__(
@@ -62,7 +61,7 @@ class StopSignal:
 
     Args:
       other: stops as the signal does, once it is set.
-      signals: which ones.
+      signals: numbers of the signals.
     """
     self._other = other
     self._signals = signals
@@ -88,7 +87,7 @@ class StopSignal:
     """Within it, the signal ends a wait at once.
 
     Raises:
-      Stopped: the signal was sent, before or meanwhile.
+      Stopped: the signal arrived before or during the wait.
     """
     self._is_waiting = True
     try:
@@ -122,7 +121,7 @@ class StopSignal:
     if threading.current_thread() is threading.main_thread():
       for number in self._signals:
         previous = signal.getsignal(number)
-        # None: it was not set from Python, and could not be put back.
+        # None: the handler was not set from Python, and could not be restored.
         if previous not in (signal.SIG_IGN, None):
           self._previous[number] = previous
           signal.signal(number, self._handle)
@@ -190,8 +189,8 @@ class Interruptible(Iterator[Any]):
   never end. Here the main thread waits in Python, whose waits a handler can end.
   Items are taken on request, none ahead.
 
-  The thread alone holds the iterator, and releases it before the block is left. One
-  that lived on until the interpreter ends would take the process down with it, since
+  Only the thread holds the iterator, and releases it before the block is left. An
+  iterator that lived until the interpreter ends would crash the process, since
   TensorFlow's own threads may then be inside of Python.
   """
 
@@ -203,9 +202,9 @@ class Interruptible(Iterator[Any]):
     """Starts the thread, and the iteration in it.
 
     Args:
-      items: what is iterated over, once.
-      watch: begins to watch over a wait that lasts for a second, and returns what is
-        called in each further one, if anything: it raises where no item will come.
+      items: iterable, iterated over once.
+      watch: starts to watch a wait that has lasted for a second, and returns a function
+        for each further second, or None: it raises if no item will come.
     """
     self._watch = watch
     self._is_asked = False

@@ -64,10 +64,10 @@ class SummaryWriter:
     other values of the same samples, and the labels.
 
     Args:
-      features: that the model takes, [B, ...].
+      features: features of the model, [B, ...].
       labels: likewise, if there are any.
-      step: of the batch.
-      offsets: which steps, or seconds, a path's stack shows.
+      step: step of the batch.
+      offsets: steps, or seconds, of a path's stack.
     """
     images, texts = {}, {}
     for path, tensor in features.items():
@@ -87,12 +87,12 @@ class SummaryWriter:
 
   @contextlib.contextmanager
   def recording(self, step: tf.Tensor, is_due: tf.Tensor) -> Iterator[None]:
-    """Makes `tf.summary` calls inside write to this file at `step`, where it is due."""
+    """Makes `tf.summary` calls inside write to this file at `step`, if it is due."""
     with self._writer.as_default(step=step), tf.summary.record_if(is_due):
       yield
 
   def close(self) -> None:
-    """Writes what is pending and closes the file."""
+    """Writes pending summaries and closes the file."""
     self._writer.close()
 
 

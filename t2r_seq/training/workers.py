@@ -1,4 +1,4 @@
-"""Several devices and workers: strategies, who writes, and who decides."""
+"""Several devices and workers: strategies, the worker that writes, and decisions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-  """Whether this process is the one that writes; always so without other workers."""
+  """Whether this process is the one that writes; true without other workers."""
   if not is_multi_worker(strategy):
     return True
   resolver = strategy.cluster_resolver
@@ -68,8 +68,8 @@ def chief_says(strategy: tf.distribute.Strategy, flag: bool) -> bool:
 def stop_signal(strategy: tf.distribute.Strategy) -> Iterator[stopping.StopSignal]:
   """Listens to SIGTERM, SIGHUP and SIGINT, unless there are other workers.
 
-  Other workers would wait without end for one that has stopped; one that dies is an
-  error to them at once.
+  Other workers would wait without end for a stopped one; if it dies instead, they get
+  an error at once.
   """
   signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
   heard = () if is_multi_worker(strategy) else signals
@@ -89,11 +89,11 @@ def own_folder(
   """Gives the chief `folder`, and every other worker a temporary one.
 
   All workers take part in saving, since some variables are gathered from all of them;
-  what the others write is thrown away.
+  the files of the others are deleted.
 
   Args:
-    strategy: of the run.
-    folder: of the run, which exists.
+    strategy: strategy of the run.
+    folder: folder of the run, which exists.
     is_shared: this run writes nothing that another could write, too.
   Raises:
     SpecError: another run writes to the folder.
@@ -177,8 +177,8 @@ def create_tpu_strategy(tpu: str = "") -> tf.distribute.Strategy:
   """Creates a strategy of a TPU, which it connects to and initialises.
 
   Args:
-    tpu: name or address of the TPU; 'local' on its own machine; '' as the environment
-      says.
+    tpu: name or address of the TPU; 'local' on its own machine; '': from the
+      environment.
   Raises:
     SpecError: no TPU is found.
   """

@@ -1,4 +1,4 @@
-"""Saves transitions, also those of cpprb's files, as the episodes of a store."""
+"""Saves transitions, also from cpprb's files, as the episodes of a store."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
 
   Args:
     stacks: [T, ...] of one episode, one stack a step, the oldest frame first.
-    axis: of the frames in a stack, without that of the steps.
+    axis: axis of the frames in a stack, not counting the axis of steps.
   Returns:
     [T, ...], the newest frame of each step.
   Raises:
@@ -297,18 +297,18 @@ def save_transitions(
   [0.0, 1.0, 2.0, 3.0]
 
   Args:
-    path: of the folder; it must be missing or empty.
-    transitions: arrays [N, ...] in one structure, in the order of time: obs, act, rew,
-      next_obs, done and others. A field `next_x` is the next `x`; both may be branches,
-      such as obs/image and obs/state. Byte strings are arrays of objects.
-    rew: path of the reward, or of a branch of several.
-    done: path of the flag of terminals, [N] or [N, 1], 0 or 1 of any dtype.
-    truncated: path of an optional flag of truncations, which end a chain.
+    path: path of the folder; it must be missing or empty.
+    transitions: arrays [N, ...] in one structure, in time order: obs, act, rew,
+      next_obs, done and others. A field `next_x` is the next `x`; both may be nested
+      dicts, such as obs/image and obs/state. Arrays of byte strings have dtype object.
+    rew: path of the reward, or of a nested dict of rewards.
+    done: path of the terminal flag, [N] or [N, 1], 0 or 1 of any dtype.
+    truncated: path of an optional truncation flag; truncations end a chain.
     n_step: (n, gamma) if the rewards are n-step returns already, and the next
       observations n steps away.
     metadata: further JSON values of the store.
-    stacked: observations that are stacks of frames, the oldest first, and the axis of
-      the frames without the batch's: {'obs': 0} for Gymnasium's
+    stacked: observations that are stacks of frames, oldest first, and the frame axis,
+      not counting the batch axis: {'obs': 0} for Gymnasium's
       `FrameStackObservation`, {'obs': -1} for cpprb's `stack_compress`. Each frame is
       stored once, and reading restores the stacks.
   Returns:
@@ -557,9 +557,9 @@ def import_cpprb(
   needed.
 
   Args:
-    npz_path: of cpprb's file, written with safe=True, its default.
-    store_path: of the store; it must be missing or empty.
-    rew: name of the reward; this and the rest are those of `save_transitions`.
+    npz_path: path of cpprb's file, written with safe=True, its default.
+    store_path: path of the store; it must be missing or empty.
+    rew: name of the reward; this and the rest as in `save_transitions`.
     done: name of the flag of terminals.
     truncated: name of the optional flag of truncations.
     n_step: (n, gamma) of the buffer if it had `Nstep`.

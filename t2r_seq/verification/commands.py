@@ -1,4 +1,4 @@
-"""Checks what robot code makes of actions, and what data and policies declare."""
+"""Checks robot code's commands, and declarations of data against the policy's."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def find_command_differences(
     action: path of the recorded actions.
     output: name of the output that predicts them.
     num_episodes: the first ones; None for all.
-    **options: of `open_episodes`, for a path.
+    **options: options of `open_episodes`, for a path.
   Returns:
-    The first difference, with its likely cause; or none.
+    The first difference, with its likely cause, or None.
   Raises:
     SpecError: no such path, or a command of another size.
   """

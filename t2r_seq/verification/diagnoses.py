@@ -84,7 +84,7 @@ class Cause(NamedTuple):
   """A candidate that fits.
 
   Attributes:
-    cost: what it assumes.
+    cost: cost of its assumptions.
     text: describes it.
     kind: describes causes that differ in details only.
   """
@@ -103,9 +103,9 @@ class Case:
     got: the policy's values at the same steps, [n, ...].
     anchors: the steps, [n].
     is_stack: whether the second axis is time.
-    offsets: of the declared window; empty without one.
+    offsets: offsets of the declared window; empty without one.
     frames: all steps of the path in the episode, [T, ...], if known.
-    before: the same of the episode before.
+    before: values of the previous episode.
     raw: the windows before preprocessing, if these are after it.
     others: training's values of other paths, by path, [n, ...].
   """

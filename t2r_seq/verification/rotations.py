@@ -19,7 +19,7 @@ def convert(values: np.ndarray, source: str, target: str) -> np.ndarray:
 
 
 def _name(word: str) -> str:
-  """Returns 'xyz' for axes of the body, 'xyz, fixed axes' for those of the world."""
+  """Returns 'xyz' for axes of the body, 'xyz, fixed axes' for world axes."""
   _, order, kind = word.split("_")
   return order + (kind == "extrinsic") * ", fixed axes"
 

@@ -28,7 +28,7 @@ class Subject(abc.ABC):
     name: for the report.
     feature_spec: the raw features, by path.
     step_spec: the observation of a step, by path.
-    label_spec: what the policy was trained to give, by path.
+    label_spec: label specs of the policy's training, by path.
     record: describes the policy; None if it has no description.
     one_task: how a task is learned from an episode; None for models without tasks.
     weights: how they are stored; other than 'float32' they are rounded.
@@ -196,7 +196,7 @@ class Overlapped(Subject):
     # A lite folder does not return the network's outputs at each step.
     return inspection.outputs and (self._chunk or inspection.outputs), inspection
 
-  # What an `OverlappedPolicy` calls.
+  # The methods that an `OverlappedPolicy` calls.
 
   @property
   def control_period(self) -> float | None:

@@ -39,11 +39,11 @@ class Episode:
   """One episode of a dataset.
 
   Attributes:
-    number: of the episode.
+    number: number of the episode.
     observed: a robot's observations by path, [T, ...]; context features, [...].
-    anchors: of training's windows, [n].
+    anchors: anchors of training's windows, [n].
     raw: windows of the input pipeline by path, [n, ...].
-    inputs: the same after training's preprocessing; empty without a model.
+    inputs: network inputs after training's preprocessing; empty without a model.
     labels: labels of the windows that a task is learned from, by path.
     context: the paths that hold for the whole episode.
     num_steps: T.
@@ -70,7 +70,7 @@ class Dataset:
   robot has the episodes' steps.
 
   Attributes:
-    path: of the dataset.
+    path: path of the dataset.
     source: its episodes.
     control_period: seconds from a step to the next one, if known.
     trained_spec: training's features by path, before preprocessing.
@@ -97,12 +97,12 @@ class Dataset:
     Args:
       dataset: its episodes, or a path.
       feature_spec: the raw features of the exported policy, by path.
-      padding: of training.
-      preprocessor: of the model; None for raw windows only.
+      padding: padding of training.
+      preprocessor: preprocessor of the model; None for raw windows only.
       label_spec: labels that a task is learned from.
-      image_decoding: of training's input, if it crops or resizes images.
-      clock: of training; None for the data set's own.
-      **options: of `open_episodes`, for a path.
+      image_decoding: decoding of training's input, if it crops or resizes images.
+      clock: clock of training; None for the data set's own.
+      **options: options of `open_episodes`, for a path.
     Raises:
       SpecError: it cannot be read, or lacks features; all are named.
     """
@@ -245,7 +245,7 @@ class Dataset:
     return rows
 
   def _times(self, where: str, values: Arrays, num_steps: int) -> Arrays:
-    """Returns the times of a robot's steps, and those of the values that differ."""
+    """Returns the times of a robot's steps, and of the values on other clocks."""
     times = {TIMESTAMP: self.clock}
     for path, seconds in self._timed.items():
       of_values = self.source.clocks.get(self._columns.get(path, ""), seconds.clock)
@@ -380,7 +380,7 @@ class _TrainingWindows:
 
     Args:
       where: the episode, for errors.
-      values: of the episode, as stored.
+      values: values of the episode, as stored.
       num_steps: T.
     Returns:
       (anchors, [n]; windows below 'features/' and 'labels/', [n, ...]; the network's
@@ -486,7 +486,7 @@ def _decoded(
   if not specs.is_encoded_image_spec(stored) and not is_whole:
     axes = added_axes(stored.shape, seen.frame_shape)
     if axes:
-      # One number: the policy takes (1,) where the data has scalars, or the reverse.
+      # A single number: the policy takes (1,) if the data has scalars, or the reverse.
       return values[..., np.newaxis] if axes > 0 else values[..., 0]
     return np.asarray(values)
   shape = seen.frame_shape

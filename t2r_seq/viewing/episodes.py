@@ -111,11 +111,11 @@ class EpisodeViewer:
   """Reads episodes, all or some of them, and decodes their frames.
 
   Attributes:
-    path: of the data set.
+    path: path of the data set.
     format: such as 'store'.
-    spec: of its episodes.
+    spec: spec of its episodes.
     columns: its paths by how they are shown.
-    metadata: of the data set.
+    metadata: metadata of the data set.
     clocks: the time stamps of values on other clocks than the steps', by path.
     period: seconds from a step to the next one, if known.
     num_episodes: None if unknown.

@@ -20,13 +20,13 @@ import numpy as np
 from t2r_seq import errors, imports, specs
 from t2r_seq.imports import tf
 
-# Of stacks, strides and shifts: the product of two is a step of an episode.
+# Limit of stacks, strides and shifts: the product of two is a step of an episode.
 _MOST = 2**31 - 1
 
 DISCOUNT = "discount"
 NUM_STEPS = "num_steps"
 
-# Where the metadata of a store describe its transitions.
+# Key of the store's metadata that describes its transitions.
 TRANSITIONS_KEY = "transitions"
 
 PADDINGS = ("drop", "repeat", "zero")
@@ -42,12 +42,12 @@ DEFAULT_PADDING = "repeat"
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class NStep:
-  """Joins one-step transitions to those of up to n steps, when they are read.
+  """Joins one-step transitions to transitions of up to n steps, when they are read.
 
   Transition t joins m <= n steps, up to the first flag or the episode's last step:
 
       rew        sum of gamma^k * rew[t + k] for k < m
-      next_obs   of step t + m - 1: after a truncation the last one that there was
+      next_obs   of step t + m - 1: after a truncation the final observation
       done       of step t + m - 1, as `truncated` if there is one
       discount   gamma^m, and 0 after a terminal; of the shape of `done`
       num_steps  m
@@ -66,11 +66,11 @@ class NStep:
   Attributes:
     n: steps, at least 1.
     gamma: discount of one step, from 0 to 1.
-    rew: path of the reward, or of a branch of several.
-    done: path of the flag of terminals.
-    truncated: path of the flag of truncations; there may be none.
+    rew: path of the reward, or of a nested dict of rewards.
+    done: path of the terminal flag.
+    truncated: path of the truncation flag, if there is one.
     branches: first components of paths that are no part of these names, such as
-      'features' and 'labels' where both are in one structure.
+      'features' and 'labels' if one structure has both.
   """
 
   n: int
@@ -93,7 +93,7 @@ class NStep:
 
   @classmethod
   def of(cls, n_step: tuple[int, float] | NStep | None) -> NStep | None:
-    """Converts what users write, (n, gamma).
+    """Converts a user's declaration, (n, gamma).
 
     Raises:
       SpecError: it is no such pair.
@@ -119,7 +119,7 @@ def check_one_step(
 
   Args:
     operation: for the error, with the path of the store.
-    metadata: of the store.
+    metadata: metadata of the store.
     n_step: how transitions are joined, if they are.
   """
   about = metadata.get(TRANSITIONS_KEY)
@@ -151,11 +151,11 @@ class Cut:
     stride: steps between the stacks of one sequence.
     shift: stacks between the starts of two sequences; for single windows, steps
       between two anchors in units of `stride`.
-    padding: what stands where a window leaves its episode: 'repeat' shows the edge step
-      again, 'zero' zeros and empty strings, 'drop' keeps full windows only. One word
-      for both ends, or two, (front, end): ('repeat', 'drop') pads what was before the
-      first step, and makes up nothing after the last one: for transitions. By default
-      that of models, `DEFAULT_PADDING`.
+    padding: values where a window leaves its episode: 'repeat' repeats the edge step,
+      'zero' gives zeros and empty strings, 'drop' keeps full windows only. One word for
+      both ends, or two, (front, end): for transitions, ('repeat', 'drop') pads before
+      the first step, and adds nothing after the last one. By default `DEFAULT_PADDING`,
+      as in models.
     masks: adds a bool '<path>_mask' for every windowed path, true for real steps; masks
       that the specs declare (`add_mask_specs`) are always added.
     n_step: joins transitions; `NStep`, or (n, gamma). The padding is that of the front
@@ -200,12 +200,12 @@ class Cut:
 
   @classmethod
   def of(cls, operation: str, cut: Cut | None, fields: Mapping[str, Any]) -> Cut:
-    """Makes a cut of what users write: a cut, or its fields, or changes of a cut.
+    """Makes a cut of a cut, or of its fields, or of changes of a cut.
 
     Args:
-      operation: that was called, for errors.
+      operation: name of the called function, for errors.
       cut: a cut; None for `Cut()`.
-      fields: that are other ones, by name.
+      fields: fields to replace, by name.
     Returns:
       The cut.
     Raises:
@@ -252,12 +252,12 @@ class Cut:
 
   @property
   def pads_front(self) -> bool:
-    """Whether windows may show what stands before the first step."""
+    """Whether windows may show padding before the first step."""
     return self.front != "drop"
 
   @property
   def pads_end(self) -> bool:
-    """Whether windows may show what stands after the last step."""
+    """Whether windows may show padding after the last step."""
     return self.end != "drop"
 
   def for_policy(self) -> Cut:
@@ -287,7 +287,7 @@ class Anchors(NamedTuple):
   """Places of windows in the rows of one or many episodes; int64 of one shape.
 
   Attributes:
-    rows: of the (first) anchors.
+    rows: rows of the (first) anchors.
     before: steps of their episodes before them; may be counted up to what windows show.
     after: steps of their episodes after them; likewise.
     stride: rows from a step to the next one.
@@ -329,7 +329,7 @@ class WindowGrid:
 
   @property
   def period(self) -> int:
-    """Steps from the start of a sequence to that of the next one."""
+    """Steps from the start of a sequence to the start of the next one."""
     return self.cut.shift * self.cut.stride
 
   @property
@@ -368,7 +368,7 @@ class WindowGrid:
     """Returns how many windows have so many steps after their first anchors.
 
     Args:
-      num_steps: that there are of an episode; int, array or integer tensor.
+      num_steps: number of steps of an episode; int, array or integer tensor.
       num_after: steps that are needed.
     Returns:
       The counts, of the same kind.
@@ -456,7 +456,7 @@ def too_short_error(
 
 
 def array_module(*values: Any) -> Any:
-  """Returns what computes with them: TensorFlow if one is a tensor, otherwise numpy."""
+  """Returns the array module: TensorFlow if one is a tensor, otherwise numpy."""
   return tf if any(map(imports.is_tensor, values)) else np
 
 
@@ -547,7 +547,7 @@ def own_path(path: str, branches: tuple[str, ...]) -> str:
 def computed_paths(
   flat: specs.TensorSpecStruct, n_step: NStep | None
 ) -> dict[str, str]:
-  """Finds the declared paths that joining computes, and that nobody stores.
+  """Finds declared paths that `n_step` computes and that are not stored.
 
   Args:
     flat: specs by path.
@@ -569,12 +569,12 @@ def computed_paths(
 def flat_specs(
   spec_structure: specs.SpecStructure, n_step: NStep | tuple[int, float] | None = None
 ) -> specs.TensorSpecStruct:
-  """Derives what one episode record holds, each step once.
+  """Derives the specs of an episode record, which has each step once.
 
   A spec with time offsets becomes a sequence spec of one step. A spec without offsets
-  stays as it is: a sequence, or a context feature of the whole episode. What is
-  computed and not stored is left out: masks (see `add_mask_specs`), and what `n_step`
-  adds to transitions. What is cast as it is read has the dtype that is stored.
+  is unchanged: a sequence, or a context feature of the whole episode. Computed paths
+  are left out: masks (see `add_mask_specs`), and the results of `n_step`. Features that
+  are cast while reading have the stored dtype.
 
   >>> from t2r_seq import specs, windows
   >>> pair = specs.ExtendedTensorSpec((2, 7), "float32", "pose", time_offsets=(-1, 0))
@@ -600,7 +600,7 @@ def flat_specs(
 def appended_specs(
   spec_structure: specs.SpecStructure, n_step: NStep | tuple[int, float] | None = None
 ) -> specs.TensorSpecStruct:
-  """Derives what an actor appends of a step, which is stored once.
+  """Derives the specs of one step as an actor appends it; each step is stored once.
 
   As `flat_specs`, but specs of one name are one feature, as in records, and appended
   once: at the path that is their name, or else at the first of them. `next_obs` with
@@ -636,7 +636,7 @@ def add_mask_specs(
 
   Args:
     spec_structure: specs with time offsets.
-    paths: which paths get a mask; by default every one with time offsets.
+    paths: paths that get a mask; by default all with time offsets.
   Returns:
     Flat specs with the masks, of shape [K] for a stack and () for an int offset.
   Raises:

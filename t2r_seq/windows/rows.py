@@ -25,7 +25,7 @@ class RowList:
   Attributes:
     handle: the list, a variant scalar.
     shape: static shape of a row.
-    dtype: of the rows.
+    dtype: dtype of the rows.
   """
 
   def __init__(self, handle: tf.Tensor, shape: tf.TensorShape, dtype: tf.DType) -> None:
@@ -48,8 +48,8 @@ class RowList:
     Args:
       make_row: maps one part of each input to a row of `shape`.
       inputs: tensors [N, ...].
-      shape: of a row; fully defined.
-      dtype: of the rows.
+      shape: shape of a row; fully defined.
+      dtype: dtype of the rows.
       check_shapes: for rows whose shape is only known when they are there: given their
         shapes, int32 [N, rank], checks them all at once. An assertion in the loop costs
         10 us of processor time an image, this nothing.
@@ -149,8 +149,8 @@ def take_strings(
 
   Args:
     all_bytes: uint8 [n].
-    all_offsets: where each string starts, and the end, int64 [strings + 1].
-    items: which strings, int64 [N].
+    all_offsets: start of each string, and the end of the last, int64 [strings + 1].
+    items: indices of strings, int64 [N].
   Returns:
     Strings, [N].
   """

@@ -20,7 +20,7 @@ _LENGTH_SUFFIX = "_length"
 
 
 def uniform_indices(lengths: Any, num_samples: int) -> tf.Tensor:
-  """Picks steps at even distances, the last step always, the same ones every time.
+  """Picks evenly spaced steps, with the last one; deterministic.
 
   Args:
     lengths: steps of each row, integers [B], at least 1.
@@ -42,7 +42,7 @@ def uniform_indices(lengths: Any, num_samples: int) -> tf.Tensor:
 
 
 def random_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Tensor:
-  """Draws steps with replacement; neither the first nor the last has to be in.
+  """Samples steps with replacement; the first and last may be missing.
 
   Args:
     lengths: steps of each row, integers [B], at least 1.
@@ -122,8 +122,8 @@ def gather_steps(
 
   Args:
     tensors: batch by path; sequences [B, T, ...], anything else is unchanged.
-    indices: of steps, int64 [B, n].
-    spec_structure: the specs of the batch: what has is_sequence is a sequence.
+    indices: indices of steps, int64 [B, n].
+    spec_structure: the specs of the batch; `is_sequence` marks sequences.
   Returns:
     Tensors by path; sequences [B, n, ...], and their '<path>_length' n.
   Raises:
@@ -181,7 +181,7 @@ def _check(operation: str, lengths: Any, num_samples: int) -> tf.Tensor:
 
 
 def _seeds(seed: Any) -> list[tf.Tensor]:
-  """Returns three seeds, each [2], made of one or of none."""
+  """Returns three seeds, each [2], derived from a seed or random."""
   if seed is None:
     return tf.unstack(tf.random.uniform([3, 2], maxval=2**31 - 1, dtype=tf.int32))
   seed = tf.convert_to_tensor(seed)
@@ -234,7 +234,7 @@ def _distinct(bits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
   Args:
     bits: random, int64 [B, m].
-    counts: int64 [B]; what is drawn where they are less than m means nothing.
+    counts: int64 [B]; rows with less than m are meaningless.
   Returns:
     int64 [B, m].
   """

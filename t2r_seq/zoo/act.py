@@ -27,9 +27,9 @@ _TOWER = functools.partial(layers.ResNet, None, 18, 1, normalizer="group")
 class ACTNetwork(CompositeLayer):
   """The network of ACT, https://arxiv.org/abs/2304.13705, as LeRobot has it.
 
-  The tokens of the encoder are a latent vector, each state, and each pixel of the last
-  maps of each camera; those of the decoder are the steps of the chunk. In training the
-  latent is drawn from what a second encoder, of the style, makes of the actions.
+  The encoder's tokens are a latent vector, each state, and each pixel of the last maps
+  of each camera; the decoder's are the steps of the chunk. In training the latent is
+  sampled from a second encoder, of the style, which sees the actions.
   """
 
   def __init__(
@@ -46,16 +46,16 @@ class ACTNetwork(CompositeLayer):
     """Creates the layer.
 
     Args:
-      action_shape: of a chunk, (steps, components).
+      action_shape: shape of a chunk, (steps, components).
       num_states: vectors that the network sees.
       num_cameras: 0 leaves out the tower.
-      num_layers: of the encoder, the decoder, and the encoder of the style; 0 of the
-        last leaves out the VAE.
+      num_layers: layers of the encoder, the decoder, and the encoder of the style; 0
+        for the last leaves out the VAE.
       latent_size: components of the latent.
       create_transformer_fn: called with `num_layers`, `has_memory` and `final_norm`,
         gives a `layers.Transformer`.
-      create_tower_fn: gives the `layers.ResNet` of all cameras.
-      **kwargs: of the Keras layer.
+      create_tower_fn: creates the `layers.ResNet` of all cameras.
+      **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     steps, action_size = action_shape
@@ -101,10 +101,10 @@ class ACTNetwork(CompositeLayer):
     Args:
       states: each [B, S].
       images: standardized, each [B, height, width, channels].
-      style_state: [B, S], for the encoder of the style; None has none.
+      style_state: [B, S], for the encoder of the style, or None.
       actions: [B, steps, components], whose style is encoded; None has the latent 0.
       is_real: bool, [B, steps]: False for padded actions.
-      training: of dropout and batch normalization.
+      training: mode of dropout and batch normalization.
     Returns:
       'inference_output', [B, steps, components], float32; with actions the latent's
       'mean' and 'log_variance', [B, latent_size], too.
@@ -176,12 +176,12 @@ class ACTModel(ImitationModel):
     """Creates the model.
 
     Args:
-      kl_weight: of the latent's KL divergence in the loss.
+      kl_weight: weight of the latent's KL divergence in the loss.
       create_network_fn: called with the shape of a chunk and the numbers of states and
         cameras, gives an `ACTNetwork`.
       image_statistics: mean and std of the channels of images in [0, 1] by camera, to
         standardize them; those of ImageNet for all others.
-      **kwargs: of `ImitationModel`.
+      **kwargs: arguments of `ImitationModel`.
     """
     super().__init__(**kwargs)
     self._kl_weight = kl_weight
@@ -249,7 +249,7 @@ def kl_divergence(mean: tf.Tensor, log_variance: tf.Tensor) -> tf.Tensor:
 
 
 def is_environment(path: str) -> bool:
-  """Whether a state is of the robot's surroundings, by LeRobot's name for it."""
+  """Whether a state is LeRobot's state of the environment, by its name."""
   return path.endswith("environment_state")
 
 

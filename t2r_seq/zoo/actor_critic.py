@@ -16,7 +16,7 @@ CRITICS = ("critic_0", "critic_1")
 
 
 class ActorCriticModel(OnlineModel):
-  """An actor, two critics, and the targets of what a subclass names.
+  """An actor, two critics, and the target networks that a subclass names.
 
   Actor and critics are trained by one loss: the critics get no gradient of the actor's
   part, which sees them by the derivative of their value with respect to the action.
@@ -57,7 +57,7 @@ class ActorCriticModel(OnlineModel):
   def critic_loss(
     self, features: SpecStructure, labels: SpecStructure, target: tf.Tensor
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the error of both critics, scalars, and what priorities are made of."""
+    """Returns the error of both critics, scalars, and the errors for priorities."""
     observations = self.observations(features)
     action = self.signature.normalize(labels.action)
     values = [self.value(name, observations, action) for name in CRITICS]
@@ -71,10 +71,10 @@ class ActorCriticModel(OnlineModel):
 
 
 def through_action(value: tf.Tensor, slope: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
-  """Returns values whose gradient reaches what chose the action, and no critic.
+  """Returns values with a gradient to the actor, and none to the critics.
 
   Args:
-    value: of the actions, [B].
+    value: value of the actions, [B].
     slope: the derivative of the values with respect to the actions, [B, A].
     action: [B, A].
   """

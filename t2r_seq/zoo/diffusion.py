@@ -54,12 +54,12 @@ class DiffusionModel(ImitationModel):
       prediction_horizon: steps of the chunk, the first one seen included.
       num_executed: actions of a chunk that are executed.
       normalization: see `ImitationModel`. Predicted actions are clipped to [-1, 1].
-      action_decoder_cls: gives the `layers.DiffusionDecoder`.
-      create_image_encoder_fn: gives an encoder of standardized images.
-      shares_encoder: one encoder for all cameras.
+      action_decoder_cls: creates the `layers.DiffusionDecoder`.
+      create_image_encoder_fn: creates an encoder of standardized images.
+      shares_encoder: whether all cameras share one encoder.
       image_statistics: mean and std of the channels of images in [0, 1] by camera, to
-        standardize them; those of ImageNet for all others.
-      **kwargs: of `ImitationModel`.
+        standardize them; ImageNet's for all others.
+      **kwargs: arguments of `ImitationModel`.
     Raises:
       SpecError: the chunk ends before the last action that is executed.
     """

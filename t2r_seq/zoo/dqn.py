@@ -42,14 +42,14 @@ class DQNModel(OnlineModel):
     """Creates the model.
 
     Args:
-      signature: of the environment.
+      signature: signature of the environment.
       is_double: the network that is trained chooses the next action, and the target
         network values it (van Hasselt et al., 2016).
       is_dueling: see `layers.control.QNetwork`.
       loss: 'huber' or 'squared'.
       epsilon: the first and the last probability of a random action.
       exploration_fraction: the part of the environment steps in which it falls.
-      **kwargs: of `OnlineModel`.
+      **kwargs: arguments of `OnlineModel`.
     Raises:
       SpecError: the actions are continuous, or an option is out of range.
     """

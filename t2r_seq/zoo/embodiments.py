@@ -27,7 +27,7 @@ class Embodiment:
   """A robot: its paths, where their elements are in the model, and its statistics.
 
   Attributes:
-    name: of the robot; exports are asked for it.
+    name: name of the robot; exports take it to select the robot.
     id: the number that the network sees. A robot that is added later takes a free one.
     signature: the paths of the robot's data, their shapes and conventions.
     paths: the model's path by path of the robot: the role of a camera, the shared name
@@ -175,7 +175,7 @@ def design_embodiments(
   others take the first places. Cameras of one path have one role.
 
   Args:
-    signatures: by name of the robot.
+    signatures: signatures by name of the robot.
     statistics: files by name of the robot.
     control_periods: seconds by name of the robot.
   """
@@ -298,7 +298,7 @@ def check_embodiments(
   Args:
     where: for errors.
     robots: by name.
-    signature: of the model.
+    signature: signature of the model.
     sizes: see `shared_signature`.
   Raises:
     SpecError: a vector that is larger than the model's, a path that the model lacks, or
@@ -380,7 +380,7 @@ class EmbodimentPreprocessor(preprocessors.AbstractPreprocessor):
       model_label_specification_fn: takes a mode, returns the model's label specs.
       native: has the specs of a model of this robot alone.
       embodiment: the robot.
-      signature: of the model.
+      signature: signature of the model.
       target: path of the label with the actions.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)

@@ -30,7 +30,7 @@ def make_environment(
 
   Args:
     env_id: such as 'LunarLander-v3', or 'gym_pusht/PushT-v0'.
-    options: of `gymnasium.make`.
+    options: options of `gymnasium.make`.
     is_rendered: whether its frames are read.
   Raises:
     ImportError: Gymnasium, or the environment's package, is missing.
@@ -128,7 +128,7 @@ def check_action(env_id: str, space: Any, shape: tuple[int, ...]) -> None:
   Args:
     env_id: for the error.
     space: the environment's action space.
-    shape: of an action of the policy.
+    shape: shape of an action of the policy.
   Raises:
     SpecError: they differ.
   """
@@ -231,11 +231,11 @@ def policy_environment(
   """Makes an environment as a policy sees it; see `PolicyEnvironment`.
 
   Args:
-    env_id: of Gymnasium.
+    env_id: Gymnasium's id of the environment.
     matching: keys of its observations by path.
     sizes: shapes of images by path.
     texts: by path.
-    options: of `gymnasium.make`.
+    options: options of `gymnasium.make`.
   """
   env = make_environment(env_id, options, RENDER in matching.values())
   return PolicyEnvironment(env, matching, sizes, texts)

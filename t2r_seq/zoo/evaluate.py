@@ -34,15 +34,15 @@ def evaluate_export(
   first episode.
 
   Args:
-    predictor: of an export that is loaded.
-    env_id: of the environment.
-    num_episodes: how many.
-    seed: of the episodes; the same episodes for each policy.
+    predictor: predictor of a loaded export.
+    env_id: id of the environment.
+    num_episodes: number of episodes.
+    seed: seed of the episodes; the same episodes for each policy.
     max_steps: episodes are cut off there.
     video_dir: folder for a video of each episode.
     observe: paths by the environment's keys; see `environment.match_observations`.
     task: text for policies that take one.
-    options: of `gymnasium.make`.
+    options: options of `gymnasium.make`.
     create_policy: makes the policy of the predictor, such as an `OverlappedPolicy` with
       a `SimulatedLatency`.
   Returns:

@@ -19,7 +19,7 @@ DELAY = "delay"
 
 
 class DelayPreprocessor(preprocessors.SpecTransformationPreprocessor):
-  """Draws how many actions of each chunk are known when the network is asked for it.
+  """Draws how many actions of each chunk are known when inference starts.
 
   The label 'delay', int32, is uniform from 0 to `max_delay`, and a function of the
   sample's number.
@@ -51,10 +51,10 @@ class DelayPreprocessor(preprocessors.SpecTransformationPreprocessor):
 
 @gin.configurable
 class FlowModel(ImitationModel):
-  """A transformer that makes a chunk of actions of noise, in a few steps.
+  """A transformer that makes a chunk of actions from noise, in a few steps.
 
-  The small form of pi0's action expert (https://arxiv.org/abs/2410.24164): what the
-  robot sees becomes tokens, and the actions, which are tokens, too, attend to them.
+  The small form of pi0's action expert (https://arxiv.org/abs/2410.24164): observations
+  become tokens, and the actions, which are tokens, too, attend to them.
   """
 
   def __init__(
@@ -72,14 +72,14 @@ class FlowModel(ImitationModel):
     Args:
       model_size: components of a token.
       num_layers: blocks of the action expert.
-      num_context_layers: blocks over what the robot sees, which are computed once.
-      num_heads: of each attention.
-      num_steps: of the integration from noise to actions.
-      max_delay: trains chunks that continue up to so many actions of the one before,
+      num_context_layers: blocks over the observations, which are computed once.
+      num_heads: heads of each attention layer.
+      num_steps: steps of the integration from noise to actions.
+      max_delay: trains chunks that continue up to so many actions of the previous one,
         for `overlap='trained'`; None: chunks continue by inpainting, 'real_time'.
-      **kwargs: of `ImitationModel`.
+      **kwargs: arguments of `ImitationModel`.
     Raises:
-      SpecError: the delay leaves nothing of a chunk.
+      SpecError: the delay is not shorter than a chunk.
     """
     super().__init__(**kwargs)
     if max_delay is not None and not 1 <= max_delay < self.chunk_size:

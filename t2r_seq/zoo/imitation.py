@@ -49,7 +49,7 @@ def default_image_transforms(
 
   Args:
     size: height and width that the network gets.
-    stored_size: of the data.
+    stored_size: image size of the data.
   """
   resize = [preprocessors.Resize(size)] if tuple(size) != tuple(stored_size) else []
   # Shifts by up to 4 of 84 pixels: https://arxiv.org/abs/2004.13649.
@@ -61,14 +61,14 @@ def default_image_transforms(
 def model_conventions(
   signature: Signature, changes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, tuple[Convention | None, int]]:
-  """Returns the convention and the size of what the network gets, by path.
+  """Returns the convention and the size of the network's input, by path.
 
   Args:
-    signature: of the data.
+    signature: signature of the data.
     changes: words other than the data's, by path. Relative actions refer to the only
       state of the robot if they name no `reference`.
   Raises:
-    SpecError: no such path, or the data does not declare what is to change.
+    SpecError: no such path, or the data declares no convention to convert from.
   """
   shapes = {**signature.states, **signature.cameras}
   sizes = {path: int(shape[-1]) if shape else 1 for path, shape in shapes.items()}
@@ -134,13 +134,13 @@ class ImitationModel(models.RegressionModel):
   Each robot's data goes through the robot's own stages, in the input and in the export:
   conventions, images, normalization, layout. `as_robot` is the policy of one of them.
 
-  A subclass gives `create_network` and `a_func`, and a loss if it is not that of the
-  action decoder. A network that sees the labels in training, such as a CVAE, or that
+  A subclass defines `create_network` and `a_func`, and a loss if it differs from the
+  action decoder's. A network that sees the labels in training, such as a CVAE, or that
   has no action in training, such as a denoiser, overrides
   `inference_network_fn(features, labels, mode)`, too.
 
   Attributes:
-    needs: what the data set must have, of 'cameras' and 'language'.
+    needs: required inputs, from 'cameras' and 'language'.
     is_sequence: features and labels are sequences `[B, L, ...]`, for networks that
       carry a state; there are neither stacks nor chunks then.
   """
@@ -167,26 +167,26 @@ class ImitationModel(models.RegressionModel):
     """Creates the model, without its network.
 
     Args:
-      signature: of the data set.
+      signature: signature of the data set.
       statistics_path: JSON file of statistics, which normalise states and actions.
       observation_horizon: H, steps that the network sees, the present one included.
       chunk_size: actions that the policy predicts, from the present step on.
       num_past_actions: actions before the present step that are fitted, too, and that
         the policy does not execute.
-      num_executed: actions of a chunk that are executed; None: half of it.
-      ensemble_decay: of temporal ensembling; see `policies.ChunkExecution`.
-      overlap: of inference with execution; see `policies.ChunkExecution`.
-      normalization: of states and actions, as of `preprocessors.Normalize`; or by
-        path, the actions as 'target'.
+      num_executed: executed actions of a chunk; None: half of it.
+      ensemble_decay: decay of temporal ensembling; see `policies.ChunkExecution`.
+      overlap: overlap of inference with execution; see `policies.ChunkExecution`.
+      normalization: normalization of states and actions, as in
+        `preprocessors.Normalize`; or by path, the actions as 'target'.
       image_size: height and width of the images that the network gets; None: as stored.
-      image_transforms: of every camera, from the stored images on; None takes
-        `default_image_transforms`. `[]` neither resizes nor augments.
-      conventions: what the network gets other than the data has, by path:
+      image_transforms: transforms of every camera, starting from the stored images;
+        None uses `default_image_transforms`. `[]` neither resizes nor augments.
+      conventions: the network's conventions that differ from the data's, by path:
         `{'action': {'control': 'relative', 'rotation': 'rot6d_rows'}}`. The export
         converts actions back.
-      **kwargs: of `RegressionModel`.
+      **kwargs: arguments of `RegressionModel`.
     Raises:
-      SpecError: a count is out of range, the data set lacks what the policy needs, or
+      SpecError: a count is out of range, the data set lacks an input of the policy, or
         robots do not fit into the model.
     """
     name = type(self).__name__
@@ -216,7 +216,7 @@ class ImitationModel(models.RegressionModel):
     self._normalization = normalization
     self._image_size, self._image_transforms = image_size, image_transforms
     self._camera_sizes: dict[str, Sequence[int]] = {}  # Of a robot, to the model's.
-    # Of a policy of one robot of several, and the model of that robot alone.
+    # For a policy of one of several robots, that model of this robot only.
     self._robot: Embodiment | None = None
     self._native: ImitationModel = self
     if self._embodiments:
@@ -250,7 +250,7 @@ class ImitationModel(models.RegressionModel):
     return {path: size for path, (_, size) in self._conventions.items()}
 
   def native_model(self, robot: Embodiment) -> ImitationModel:
-    """Returns the model of one robot alone: its specs and its stages, no network."""
+    """Returns the model of one robot: its specs and its stages, no network."""
     own = copy.copy(self)
     own._robot, own._native, own._embodiments = None, own, {}
     own.signature, own._statistics_path = robot.signature, robot.statistics
@@ -297,7 +297,7 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def preprocessor(self) -> preprocessors.AbstractPreprocessor:
-    """See the base class; a model of several robots gets what their stages give."""
+    """See the base class; with several robots, specs after their stages."""
     if self._preprocessor is None and self.embodiments:
       self._preprocessor = preprocessors.NoOpPreprocessor(
         self.get_feature_specification, self.get_label_specification
@@ -357,7 +357,7 @@ class ImitationModel(models.RegressionModel):
     return labels
 
   def _observed(self, path: str, shape: Sequence[int]) -> ExtendedTensorSpec:
-    """Returns the spec of what a path shows of the last steps."""
+    """Returns the spec of a path's last steps."""
     convention, size = self._conventions[path]
     shape = [*shape[:-1], size] if shape else []
     stacked = () if self.is_sequence else (self.observation_horizon,)
@@ -427,7 +427,7 @@ class ImitationModel(models.RegressionModel):
     return [functools.partial(preprocessors.ConvertConventions, data=data)]
 
   def statistics_preprocessor(self) -> preprocessors.AbstractPreprocessor | None:
-    """Returns what vectors go through before `Normalize`; None if unchanged."""
+    """Returns the transforms of vectors before `Normalize`; None if unchanged."""
     stages = self._convert_stages()
     if not stages:
       return None
@@ -451,7 +451,7 @@ class ImitationModel(models.RegressionModel):
     return default_image_transforms(self._camera_size(path, shape), shape[:2])
 
   def create_encoder(self, token_size: int | None = None) -> Any:
-    """Returns the layer that encodes what the policy sees in each step.
+    """Returns the layer that encodes the observations of each step.
 
     Args:
       token_size: makes a token of each path; None concatenates them.
@@ -462,7 +462,7 @@ class ImitationModel(models.RegressionModel):
     )
 
   def encode(self, features: SpecStructure, mode: str) -> tf.Tensor:
-    """Encodes what the policy sees by the network's 'encoder', [B, T, ...]."""
+    """Encodes the observations by the network's 'encoder', [B, T, ...]."""
     observations = self.observations(features)
     return self.network["encoder"](observations, training=self.is_training(mode))
 

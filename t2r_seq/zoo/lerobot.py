@@ -23,7 +23,7 @@ from t2r_seq.zoo.signature import Signature
 
 _ACTION = "action"
 _BACKBONES = {"resnet18": 18, "resnet34": 34, "resnet50": 50}
-# What a processor may do beside the statistics: nothing that changes numbers.
+# Steps of a processor beside the statistics: none of them changes numbers.
 _PLAIN_STEPS = ("rename_observations", "to_batch", "device")
 _NORMALIZERS = ("normalizer", "unnormalizer")
 _MODES = {
@@ -134,7 +134,7 @@ class _Checkpoint:
     )
 
   def require(self, **options: Sequence[Any]) -> None:
-    """Checks that options are among those that are supported."""
+    """Checks that options are supported."""
     for name, supported in options.items():
       if self.config.get(name, supported[0]) not in supported:
         raise self.error(
@@ -271,7 +271,7 @@ class _Checkpoint:
 def _path_statistics(
   name: str, mode: str, first: np.ndarray, second: np.ndarray
 ) -> PathStatistics:
-  """Makes statistics of what a checkpoint has of them; the others are made up."""
+  """Makes statistics from those of a checkpoint; missing ones are made up."""
   if mode == MEAN_STD:
     mean, std = first, second
     low, high = mean - 3 * std, mean + 3 * std
@@ -471,7 +471,7 @@ def _transformer_names(ours: str, theirs: str, count: int) -> _Pairs:
 def _resnet_names(
   ours: str, theirs: str, size: int, in_sequence: bool = False
 ) -> _Pairs:
-  """Pairs a ResNet's layers with torchvision's, or with those of its list."""
+  """Pairs a ResNet's layers with torchvision's, or with its list's."""
   names = {"conv1": "0", "bn1": "1", **{f"layer{i}": str(3 + i) for i in range(1, 5)}}
   name = lambda module: theirs.format(names[module] if in_sequence else module)  # noqa: E731
   yield f"{ours}/padded_conv/conv2d", name("conv1")

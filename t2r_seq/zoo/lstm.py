@@ -38,11 +38,12 @@ class LSTMModel(ImitationModel, models.RecurrentRegressionModel):
     """Creates the model.
 
     Args:
-      num_units: of each LSTM.
+      num_units: units of each LSTM.
       num_layers: LSTMs, one above the other.
       reset_every: steps after which the state is zeroed.
-      action_decoder_cls: of each step's action.
-      **kwargs: of `ImitationModel` and `models.recurrent_model.RecurrentModel`.
+      action_decoder_cls: decoder of each step's action.
+      **kwargs: arguments of `ImitationModel` and
+        `models.recurrent_model.RecurrentModel`.
     """
     super().__init__(action_decoder_cls=action_decoder_cls, **kwargs)
     self._num_units, self._num_layers = num_units, num_layers

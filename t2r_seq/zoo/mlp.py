@@ -15,14 +15,14 @@ from t2r_seq.zoo.imitation import ImitationModel
 
 @gin.configurable
 class MLPModel(ImitationModel):
-  """Dense layers over what the policy sees; robomimic's BC."""
+  """Dense layers over the observations; robomimic's BC."""
 
   def __init__(self, hidden_sizes: Sequence[int] = (1024, 1024), **kwargs: Any) -> None:
     """Creates the model.
 
     Args:
       hidden_sizes: units of each hidden layer.
-      **kwargs: of `ImitationModel`.
+      **kwargs: arguments of `ImitationModel`.
     """
     super().__init__(**kwargs)
     self._hidden_sizes = hidden_sizes

@@ -43,12 +43,12 @@ METRIC = "closed_loop/reward"
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class OnlineSchedule:
-  """Numbers of steps of an online training, and their proportion.
+  """Numbers of environment and train steps of an online training.
 
   A round is `steps_per_round` environment steps and then `updates_per_round` train
-  steps, by the weights of the moment and in one thread. The same seed gives the same
-  run, except for the order in which the threads of an op add up. Steps count over all
-  environments.
+  steps. Both run in one thread; acting uses the current weights. Runs with equal seeds
+  are equal, except for floating-point summation order in multi-threaded ops. Steps
+  count over all environments.
 
   Attributes:
     num_steps: environment steps of the training.
@@ -57,7 +57,7 @@ class OnlineSchedule:
     updates_per_round: train steps of a round.
     num_envs: environments that act at the same time.
     num_evaluations: evaluations, each after a checkpoint. Episodes in progress are cut
-      off there, so that a resumed run is the same as one that was never stopped.
+      off there, so that a resumed run equals one that was never stopped.
     eval_episodes: episodes of each evaluation.
   """
 
@@ -101,12 +101,12 @@ class OnlineSchedule:
 
   @property
   def updates_per_evaluation(self) -> int:
-    """Train steps between two evaluations: those of whole rounds."""
+    """Train steps between two evaluations, in whole rounds."""
     rounds = math.ceil(self.num_rounds / self.num_evaluations)
     return rounds * self.updates_per_round
 
   def steps_before(self, update: int) -> int:
-    """Returns the environment steps that are taken before a train step, from 0."""
+    """Returns the environment steps before the round of train step `update`, from 0."""
     return (
       self.learning_starts + update // self.updates_per_round * self.steps_per_round
     )
@@ -124,7 +124,7 @@ class CollectingPolicy(policies.RegressionPolicy):
 
     Args:
       model: explores; see `OnlineModel.explore`.
-      schedule: of the training.
+      schedule: schedule of the training.
     """
     predictor = policies.ModelPredictor(model, copies_weights=False)
     super().__init__(predictor, model.exploration_output)
@@ -166,8 +166,8 @@ class Collector(training.Callback):
       create_env: makes the environment.
       policy: acts.
       buffer: takes the steps; has a `checkpoint_dir`.
-      schedule: of the training.
-      seed: of environments and policy.
+      schedule: schedule of the training.
+      seed: seed of environments and policy.
     """
     self._create_env = functools.partial(create_envs, create_env, schedule.num_envs)
     self._policy, self._buffer, self._schedule = policy, buffer, schedule
@@ -183,7 +183,7 @@ class Collector(training.Callback):
     """Takes environment steps.
 
     Args:
-      num_steps: that are taken after this, since the beginning of the training.
+      num_steps: environment steps since the beginning of the training, after this.
       update: train steps so far; seeds episodes that start after a checkpoint.
     """
     if self._steps is None:
@@ -209,7 +209,7 @@ class Collector(training.Callback):
     """Restores the replay if the training resumes."""
     if run.step:
       self._buffer.resume()
-      # Of a round in which the training was stopped, the steps were taken.
+      # If the training was stopped in a round, its steps were already taken.
       last = run.step + self._schedule.updates_per_round - 1
       self._policy.num_steps = self._schedule.steps_before(last)
 
@@ -274,9 +274,10 @@ class OnlineInputGenerator(data.AbstractInputGenerator):
     Args:
       collector: collects.
       buffer: is sampled from.
-      schedule: of the training.
+      schedule: schedule of the training.
       batch_size: transitions in a batch.
-      importance_exponent: of the weights of prioritized samples; None for no weights.
+      importance_exponent: exponent of the weights of prioritized samples; None: no
+        weights.
     """
     super().__init__(batch_size)
     self._collector, self._buffer, self._schedule = collector, buffer, schedule
@@ -366,18 +367,18 @@ def train_online(
     model_class: called with the `EnvSignature`, such as `DQNModel`.
     env: the name of a Gymnasium environment, or a function that makes one.
     model_dir: folder of checkpoints, replay, event files and exports.
-    schedule: how many steps; None for `OnlineSchedule()`.
+    schedule: numbers of steps; None for `OnlineSchedule()`.
     batch_size: transitions in a batch.
     replay_steps: environment steps that the replay holds.
     sampler: how the replay is sampled; None for uniform. With `replay.Prioritized` the
       TD errors become priorities, and importance weights correct the loss.
-    importance_exponent: of those weights.
-    seed: of everything random.
+    importance_exponent: exponent of those weights.
+    seed: seed of everything random.
     show_progress: prints progress on stderr.
   Returns:
     What `training.train_eval_model` returns; 'closed_loop/reward' is the mean return.
   Raises:
-    ImportError: Gymnasium or what the environment needs is missing.
+    ImportError: Gymnasium or a package of the environment is missing.
     SpecError: an unknown environment, spaces that the policy cannot use, or a
       checkpoint of another model; nothing is trained.
   """
@@ -428,7 +429,7 @@ def train_online(
 
 
 def _create_env_fn(env: Any) -> Callable[[], Any]:
-  """Returns what makes an environment."""
+  """Returns a function that makes an environment."""
   if isinstance(env, str):
     return functools.partial(make_environment, env)
   if not callable(env) or (hasattr(env, "reset") and not isinstance(env, type)):

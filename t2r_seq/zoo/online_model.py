@@ -22,9 +22,9 @@ _RESERVED = ("action", "reward", "terminated", "discount", "sample")
 class OnlineModel(models.T2RModel):
   """A model that learns from the transitions of an environment.
 
-  A feature is what the policy sees, a stack of `num_frames` of each observation. What
-  only learning needs is a label: the next stacks, the action, the reward that a replay
-  joins over `n_step` steps, and its discount.
+  A feature is an observation, a stack of `num_frames` steps. Data for learning only are
+  labels: the next stacks, the action, the reward that a replay joins over `n_step`
+  steps, and its discount.
 
   A subclass gives the network, the loss, and the output 'inference_output', an action
   of the environment. Its `target_networks` follow the networks that are trained.
@@ -52,14 +52,14 @@ class OnlineModel(models.T2RModel):
     """Creates the model.
 
     Args:
-      signature: of the environment.
+      signature: signature of the environment.
       num_frames: frames in the stack of each observation.
       n_step: steps that a transition joins.
       gamma: discount of one step.
       hidden_sizes: units of the dense layers after the encoder.
-      target_rate: of the way that target networks go with each update; 1 copies.
+      target_rate: step size of target networks at each update; 1 copies.
       target_update_steps: train steps between two updates.
-      **kwargs: of `T2RModel`.
+      **kwargs: arguments of `T2RModel`.
     Raises:
       SpecError: the environment has actions of another kind, or a number is out of
         range.
@@ -119,15 +119,15 @@ class OnlineModel(models.T2RModel):
     """Makes an exploring action of the `exploration_output` of one environment.
 
     Args:
-      output: of the network, without a batch axis.
-      rng: what is random.
+      output: output of the network, without a batch axis.
+      rng: random generator.
       done: the part of the environment steps that are done, from 0 to 1.
     Returns:
       An action of the environment.
     """
 
   def build(self) -> None:
-    """Creates the network; target networks begin as copies of what they follow."""
+    """Creates the network; target networks begin as copies of their sources."""
     is_new = not self.is_built
     super().build()
     if is_new:
@@ -147,7 +147,7 @@ class OnlineModel(models.T2RModel):
     return {path: flat[path] for path in self.signature.observations}
 
   def next_observations(self, labels: SpecStructure) -> dict[str, tf.Tensor]:
-    """Returns the stacks after the transitions by the paths of those before."""
+    """Returns the stacks after the transitions by the paths of those before them."""
     flat = specs.flatten_spec_structure(labels)
     return {path: flat[_NEXT + path] for path in self.signature.observations}
 
@@ -156,7 +156,7 @@ class OnlineModel(models.T2RModel):
     return tf.stop_gradient(labels.reward + labels.discount * values)
 
   def examples(self, labels: SpecStructure, error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns what `hooks.PriorityUpdate` reads: the items' keys, and their errors."""
+    """Returns the inputs of `hooks.PriorityUpdate`: the items' keys and errors."""
     key = losses.replay_value(labels, "key")
     return {} if key is None else {"sample/key": key, "td_error": tf.abs(error)}
 

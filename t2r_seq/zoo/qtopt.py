@@ -24,9 +24,9 @@ from t2r_seq.zoo.spaces import EnvSignature
 class QTOptModel(OnlineModel):
   """QT-Opt (Kalashnikov et al., 2018): Q-learning of continuous actions by search.
 
-  The action is the best that the cross-entropy method finds. The target is the lesser
-  value of two networks: one follows the trained network slowly, the other is that one
-  of some thousand steps ago. The search of an export draws the same numbers each time.
+  The action is the best that the cross-entropy method finds. The target value is the
+  minimum over a Polyak-averaged target network and a copy of it, refreshed every
+  `lag_steps`. An export's search uses fixed random numbers, so it is deterministic.
   """
 
   target_networks: Mapping[str, str] = {"target": "online"}
@@ -45,14 +45,14 @@ class QTOptModel(OnlineModel):
     """Creates the model.
 
     Args:
-      signature: of the environment.
+      signature: signature of the environment.
       search: rounds, samples and elites; its bounds are those of the actions.
-      lag_steps: train steps after which the lagged network becomes the target network.
+      lag_steps: train steps between two copies of the target to the lagged network.
       loss: 'squared' or 'huber'.
       epsilon: the first and the last probability of a random action.
-      exploration_fraction: the part of the environment steps in which it falls.
-      noise: standard deviation of what is added to other actions, of half their range.
-      **kwargs: of `OnlineModel`.
+      exploration_fraction: fraction of the environment steps over which epsilon decays.
+      noise: standard deviation of exploration noise, in half action ranges.
+      **kwargs: arguments of `OnlineModel`.
     Raises:
       SpecError: the actions are discrete, or an option is out of range.
     """

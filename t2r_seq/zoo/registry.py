@@ -18,11 +18,11 @@ class ReadyPolicy:
   """A policy that trains without model code.
 
   Attributes:
-    name: of the command line, such as 'mlp'.
+    name: name in the command line, such as 'mlp'.
     kind: 'imitation' trains from a data set, 'online' in an environment.
     model: the class, which is also its name in gin, as 'module:Class' below `zoo`.
-    summary: one line.
-    paper: address of the paper that it follows; '' for none.
+    summary: summary in one line.
+    paper: address of the paper that it follows, or ''.
   """
 
   name: str

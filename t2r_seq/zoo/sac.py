@@ -38,11 +38,11 @@ class SACModel(ActorCriticModel):
     """Creates the model.
 
     Args:
-      signature: of the environment.
+      signature: signature of the environment.
       temperature: the first one.
-      target_entropy: of the policy, which the temperature is learned for; None for
-        minus the size of the action.
-      **kwargs: of `OnlineModel`.
+      target_entropy: target entropy of the policy, for which the temperature is
+        learned; None: minus the number of action elements.
+      **kwargs: arguments of `OnlineModel`.
     Raises:
       SpecError: the actions are discrete, or the temperature is not positive.
     """

@@ -31,7 +31,7 @@ _CHANNELS = (1, 3, 4)
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Signature:
-  """The paths of a data set that a policy reads, and what they hold.
+  """The paths of a data set that a policy reads, and their specs.
 
   Attributes:
     action: path of the actions.
@@ -40,10 +40,10 @@ class Signature:
     cameras: shapes [height, width, channels] of the images of a step by path.
     data_formats: how stored images are encoded by path, such as 'jpeg'; without a path,
       they are arrays.
-    language: path of the text; None for none.
+    language: path of the text, or None.
     language_is_step: whether each step has the text; False for one text an episode.
     stored_dtypes: dtypes of stored vectors other than float32 by path.
-    conventions: what the numbers of a path mean, as the fields of a `Convention`.
+    conventions: meaning of the numbers by path, as the fields of a `Convention`.
     embodiments: the robots of one model, if there are several: each an `Embodiment`, by
       source. The other fields are then those of the model; see `shared_signature`.
   """
@@ -80,15 +80,15 @@ def find_signature(
   """Finds the actions, states, cameras and texts of a data set.
 
   States are vectors of floats, cameras are uint8 images. If paths are below `obs` or
-  `observation`, only those count; otherwise all but rewards, flags, times and what is
-  of the next step.
+  `observation`, only those count; otherwise all but rewards, flags, times and those of
+  the next step.
 
   Args:
     episodes: the data set.
     action: path of the actions; None finds the only path named `action` or `actions`.
     observations: paths of states and cameras, or patterns of them; None finds them.
-    conventions: of paths, as the fields of a `Convention`, in place of those that the
-      data set declares.
+    conventions: fields of `Convention`s, by path, in place of those that the data set
+      declares.
   Returns:
     The signature.
   Raises:
@@ -152,13 +152,13 @@ def find_signature(
 def check_needs(
   signature: Signature, episodes: Episodes, policy: str, needs: Sequence[str]
 ) -> None:
-  """Checks that a data set has what a policy needs.
+  """Checks that a data set has the policy's inputs.
 
   Args:
-    signature: of the data set.
+    signature: signature of the data set.
     episodes: the data set.
     policy: name of the policy, for the error.
-    needs: of 'cameras' and 'language'.
+    needs: required inputs, from 'cameras' and 'language'.
   Raises:
     SpecError: something is missing; lists the candidates.
   """
@@ -218,7 +218,7 @@ def _find_observations(
 
 
 def _kind(spec: ExtendedTensorSpec) -> str:
-  """Returns what a path holds: 'camera', 'state', 'text', or '' for something else."""
+  """Returns the kind of a path: 'camera', 'state', 'text', or '' for others."""
   shape = spec.shape
   if specs.is_encoded_image_spec(spec) or shape.rank == 3:
     is_camera = (

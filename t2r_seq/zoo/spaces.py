@@ -23,7 +23,7 @@ class EnvSignature:
   Attributes:
     observations: specs of one frame by path.
     categories: the number of categories of each path that holds one of them.
-    num_actions: of an environment with discrete actions; None for continuous ones.
+    num_actions: number of discrete actions; None for continuous ones.
     first_action: the number of the first discrete action.
     low: least continuous actions, [*shape].
     high: greatest continuous actions.
@@ -71,9 +71,9 @@ class EnvSignature:
     """Adds normal noise to a continuous action, and clips it to the bounds.
 
     Args:
-      action: of the environment.
+      action: action in the environment's units.
       noise: standard deviation, of half the range of the actions.
-      rng: what is random.
+      rng: random generator.
     """
     assert self.low is not None and self.high is not None
     scale = noise * (self.high - self.low) / 2
@@ -134,7 +134,7 @@ def _read_observation(
   observations: dict[str, ExtendedTensorSpec],
   categories: dict[str, int],
 ) -> None:
-  """Adds the specs of a space and those inside of it."""
+  """Adds the specs of a space and of its inner spaces."""
   spaces = imports.load_extra("gymnasium", "envs").spaces
   if isinstance(space, spaces.Dict):
     for key, inner in space.spaces.items():

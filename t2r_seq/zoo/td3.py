@@ -40,12 +40,12 @@ class TD3Model(ActorCriticModel):
     """Creates the model; noise is in units of half the range of the actions.
 
     Args:
-      signature: of the environment.
-      policy_interval: train steps for one of the actor.
-      noise: standard deviation of what is added to actions to explore.
-      target_noise: standard deviation of what is added to the target's actions.
-      target_noise_clip: the greatest of it.
-      **kwargs: of `OnlineModel`.
+      signature: signature of the environment.
+      policy_interval: critic updates per actor update.
+      noise: standard deviation of exploration noise.
+      target_noise: standard deviation of the noise on the target network's actions.
+      target_noise_clip: maximum absolute target noise.
+      **kwargs: arguments of `OnlineModel`.
     Raises:
       SpecError: the actions are discrete, or an option is out of range.
     """

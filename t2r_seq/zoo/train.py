@@ -51,7 +51,7 @@ def train_policy(
 ) -> dict[str, float]:
   """Trains, evaluates and exports a ready policy, or resumes its run.
 
-  Replaces gin's config by that of the policy; see `configure_policy`.
+  Replaces gin's config by the policy's; see `configure_policy`.
 
   Args:
     policy: name of a policy, such as 'mlp'; see `policies`.
@@ -61,7 +61,7 @@ def train_policy(
     size: 'base', as in the paper, or 'tiny', for a laptop's CPU.
     gin_configs: files of further bindings; a later binding wins.
     gin_bindings: bindings on top.
-    open_options: of `episodes.open_episodes`.
+    open_options: options of `episodes.open_episodes`.
     env_id: a Gymnasium environment, in which evaluations run the policy: the best
       export has the highest success, or return; None takes the eval loss.
     env_options: `observe`, `task` and `options` of `evaluate_export`.
@@ -104,7 +104,8 @@ def configure_policy(
 
   Args:
     policy: see `train_policy`.
-    dataset: see `train_policy`; None leaves out what follows from the data set.
+    dataset: see `train_policy`; None leaves out parameters that follow from the data
+      set.
     model_dir: see `train_policy`.
     size: see `train_policy`.
     gin_configs: see `train_policy`.
@@ -156,7 +157,7 @@ def policy_statistics(
   gin_bindings: Sequence[str] = (),
   open_options: Mapping[str, Any] | None = None,
 ) -> Statistics:
-  """Writes the statistics of what a policy's network gets before `Normalize`.
+  """Writes the statistics of the network's inputs before `Normalize`.
 
   In the policy's conventions, such as relative actions, cut as training cuts windows.
 
@@ -206,7 +207,7 @@ def configure_online(
   Returns:
     The config as text: complete, with its comments.
   Raises:
-    SpecError: no such policy, or one that learns from a data set.
+    SpecError: no such policy, or it learns from a data set.
   """
   chosen = _choose(policy, registry.ONLINE)
   text = registry.config_text(chosen.config_file(size))
@@ -243,7 +244,7 @@ def _joined(
 def _parse_config(
   text: str, gin_configs: Sequence[str], gin_bindings: Sequence[str]
 ) -> None:
-  """Replaces gin's config, and marks what the user does not change as defaults."""
+  """Replaces gin's config, and marks values that the user keeps as defaults."""
   gin.clear_config()
   _parse_user(gin_configs, gin_bindings)
   given = _config_lines()
@@ -483,17 +484,17 @@ class _Run:
     """Writes the statistics of a robot of several, if they are missing.
 
     Args:
-      model: of the robot alone.
+      model: model of this robot only.
     """
     self._statistics(self._split_episodes(self._episodes).get("train"), model)
 
   def write_statistics(self, path: str, train: Any, model: Any = None) -> Statistics:
-    """Writes the statistics of some episodes, of what the network gets.
+    """Writes the statistics of the network's inputs, over some episodes.
 
     Args:
-      path: of the file.
+      path: path of the file.
       train: numbers of the episodes, or a file of them; None for all.
-      model: has the stages before `Normalize`; None for that of gin's config.
+      model: has the stages before `Normalize`; None: gin's config.
     """
     signature = self._signature
     own = (*signature.states, signature.action)
@@ -709,7 +710,7 @@ def _schedule_bindings() -> list[str]:
 
 
 def _query(name: str) -> Any:
-  """Returns what gin binds to a parameter, or to a macro; None for nothing."""
+  """Returns gin's value of a parameter, or of a macro, or None."""
   try:
     return gin.query_parameter(name)
   except ValueError:

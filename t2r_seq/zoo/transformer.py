@@ -36,11 +36,11 @@ class TransformerModel(ImitationModel):
     Args:
       observation_horizon: H.
       num_layers: blocks of attention and MLP.
-      num_heads: of each attention.
+      num_heads: heads of each attention layer.
       model_size: components of a token.
       dropout: rate, behind attention and MLP.
-      action_decoder_cls: of each step's action.
-      **kwargs: of `ImitationModel`.
+      action_decoder_cls: decoder of each step's action.
+      **kwargs: arguments of `ImitationModel`.
     Raises:
       SpecError: the sizes do not fit each other.
     """

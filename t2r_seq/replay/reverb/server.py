@@ -49,8 +49,8 @@ class CheckpointFolder:
   the server polls for such checkpoints.
 
   Attributes:
-    path: of the folder; each whole checkpoint is a folder in it.
-    incoming: where Reverb writes.
+    path: path of the folder; each whole checkpoint is a folder in it.
+    incoming: folder that Reverb writes to.
     lock: held from before Reverb writes until its checkpoint is taken in.
   """
 
@@ -111,7 +111,7 @@ class CheckpointFolder:
     return kept
 
   def take_in_those_of_clients(self) -> None:
-    """Takes in the checkpoints of clients; logs those that are not whole.
+    """Moves checkpoints of clients into the folder; logs incomplete ones.
 
     Only checkpoints that the poll before has seen: Reverb has finished them.
     """
@@ -242,7 +242,7 @@ class ReplayServer(files.Closing):
   """Serves one table of windows until it is stopped; restores its last checkpoint.
 
   The windows have to be those of the clients (`ReverbReplay`), which compare them when
-  they connect. The options of sampling, removing and pacing are the server's alone.
+  they connect. Only the server has options of sampling, removing and pacing.
 
   With `checkpoint_dir`, the server starts with the newest whole checkpoint there.
   `serve` writes one periodically, and at the end; a failure, such as a full disk, is
