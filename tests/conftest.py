@@ -46,7 +46,6 @@ _LONG = (
   "zoo/test_online",
   "zoo/test_policies",
   "zoo/test_robots",
-  "zoo/test_act_and_diffusion",
   "zoo/test_lerobot",
   "zoo/test_overlap",
   "examples/test_examples",
