@@ -432,16 +432,16 @@ def load_export(
   """
   from t2r_seq import policies
 
-  predictor = policies.ExportedSavedModelPredictor(
-    export_dir, timeout=0, allow_nan=allow_nan, robot=robot
-  )
-  is_newest = predictor.restore()
   exports = policies.list_exports(export_dir)
   if not exports:
     below = os.path.join(export_dir, "export", "latest")
     hint = f" Did you mean {below}?" if policies.list_exports(below) else ""
-    raise UsageError(f"there is no finished export in {export_dir}.{hint}")
-  if not is_newest:
+    what = "finished export in" if os.path.exists(export_dir) else "folder"
+    raise UsageError(f"there is no {what} {export_dir}.{hint}")
+  predictor = policies.ExportedSavedModelPredictor(
+    export_dir, timeout=0, allow_nan=allow_nan, robot=robot
+  )
+  if not predictor.restore():
     raise UsageError(
       f"the newest export, {exports[-1].path}, cannot be loaded: it is damaged, or was "
       "made by a newer TensorFlow. Name another one's folder."

@@ -137,8 +137,8 @@ def export_lite(
     )
   if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
     raise errors.SpecError(
-      f"export lite: {folder}: expected a folder that is not there yet, got one that "
-      "is. Name another one."
+      f"export lite: {folder}: expected a new or empty folder, got files there. Name "
+      "another one."
     )
   imports.load_extra("ai_edge_litert.interpreter", "lite")
   newest = scan_exports(export_dir)[0]

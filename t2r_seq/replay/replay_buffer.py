@@ -266,7 +266,7 @@ class ReplayBuffer(Replay):
       StoreError: the path is in use.
       OSError: the disk is full or failed; nothing is left of the store.
     """
-    hint = "Name a folder that is not there yet, or an empty one."
+    hint = "Name a new folder, or an empty one."
     place = options.check_path("to_store", "path", path, hint)
     return checkpoints.export(self._table, self._columns, place, self._describe)
 

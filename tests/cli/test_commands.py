@@ -220,7 +220,7 @@ def test_predict_random(folder, run_main):
 @pytest.mark.parametrize(
   ("argv", "want"),
   [
-    (["nowhere", "--random"], "there is no finished export in nowhere.\n"),
+    (["nowhere", "--random"], "there is no folder nowhere.\n"),
     (
       ["runs/drift", "--random"],
       "no finished export in runs/drift. Did you mean runs/drift/export/latest?",

@@ -462,7 +462,7 @@ def test_export_lite_rejects_unsupported_exports(exported, tmp_path):
   exports, folder = exported
   for arguments, message in (
     ((str(tmp_path), str(tmp_path / "x")), "expected a finished export"),
-    ((exports, folder), "expected a folder that is not there yet"),
+    ((exports, folder), "expected a new or empty folder, got files there"),
     ((exports, str(tmp_path / "x"), "int4"), "weights: expected one of"),
   ):
     with pytest.raises(errors.SpecError, match=message):

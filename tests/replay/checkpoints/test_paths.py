@@ -20,7 +20,7 @@ CALLS = {
   "to_store": (
     lambda path: replay.ReplayBuffer(X, 10).to_store(path),
     "path",
-    "Name a folder that is not there yet, or an empty one.",
+    "Name a new folder, or an empty one.",
   ),
   "from_store": (
     lambda path: replay.ReplayBuffer.from_store(path, X, capacity_steps=10),
