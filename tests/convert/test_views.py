@@ -40,8 +40,13 @@ JOINED = {
 }
 
 
-@pytest.mark.parametrize("destination", ["s", "x.zarr", "x.hdf5", "x.lerobot"])
-@pytest.mark.parametrize("name", JOINED)
+@pytest.mark.parametrize(
+  ("name", "destination"),
+  [
+    *((name, "s") for name in JOINED),
+    *(("alike", path) for path in ("x.zarr", "x.hdf5", "x.lerobot")),
+  ],
+)
 def test_sources_are_joined(name, destination):
   options, others, path = JOINED[name]
   sources = [make("a", (2, 3)), make("b", (1, 4), first=2, **others)]

@@ -42,30 +42,6 @@ def test_a_mask_of_what_is_always_there_is_refused(kit):
     add_presence_specs(structure(kit), ["x"])
 
 
-NO_MASKS = {
-  "named": {"name": "m"},
-  "a vector": {"shape": (2,)},
-  "numbers": {"dtype": tf.int64},
-}
-
-
-@pytest.mark.parametrize("name", NO_MASKS)
-def test_presence_masks_ignore_other_specs(kit, name):
-  fields = {"shape": (), "dtype": tf.bool, **NO_MASKS[name]}
-  flat = structure(kit)
-  flat["extra_mask"] = specs.ExtendedTensorSpec(**fields)
-  assert presence.presence_masks(flat) == {}
-
-
-def test_splitting_and_joining(kit):
-  masked = add_presence_specs(structure(kit))
-  flat, masks = presence.split_masks(masked)
-  assert masks == {"extra_mask": "extra"}
-  assert set(masked) - set(flat) == {"extra_mask"}
-  joined = presence.join_masks(flat, masks)
-  assert {path: joined[path] for path in joined} == dict(masked.items())
-
-
 @pytest.mark.parametrize("has_extra", [True, False])
 def test_generators_deliver_the_masks_that_are_declared(kit, tmp_path, has_extra):
   path = tmp_path / "a.tfrecord"

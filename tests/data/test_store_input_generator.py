@@ -49,26 +49,6 @@ def states(dataset):
   return [features.state.numpy().tolist() for features, _ in dataset]
 
 
-@pytest.mark.parametrize("padding", ["drop", "zero"])
-def test_eval_gives_what_records_give(path, kit, padding, tmp_path):
-  model = kit.FakeModel(padding=padding)
-  pattern = kit.write_episodes(tmp_path / "a.tfrecord", LENGTHS)
-  from_records = data.DefaultRecordInputGenerator(pattern, 2)
-  from_records.set_specification_from_model(model, "eval")
-  want = list(from_records.create_dataset("eval"))
-  generator = build(path, kit, model=model)
-  got = list(generator.create_dataset("eval"))
-  assert len(got) == len(want) > 0
-  for one, other in zip(got, want, strict=True):
-    for mine, theirs in zip(one, other, strict=True):
-      assert isinstance(mine, specs.TensorSpecStruct) and list(mine) == list(theirs)
-      for name, value in theirs.items():
-        assert mine[name].dtype == value.dtype
-        np.testing.assert_array_equal(mine[name], value, err_msg=name)
-  num_examples = {"drop": 6, "zero": 17}[padding]
-  assert generator.num_examples == num_examples
-
-
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_report_counts_short_episodes_before_a_batch_is_read(path, kit, mode):
   generator = build(path, kit, mode)
@@ -141,18 +121,6 @@ def test_the_seed_of_the_run_and_none(path, kit):
 
   assert batches(None, run_seed=3) == batches(3) != batches(4)
   assert any(batches(None) != batches(None) for _ in range(5))
-
-
-def test_shards(path, kit):
-  def read(**kwargs):
-    generator = build(path, kit, model=kit.FakeModel(states_of), **kwargs)
-    return [
-      state for batch in states(generator.create_dataset("eval")) for state in batch
-    ]
-
-  parts = [read(shard_index=i, num_shards=2) for i in range(2)]
-  whole = read()
-  assert sorted(sum(parts, [])) == sorted(whole) and len(whole) == 6  # noqa: RUF017
 
 
 def test_each_worker_of_a_strategy_reads_its_part_of_a_batch(path, kit):
