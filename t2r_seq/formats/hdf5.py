@@ -160,19 +160,23 @@ class Layout:
     ends: datasets of flags, one a step; an episode ends after a step with a flag.
     paths: datasets by the path that they become, from the group of an episode on; None
       takes all, by their own names.
+    clocks: paths of time stamps, by the path of values that have other rows than the
+      steps.
   """
 
   name: str
   episodes: str = ""
   ends: tuple[str, ...] = ()
   paths: Mapping[str, str] | None = None
+  clocks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @classmethod
   def read(cls, path: str) -> Layout:
     """Reads a JSON file: {"episodes": "runs/*", "paths": {"obs/pos": "state/pos"}}."""
-    values = reading.read_json_object(path, keys=("episodes", "ends", "paths"))
+    keys = ("episodes", "ends", "paths", "clocks")
+    values = reading.read_json_object(path, keys=keys)
     groups, ends = values.get("episodes", ""), values.get("ends", [])
-    paths = values.get("paths")
+    paths, clocks = values.get("paths"), values.get("clocks", {})
     is_text = isinstance(groups, str) and (paths is None or isinstance(paths, dict))
     if not is_text or not isinstance(ends, list) or bool(groups) == bool(ends):
       want = (
@@ -180,12 +184,19 @@ class Layout:
         '"ends", a list of datasets of flags'
       )
       raise reading.fault(path, want, json.dumps(values)[:200])
-    return cls(path, groups, tuple(map(str, ends)), paths)
+    is_named = isinstance(clocks, dict) and all(
+      isinstance(c, str) for c in clocks.values()
+    )
+    if not is_named or (clocks and ends):
+      want = '"clocks": {"force": "force_time"}, with "episodes"'
+      raise reading.fault(path, want, json.dumps(values)[:200])
+    return cls(path, groups, tuple(map(str, ends)), paths, clocks)
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the fields as JSON has them."""
     paths = None if self.paths is None else dict(self.paths)
-    return {"episodes": self.episodes, "ends": list(self.ends), "paths": paths}
+    clocks = {"clocks": dict(self.clocks)} if self.clocks else {}
+    return {"episodes": self.episodes, "ends": [*self.ends], "paths": paths, **clocks}
 
 
 ROBOMIMIC = Layout("robomimic", f"{DATA}/*")
@@ -297,6 +308,7 @@ class PathOnDisk:
     has_final: and one more.
     image_format: of encoded images.
     is_text: rows are text.
+    is_own: its rows are on another clock than the steps.
     count: episodes that have it.
   """
 
@@ -307,6 +319,7 @@ class PathOnDisk:
   has_final: bool = False
   image_format: str | None = None
   is_text: bool = False
+  is_own: bool = False
   count: int = 0
 
   def form(self) -> tuple[Any, ...]:
@@ -315,7 +328,7 @@ class PathOnDisk:
 
   def describe(self) -> str:
     """Renders it for messages."""
-    per = "a step" if self.is_step else "an episode"
+    per = "a step" if self.is_step else "a stamp" if self.is_own else "an episode"
     what = f"{self.image_format} images of " if self.image_format else ""
     final = ", with one after the last step" if self.has_final else ""
     return f"{what}{reading.describe(self.dtype, self.shape)} {per}{final}"
@@ -377,6 +390,9 @@ class LayoutEpisodes(Episodes):
     """
     self.path, self._names, self._layout = path, [*foreign], layout
     self._dropped = dropped
+    named = layout.clocks.items()
+    clocks = {c: c for p, c in named if not dropped.has(p)} | dict(named)
+    self._own = {path: c for path, c in clocks.items() if not dropped.has(path)}
     self._places: list[Place] = []
     self._paths: dict[str, PathOnDisk] = {}
     self._faults: dict[str, errors.Mismatch] = {}
@@ -397,8 +413,14 @@ class LayoutEpisodes(Episodes):
     with reading.explained(path, "an HDF5 file"):
       self._spec_fields = self._make_fields()
       self.metadata = self._read_metadata()
+    for name in {**self._own, **dict.fromkeys(self._own.values())}:
+      if name not in self._spec_fields:
+        near = errors.nearest(name, self._spec_fields)
+        fault = errors.Mismatch(name, "values and their clock", "no dataset", near)
+        self._faults.setdefault(name, fault)
     if self._faults:
       raise reading.faults(path, self._faults.values())
+    self.clocks = dict(self._own)
     lengths = [place.stop - place.start for place in self._places]
     self.lengths = np.asarray(lengths, np.int64)
     self.notes.insert(0, f"Read in the layout of {layout.name}.")
@@ -544,7 +566,8 @@ class LayoutEpisodes(Episodes):
   def _scan_group(self, name: str, group: str, item: Any) -> None:
     """Checks the datasets and attributes of one episode."""
     listed = self._datasets(item)
-    num_steps = self._count_steps(item, {p: d.shape[0] for p, d in listed if d.shape})
+    rows = {p: d.shape[0] for p, d in listed if d.shape and p not in self._own}
+    num_steps = self._count_steps(item, rows)
     place = Place(name, group, 0, num_steps)
     if not num_steps:
       self._empty.append(str(place))
@@ -573,6 +596,8 @@ class LayoutEpisodes(Episodes):
   def _describe(self, path: str, dataset: Any, place: Place) -> PathOnDisk:
     """Describes a dataset of an episode: whether it has a row for each step, ..."""
     num_steps, shape = place.stop - place.start, dataset.shape
+    if path in self._own and shape:
+      return PathOnDisk(path, dataset.dtype, shape[1:], False, is_own=True)
     is_step = shape[:1] in ((num_steps,), (num_steps + 1,))
     has_final = shape[:1] == (num_steps + 1,)
     shape = shape[1:] if is_step else shape
@@ -612,7 +637,7 @@ class LayoutEpisodes(Episodes):
         on_disk.shape = (
           earlier.shape if is_padded or not on_disk.shape else on_disk.shape
         )
-    elif on_disk.is_step and len(dataset):
+    elif (on_disk.is_step or on_disk.is_own) and len(dataset):
       _look_at(on_disk, dataset)
     self._note(path, place, on_disk)
 
@@ -631,7 +656,8 @@ class LayoutEpisodes(Episodes):
     fields: dict[str, Fields] = {}
     for path, on_disk in sorted(self._paths.items()):
       leaf: Fields | errors.Mismatch
-      form = on_disk.shape, on_disk.is_step
+      shape = (None, *on_disk.shape) if on_disk.is_own else on_disk.shape
+      form: Any = (shape, on_disk.is_step)
       if on_disk.image_format or on_disk.is_text:
         dtype = "uint8" if on_disk.image_format else "string"
         leaf = reading.make_fields(path, dtype, *form, data_format=on_disk.image_format)
@@ -666,6 +692,9 @@ class LayoutEpisodes(Episodes):
       if on_disk.dataset not in group:
         continue
       dataset = group[on_disk.dataset]
+      if on_disk.is_own:
+        values[path] = self._rows(place, path, dataset, 0, len(dataset))
+        continue
       if not on_disk.is_step:
         values[path] = np.asarray(dataset[()])
         continue

@@ -399,3 +399,61 @@ def test_minari_gives_what_its_own_reader_gives(name):
     np.testing.assert_allclose(rows[t : t + 2], state, rtol=1e-6)
     assert episode["actions"][t] == want["action"]
     assert episode["rewards"][t] == want["reward"]
+
+
+def make_rates(path="rates.h5"):
+  """Runs with an arm at 10 Hz, a force at 100 Hz and JPEGs at 30 Hz."""
+  values = []
+  with h5py.File(path, "w") as file:
+    for number, steps in enumerate(LENGTHS):
+      counts = {"arm": steps, "force": 10 * steps + number, "camera": 3 * steps}
+      run = {f"{name}_time": np.arange(n) / n for name, n in counts.items()}
+      run |= {name: RNG.normal(size=(n, 2)) for name, n in counts.items()}
+      run["camera"] = [JPEGS[k % 9] for k in range(counts["camera"])]
+      group = file.create_group(f"runs/{number}")
+      for name, value in run.items():
+        if name != "camera":
+          group[name] = value
+          continue
+        rows = group.create_dataset(name, (len(value),), h5py.vlen_dtype(np.uint8))
+        for row, data in enumerate(value):
+          rows[row] = np.frombuffer(data, np.uint8)
+      values.append(run)
+  return values
+
+
+RATES = {"force": "force_time", "camera": "camera_time"}
+
+
+def test_arrays_of_other_rates_keep_their_clocks():
+  values = make_rates()
+  layout = {"episodes": "runs/*", "clocks": RATES}
+  pathlib.Path("layout.json").write_text(json.dumps(layout))
+  convert.convert("rates.h5", "own", layout="layout.json")
+  opened = open_episodes("rates.h5", layout="layout.json")
+  for episodes in (opened, open_episodes("own")):
+    assert dict(episodes.clocks) == {**RATES, **{c: c for c in RATES.values()}}
+    assert episodes.lengths.tolist() == [*LENGTHS]
+    for want, found in zip(values, values_of(episodes), strict=True):
+      for path, value in want.items():
+        assert np.array_equal(found[path], value), path
+  assert opened.spec["force"].shape.as_list() == [None, 2]
+
+
+BAD_LAYOUTS = {
+  "an unknown clock": (
+    {"force": "force_times"},
+    "force_times: .*Did you mean 'force_time'",
+  ),
+  "no mapping": (["force"], '"clocks": {"force": "force_time"}'),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LAYOUTS)
+def test_bad_clocks_of_a_layout(name):
+  make_rates()
+  clocks, want = BAD_LAYOUTS[name]
+  layout = {"episodes": "runs/*", "clocks": clocks}
+  pathlib.Path("layout.json").write_text(json.dumps(layout))
+  with pytest.raises(errors.ConversionError, match=want):
+    open_episodes("rates.h5", layout="layout.json")
