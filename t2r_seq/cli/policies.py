@@ -210,6 +210,14 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     "input had them; or seconds from a step to the next one",
   )
   evaluate.add_latency(parser)
+  add(
+    "--replay",
+    nargs="*",
+    metavar="NAME=NUMBER",
+    help="gives each step all values that have come since the step before, as a robot "
+    "at another rate gets them: rate=25 jitter=0.005 drop=0.05 delay=0.02 seed=0 (the "
+    "recorded steps, each with the newest values)",
+  )
   console.add_robot(parser)
   add("--strict", action="store_true", help="warnings fail, too")
   add("--json", action="store_true", help="one JSON object")
@@ -230,6 +238,7 @@ def _verify(args: argparse.Namespace) -> int:
 def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
   """Verifies; returns the report."""
   from t2r_seq import policies, verification
+  from t2r_seq.verification.replay import parse_replay
 
   is_export = isinstance(policy, policies.ExportedSavedModelPredictor)
   export = policy if is_export else _find_export(args.export, policy)
@@ -254,6 +263,7 @@ def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
     source=args.source,
     latency=evaluate.latency_of(args, policy.control_period),
     clock=_clock(args.clock),
+    replay=None if args.replay is None else parse_replay(args.replay),
     **_opening_options(args),
   )
 

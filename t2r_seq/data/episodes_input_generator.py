@@ -24,7 +24,7 @@ from t2r_seq.data.loaders import raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport, streamed_windows
 from t2r_seq.episodes import Episodes, open_episodes
-from t2r_seq.episodes.rates import default_clock, measured_period
+from t2r_seq.episodes.rates import default_clock, measured_period, value_periods
 from t2r_seq.episodes.registry import find_format
 from t2r_seq.formats.lerobot_folder import check_frame_options
 from t2r_seq.store.videos import TOLERANCE
@@ -109,6 +109,12 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     """Seconds from a step to the next one, if the metadata have it."""
     episodes = self._open_without_specs()
     return None if episodes is None else measured_period(episodes)
+
+  @property
+  def value_periods(self) -> Mapping[str, float]:
+    """See the base class."""
+    episodes = self._open_without_specs()
+    return {} if episodes is None else value_periods(episodes)
 
   def _find_clock(self, mode: str) -> str | float | None:
     """See the base class."""

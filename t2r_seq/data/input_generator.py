@@ -239,6 +239,11 @@ class AbstractInputGenerator(abc.ABC):
     """Seconds from a step of the data to the next one; None if unknown."""
     return None
 
+  @property
+  def value_periods(self) -> Mapping[str, float]:
+    """Seconds between values on other clocks than the steps', by path."""
+    return {}
+
   def named_evals(self) -> dict[str, AbstractInputGenerator]:
     """Returns the generators to evaluate with, by name; '' is a single one's."""
     return {"": self}

@@ -653,11 +653,21 @@ class MixtureInputGenerator(AbstractInputGenerator):
       )
     rates = ", ".join(f"{name} {1 / period:.4g}" for name, period in periods_of.items())
     logging.warning(
-      "MixtureInputGenerator: sources have other steps a second: %s. One time offset "
-      "is another time in each.",
+      "MixtureInputGenerator: sources have other steps a second: %s. A time offset in "
+      "steps is another time in each; in specs.Seconds it is the same.",
       rates,
     )
     return None
+
+  @property
+  def value_periods(self) -> Mapping[str, float]:
+    """See the base class; of the fastest source. That of the steps is at ''."""
+    found: dict[str, float] = {}
+    for source in self._sources.values():
+      steps = {"": source.control_period} if source.control_period else {}
+      for path, period in {**steps, **source.value_periods}.items():
+        found[path] = min(period, found.get(path, period))
+    return found
 
   @property
   def n_step(self) -> windows.NStep | None:

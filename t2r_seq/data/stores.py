@@ -21,7 +21,7 @@ from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
 from t2r_seq.episodes import open_episodes
 from t2r_seq.episodes.episodes import steps_spec
-from t2r_seq.episodes.rates import default_clock, measured_period
+from t2r_seq.episodes.rates import default_clock, measured_period, value_periods
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.episodes.splits import choose_episodes
 from t2r_seq.records.images import DecodeImages, decode_to_list
@@ -366,6 +366,13 @@ class StoreInputGenerator(DatasetInputGenerator):
     if self._follow is not None:
       return None  # It need not be there yet.
     return measured_period(open_episodes(os.fspath(self._store_path), "store"))
+
+  @property
+  def value_periods(self) -> Mapping[str, float]:
+    """See the base class."""
+    if self._follow is not None:
+      return {}
+    return value_periods(open_episodes(os.fspath(self._store_path), "store"))
 
   def _find_clock(self, mode: str) -> str | float | None:
     """See the base class."""

@@ -30,6 +30,18 @@ def measured_period(episodes: Episodes) -> float | None:
   clock = default_clock(episodes.metadata, episodes.spec)
   if period is not None or not episodes.clocks or not isinstance(clock, str):
     return period
+  return _period_of(episodes, clock)
+
+
+def value_periods(episodes: Episodes) -> dict[str, float]:
+  """Returns seconds between values on other clocks than the steps', by path."""
+  periods = {c: _period_of(episodes, c) for c in {*episodes.clocks.values()}}
+  found = ((path, periods[clock]) for path, clock in episodes.clocks.items())
+  return {path: period for path, period in found if period}
+
+
+def _period_of(episodes: Episodes, clock: str) -> float | None:
+  """Returns the median interval of a clock in the first episode that has one."""
   for number in range(min(episodes.num_episodes or 0, _RATE_EPISODES)):
     gaps = np.diff(to_nanoseconds(np.ravel(episodes.read(number, [clock])[clock])))
     if len(gaps) and np.median(gaps) > 0:

@@ -21,6 +21,7 @@ from t2r_seq import errors, imports
 from t2r_seq.lite import policy_io
 from t2r_seq.lite.overlap import CHUNK_STEP
 from t2r_seq.lite.policy_io import AGE, Leaf, PolicyState, StatefulPolicy
+from t2r_seq.lite.sensor_values import push_values
 from t2r_seq.lite.texts import HashedWords
 
 FORMAT = "t2r_seq lite policy"
@@ -283,6 +284,7 @@ class LiteModel(policy_io.PurePolicy):
   ) -> dict[str, Any]:
     """Returns the checked arguments of a step."""
     policy_io.check_state(state, self.layout.model)
+    observation, state = self._pushed(observation, state, is_first)
     given = self._checked(observation)
     if self.time_paths:
       given |= policy_io.take_times(observation, self.time_paths, 1)
@@ -301,6 +303,7 @@ class LiteModel(policy_io.PurePolicy):
 
     Preprocessed values, and whole chunks that are executed, are not shown.
     """
+    observation, state = self._pushed(observation, state, is_first)
     outputs, new = self.step(observation, state, is_first)
     seen = self._checked(observation)
     for path, window in self.layout.windows.items():
@@ -313,6 +316,13 @@ class LiteModel(policy_io.PurePolicy):
         ages = new[AGE].reshape([-1] + [1] * offsets.ndim)
         seen[window.mask] = ages - 1 + offsets >= 0
     return policy_io.Inspection(seen, {}, {} if CHUNK_STEP in outputs else outputs)
+
+  def _pushed(
+    self, observation: Any, state: PolicyState, is_first: Any
+  ) -> tuple[Any, PolicyState]:
+    """Adds several values of a sensor to the state."""
+    spec, times = self._step_spec, self.time_paths
+    return push_values(observation, state, spec, times, is_first, self._allow_nan)
 
   def _checked(self, observation: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the features of an observation after a check; texts as UTF-8."""
@@ -363,6 +373,7 @@ class LitePolicy:
     self.layout, self.model_path = self.pure.layout, self.pure.model_path
     self.global_step = self.pure.global_step
     self.control_period = self.pure.control_period
+    self.is_timed = bool(self.pure.time_paths)
     if action_key not in self.layout.outputs:
       raise errors.SpecError(
         f"lite: {folder}: action_key: expected one of "

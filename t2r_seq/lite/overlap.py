@@ -330,6 +330,11 @@ class OverlappedPolicy:
     """Seconds from a step of the training data to the next one, if known."""
     return self._model.control_period
 
+  @property
+  def is_timed(self) -> bool:
+    """Whether the history is by time stamps, and right at any rate."""
+    return bool(getattr(self._model, "time_paths", ()))
+
   def restore(self) -> bool:
     """Loads the newest model, if the policy can."""
     is_newest = getattr(self._policy, "restore", lambda: True)()

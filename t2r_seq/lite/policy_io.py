@@ -89,17 +89,26 @@ class PolicyState:
     rows = rows.reshape([len(rows), -1])[:, leaf.start :]
     return rows[:, : math.prod(leaf.shape)].reshape([-1, *leaf.shape])
 
+  def replace(self, parts: Mapping[str, np.ndarray]) -> PolicyState:
+    """Returns the state with other parts, [N, *shape] by path."""
+    tensors = dict(self.tensors)
+    for path, value in parts.items():
+      leaf = self.leaves[path]
+      rows = np.array(tensors[leaf.argument], order="C")
+      size = math.prod(leaf.shape)
+      columns = rows.reshape([len(rows), -1])[:, leaf.start : leaf.start + size]
+      columns[...] = value.reshape([len(rows), size])
+      tensors[leaf.argument] = rows
+    return PolicyState(tensors, self.leaves, self.model_path)
+
   def with_seeds(self, seeds: Mapping[int, int]) -> PolicyState:
     """Returns the state with other seeds, by the number of the environment."""
-    leaf = self.leaves.get(SEED)
-    if leaf is None:  # The policy has no random numbers.
+    if SEED not in self.leaves:  # The policy has no random numbers.
       return self
-    rows = np.array(self.tensors[leaf.argument])
+    rows = np.array(self[SEED])
     for env, seed in seeds.items():
-      rows[env, leaf.start : leaf.start + 2] = as_int32(seed), 0
-    return PolicyState(
-      {**self.tensors, leaf.argument: rows}, self.leaves, self.model_path
-    )
+      rows[env] = as_int32(seed), 0
+    return self.replace({SEED: rows})
 
 
 def as_int32(seed: int) -> int:
@@ -164,7 +173,8 @@ class PurePolicy(abc.ABC):
         floats of seconds or integers of nanoseconds, one or [N]. It may be in the
         observation instead.
       stamps: measurement times by path; default: `timestamp`. Unlike stored stamps,
-        they may be late, repeated or out of order.
+        they may be late, repeated or out of order. A sensor with M values since the
+        last step has [N, M, ...] in the observation, and stamps [N, M]; M may be 0.
     Returns:
       (outputs by name, [N, ...]; the next state).
     Raises:
@@ -340,6 +350,11 @@ def take_times(
       slack = precision(times.dtype.name, np.abs(seconds[path]))
       seconds[path] = np.stack([seconds[path], slack], -1)
   return seconds
+
+
+def has_stamps(spec: Mapping[str, Any]) -> bool:
+  """Whether a policy with these inputs has a history by time: right at any rate."""
+  return any(path.startswith(f"{STAMPS}/") for path in spec)
 
 
 class RateWatch:

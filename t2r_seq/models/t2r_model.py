@@ -112,6 +112,7 @@ class T2RModel(PolicyModel):
     self._padding = check_padding(padding)
     self._execution = execution
     self._control_period = control_period
+    self._value_periods: Mapping[str, float] = {}
     self._source_preprocessing: Mapping[str, list[dict[str, Any]]] = {}
     self._init_from_checkpoint_fn = init_from_checkpoint_fn
     self._filter_trainables_fn = filter_trainables_fn
@@ -275,10 +276,23 @@ class T2RModel(PolicyModel):
     """Seconds from a step of the data to the next one, if that is known."""
     return self._control_period
 
-  def follow_control_period(self, period: float | None) -> None:
-    """Takes the period of the training's input, unless the model was given one."""
+  @property
+  def value_periods(self) -> Mapping[str, float]:
+    """Seconds between values on other clocks than the steps', by path of the data."""
+    return self._value_periods
+
+  def follow_periods(
+    self, control: float | None, values: Mapping[str, float] | None = None
+  ) -> None:
+    """Takes the periods of the training's input.
+
+    Args:
+      control: of its steps; ignored if the model was given one.
+      values: those of values on other clocks, by path.
+    """
     if self._control_period is None:
-      self._control_period = period
+      self._control_period = control
+    self._value_periods = values or {}
 
   @property
   def source_preprocessing(self) -> Mapping[str, list[dict[str, Any]]]:

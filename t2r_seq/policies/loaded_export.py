@@ -13,6 +13,7 @@ from t2r_seq import errors, specs
 from t2r_seq.lite import policy_io
 from t2r_seq.lite.lite_policy import OBSERVE, PLAN, PREFIX, REPLAN
 from t2r_seq.lite.policy_io import Inspection, PolicyState
+from t2r_seq.lite.sensor_values import push_values
 from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.policies.policy_module import (
   ENVS,
@@ -241,6 +242,14 @@ class LoadedPolicy(policy_io.PurePolicy):
     self.signature("step")
     policy_io.check_state(state, self.path)
     num_envs = _num_rows(state)
+    observation, state = push_values(
+      observation,
+      state,
+      self._step_spec,
+      self.time_paths,
+      is_first,
+      self._allow_nan,
+    )
     flat: Any = self._observation.take(observation, num_envs)
     if flat is None:
       flat = _validate("step", self._observed, observation)

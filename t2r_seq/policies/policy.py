@@ -109,6 +109,14 @@ class Policy(abc.ABC):
     """Seconds from a step of the training data to the next one, if known."""
     return None if self._predictor is None else self._predictor.control_period
 
+  @property
+  def is_timed(self) -> bool:
+    """Whether the history is by time stamps, and right at any rate."""
+    predictor = self._predictor
+    return predictor is not None and policy_io.has_stamps(
+      predictor.get_step_specification()
+    )
+
 
 def pack_observation(
   observation: Any,

@@ -98,6 +98,11 @@ class PolicyModel(abc.ABC):
     return None
 
   @property
+  def value_periods(self) -> Mapping[str, float]:
+    """Seconds between values on other clocks than the steps', by path of the data."""
+    return {}
+
+  @property
   def source_preprocessing(self) -> Mapping[str, list[dict[str, Any]]]:
     """Stages of the training's input that the export lacks, by source, if known."""
     return {}

@@ -184,8 +184,8 @@ class PolicyStep:
     self._timed: TimedHistory | None = None
     if timed:
       by_time = TensorSpecStruct((path, feature_specs[path]) for path in timed)
-      cut, period = history_cut(model), model.control_period
-      self._timed = TimedHistory(by_time, cut, masks, period)
+      periods = model.control_period, model.value_periods
+      self._timed = TimedHistory(by_time, history_cut(model), masks, *periods)
     masks = {mask: path for mask, path in masks.items() if path in self._windowed}
     self._history = FrameHistory(self._windowed, history_cut(model), masks)
     self._recurrent = specs.flatten_spec_structure(

@@ -10,14 +10,16 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.lite.policy_io import STAMPS, TIMESTAMP
+from t2r_seq.lite.sensor_values import EMPTY
 from t2r_seq.specs import ExtendedTensorSpec, Seconds, TensorSpecStruct
+from t2r_seq.specs.names import source_paths
 from t2r_seq.windows.cut import Cut, add_axes
 from t2r_seq.windows.times import interpolate, nanoseconds, select
 
-# The stamp of a slot without a value: before all times.
-_EMPTY = -(2**62)
 # A robot may observe at so many times the rate of training, and lose no value.
 _MOST_RATE = 2
+# Seconds between events of a burst, of which only the stamps are kept.
+_EVENT_PERIOD = 0.002
 
 Frames = dict[str, tf.Tensor]
 
@@ -36,6 +38,7 @@ class TimedHistory:
     cut: Cut,
     masks: Mapping[str, str],
     period: float | None,
+    value_periods: Mapping[str, float] | None = None,
   ) -> None:
     """Creates the functions.
 
@@ -44,20 +47,27 @@ class TimedHistory:
       cut: has the padding before the first value.
       masks: the masked path by the path of each mask.
       period: seconds from a step of the training data to the next one.
+      value_periods: those of values on other clocks, by path of the data.
     Raises:
       SpecError: the period is unknown, and with it the length of the history.
     """
     self._specs, self._cut = dict(specs_by_path.items()), cut
     self._masks = {path: mask for mask, path in masks.items() if path in self._specs}
     self._depths: dict[str, int] = {}
+    known = value_periods or {}
+    period = period or known.get("")  # Sources of a mixture may have other rates.
+    columns = source_paths(self._specs, known)
     for path, spec in self._specs.items():
-      span = -float(_seconds(spec).array.min())
+      span = -_seconds(spec).extent[0]
       if period is None:
         raise errors.SpecError(
           f"export: {path}: expected the control period of the data for a history of "
           f"{span:g} s, got none. Pass it to the model: control_period=0.05."
         )
-      self._depths[path] = _MOST_RATE * math.ceil(span / period - 1e-6) + 2
+      # A robot may also give each step a value of a slower sensor, without stamps.
+      own = min(period, known.get(columns[path], period))
+      own = min(own, _EVENT_PERIOD) if _is_event(spec) else own
+      self._depths[path] = _MOST_RATE * math.ceil(span / own - 1e-6) + 2
 
   @property
   def time_specs(self) -> dict[str, ExtendedTensorSpec]:
@@ -70,6 +80,7 @@ class TimedHistory:
     return {
       path: ExtendedTensorSpec((self._depths[path], *spec.frame_shape), spec.dtype)
       for path, spec in self._specs.items()
+      if not _is_event(spec)
     }
 
   @property
@@ -101,7 +112,7 @@ class TimedHistory:
     envs = tf.range(num_envs)[:, tf.newaxis]
     for path, spec in self._specs.items():
       depth, given = self._depths[path], observations[f"{STAMPS}/{path}"]
-      empty = tf.constant(_EMPTY, tf.int64)
+      empty = tf.constant(EMPTY, tf.int64)
       old = tf.where(begins[:, tf.newaxis], empty, stamps[path])
       count = _count(old <= given[:, tf.newaxis])
       newest = tf.gather(
@@ -115,6 +126,8 @@ class TimedHistory:
       rows = tf.where(is_new, num_envs * depth + envs, envs * depth + moved)
       both = tf.concat([tf.reshape(old, [-1]), given], 0)
       new_stamps[path] = tf.gather(both, rows)
+      if path not in frames:
+        continue  # Of events only the stamps count.
       kept = tf.reshape(frames[path], [-1, *spec.frame_shape])
       new_frames[path] = tf.gather(tf.concat([kept, observations[path]], 0), rows)
     return new_frames, new_stamps
@@ -131,9 +144,17 @@ class TimedHistory:
       num_axes = int(seconds.is_stack)
       times = add_axes(anchor, num_axes) + nanoseconds(seconds.array)
       slacks, held = add_axes(slack, num_axes), stamps[path]
-      first = depth - _count(held > _EMPTY)
+      first = depth - _count(held > EMPTY)
       each = held[:, tf.newaxis] if num_axes else held
       is_before = each <= tf.expand_dims(times + slacks, -1)
+      if _is_event(spec):
+        shift = nanoseconds(seconds.starts) - nanoseconds(seconds.array)
+        is_earlier = each <= tf.expand_dims(times + shift + slacks, -1)
+        count = tf.cast(_count(is_before) - _count(is_earlier), spec.dtype)
+        result[path] = tf.ensure_shape(count, [None, *spec.shape])
+        if path in self._masks:
+          result[self._masks[path]] = tf.ones_like(count, tf.bool)
+        continue
       before = tf.cast(_count(is_before) - 1, tf.int64)
       firsts = add_axes(tf.cast(first, tf.int64), num_axes)
       lasts = tf.fill(tf.shape(firsts), tf.constant(depth - 1, tf.int64))
@@ -150,15 +171,14 @@ class TimedHistory:
         seconds, tf.maximum(before, firsts - 1), times, slacks, at, firsts, lasts
       )
       values = tf.reshape(frames[path], [-1, *spec.frame_shape])
-      index = rows(low)
+      index = [rows(low)] if later is None else [rows(low), rows(later)]
       if self._cut.front == "zero":
         # A row of zeros, as LiteRT selects among few dtypes.
-        index = tf.where(real, index, tf.shape(values)[0])
+        index = [tf.where(real, each, tf.shape(values)[0]) for each in index]
         values = tf.concat([values, tf.zeros([1, *spec.frame_shape], spec.dtype)], 0)
-      window = tf.gather(values, index)
-      if later is not None:
-        after = tf.gather(values, tf.where(real, rows(later), index))
-        window = interpolate(seconds.select, window, after, weights)
+      window, *after = (tf.gather(values, each) for each in index)
+      if after:
+        window = interpolate(seconds.select, window, after[0], weights)
       window.set_shape([None, *spec.shape])
       result[path] = window
       if path in self._masks:
@@ -191,6 +211,10 @@ def time_specs(
 def _count(flags: tf.Tensor) -> tf.Tensor:
   """Counts in the last axis, int32."""
   return tf.reduce_sum(tf.cast(flags, tf.int32), -1)
+
+
+def _is_event(spec: ExtendedTensorSpec) -> bool:
+  return _seconds(spec).select == "event"
 
 
 def _seconds(spec: ExtendedTensorSpec) -> Seconds:

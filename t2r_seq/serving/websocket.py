@@ -202,7 +202,12 @@ class PolicyServer:
     self._max_clients = max_clients
     self._policy = policy = getattr(policy, "pure", policy)
     spec = policy.step_specification()
-    self._rename = _check_rename(dict(rename or {}), spec)
+    stamps = {
+      f"{policy_io.STAMPS}/{name}": f"{policy_io.STAMPS}/{path}"
+      for name, path in (rename or {}).items()
+      if f"{policy_io.STAMPS}/{path}" in spec
+    }
+    self._rename = _check_rename({**stamps, **(rename or {})}, spec)
     self._output, _, action = output.partition("=")
     self._action = action or ACTION
     names = {path: name for name, path in self._rename.items()}
@@ -553,6 +558,11 @@ class PolicyClient:
   def control_period(self) -> float | None:
     """Seconds from a step of the training data to the next one, if known."""
     return (self.metadata.get("record") or {}).get("control_period")
+
+  @property
+  def is_timed(self) -> bool:
+    """Whether the history is by time stamps, and right at any rate."""
+    return policy_io.has_stamps(self.metadata.get("observation", {}))
 
   def step(self, observation: Any) -> dict[str, np.ndarray]:
     """Sends an observation by path; returns outputs by name.

@@ -266,6 +266,10 @@ class ExtendedTensorSpec(tf.TensorSpec):
     is_quaternion = frame.rank is None or (frame.rank > 0 and frame[-1] in (4, None))
     if select == "linear" and not is_number:
       want, hint = "a floating dtype for 'linear'", "Choose 'hold' or 'nearest'."
+    elif select == "event" and (
+      frame.rank or self._data_format or self.dtype == tf.string
+    ):
+      want, hint = "a number or a bool for each offset for 'event'", "Drop its axes."
     elif select == "slerp" and not (is_number and is_quaternion):
       want = "floating quaternions of shape (..., 4) for 'slerp'"
       hint = "Choose 'hold', 'nearest' or 'linear'."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import numbers
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 
 from t2r_seq import errors
 
-SELECTS = ("hold", "nearest", "linear", "slerp")
+SELECTS = ("hold", "nearest", "linear", "slerp", "event")
 # Seconds that an offset may differ from a whole number of periods to be a step.
 _GRID_SLACK = 2e-9
 
@@ -37,9 +38,11 @@ class Seconds:
     offsets: a tuple for a stack, a number for one value without a stack axis.
     select: 'hold', the last value at or before the time; 'nearest', the earlier one of
       two; 'linear', interpolated between both neighbours; 'slerp', the same for unit
-      quaternions (..., 4).
+      quaternions (..., 4); 'event', how many stamps are after the offset before and at
+      or before this one, whatever their values. The first interval is as long as the
+      second one. A bool tells whether there is any.
     tolerance: seconds that a used value may be from its time. Beyond it, the element is
-      padded, and its mask is False.
+      padded, and its mask is False. Of events, the length of each interval.
     clock: path of the time stamps of the values; None for the clock of the anchors.
   """
 
@@ -87,6 +90,13 @@ class Seconds:
       raise errors.SpecError(
         f"Seconds: tolerance: expected seconds >= 0, or None, got {tolerance!r}."
       )
+    if select == "event":
+      rising = all(a < b for a, b in itertools.pairwise(values))
+      if max(values) > 0 or not rising or (len(values) == 1 and not tolerance):
+        raise errors.SpecError(
+          "Seconds: offsets: expected rising offsets up to 0 for 'event', and for one "
+          f"offset the length of its interval, tolerance=0.1, got {offsets!r}."
+        )
     if clock is not None and not (isinstance(clock, str) and clock):
       raise errors.SpecError(
         f"Seconds: clock: expected the path of time stamps, or None, got {clock!r}."
@@ -110,6 +120,20 @@ class Seconds:
     """The offsets, float64 [K] or []."""
     return np.asarray(self.offsets, np.float64)
 
+  @property
+  def starts(self) -> np.ndarray:
+    """Where the intervals of events start, which is not inside; the array's shape."""
+    array = self.array
+    if self.tolerance is not None:
+      return array - self.tolerance
+    return np.append(2 * array[0] - array[1], array[:-1])
+
+  @property
+  def extent(self) -> tuple[float, float]:
+    """The first and the last time that is looked at."""
+    first = self.starts if self.select == "event" else self.array
+    return float(first.min()), float(self.array.max())
+
   def __len__(self) -> int:
     return self.array.size
 
@@ -119,6 +143,8 @@ class Seconds:
     Args:
       period: seconds from a step to the next one.
     """
+    if self.select == "event":
+      return None
     steps = np.rint(self.array / period)
     is_off_grid = np.abs(steps * period - self.array).max() > _GRID_SLACK
     # A larger tolerance accepts a value of the neighboring step, too.

@@ -196,7 +196,7 @@ def _prepare(
   if train is not None:
     arguments.warn_of_invented_steps(model, train)
     # Before async exports copy the model.
-    model.follow_control_period(train.control_period)
+    model.follow_periods(train.control_period, train.value_periods)
   arguments.follow_sources(model, train, evaluated)
   os.makedirs(model_dir, exist_ok=True)
   if config.seed is not None:

@@ -42,7 +42,7 @@ class FitCheck:
   def add(self, episode: Episode) -> None:
     """Adds the statistics of an episode."""
     for path, values in episode.observed.items():
-      if values.dtype.kind not in "fiub":
+      if values.dtype.kind not in "fiub" or path not in self._dataset.observed_spec:
         continue
       rows = values[np.newaxis] if path in episode.context else values
       if path not in self._seen:
@@ -99,6 +99,10 @@ class FitCheck:
   def _period(self) -> list[str]:
     trained = None if self._record is None else self._record.control_period
     has = self._dataset.control_period
+    offsets = [spec.time_offsets for spec in self._dataset.trained_spec.values()]
+    by_steps = [each for each in offsets if not isinstance(each, specs.Seconds)]
+    if len(by_steps) < len(offsets) and all(x in (None, 0, "last") for x in by_steps):
+      return []  # Times in seconds are the same at any rate.
     if trained is None or has is None or abs(has / trained - 1) < 0.02:
       return []
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.seconds import check_stamps
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
-from t2r_seq.stamps import NANOSECONDS
+from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
+from t2r_seq.verification.replay import Received, Replay, ReplayedWindows
 from t2r_seq.windows.cut import Anchors, Padding, mask_paths
 from t2r_seq.windows.reader import WindowReader, present_path
 from t2r_seq.windows.times import clock_rows
@@ -90,6 +92,7 @@ class Dataset:
     label_spec: TensorSpecStruct | None = None,
     image_decoding: records.ImageDecoding | None = None,
     clock: str | float | None = None,
+    replay: Replay | None = None,
     **options: Any,
   ) -> None:
     """Opens the dataset.
@@ -102,11 +105,18 @@ class Dataset:
       label_spec: labels that a task is learned from.
       image_decoding: decoding of training's input, if it crops or resizes images.
       clock: clock of training; None for the data set's own.
+      replay: how the values come to a robot; None for the recorded steps, each with the
+        newest value of each sensor.
       **options: options of `open_episodes`, for a path.
     Raises:
       SpecError: it cannot be read, or lacks features; all are named.
     """
-    self._image_decoding = image_decoding
+    self._image_decoding, self.replay = image_decoding, replay
+    if replay is not None and label_spec is not None:
+      raise errors.SpecError(
+        "replay: expected a policy that learns no tasks, whose samples are recorded "
+        "steps, got one that does."
+      )
     labels = TensorSpecStruct() if label_spec is None else label_spec
     self.trained_spec = feature_spec
     if preprocessor is not None:
@@ -205,18 +215,16 @@ class Dataset:
     for number, read in enumerate(itertools.islice(self.source, limit)):
       values = read.values
       where = f"verify: {self.path}: episode {number}"
+      if self.replay is not None:
+        yield self._replayed(self.replay, where, number, values)
+        continue
       observed, context = {}, set()
       for path, column in self._columns.items():
-        stored = self.step_specs[column]
-        is_whole = self.is_whole(column, stored)
-        array = _value(where, values, path, column)
+        rows = None
         if column in self.source.clocks:
-          array = array[self._newest(where, values, path, column)]
-        seen = self.observed_spec[path]
-        observed[path] = _decoded(array, stored, seen, path, is_whole)
-        if path in self._goals and stored.is_sequence:
-          observed[path] = observed[path][-1]
-        if path in self._goals or not stored.is_sequence:
+          rows = self._newest(where, values, path, column)
+        observed[path] = self._observed(where, values, path, rows)
+        if self._is_context(path):
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
       num_steps = next(iter(lengths.values()))
@@ -233,6 +241,62 @@ class Dataset:
         frozenset(context),
         num_steps,
       )
+
+  def _observed(
+    self, where: str, values: Arrays, path: str, rows: np.ndarray | None = None
+  ) -> np.ndarray:
+    """Returns what a robot observes at a path, at all or some of the recorded rows."""
+    column = self._columns[path]
+    stored, array = self.step_specs[column], _value(where, values, path, column)
+    array = array if rows is None else array[rows]
+    is_whole, seen = self.is_whole(column, stored), self.observed_spec[path]
+    shown = _decoded(array, stored, seen, path, is_whole)
+    return shown[-1] if path in self._goals and stored.is_sequence else shown
+
+  def _is_context(self, path: str) -> bool:
+    """Whether an observation is the same at all steps."""
+    return path in self._goals or not self.step_specs[self._columns[path]].is_sequence
+
+  def _replayed(
+    self, replay: Replay, where: str, number: int, values: Arrays
+  ) -> Episode:
+    """Returns an episode as a robot gets its values."""
+    context = frozenset(filter(self._is_context, self._columns))
+    stamps = {
+      path: self._stamps(where, values, path)
+      for path in self._columns
+      if path not in context
+    }
+    received = replay.receive(where, number, stamps, self._stamps(where, values))
+    observed: dict[str, Any] = {TIMESTAMP: received.ticks}
+    for path in self._columns:
+      array = self._observed(where, values, path)
+      if path in self._timed and path not in context:
+        parts = [(path, array), (f"{STAMPS}/{path}", stamps[path])]
+        for name, recorded in parts:
+          observed[name] = np.empty(len(received.ticks), object)
+          for tick, rows in enumerate(received.rows[path]):
+            observed[name][tick] = recorded[rows]
+      else:
+        is_held = path in context
+        observed[path] = array if is_held else array[received.newest(path)]
+    found, inputs = self._training.read_replayed(where, values, stamps, received)
+    anchors = np.arange(len(received.ticks))
+    raw = _below(found, _RAW)
+    return Episode(number, observed, anchors, raw, inputs, {}, context, len(anchors))
+
+  def _stamps(self, where: str, values: Arrays, path: str = "") -> np.ndarray:
+    """Returns the times of the recorded values of a path, or of the steps, int64."""
+    column, seconds = self._columns.get(path, ""), self._timed.get(path)
+    clock = self.source.clocks.get(column) or (seconds and seconds.clock) or self.clock
+    if isinstance(clock, str):
+      found = _value(where, values, path, clock).reshape(-1)
+      check_stamps(f"{where}: {clock}", found)
+      return to_nanoseconds(found)
+    stored, others = self.source.spec, self.source.clocks
+    steps = (c for c, s in stored.items() if s.is_sequence and c not in others)
+    count = len(values[column if path else next(c for c in steps if c in values)])
+    return np.rint(NANOSECONDS * (clock or 0) * np.arange(count)).astype(np.int64)
 
   def _newest(self, where: str, values: Arrays, path: str, column: str) -> np.ndarray:
     """Returns the row of the newest value on another clock at each step, int64 [T]."""
@@ -313,7 +377,7 @@ class _TrainingWindows:
     preprocessor: Any,
   ) -> None:
     """Plans windows with specs below 'features/' and 'labels/'."""
-    self._dataset = dataset
+    self._dataset, self._padding = dataset, padding
     self._preprocessor = preprocessor
     self._sequences = {path for path, spec in window_spec.items() if spec.is_sequence}
     self._specs = TensorSpecStruct(
@@ -350,6 +414,7 @@ class _TrainingWindows:
     for path in {*masks.values()} & self._encoded:
       if step_specs[self._columns[path]].is_sequence:
         element[present_path(path)] = tf.TensorSpec([None], tf.bool)
+    self._recorded = dict(element)
     offsets = [spec.time_offsets for spec in self._specs.values()]
     clocks = {each.clock for each in offsets if isinstance(each, Seconds)}
     clocks |= {others[c] for c in self._columns.values() if c in others}
@@ -398,9 +463,45 @@ class _TrainingWindows:
     windows = self._reader.read_at(
       take, Anchors(anchors, anchors, num_steps - 1 - anchors)
     )
+    return anchors, windows, self._preprocessed(windows, len(anchors))
+
+  def read_replayed(
+    self, where: str, values: Arrays, stamps: Arrays, received: Received
+  ) -> tuple[Arrays, Arrays]:
+    """Cuts the windows of what a robot gets; returns them and the network's inputs."""
+    paths = {
+      f"{_RAW}{path}": path
+      for path in received.rows
+      if f"{_RAW}{path}" in self._columns
+    }
+    columns = self._decode(where, values)
+    columns |= {path: columns[path][-1] for path in self._goals}
+    windows = self._replayed.read(columns, stamps, received, paths)
+    return windows, self._preprocessed(windows, len(received.ticks))
+
+  @functools.cached_property
+  def _goals(self) -> list[str]:
+    """Paths of an episode's last step."""
+    stored = self._dataset.step_specs
+    return [
+      path
+      for path, spec in self._specs.items()
+      if spec.time_offsets == "last" and stored[self._columns[path]].is_sequence
+    ]
+
+  @functools.cached_property
+  def _replayed(self) -> ReplayedWindows:
+    wanted, element = dict(self._specs.items()), dict(self._recorded)
+    for path in self._goals:  # As context features.
+      wanted[path] = ExtendedTensorSpec.from_spec(wanted[path], time_offsets=None)
+      element[path] = tf.TensorSpec(element[path].shape[1:], element[path].dtype)
+    return ReplayedWindows(element, TensorSpecStruct(wanted), self._padding)
+
+  def _preprocessed(self, windows: Arrays, count: int) -> Arrays:
+    """Returns the network's inputs of windows; none without a preprocessor."""
     inputs: list[Arrays] = []
     if self._preprocessor is not None:
-      for start in range(0, len(anchors), _BATCH_SIZE):
+      for start in range(0, count, _BATCH_SIZE):
         batch = {
           path.removeprefix(_RAW): tf.constant(value[start : start + _BATCH_SIZE])
           for path, value in windows.items()
@@ -408,7 +509,7 @@ class _TrainingWindows:
         }
         made = self._prepare(batch)
         inputs.append({path: value.numpy() for path, value in made.items()})
-    return anchors, windows, _joined(inputs)
+    return _joined(inputs)
 
   def _decode(self, where: str, values: Arrays) -> Arrays:
     """Returns the columns of an episode with decoded images."""

@@ -157,7 +157,8 @@ def verify(
     source: the source of the training mixture that the dataset is like; None if the
       input treats all of them alike.
     latency: of the network, in simulated time: the history advances without it.
-    **options: of `open_episodes`, for a path: format, ...; and training's `clock`.
+    **options: of `open_episodes`, for a path: format, ...; training's `clock`; and
+      `replay`, a `Replay`, for a robot at another rate.
   Returns:
     The report.
   Raises:
@@ -201,7 +202,7 @@ def verify(
       act, data.source, path, output=name, num_episodes=num_episodes
     )
     compared.append(f"commands that the robot's code makes of recorded {path}")
-  compared += _late(subject)
+  compared += [*_late(subject), *_received(data)]
   warnings = [*check.warnings(), *_optional_features(preprocessor)]
   warnings += [*_limits(subject, padding, differences), *_lost(data)]
   return VerificationReport(
@@ -240,7 +241,8 @@ def _lost(data: Dataset) -> Iterator[str]:
     if path and count:
       yield (
         f"{path}: {count:,} values came between two steps, which show the newest one. "
-        "If windows need the others, make its clock that of the steps"
+        "If windows need the others, give the policy all values of each step, and "
+        "verify that: --replay, or verify(..., replay=verification.Replay())"
       )
 
 
@@ -269,6 +271,12 @@ def _late(subject: Subject) -> Iterator[str]:
       f"the history without the network, which was asked for {subject.num_requests:,} "
       "chunks while others were executed"
     )
+
+
+def _received(data: Dataset) -> Iterator[str]:
+  """Yields how a robot was given its values."""
+  if data.replay is not None:
+    yield f"the recorded values as a robot gets them, {data.replay}"
 
 
 def _not_exported(

@@ -165,6 +165,8 @@ class Cut:
       from a step to the next one.
     clocks: the time stamps of values on other clocks than the steps', by path; see
       `Episodes.clocks`.
+    max_rate: steps a second by their time stamps, at most. Needed where windows by time
+      are cut before the stamps are known, as in a replay; for 'clock' a path.
   """
 
   sequence_length: int | None = None
@@ -175,6 +177,7 @@ class Cut:
   n_step: NStep | None = None
   clock: str | float | None = None
   clocks: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+  max_rate: float | None = None
 
   def __post_init__(self) -> None:
     """Raises SpecError if a field has a value that is not allowed."""
@@ -191,6 +194,10 @@ class Cut:
       errors.check_count("windows", field, getattr(self, field), most=_MOST)
     if isinstance(self.clock, numbers.Real) and not isinstance(self.clock, bool):
       object.__setattr__(self, "clock", float(self.clock))
+    if self.max_rate is not None and not 0 < self.max_rate < math.inf:
+      raise errors.SpecError(
+        f"windows: max_rate: expected steps a second, > 0, got {self.max_rate!r}."
+      )
     is_valid = isinstance(self.clock, str) or self.clock is None
     if not (is_valid or (isinstance(self.clock, float) and 0 < self.clock < math.inf)):
       raise errors.SpecError(

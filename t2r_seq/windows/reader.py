@@ -228,6 +228,8 @@ class WindowReader:
     self._times = TimedSteps(cut, clocks)
     self.rows_paths: dict[str, str] = {}
     self._timed_fetches = self._plan_timed_fetches(window_spec)
+    if cut.max_rate is not None:
+      self._times.bound(self._timed_fetches, cut.max_rate)
     for fetch in self._timed_fetches:
       if (other := self._times.other_clock(fetch.seconds)) is not None:
         self.rows_paths[rows_path(other)] = other
@@ -559,6 +561,10 @@ class WindowReader:
     steps = self._times.find(take, anchors, timed)
     for path, source in timed.paths.items():
       reading = self.readings[path]
+      if steps.counts is not None:
+        dtype = reading.cast or self._element[source].dtype
+        read[path] = _fix_shape(path, _cast(steps.counts, dtype), steps.rows, reading)
+        continue
       values = reading.fit(take(source, steps.rows))
       if steps.later is not None:
         later = reading.fit(take(source, steps.later))

@@ -55,6 +55,7 @@ class Moments(NamedTuple):
     weights: of the later neighbors, float32.
     real: whether the values are real, and no padding.
     shown: whether they are shown, and no zeros; None for all.
+    counts: of events, int64, in place of values.
   """
 
   rows: Any
@@ -62,6 +63,7 @@ class Moments(NamedTuple):
   weights: Any | None
   real: Any
   shown: Any | None
+  counts: Any | None = None
 
 
 def rows_path(clock: str) -> str:
@@ -217,6 +219,13 @@ class TimedSteps:
     before = find_last(times + slack)
     has_repeats = self.period is None and self.has_repeats
     later = find_last if has_repeats else None
+    if seconds.select == "event":
+      starts = times + nanoseconds(seconds.starts) - offsets
+      counts = before - find_last(starts + slack)
+      # An episode may have no event.
+      counts = xp.where(xp.zeros_like(counts) + end < first, 0 * counts, counts)
+      real = xp.equal(xp.zeros_like(counts) + own, given)
+      return Moments(_rows(first_row, before, stride), None, None, real, None, counts)
     selected = select(seconds, before, times, slack, at, first, last, later)
     earlier, later, weights, real = selected
     if given.any():
@@ -229,6 +238,20 @@ class TimedSteps:
       self._shown(seconds, real),
     )
 
+  def bound(self, fetches: Iterable[TimedFetch], rate: float) -> None:
+    """Limits how far windows reach.
+
+    Args:
+      fetches: of all windows.
+      rate: steps a second, at most.
+    """
+    spans = [(*fetch.seconds.extent, int(fetch.anchors.max())) for fetch in fetches]
+    if self.period is None and spans:
+      firsts, lasts, anchors = zip(*spans, strict=True)
+      first, last = min(0.0, *firsts), max(0.0, *lasts)
+      most = max(anchors) + math.ceil(last * rate) + 2
+      self.reach = math.floor(first * rate) - 2, most
+
   def reach_of(self, fetch: TimedFetch) -> tuple[int, int]:
     """Returns the first and last step that windows may show, from their anchor.
 
@@ -240,12 +263,11 @@ class TimedSteps:
     if self.period is None:
       raise errors.SpecError(
         f"windows: {errors.listing(fetch.paths)}: expected steps that are known before "
-        f"the episodes, got {fetch.seconds}. Use time offsets in steps, or the period "
-        "of a regular clock: windows.Cut(clock=0.1)."
+        f"the episodes, got {fetch.seconds}. Use time offsets in steps; or the period "
+        "of a regular clock, clock=0.1; or the highest rate of stamps, max_rate=60."
       )
-    offsets = fetch.seconds.array * NANOSECONDS / self.period
-    most = int(fetch.anchors.max())
-    return math.floor(offsets.min()) - 1, math.ceil(offsets.max()) + 1 + most
+    first, last = (t * NANOSECONDS / self.period for t in fetch.seconds.extent)
+    return math.floor(first) - 1, math.ceil(last) + 1 + int(fetch.anchors.max())
 
   def _shown(self, seconds: Seconds, real: Any) -> Any | None:
     """Returns where a value or its padding is shown, and not zeros."""
@@ -285,7 +307,12 @@ class TimedSteps:
         own, of_values = (stamps[path] for path in self.clocks(fetch.seconds))
         other, steps = self.other_clock(fetch.seconds), np.arange(len(own))
         shown = reach if other is None else reaches.setdefault(other, [0, 0])
-        offsets = nanoseconds(fetch.seconds.array)
+        offsets = nanoseconds(np.array(fetch.seconds.extent))
+        if fetch.seconds.select == "event" and not np.diff(of_values).all():
+          raise errors.SpecError(
+            f"windows: {place}: {self.clocks(fetch.seconds)[1]}: expected time stamps "
+            "of events that rise, got two that are equal. A policy counts them once."
+          )
         # Of the last anchor of a sequence, too.
         most = int(fetch.anchors.max())
         for anchor in {0, most}:
@@ -471,7 +498,7 @@ def check_tolerance(seconds: Seconds, period: float | None) -> None:
     period: nanoseconds from a value to the next one; None if it is unknown.
   """
   tolerance = seconds.tolerance
-  if tolerance is None or period is None:
+  if tolerance is None or period is None or seconds.select == "event":
     return
   if tolerance * NANOSECONDS < 0.49 * period:
     half = period / 2 / NANOSECONDS
@@ -518,6 +545,11 @@ def check_seconds(
       )
     if cut.period is not None:
       check_tolerance(seconds, cut.period * NANOSECONDS)
+    if cut.clock in {*cut.clocks.values()}:
+      raise errors.SpecError(
+        f"{where}: clock: expected the time stamps of the steps, at which windows are "
+        f"cut, got '{cut.clock}' of {errors.listing(cut.clocks)}."
+      )
     clocks = [each for each in (cut.clock, seconds.clock) if each is not None]
     if not clocks:
       raise errors.SpecError(

@@ -75,6 +75,45 @@ def make_indexed():
   return "indexed.tfrecord"
 
 
+def make_umi():
+  """Writes UMI's zarr, with the time of each step beside the poses."""
+  zarr = pytest.importorskip("zarr")
+  root = zarr.open_group("umi.zarr", mode="w", zarr_format=2)
+  for path in STORED:
+    joined = np.concatenate([episode(number)[path] for number in range(len(LENGTHS))])
+    root.create_array(f"data/{path}", data=joined)
+  root.create_array("meta/episode_ends", data=np.cumsum(LENGTHS).astype(np.int64))
+  return "umi.zarr"
+
+
+def make_layout():
+  """Writes an HDF5 file of a lab, with arrays of times in each group."""
+  h5py = pytest.importorskip("h5py")
+  with h5py.File("lab.h5", "w") as file:
+    for number in range(len(LENGTHS)):
+      for path, array in episode(number).items():
+        file[f"runs/{number}/{path}"] = array
+  pathlib.Path("layout.json").write_text('{"episodes": "runs/*"}')
+  return "lab.h5"
+
+
+def make_robomimic():
+  """Writes robomimic's HDF5 with times among the observations."""
+  h5py = pytest.importorskip("h5py")
+  with h5py.File("robomimic.hdf5", "w") as file:
+    for number, length in enumerate(LENGTHS):
+      group = file.create_group(f"data/demo_{number}")
+      group.attrs["num_samples"] = length
+      group["actions"] = np.zeros((length, 2), np.float32)
+      for path, array in episode(number).items():
+        group[f"obs/{path}"] = array
+  return "robomimic.hdf5"
+
+
+def renamed(episodes, branch):
+  return episodes.rename({f"{branch}/{path}": path for path in STORED})
+
+
 ROADS = {
   "store": lambda: data.StoreInputGenerator(make_store(), 7, seed=1),
   "store, by pools": lambda: data.StoreInputGenerator(
@@ -88,6 +127,13 @@ ROADS = {
   "LeRobot": lambda: data.EpisodesInputGenerator(converted("a.lerobot"), 7, seed=1),
   "records": lambda: data.DefaultRecordInputGenerator(
     converted("a.tfrecord"), 7, seed=1
+  ),
+  "UMI": lambda: data.EpisodesInputGenerator(make_umi(), 7, seed=1),
+  "HDF5 of a layout": lambda: data.EpisodesInputGenerator(
+    make_layout(), 7, seed=1, open_options={"layout": "layout.json"}
+  ),
+  "robomimic": lambda: data.EpisodesInputGenerator(
+    renamed(open_episodes(make_robomimic()), "obs"), 7, seed=1
   ),
   "records, opened": lambda: data.EpisodesInputGenerator(
     converted("a.tfrecord"), 7, seed=1, clock="stamp"
@@ -126,6 +172,38 @@ def test_generators_cut_windows_by_time_stamps(road):
   rows = np.searchsorted(now, found["now"][:, 0])
   np.testing.assert_array_equal(found["x"], shown[rows])
   np.testing.assert_array_equal(found["x_mask"], masks[rows])
+
+
+def test_rlds_with_a_time_of_each_step():
+  """TFDS keeps the steps of a feature in one list; times are whole nanoseconds."""
+  flag, stamp = (
+    Spec((), tf.bool, is_sequence=True),
+    Spec((), tf.int64, is_sequence=True),
+  )
+  leaves = {"observation/x": STORED["x"], "observation/stamp_ns": stamp}
+  spec = {
+    f"steps/{path}": Spec.from_spec(leaf, name=f"steps/{path}", is_concatenated=True)
+    for path, leaf in {**leaves, "is_first": flag, "is_last": flag}.items()
+  }
+  values = []
+  for number, length in enumerate(LENGTHS):
+    steps, given = np.arange(length), episode(number)
+    found = {
+      "observation/x": given["x"],
+      "observation/stamp_ns": np.rint(1e9 * given["stamp"]).astype(np.int64),
+      "is_first": steps == 0,
+      "is_last": steps == length - 1,
+    }
+    values.append({f"steps/{path}": array for path, array in found.items()})
+  name = "rlds-train.tfrecord-00000-of-00001"
+  records.write_records(name, specs.TensorSpecStruct(spec), values)
+  episodes = open_episodes(name, "rlds").rename({"observation/x": "x"})
+  wanted = {path: SPEC[path] for path in ("x", "now")}
+  wanted["stamp"] = Spec((), tf.int64, "observation/stamp_ns", time_offsets=0)
+  generator = data.EpisodesInputGenerator(episodes, 7, clock="observation/stamp_ns")
+  found = batches(generator, "eval", wanted)
+  np.testing.assert_array_equal(found["x"], expected()[0])
+  np.testing.assert_array_equal(found["x_mask"], expected()[1])
 
 
 LEROBOT_SETS = sorted(
@@ -220,9 +298,72 @@ def test_replays_take_the_period_of_a_clock_and_no_stamps():
   now = np.rint(batch["stamp"] / 0.05)
   want = np.stack([np.maximum(now - 2, 0), now], 1)
   np.testing.assert_array_equal(batch["x"][..., 0], want)
-  want = "expected steps that are known before the episodes, got Seconds.*clock=0.1"
+  want = "expected steps that are known before the episodes, got Seconds.*max_rate=60"
   with pytest.raises(errors.SpecError, match=want):
     replay.ReplayBuffer(spec, capacity_steps=100, clock="stamp")
+
+
+def make_buffer(num_writers=1):
+  spec = windows.add_mask_specs(specs.TensorSpecStruct(SPEC), ["x"])
+  return replay.ReplayBuffer(
+    spec, capacity_steps=400, num_writers=num_writers, clock="stamp", max_rate=70
+  )
+
+
+def append(writer, values):
+  for x, stamp in zip(values["x"], values["stamp"], strict=True):
+    writer.append({"x": x, "stamp": stamp})
+  writer.end_episode()
+
+
+@pytest.mark.parametrize("road", ["written", "of a store"])
+def test_replays_give_the_windows_of_the_stamps(road):
+  if road == "written":
+    buffer = make_buffer(2)
+    with buffer.writer() as one, buffer.writer() as other:
+      for number in range(len(LENGTHS)):
+        append([one, other][number % 2], episode(number))
+  else:
+    buffer = replay.ReplayBuffer.from_store(
+      make_store(),
+      windows.add_mask_specs(specs.TensorSpecStruct(SPEC), ["x"]),
+      capacity_steps=400,
+      clock="stamp",
+      max_rate=70,
+    )
+  assert buffer.counters.num_items == sum(LENGTHS)
+  batch, (shown, masks) = buffer.sample(500), expected()
+  stamps = np.concatenate([episode(n)["stamp"] for n in range(len(LENGTHS))])
+  rows = np.searchsorted(stamps, batch["stamp"])
+  np.testing.assert_array_equal(batch["x"], shown[rows])
+  np.testing.assert_array_equal(batch["x_mask"], masks[rows])
+
+
+BAD_STEPS = {
+  "fall": (
+    [0.1, 0.0],
+    "append: stamp: expected a finite time stamp, not before that of",
+  ),
+  "too fast": (
+    np.arange(30) / 200,
+    r"stamp: expected at most 70 steps a second, got \d+",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_STEPS)
+def test_bad_stamps_are_not_appended(name):
+  stamps, want = BAD_STEPS[name]
+  buffer, x = make_buffer(), np.zeros(2, np.float32)
+  with buffer.writer() as writer:
+    with pytest.raises(errors.SpecError, match=want):
+      for stamp in stamps:
+        writer.append({"x": x, "stamp": stamp})
+    before = buffer.counters.num_steps
+    writer.append({"x": x, "stamp": 9.0})
+    writer.end_episode()
+    assert buffer.counters.num_steps == before + 1
+    append(writer, episode(0))
 
 
 def test_statistics_are_of_the_same_windows():

@@ -1,0 +1,263 @@
+"""Recorded values as a robot gets them: at any rate, late, lost and out of order."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.specs import ExtendedTensorSpec, Seconds, TensorSpecStruct
+from t2r_seq.stamps import NANOSECONDS
+from t2r_seq.windows.cut import Anchors, Cut, Padding
+from t2r_seq.windows.reader import WindowReader, present_path
+from t2r_seq.windows.times import clock_rows, rows_path
+
+_TICKS, _STAMPS = "#ticks", "#stamps"
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+  """How the values of a recording come to a robot.
+
+  A step of the robot gets all values of each sensor that have come since the step
+  before: none, one or several.
+
+  Attributes:
+    rate: steps a second; None for the recorded steps.
+    jitter: seconds by which steps come early or late, at most.
+    drop: the probability that a value is lost, in [0, 1).
+    delay: seconds from a measurement until its value comes, at most; uniform, so that
+      values may come out of order.
+    seed: of the random numbers.
+  """
+
+  rate: float | None = None
+  jitter: float = 0.0
+  drop: float = 0.0
+  delay: float = 0.0
+  seed: int = 0
+
+  def __post_init__(self) -> None:
+    """Raises SpecError if an option is out of range."""
+    rate = 1.0 if self.rate is None else self.rate
+    for name, value, is_good, expected in (
+      ("rate", self.rate, rate > 0, "steps a second, > 0, or None"),
+      ("jitter", self.jitter, self.jitter >= 0, "seconds >= 0"),
+      ("drop", self.drop, 0 <= self.drop < 1, "a probability in [0, 1)"),
+      ("delay", self.delay, self.delay >= 0, "seconds >= 0"),
+      ("seed", self.seed, self.seed >= 0, "an integer >= 0"),
+    ):
+      if not is_good or not math.isfinite(value or 0):
+        raise errors.SpecError(f"replay: {name}: expected {expected}, got {value}.")
+
+  def receive(
+    self, where: str, number: int, stamps: Mapping[str, np.ndarray], steps: np.ndarray
+  ) -> Received:
+    """Simulates an episode of a robot.
+
+    Args:
+      where: the episode, for errors.
+      number: of the episode; each has other random numbers.
+      stamps: measurement times by path, int64 nanoseconds [R].
+      steps: those of the recorded steps.
+    Raises:
+      SpecError: a sensor has no value that comes before the last step.
+    """
+    rng = np.random.default_rng([self.seed, number])
+    arrivals = {path: self._arrivals(rng, each) for path, each in stamps.items()}
+    ticks = steps
+    if self.rate is not None:
+      count = int((steps[-1] - steps[0]) * self.rate / NANOSECONDS) + 1
+      ticks = steps[0] + np.rint(np.arange(count) * NANOSECONDS / self.rate)
+    moved = rng.uniform(-self.jitter, self.jitter, len(ticks)) * NANOSECONDS
+    ticks = np.maximum.accumulate((ticks + np.rint(moved)).astype(np.int64))
+    for path, (_, times) in arrivals.items():
+      first = np.searchsorted(ticks, times[0]) if len(times) else len(ticks)
+      if first == len(ticks):
+        raise errors.SpecError(
+          f"{where}: replay: {path}: expected a value before the last step, got none. "
+          "Lower drop or delay."
+        )
+      ticks = ticks[first:]  # An episode starts when each sensor has a value.
+    rows = {}
+    for path, (order, times) in arrivals.items():
+      ends = np.searchsorted(times, ticks, "right")
+      rows[path] = np.split(order[: ends[-1]], ends[:-1])
+    return Received(ticks, rows)
+
+  def _arrivals(
+    self, rng: np.random.Generator, stamps: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows of the values that come, in their order, and when they do."""
+    is_lost = rng.random(len(stamps)) < self.drop
+    delays = np.rint(rng.uniform(0, self.delay, len(stamps)) * NANOSECONDS)
+    times = stamps + delays.astype(np.int64)
+    order = np.argsort(times, kind="stable")
+    order = order[~is_lost[order]]
+    return order, times[order]
+
+  def __str__(self) -> str:
+    """Returns a phrase."""
+    rate = "at the recorded steps" if self.rate is None else f"at {self.rate:g} Hz"
+    parts = [
+      f"{name} {value:g}{unit}"
+      for name, value, unit in (
+        ("jitter", self.jitter, " s"),
+        ("drop", self.drop, ""),
+        ("delay", self.delay, " s"),
+      )
+      if value
+    ]
+    return ", ".join([rate, *parts])
+
+
+class Received(NamedTuple):
+  """What a robot gets in an episode.
+
+  Attributes:
+    ticks: the times of its steps, int64 nanoseconds [T].
+    rows: the recorded values that come to each step, by path; T arrays of rows.
+  """
+
+  ticks: np.ndarray
+  rows: dict[str, list[np.ndarray]]
+
+  def newest(self, path: str) -> np.ndarray:
+    """Returns the row of the last value that has come by each step, int64 [T]."""
+    newest, found = -1, []
+    for rows in self.rows[path]:
+      newest = rows[-1] if len(rows) else newest
+      found.append(newest)
+    return np.array(found, np.int64)
+
+
+class ReplayedWindows:
+  """Training's windows of what a robot has got at each of its steps."""
+
+  def __init__(
+    self,
+    element: Mapping[str, tf.TensorSpec],
+    wanted: TensorSpecStruct,
+    padding: Padding,
+  ) -> None:
+    """Plans the windows.
+
+    Args:
+      element: recorded values by path, [None, ...] for those with a time axis.
+      wanted: of the windows, by the same paths.
+      padding: of training.
+    Raises:
+      SpecError: no path has time offsets in seconds.
+    """
+    self.timed = {
+      path: f"{path}{_STAMPS}"
+      for path, spec in wanted.items()
+      if isinstance(spec.time_offsets, Seconds) and path in element
+    }
+    if not self.timed:
+      raise errors.SpecError(
+        "replay: expected a policy with time offsets in seconds, got steps only. "
+        "Declare specs.Seconds to act at any rate."
+      )
+    known = {**element, _TICKS: tf.TensorSpec([None], tf.int64)}
+    known |= {clock: known[_TICKS] for clock in self.timed.values()}
+    self._reader = WindowReader(
+      known,
+      TensorSpecStruct((p, self._with_clock(p, spec)) for p, spec in wanted.items()),
+      Cut(padding=padding, clock=_TICKS, clocks=self.timed),
+    )
+
+  def _with_clock(self, path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+    given = spec.time_offsets
+    if path not in self.timed or not isinstance(given, Seconds):
+      return spec
+    seconds = Seconds(
+      given.offsets,
+      select=given.select,
+      tolerance=given.tolerance,
+      clock=self.timed[path],
+    )
+    return ExtendedTensorSpec.from_spec(spec, time_offsets=seconds)
+
+  def read(
+    self,
+    values: Mapping[str, np.ndarray],
+    stamps: Mapping[str, np.ndarray],
+    received: Received,
+    paths: Mapping[str, str],
+  ) -> dict[str, np.ndarray]:
+    """Cuts the windows at all steps of the robot.
+
+    Args:
+      values: recorded, by path of `element`.
+      stamps: int64 nanoseconds [R], by path of `received`.
+      received: what the robot gets.
+      paths: from a path of `element` with a time axis to that of `received`.
+    Returns:
+      Windows by path, [T, ...].
+    """
+    ticks, found = received.ticks, dict[str, list[np.ndarray]]()
+    shown = {**values, _TICKS: ticks}
+    known = {path: np.zeros(0, np.int64) for path in self.timed}
+    at = {clock: np.zeros([len(ticks), 3], np.int64) for clock in self.timed.values()}
+    shown |= {rows_path(clock): rows for clock, rows in at.items()}
+
+    def show(path: str, rows: np.ndarray) -> None:
+      for each in {path, present_path(path)} & values.keys():
+        shown[each] = values[each][rows]
+
+    for path, own in paths.items():
+      if path not in self.timed:
+        show(path, received.newest(own))
+
+    def take(path: str, rows: np.ndarray | None) -> Any:
+      return shown[path][np.newaxis] if rows is None else shown[path][rows]
+
+    for tick in range(len(ticks)):
+      for path, clock in self.timed.items():
+        own = paths[path]
+        rows = received.rows[own][tick]
+        if (
+          not tick
+        ):  # A policy knows nothing before the newest value of its first step.
+          rows = rows[np.argsort(stamps[own][rows], kind="stable")][-1:]
+        if len(rows) or not tick:
+          joined = np.concatenate([known[path], rows])
+          known[path] = joined[np.argsort(stamps[own][joined], kind="stable")]
+          show(path, known[path])
+          shown[clock] = stamps[own][known[path]]
+        at[clock][tick] = clock_rows(ticks[tick : tick + 1], shown[clock], begin=0)[0]
+      row = np.array([tick])
+      for path, window in self._reader.read_at(
+        take, Anchors(row, row, 0 * row)
+      ).items():
+        found.setdefault(path, []).append(window)
+    return {path: np.concatenate(windows) for path, windows in found.items()}
+
+
+def parse_replay(options: list[str]) -> Replay:
+  """Reads options such as ['rate=25', 'drop=0.05'].
+
+  Raises:
+    SpecError: an option is unknown, or no number.
+  """
+  names = [field.name for field in dataclasses.fields(Replay)]
+  given: dict[str, Any] = {}
+  for name, _, value in (option.partition("=") for option in options):
+    if name not in names:
+      raise errors.SpecError(
+        f"replay: expected options of {errors.listing(names)}, got '{name}'."
+        f"{errors.nearest(name, names)}"
+      )
+    try:
+      given[name] = int(value) if name == "seed" else float(value)
+    except ValueError as error:
+      raise errors.SpecError(
+        f"replay: {name}: expected a number, got '{value}'. Give {name}=NUMBER."
+      ) from error
+  return Replay(**given)
