@@ -21,6 +21,7 @@ from absl import logging
 from t2r_seq import errors, files, specs
 from t2r_seq.replay import options
 from t2r_seq.replay.rate_limiters import make_rate_limiter
+from t2r_seq.replay.replay import StampCheck
 from t2r_seq.replay.ring import Lanes
 from t2r_seq.replay.table import Table
 from t2r_seq.specs.names import source_path
@@ -157,6 +158,7 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
   capacity = table.lanes.num_slots * table.lanes.num_writers
   num_steps = np.cumsum(store.episode_lengths[::-1])
   first = max(0, len(store) - 1 - int(np.searchsorted(num_steps, capacity)))
+  stamps = StampCheck(reader, columns)
   with table.lock, _nothing_waits(table):
     for index in range(first, len(store)):
       episode = store.episode(index)
@@ -170,7 +172,9 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
           context[column_path] = episode[of].reshape(column.row_shape)[()]
       # To the writer's part that has the fewest steps so far.
       lane = int(np.argmin(table.lanes.counts))
+      stamps.end_episode()
       for row in zip(*steps, strict=True):
+        stamps.add(stamps.see(row))
         table.append(lane, list(row), context, None)
       if finals and len(steps[0]):
         table.append(lane, _final_row(episode, sources, columns, finals), context, None)

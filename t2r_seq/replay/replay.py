@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,12 @@ from t2r_seq import errors, files, specs, windows
 from t2r_seq.replay.options import to_priority
 from t2r_seq.specs import packing
 from t2r_seq.specs.extended_tensor_spec import frame_spec
+from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
 from t2r_seq.store import layout
 from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.windows.cut import appended_specs, invented_paths
+from t2r_seq.windows.reader import WindowReader
 
 _ERRORS = {
   "ReplayTimeoutError": errors.ReplayTimeoutError,
@@ -370,6 +373,61 @@ def element_spec(columns: Columns) -> specs.TensorSpecStruct:
     dtype = tf.string if column.is_bytes else column.spec.dtype
     element[path] = tf.TensorSpec(shape, dtype, column.spec.name)
   return element
+
+
+class StampCheck:
+  """Checks the time stamps of the steps of an episode as they come.
+
+  Windows by time in a ring reach a number of steps, which `Cut.max_rate` gives.
+  """
+
+  def __init__(self, reader: WindowReader, columns: Columns) -> None:
+    """Finds the stamps among the values of `StepPacking.pack`."""
+    steps = [path for path, column in columns.items() if column.is_per_step]
+    self._rate = reader.cut.max_rate
+    self._places = {path: steps.index(path) for path in reader.clocks}
+    self._counts = {abs(n) for n in reader.steps_shown if abs(n) > 1}
+    size = max(self._counts, default=1)
+    self._known: dict[str, collections.deque[int]] = {
+      path: collections.deque(maxlen=size) for path in self._places
+    }
+
+  def see(self, values: Sequence[Any]) -> dict[str, int]:
+    """Returns the stamps of a step, to `add` when it is appended.
+
+    Raises:
+      SpecError: a stamp falls, is not finite, or comes too soon.
+    """
+    found = {}
+    for path, place in self._places.items():
+      known, is_good = self._known[path], bool(np.isfinite(values[place]).all())
+      stamp = int(to_nanoseconds(values[place]).ravel()[0]) if is_good else 0
+      if not is_good or (known and stamp < known[-1]):
+        raise errors.SpecError(
+          f"append: {path}: expected a finite time stamp, not before that of the last "
+          f"step, got {values[place]}. End the episode before its clock starts again."
+        )
+      for count in self._counts if self._rate else ():
+        least = (count - 2) / self._rate if self._rate else 0.0
+        if count - 1 <= len(known):
+          passed = (stamp - known[1 - count]) / NANOSECONDS
+          if passed < least - 1e-6:
+            raise errors.SpecError(
+              f"append: {path}: expected at most {self._rate:g} steps a second, got "
+              f"{count - 1} in {passed:.4g} s. Raise max_rate."
+            )
+      found[path] = stamp
+    return found
+
+  def add(self, stamps: Mapping[str, int]) -> None:
+    """Adds those of an appended step."""
+    for path, stamp in stamps.items():
+      self._known[path].append(stamp)
+
+  def end_episode(self) -> None:
+    """Forgets the stamps."""
+    for known in self._known.values():
+      known.clear()
 
 
 class StepPacking:

@@ -23,6 +23,7 @@ from t2r_seq.replay.replay import (
   ReplayCounters,
   ReplayWriter,
   SampleInfo,
+  StampCheck,
   StepPacking,
   check_batch_size,
   element_spec,
@@ -192,9 +193,9 @@ class ReplayBuffer(Replay):
       self._table.end_episode(self._free_lanes[0], should_stop)
       lane = self._free_lanes.pop(0)
       self._table.limiter.give_up("")
-    writer = MemoryWriter(
-      self._table, self._columns, lane, self._give_back, self._allow_nan
-    )
+    stamps = StampCheck(self._table.lanes.rule.reader, self._columns)
+    packing = StepPacking(self._columns, self._allow_nan)
+    writer = MemoryWriter(self._table, packing, stamps, lane, self._give_back)
     writer.should_stop = should_stop
     return writer
 
@@ -374,14 +375,14 @@ class MemoryWriter(ReplayWriter):
   def __init__(
     self,
     table: Table,
-    columns: Columns,
+    packing: StepPacking,
+    stamps: StampCheck,
     lane: int,
     free: Callable[[int], None],
-    allow_nan: bool,
   ) -> None:
     """Opens writer `lane` of a table; `free` is called with it when it is closed."""
     self._table = table
-    self._packing = StepPacking(columns, allow_nan)
+    self._packing, self._stamps = packing, stamps
     self._lane = lane
     self._free = free
 
@@ -391,14 +392,17 @@ class MemoryWriter(ReplayWriter):
     if table.contexts and table.lanes.counts.item(lane) > table.lanes.starts.item(lane):
       context = table.contexts.of_newest(lane)
     packed = self._packing.pack(step, context)
+    stamps = self._stamps.see(packed[0])
     with table.lock:
       self._check_open("append")
       table.append(lane, *packed, priority, self.should_stop)
+      self._stamps.add(stamps)
 
   def end_episode(self) -> None:
     """Ends the episode; see `ReplayWriter.end_episode`."""
     with self._table.lock:
       self._check_open("end_episode")
+      self._stamps.end_episode()
       self._table.end_episode(self._lane, self.should_stop)
 
   def close(self) -> None:

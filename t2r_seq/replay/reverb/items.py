@@ -300,7 +300,13 @@ def make_layout(
   flat_spec = flat_replay_specs(operation, structure, cut.n_step)
   columns = make_columns(operation, flat_spec)
   element = element_spec(columns)
-  return ItemLayout(WindowReader(element, structure, cut, flat), columns)
+  reader = WindowReader(element, structure, cut, flat)
+  if reader.clocks:
+    raise errors.SpecError(
+      f"{operation}: clock: expected the period of a regular clock, clock=0.05, got "
+      f"{errors.listing(reader.clocks)}. Time stamps need a ReplayBuffer."
+    )
+  return ItemLayout(reader, columns)
 
 
 TABLE = "replay"
