@@ -182,8 +182,9 @@ def _check_options(policy: Any, rate_hz: float, max_steps: int | None) -> None:
   if max_steps is not None and max_steps < 1:
     raise errors.SpecError(f"run_robot: max_steps: expected >= 1, got {max_steps}.")
   period = getattr(policy, "control_period", None)
-  is_other = period is not None and not 0.9 <= period * rate_hz <= 1.1
-  if is_other and not getattr(policy, "is_timed", False):
+  if getattr(policy, "is_timed", False):
+    return  # It sees the same at any rate.
+  if period is not None and not 0.9 <= period * rate_hz <= 1.1:
     logging.warning(policy_io.rate_warning("run_robot: rate_hz", 1 / rate_hz, period))
 
 
