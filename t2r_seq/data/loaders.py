@@ -31,6 +31,7 @@ from t2r_seq.data.plan import (
   dataset_options,
 )
 from t2r_seq.store.mapped import HeldTensor, dataset_over
+from t2r_seq.windows.times import stamps_error
 
 Batch = dict[str, np.ndarray]
 Read = Callable[[Any], Any]
@@ -270,6 +271,8 @@ def raised_as_read(failures: Callable[[], Iterable[Exception]]) -> Iterator[None
     for failure in failures():
       if str(failure) in str(error):
         raise failure from error
+    if (cause := stamps_error(error)) is not None:
+      raise cause from error
     raise
 
 

@@ -37,6 +37,7 @@ from t2r_seq.records.protos import RecordContents, present_names
 from t2r_seq.windows.cut import WindowGrid, too_short_error
 from t2r_seq.windows.dataset import WindowReport
 from t2r_seq.windows.reader import WindowReader
+from t2r_seq.windows.times import stamps_error
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 FilesByKey = dict[str, list[str]]
@@ -168,17 +169,19 @@ class ChosenRecords:
 
 def find_cause(
   where: str, files: FilesByKey, error: Exception
-) -> errors.RecordError | None:
-  """Returns the error in one of TensorFlow's, if it is of the files, not of a record.
+) -> errors.SpecError | None:
+  """Returns the error in one of TensorFlow's, if it is not of the bytes of a record.
 
-  One dataset ended before another, all files have become empty or their records bad,
-  or a file that was found is no longer there.
+  Time stamps are wrong, one dataset ended before another, all files have become empty
+  or their records bad, or a file that was found is no longer there.
 
   Args:
     where: who reads what.
     files: by dataset_key.
     error: TensorFlow's.
   """
+  if (found := stamps_error(error)) is not None:
+    return found
   for text in (UNEVEN, pool.NOTHING_LEFT):
     if text in str(error):
       return errors.RecordError(f"{where}: {text}")

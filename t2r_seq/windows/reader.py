@@ -297,7 +297,16 @@ class WindowReader:
 
   def check_stamps(self, episode: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
     """Returns checks that an episode's time stamps are finite and never fall."""
-    checks = [assert_stamps(path, episode[path]) for path in self.clocks]
+    least: dict[str, float] = {}
+    for fetch in self._timed_fetches:
+      clocks, tolerance = self._times.clocks(fetch.seconds), fetch.seconds.tolerance
+      if clocks and tolerance is not None and fetch.seconds.select != "event":
+        least[clocks[1]] = min(tolerance, least.get(clocks[1], tolerance))
+    checks = [
+      check
+      for path in self.clocks
+      for check in assert_stamps(path, episode[path], least.get(path))
+    ]
     return [check for check in checks if check is not None]
 
   @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -473,21 +474,46 @@ def nanoseconds(stamps: Any) -> Any:
   return tf.cast(tf.round(tf.cast(stamps, tf.float64) * NANOSECONDS), tf.int64)
 
 
-def assert_stamps(path: str, stamps: tf.Tensor) -> tf.Operation | None:
-  """Returns an op that fails unless the stamps are finite and never fall.
+def assert_stamps(
+  path: str, stamps: tf.Tensor, tolerance: float | None = None
+) -> list[tf.Operation]:
+  """Returns ops that fail unless the stamps are finite and never fall.
 
-  None in eager mode, where it fails at once; see `check_stamps`.
+  None in eager mode, where they fail at once; see `check_stamps`.
+
+  Args:
+    path: of the stamps.
+    stamps: of an episode.
+    tolerance: the least one of the windows; at least half the median interval.
   """
   flat = tf.reshape(stamps, [-1])
   is_good = tf.reduce_all(flat[1:] >= flat[:-1])
   if flat.dtype.is_floating:
     is_good &= tf.reduce_all(tf.math.is_finite(flat))
-  message = (
-    f"windows: {path}: expected finite time stamps that never fall. Repair the "
-    "data, or choose another clock. They are"
-  )
+  want = "finite time stamps that never fall. Repair the data, or choose another clock"
+  checks = [(is_good, want)]
+  if tolerance is not None:
+    times = nanoseconds(flat)
+    gaps = times[1:] - times[:-1]
+    gaps = tf.sort(tf.boolean_mask(gaps, gaps > 0))
+    middle = gaps[tf.size(gaps) // 2 :][:1]  # None of an episode of one step.
+    least = 0.49 * tf.cast(middle, tf.float64)
+    want = f"a tolerance of at least half a period of the clock, got {tolerance:g} s"
+    checks.append((tf.reduce_all(least <= tolerance * NANOSECONDS), want))
   # The raw op: tf.debugging.Assert builds a tf.cond around it, for each episode.
-  return tf.raw_ops.Assert(condition=is_good, data=[message, flat])
+  return [
+    tf.raw_ops.Assert(
+      condition=is_good,
+      data=[f"windows: {path}: expected {want}. The stamps are", flat],
+    )
+    for is_good, want in checks
+  ]
+
+
+def stamps_error(error: Exception) -> errors.SpecError | None:
+  """Returns the error of `assert_stamps` in one of TensorFlow's, if it has one."""
+  found = re.search(r"(windows: [^\[\]]*)\. The stamps are", str(error))
+  return None if found is None else errors.SpecError(f"{found[1]}.")
 
 
 def check_tolerance(seconds: Seconds, period: float | None) -> None:

@@ -274,6 +274,37 @@ def test_falling_stamps_name_their_episode():
       batches(generator, "eval")
 
 
+STREAMS = {
+  "records": lambda path: data.DefaultRecordInputGenerator(path, 2),
+  "records, opened": lambda path: data.EpisodesInputGenerator(path, 2, clock="stamp"),
+}
+BAD_STREAMS = {
+  "fall": (0.0, None, "stamp: expected finite time stamps that never fall. Repair"),
+  "NaN": (np.nan, None, "stamp: expected finite time stamps that never fall. Repair"),
+  "a small tolerance": (None, 0.004, "stamp: expected a tolerance of at least half a"),
+  "a tolerance": (None, 0.1, None),
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("name", BAD_STREAMS)
+def test_bad_stamps_of_streams_are_one_error(stream, name):
+  stamp, tolerance, want = BAD_STREAMS[name]
+  values = episode(2)
+  values["stamp"][3] = values["stamp"][3] if stamp is None else stamp
+  records.write_records(
+    "a.tfrecord", specs.TensorSpecStruct(STORED), [episode(0), values]
+  )
+  seconds = Seconds(*OFFSETS, tolerance=tolerance)
+  spec = {**SPEC, "x": Spec.from_spec(SPEC["x"], time_offsets=seconds)}
+  generator = STREAMS[stream]("a.tfrecord")
+  if want is None:
+    assert len(batches(generator, "eval", spec)["x"]) == 65
+    return
+  with pytest.raises(errors.SpecError, match=f"^windows: (features/)?{want}"):
+    batches(generator, "eval", spec)
+
+
 def test_data_without_a_clock_is_an_error():
   with store.EpisodeStore.create("plain", {"x": STORED["x"]}) as writer:
     writer.append_episode({"x": episode(0)["x"]})
