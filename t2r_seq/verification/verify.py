@@ -203,8 +203,7 @@ def verify(
     )
     compared.append(f"commands that the robot's code makes of recorded {path}")
   compared += [*_late(subject), *_received(data)]
-  warnings = [*check.warnings(), *_optional_features(preprocessor)]
-  warnings += [*_limits(subject, padding, differences), *_lost(data)]
+  warnings = [*check.warnings(), *_optional_features(preprocessor), *_lost(data)]
   return VerificationReport(
     subject.name,
     data.path,
@@ -212,7 +211,7 @@ def verify(
     steps,
     tuple(compared),
     tuple(differences),
-    tuple(warnings),
+    (*warnings, *_limits(subject, padding, differences)),
     tuple(comparison.not_compared(model is not None)),
     tuple(_not_exported(record, stages)),
   )
