@@ -65,6 +65,8 @@ class Replay:
       number: of the episode; each has other random numbers.
       stamps: measurement times by path, int64 nanoseconds [R].
       steps: those of the recorded steps.
+    Returns:
+      The robot's steps, and the values that come to each.
     Raises:
       SpecError: a sensor has no value that comes before the last step.
     """
@@ -117,7 +119,7 @@ class Replay:
 
 
 class Received(NamedTuple):
-  """What a robot gets in an episode.
+  """Values that a robot gets in an episode.
 
   Attributes:
     ticks: the times of its steps, int64 nanoseconds [T].
