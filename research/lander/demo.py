@@ -32,11 +32,12 @@ from t2r_seq.cli import main as run_command
 
 ENV = "LunarLanderContinuous-v3"
 POLICIES = ("act", "flow")
-NUM_DEMOS, NUM_EPISODES = 100, 20
+NUM_DEMOS, NUM_EPISODES = 200, 20
 FPS = 50
 # Episodes of the recording, the evaluation and the picture differ.
 _RECORD_SEED, _EVAL_SEED, _SHOWN_SEED = 0, 1_000, 2_000
 _LEAST_SHARE = 0.8
+_NUM_VERIFIED = 3
 _NUM_FRAMES = 12
 
 Row = dict[str, Any]
@@ -170,7 +171,7 @@ def run(
       *("evaluate", export, "--env", ENV, "--episodes", num_episodes),
       *("--seed", _EVAL_SEED),
     )
-    command("verify", export, demos)
+    command("verify", export, demos, "--episodes", _NUM_VERIFIED)
     command("export", "--lite", export, out / f"{policy}_lite")
   acting: dict[str, Any] = {"expert": Expert()}
   for policy, export in trained.items():
