@@ -68,6 +68,23 @@ class BatchRequest:
     """Whether batches are shuffled and repeated."""
     return self.mode == specs.ModeKeys.TRAIN
 
+  def pipeline(self) -> tuple[int, int, int, int]:
+    """Returns the batches of this pipeline: those of a replica, if there are several.
+
+    Returns:
+      (examples in a batch, number of the first batch, the pipeline, pipelines).
+    """
+    context = self.input_context
+    if context is None:
+      return self.batch_size, self.start_step, 0, 1
+    num_places = context.num_input_pipelines
+    return (
+      context.get_per_replica_batch_size(self.batch_size),
+      self.start_step * (context.num_replicas_in_sync // num_places),
+      context.input_pipeline_id,
+      num_places,
+    )
+
   def shuffle_seed(self, seed: int | None) -> int | None:
     """Returns the seed of a dataset's order: another one after a resume.
 
@@ -604,11 +621,7 @@ class AbstractInputGenerator(abc.ABC):
       return batches.map(finish)  # Tensors that nothing changes pass through.
     if not request.is_train:
       return batches.map(finish, tf.data.AUTOTUNE)
-    batch_size, start, place, num_places = request.batch_size, request.start_step, 0, 1
-    if (context := request.input_context) is not None:
-      batch_size = context.get_per_replica_batch_size(batch_size)
-      place, num_places = context.input_pipeline_id, context.num_input_pipelines
-      start *= context.num_replicas_in_sync // num_places
+    batch_size, start, place, num_places = request.pipeline()
 
     @tf.autograph.experimental.do_not_convert
     def numbered(number: tf.Tensor, batch: Any) -> Any:

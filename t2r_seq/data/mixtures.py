@@ -34,7 +34,7 @@ from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.records import files as patterns_lib
 from t2r_seq.records.files import FilePatterns, split_file_patterns
 from t2r_seq.specs import TensorSpecStruct
-from t2r_seq.windows.cut import mask_path, mask_paths
+from t2r_seq.windows.cut import has_seconds, mask_path, mask_paths
 
 BY_SIZE, BY_EPISODE = "by_size", "by_episode"
 _COUNTED = (BY_SIZE, BY_EPISODE)
@@ -107,7 +107,13 @@ class MixtureReport:
     return line if report is None else f"{line} from {report}"
 
 
-def make_schedule(weights: Sequence[float], batch_size: int, seed: int) -> np.ndarray:
+def make_schedule(
+  weights: Sequence[float],
+  batch_size: int,
+  seed: int,
+  shard_index: int = 0,
+  num_shards: int = 1,
+) -> np.ndarray:
   """Plans batches that hold the sources in proportion to their weights.
 
   A batch of B holds B times its share of each source, rounded up or down. Who gets
@@ -118,6 +124,9 @@ def make_schedule(weights: Sequence[float], batch_size: int, seed: int) -> np.nd
     weights: one a source, above 0; their scale is of no account.
     batch_size: B.
     seed: of where in the round the first batch is.
+    shard_index: of the pipeline. Pipelines are spread over the round, so that their
+      batches of one step are together in proportion, too.
+    num_shards: how many pipelines there are.
   Returns:
     Examples of each source in each batch of a period, int64 [P, S].
   Raises:
@@ -140,6 +149,7 @@ def make_schedule(weights: Sequence[float], batch_size: int, seed: int) -> np.nd
   # therefore all have equally many. Going round it in golden steps spreads them.
   phase = np.random.default_rng([seed, 0]).random()
   places = ((np.arange(period) * _GOLDEN + phase) % 1).argsort().argsort()
+  places = places + shard_index * period // num_shards
   after_start = (places[:, np.newaxis] - (np.cumsum(extras) - extras)) % period
   return base + (after_start < extras)
 
@@ -172,7 +182,7 @@ def _put_together(
   parts: Sequence[tf.data.Dataset],
   batch_size: int,
   seed: int,
-  first: int,
+  numbers: tf.data.Dataset,
   report: MixtureReport | None,
 ) -> tf.data.Dataset:
   """Joins batches, their rows in an order that follows from seed and number.
@@ -181,7 +191,7 @@ def _put_together(
     parts: datasets of the same paths; their i-th batches together have B examples.
     batch_size: B.
     seed: of the order of the rows.
-    first: number of the first batch.
+    numbers: of the batches.
     report: counts the examples, if it is not None.
   Returns:
     Dataset of batches [B, ...].
@@ -203,7 +213,6 @@ def _put_together(
     mixed = [tf.ensure_shape(leaf, [batch_size, *leaf.shape[1:]]) for leaf in mixed]
     return tf.nest.pack_sequence_as(batches[0], mixed)
 
-  numbers = tf.data.Dataset.range(first, np.iinfo(np.int64).max)
   return tf.data.Dataset.zip((numbers, tuple(parts))).map(
     stitch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
   )
@@ -476,6 +485,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     if memory_budget is not None:
       self._check_count("memory_budget", memory_budget)
     self._made: dict[str, Any] = {}  # The same, for the specs that are set.
+    self._has_warned = False
     self._raise(
       [
         *_wrong_sources(self._sources),
@@ -558,6 +568,11 @@ class MixtureInputGenerator(AbstractInputGenerator):
     }
 
   @property
+  def reads_shards(self) -> bool:
+    """Whether workers read their own parts: if those of all sources do."""
+    return all(source.reads_shards for source in self._sources.values())
+
+  @property
   def num_examples(self) -> int | None:
     """Examples of one pass over all sources; None if one of them can't tell."""
     sizes = [source.num_examples for source in self._sources.values()]
@@ -569,7 +584,12 @@ class MixtureInputGenerator(AbstractInputGenerator):
     options = {name: source.position_options for name, source in self._sources.items()}
     if self._seed is None or not any(options.values()):
       return {}
-    return {"batch_size": self._batch_size, "seed": self._seed, "sources": options}
+    return {
+      "batch_size": self._batch_size,
+      "seed": self._seed,
+      "weights": [*self._resolved_weights()],
+      "sources": options,
+    }
 
   def count_examples(self) -> int | None:
     """Returns the examples of one pass over all sources; None if one can't tell."""
@@ -651,12 +671,17 @@ class MixtureInputGenerator(AbstractInputGenerator):
         if len(periods_of) == len(periods)
         else None
       )
-    rates = ", ".join(f"{name} {1 / period:.4g}" for name, period in periods_of.items())
-    logging.warning(
-      "MixtureInputGenerator: sources have other steps a second: %s. A time offset in "
-      "steps is another time in each; in specs.Seconds it is the same.",
-      rates,
-    )
+    specified = joint.join(self._feature_spec or {}, self._label_spec or {})
+    robots = self._embodiments.values()
+    is_stated = bool(robots) and all(robot.control_period for robot in robots)
+    if not (is_stated or self._has_warned or has_seconds(specified)):
+      self._has_warned = True
+      logging.warning(
+        "MixtureInputGenerator: sources differ in steps a second: %s. A time offset in "
+        "steps is another time in each. Give time offsets in seconds, or each robot's "
+        "period: Embodiment.control_period.",
+        ", ".join(f"{name} {1 / period:.4g}" for name, period in periods_of.items()),
+      )
     return None
 
   @property
@@ -697,11 +722,11 @@ class MixtureInputGenerator(AbstractInputGenerator):
   def _mixed(
     self, request: BatchRequest, report: MixtureReport | None
   ) -> tf.data.Dataset:
-    batch_size, start_step = request.batch_size, request.start_step
+    batch_size, first, place, num_places = request.pipeline()
     weights = self._resolved_weights()
     self._share_memory(weights)
-    counts = make_schedule(weights, batch_size, self._seed)
-    periods, rest = divmod(start_step, len(counts))
+    counts = make_schedule(weights, batch_size, self._seed, place, num_places)
+    periods, rest = divmod(first, len(counts))
     given = periods * counts.sum(axis=0) + counts[:rest].sum(axis=0)
     counts = np.roll(counts, -rest, axis=0)
     sizes = counts.max(axis=0)
@@ -711,14 +736,16 @@ class MixtureInputGenerator(AbstractInputGenerator):
       _cut(dataset, counts[:, i], int(given[i] % sizes[i]))
       for i, dataset in enumerate(datasets)
     ]
-    return _put_together(parts, batch_size, self._seed, start_step, report)
+    last = np.iinfo(np.int64).max
+    numbers = tf.data.Dataset.range(first * num_places + place, last, num_places)
+    return _put_together(parts, batch_size, self._seed, numbers, report)
 
   def _one_after_another(
     self, request: BatchRequest, report: MixtureReport | None
   ) -> tf.data.Dataset:
-    num_sources = len(self._sources)
+    num_sources, (batch_size, *_) = len(self._sources), request.pipeline()
     datasets = self._source_datasets(
-      request, [request.batch_size] * num_sources, [0] * num_sources
+      request, [batch_size] * num_sources, [0] * num_sources
     )
     for name, dataset in zip(self._sources, datasets, strict=True):
       if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
@@ -744,7 +771,17 @@ class MixtureInputGenerator(AbstractInputGenerator):
   def _source_datasets(
     self, request: BatchRequest, batch_sizes: Sequence[int], start_steps: Sequence[int]
   ) -> list[tf.data.Dataset]:
-    """Creates the sources' datasets, of batches with the same paths, joined."""
+    """Creates the sources' datasets, of batches with the same paths, joined.
+
+    Args:
+      request: of the mixture.
+      batch_sizes: of each source, of this pipeline.
+      start_steps: batches of each to leave out, of this pipeline.
+    """
+    _, _, place, num_places = request.pipeline()
+    context = request.input_context
+    if context is not None:
+      context = tf.distribute.InputContext(num_places, place, num_places)
     seeds = np.random.SeedSequence(self._seed).generate_state(len(self._sources))
     datasets = {}
     for (name, source), batch_size, start, seed in zip(
@@ -752,8 +789,9 @@ class MixtureInputGenerator(AbstractInputGenerator):
     ):
       datasets[name] = source.create_dataset(
         request.mode,
-        batch_size=batch_size,
+        batch_size=batch_size * num_places,
         start_step=start,
+        input_context=context,
         seed=seed,
         is_portable=request.is_portable,
         is_flat=True,

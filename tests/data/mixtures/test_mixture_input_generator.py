@@ -118,6 +118,44 @@ def test_the_seed_makes_the_batches(mix):
   assert order(seed=1) == order(seed=1) != order(seed=2)
 
 
+@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("weights", [(3, 1), (0.7, 0.3), "by_size"])
+def test_workers_read_disjoint_shards_and_resume_at_a_number(
+  tmp_path, kit, weights, num_workers
+):
+  paths = {}
+  for name, size in {"a": 24, "b": 12}.items():
+    paths[name] = str(tmp_path / name)
+    spec = {"x": kit.spec((), tf.int64, "x", is_sequence=True)}
+    with store.EpisodeStore.create(paths[name], spec) as writer:
+      for part in np.split(np.arange(BASE[name], BASE[name] + size), 4):
+        writer.append_episode({"x": part})
+
+  def read(worker, start, end):
+    sources = {
+      name: data.EpisodesInputGenerator(path, seed=2) for name, path in paths.items()
+    }
+    mixture = data.MixtureInputGenerator(sources, weights, 4 * num_workers, seed=1)
+    mixture.set_feature_specifications({"x": kit.spec((), tf.int64, "x")})
+    mixture.set_label_specifications({})
+    assert mixture.reads_shards
+    context = tf.distribute.InputContext(num_workers, worker, num_workers)
+    dataset = mixture.create_dataset("train", start_step=start, input_context=context)
+    return rows(dataset.take(end - start))
+
+  found = [read(worker, 0, 9) for worker in range(num_workers)]
+  for worker, batches in enumerate(found):
+    assert read(worker, 5, 9) == batches[5:]
+    assert {len(batch) for batch in batches} == {4}
+  share = 0.7 if weights == (0.7, 0.3) else 2 / 3 if weights == "by_size" else 0.75
+  for step in zip(*found, strict=True):
+    count = by_source([value for batch in step for value in batch])[0]
+    assert abs(count - 4 * num_workers * share) < 1
+  # No window twice in the first batches, which are of the first pass of each source.
+  first = [x for batches in found for batch in batches[:2] for x in batch]
+  assert len({*first}) == len(first) == 8 * num_workers
+
+
 @pytest.mark.parametrize("weights", [[3, 1], [0.7, 0.3], [5, 1]])
 def test_resumed_mixture_is_as_exact_as_its_sources(mix, weights):
   sizes = {"a": 10, "b": 7}

@@ -61,3 +61,16 @@ def test_seed_sets_the_start_of_the_round():
 def test_a_source_that_would_never_come_is_an_error():
   with pytest.raises(errors.SpecError, match=r"in 4096 batches of 2, got 1e-09 of 1"):
     make_schedule([1, 1e-9], 2, seed=0)
+
+
+@pytest.mark.parametrize("num_shards", [2, 3, 4])
+@pytest.mark.parametrize("weights, size", [((1, 1), 1), ((3, 1), 2), ((0.7, 0.3), 3)])
+def test_pipelines_together_are_in_proportion(weights, size, num_shards):
+  shards = [
+    make_schedule(weights, size, 5, index, num_shards) for index in range(num_shards)
+  ]
+  exact = size * np.array(weights) / sum(weights)
+  for each in shards:
+    np.testing.assert_array_equal(each.sum(1), size)
+    np.testing.assert_allclose(each.sum(0), len(each) * exact)
+  assert np.abs(sum(shards) - num_shards * exact).max() < 1 + 1e-9
