@@ -54,7 +54,7 @@ class Embodiment:
         f"Embodiment: name: expected a text without '/', got {self.name!r}."
       )
     errors.check_count(where, "id", self.id, minimum=0)
-    own = (*self.signature.states, *self.signature.cameras, self.signature.action)
+    own = self.vectors_and_cameras
     for path in (*self.paths, *self.layout):
       if path not in (*own, self.signature.language):
         raise errors.SpecError(
@@ -71,6 +71,12 @@ class Embodiment:
   def role(self, path: str) -> str:
     """Returns the model's path of one of the robot's."""
     return self.paths.get(path, path)
+
+  @property
+  def vectors_and_cameras(self) -> tuple[str, ...]:
+    """Its paths, but for the text."""
+    own = self.signature
+    return (*own.states, *own.cameras, own.action)
 
   @property
   def cameras(self) -> dict[str, str]:

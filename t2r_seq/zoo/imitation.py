@@ -9,6 +9,7 @@ from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors, layers, models, policies, preprocessors, specs, windows
 from t2r_seq.layers.flow_matching import Continuation
@@ -103,11 +104,34 @@ def model_conventions(
 def robot_conventions(
   robot: Embodiment, changes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, tuple[Convention | None, int]]:
-  """Returns `model_conventions` of a robot; `changes` are by the model's path."""
-  own = robot.signature
-  paths = (*own.states, *own.cameras, own.action)
-  chosen = {p: changes[role] for p in paths if (role := robot.role(p)) in changes}
-  return model_conventions(own, chosen)
+  """Returns `model_conventions` of a robot.
+
+  Args:
+    robot: keeps what it declares nothing about.
+    changes: by the model's path.
+  """
+  chosen = {}
+  for path in robot.vectors_and_cameras:
+    if words := _declared(robot, path, changes.get(robot.role(path), {})):
+      chosen[path] = words
+  return model_conventions(robot.signature, chosen)
+
+
+def _declared(robot: Embodiment, path: str, words: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns those words of a change that the robot declares at its path."""
+  given = Convention.of(robot.signature.conventions.get(path))
+  if given is None:
+    return {}
+  return {
+    word: value
+    for word, value in words.items()
+    if given.declares("control" if word == "reference" else word)
+  }
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+  logging.warning("%s", text)
 
 
 def _only_state(signature: Signature, path: str) -> str:
@@ -227,13 +251,35 @@ class ImitationModel(models.RegressionModel):
       self._check_changes()
 
   def _check_changes(self) -> None:
-    """Raises SpecError if `conventions` has a path that the model lacks."""
+    """Checks `conventions` of several robots, and warns of those that declare nothing.
+
+    Raises:
+      SpecError: a path that the model lacks, or a word that no robot declares.
+    """
     paths = (*self.signature.states, *self.signature.cameras, self.signature.action)
     if unknown := [path for path in self._changes if path not in paths]:
       raise errors.SpecError(
         f"conventions: {unknown[0]}: expected a path of the model, of "
         f"{errors.listing(paths)}.{errors.nearest(unknown[0], paths)}"
       )
+    for role, words in self._changes.items():
+      owners = {
+        (name, path): _declared(robot, path, words)
+        for name, robot in self._embodiments.items()
+        for path in robot.vectors_and_cameras
+        if robot.role(path) == role
+      }
+      for word in words:
+        lacking = [owner for owner, found in owners.items() if word not in found]
+        text = f"conventions: {role}: {word}: expected "
+        hint = f"Declare it in the data set: conventions.json, {{'{role}': {{...}}}}."
+        if len(lacking) == len(owners):
+          raise errors.SpecError(f"{text}a robot that declares it, got none. {hint}")
+        for name, path in lacking:
+          _warn_once(
+            f"{text}each robot to declare it, got none of '{name}': its {path} is not "
+            f"converted. {hint}"
+          )
 
   @property
   def embodiments(self) -> Mapping[str, Embodiment]:

@@ -129,7 +129,23 @@ def test_relative_chunks_over_a_lerobot_folder(lerobot_path, tmp_path, capsys):
   np.testing.assert_allclose(lite_action, action[0, 0], atol=1e-3)
 
 
-def test_rot6d_in_the_tools_frame_over_quaternions(poses_path, tmp_path, capsys):
+ROBOT = """
+import numpy as np
+
+def right(outputs, is_first):
+  return outputs["inference_output"]
+
+def reordered(outputs, is_first):
+  action = np.array(outputs["inference_output"])
+  action[3:7] = np.roll(action[3:7], 1)
+  return action
+"""
+COMMANDS = {"right": (0, "identical"), "reordered": (1, "order: [0, 1, 2, 6, 3, 4")}
+
+
+def test_rot6d_in_the_tools_frame_over_quaternions(
+  poses_path, tmp_path, capsys, monkeypatch
+):
   run = tmp_path / "run"
   argv = ["--policy", "act", "--size", "tiny", "--dataset", poses_path]
   argv += ["--model_dir", run, "--gin_bindings", *TINY]
@@ -164,6 +180,15 @@ def test_rot6d_in_the_tools_frame_over_quaternions(poses_path, tmp_path, capsys)
   np.testing.assert_allclose(lengths, 1, atol=1e-5)
   report = verification.verify(predictor, poses_path)
   assert report.is_identical, str(report)
+  # The robot's code gets what the export gives: quaternions, as the data has them.
+  (tmp_path / "robot_of_poses.py").write_text(ROBOT)
+  monkeypatch.chdir(tmp_path)
+  for name, (expected, text) in COMMANDS.items():
+    act = ["--no_model", "--episodes", 2, "--act", f"robot_of_poses:{name}"]
+    status, out, err = run_main(
+      capsys, "verify", run / "export/latest", poses_path, *act
+    )
+    assert status == expected and text in out, out + err
   # Statistics of another representation are refused, and both are named.
   other = [str(each).replace("tool_relative", "relative") for each in argv]
   status, _, err = run_main(capsys, "train", *other)
@@ -206,6 +231,59 @@ def test_lstm_takes_relative_actions(poses_path, tmp_path):
   state = next(make_episodes())["observation.state"][:1]
   action = predictor.step({"observation.state": state})["inference_output"]
   assert np.abs(action[0, 0] - state[0, 0]) < 25
+
+
+@pytest.fixture(scope="module")
+def arm_path(tmp_path_factory):
+  """A second robot, of 6 joints, whose control is declared."""
+  path = tmp_path_factory.mktemp("arm") / "arm"
+  joints = {"unit": "rad", "control": "absolute"}
+  features = {
+    name: ExtendedTensorSpec(
+      (6,), tf.float32, name, is_sequence=True, convention=joints
+    )
+    for name in ("observation.state", "action")
+  }
+  rng = np.random.default_rng(1)
+  with store.EpisodeStore.create(path, features, {"fps": 10}) as writer:
+    for length in LENGTHS:
+      joints = 7 + np.cumsum(rng.normal(0, 0.1, (length + 1, 6)), 0, np.float32)
+      writer.append_episode({"observation.state": joints[:-1], "action": joints[1:]})
+  return path
+
+
+def test_two_robots_of_which_one_declares_rotations(
+  poses_path, arm_path, tmp_path, capsys, caplog
+):
+  run = tmp_path / "run"
+  argv = ["train", "--policy", "act", "--size", "tiny", "--dataset", poses_path]
+  argv += [arm_path, "--model_dir", run, "--gin_bindings", *TINY]
+  changes = {"control": "relative", "rotation": "rot6d_rows"}
+  argv += [f"ACTModel.conventions = {{'action': {changes}}}"]
+  status, _, err = run_main(capsys, *argv)
+  assert status == 0, err
+  text = "rotation: expected each robot to declare it, got none of 'arm'"
+  assert caplog.text.count(text) == 1
+  for name, path, size in (("poses", poses_path, 10), ("arm", arm_path, 6)):
+    file = run / "robots" / name / "statistics.json"
+    found = statistics.load_statistics(file).paths["target"]
+    assert found.mean.shape == (size,)
+    assert np.abs(found.mean).max() < 5  # Relative to the state of the robot.
+    predictor = policies.ExportedSavedModelPredictor(
+      run / "export/latest", timeout=0, robot=name
+    )
+    predictor.restore()
+    report = verification.verify(predictor, path)
+    assert report.is_identical, str(report)
+  action = predictor.step({"observation.state": np.full((1, 6), 7, np.float32)})
+  assert np.abs(action["inference_output"] - 7).max() < 2
+  # A change that no robot declares is an error.
+  argv = [*argv[:5], "--dataset", arm_path, arm_path, "--model_dir", tmp_path / "two"]
+  argv += ["--gin_bindings", "ACTModel.conventions = {'action': {'gripper': (1, 0)}}"]
+  status, _, err = run_main(capsys, *argv)
+  assert status == 1
+  want = "conventions: action: gripper: expected a robot that declares it, got none."
+  assert want in " ".join(err.split())
 
 
 ERRORS = {
