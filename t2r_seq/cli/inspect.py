@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -14,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t2r_seq import files
+from t2r_seq import errors, files
 from t2r_seq.cli import console, sources
 from t2r_seq.lite import lite_policy, policy_io
 from t2r_seq.specs.names import VIDEO_FORMATS, is_image_format
 
 if TYPE_CHECKING:
-  from t2r_seq import errors
   from t2r_seq.episodes import Episodes
   from t2r_seq.records.inspect import RecordSummary
   from t2r_seq.store.summary import StoreSummary
@@ -239,10 +239,20 @@ def _show_records(args: argparse.Namespace, text_format: str | None) -> int:
   if expected is not None:
     return _check(args.files, args.spec, expected, summary)
   proposed = records.propose_spec(summary)
+  questions: Mapping[str, Sequence[str]] = {}
+  if not summary.damages:
+    from t2r_seq.formats.records import open_records
+
+    with contextlib.suppress(errors.RecordError):  # What `doctor` explains.
+      source = open_records(args.files, spec=proposed)
+      questions = _questions(source, text_format or "python")
   if text_format is None:
-    print(f"A spec that parses them:\n\n{_to_python(proposed)}", end="")
+    text = _to_python(proposed, questions)
+    print(f"A spec that parses them:\n\n{text}", end="")
   else:
-    _write_spec(proposed, text_format, args.output, "a spec that parses them")
+    _write_spec(
+      proposed, text_format, args.output, "a spec that parses them", questions
+    )
   _show_damages(summary)
   return 1 if summary.damages else 0
 

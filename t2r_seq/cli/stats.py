@@ -91,11 +91,15 @@ def run(args: argparse.Namespace) -> int:
     console.show(f"Written to {output}")
     return 0
   transform, cut = _transform(args)
+  spec = console.load_store_specs(args.spec) if args.spec else None
+  conversion = None
+  if spec is not None and transform is None:
+    conversion = _conversion(args, source)
   measured = statistics.compute_statistics(
     source,
     output,
-    spec=console.load_store_specs(args.spec) if args.spec else None,
-    transform=transform,
+    spec=spec if conversion is None else None,
+    transform=transform if conversion is None else conversion,
     cut=cut,
     images=args.images,
     num_workers=args.num_workers,
@@ -118,6 +122,33 @@ def _policy_statistics(args: argparse.Namespace, output: str) -> Any:
     gin_bindings=args.gin_bindings,
     open_options=sources.opening_options(args),
     episodes=sources.parse_episodes(args.episodes),
+  )
+
+
+def _conversion(args: argparse.Namespace, source: Any) -> Any:
+  """Returns the stage that converts the data to what --spec declares, or None."""
+  from t2r_seq import preprocessors, specs
+  from t2r_seq.episodes.registry import open_episodes
+
+  features, labels = console.load_window_specs(args.spec)
+  named = {
+    leaf.name or path: leaf.convention
+    for structure in (features, labels or {})
+    for path, leaf in specs.flatten_spec_structure(structure).items()
+  }
+  if not any(named.values()):
+    return None
+  is_files = isinstance(source, list)
+  stored = (open_episodes(source[0]) if is_files else source).spec
+  data = {
+    name: stored[name].convention
+    for name in named
+    if name in stored and stored[name].convention
+  }
+  if all(data[name] in (named[name], None) for name in data):
+    return None
+  return preprocessors.ConvertConventions(
+    lambda mode: features, lambda mode: labels or {}, data
   )
 
 

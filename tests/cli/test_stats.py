@@ -93,6 +93,43 @@ def test_transform(folder, run_main):
   assert list(json.loads((folder / "deltas.json").read_text())["paths"]) == ["delta"]
 
 
+CONVENTIONS = """
+import tensorflow as tf
+from t2r_seq.specs import Convention, ExtendedTensorSpec as Spec
+
+STORED = Convention(unit="m", control="absolute")
+RELATIVE = Convention(unit="mm", control="relative", reference="state")
+equal = {"state": Spec((2,), tf.float32, "state", time_offsets=0, convention=STORED)}
+relative = {
+  **equal,
+  "action": Spec((2, 2), tf.float32, "state", time_offsets=(0, 1), convention=RELATIVE),
+}
+"""
+
+
+@pytest.mark.parametrize("source", ["store", "data/a.tfrecord"])
+def test_spec_of_another_convention_converts(folder, run_main, source):
+  """As `--policy` does; numbers of the same convention stay."""
+  (folder / "specs_of_stats.py").write_text(CONVENTIONS)
+  declared = json.dumps({"state": {"unit": "m", "control": "absolute"}})
+  for name in ("store", "data"):
+    (folder / name / "conventions.json").write_text(declared)
+  states = [episode["state"] for episode in EPISODES]
+  chunks = [state[t : t + 2] - state[t] for state in states for t in range(len(state))]
+  wants = {"relative": 1000 * np.concatenate(chunks), "equal": None}
+  for name, want in wants.items():
+    output = folder / f"{name}.json"
+    argv = [source, "--spec", f"specs_of_stats:{name}", "--output", str(output)]
+    status, out, err = run_main("stats", *argv)
+    assert status == 0, err
+    found = statistics.load_statistics(output)
+    assert ("after" in out) == (want is not None)
+    if want is not None:
+      np.testing.assert_allclose(found.paths["action"].mean, want.mean(0), atol=1e-4)
+      np.testing.assert_allclose(found.paths["action"].std, want.std(0), rtol=1e-5)
+      assert found.paths["action"].spec.convention.control == "relative"
+
+
 MODEL = """
 import gin
 import tensorflow as tf

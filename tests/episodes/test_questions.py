@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import cli, specs
+from t2r_seq import cli, records, specs
 from t2r_seq.episodes import open_episodes
 from t2r_seq.episodes.questions import find_questions
 from t2r_seq.specs import Convention, Converter
@@ -65,3 +65,8 @@ def test_questions(name, tmp_path, capsys):
   scope = {}
   exec(out, scope)
   assert scope["SPEC"]["x"].convention is None
+  # TFRecord files are asked about, too.
+  records.write_records(str(tmp_path / "x.tfrecord"), {"x": spec}, [{"x": values}])
+  assert cli.main(["inspect", str(tmp_path / "x.tfrecord")]) == 0
+  out = capsys.readouterr().out
+  assert ("# convention=" in out) == bool(want and values.dtype != np.uint8)
