@@ -6,9 +6,11 @@ And the real data that some of them read, where the machine has it.
 from __future__ import annotations
 
 import gc
+import glob
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -82,6 +84,24 @@ def pose_env_data() -> pathlib.Path:
   if not path.is_file():
     pytest.skip(f"{POSE_ENV_DATA} is not on this machine")
   return path
+
+
+@pytest.fixture(scope="session")
+def read_events() -> Callable[[Any], dict[str, tuple[int, str, Any]]]:
+  """Reads the event files of a folder: tag -> (step, plugin, array)."""
+  import tensorflow as tf
+
+  def read(logdir):
+    found = {}
+    for path in sorted(glob.glob(os.path.join(logdir, "events.out.tfevents.*"))):
+      for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+        event = tf.compat.v1.Event.FromString(record)
+        for value in event.summary.value:
+          plugin = value.metadata.plugin_data.plugin_name
+          found[value.tag] = (event.step, plugin, tf.make_ndarray(value.tensor))
+    return found
+
+  return read
 
 
 @pytest.fixture(autouse=True)

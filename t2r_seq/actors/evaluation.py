@@ -18,6 +18,7 @@ from t2r_seq.training.callbacks import Run
 # The quantile of the standard normal distribution that leaves 2.5 % above it.
 _Z = 1.959964
 _NUM_RESAMPLES = 2000
+_MEASURES = ("success_rate", "reward", "num_steps")
 
 Interval = tuple[float, float]
 
@@ -104,7 +105,8 @@ class ClosedLoopEvaluation(training.Callback):
   """At each evaluation, runs the current policy in an environment.
 
   Adds success rate and reward to the metrics. To export by them, set
-  `BestExporter.metric = "closed_loop/success_rate"`.
+  `BestExporter.metric = "closed_loop/success_rate"`. Each robot of a model of several
+  acts in its environment: `"closed_loop/ur5/success_rate"`, and their means.
   """
 
   def __init__(
@@ -120,41 +122,58 @@ class ClosedLoopEvaluation(training.Callback):
     """Creates the callback.
 
     Args:
-      env: environment as for `run_env`.
+      env: environment as for `run_env`, or environments by robot.
       policy_class: makes a policy from a predictor.
-      num_episodes: per evaluation; every evaluation has the same episodes.
+      num_episodes: per evaluation, and robot; every evaluation has the same episodes.
       seed: seed of the episodes.
       max_steps: steps after which an episode is truncated.
       success_fn: returns whether an episode succeeded.
       name: prefix of the metrics.
     """
-    self._env, self._policy_class, self._name = env, policy_class, name
+    self._envs = env if isinstance(env, Mapping) else {"": env}
+    self._policy_class, self._name = policy_class, name
     self._num_episodes = errors.check_count(
       "ClosedLoopEvaluation", "num_episodes", num_episodes
     )
     self._seed, self._max_steps, self._success_fn = seed, max_steps, success_fn
-    self._policy: Any = None
+    self._policies: dict[str, Any] = {}
 
   @property
   def eval_metric_names(self) -> Sequence[str]:
     """See the base class."""
-    return [f"{self._name}/{key}" for key in ("success_rate", "reward", "num_steps")]
+    robots = ["", *(f"{robot}/" for robot in self._envs if robot)]
+    return [f"{self._name}/{robot}{key}" for robot in robots for key in _MEASURES]
 
   def evaluate(self, run: Run) -> Mapping[str, float]:
     """See the base class; without a success rate if no episode has one."""
-    if self._policy is None:
-      self._policy = self._policy_class(policies_lib.ModelPredictor(run.model))
-    results = evaluate_policies(
-      {self._name: self._policy},
-      self._env,
+    found = {robot: self._evaluate(run, robot) for robot in self._envs}
+    means = np.array([[*each.values()] for each in found.values()], float).mean(0)
+    by_robot = {"": dict(zip(_MEASURES, means, strict=True)), **found}
+    return {
+      f"{self._name}/{robot and f'{robot}/'}{key}": float(value)
+      for robot, measures in by_robot.items()
+      for key, value in measures.items()
+      if value is not None and not np.isnan(value)
+    }
+
+  def _evaluate(self, run: Run, robot: str) -> dict[str, float | None]:
+    """Returns the measures of a robot; '' is that of a model of one."""
+    if robot not in self._policies:
+      # The weights of several robots are those of training: no copy for each.
+      predictor = policies_lib.ModelPredictor(
+        run.model.as_robot(robot) if robot else run.model, copies_weights=not robot
+      )
+      self._policies[robot] = self._policy_class(predictor)
+    found = evaluate_policies(
+      {robot: self._policies[robot]},
+      self._envs[robot],
       self._num_episodes,
       (self._seed,),
       self._max_steps,
       self._success_fn,
-    )[self._name]
-    values = (results.success_rate, results.reward, results.episode_length)
-    metrics = dict(zip(self.eval_metric_names, values, strict=True))
-    return {name: value for name, value in metrics.items() if value is not None}
+    )[robot]
+    values = (found.success_rate, found.reward, found.episode_length)
+    return dict(zip(_MEASURES, values, strict=True))
 
 
 def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:

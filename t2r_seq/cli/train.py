@@ -67,8 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--env",
     metavar="NAME",
+    nargs="+",
     help="a Gymnasium environment: to learn in; or, with --dataset, to evaluate in, so "
-    "that the best export has the highest success there, or return",
+    "that the best export has the highest success there, or return; of several robots "
+    "ROBOT=NAME ...",
   )
   evaluate.add_environment(parser)
   console.add_arguments(parser)
@@ -101,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     gin_configs=args.gin_configs,
     gin_bindings=_bindings(args) + args.gin_bindings,
     open_options=sources.opening_options(args),
-    env_id=args.env,
+    env_id=_environments(args.env),
     env_options=evaluate.environment_options(args),
     is_dry=args.print_config,
   )
@@ -121,6 +123,9 @@ def _run_online(args: argparse.Namespace) -> int:
   from t2r_seq import process, zoo
   from t2r_seq.zoo.train import configure_online
 
+  env = _environments(args.env)
+  if isinstance(env, dict):
+    raise console.UsageError(f"--policy {args.policy} learns in one environment.")
   for name in ("env", "model_dir"):
     if getattr(args, name) is None and not args.print_config:
       raise console.UsageError(f"--policy {args.policy} needs --{name}.")
@@ -131,7 +136,7 @@ def _run_online(args: argparse.Namespace) -> int:
   steps = [] if args.steps is None else [f"NUM_STEPS = {args.steps}"]
   text = configure_online(
     args.policy,
-    args.env,
+    env,
     args.model_dir or "run",
     args.size,
     gin_configs=args.gin_configs,
@@ -146,11 +151,21 @@ def _run_online(args: argparse.Namespace) -> int:
   if not result["was_stopped"]:
     best = os.path.join(args.model_dir, "export", "best")
     print(
-      f"next: t2r_seq evaluate {best} --env {args.env} --episodes 50 && t2r_seq export "
+      f"next: t2r_seq evaluate {best} --env {env} --episodes 50 && t2r_seq export "
       f"--lite {best} robot && t2r_seq serve robot",
       file=sys.stderr,
     )
   return 0
+
+
+def _environments(given: list[str] | None) -> str | dict[str, str] | None:
+  """Returns the environment of --env, or those by robot."""
+  if given is None or (len(given) == 1 and "=" not in given[0]):
+    return given and given[0]
+  pairs = [text.partition("=") for text in given]
+  if wrong := [name for name, sign, _ in pairs if not sign]:
+    raise console.UsageError(f"--env: expected ROBOT=NAME, got '{wrong[0]}'.")
+  return {name: env for name, _, env in pairs}
 
 
 def _bindings(args: argparse.Namespace) -> list[str]:
@@ -212,7 +227,8 @@ def _suggest(args: argparse.Namespace) -> None:
   )
   export = next((folder for folder in folders if os.path.isdir(folder)), None)
   if export is not None:
-    env = args.env or "ENV"
+    env = _environments(args.env)
+    env = env if isinstance(env, str) else "ENV"
     robot = " --robot NAME" if len(args.dataset) > 1 else ""
     print(
       f"next: t2r_seq evaluate {export} --env {env} --episodes 50{robot}\n"

@@ -46,7 +46,7 @@ def train_policy(
   gin_configs: Sequence[str] = (),
   gin_bindings: Sequence[str] = (),
   open_options: Mapping[str, Any] | None = None,
-  env_id: str | None = None,
+  env_id: str | Mapping[str, str] | None = None,
   env_options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
   """Trains, evaluates and exports a ready policy, or resumes its run.
@@ -63,7 +63,8 @@ def train_policy(
     gin_bindings: bindings on top.
     open_options: options of `episodes.open_episodes`.
     env_id: a Gymnasium environment, in which evaluations run the policy: the best
-      export has the highest success, or return; None takes the eval loss.
+      export has the highest success, or return; None takes the eval loss. Of several
+      robots those by name.
     env_options: `observe`, `task` and `options` of `evaluate_export`.
   Returns:
     What `training.train_eval_model` returns.
@@ -93,7 +94,7 @@ def configure_policy(
   gin_configs: Sequence[str] = (),
   gin_bindings: Sequence[str] = (),
   open_options: Mapping[str, Any] | None = None,
-  env_id: str | None = None,
+  env_id: str | Mapping[str, str] | None = None,
   env_options: Mapping[str, Any] | None = None,
   is_dry: bool = False,
 ) -> str:
@@ -335,8 +336,8 @@ class _Run:
     if self._episodes.lengths is None:
       raise errors.SpecError(
         f"train: {self._dataset}: expected a data set with random access, for one of "
-        "several robots, got one that is read in order. Convert it to a store: "
-        "t2r_seq convert."
+        "several robots, got one that is read in order. Write an index of TFRecord "
+        "files, t2r_seq index, or convert it to a store: t2r_seq convert."
       )
 
   def source_bindings(self, scope: str) -> tuple[list[str], bool, int]:
@@ -359,13 +360,25 @@ class _Run:
     return bindings, "eval" in splits, self._count_windows(splits.get("train")) or 0
 
   def environment_bindings(
+    self, env_id: str | Mapping[str, str], **options: Any
+  ) -> list[str]:
+    """Checks the environment, and returns the bindings of closed-loop evaluation."""
+    if not isinstance(env_id, str):
+      raise errors.SpecError(
+        f"train: --env: expected one environment for one robot, got {dict(env_id)}."
+      )
+    found, has_success = self.policy_environment_bindings(env_id, **options)
+    return [*_closed_loop_bindings("@policy_environment()", has_success), *found]
+
+  def policy_environment_bindings(
     self,
     env_id: str,
+    scope: str = "",
     observe: Mapping[str, str] | None = None,
     task: str | None = None,
     options: Mapping[str, Any] | None = None,
-  ) -> list[str]:
-    """Checks the environment, and returns the bindings of closed-loop evaluation."""
+  ) -> tuple[list[str], bool]:
+    """Checks an environment; returns its bindings, and whether it states success."""
     signature = self._signature
     expected = {p: tf.TensorSpec(s, tf.float32) for p, s in signature.states.items()}
     expected |= {p: tf.TensorSpec(s, tf.uint8) for p, s in signature.cameras.items()}
@@ -388,14 +401,10 @@ class _Run:
       "texts": texts,
       "options": dict(options or {}),
     }
-    metric = "success_rate" if has_success else "reward"
+    name = f"{scope}/policy_environment" if scope else "policy_environment"
     return [
-      "train_eval_model.callbacks = [@ClosedLoopEvaluation()]",
-      "ClosedLoopEvaluation.env = @policy_environment",
-      f"BestExporter.metric = 'closed_loop/{metric}'",
-      "BestExporter.larger_is_better = True",
-      *(f"policy_environment.{name} = {value!r}" for name, value in arguments.items()),
-    ]
+      f"{name}.{key} = {value!r}" for key, value in arguments.items()
+    ], has_success
 
   def _split_episodes(self, episodes: Episodes) -> dict[str, np.ndarray]:
     """Returns the episodes to train on and to hold out; {} if they have no numbers."""
@@ -498,13 +507,12 @@ class _Run:
     """
     signature = self._signature
     own = (*signature.states, signature.action)
-    opened = open_episodes(self._dataset, self._format, **self._options)
     opened = open_episodes(
       self._dataset,
       self._format,
       episodes=train,
       split=self._split if train is None else None,
-      drop=[other for other in opened.spec if other not in own],
+      drop=[other for other in self._episodes.spec if other not in own],
       **self._options,
     )
     casts = {path: tf.float32 for path in signature.stored_dtypes}
@@ -585,12 +593,41 @@ class _Robots:
       for name, run in self._runs.items()
     }
 
-  def environment_bindings(self, env_id: str, **options: Any) -> list[str]:
-    """Raises SpecError: an environment has one robot."""
-    raise errors.SpecError(
-      f"train: --env {env_id}: expected the data set of one robot, got "
-      f"{errors.listing(self._robots)}. Evaluate exports: t2r_seq evaluate --robot."
-    )
+  def environment_bindings(
+    self,
+    env_id: str | Mapping[str, str],
+    observe: Mapping[str, str] | None = None,
+    **options: Any,
+  ) -> list[str]:
+    """Checks the environments of robots, and returns the bindings of evaluation.
+
+    Raises:
+      SpecError: an environment does not fit its robot, or there is no such robot.
+    """
+    runs = {self._robots[name]: run for name, run in self._runs.items()}
+    envs = {env_id: env_id} if isinstance(env_id, str) else env_id
+    if unknown := [name for name in envs if name not in runs]:
+      raise errors.SpecError(
+        "train: --env: expected the name of a robot and its environment, NAME=ID, of "
+        f"{errors.listing(runs)}, got '{unknown[0]}'."
+        f"{errors.nearest(unknown[0], runs)}"
+      )
+    found: list[str] = []
+    successes = []
+    for name, each in envs.items():
+      own = runs[name].signature
+      seen = {
+        key: path
+        for key, path in (observe or {}).items()
+        if path in (*own.states, *own.cameras)
+      }
+      bindings, has_success = runs[name].policy_environment_bindings(
+        each, name, seen, **options
+      )
+      found += bindings
+      successes.append(has_success)
+    places = ", ".join(f"{name!r}: @{name}/policy_environment()" for name in envs)
+    return [*_closed_loop_bindings(f"{{{places}}}", all(successes)), *found]
 
   def bindings(self) -> list[str]:
     """Returns the bindings of the mixture; writes splits and statistics."""
@@ -656,6 +693,16 @@ class _Robots:
       f"{split}/MixtureInputGenerator.sources = {{{sources}}}",
       f"{split}/MixtureInputGenerator.embodiments = {_references(names)}",
     ]
+
+
+def _closed_loop_bindings(env: str, has_success: bool) -> list[str]:
+  metric = "success_rate" if has_success else "reward"
+  return [
+    "train_eval_model.callbacks = [@ClosedLoopEvaluation()]",
+    f"ClosedLoopEvaluation.env = {env}",
+    f"BestExporter.metric = 'closed_loop/{metric}'",
+    "BestExporter.larger_is_better = True",
+  ]
 
 
 def _references(names: Any) -> str:

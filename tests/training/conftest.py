@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import glob
 import importlib.util
 import logging
-import os
 import pathlib
 import sys
 import types
@@ -98,20 +96,3 @@ def dropping_run(reach, record_path, tmp_path_factory) -> Run:
     logger.setLevel(level)
     logger.removeHandler(handler)
   return run
-
-
-@pytest.fixture(scope="session")
-def read_events() -> Callable[[Any], dict[str, tuple[int, str, Any]]]:
-  """Reads the event files of a folder: tag -> (step, plugin, array)."""
-
-  def read(logdir):
-    found = {}
-    for path in sorted(glob.glob(os.path.join(logdir, "events.out.tfevents.*"))):
-      for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-        event = tf.compat.v1.Event.FromString(record)
-        for value in event.summary.value:
-          plugin = value.metadata.plugin_data.plugin_name
-          found[value.tag] = (event.step, plugin, tf.make_ndarray(value.tensor))
-    return found
-
-  return read

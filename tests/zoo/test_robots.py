@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import logging
+import os
 import re
+import signal
+import socket
+import threading
+import time
 
+import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import cli, data, errors, lite, policies, statistics, store, zoo
+from t2r_seq import cli, data, errors, lite, policies, serving, statistics, store, zoo
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.statistics.pooling import pool_statistics
@@ -26,6 +34,35 @@ FAST = [
   "MLPModel.image_size = (8, 8)",
   "MLPModel.chunk_size = 2",
 ]
+
+
+class Reach(gymnasium.Env):
+  """An episode of one step, which succeeds."""
+
+  def __init__(self, state, action, camera=None):
+    box = gymnasium.spaces.Box
+    spaces = {"state": box(-9, 9, (state,), np.float32)}
+    if camera:
+      spaces[camera] = box(0, 255, (8, 10, 3), np.uint8)
+    self.observation_space = gymnasium.spaces.Dict(spaces)
+    self.action_space = box(-9, 9, (action,), np.float32)
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self.observation_space.seed(seed)
+    return self.observation_space.sample(), {}
+
+  def step(self, action):
+    assert action in self.action_space
+    size = len(action)
+    return self.reset()[0], size, True, False, {"is_success": size == 5}
+
+
+ENVS = {"ur5": "T2RTestUr5-v0", "franka": "T2RTestFranka-v0"}
+gymnasium.register(ENVS["ur5"], Reach, kwargs={"state": 3, "action": 2})
+gymnasium.register(
+  ENVS["franka"], Reach, kwargs={"state": 4, "action": 5, "camera": "wrist"}
+)
 
 
 def write_robot(
@@ -92,15 +129,57 @@ def run(two, tmp_path_factory):
   """Trains one policy of two robots by the command line; returns its folder."""
   folder = tmp_path_factory.mktemp("robots") / "run"
   argv = ["train", "--policy", "mlp", "--size", "tiny", "--dataset", *two.values()]
-  argv += ["--model_dir", str(folder), "--steps", "1", "--gin_bindings", *FAST]
-  assert cli.main(argv) == 0
+  argv += ["--env", *(f"{name}={env}" for name, env in ENVS.items())]
+  argv += ["--model_dir", str(folder), "--steps", "1"]
+  argv += ["--gin_bindings", *FAST, "ClosedLoopEvaluation.num_episodes = 2"]
+  with contextlib.redirect_stdout(io.StringIO()) as out:
+    assert cli.main(argv) == 0
+  (folder / "out.txt").write_text(out.getvalue())
   return folder
 
 
-def test_one_command_trains_two_robots_and_reports_each(run):
+def test_one_command_trains_two_robots_and_reports_each(run, read_events):
   events = sorted(path.name for path in run.glob("eval*"))
-  assert events == ["eval_franka", "eval_ur5"]
+  assert events == ["eval_callbacks", "eval_franka", "eval_ur5"]
   assert (run / "robots/ur5/statistics.json").exists()
+  success = {"": 0.5, "franka/": 1, "ur5/": 0}
+  last, seen = (run / "out.txt").read_text(), read_events(run / "eval_callbacks")
+  for robot, rate in success.items():
+    name = f"closed_loop/{robot}success_rate"
+    assert seen[name][2] == rate and f"{name} {rate}" in last, last
+  for name in ("ur5/loss", "franka/action_error"):
+    assert f"{name} " in last
+  best = (run / "export/best/best.json").read_text()
+  assert "closed_loop/success_rate" in best
+
+
+@pytest.mark.parametrize("name, size", [("ur5", 2), ("franka", 5)])
+def test_evaluate_runs_a_robot_in_its_environment(run, name, size, capsys):
+  argv = ["evaluate", str(run / "export/best"), "--env", ENVS[name]]
+  assert cli.main([*argv, "--robot", name, "--episodes", "2"]) == 0
+  out, _ = capsys.readouterr()
+  rate = "100%" if size == 5 else "0%"
+  assert f"| {rate} |" in out and f"| {size}.00 |" in out
+
+
+BAD_ENVS = {
+  "no robot": (["T2RTestUr5-v0"], "the name of a robot and its environment, NAME=ID"),
+  "another robot": (["ur3=T2RTestUr5-v0"], "got 'ur3'. Did you mean 'ur5'?"),
+  "no name": (["ur5=T2RTestUr5-v0", "X-v0"], "expected ROBOT=NAME, got 'X-v0'"),
+  "that of the other": (
+    ["franka=T2RTestUr5-v0"], "observation.state: expected one observation that is (4,)"
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_ENVS)
+def test_environments_that_do_not_fit_are_refused(two, tmp_path, capsys, name):
+  envs, want = BAD_ENVS[name]
+  argv = ["train", "--policy", "mlp", "--dataset", *two.values(), "--env", *envs]
+  assert cli.main([*argv, "--model_dir", str(tmp_path / "run")])
+  _, err = capsys.readouterr()
+  assert want in " ".join(err.split()), err
+  assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name, size", [("ur5", 2), ("franka", 5)])
@@ -147,6 +226,49 @@ def test_lite_folder_of_a_robot_takes_its_observations(run, tmp_path, capsys):
   assert policy.step({STATE: np.zeros(3, np.float32)})["inference_output"].shape == (2,)
 
 
+@pytest.fixture
+def keep_signals():
+  """Restores the handlers that `t2r_seq serve` replaces."""
+  handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+  yield
+  for number, handler in handlers.items():
+    signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("keep_signals")
+@pytest.mark.parametrize("name, size", [("ur5", 2), ("franka", 5)])
+def test_serve_acts_for_a_robot(run, name, size, capsys):
+  pytest.importorskip("websockets")
+  pytest.importorskip("msgpack")
+  with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
+  found = []
+
+  def act():
+    """Acts once the server listens, and stops it."""
+    try:
+      for _ in range(600):
+        with contextlib.suppress(ConnectionError):
+          client = serving.PolicyClient(port=port)
+          break
+        time.sleep(0.1)
+      with contextlib.closing(client):
+        zeros = {STATE: np.zeros(3 if name == "ur5" else 4, np.float32)}
+        zeros |= {CAMERA + "wrist": np.zeros((8, 10, 3), np.uint8)} if size == 5 else {}
+        found.append(client.sample_action(zeros)[0])
+    finally:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  robot = threading.Thread(target=act)
+  signal.signal(signal.SIGTERM, lambda *_: None)  # Until the server has its own.
+  robot.start()
+  argv = ["serve", str(run / "export/latest"), "--robot", name, "--port", str(port)]
+  assert cli.main(argv) == 0
+  robot.join()
+  assert found[0].shape == (size,)
+  assert "serve: stopped" in capsys.readouterr().out
+
+
 def test_inspect_shows_each_robot(run, capsys):
   assert cli.main(["inspect", str(run / "export/latest")]) == 0
   out, _ = capsys.readouterr()
@@ -154,8 +276,15 @@ def test_inspect_shows_each_robot(run, capsys):
   assert "for the robot franka: --robot franka" in out
 
 
+@pytest.mark.usefixtures("keep_signals")
 @pytest.mark.parametrize(
-  "argv", [["verify", "EXPORT", "DATA"], ["export", "--lite", "EXPORT", "OUT"]]
+  "argv",
+  [
+    ["verify", "EXPORT", "DATA"],
+    ["export", "--lite", "EXPORT", "OUT"],
+    ["serve", "EXPORT", "--port", "0"],
+    ["evaluate", "EXPORT", "--env", ENVS["ur5"]],
+  ],
 )
 @pytest.mark.parametrize("name, got", [("ur3", "'ur3'"), (None, "None")])
 def test_unknown_robot_is_refused_with_the_list(
@@ -405,6 +534,36 @@ def test_a_robot_can_be_added_and_the_others_keep_their_numbers(two, built):
   np.testing.assert_array_equal(before, after)
   other = more.as_robot("third").export_outputs(features)["inference_output"]
   assert np.abs(other - after).max() > 0  # Another id.
+
+
+def test_fine_tuning_on_a_new_robot_keeps_the_numbers_of_the_others(run, two, tmp_path):
+  third = write_robot(tmp_path / "third", 3, 2, seed=5)
+  argv = ["train", "--policy", "mlp", "--size", "tiny", "--steps", "1"]
+  argv += ["--dataset", *two.values(), third, "--model_dir", str(tmp_path / "run")]
+  argv += ["--gin_bindings", *FAST]
+  argv += [
+    "MLPModel.init_from_checkpoint_fn = @default_init_from_checkpoint_fn",
+    f"default_init_from_checkpoint_fn.checkpoint = {str(run)!r}",
+    "train/MixtureInputGenerator.sources = "
+    "{'third': @third/train/EpisodesInputGenerator()}",
+    "train/MixtureInputGenerator.embodiments = {'third': @third/Embodiment()}",
+    "BATCH_SIZE = 8",
+    "LEARNING_RATE = 0.0",  # Only training changes how the others act.
+  ]
+  assert cli.main(argv) == 0
+  before = policies.RobotPolicies(run / "export/latest")
+  after = policies.RobotPolicies(tmp_path / "run/export/latest")
+  assert after.robots == ["ur5", "franka", "third"]
+
+  def act(robots, name):
+    spec = robots.of(name).step_specification().items()
+    zeros = {p: np.zeros((1, *s.shape), s.dtype.as_numpy_dtype) for p, s in spec}
+    state = robots.initial_state(robot=name)
+    return robots.step(zeros, state, True, name)[0]["inference_output"]
+
+  for name in before.robots:
+    np.testing.assert_array_equal(act(after, name), act(before, name))
+  assert np.abs(act(after, "third") - act(after, "ur5")).max() > 0
 
 
 def test_inspect_shows_what_the_batches_of_a_run_hold(run, capsys):
