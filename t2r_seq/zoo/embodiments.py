@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -178,7 +179,8 @@ def design_embodiments(
 
   The actions, the texts, and the states of robots that have one state each share a path
   of the model. Elements of the same name share a place, if all robots name theirs;
-  others take the first places. Cameras of one path have one role.
+  others take the first places. Cameras of one path have one role. Paths that differ
+  only in '/' and '.' are one path.
 
   Args:
     signatures: signatures by name of the robot.
@@ -188,10 +190,17 @@ def design_embodiments(
   first = next(iter(signatures.values()))
   has_one_state = all(len(each.states) == 1 for each in signatures.values())
   paths: dict[str, dict[str, str]] = {}
+  spellings: dict[str, str] = {}
   for name, own in signatures.items():
     pairs = [(own.action, first.action), (own.language, first.language)]
     pairs += zip(own.states, first.states, strict=False) if has_one_state else []
     paths[name] = {a: b for a, b in pairs if a and b and a != b}
+    for path in (*own.states, *own.cameras):
+      role = paths[name].get(path, path)
+      # RLDS writes observation/state, LeRobot observation.state.
+      shared = spellings.setdefault(re.sub(r"[/.]", "_", role), role)
+      if shared != path:
+        paths[name][path] = shared
   layouts: dict[str, dict[str, list[int]]] = {name: {} for name in signatures}
   for owners in _vectors(signatures, paths):
     named = {

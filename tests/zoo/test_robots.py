@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -24,6 +25,7 @@ from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.statistics.pooling import pool_statistics
 from t2r_seq.zoo.embodiments import design_embodiments, shared_signature
 from t2r_seq.zoo.train import configure_policy
+from tests.records import rlds_data
 
 STATE, ACTION, CAMERA = "observation.state", "action", "observation.images."
 FAST = [
@@ -571,6 +573,29 @@ def test_inspect_shows_what_the_batches_of_a_run_hold(run, capsys):
   assert cli.main(["inspect", "--gin_configs", str(config)]) == 0
   out, _ = capsys.readouterr()
   assert "20 steps/s; robot franka, id 1; observation.state 4 of 4" in out
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_rlds_is_one_of_several_robots(two, tmp_path, capsys, is_indexed):
+  file = tmp_path / "tiny-train.tfrecord-00000-of-00001"
+  shutil.copy(f"{rlds_data.FOLDER}/{file.name}", file)
+  for name in ("features.json", "dataset_info.json"):
+    shutil.copy(f"{rlds_data.FOLDER}/{name}", tmp_path / name)
+  if is_indexed:
+    assert cli.main(["index", str(file)]) == 0
+  argv = ["train", "--policy", "mlp", "--size", "tiny", "--steps", "1"]
+  argv += ["--dataset", two["franka"], str(file), "--model_dir", str(tmp_path / "run")]
+  status = cli.main([*argv, "--gin_bindings", *FAST])
+  _, err = capsys.readouterr()
+  assert status == (not is_indexed), err
+  if not is_indexed:
+    assert "Write an index of TFRecord files, t2r_seq index" in " ".join(err.split())
+    return
+  robots = policies.RobotPolicies(tmp_path / "run/export/latest")
+  spec = robots.of("tiny_train").step_specification()
+  assert {"observation/state", "observation/image"} <= {*spec}
+  argv = ["verify", str(tmp_path / "run/export/latest"), str(file), "--no_model"]
+  assert cli.main([*argv, "--robot", "tiny_train"]) == 0
 
 
 def test_data_sets_of_one_robot_share_it_and_pool_their_statistics(tmp_path):
