@@ -161,7 +161,7 @@ def _run_online(args: argparse.Namespace) -> int:
 def _environments(given: list[str] | None) -> str | dict[str, str] | None:
   """Returns the environment of --env, or those by robot."""
   if given is None or (len(given) == 1 and "=" not in given[0]):
-    return given and given[0]
+    return given[0] if given else None
   pairs = [text.partition("=") for text in given]
   if wrong := [name for name, sign, _ in pairs if not sign]:
     raise console.UsageError(f"--env: expected ROBOT=NAME, got '{wrong[0]}'.")
