@@ -84,7 +84,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --max-worker-restart 0 \
 .SUFFIXES:
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs docs-test lint \
   format types release-artefacts demo demo-policy demo-distributed demo-distributed-reverb research-bcz \
-  research-grasp2vec research-pose-env research-qtopt research-vrgripper \
+  research-grasp2vec research-pose-env research-qtopt research-two-arms research-vrgripper \
   bench-setup bench bench-reverb dist clean distclean
 
 help:  ## Lists the targets.
@@ -204,6 +204,9 @@ research-grasp2vec: $(STAMP)  ## What was lifted, and where it was; one table, o
 
 research-qtopt: $(STAMP)  ## A critic of grasps, off-policy and collecting; one table, one PNG.
 	$(RUN) -m research.qtopt.study --out $(DEMO_DIR)/qtopt $(DEMO_ARGS)
+
+research-two-arms: $(STAMP)  ## Two arms of 7 and 6 joints: one policy for both, or one for each; one table.
+	$(RUN) -m research.two_arms.study --out $(DEMO_DIR)/two_arms $(DEMO_ARGS)
 
 research-vrgripper: $(STAMP)  ## Heads of actions, and learning from demonstrations; two tables.
 	$(RUN) -m research.vrgripper.study --out $(DEMO_DIR)/vrgripper $(DEMO_ARGS)

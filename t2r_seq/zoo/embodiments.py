@@ -75,7 +75,7 @@ class Embodiment:
 
   @property
   def vectors_and_cameras(self) -> tuple[str, ...]:
-    """Its paths, but for the text."""
+    """All paths except that of the text."""
     own = self.signature
     return (*own.states, *own.cameras, own.action)
 
