@@ -43,19 +43,19 @@ def collect_episodes(
   """Runs a policy and writes its episodes, flat: one record an episode, or to a sink.
 
   Each record file appears only when it is complete, so a killed collection leaves whole
-  files or none. The same seed writes the same episodes, for any `episodes_per_file`.
+  files or none. Equal seeds write equal episodes, for any `episodes_per_file`.
 
   Args:
     env: a Gymnasium environment or a `gymnasium.vector` one, or a function without
       arguments that makes one.
     policy: an object with `reset()` and `sample_action(obs, explore_prob)`; restored
       first if it has `restore()`.
-    spec: what is stored: a spec structure (or a function without arguments that
-      returns one); of windowed specs, the flat specs are stored. A sink has its own.
+    spec: spec structure of the stored episode, or a function without arguments that
+      returns it; for windowed specs, the flat specs are stored. A sink has its own.
     num_episodes: >= 1.
     output_path: the file to write. With `episodes_per_file`, 'a/train.tfrecord' becomes
       'a/train-00000-of-00004.tfrecord' and so on. A suffix '.gz' compresses.
-    seed: of the run; makes environment and policy repeatable.
+    seed: seed of the run; makes environment and policy repeatable.
     episodes_per_file: None writes one file.
     episode_to_features_fn: steps -> numpy structure that matches `spec`; None looks
       each path up in the steps, see `sinks.make_step_to_features`.
@@ -177,7 +177,7 @@ class _NewestPolicy:
     policy: acts now: the initial one until there is an export.
     global_step: its training step; 0 for a policy that has none.
     is_initial: whether the initial policy acts.
-    is_new: whether its training step is later than that of the last round.
+    is_new: whether its training step is later than the last round's.
   """
 
   def __init__(self, policy: Any, initial_policy_class: Any = None) -> None:
@@ -229,8 +229,8 @@ class Rounds:
     min_collect_eval_step: waits until a policy is of at least this training step.
     max_steps: the round of a policy of at least this training step is the last; None
       continues until it is stopped.
-    wait_for_new_policy: one round a policy, as in Tensor2Robot; False continues to
-      collect with the same policy.
+    wait_for_new_policy: waits for a new policy before each round, as in Tensor2Robot;
+      False continues to collect with the same policy.
     poll_interval: seconds between two looks for a newer policy.
     pre_collect_eval_fn: called once, first; e.g. fills a replay.
     record_eval_env_video: records the first evaluated episode of each policy by
@@ -281,14 +281,14 @@ def collect_eval_loop(
       the gin scopes 'collect' and 'eval': `collect/run_env.explore_prob = 0.1`.
     root_dir: summaries go to 'policy_collect' and 'eval' in it, videos to
       'videos/<step>'; '' writes neither.
-    sink: gets the collected steps; is closed at the end.
-    initial_policy_class: makes the policy that collects as long as there is no export,
-      e.g. a scripted one; give the predictor `timeout=0` then. None waits for an export
-      as long as the predictor does.
-    eval_policy_class: makes the policy that is evaluated, e.g. one that does not
-      explore; None evaluates the one that collects.
+    sink: sink for the collected steps; is closed at the end.
+    initial_policy_class: makes the policy that collects until there is an export, e.g.
+      a scripted one; give the predictor `timeout=0` then. None waits for an export as
+      long as the predictor does.
+    eval_policy_class: makes the policy to evaluate, e.g. one that does not explore;
+      None evaluates the collecting policy.
     seed: makes the rounds repeatable, with different episodes in each; give each actor
-      its own. All policies are evaluated in the same episodes. None draws none.
+      another one. All policies are evaluated in the same episodes. None: random.
     stop: e.g. a `threading.Event`; ends the loop as SIGTERM does.
     **rounds: fields of `Rounds`: num_collect, num_eval, continuous, max_steps, ...
   Returns:
@@ -452,7 +452,7 @@ def _record_first_episode(env: Any, folder: str) -> Any:
 
 
 def _open(env: Any, stack: contextlib.ExitStack) -> Any:
-  """Returns the environment; one that is made here is closed at the end."""
+  """Returns the environment; closes it at the end if it is created here."""
   if env is None:
     return None
   env, is_ours = rollouts.make_env(env)
@@ -478,20 +478,20 @@ def _close(
 
 
 class CollectThread:
-  """Runs `collect_eval_loop` in a thread, beside a learner of what it collects.
+  """Runs `collect_eval_loop` in a thread, next to a learner that trains on its steps.
 
-  A context manager: its end stops the loop, and waits for it for half a minute. If the
-  loop fails, it closes the replay, so that a learner that waits for steps fails, too;
-  the end of the block then raises what the loop raised. If the loop ends by itself, a
-  learner that waits gets an error as well.
+  A context manager. On exit it stops the loop and waits up to 30 s. If the loop fails,
+  it closes the replay, so that a learner that waits for steps fails, too; leaving the
+  block raises RuntimeError, caused by the loop's error. If the loop ends by itself, a
+  waiting learner gets an error as well.
   """
 
   def __init__(self, replay: Any, **kwargs: Any) -> None:
     """Creates the thread.
 
     Args:
-      replay: a `Replay`, what the learner samples from.
-      **kwargs: of `collect_eval_loop`, but for `stop`.
+      replay: the `Replay` that the learner samples from.
+      **kwargs: arguments of `collect_eval_loop` except `stop`.
     """
     self._replay = replay
     self._kwargs = kwargs
@@ -506,7 +506,7 @@ class CollectThread:
     return self
 
   def __exit__(self, *exc_info: object) -> None:
-    """Stops the loop, and waits for it; RuntimeError if it failed."""
+    """Stops the loop, and waits for it; raises RuntimeError if it failed."""
     self._stop.set()
     self._thread.join(_JOIN_SECONDS)
     if self._thread.is_alive():
@@ -537,11 +537,11 @@ class CollectThread:
 
 @gin.configurable
 class CollectByExport(training.Callback):
-  """Collects episodes by each export, while the training that exports it waits.
+  """Collects episodes after each export, while the training waits.
 
-  What `collect_eval_loop` does in a process or thread of its own, in the learner's: its
-  input generator reads the replay that the sink fills. A first round is before the
-  first step, so that there is something to learn from.
+  Like `collect_eval_loop`, but in the learner's thread. The learner's input generator
+  reads the replay that the sink fills. A first round comes before the first train step,
+  so that there are steps to learn from.
   """
 
   def __init__(
@@ -557,13 +557,13 @@ class CollectByExport(training.Callback):
     """Creates the callback.
 
     Args:
-      env: as for `run_env`.
+      env: environment as for `run_env`.
       policy_class: makes the policy, which restores the newest export of the training.
-      sink: gets the steps; is closed at the end.
-      num_episodes: of each round.
+      sink: receives the steps; is closed at the end.
+      num_episodes: episodes of each round.
       initial_policy_class: makes the policy that collects as long as there is no
         export; give the predictor `timeout=0` then.
-      seed: of the rounds, which have different episodes.
+      seed: seed of the rounds, which have different episodes.
       max_steps: truncates an episode.
     """
     errors.check_count("CollectByExport", "num_episodes", num_episodes)

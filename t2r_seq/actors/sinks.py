@@ -54,8 +54,8 @@ def make_step_to_features(spec: specs.SpecStructure) -> StepToFeaturesFn:
   """Makes the default `step_to_features_fn` of the sinks.
 
   Each path of the spec is looked up among the observation's own paths, 'action',
-  'reward', 'terminated' and 'truncated'. Numbers are converted as the policies convert
-  them, so that what acts and what is stored are one.
+  'reward', 'terminated' and 'truncated'. Numbers are converted as in policies, so that
+  the stored values are those that the policy saw.
 
   Args:
     spec: the flat specs of an episode (or windowed ones: their flat specs are taken).
@@ -119,7 +119,7 @@ def stack_steps(rows: Sequence[Mapping[str, Any]], spec: Any) -> specs.TensorSpe
 
 
 def make_episode_to_features(spec: Any) -> Callable[[rollouts.Episode], Any]:
-  """Returns a function that turns the steps of an episode into what a record holds."""
+  """Returns a function that turns the steps of an episode into a record's contents."""
   flat_spec = windows.flat_specs(spec)
   to_features = make_step_to_features(flat_spec)
   return lambda steps: stack_steps([to_features(step) for step in steps], flat_spec)
@@ -171,7 +171,7 @@ class EpisodeSink(files.Closing):
 
 
 class WholeEpisodeSink(EpisodeSink):
-  """Keeps the steps of an episode until it ends; drops one that never does."""
+  """Keeps the steps of an episode until it ends; drops unfinished episodes."""
 
   def __init__(
     self,
@@ -179,14 +179,13 @@ class WholeEpisodeSink(EpisodeSink):
     step_to_features_fn: StepToFeaturesFn | None = None,
     with_last_observation: bool = False,
   ) -> None:
-    """Creates the part that all such sinks share.
+    """Initializes the sink.
 
     Args:
-      spec: what is stored: a spec structure (or a function without arguments that
-        returns one). Each step is stored once; a spec that is named after another path
-        reads that path. `models.training_specification` returns that of a model.
-      step_to_features_fn: turns a step into values by path; None takes
-        `make_step_to_features`.
+      spec: spec structure of the stored episode, or a function without arguments that
+        returns it, such as `models.training_specification`. Each step is stored once. A
+        spec whose `name` is another path is not stored: it reads that path.
+      step_to_features_fn: maps a step to values by path; None: `make_step_to_features`.
       with_last_observation: see `EpisodeSink`.
     """
     self.with_last_observation = with_last_observation
@@ -236,8 +235,8 @@ class RecordSink(WholeEpisodeSink):
 
     Args:
       output_path: the name of the files before the token. A suffix '.gz' compresses.
-      spec: what is stored; see `WholeEpisodeSink`.
-      episodes_per_file: how many records a file has, >= 1; the last one may have fewer.
+      spec: spec of the stored episode; see `WholeEpisodeSink`.
+      episodes_per_file: number of records per file, >= 1; the last one may have fewer.
       step_to_features_fn: see `WholeEpisodeSink`.
       with_last_observation: see `EpisodeSink`.
     Raises:
@@ -256,7 +255,7 @@ class RecordSink(WholeEpisodeSink):
     self.files: list[str] = []
 
   def write_episode(self, structure: specs.TensorSpecStruct) -> None:
-    """Writes the episode, into a new file where the one before is full."""
+    """Writes the episode, into a new file if the previous one is full."""
     if self._writer is None:
       token = f"{self._token}-{len(self.files):05d}"
       self._path = token_path(self._output_path, token)
@@ -300,9 +299,9 @@ class StoreSink(WholeEpisodeSink):
     """Opens the store.
 
     Args:
-      path: of the store's folder.
-      spec: what is stored; see `WholeEpisodeSink`.
-      segment: which part of the store this actor appends to.
+      path: path of the store's folder.
+      spec: spec of the stored episode; see `WholeEpisodeSink`.
+      segment: part of the store that this actor appends to.
       step_to_features_fn: see `WholeEpisodeSink`.
       commit_every: episodes between two commits, which wait for the disk.
       with_last_observation: see `EpisodeSink`.
@@ -346,9 +345,9 @@ class ReplaySink(EpisodeSink):
     """Creates the sink; each environment gets a writer with its first step.
 
     Args:
-      replay: is left open.
-      step_to_features_fn: turns a step into values by path, as the replay's flat specs
-        have it; None takes `make_step_to_features`.
+      replay: the replay to write to; is left open.
+      step_to_features_fn: maps a step to values by path of the replay's flat specs;
+        None uses `make_step_to_features`.
       with_last_observation: see `EpisodeSink`. None: for transitions whose windows end
         with the episode, as otherwise its last transition would be missing.
     """

@@ -36,7 +36,7 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(args: argparse.Namespace) -> int:
-  """Writes the folder, and prints what was compared."""
+  """Writes the folder, and prints the comparison."""
   console.load_tensorflow()
   from t2r_seq import policies
 

@@ -153,7 +153,7 @@ def _conversion(args: argparse.Namespace, source: Any) -> Any:
 
 
 def _transform(args: argparse.Namespace) -> tuple[Any, Any]:
-  """Returns what changes the values, and how the training of a gin config cuts them."""
+  """Returns the transform, and how the training of a gin config cuts windows."""
   if args.transform:
     console.allow_project_code()
   if not args.gin_configs and not args.gin_bindings:

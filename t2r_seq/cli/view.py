@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-  """Writes the page; prints what it holds, and the outliers."""
+  """Writes the page; prints its contents, and the outliers."""
   if not args.max_mb > 0:
     raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
   console.load_tensorflow()

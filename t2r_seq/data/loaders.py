@@ -3,7 +3,7 @@
     order ─► window numbers ─► `read`                     'global'
     order ─► pool numbers ─► `PoolReader` ─► `gather`     'quasi_random', 'sequential'
 
-`WindowLoader` does both for what can be read at random: a store, indexed records, a
+`WindowLoader` does both for data with random access: a store, indexed records, a
 LeRobot dataset. A store's windows are read by number in the order 'sequential', too.
 """
 
@@ -60,12 +60,12 @@ def batches_in_order(
 ) -> tf.data.Dataset:
   """Makes a dataset of the batches of an order.
 
-  Small batches are read several at once: what is paid once per read, and not per byte,
-  would otherwise cost more than the copy.
+  Small batches are read several at once: otherwise the fixed cost of a read would
+  exceed the cost of the copy.
 
   Args:
     read: maps window numbers, int64 [N], to a structure with leaves [N, ...].
-    order: which windows are in which batch.
+    order: order of windows and batches.
     batch_bytes: memory of a batch, about; decides how many are read at once.
     num_epochs: None: no end.
     start_batch: batches to leave out, over all epochs; costs nothing.
@@ -147,7 +147,7 @@ def parallel_reads(read_bytes: int) -> int:
   """Returns how many reads are best done in parallel.
 
   Args:
-    read_bytes: memory of what one of them gives, about.
+    read_bytes: approximate memory of one read's result.
   """
   cores = len(os.sched_getaffinity(0))
   return max(2, min(cores + 1, _PARALLEL_BYTES // max(1, read_bytes)))
@@ -162,13 +162,12 @@ def _map(dataset: tf.data.Dataset, function: Read, num_calls: int) -> tf.data.Da
 class NumpyBatches(Iterator[Batch]):
   """The batches of a dataset as dicts of numpy arrays, by path; can be read once.
 
-  Arrays are the memory that TensorFlow has read them to: there is no copy, and they may
-  be written to. Small batches are parts of one read, which stays in memory as long as
-  any of them does. bfloat16 is that of ml_dtypes, strings are objects of bytes.
+  Arrays share the memory that TensorFlow has read them to: there is no copy, and they
+  may be written to. Small batches are parts of one read, which stays in memory as long
+  as any of them. bfloat16 is of ml_dtypes, strings are bytes objects.
 
   Attributes:
-    next_batch: number of the batch that comes next, over all epochs: what to start
-      from to go on here.
+    next_batch: number of the next batch, over all epochs: resume from it.
   """
 
   def __init__(
@@ -180,8 +179,8 @@ class NumpyBatches(Iterator[Batch]):
     """Creates the iterator; nothing is read yet.
 
     Args:
-      reads: of mappings by path, leaves [N, ...]; one batch, or several that follow
-        each other. Elements share no memory.
+      reads: reads of mappings by path, leaves [N, ...]; one batch, or several
+        consecutive ones. Elements share no memory.
       batch_size: B; None if each element is a batch.
       start_batch: number of the first batch that comes.
     """
@@ -250,7 +249,7 @@ class PoolSize:
 
   Attributes:
     num_batches: batches of a pool, at least 1.
-    max_bytes: what pools and batches that are alive take at most.
+    max_bytes: maximum bytes of pools and batches that are alive.
   """
 
   num_batches: int
@@ -259,10 +258,10 @@ class PoolSize:
 
 @contextlib.contextmanager
 def raised_as_read(failures: Callable[[], Iterable[Exception]]) -> Iterator[None]:
-  """Raises what Python raised while it read, in place of TensorFlow's version of it.
+  """Raises Python's read errors in place of TensorFlow's version of them.
 
   Args:
-    failures: gives what was raised; called when there is an error.
+    failures: returns the raised errors; called when there is an error.
   """
   try:
     yield
@@ -296,11 +295,11 @@ class PoolReader(abc.ABC):
     """Prepares.
 
     Args:
-      rows: of the pools.
+      rows: spec of the rows of the pools.
       counts: windows of each episode, int64 [episodes].
       lengths: steps of each episode, int64 [episodes].
       step_bytes: memory of the largest step in a pool.
-      parsed_bytes: of the largest episode as it is parsed.
+      parsed_bytes: bytes of the largest parsed episode.
       held: the tensors that are read from.
     """
     self._rows = rows
@@ -321,16 +320,16 @@ class PoolReader(abc.ABC):
 
     Args:
       episodes: their numbers, int64 [n].
-      first_step: of each, int64 [n].
+      first_step: first step of each episode, int64 [n].
       num_steps: after it, int64 [n].
     """
 
   def fit(self, plan: Plan) -> PoolSize:
     """Finds the largest pools that keep within a budget for any order of the episodes.
 
-    The windows of a pool are consecutive ones of permuted episodes. At worst these are
-    the episodes with the most steps to read for each window. Where not even a pool of
-    one batch keeps within, it is used all the same, and warned of.
+    The windows of a pool are consecutive ones of permuted episodes. In the worst case
+    these are the episodes with the most steps to read for each window. If even a pool
+    of one batch exceeds the budget, it is used, with a warning.
     """
     first, last = self._rows.reader.steps_shown
     has_windows = self.counts > 0
@@ -379,7 +378,7 @@ class PoolReader(abc.ABC):
     """Creates the dataset of batches.
 
     Args:
-      order: of the same windows.
+      order: order of the same windows.
       last_epoch: epochs in all.
       start_batch: batches to leave out, over all epochs.
       is_portable: for a service, which splits the dataset by its pools.
@@ -453,7 +452,7 @@ class PoolReader(abc.ABC):
     return {**loaded, "order": first + order.windows(end - first, epoch, pool)}
 
   def _whole(self) -> pool_lib.Pool:
-    """Reads what all windows show, without an 'order'."""
+    """Reads the steps of all windows, without an 'order'."""
     counts, ends, _ = tf.unstack(self._episodes.read_value())
     episodes = tf.range(tf.size(counts, tf.int64))
     return self._pool(episodes, ends, tf.zeros_like(counts), counts)
@@ -480,7 +479,7 @@ class PoolReader(abc.ABC):
       episodes: int64 [n].
       ends: the number after the last window of each.
       first_window: the first of each that is shown, in its episode.
-      end_window: the one after the last.
+      end_window: index of the window after the last.
     Returns:
       The 'rows', 'ends' and 'episodes' of a `Pool`.
     """
@@ -506,9 +505,9 @@ class WindowLoader:
   number of threads. What to resume from is the number of the next batch.
 
   Attributes:
-    plan: of the batches.
+    plan: plan of the batches.
     num_windows: in all data.
-    batches_per_epoch: of this shard.
+    batches_per_epoch: number of batches per epoch of this shard.
     pool_size: batches and bytes that go through memory together; None where windows
       are read one by one.
   """
@@ -525,14 +524,14 @@ class WindowLoader:
     """Plans the batches.
 
     Args:
-      plan: of the batches. Without an order: 'global', or 'quasi_random' where windows
-        are read by pools alone.
+      plan: plan of the batches. Without an order: 'global', or 'quasi_random' if
+        windows are only read through pools.
       read: maps window numbers, int64 [N], to windows by path, [N, ...], for orders
         without pools; None: windows are read by pools in every order.
       num_windows: N >= 1.
-      window_bytes: memory of a window, about; many where a read is slow beside it, so
+      window_bytes: memory of a window, about; large if reads are slow beside it, so
         that no batches are read together.
-      make_pools: called where the order has pools; None: there are none.
+      make_pools: called if the order has pools; None: the data has no pools.
       held: the tensors that `read` reads from.
     Raises:
       SpecError: the data is too small for one batch, or has no pools for the order.
@@ -633,9 +632,9 @@ class WindowLoader:
     The pipelines have disjoint shards; the replicas of one take turns at its batches.
 
     Args:
-      context: what `strategy.distribute_datasets_from_function` gives.
+      context: context from `strategy.distribute_datasets_from_function`.
     Returns:
-      A loader whose batches are those of one replica: B / replicas.
+      A loader of one replica's batches: B / replicas.
     Raises:
       SpecError: this loader shows a shard already, or the shards are too small.
       ValueError: the replicas cannot share a batch equally.
@@ -669,7 +668,7 @@ class WindowLoader:
     Returns:
       Distributed dataset of TensorSpecStructs, leaves [B / replicas, L, K, ...].
     Raises:
-      SpecError: as `for_input_context`, or `start_step` is negative.
+      SpecError: an argument is invalid, as in `for_input_context`.
     """
 
     def create(context: tf.distribute.InputContext) -> tf.data.Dataset:

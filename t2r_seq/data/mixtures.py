@@ -121,9 +121,9 @@ def make_schedule(
   sums are exact, and so that they are nearly so at any time.
 
   Args:
-    weights: one a source, above 0; their scale is of no account.
+    weights: weight of each source, above 0, of any scale.
     batch_size: B.
-    seed: of where in the round the first batch is.
+    seed: seed of the first batch's place in the round.
     shard_index: of the pipeline. Pipelines are spread over the round, so that their
       batches of one step are together in proportion, too.
     num_shards: how many pipelines there are.
@@ -160,7 +160,7 @@ def _cut(
   """Cuts batches to another size.
 
   Args:
-    dataset: of batches, [B, ...]; without an end.
+    dataset: endless dataset of batches, [B, ...].
     counts: examples of each batch that comes out, int64 [P], over and over; batches
       that have that size already are not copied.
     num_skipped: examples of the first batch to leave out.
@@ -190,7 +190,7 @@ def _put_together(
   Args:
     parts: datasets of the same paths; their i-th batches together have B examples.
     batch_size: B.
-    seed: of the order of the rows.
+    seed: seed of the order of the rows.
     numbers: of the batches.
     report: counts the examples, if it is not None.
   Returns:
@@ -267,7 +267,7 @@ def _fill(
   """Gives the batches of all sources the paths that any of them has.
 
   Args:
-    datasets: of joined batches, by source.
+    datasets: datasets of joined batches, by source.
     given: specs of an example of each, joined.
     joint_spec: the specs of an example, joined.
     masks: presence masks to the paths that they are about, joined.
@@ -412,16 +412,14 @@ def _no_source(
 class MixtureInputGenerator(AbstractInputGenerator):
   """Mixes sources: records, stores, Python generators, replay, other mixtures.
 
-  In mode 'train' every batch holds the sources in proportion to their weights, rounded
-  up and down in turns, so that the proportions are exact in the long run; which row
-  is of which source is shuffled. The other modes are one pass, one source after the
-  other. The same seed gives the same batches if the sources' own seeds do; a source
-  without a seed gets one.
+  In mode 'train' every batch has examples in proportion to the weights. Counts are
+  rounded up or down so that they are exact over time. Rows are shuffled. The other
+  modes are one pass, one source after the other. Batches are reproducible if every
+  source is seeded; a source without a seed gets one.
 
-  A source delivers what the mixture's specs read. One that stores something else
-  has a preprocessor that turns it into that, or comes with specs and a preprocess_fn
-  of its own. What is optional and not there is filled with zeros; declare masks
-  (`add_presence_specs`) to tell these from stored ones.
+  A source delivers the features of the mixture's specs. If stored data differs, give
+  the source a preprocessor, or its own specs and `preprocess_fn`. Missing optional
+  features are zeros; `add_presence_specs` adds masks that mark them.
 
   With `embodiments`, each source is a robot, and its data goes through the stages that
   the model has for it: normalization by its statistics, padding to the model's vectors,
@@ -458,15 +456,14 @@ class MixtureInputGenerator(AbstractInputGenerator):
     Args:
       sources: input generators by name; their own batch sizes don't count.
       weights: by name or in the order of the sources, above 0, of any scale;
-        'by_size': as many as a pass has examples, counted if need be; 'by_episode': as
-        many as there are episodes; None: all equal.
+        'by_size': examples per pass; 'by_episode': number of episodes; None: equal.
       batch_size: examples in a batch, over all replicas together.
-      seed: of the order within batches, and of sources that have none.
+      seed: seed of the order within batches, and of sources that have none.
       preprocessors: by name, for sources whose data is not yet what the mixture
         delivers: a preprocessor, or a class of them that is called with functions from
         a mode to the mixture's feature and label specs, as a model calls it.
       episodes: by name, the numbers of those that a source reads, or a file of them.
-      split: that all sources read, such as 'train'; None for each source's own.
+      split: split that all sources read, such as 'train'; None for each source's own.
       embodiments: the robot of each source, an `Embodiment`; several sources may
         have one. The model has the same ones.
       memory_budget: bytes for the buffers of all sources together, in proportion to
@@ -517,8 +514,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
     """Sets which episodes the sources read.
 
     Args:
-      episodes: by name of a source, as the sources take them; None for all.
-      split: of all sources; None for all.
+      episodes: episodes by name of a source, as the sources take them; None for all.
+      split: split of all sources; None for all.
     Raises:
       SpecError: there is no such source, or one has no episodes to choose from.
     """
@@ -926,11 +923,11 @@ class WeightedRecordInputGenerator(MixtureInputGenerator):
     Args:
       file_patterns: a comma-separated string or a list of patterns; each pattern is a
         source, which has the pattern as its name.
-      weights: of the patterns, in their order or by pattern; 'by_size': as many as a
-        pass has examples; None: all equal.
+      weights: weights of the patterns, in their order or by pattern; 'by_size':
+        examples per pass; None: equal.
       batch_size: examples in a batch, over all replicas together.
-      seed: of all shuffles.
-      **record_arguments: of `DefaultRecordInputGenerator`, for every pattern.
+      seed: seed of all shuffles.
+      **record_arguments: arguments of `DefaultRecordInputGenerator`, for every pattern.
     Raises:
       SpecError: no file patterns, not as many weights as these, or what the bases
         refuse.

@@ -72,8 +72,8 @@ def num_bytes_alive(pooled: Any, parsed: Any, batch_bytes: Any) -> Any:
 
   Args:
     pooled: bytes of a pool.
-    parsed: bytes of the largest episode as it is parsed; 0 where none is.
-    batch_bytes: bytes of what one gather returns.
+    parsed: bytes of the largest parsed episode; 0 if none is parsed.
+    batch_bytes: bytes of one gathered batch.
   """
   num_bytes = (
     POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + BATCHES_ALIVE * batch_bytes
@@ -85,8 +85,8 @@ def batches_at_once(plan: Plan, reader: WindowReader) -> int:
   """Returns how many batches one gather returns.
 
   Args:
-    plan: of the batches; several come at once only where all are full.
-    reader: of the windows; those of unknown size come alone.
+    plan: plan of the batches; several come at once only if all are full.
+    reader: reader of the windows; windows of unknown size are read one by one.
   """
   is_static = all(
     spec.dtype != tf.string and spec.shape.is_fully_defined()
@@ -116,9 +116,8 @@ class PoolRows:
     """Plans the rows.
 
     Args:
-      reader: of the windows.
-      element_spec: of an episode whose images are decoded; leaves [T, ...] and context
-        features.
+      reader: reader of the windows.
+      element_spec: spec of an episode with decoded images; leaves [T, ...] and context.
       images: the specs of images that are decoded, by path: those of steps come as
         lists, of which several may be one step.
     """
@@ -138,9 +137,9 @@ class PoolRows:
     """Reads windows.
 
     Args:
-      rows: of a pool: by path a tensor of the steps of all episodes, the handle of a
-        list of them, or a tensor of their context features.
-      chosen: of each window the place of its episode in the pool, its first anchor,
+      rows: rows of a pool: by path a tensor of the steps of all episodes, the handle of
+        a list of them, or a tensor of their context features.
+      chosen: for each window the place of its episode in the pool, its first anchor,
         the episode's length and the row of its step 0, int64 [B, 4].
     Returns:
       Windows by path, [B, L, K, ...].
@@ -209,7 +208,7 @@ class PoolColumns(PoolRows):
     """Plans the columns.
 
     Args:
-      element_spec: of an episode; leaves [T, ...] and context features.
+      element_spec: spec of an episode; leaves [T, ...] and context features.
       spec_structure: the specs of a window.
       cut: how episodes become windows.
       decode_images: decodes encoded images; or the options to do so.
@@ -298,7 +297,7 @@ class PoolColumns(PoolRows):
     """Packs an episode for a pool; decodes its images.
 
     Args:
-      values: as from `select`.
+      values: values from `select`.
     Returns:
       'kept', one variant scalar; 'numbers', int64 [4]: steps, windows, and bytes: in a
       pool and as parsed.
@@ -334,9 +333,9 @@ class PoolColumns(PoolRows):
     """Decodes the images of steps to lists, whose handles a pool has as its rows.
 
     Args:
-      values: as from `select`.
+      values: values from `select`.
     Returns:
-      By path what a pool has; other values unchanged, and which images are present.
+      The values of a pool by path; other values unchanged, and flags of present images.
     """
     columns = {}
     for path in self._element:
@@ -359,7 +358,7 @@ class PoolColumns(PoolRows):
     """Makes the rows of a pool.
 
     Args:
-      kept: of its episodes, a list of what `keep` gives, variant scalar.
+      kept: list of the episodes' results of `keep`, variant scalar.
     Returns:
       By path a tensor of the steps of all episodes, a list of them, or a tensor of
       their context features.
@@ -417,9 +416,9 @@ def gather_batches(
   """Gathers the windows of pools, a batch at a time.
 
   Args:
-    pools: of `Pool`s; the reader ahead counts their memory.
-    rows: of the pools.
-    plan: of the batches.
+    pools: dataset of `Pool`s; the reader ahead counts their memory.
+    rows: spec of the rows of the pools.
+    plan: plan of the batches.
   Returns:
     Dataset of windows by path, [B, L, K, ...]; B is static if the plan drops smaller
     batches.
@@ -481,7 +480,7 @@ def concatenate(first: Any, second: Any) -> Any:
 
 
 def _split_first(leaf: tf.Tensor, sizes: list[int]) -> tf.Tensor:
-  """Splits the first axis; a single size is that of the axis, -1 for any."""
+  """Splits the first axis; a single size is the axis', -1 for any."""
   inner = leaf.shape[1:]
   if len(sizes) > 1:
     # Several batches are gathered at once only if all shapes are static.

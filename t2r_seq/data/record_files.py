@@ -60,7 +60,7 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
   Args:
     file_patterns: a pattern, a comma-separated string or list of them; or a mapping of
       dataset_key to these.
-    spec_structure: the specs to be read; their dataset_keys must be those of the
+    spec_structure: the specs to read; their dataset_keys must be those of the
       mapping.
   Returns:
     Sorted files by dataset_key.
@@ -99,7 +99,7 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
 
 
 def choose_files(where: str, files: FilesByKey, split: str | None) -> FilesByKey:
-  """Leaves out the files that are not of a split, as their names tell it.
+  """Keeps the files of a split, by their names.
 
   Raises:
     SpecError: a dataset has no such split.
@@ -110,7 +110,7 @@ def choose_files(where: str, files: FilesByKey, split: str | None) -> FilesByKey
 
 
 def splits_of_files(names: list[str], counts: np.ndarray) -> dict[str, np.ndarray]:
-  """Returns the numbers of records by the split that the names of their files tell."""
+  """Returns the numbers of records by split, by the names of their files."""
   ends = np.cumsum(counts)
   by_split: dict[str, list[np.ndarray]] = {}
   for name, end, count in zip(names, ends, counts, strict=True):
@@ -123,19 +123,19 @@ class ChosenRecords:
   """Some records of files, by their numbers: all files are counted through, in order.
 
   Attributes:
-    count: how many there are.
+    count: number of records.
   """
 
   def __init__(
     self, where: str, files: FilesByKey, episodes: Episodes, split: str | None
   ) -> None:
-    """Counts the records of all files, which are read for it.
+    """Counts the records of all files, by reading them.
 
     Args:
-      where: who reads what, for messages.
-      files: by dataset_key, those of other splits too.
+      where: name of the generator and its files, for messages.
+      files: file names by dataset_key, with those of other splits.
       episodes: numbers, or a file that lists them.
-      split: that they must be of; None for any.
+      split: split of the files; None for any.
     Raises:
       SpecError: a number has no record, or no record is left.
     """
@@ -176,7 +176,7 @@ def find_cause(
   or their records bad, or a file that was found is no longer there.
 
   Args:
-    where: who reads what.
+    where: name of the generator and its files.
     files: by dataset_key.
     error: TensorFlow's.
   """
@@ -212,11 +212,11 @@ def read_records(
     files: by dataset_key.
     cycle_length: files that are read in turns, one record of each.
     shuffle_files: in another order in every epoch.
-    seed: of that shuffle.
+    seed: seed of the shuffle.
     check: whether to look at the start of each file.
-    read_file: as for `records.record_dataset`.
+    read_file: function as for `records.record_dataset`.
   Returns:
-    Dataset of scalar strings, or of dicts of them where there are several datasets.
+    Dataset of scalar strings, or of dicts of them if there are several datasets.
   """
   if len(files) > 1:
     return _zip_strictly(
@@ -270,14 +270,14 @@ def leave_out_absent(
 def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpecStruct:
   """Adds specs of the flags that records have and windows do not read.
 
-  A window must not show steps of two episodes: parsing fails where a flag says that an
+  A window must not show steps of two episodes: parsing fails if a flag shows that an
   episode begins or ends within a record.
 
   Args:
-    flat_specs: of episodes, by path.
+    flat_specs: specs of episodes, by path.
     first: the first serialized record, or a dict of them by dataset_key.
   Returns:
-    The specs, with those of flags at paths that no window reads.
+    The specs, with those of flags that no window reads.
   """
   added = flat_specs.copy()
   for key, features in collect_features({"": flat_specs}).items():
@@ -303,9 +303,9 @@ def check_whole(
   """Checks by the first few records that no episode spans several records.
 
   Args:
-    where: who reads what.
+    where: name of the generator and its files.
     serialized: the first few records, or dicts of them by dataset_key.
-    flat_specs: of episodes, by path, with those of their flags.
+    flat_specs: specs of episodes, by path, with those of their flags.
   Raises:
     RecordError: flags begin or end the episodes of some records, and not of others.
   """
@@ -334,7 +334,7 @@ def check_whole(
 
 
 def _feature_names(serialized: tf.Tensor) -> set[str] | None:
-  """Names the features that hold something; None if this is no record at all."""
+  """Names the features with values; None if this is no record at all."""
   try:
     return present_names(serialized.numpy())
   except errors.RecordError:
@@ -370,17 +370,17 @@ def _zip_strictly(datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
 def check_policy(
   where: str, policy: Any, index: str | None, has_episodes: bool = False
 ) -> str:
-  """Checks what is to become of bad records.
+  """Validates `on_bad_record`.
 
   Args:
     where: the class.
-    policy: one of POLICIES.
+    policy: value of POLICIES.
     index: how files are read by their index.
     has_episodes: only some are to be read, by number.
   Returns:
     The policy.
   Raises:
-    SpecError: no such policy, or one that reading by an index does not have.
+    SpecError: unknown policy, or one that an index does not support.
   """
   if policy not in POLICIES:
     raise errors.SpecError(
@@ -406,11 +406,11 @@ class RecordReading:
   """Reads and parses records; a bad one stops the dataset with TensorFlow's error.
 
   Attributes:
-    failure: what stopped the dataset, where that is known better than TensorFlow does.
+    failure: returns the dataset's error, if it is clearer than TensorFlow's.
     read_file: reads one file other than TensorFlow does, if it is not None.
     skips: whether bad records are left out.
     record_size: bytes of the first record, which stands for all.
-    decode_images: how encoded images are decoded, where they are.
+    decode_images: how encoded images are decoded, if there are any.
   """
 
   failure: Exception | None = None
@@ -426,7 +426,7 @@ class RecordReading:
     """Creates the reading.
 
     Args:
-      decode_images: how encoded images are decoded, where they are.
+      decode_images: how encoded images are decoded, if there are any.
       chosen: the records that are read; None for all.
     """
     self.decode_images = decode_images
@@ -464,8 +464,8 @@ class RecordReading:
     """Batches and parses records.
 
     Args:
-      serialized: one by one.
-      flat_specs: what to parse, by path.
+      serialized: dataset of single serialized records.
+      flat_specs: specs to parse, by path.
       batch_size: B.
       drop_remainder: whether the last, smaller batch is left out.
       num_parallel_calls: has no influence on the order.
@@ -485,12 +485,12 @@ class RecordReading:
     columns: pool.PoolColumns,
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
-    """Parses records to what pools keep of them.
+    """Parses records to the values that pools keep.
 
     Args:
-      serialized: one by one.
-      flat_specs: what to parse, by path.
-      columns: of the pools.
+      serialized: dataset of single serialized records.
+      flat_specs: specs to parse, by path.
+      columns: columns of the pools.
       num_parallel_calls: has no influence on the order.
     Returns:
       Dataset of chunks; see `streams.shuffled_windows`.
@@ -509,7 +509,7 @@ class RecordReading:
 
     Args:
       files: by dataset_key.
-      where: who reads what, for messages.
+      where: name of the generator and its files, for messages.
     Returns:
       The serialized record, or a dict of them.
     Raises:
@@ -525,12 +525,12 @@ class RecordReading:
     return first
 
   def report(self, counts: WindowReport | None) -> InputReport | None:
-    """Returns what the generator reports."""
+    """Returns the generator's report."""
     return counts
 
 
 def keeper(flat_specs: specs.TensorSpecStruct, columns: pool.PoolColumns) -> ParseFn:
-  """Returns what parses a record and decodes its images, for pools."""
+  """Returns the function that parses a record and decodes its images, for pools."""
   parse_fn = records.create_parse_tf_example_fn(
     flat_specs, decode_images=False, is_one_episode=True
   )
@@ -552,7 +552,7 @@ def count_records(files: FilesByKey) -> int:
   Args:
     files: by dataset_key; record i of one goes with record i of the others.
   Returns:
-    The records, or the sets of them where there are several datasets.
+    The records, or the sets of them if there are several datasets.
   Raises:
     tf.errors.OpError: a file is damaged, or one dataset ends before another.
   """
@@ -573,18 +573,18 @@ def count_windows(
   cut: windows.Cut,
   chosen: ChosenRecords | None = None,
 ) -> int:
-  """Counts windows by the lengths of the episodes; of these one feature is parsed.
+  """Counts windows from episode lengths. Parses only one feature of each record.
 
-  Of transitions that are joined, the flag of terminals is parsed as well.
+  With `n_step`, that feature is the terminal flag if the count depends on it.
 
   Args:
-    files: by dataset_key.
+    files: file names by dataset_key.
     flat_specs: specs of an episode by path, at least one a sequence.
     joined: the specs of a window.
     cut: how episodes become windows.
     chosen: the records that count; None for all.
   Returns:
-    The windows in all episodes.
+    The number of windows in all episodes.
   Raises:
     tf.errors.OpError: a file is damaged, or an episode lacks the feature.
   """
@@ -628,12 +628,12 @@ def fills_a_batch(
   num_needed: int,
   decode_images: DecodeImages,
 ) -> bool:
-  """Whether an episode alone gives enough windows, found without making a dataset.
+  """Whether an episode alone fills a batch, found without making a dataset.
 
   Args:
     record: serialized, or a dict of records by dataset_key.
-    flat_specs: what to parse, by path.
-    grid: of the windows.
+    flat_specs: specs to parse, by path.
+    grid: the anchors of the windows.
     num_needed: windows of a batch.
     decode_images: how encoded images are decoded.
   Returns:
@@ -660,12 +660,12 @@ def check_enough(
   """Checks that there are the examples that a first batch needs.
 
   Args:
-    where: which generator reads what.
+    where: name of the generator and its files, for messages.
     num_needed: examples of a batch.
     num_found: examples that there are.
-    min_steps: of a window.
-    report: of the episodes that were read; None where examples are not windows.
-    left_out: of the bad records, where they are no errors.
+    min_steps: steps of the shortest episode with a window.
+    report: report of the episodes that were read; None if examples are not windows.
+    left_out: report of the skipped bad records, if they are no errors.
   Raises:
     RecordError: there are too few.
   """
@@ -691,7 +691,7 @@ def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
   TensorFlow's `repeat` ends, in silence, at an epoch that has nothing.
 
   Args:
-    dataset: of any elements.
+    dataset: dataset of any elements.
   Returns:
     The same dataset, that fails where the other ends.
   """
@@ -712,7 +712,7 @@ def too_few_error(where: str, num_needed: int, num_found: int) -> errors.RecordE
   """Builds the error for examples that do not fill one batch.
 
   Args:
-    where: which generator reads what.
+    where: name of the generator and its files, for messages.
     num_needed: examples of a batch.
     num_found: examples that there are.
   Returns:
@@ -742,12 +742,12 @@ def stream_records(
     reading: parses records, and leaves out bad ones or not.
     files: by dataset_key. Those of one dataset are permuted in each epoch, unless the
       plan's order is 'sequential'; several datasets are zipped, in order.
-    flat_specs: of an episode.
-    joined: of a window.
+    flat_specs: specs of an episode.
+    joined: specs of a window.
     cut: how episodes become windows.
-    plan: of the batches; see `streams.streamed_windows`.
+    plan: plan of the batches; see `streams.streamed_windows`.
     cycle_length: files that are read in turns, a record of each.
-    num_parallel_calls: of parsing, at most; None for one at a time.
+    num_parallel_calls: maximum number of parallel parse calls; None for one at a time.
     report: counts.
   Returns:
     Dataset of batches.

@@ -47,10 +47,10 @@ class BadRecord(NamedTuple):
 
 
 class RecordInputReport:
-  """Counts what was read and what was left out, each bad record once.
+  """Counts records read and left out, each bad record once.
 
   Attributes:
-    max_bad_records: one more is an error.
+    max_bad_records: limit of bad records; one more is an error.
     window_report: counts of the windows; None where records are not cut into any.
     failure: the error, once there are too many, or a file cannot be read.
   """
@@ -59,8 +59,8 @@ class RecordInputReport:
     """Creates the report of nothing.
 
     Args:
-      filenames: of the files.
-      max_bad_records: one more is an error.
+      filenames: names of the files.
+      max_bad_records: limit of bad records; one more is an error.
     """
     self.window_report: WindowReport | None = None
     self.failure: errors.RecordError | None = None
@@ -93,7 +93,7 @@ class RecordInputReport:
     """Counts a record; logs the first few.
 
     Args:
-      place: of it.
+      place: place of the record.
     Raises:
       RecordError: there are too many.
     """
@@ -167,9 +167,9 @@ def _is_good(filename: str) -> bool:
 class SkippingReading(RecordReading):
   """Leaves bad records out, up to a limit.
 
-  Files are looked through before they are read for the first time. Records that fail
-  to be parsed or decoded are found by TensorFlow, where it costs nothing until it
-  happens; each comes with its place, as (place, record).
+  Files are checked before they are read for the first time. Records that cannot be
+  parsed or decoded are found by TensorFlow, at no cost for good ones; each comes with
+  its place, as (place, record).
   """
 
   skips = True
@@ -185,8 +185,8 @@ class SkippingReading(RecordReading):
 
     Args:
       files: by dataset_key.
-      max_bad_records: one more is an error.
-      where: who reads what, for messages.
+      max_bad_records: limit of bad records; one more is an error.
+      where: name of the generator and its files, for messages.
       decode_images: how encoded images are decoded.
     Raises:
       SpecError: there are several datasets: without one's record i, the other's would
@@ -206,11 +206,11 @@ class SkippingReading(RecordReading):
 
   @property
   def failure(self) -> Exception | None:  # type: ignore[override]
-    """The error of too many bad records, if that is what happened."""
+    """The error of too many bad records, or None."""
     return self._report.failure
 
   def report(self, counts: WindowReport | None) -> InputReport | None:
-    """Returns counts of windows and of what is left out."""
+    """Returns counts of windows and of records left out."""
     self._report.window_report = counts
     return self._report
 
@@ -243,11 +243,11 @@ class SkippingReading(RecordReading):
     return tf.data.Dataset.from_tensor_slices(runs).flat_map(_as_it_is(read_run))
 
   def texts(self, files: FilesByKey) -> tf.data.Dataset:
-    """Reads serialized records alone, those that cannot be parsed, too."""
+    """Reads serialized records, without parsing."""
     return self.read(files).map(_as_it_is(lambda place, text: text))
 
   def _look_through(self, filename: bytes, compression: bytes) -> np.ndarray:
-    """Returns the runs of a file: those of its first time, unless it has changed."""
+    """Returns the runs of a file, cached unless it has changed."""
     name = filename.decode()
     try:
       stat = tf.io.gfile.stat(name)
@@ -306,7 +306,7 @@ class SkippingReading(RecordReading):
     columns: pool.PoolColumns,
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
-    """Parses episodes to what pools keep of them; see the base class."""
+    """Parses episodes to the values that pools keep; see the base class."""
     keep_one = keeper(flat_specs, columns)
 
     def keep(texts: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -322,7 +322,7 @@ class SkippingReading(RecordReading):
     function: Callable[[tf.Tensor], Any],
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
-    """Maps a function over chunks of records, but those on which it fails alone.
+    """Maps a function over chunks of records, except the records on which it fails.
 
     TensorFlow catches no failure inside of a function; a dataset continues after one.
 
@@ -331,7 +331,7 @@ class SkippingReading(RecordReading):
       function: takes some records, string [n].
       num_parallel_calls: has no influence on the order.
     Returns:
-      Dataset of what the function returns; of chunks without a good record nothing.
+      Dataset of the function's results; nothing for chunks without a good record.
     """
     with tf.init_scope():
       # The calls of a `tf.function` take locks; see `RecordInputReport`.

@@ -36,7 +36,7 @@ _MAX_EPISODES = 2**13
 
 
 class StreamReport(WindowReport):
-  """Counts episodes, steps and windows, and what the pools took of their budget.
+  """Counts episodes, steps and windows, and the memory of pools.
 
   Attributes:
     memory_budget: bytes that the pools may take; None before there are any.
@@ -55,8 +55,8 @@ class StreamReport(WindowReport):
     """Adds one pool; called inside the input pipeline.
 
     Args:
-      num_bytes: what the pools that are alive, and episodes on their way to the next,
-        take at most, int64 scalar.
+      num_bytes: maximum bytes of the pools that are alive, and of episodes that wait
+        for the next, int64 scalar.
     Returns:
       The op that counts.
     """
@@ -109,16 +109,16 @@ def streamed_windows(
       Parse at most four at a time: their memory is counted.
     spec_structure: the specs of a window.
     batch_size: B.
-    plan: of the batches; None for one epoch in another order in every run, with all
-      windows. In the order 'sequential' nothing is shuffled. Its memory_budget is for
-      two pools, the episodes on their way to them, some batches, and what TensorFlow
-      takes beside them. An episode that needs more is used all the same, and a line on
-      stderr says how much it needs.
+    plan: plan of the batches; None for one epoch with all windows, in another order in
+      every run. In the order 'sequential' nothing is shuffled. Its memory_budget is for
+      two pools, the episodes that wait for the next, some batches, and TensorFlow's
+      memory for them. An episode that needs more is still used, and a line on stderr
+      says how much it needs.
     cut: how episodes become windows; None for `Cut()`.
-    report: counts; a `StreamReport` also what the pools take.
-    decode_images: gives pixels where episodes hold encoded images, perhaps in a way of
-      its own: a `records.ImageDecoding`; False: strings.
-    max_windows: of a pool, for episodes that come slowly.
+    report: counts; for a `StreamReport` also the memory of pools.
+    decode_images: whether to decode images, or the `records.ImageDecoding` to use;
+      False: strings.
+    max_windows: maximum windows of a pool, for episodes that come slowly.
     **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
@@ -163,10 +163,10 @@ def shuffled_windows(
   Args:
     make_chunks: makes the dataset of the chunks of an epoch, given its number, int64
       scalar: batches of what `columns.keep` gives, none of them empty.
-    columns: of the episodes.
-    plan: of the batches.
+    columns: columns of the episodes.
+    plan: plan of the batches.
     report: counts.
-    max_windows: of a pool.
+    max_windows: maximum windows of a pool.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   """
@@ -258,11 +258,11 @@ class _Filler:
     """Creates the dataset of filled pools.
 
     Args:
-      chunks: of all epochs, with `_end_of_epoch` after each.
+      chunks: dataset of the chunks of all epochs, with `_end_of_epoch` after each.
     Returns:
       Dataset of 'kept', a list of episodes; their 'lengths' in steps and in windows,
       int64 [n, 2]; the 'number' of the pool; its 'epoch'; and 'is_end', whether it is
-      the last one of that.
+      last one of the epoch.
     """
     names = ("number", "windows", "pooled", "largest", "parsed", "in_epoch")
     start: dict[str, Any] = dict.fromkeys(names, tf.constant(0, tf.int64))

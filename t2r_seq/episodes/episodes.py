@@ -28,8 +28,8 @@ class Episode:
   Attributes:
     values: arrays by path, `[T, ...]`, and context features; byte strings as arrays of
       bytes objects. Absent optional paths are left out.
-    place: where it is stored, for messages.
-    done: share of the data set that was read when this episode was, 0 to 1; None if
+    place: place of the episode in the files, for messages.
+    done: share of the data set that was read with this episode; None if
       the number of episodes is known.
   """
 
@@ -50,9 +50,8 @@ class EpisodePart(NamedTuple):
 class EpisodeReader:
   """Interface that a format implements for `Episodes`: attributes, and reading.
 
-  A format is a subclass (see `register_format`). One with random access sets `lengths`
-  and implements `read` and `place`; one that can only be read in order implements
-  `iterate`.
+  A format is a subclass (see `register_format`). Formats with random access set
+  `lengths` and implement `read` and `place`; the others implement `iterate`.
 
   Attributes:
     path: the data set's file or folder; '' if it has none.
@@ -60,22 +59,21 @@ class EpisodeReader:
     spec: flat specs by path; made from `_spec_fields` if a format sets those.
     derived_spec: specs of paths that follow from the position of a step, such as its
       index. `read` returns them if they are named; conversions leave them out.
-    lengths: steps of each episode, int64 [episodes]; None if only reading the data set
-      tells.
-    numbers: of selected episodes in the whole data set, int64 [episodes]; None for all.
+    lengths: steps of each episode, int64 [episodes]; None if unknown before reading.
+    numbers: numbers of the selected episodes in the data set, int64; None for all.
     splits: numbers of episodes by the name of the split.
     clocks: the time stamps of values on other clocks than the steps', by path. Such a
       value has the shape (None, ...), and is no sequence: an episode has as many as
       its clock has stamps, which `read` returns whole. The stamps are on themselves.
     metadata: JSON values: the control period or the clocks, the robot, the task texts.
-    notes: what a user should know of how the data set was read; sentences.
-    problems: what may be damaged though it can be read; sentences.
+    notes: sentences for the user on how the data set was read.
+    problems: sentences on readable data that may be damaged.
     videos: paths whose frames are decoded from videos.
     depth: paths of depth images, float32 in metres; `cast` reads them as uint16 in
       millimetres.
     kept_videos: paths whose values are whole videos, byte strings of shape (), and how
       these are encoded; see `with_videos`.
-    read_bytes: memory that reading the largest episode takes beside its values.
+    read_bytes: additional memory while the largest episode is read, beside its values.
   """
 
   path: str = ""
@@ -108,7 +106,7 @@ class EpisodeReader:
 
   @property
   def num_episodes(self) -> int | None:
-    """The number of episodes; None if only reading the data set tells."""
+    """The number of episodes; None if unknown before reading."""
     return None if self.lengths is None else len(self.lengths)
 
   def __iter__(self) -> Iterator[Episode]:
@@ -138,7 +136,7 @@ class EpisodeReader:
 
     Args:
       episode: its number.
-      paths: of `spec` and `derived_spec`; None for all of `spec`.
+      paths: paths of `spec` and `derived_spec`; None for all of `spec`.
       start: the first step.
       stop: the step after the last one; None for the end of the episode.
       out: arrays `[stop - start, ...]` by path that a format may decode into. A path
@@ -160,8 +158,8 @@ class EpisodeReader:
     """Reads several episodes; a format that parses batches overrides it.
 
     Args:
-      parts: what `read` takes for each of them.
-      paths: as for `read`.
+      parts: arguments of `read` for each part.
+      paths: paths as for `read`.
     Yields:
       What `read` returns for each.
     """
@@ -184,7 +182,7 @@ class EpisodeReader:
     """Returns the episodes with whole videos in place of frames, where stored so.
 
     Args:
-      formats: of the videos, of `specs.names.VIDEO_FORMATS`.
+      formats: formats of the videos, from `specs.names.VIDEO_FORMATS`.
       encoding: a `store.videos.VideoEncoding` that encodes the frames again if no whole
         video is stored; None keeps only videos that are, or were, columns of a store.
     """
@@ -229,8 +227,8 @@ class EpisodeWriter(abc.ABC):
   data set appears at its path when it is complete.
 
   Attributes:
-    episodes: the same episodes as `append` takes them, if that differs: with whole
-      videos, which are copied without re-encoding.
+    episodes: the episodes as `append` takes them, if they differ: with whole videos,
+      which are copied without re-encoding.
   """
 
   episodes: Any = None
@@ -246,7 +244,7 @@ class EpisodeWriter(abc.ABC):
     """Appends an episode.
 
     Args:
-      values: as those of an `Episode`.
+      values: values by path, as in an `Episode`.
     Raises:
       SpecError: the values do not fit the specs.
       OSError: the disk is full or failed.
@@ -266,7 +264,7 @@ class EpisodeWriter(abc.ABC):
     return 0
 
   def commit(self) -> None:  # noqa: B027
-    """Makes what was appended survive a kill, as far as the format allows."""
+    """Makes the appended episodes survive a kill, as far as the format allows."""
 
 
 def make_specs(fields: Mapping[str, Fields]) -> specs.TensorSpecStruct:

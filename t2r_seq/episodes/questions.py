@@ -1,4 +1,4 @@
-"""Questions about what numbers may mean, from their values; nothing is applied."""
+"""Questions about the meaning of numbers, from their values; nothing is applied."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CIRCLE = 2 * np.pi
 
 
 def find_questions(episodes: Episodes) -> dict[str, list[str]]:
-  """Finds what the values of paths without a convention may mean.
+  """Guesses the conventions of paths without one, from their values.
 
   Args:
     episodes: the first few are read.

@@ -1,7 +1,7 @@
 """The formats of data sets: how each is recognised, opened and written.
 
-A format is a module of `t2r_seq.formats` and registers itself; nothing above asks which
-format a data set has.
+A format is a module of `t2r_seq.formats` and registers itself; no code above depends on
+the format of a data set.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Format:
   Attributes:
     name: such as 'zarr'.
     open: `open(path, dropped, **options)` returns the episodes.
-    description: of what is recognised, for errors: 'a zarr group'; '' if a path alone
-      never tells.
+    description: noun for errors: 'a zarr group'; '' if a path alone does not show the
+      format.
     recognises: whether a path, which exists, is of this format.
-    suffixes: of the files or folders that are written in this format.
+    suffixes: suffixes of the files or folders that are written in this format.
     writer: makes an `EpisodeWriter`; None if the format is read only. See
       `write_episodes`.
     splits_by_file: a split is a set of files and is chosen when they are opened.
@@ -130,10 +130,10 @@ def register_format(
   `views.Dropped`) and the options of `open_episodes` that its signature names.
 
   Args:
-    name: of the format.
-    suffixes: of files or folders in this format.
+    name: name of the format.
+    suffixes: suffixes of files or folders in this format.
     recognises: whether a path, which exists, is of this format; None goes by suffixes.
-    description: of what is recognised, for errors.
+    description: noun for errors, such as 'a zarr group'.
     writer: called with the path, the episodes to write (their specs, metadata and
       splits) and the options of `write_episodes` that its signature names.
     splits_by_file: a split is a set of files, chosen by an option `split` of the class.
@@ -258,9 +258,9 @@ def open_episodes(
     split: the only split to read; None for all.
     episodes: numbers of the only episodes to read, or a file that lists them.
     drop: paths to leave out, with all paths below them. They are not read at all.
-    conventions: of paths, as `Convention`s or their fields; before those of the file
-      and of the format.
-    **options: of the format: `spec`, `compression`, `episode_key`, `first_key`,
+    conventions: `Convention`s of paths, or their fields; before those of the file and
+      of the format.
+    **options: options of the format: `spec`, `compression`, `episode_key`, `first_key`,
       `last_key`, `episode_per_file` of TFRecord files, `layout` of HDF5 and MCAP files,
       `frames_by` and `frame_tolerance` of LeRobot.
   Raises:
@@ -324,7 +324,7 @@ def as_episodes(
 ) -> Episodes:
   """Returns episodes unchanged, and opens a path; see `open_episodes`.
 
-  `spec` has flat specs to read, as they are stored, for formats whose files have none.
+  `spec` has flat specs of stored features, for formats whose files have none.
   """
   if isinstance(source, Episodes):
     return source
@@ -342,7 +342,7 @@ def as_episodes(
 def check_options(
   operation: str, name: str, given: Iterable[str], options: Iterable[str]
 ) -> None:
-  """Checks that options are those of a format, or of what `name` says."""
+  """Raises SpecError if an option is not in `options`; `name`: format or conversion."""
   options = sorted(options)
   want = (
     f"an option of {name}, of {errors.listing(options, 30)}" if options else "no option"
@@ -388,7 +388,7 @@ def open_writer(
 ) -> EpisodeWriter:
   """Opens a writer of a new data set, and checks that it can hold the episodes.
 
-  It reads specs, metadata, splits and lengths. Options are those of `write_episodes`.
+  It reads specs, metadata, splits and lengths, with the options of `write_episodes`.
   """
   path = os.fspath(path)
   chosen = written_format(path, format)
@@ -418,14 +418,13 @@ def write_episodes(
   [(3, 2)]
 
   Args:
-    episodes: what to write; views select, rename, drop, cast and join.
-    path: of the new data set.
+    episodes: episodes to write; views select, rename, drop, cast and join.
+    path: path of the new data set.
     format: its name; by default the suffix decides; see `formats`.
-    **options: of the format: `num_shards` and `compression` of TFRecord files; `fps`,
-      `task` and `encoding` of LeRobot; `allow_nan` of a store.
+    **options: options of the format: `num_shards` and `compression` of TFRecord files;
+      `fps`, `task` and `encoding` of LeRobot; `allow_nan` of a store.
   Raises:
-    SpecError: with every path that the format cannot hold, or every option that it does
-      not have.
+    SpecError: the format cannot hold a path, or lacks an option; all are listed.
     ConversionError: something is at the path, or an episode cannot be written.
   """
   path = os.fspath(path)
@@ -477,7 +476,7 @@ def _unknown_folder(path: str) -> errors.ConversionError:
 
 
 def _way_out(path: str, names: list[str], other: tuple[str, str] | None) -> str:
-  """Returns what to do about a folder of no known format."""
+  """Returns the advice for a folder of unknown format."""
   if "segments" in names:
     return (
       "It looks like a store without its store.json: t2r_seq doctor "
@@ -516,7 +515,7 @@ def _datasets_in(path: str, depth: int) -> Iterator[str]:
 
 
 def other_format(names: Iterable[str]) -> tuple[str, str] | None:
-  """Recognises files of formats that are not read: the format, and what to do."""
+  """Recognises files of unsupported formats: returns the format, and advice."""
   bases = [os.path.basename(name).lower() for name in names]
   for pattern, what, hint in _OTHER_FORMATS:
     if any(re.fullmatch(pattern, base) for base in bases):

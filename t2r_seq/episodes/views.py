@@ -55,8 +55,8 @@ class Episodes(EpisodeReader):
   """A data set of episodes: specs, lengths, splits and metadata; reads values.
 
   `select`, `filter`, `drop`, `rename`, `cast`, `map` and `join` return views, which are
-  data sets, too: they read nothing until they are read. The attributes are those of
-  `EpisodeReader`; a format is a subclass, see `register_format`.
+  data sets, too, and lazy. The attributes are those of `EpisodeReader`; a format is a
+  subclass, see `register_format`.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, store
@@ -108,7 +108,7 @@ class Episodes(EpisodeReader):
     """Leaves out paths; a name leaves out all paths below it, too.
 
     Raises:
-      SpecError: with every name that is no path.
+      SpecError: a name is no path; all are listed.
     """
     dropped = Dropped(names)
     kept = dropped.filter(self.spec)
@@ -132,7 +132,7 @@ class Episodes(EpisodeReader):
       casts: the new dtype by path, or by dtype for all paths of it:
         `{'float64': 'float32', 'state/position': 'float64'}`; or 'float64=float32', ...
     Raises:
-      SpecError: with every cast that is invalid.
+      SpecError: a cast is invalid; all are listed.
     """
     if isinstance(casts, Mapping):
       casts = [f"{name}={dtype_name(dtype)}" for name, dtype in casts.items()]
@@ -146,7 +146,7 @@ class Episodes(EpisodeReader):
     Args:
       function: maps arrays by path, `[T, ...]`, to arrays of the new episode. The
         number of steps stays the same.
-      spec: flat specs of what it returns.
+      spec: flat specs of the episodes that it returns.
     """
     return Mapped(self, function, spec)
 
@@ -154,7 +154,7 @@ class Episodes(EpisodeReader):
     """Appends the episodes of other data sets with the same specs.
 
     Raises:
-      SpecError: with every path whose specs differ.
+      SpecError: specs differ; all paths are listed.
     """
     return Joined([self, *others])
 
@@ -173,7 +173,7 @@ class View(Episodes):
     Args:
       base: the data set.
       spec: flat specs of the view; None for those of the data set.
-      names: of its paths in the view; None for the same.
+      names: names of its paths in the view; None: unchanged.
     """
     self._base = base
     self.path, self.format = base.path, base.format
@@ -205,12 +205,12 @@ class View(Episodes):
 
   @property
   def lengths(self) -> np.ndarray | None:  # type: ignore[override]
-    """Steps of each episode; None if only reading the data set tells."""
+    """Steps of each episode; None if unknown before reading."""
     return self._base.lengths
 
   @property
   def num_episodes(self) -> int | None:
-    """The number of episodes; None if only reading the data set tells."""
+    """The number of episodes; None if unknown before reading."""
     return self._base.num_episodes
 
   @property
@@ -252,7 +252,7 @@ class View(Episodes):
     return self._base.place(self._number(episode))
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns that of the data set."""
+    """Returns the fingerprint of the data set."""
     return self._base.fingerprint()
 
   def check_files(self) -> Iterator[str]:
@@ -322,7 +322,7 @@ class Filtered(View):
   def compare_statistics(
     self, computed: Mapping[str, Mapping[str, np.ndarray]]
   ) -> list[str]:
-    """Compares with those of the data set."""
+    """Compares with the statistics of the data set."""
     return self._base.compare_statistics(computed)
 
   def _change(self, values: Values, place: str) -> Values:
@@ -568,7 +568,7 @@ class Selected(View):
         yield from itertools.islice(self._base.iterate(int(run[0])), len(run))
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns that of the data set, and which episodes are selected."""
+    """Returns the fingerprint of the data set, and of the selection."""
     numbers = zlib.crc32(self._selected.astype("<i8").tobytes())
     return {**self._base.fingerprint(), "selected": numbers}
 
@@ -628,7 +628,7 @@ class Joined(Episodes):
 
   @property
   def lengths(self) -> np.ndarray | None:  # type: ignore[override]
-    """Steps of each episode; None if a data set does not know them."""
+    """Steps of each episode; None if unknown for a data set."""
     lengths = [part.lengths for part in self._parts]
     if any(each is None for each in lengths):
       return None
@@ -677,7 +677,7 @@ class Joined(Episodes):
     return part.place(number)
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns those of all data sets."""
+    """Returns the fingerprints of all data sets."""
     return {"joined": [part.fingerprint() for part in self._parts]}
 
   def check_files(self) -> Iterator[str]:
@@ -685,7 +685,7 @@ class Joined(Episodes):
     return itertools.chain.from_iterable(part.check_files() for part in self._parts)
 
   def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns the same with whole videos, if all data sets encode them alike."""
+    """Returns a view with whole videos, if all data sets encode them alike."""
     parts = [part.with_videos(formats, encoding) for part in self._parts]
     is_alike = all(part.kept_videos == parts[0].kept_videos for part in parts)
     return Joined(parts) if is_alike else self
@@ -708,7 +708,7 @@ def _common(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _form(spec: specs.ExtendedTensorSpec) -> tuple[Any, ...]:
-  """Returns what has to be the same in data sets that are joined."""
+  """Returns the properties that must be equal in joined data sets."""
   return (spec.shape.as_list(), spec.dtype, spec.is_sequence, spec.data_format)
 
 

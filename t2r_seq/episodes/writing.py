@@ -57,7 +57,7 @@ class Staging:
 
 
 class Copied(NamedTuple):
-  """The numbers of what `copy_episodes` has copied."""
+  """The numbers of copied episodes, steps and bytes."""
 
   num_episodes: int
   num_steps: int
@@ -70,7 +70,7 @@ def copy_episodes(
   writer: EpisodeWriter,
   progress: Progress | None = None,
 ) -> Copied:
-  """Writes the episodes that a writer has not yet committed, and completes it.
+  """Writes the episodes that a writer has not yet committed; completes the data set.
 
   If it fails, whole episodes stay committed, as far as the format allows.
   """

@@ -1,4 +1,4 @@
-"""HDF5 files: the layouts of Minari, ALOHA and D4RL, and those that a JSON file gives.
+"""HDF5 files: the layouts of Minari, ALOHA and D4RL, and layouts in a JSON file.
 
 An episode is a group (`episodes`), a file as a whole, or the steps up to a flag in one
 long file (`ends`). The rows of its datasets are steps. A dataset with one row more, as
@@ -203,7 +203,7 @@ ROBOMIMIC = Layout("robomimic", f"{DATA}/*")
 
 
 def list_files(path: str) -> list[str]:
-  """Returns the HDF5 files of a dataset: the one, or all of a folder, in order."""
+  """Returns the HDF5 files of a dataset: one file, or all of a folder, in order."""
   if not os.path.isdir(path):
     return [path]
   if os.path.isfile(os.path.join(path, _MINARI)):
@@ -251,7 +251,7 @@ def find_layout(path: str) -> Layout:
 
 
 def render_tree(file: Any) -> str:
-  """Renders groups and datasets of a file; the first of many that look alike."""
+  """Renders groups and datasets of a file; of many similar ones the first."""
   lines: list[str] = []
 
   def add(group: Any, depth: int) -> None:
@@ -303,10 +303,10 @@ class PathOnDisk:
   Attributes:
     dataset: its name in the group of an episode; '' for an attribute.
     dtype: on disk.
-    shape: of a step, or of a value of the episode.
+    shape: shape of a step, or of a value of the episode.
     is_step: there is a row for each step.
     has_final: and one more.
-    image_format: of encoded images.
+    image_format: format of encoded images.
     is_text: rows are text.
     is_own: its rows are on another clock than the steps.
     count: episodes that have it.
@@ -323,7 +323,7 @@ class PathOnDisk:
   count: int = 0
 
   def form(self) -> tuple[Any, ...]:
-    """Returns what has to be the same in all episodes."""
+    """Returns the properties that must be equal in all episodes."""
     return tuple(vars(self)[n] for n in vars(self) if n not in ("dataset", "count"))
 
   def describe(self) -> str:
@@ -385,8 +385,8 @@ class LayoutEpisodes(Episodes):
     """Checks every file and episode; reads flags, and first rows of images.
 
     Args:
-      path: what the user named.
-      foreign: the files, and what is not in them; see `find_foreign`.
+      path: path from the user.
+      foreign: files, and their links and external data; see `find_foreign`.
     """
     self.path, self._names, self._layout = path, [*foreign], layout
     self._dropped = dropped
@@ -438,7 +438,7 @@ class LayoutEpisodes(Episodes):
     return reading.file_fingerprint(self._names, layout=self._layout.to_json_dict())
 
   def _read_metadata(self) -> Mapping[str, Any]:
-    """Returns what Minari keeps beside its file."""
+    """Returns Minari's other metadata, beside its file."""
     metadata = minari.read_metadata(os.path.dirname(os.path.abspath(self._names[0])))
     is_minari = os.path.basename(self._names[0]) == os.path.basename(_MINARI)
     return {"minari": metadata} if metadata and is_minari else {}
@@ -622,7 +622,7 @@ class LayoutEpisodes(Episodes):
     return [each for each in listed if each[1].shape is not None]
 
   def _add(self, path: str, dataset: Any, place: str, on_disk: PathOnDisk) -> None:
-    """Adds a dataset; looks at the first row of what may be images or text."""
+    """Adds a dataset; checks the first row for images or text."""
     if self._layout.paths is not None:
       on_disk.dataset = self._layout.paths[path]
     self._unwritten.setdefault(path, _Unwritten()).add(dataset, place)
@@ -709,7 +709,7 @@ class LayoutEpisodes(Episodes):
   def _rows(
     self, place: Place, path: str, dataset: Any, start: int, stop: int
   ) -> np.ndarray:
-    """Reads rows of a dataset; those of images or text as byte strings."""
+    """Reads rows of a dataset; images and text as byte strings."""
     rows, on_disk = dataset[start:stop], self._paths[path]
     if len(rows) != stop - start:
       got = f"{start + len(rows)}. The file was changed"

@@ -61,7 +61,7 @@ class RecordFiles:
 
     Args:
       patterns: see `records.files.get_data_format_and_filenames`.
-      compression: of all files, if the suffixes don't tell.
+      compression: compression of all files, if the suffixes don't show it.
     Raises:
       SpecError: nothing matches.
       RecordError: a file is no TFRecord file.
@@ -94,7 +94,7 @@ class RecordFiles:
 
 
 class RecordParser:
-  """Parses records as specs say; encoded images stay as they are."""
+  """Parses records by their specs; encoded images stay encoded."""
 
   def __init__(
     self, spec: specs.TensorSpecStruct, is_batched: bool, compression: str | None = None
@@ -104,9 +104,9 @@ class RecordParser:
     Args:
       spec: flat specs of one dataset.
       is_batched: several records are parsed at once, to [B, ...] leaves.
-      compression: of the files, for a diagnosis.
+      compression: compression of the files, for a diagnosis.
     Raises:
-      SpecError: with every spec that cannot be parsed.
+      SpecError: specs cannot be parsed; all are listed.
     """
     self._spec = spec
     self._compression = compression
@@ -139,7 +139,7 @@ class RecordParser:
     """Parses serialized records.
 
     Args:
-      data: one record unless the parser is batched.
+      data: record, or a batch of them if the parser is batched.
       records_fn: returns them with their places, for an error.
     Returns:
       Values by path, which may not be written to; absent optionals too.
@@ -192,7 +192,7 @@ def _to_array(tensor: tf.Tensor) -> np.ndarray:
 
 
 def join(parts: Iterable[np.ndarray]) -> np.ndarray:
-  """Concatenates arrays along their first axis; one alone is not copied."""
+  """Concatenates arrays along their first axis; a single one is not copied."""
   arrays = list(parts)
   return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
@@ -216,7 +216,7 @@ class _RecordSource(Episodes):
     return self._num_episodes
 
   def _specs_of(self, spec: specs.TensorSpecStruct | None) -> specs.TensorSpecStruct:
-    """Returns the specs to parse; None proposes some from a sample of the records."""
+    """Returns the specs to parse; None: proposes some from a sample of the records."""
     if spec is None:
       summary = records.inspect_records(
         self._files.names, _SAMPLE, compression=self._compression
@@ -272,9 +272,9 @@ class RecordEpisodes(_RecordSource):
     Args:
       patterns: see `records.files.get_data_format_and_filenames`.
       spec: flat specs of the records; None proposes some from a sample.
-      compression: of all files, if the suffixes don't tell.
+      compression: compression of all files, if the suffixes don't show it.
       dropped: paths that are left out; flags of episodes among them are not looked at.
-      index: of the files; gives lengths and random access.
+      index: index of the files; gives lengths and random access.
     Raises:
       SpecError: no file, or a spec that cannot be parsed, or no sequence among them.
     """
@@ -461,13 +461,13 @@ def check_index_option(where: str, option: Any) -> str | None:
 def find_index(
   where: str, option: str | None, names: Sequence[str]
 ) -> RecordIndex | None:
-  """Reads the index of files that are read by it.
+  """Reads the index of files, if it is used.
 
   Args:
     where: the reader, for messages.
     option: None: without an index. 'auto': by the index if every file has one and none
       is compressed. 'require': a missing index is an error.
-    names: of the files.
+    names: names of the files.
   Raises:
     SpecError: no such option.
     RecordError: an index is stale; or it is required and missing.
@@ -554,7 +554,7 @@ class EpisodeBounds:
       no other.
     first_key: a feature that is 1 in the first step of an episode and 0 in the others;
       or 'name=value' for another value.
-    last_key: the same of the last step.
+    last_key: key of the flag of the last step.
     is_file: a file is an episode.
   """
 
@@ -606,8 +606,8 @@ class _Part:
 
   Attributes:
     values: [n, ...] by path.
-    place: of the first of them.
-    last_place: of the last one.
+    place: place of the first record.
+    last_place: place of the last record.
     num_steps: n.
     absent: the optional paths that each record lacks.
     label: value of the episode key.
@@ -650,7 +650,7 @@ class RecordSteps(_RecordSource):
         paths must be the same in all steps. Without any sequence they are specs of a
         step, and all but the episode key become sequences. None proposes some from a
         sample of the records.
-      compression: of all files, if the suffixes don't tell.
+      compression: compression of all files, if the suffixes don't show it.
       num_episodes: if it is known.
     """
     super().__init__(patterns, compression, num_episodes)
@@ -862,7 +862,7 @@ def _with_sequence(
 def _episode_spec(
   spec: specs.TensorSpecStruct, episode_key: str | None
 ) -> specs.TensorSpecStruct:
-  """Returns the specs of an episode, from those of a step."""
+  """Returns the specs of an episode, from a step's specs."""
   if any(leaf.is_sequence for leaf in spec.values()):
     return spec
   return specs.TensorSpecStruct(
@@ -903,19 +903,19 @@ def open_records(
   episode_per_file: bool = False,
   index: str | None = None,
 ) -> Episodes:
-  """Opens TFRecord files; a record is an episode unless a key says how these end.
+  """Opens TFRecord files; a record is an episode unless a key marks their ends.
 
   Args:
     path: patterns; see `records.files.get_data_format_and_filenames`.
     dropped: paths to leave out.
     spec: flat specs of the records; None proposes them from a sample of the records.
-    compression: 'GZIP', 'ZLIB' or '', if the suffixes of the files don't tell.
+    compression: 'GZIP', 'ZLIB' or '', if the suffixes of the files don't show it.
     split: reads the files of a split only, by their names.
     episode_key: records are steps; this feature's value changes from episode to
       episode.
     first_key: this feature is 1 in the first step of an episode, or 'name=value';
       records are steps, or sequences that are cut and joined.
-    last_key: the same of the last step of an episode.
+    last_key: key of the flag of an episode's last step.
     episode_per_file: records are steps, and each file is an episode.
     index: 'require' gives lengths and random access by the files' index
       (`t2r_seq index`); 'auto' if every file has one; None reads in order.
@@ -978,13 +978,13 @@ class RecordEpisodesWriter(EpisodeWriter):
     """Finds the shards that are complete.
 
     Args:
-      path: of the file; its shards are named by `shard_paths`.
+      path: path of the file; its shards are named by `shard_paths`.
       episodes: to write; a spec without a name gets its path as name. For several
         shards of an unknown number of episodes, these are read once to be counted.
-      num_shards: how many files.
+      num_shards: number of files.
       compression: 'GZIP', 'ZLIB' or ''; by default by the suffix.
     Raises:
-      SpecError: with every spec that a record cannot hold.
+      SpecError: a record cannot hold a spec; all are listed.
       ConversionError: more shards than episodes, or other shards of this name exist.
     """
     self._spec = record_spec(episodes.spec)

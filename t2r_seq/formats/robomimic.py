@@ -195,7 +195,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
 def _with_names(
   metadata: Mapping[str, Any], robomimic: dict[str, Any], names: list[str]
 ) -> dict[str, Any]:
-  """Returns metadata with what is robomimic's, the names of demos if unusual."""
+  """Returns metadata with robomimic's, and the names of demos if unusual."""
   robomimic = {name: value for name, value in robomimic.items() if name != "demos"}
   if names != [f"demo_{index}" for index in range(len(names))]:
     robomimic["demos"] = names
@@ -228,7 +228,7 @@ class RobomimicWriter(EpisodeWriter):
     Args:
       episodes: to write; their metadata may have `robomimic`, as `RobomimicEpisodes`
         read it, and their splits become filter keys.
-      compression: of the observations: 'gzip' or none.
+      compression: compression of the observations: 'gzip' or none.
     """
     h5py = hdf5.load_h5py()
     if (compression or "gzip").lower() != "gzip":
@@ -344,7 +344,7 @@ def open_hdf5(
   """Opens an HDF5 file, or a folder of them, by its layout.
 
   Args:
-    path: of the file or the folder.
+    path: path of the file or the folder.
     layout: a JSON file with the layout; None recognises robomimic, Minari, ALOHA and
       D4RL.
   """

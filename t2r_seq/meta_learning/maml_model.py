@@ -99,9 +99,9 @@ class MAMLModel(TaskModel):
     """Adapts to each task, and infers with the adapted weights.
 
     Args:
-      features: of the condition and of the inference, [tasks, samples, ...].
-      labels: of the inference, or None.
-      mode: one of `ModeKeys`.
+      features: features of the condition and of the inference, [tasks, samples, ...].
+      labels: labels of the inference, or None.
+      mode: value of `ModeKeys`.
     Returns:
       Outputs of the base model, [tasks, samples, ...]: 'full_condition_output/...'
       before the steps, 'full_condition_outputs/output_<i>/...' after i steps,
@@ -175,7 +175,7 @@ class MAMLModel(TaskModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: Any, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Returns what the base model exports, and 'condition_output'."""
+    """Returns the base model's exported outputs, and 'condition_output'."""
     flat = meta_tfdata.flatten_batch_examples(
       branch_of(inference_outputs, "full_inference_output")
     )

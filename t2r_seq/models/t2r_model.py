@@ -42,11 +42,10 @@ Loss: TypeAlias = (
 class T2RModel(PolicyModel):
   """A model as in Tensor2Robot, with networks that own their variables.
 
-  A subclass declares what it needs (`get_feature_specification`,
+  A subclass declares its inputs (`get_feature_specification`,
   `get_label_specification`), builds its layers once (`create_network`), and maps
-  features to outputs (`inference_network_fn`) and outputs to a loss
-  (`model_train_fn`). The input pipeline, the trainer and the exported policy are
-  derived from that.
+  features to outputs (`inference_network_fn`) and outputs to a loss (`model_train_fn`).
+  The input pipeline, the trainer and the exported policy are derived from these.
   """
 
   # Steps of the sequences that the network is built with.
@@ -72,24 +71,24 @@ class T2RModel(PolicyModel):
     Args:
       preprocessor_cls: called with `model_feature_specification_fn` and
         `model_label_specification_fn`; by default `default_preprocessor_cls`.
-      create_optimizer_fn: gives the Keras optimizer.
-      padding: what a window shows beyond the ends of an episode: 'repeat' or 'zero';
+      create_optimizer_fn: creates the Keras optimizer.
+      padding: values of a window beyond the ends of an episode: 'repeat' or 'zero';
         'drop' trains on full windows only, and the exported policy, which must act on
         the first step too, repeats the first frame. Or two words, (front, end):
-        ('repeat', 'drop') makes nothing up after the last step, which is right where
-        the specs look ahead, as those of transitions. Shared by training and policy.
+        ('repeat', 'drop') adds nothing after the last step, which is right for specs
+        that look ahead, such as transitions. Shared by training and policy.
       use_avg_model_params: evaluates and exports exponential moving averages of the
         weights, and trains on with the weights; the checkpoints have both. An
         optimizer's own `use_ema` does the same, with its `ema_momentum`.
-      avg_model_params_decay: of the averages, in [0, 1).
+      avg_model_params_decay: decay of the averages, in [0, 1).
       execution: how the exported policy executes the action chunks that the model
         gives; None returns them whole.
       init_from_checkpoint_fn: called with the built model where a run begins, and does
         not resume; see `default_init_from_checkpoint_fn`.
-      filter_trainables_fn: says of a trainable variable, by its name in
-        `named_variables`, whether it is trained; None trains all.
-      control_period: seconds from a step of the data to the next one, for exports to
-        know; None takes that of the training's input, if known.
+      filter_trainables_fn: returns whether a variable, by its name in
+        `named_variables`, is trained; None trains all.
+      control_period: seconds from a step of the data to the next one, for exports;
+        None: that of the training's input, if known.
       dtype_policy: Keras' policy of the layers that `create_network` makes, such as
         'mixed_bfloat16'; None leaves the process's policy unchanged.
     Raises:
@@ -149,7 +148,7 @@ class T2RModel(PolicyModel):
     Args:
       features: packed as the feature specs, [B, ...]; absent optionals are None.
       labels: packed as the label specs, or None in mode 'infer'.
-      mode: one of `ModeKeys`; call layers with `training=(mode == ModeKeys.TRAIN)`.
+      mode: value of `ModeKeys`; call layers with `training=(mode == ModeKeys.TRAIN)`.
     Returns:
       Output tensors by name, [B, ...].
     """
@@ -167,8 +166,8 @@ class T2RModel(PolicyModel):
     Args:
       features: packed as the feature specs, [B, ...].
       labels: packed as the label specs, [B, ...].
-      inference_outputs: of `inference_network_fn`.
-      mode: one of `ModeKeys`.
+      inference_outputs: outputs of `inference_network_fn`.
+      mode: value of `ModeKeys`.
     Returns:
       The scalar loss, a mean over the batch; or (loss, scalars to log by name); or
       (loss, scalars, tensors [B, ...] by name, which callbacks find in `run.outputs`,
@@ -201,7 +200,7 @@ class T2RModel(PolicyModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """Counts what no mean of batches can give, such as precision; by default nothing.
+    """Counts values for metrics that are no mean of batches, such as precision.
 
     Returns:
       Tensors by name, which are added up over the eval set, for `eval_results_fn`.
@@ -210,7 +209,7 @@ class T2RModel(PolicyModel):
     return {}
 
   def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
-    """Makes metrics of what `eval_tallies_fn` counted.
+    """Computes metrics from the counts of `eval_tallies_fn`.
 
     Args:
       tallies: sums over the eval set, float64.
@@ -221,7 +220,7 @@ class T2RModel(PolicyModel):
     return {}
 
   def after_train_step(self) -> None:
-    """Changes what is not trained, such as a target network; by default nothing.
+    """Updates untrained variables, such as a target network; by default nothing.
 
     A part of each train step, behind the update of the weights, across replicas.
     """
@@ -230,7 +229,7 @@ class T2RModel(PolicyModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """Chooses what the exported policy returns; by default all outputs."""
+    """Selects the outputs of the exported policy; by default all."""
     del features, mode
     return inference_outputs
 
@@ -243,7 +242,7 @@ class T2RModel(PolicyModel):
   def default_preprocessor_cls(
     self,
   ) -> Callable[..., preprocessors.AbstractPreprocessor]:
-    """The preprocessor where none is configured."""
+    """The default preprocessor."""
     return preprocessors.NoOpPreprocessor
 
   @property
@@ -258,7 +257,7 @@ class T2RModel(PolicyModel):
 
   @property
   def step_preprocessor(self) -> preprocessors.AbstractPreprocessor:
-    """Preprocesses what a step of the exported policy sees."""
+    """Preprocesses the observations of the exported policy's step."""
     return self.preprocessor
 
   @property
@@ -302,7 +301,7 @@ class T2RModel(PolicyModel):
   def follow_source_preprocessing(
     self, stages: Mapping[str, list[dict[str, Any]]]
   ) -> None:
-    """Takes what the training's input does before the preprocessor; logs it.
+    """Records the stages of the training's input before the preprocessor; logs them.
 
     Args:
       stages: see `AbstractInputGenerator.source_preprocessing`.
@@ -388,8 +387,8 @@ class T2RModel(PolicyModel):
   def twin(self) -> T2RModel:
     """Returns a model like this one, with a new network, which is built.
 
-    For what needs weights that training does not change meanwhile: see `take_weights`.
-    It calls `create_network` once more.
+    For threads that need weights while training changes them: see `take_weights`. Calls
+    `create_network` once more.
     """
     twin = copy.copy(self)
     twin._network = twin._averages = twin._global_step = None
@@ -409,8 +408,8 @@ class T2RModel(PolicyModel):
     """Sets all variables.
 
     Args:
-      weights: values by name, as those of `named_variables` of a model like this one.
-      global_step: that they are of.
+      weights: values by name, as from `named_variables` of a model like this one.
+      global_step: train step of the weights.
     """
     for name, variable in self.named_variables.items():
       variable.assign(weights[name])
@@ -500,7 +499,7 @@ class T2RModel(PolicyModel):
     return created
 
   def create_optimizer(self) -> Any:
-    """Creates the optimizer alone, built; see `create_updates`."""
+    """Creates only the optimizer, built; see `create_updates`."""
     return self.create_updates().optimizer
 
   @property
@@ -510,7 +509,7 @@ class T2RModel(PolicyModel):
 
   @contextlib.contextmanager
   def averaged_weights(self) -> Iterator[None]:
-    """Has the averages in the place of the weights, where there are any.
+    """Swaps in the averaged weights, if the model averages them.
 
     Evaluations and exports happen inside. Can be nested.
     """
@@ -569,17 +568,16 @@ class T2RModel(PolicyModel):
     labels: TensorSpecStruct,
     scale: Callable[[tf.Tensor], tf.Tensor],
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor], Sequence[Any]]:
-    """Computes what the optimizer applies; override it for gradients of another kind.
+    """Computes the optimizer's gradients; override it for gradients of another kind.
 
     Args:
       features: preprocessed features by path, [B, ...].
       labels: preprocessed labels by path, [B, ...].
-      scale: multiplies a loss by what replicas and the optimizer ask for. Gradients
-        must be of scaled losses.
+      scale: multiplies a loss by the factors of replicas and optimizer. Gradients must
+        be of scaled losses.
     Returns:
       (the loss, not scaled; scalars to log, and tensors of each example, by name; the
-      gradients of `trainable_variables` in
-      their order, None where the loss reaches none).
+      gradients of `trainable_variables`, None for those that do not affect the loss).
     """
     with tf.GradientTape() as tape:
       loss, scalars = self.train_loss(features, labels)
@@ -592,7 +590,7 @@ class T2RModel(PolicyModel):
     """Runs the network on an eval batch.
 
     Returns:
-      (the scalars of `model_eval_fn`, and the loss where it has none; the tensors of
+      (the scalars of `model_eval_fn`, and the loss if it has none; the tensors of
       `eval_tallies_fn`).
     """
     mode = ModeKeys.EVAL
@@ -605,7 +603,7 @@ class T2RModel(PolicyModel):
     return metrics, self.eval_tallies_fn(packed, targets, outputs, mode)
 
   def eval_metric_names(self) -> list[str]:
-    """Returns the names of what an evaluation gives, without running it."""
+    """Returns the names of an evaluation's metrics, without running it."""
     traced = tf.function(self.eval_metrics)
     batch = self._example_batch(ModeKeys.EVAL)
     metrics, tallies = traced.get_concrete_function(*batch).structured_outputs
@@ -749,13 +747,13 @@ class T2RModel(PolicyModel):
 
 @gin.configurable
 def training_specification(model: T2RModel = gin.REQUIRED) -> TensorSpecStruct:
-  """Returns what a model trains on as one structure: features and labels, as stored.
+  """Returns a model's training data as one structure: features and labels, as stored.
 
-  What a `StoreSink`, a `ReplayBuffer` or a record has to hold for it; what an `n_step`
-  computes of transitions, such as their discounts, is among it.
+  The specs that a `StoreSink`, a `ReplayBuffer` or a record has to store for it. They
+  include the results of `n_step` for transitions, such as their discounts.
 
   Args:
-    model: whose preprocessor takes that.
+    model: the model with the preprocessor.
   Raises:
     SpecError: a path is of a feature and of a label.
   """
@@ -780,8 +778,8 @@ def training_specification(model: T2RModel = gin.REQUIRED) -> TensorSpecStruct:
 def _create_outside(next_creator: Callable[..., Any], **kwargs: Any) -> tf.Variable:
   """Creates a variable outside of the function that is being traced.
 
-  Keras 3 creates variables where it stands, which a strategy of several replicas can
-  do outside of functions only.
+  Keras 3 creates variables in the current scope, which a strategy of several replicas
+  allows outside of functions only.
   """
   value = kwargs.get("initial_value")
   if tf.executing_eagerly() or not callable(value):

@@ -86,11 +86,11 @@ def NormalCrossEntropyMethod(
     stddev: initial, a scalar or [D].
     num_samples: per iteration.
     num_elites: at least 2.
-    num_iterations: of the search.
+    num_iterations: rounds of the search.
     decay: the share of the old parameters in the new ones, in [0, 1).
     low: a bound of the samples, a scalar or [D]; None for no bound.
     high: likewise.
-    seed: of the samples.
+    seed: seed of the samples.
   Returns:
     The final (mean, stddev), [D].
   """
@@ -143,9 +143,9 @@ def CategoricalCrossEntropyMethod(
     probabilities: initial, [D, C].
     num_samples: per iteration.
     num_elites: at least 1.
-    num_iterations: of the search.
+    num_iterations: rounds of the search.
     decay: the share of the old probabilities in the new ones, in [0, 1).
-    seed: of the samples.
+    seed: seed of the samples.
   Returns:
     The final probabilities, [D, C].
   """
@@ -186,10 +186,10 @@ class CrossEntropySearch:
     num_iterations: rounds.
     num_samples: actions drawn in each round.
     num_elites: the best of them, which the next round is drawn from.
-    mean: of the first round, in units of the raw action; a number, or one for each
+    mean: mean of the first round, in units of the raw action; a number, or one for each
       element of the action, flattened.
-    stddev: of the first round.
-    low: of the action; a number or one for each element; None for no bound.
+    stddev: standard deviation of the first round.
+    low: lower bound of the action; a number or one for each element; None for no bound.
     high: likewise.
     decay: the share of the distribution before that the next one keeps, in [0, 1).
     min_stddev: no distribution becomes narrower.
@@ -223,10 +223,10 @@ class CrossEntropySearch:
         )
 
   def check(self, action_spec: TensorSpecStruct) -> None:
-    """Checks that actions of these specs can be searched for.
+    """Checks that actions of these specs can be searched.
 
     Args:
-      action_spec: of one action, by path.
+      action_spec: specs of one action, by path.
     Raises:
       SpecError: they cannot; all are named.
     """
@@ -261,8 +261,8 @@ class CrossEntropySearch:
     Args:
       objective: maps actions, [N, num_samples, ...] by path, to values,
         [N, num_samples]; called `num_iterations` times.
-      action_spec: of one action, by path.
-      seeds: int32 [N, 2]; an environment's draws depend on its own alone.
+      action_spec: specs of one action, by path.
+      seeds: int32 [N, 2]; an environment's samples depend on its own seed only.
     Returns:
       (the actions, [N, ...] by path; their values, [N]).
     """
@@ -433,11 +433,11 @@ class CEMPolicy(policy.Policy):
       pack_fn: maps (t2r_model, state, context, timestep, samples [n, action_size]) to
         the features of the predictor. By default the critic's single action feature
         gets the samples, and all others come from state and context.
-      predictor: of a critic, with the output 'q_predicted'.
+      predictor: predictor of a critic, with the output 'q_predicted'.
       decay: see `NormalCrossEntropyMethod`.
-      low: of the action's elements, a number or one for each; None for no bound.
+      low: lower bound of the action's elements, one number or several; None: no bound.
       high: likewise.
-      seed: of the samples.
+      seed: seed of the samples.
     """
     super().__init__(predictor)
     self._critic: predictors.AbstractPredictor = predictor
@@ -484,7 +484,7 @@ class CEMPolicy(policy.Policy):
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Selects the action, and returns the results of the search beside it."""
+    """Selects the action, and also returns the results of the search."""
     del explore_prob
     return self._search(obs, None, None)
 
@@ -558,7 +558,7 @@ class LSTMCEMPolicy(CEMPolicy):
 
     Args:
       hidden_state_size: elements of the hidden state, initially zeros.
-      **kwargs: of `CEMPolicy`; `pack_fn` is required.
+      **kwargs: arguments of `CEMPolicy`; `pack_fn` is required.
     Raises:
       SpecError: there is no `pack_fn`.
     """

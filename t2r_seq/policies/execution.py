@@ -31,7 +31,7 @@ class ChunkExecution:
   - `ChunkExecution(num_executed=4)`: receding horizon, four actions of each chunk.
   - `ChunkExecution(4, overlap="asynchronous")`: the next chunk is computed from the
     newest observation while this one is executed; see `OverlappedPolicy`. The export's
-    `step` is that of 'synchronous'.
+    `step` is the same as for 'synchronous'.
   - `ChunkExecution(ensemble_decay=0.01)`: temporal ensembling, as in ACT (Zhao et al.,
     2023): the mean of this step's action in all chunks so far, the oldest with the
     weight 1, the next with exp(-decay), exp(-2 decay) ... A negative decay weights the
@@ -88,7 +88,7 @@ class ChunkRunner:
     Args:
       execution: the declaration.
       outputs: the model's outputs by name, [None, ...].
-      lengths: of the chunks of the model's labels.
+      lengths: lengths of the chunks of the model's labels.
     Raises:
       SpecError: the model has no such chunk, or a shorter one.
     """
@@ -148,7 +148,7 @@ class ChunkRunner:
     Returns:
       (outputs, the next state): each chunk's name has the action to execute,
       `<name>_chunk` the newest chunk, `chunk_step` the place in it; all other outputs
-      are those of the newest chunk's step.
+      are from the newest chunk's step.
     """
     new = TensorSpecStruct()
     if self.keeps_outputs:
@@ -190,7 +190,7 @@ class ChunkRunner:
 
     Args:
       chunk: [N, n, ...], the newest.
-      plan: [N, n, ...], what was planned before for the same steps.
+      plan: [N, n, ...], the earlier plan for the same steps.
       needs: bool [N]; where the chunk is of this step.
       counts: int32 [N, n]; the number of chunks in each planned action's mean.
     """
@@ -238,7 +238,7 @@ class ChunkRunner:
 
 
 def _shift(plan: tf.Tensor) -> tf.Tensor:
-  """Drops what was for the step before, [N, n, ...]; the last is new."""
+  """Drops the previous step, [N, n, ...]; the last is new."""
   return tf.concat([plan[:, 1:], tf.zeros_like(plan[:, :1])], axis=1)
 
 

@@ -83,9 +83,9 @@ class LiteReport:
   """Result of the comparison by `export_lite`.
 
   Attributes:
-    folder: that was written.
+    folder: folder of the new export.
     num_steps: steps of both forms, on random observations.
-    max_difference: of outputs, in units of each element's range.
+    max_difference: largest difference of outputs, in units of each element's range.
     narrow: dtypes that became float32, such as 'bfloat16'; the difference is then
       mostly the rounding of the export.
     drawn: outputs that differ from call to call, as a diffusion's that begins with new
@@ -118,7 +118,7 @@ def export_lite(
     folder: to write; must not exist.
     weights: 'float32'; 'float16' halves the file; 'int8' quarters it, and also rounds
       the inputs of large layers.
-    tolerance: of float32 outputs, as a share of the range of each element.
+    tolerance: tolerance of float32 outputs, as a share of the range of each element.
     overlap: also writes the two halves of a step, for an `OverlappedPolicy`, with
       another copy of the weights; None if the export's execution overlaps.
     robot: to act for, of an export of several robots.
@@ -195,7 +195,7 @@ class _Step:
   """The step of an export for one environment, in dtypes that LiteRT has.
 
   Attributes:
-    function: with an `input_signature`.
+    function: function with an `input_signature`.
     narrow: names of the narrow floats that became float32.
     texts: how texts are embedded, by path.
     outputs: names of the outputs.
@@ -466,7 +466,7 @@ def _fix_list_shapes(graph_def: Any) -> None:
 
 
 def _rename_functions(graph_def: Any, suffix: str) -> None:
-  """Renames the functions, so that they do not replace those of the export."""
+  """Renames the functions, so that they do not replace the export's."""
   names = {each.signature.name for each in graph_def.library.function}
   for each in graph_def.library.function:
     each.signature.name += suffix
@@ -516,7 +516,7 @@ def _compare(
   Args:
     loaded: the export.
     folder: the lite form.
-    tolerance: of outputs.
+    tolerance: tolerance of outputs.
     reference: takes the steps that are compared; None for the export.
   Returns:
     The largest difference, and the outputs that are different in each call.

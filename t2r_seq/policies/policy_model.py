@@ -150,7 +150,7 @@ class PolicyModel(abc.ABC):
     raise NotImplementedError(f"{type(self).__name__} cannot continue a chunk.")
 
   def get_recurrent_state_specification(self, mode: str) -> SpecStructure:
-    """Returns the specs of a recurrent state, without the batch axis; by default none.
+    """Returns the specs of a recurrent state, without the batch axis; empty by default.
 
     E.g. the two states of an LSTM.
     """
@@ -222,20 +222,20 @@ class PolicyRecord:
   """Training and execution of an export's policy, as recorded in it.
 
   Attributes:
-    padding: what windows showed beyond the ends of episodes in training.
-    control_period: seconds from a step of the training data to the next one; None
-      where the data do not say.
+    padding: padding of training windows beyond the ends of episodes.
+    control_period: seconds from a step of the training data to the next one; None if
+      unknown.
     execution: how action chunks are executed; None for whole chunks.
-    normalization: the figures that are inside of the export, by 'features/<path>' or
-      'labels/<path>': mode, center and scale; None where nothing is normalised.
-    adaptation_offsets: the time offsets of what a task is learned from, by path, where
-      a sample is a window; None where none is.
+    normalization: the export's statistics, by 'features/<path>' or 'labels/<path>':
+      mode, center and scale; None without normalization.
+    adaptation_offsets: the time offsets of a task's episodes, by path, if a sample is a
+      window; otherwise None.
     source_preprocessing: stages between the stored data and the model's preprocessor
       in training, by source; '' if there is one source. They are not in the export.
       None if there are none. Each has a name, 'stage', and options.
     texts: how the texts of each path become vectors; None without texts.
-    state: where each part of the state of a step is, by path; None without a step.
-    embedded_state: the same for a step that takes vectors for texts.
+    state: place of each part of the state of a step, by path; None without a step.
+    embedded_state: likewise, for a step that takes vectors for texts.
     prefix_mode: how a chunk can continue another one: 'real_time', 'trained', or None.
     max_delay: the longest prefix that was trained, in steps; None for any.
     robots: the fields of each `Embodiment` by name, if the export has several. Each
@@ -261,11 +261,11 @@ class PolicyRecord:
     """Returns the stages of one source.
 
     Args:
-      source: its name; None for one that has the same stages as all others.
+      source: its name; None for a source with the same stages as all others.
     Returns:
       The stages; None if no source is given, and they differ.
     Raises:
-      SpecError: there is no source of that name.
+      SpecError: there is no source with that name.
     """
     by_source = self.source_preprocessing or {}
     if source is not None and source not in by_source:

@@ -77,7 +77,7 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
 def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
   """Returns the feature specs that an export stores.
 
-  Those of `exported_feature_specs`, and as optional ones those of a separate step
+  They are `exported_feature_specs`, and, as optional ones, those of a separate step
   model.
   """
   stored = exported_feature_specs(model)
@@ -344,7 +344,7 @@ def write_warmup_requests(
   Args:
     export_path: the folder of a SavedModel.
     signatures: functions with an `input_signature`, by name.
-    batch_sizes: of the requests of each.
+    batch_sizes: batch sizes of the requests to each.
   """
   extra = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY)
   tf.io.gfile.makedirs(extra)

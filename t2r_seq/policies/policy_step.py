@@ -79,7 +79,7 @@ class FrameHistory:
     """Returns the frames with the newest step at the end.
 
     Args:
-      frames: of the step before.
+      frames: frames of the previous step.
       observations: [N, *frame_shape] by path.
       ages: int32 [N]; steps of an environment's episode, this one included; 1 clears
         its past.
@@ -118,8 +118,8 @@ class FrameHistory:
     """Returns windows, [N, K, *frame_shape], and masks, [N, K], of the newest step.
 
     Args:
-      frames: of `push`.
-      ages: of `push`.
+      frames: frames from `push`.
+      ages: ages from `push`.
     """
     result = TensorSpecStruct()
     for path, spec in self._specs.items():
@@ -140,7 +140,7 @@ class _StepInputs(NamedTuple):
   Attributes:
     seen: raw features by path, with windows and masks.
     carried: the recurrent state.
-    seeds: of random numbers.
+    seeds: seeds of random numbers.
     begins: bool [N]; where an episode starts.
     new: the parts of the next state that do not depend on the network.
   """
@@ -159,7 +159,7 @@ class PolicyStep:
   far; `history/<path>`, the frames of windows, and `stamps/<path>`, their times if the
   time offsets are in seconds; `recurrent/<path>`, the network's state;
   `chunk/<path>`, the action chunk in execution; and `seed`, of random numbers. Each is
-  a tensor with a row per environment, which depends on that environment alone.
+  a tensor with a row per environment, which depends on this environment only.
   """
 
   def __init__(self, model: PolicyModel, feature_specs: TensorSpecStruct) -> None:

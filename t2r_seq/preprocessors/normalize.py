@@ -48,18 +48,18 @@ class Affine:
   and 1.
 
   Attributes:
-    constant: which elements are constant, bool, the shape of the center.
-    rare: which elements are normalized by minimum and maximum instead, bool.
-    far: which elements have normalized values beyond `_FAR`, bool.
+    constant: flags of constant elements, bool, the shape of the center.
+    rare: flags of elements that are normalized by minimum and maximum instead, bool.
+    far: flags of elements with normalized values beyond `_FAR`, bool.
   """
 
   def __init__(self, statistics: PathStatistics, mode: str, dtype: tf.DType) -> None:
     """Creates the map.
 
     Args:
-      statistics: of the stored values, at least one finite value for each element.
-      mode: one of `MODES`.
-      dtype: of the normalized values.
+      statistics: statistics of the stored values; each element has a finite value.
+      mode: method, from `MODES`.
+      dtype: dtype of the normalized values.
     """
     stored_dtype = statistics.spec.dtype
     low, high = statistics.measure("min"), statistics.measure("max")
@@ -113,7 +113,7 @@ def _center_and_scale(
 def _find_statistics(
   place: str, path: str, spec: tf.TensorSpec, measured: Statistics
 ) -> PathStatistics | errors.Mismatch:
-  """Finds the statistics of a path, of one step; or returns what does not match.
+  """Finds the statistics of a path, of one step, or returns the mismatch.
 
   If both sides have a name in the record, names are compared, else paths. `place` is
   'labels/<path>', the path in the statistics if features and labels share one.
@@ -187,7 +187,7 @@ def _find_misfit(
 
 
 def _meaning(spec: specs.ExtendedTensorSpec) -> list[Any]:
-  """Returns the parts of a convention without what changes no number."""
+  """Returns the parts of a convention that change numbers."""
   shape = spec.frame_shape
   size = int(shape[-1] or 0) if shape.rank else 1
   parts = spec.convention.parts(size) if spec.convention else []
@@ -495,7 +495,7 @@ def unnormalize(
 
   Args:
     preprocessor: a `Normalize`, or a chain with one: `model.preprocessor`.
-    path: of the label (or feature).
+    path: path of the label (or feature).
     values: normalized, [..., *shape].
     kind: 'labels' or 'features'.
   Returns:

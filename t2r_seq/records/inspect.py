@@ -41,10 +41,10 @@ class OddValues:
   """Values of a feature that nearly all of its others are unlike.
 
   Attributes:
-    num_values: how many records, or steps, have such.
-    got: what they are, as text: '4 x float'.
-    usual: what the others are.
-    example: where the first is.
+    num_values: number of records, or steps, with such values.
+    got: description of the values: '4 x float'.
+    usual: description of the other values.
+    example: place of the first one.
   """
 
   num_values: int
@@ -61,19 +61,19 @@ class FeatureSummary:
     name: key in the record.
     is_sequence: in the feature lists, one list of values per step.
     kind: 'int64', 'float', 'bytes', 'mixed', or '' if it never has a value.
-    num_records: how many records have it.
+    num_records: number of records with the feature.
     min_length: fewest values of a record, or of a step; here and below without `odd`.
     max_length: most values of a record, or of a step.
     min_steps: fewest steps of a record; 0 for context features.
     max_steps: most steps of a record; 0 for context features.
-    guess: what it may be, as text: 'float32', 'jpeg 64x64x3', 'text', ...
+    guess: description of the values: 'float32', 'jpeg 64x64x3', 'text', ...
     images: the different headers, if all values that are not empty are images.
-    min_value: of int64 features.
-    max_value: of int64 features.
+    min_value: smallest value of int64 features.
+    max_value: largest value of int64 features.
     tensors: the different dtypes and shapes, if all values that are not empty are
       serialized tensors.
     num_values: records, or steps, with this feature.
-    odd: lists that nearly all others are unlike; no spec is proposed for them.
+    odd: rare kinds of values (under 1 in 20); no spec is proposed for them.
   """
 
   name: str
@@ -105,18 +105,18 @@ class RecordSummary:
 
   Attributes:
     files: the files that were read.
-    num_records: how many records were read.
+    num_records: number of records that were read.
     is_complete: all records were read, not only the first `max_records`.
     proto: 'tf.train.Example' or 'tf.train.SequenceExample'.
     features: context features first, each sorted by name.
     is_rlds: RLDS episodes as TFDS writes them: Examples with sequences, whose steps
       are concatenated.
-    damages: by name of the file, the first damage, record or bytes of another kind; the
-      records before it were read.
-    schemas: the same of records that are alike: of features with the same names, kinds,
-      numbers of values and sizes of images. The most frequent first. A list whose
-      length varies much is one feature all the same.
-    example: where the first record is.
+    damages: the first error in each file, by file name: damaged bytes, or a record of
+      another proto. Records before it are counted.
+    schemas: one summary per schema, most frequent first. Records of a schema have the
+      same names, kinds, numbers of values and image sizes of features. A ragged list
+      does not start a new schema.
+    example: place of the first record.
     num_empty: records whose sequences have no step: episodes without a window.
   """
 
@@ -189,7 +189,7 @@ class RecordSummary:
     return lines + ([f"and {rest} more"] if rest > 0 else [])
 
   def describe_odd_values(self) -> list[str]:
-    """Returns a line for each kind of values that nearly all others are unlike.
+    """Returns a line for each rare kind of value: in under 1 in 20 records or steps.
 
     `propose_spec` ignores them.
     """
@@ -216,7 +216,7 @@ def inspect_records(
     path: a file, or file patterns.
     max_records: reads at most so many: the first ones of each file, in equal shares;
       of some files only, at even distances, if there are more. None reads all.
-    compression: of all files, if the suffixes don't tell.
+    compression: compression of all files, if the suffixes don't show it.
     allow_damage: reads a damaged file up to its damage, which the summary names;
       otherwise it is an error.
   Returns:
@@ -265,7 +265,7 @@ def summarize_records(
   """Summarises the features of records.
 
   Args:
-    records: of `framing.iterate_records`.
+    records: records from `framing.iterate_records`.
     filenames: for the summary.
     damages: receives the first record of each file that is neither an Example nor a
       SequenceExample; None: it is an error.
@@ -408,7 +408,7 @@ def _header(value: bytes) -> ImageHeader | _Tensor | None:
 
 
 def _summarize(forms: dict[_Form, _Seen]) -> FeatureSummary:
-  """Returns what the lists of some forms have in common."""
+  """Returns the common properties of lists of several forms."""
   whole = _Seen("")
   for seen in forms.values():
     whole.merge(seen)
@@ -442,7 +442,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _guess(feature: FeatureSummary, seen: _Seen) -> str:
-  """Returns what a feature may be, as text."""
+  """Guesses the meaning of a feature, as text."""
   if feature.kind == "int64":
     low, high = seen.integers
     if (low, high) == (0, 1):
@@ -498,7 +498,7 @@ _MAX_SCHEMAS, _MAX_DIFFERENCES = 8, 3  # That a text names.
 
 
 class _Group:
-  """Records that are alike."""
+  """Records of one schema."""
 
   def __init__(self, example: str) -> None:
     self.example = example
@@ -533,7 +533,7 @@ class _Group:
 
 
 class _Schemas:
-  """Groups records that are alike."""
+  """Groups records by schema."""
 
   def __init__(self) -> None:
     self._groups: dict[_Key, _Group] = {}
@@ -630,7 +630,7 @@ def _is_ragged(counts: collections.Counter[_Variant]) -> bool:
 
 
 def _is_like(key: _Key, earlier: _Key) -> bool:
-  """Whether a record's features are those of others, as far as they have values."""
+  """Whether a record's features match a group's, as far as they have values."""
   ours, theirs = dict(key), dict(earlier)
   return ours.keys() == theirs.keys() and all(
     variant in (_NOTHING, theirs[place]) for place, variant in ours.items()
@@ -666,8 +666,8 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   all others are unlike are ignored: `describe_odd_values` names them, and records that
   have them do not fit.
 
-  Paths of RLDS episodes are without 'steps/', and if TFDS's features.json lies beside
-  the files, shapes and dtypes are those that it declares.
+  Paths of RLDS episodes have no 'steps/'. If TFDS's features.json lies beside the
+  files, shapes and dtypes are its.
 
   >>> import numpy as np
   >>> from t2r_seq import records, specs

@@ -1,8 +1,8 @@
-"""Checkpoints of a replay in memory: a store of its episodes, and arrays beside it.
+"""Checkpoints of a replay in memory: a store of its episodes, and a file of arrays.
 
 A checkpoint is a folder `checkpoint-00000001`: the EpisodeStore `episodes` has the
-steps, and `state.npz` everything else, with a header of JSON. To a store, and from one,
-go the episodes alone.
+steps, and `state.npz` everything else, with a header of JSON. `to_store` and
+`from_store` write and read only the episodes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NUM_SLOTS, ANCHORS = "steps for each writer", "the windows' anchors"
 def save(
   table: Table, columns: Columns, identity: dict[str, Any], folder: str, keep: int
 ) -> str:
-  """Saves a buffer; writers and samplers wait meanwhile, as at a Reverb server.
+  """Saves a buffer; writers and samplers wait until then, as with a Reverb server.
 
   A process that is killed at any moment leaves the former checkpoints, and perhaps an
   unfinished folder of another name, which the next one removes.
@@ -282,7 +282,7 @@ def _explain(error: OSError, folder: str) -> OSError:
 
 
 class _Episode(NamedTuple):
-  """The part of an episode that is in a ring: steps of a writer, and the one after."""
+  """The part of an episode that is in a ring: steps of a writer, and their end."""
 
   lane: int
   first: int

@@ -124,7 +124,7 @@ class RateLimiter:
     Returns:
       How many of them can be inserted now, at least 1.
     Raises:
-      ReplayTimeoutError: none could within the timeout, or until it was stopped.
+      ReplayTimeoutError: no permission within the timeout, or the wait was stopped.
       ReplayError: the limiter was closed.
     """
     why_not = self._why_no_insert

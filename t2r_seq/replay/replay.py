@@ -1,4 +1,4 @@
-"""The interface of both replay engines, and the checks of what they are given."""
+"""The interface of both replay engines, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SampleInfo(NamedTuple):
 
   Attributes:
     key: identifies the item for `update_priorities`, uint64. Never used again.
-    probability: of being drawn, float64.
+    probability: probability of being sampled, float64.
     table_size: number of items then, int64.
     priority: float64.
     times_sampled: this time included, int32.
@@ -73,15 +73,15 @@ class SampleInfo(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ReplayCounters:
-  """Counts of a replay; None if an engine does not know.
+  """Counts of a replay; None if an engine does not count it.
 
   Attributes:
-    num_episodes: with at least one step in the replay, running ones too.
+    num_episodes: number of episodes with a step in the replay, running ones too.
     num_steps: in the replay.
-    num_items: that can be sampled.
-    num_inserts: of items since the beginning.
+    num_items: number of items that can be sampled.
+    num_inserts: number of items inserted since the beginning.
     num_samples: since the beginning.
-    num_deletes: of items since the beginning.
+    num_deletes: number of items deleted since the beginning.
     num_ignored_updates: priorities for items that had gone already.
     num_bytes: memory of the steps, with all that belongs to them.
   """
@@ -123,8 +123,8 @@ class ReplayWriter(files.Closing):
       step: a value for every path of `Replay.flat_spec`, packed or by path, without a
         time axis. Context features (specs without `is_sequence`) come with the first
         step of an episode; further steps may leave them out or repeat them.
-      priority: of the item whose anchor this step is (for a sequence, its first
-        anchor); None for the replay's initial priority.
+      priority: priority of the item whose anchor this step is (for a sequence, its
+        first anchor); None for the replay's initial priority.
     Raises:
       SpecError: the step does not fit, every path is named, and nothing is appended;
         or the writer is closed.
@@ -167,7 +167,7 @@ class Replay(files.Closing):
   @property
   @abc.abstractmethod
   def spec_structure(self) -> specs.TensorSpecStruct:
-    """The specs of one window, what the learner sees, by path."""
+    """The specs of one window for the learner, by path."""
 
   @property
   @abc.abstractmethod
@@ -226,7 +226,7 @@ class Replay(files.Closing):
       priorities: [n], finite and at least 0.
     Returns:
       How many of the items were still there (an item may go while the learner computes
-      its priority), or None if the engine does not know.
+      its priority), or None if the engine has no records.
     Raises:
       SpecError: a priority is negative or not finite, or lengths differ.
     """
@@ -249,7 +249,7 @@ def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) 
   for it (Schaul et al. 2016).
 
   Args:
-    info: of a batch, arrays or tensors.
+    info: info of a batch, arrays or tensors.
     beta: from 0, no correction, to 1, a full one; or a scalar tensor or variable, whose
       value is not checked.
   Returns:

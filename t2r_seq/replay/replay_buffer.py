@@ -92,9 +92,9 @@ class ReplayBuffer(Replay):
       num_writers: N, environments that are written at the same time.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: returns every step of a window once, for `windows.stack_windows`.
-      seed: of random draws; None for another one every time.
+      seed: seed of random sampling; None: different in every run.
       checkpoint_dir: folder of this buffer's checkpoints.
-      keep_checkpoints: how many of them are kept, at least 1.
+      keep_checkpoints: number of checkpoints to keep, at least 1.
       allow_nan: appends NaN and infinity, which are otherwise an error.
       **fields: fields of `options.TableOptions` (sampler, remover, max_size,
         max_times_sampled, rate_limiter, initial_priority, timeout), and of the cut:
@@ -146,10 +146,10 @@ class ReplayBuffer(Replay):
     `SampleToInsertRatio`, appending may have to wait until the learner has sampled.
 
     Args:
-      path: of an EpisodeStore. A path of the specs reads the column of that name, or
-        else the one that is the spec's name.
+      path: path of an EpisodeStore. A path of the specs reads the column of that name,
+        or else the column of the spec's name.
       spec_structure: the specs of a window.
-      **arguments: of the buffer.
+      **arguments: arguments of the buffer.
     Raises:
       StoreError: there is no such store.
       SpecError: no path is given, or the store lacks columns; all are named.
@@ -256,7 +256,7 @@ class ReplayBuffer(Replay):
     """Writes the episodes in the buffer to a new EpisodeStore, each step once.
 
     Running episodes end here, and episodes whose oldest steps are gone begin with the
-    oldest that is left; under padding 'drop' the windows are those of the buffer. If
+    oldest remaining step; under padding 'drop' the windows equal the buffer's. If
     the specs are those of one-step transitions, stacked or not,
     `transitions.load_transitions` reads the store, too.
 
@@ -272,7 +272,7 @@ class ReplayBuffer(Replay):
     return checkpoints.export(self._table, self._columns, place, self._describe)
 
   def _describe(self, lengths: list[int]) -> dict[str, Any] | None:
-    """Returns the metadata of a store of these episodes, if they are transitions."""
+    """Returns the metadata of a store of transitions, or None."""
     element = element_spec(self._columns)
     about = TransitionsMetadata.of_windows(element, self._spec, self._cut, lengths)
     return None if about is None else {KEY: about.to_json_dict()}
@@ -281,7 +281,7 @@ class ReplayBuffer(Replay):
     """Saves everything; see `Replay.checkpoint`.
 
     A checkpoint is a folder with an EpisodeStore and one more file. It appears in
-    `checkpoint_dir` whole or not at all, and the oldest ones are removed after that;
+    `checkpoint_dir` atomically, and the oldest ones are removed after that;
     damaged ones do not count as kept.
 
     Raises:
@@ -325,8 +325,8 @@ class ReplayBuffer(Replay):
     and otherwise when a writer takes that part of the ring.
 
     Args:
-      path: of a checkpoint, or of a folder of them: then it is the newest whole one;
-        the log names damaged ones.
+      path: path of a checkpoint, or of a folder with several: then the newest whole one
+        is read; the log names damaged ones.
     Returns:
       The path of the checkpoint.
     Raises:
@@ -347,11 +347,11 @@ class ReplayBuffer(Replay):
         self._table.limiter.give_up(f"{type(error).__name__}: {text}")
 
   def close(self) -> None:
-    """Ends all waits with an error; nothing can be appended or sampled any more."""
+    """Ends all waits with an error, and refuses further appending and sampling."""
     self._table.close()
 
   def _identity(self) -> dict[str, Any]:
-    """Returns what a buffer and its saved state must have in common."""
+    """Returns the properties that a buffer and its saved state must share."""
     lanes = self._table.lanes
     return {
       **json.loads(self.spec_structure.to_json()),
@@ -409,7 +409,7 @@ class MemoryWriter(ReplayWriter):
     """Ends the episode and frees the writer's part of the ring.
 
     Raises:
-      ReplayTimeoutError: as `end_episode`; it is closed all the same.
+      ReplayTimeoutError: as in `end_episode`; the writer is still closed.
     """
     with self._table.lock:
       if self._is_closed:
@@ -441,7 +441,7 @@ class Capacity:
   """Capacity of a buffer, in steps.
 
   Attributes:
-    argument: that it comes from, 'capacity_steps' or 'capacity_bytes'.
+    argument: name of the argument, 'capacity_steps' or 'capacity_bytes'.
     num_slots: steps of each writer.
     num_writers: N.
     row_bytes: memory of a step and its item.
@@ -491,9 +491,9 @@ def plan_capacity(
   """Returns how many steps the buffer has room for.
 
   Args:
-    columns: what a step stores, by path.
-    rule: which steps are anchors of windows.
-    table_options: with the rate limiter and the selectors, which need memory, too.
+    columns: columns of a step, by path.
+    rule: rule for the anchors of windows.
+    table_options: options with the rate limiter and the selectors (memory counts).
     num_writers: the capacity is divided among them.
     capacity_steps: a number of steps; None for `capacity_bytes`.
     capacity_bytes: a number of bytes; None for `capacity_steps`.

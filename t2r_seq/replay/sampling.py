@@ -97,17 +97,17 @@ class Sampling:
     return self._reader.read_at(take, anchors)
 
   def _is_whole(self, draw: Draw) -> bool:
-    """Whether no step of a draw had died when its windows had been gathered.
+    """Whether all steps of a draw were alive when its windows had been gathered.
 
-    It takes the lock, under which steps die and are overwritten: so what a writer does
-    after this check cannot have been gathered, and what it did before is seen.
+    It takes the lock, under which steps die and are overwritten. So writes after this
+    check were not gathered, and earlier ones are seen.
     """
     lanes = self._table.lanes
     with self._table.lock:
       return all(lanes.are_alive(rows, counts) for rows, counts in draw.seen)
 
   def _sample_again(self, count: int) -> tuple[SampleInfo | None, Batch] | None:
-    """Returns another batch for one that was not whole; None if there are no items.
+    """Returns another batch for an incomplete one; None if there are no items.
 
     Under the lock: writers that overtook one gathering could overtake the next, too.
     """

@@ -31,7 +31,7 @@ ELEMENT, CHANNEL, TENSOR = "element", "channel", "tensor"
 
 
 def _layout(row_shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-  """Returns what has separate statistics in a step, and the shape of these.
+  """Returns the level and shape of a step's statistics.
 
   Small vectors and matrices have them for each element; images and larger vectors for
   each index of the last axis; what is too large even so as a whole. They have the shape
@@ -49,8 +49,8 @@ class Moments:
 
   Attributes:
     count: values of each element, int64 [E].
-    mean: float64 [E]; 0 where there is no value.
-    mean_rest: what rounding cuts off of the mean, float64 [E].
+    mean: float64 [E]; 0 without values.
+    mean_rest: rounding error of the mean, float64 [E].
     squares: sum of the squared deviations from the mean, float64 [E].
   """
 
@@ -66,7 +66,7 @@ class Moments:
 
   @classmethod
   def of_block(cls, values: np.ndarray, finite: np.ndarray | None = None) -> Moments:
-    """Computes the moments of a block [rows, E], of those values that are finite."""
+    """Computes the moments of the finite values of a block [rows, E]."""
     if not len(values):
       return cls.zeros(values.shape[1])
     # Elements first: numpy adds pairwise along the last axis only.
@@ -122,7 +122,7 @@ def _float_distances(
 
   Args:
     values: floats, [elements, samples].
-    finite: which of them are finite; None if all are.
+    finite: flags of finite values; None if all are finite.
   Returns:
     (float64 [elements], float64 [elements, samples]); non-finite values give 0.
   """
@@ -150,7 +150,7 @@ def _integer_distances(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def _two_sum(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Adds exactly: the rounded sum and what rounding cut off (Knuth)."""
+  """Adds exactly: the rounded sum and its rounding error (Knuth)."""
   total = high + low
   part = total - high
   return total, (high - (total - part)) + (low - part)
@@ -217,7 +217,7 @@ class QuantileSketch:
   def quantiles(self, fractions: Sequence[float]) -> np.ndarray:
     """Returns values of rank ceil(fraction * count), give or take `rank_error`.
 
-    They are among those that were added, float64 [len(fractions)]; NaN without any.
+    Some of the added values, float64 [len(fractions)]; NaN without values.
     """
     if not self.count:
       return np.full(len(fractions), np.nan)
@@ -264,7 +264,7 @@ class Accumulator:
     self.rows += len(values)
 
   def flush(self) -> None:
-    """Counts what is buffered."""
+    """Counts the buffered values."""
 
   def merge(self, other: Any) -> None:
     """Adds the rows of another accumulator of the same kind and spec."""

@@ -1,4 +1,4 @@
-"""`Statistics`: the figures of a source, as a JSON file and as tables for people."""
+"""`Statistics` of a source, as a JSON file and as readable tables."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ HISTOGRAM, SKETCH = "histogram", "sketch"
 class PathStatistics:
   """Statistics of the values of one path.
 
-  Figures are of finite values only; those that are not are counted.
+  Statistics are of finite values only; NaNs and infinities are counted.
 
   Attributes:
-    spec: of one step, without time offsets.
+    spec: spec of one step, without time offsets.
     kind: 'numbers'; 'bytes' (strings, images that were not decoded) and 'unsupported'
       (complex numbers) are only counted.
     rows: steps, or episodes for a path with a value for each episode.
-    per: 'element', 'channel' or 'tensor'; '' where there are no figures.
-    count: finite values, int64; its shape is that of all figures: the spec's last axes.
+    per: 'element', 'channel' or 'tensor'; '' without statistics.
+    count: finite values, int64, in the shape of all statistics: the spec's last axes.
     nan: NaNs, int64.
     posinf: positive infinities, int64.
     neginf: negative infinities, int64.
@@ -43,10 +43,10 @@ class PathStatistics:
     min: exact: integers for a path of integers, float64 otherwise.
     max: exact, as `min`.
     quantiles: by fraction: 0.01, 0.1, 0.5, 0.9, 0.99; values that occur, float64.
-    method: of the quantiles: 'histogram' (exact) or 'sketch'.
+    method: method of the quantiles: 'histogram' (exact) or 'sketch'.
     rank_error: how far the rank of a quantile may be off, as a fraction of the count.
     transform: the preprocessors or the function that changed the values, such as
-      'Relative > Clip'; '' for values as they are stored.
+      'Relative > Clip'; '' for stored values.
   """
 
   spec: specs.ExtendedTensorSpec
@@ -90,7 +90,7 @@ class PathStatistics:
     return np.asarray(half <= self.rounding_noise)
 
   def check(self) -> None:
-    """Checks numbers of a file: one shape, finite, none that cannot be (ValueError)."""
+    """Checks numbers of a file: one shape, finite, possible values (ValueError)."""
     if self.count is None:
       return
     shape, spec_shape = self.count.shape, self.spec.shape
@@ -143,10 +143,10 @@ class LengthStatistics:
   """The lengths of episodes, in steps; all exact.
 
   Attributes:
-    num_episodes: how many episodes.
+    num_episodes: number of episodes.
     num_steps: steps of all of them.
-    min: of the shortest.
-    max: of the longest.
+    min: steps of the shortest.
+    max: steps of the longest.
     mean: steps of an episode.
     quantiles: lengths by fraction: 0.01, 0.1, 0.5, 0.9, 0.99.
     edges: bins of the histogram: bin i counts lengths in [edges[i], edges[i + 1]).
@@ -164,7 +164,7 @@ class LengthStatistics:
 
   @classmethod
   def of(cls, num_episodes: Mapping[int, int]) -> LengthStatistics | None:
-    """Returns the statistics of the number of episodes by length; None for none."""
+    """Returns the statistics of the number of episodes by length, or None."""
     if not num_episodes:
       return None
     lengths, counts = np.asarray(sorted(num_episodes.items()), np.int64).T
@@ -228,13 +228,13 @@ class Statistics:
   """Statistics of a source.
 
   Attributes:
-    kind: of the source: 'records', 'store' or 'episodes', of another format.
-    fingerprint: of its files.
-    transform: name of what was done to the episodes before; '' for nothing.
+    kind: kind of the source: 'records', 'store' or 'episodes', of another format.
+    fingerprint: fingerprint of its files.
+    transform: name of the transform of the episodes, or ''.
     images: whether encoded images were decoded.
     num_items: episodes, or plain records.
-    lengths: of the episodes; None for plain records.
-    paths: figures by path.
+    lengths: lengths of the episodes; None for plain records.
+    paths: statistics by path.
   """
 
   kind: str
@@ -277,7 +277,7 @@ class Statistics:
     return _dump(values) + "\n"
 
   def save(self, path: str | os.PathLike[str]) -> None:
-    """Writes the JSON file, whole or not at all.
+    """Writes the JSON file, atomically.
 
     Raises:
       OSError: it cannot be written.
@@ -401,7 +401,7 @@ def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
 
 
 def _extreme_from_json(numbers: Any) -> np.ndarray:
-  """Reads integers exactly; numpy alone rounds those of int64 and uint64 together."""
+  """Reads integers exactly; numpy would round mixed int64 and uint64."""
   exact = np.asarray(numbers, object)
   if not all(type(number) is int for number in exact.flat):
     return np.asarray(numbers, np.float64)
@@ -533,7 +533,7 @@ def _not_finite(measured: PathStatistics) -> str:
 
 
 def _where(mask: np.ndarray) -> str:
-  """Names the elements of a mask; nothing where there is only one figure."""
+  """Names the elements of a mask; '' if there is only one."""
   if not mask.ndim:
     return "throughout"
   places = np.argwhere(mask)

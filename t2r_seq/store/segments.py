@@ -94,7 +94,7 @@ class BytesColumn:
 
   Attributes:
     data: all bytes, one string after the other, uint8 [n], mapped.
-    offsets: where each string starts, and the end, int64 [items + 1], mapped.
+    offsets: start of each string, and the end of the last, int64 [items + 1], mapped.
     shape: rows, then the shape of a row.
   """
 
@@ -152,10 +152,10 @@ class Segment:
   """The committed episodes of one writer, in the order in which they were appended.
 
   Attributes:
-    name: of the segment.
-    folder: of its files.
-    commit: of the segment.
-    num_steps: of all episodes.
+    name: name of the segment.
+    folder: folder of its files.
+    commit: commit of the segment.
+    num_steps: number of steps of all episodes.
     episode_ends: the row after each episode's last one, int64 [episodes].
   """
 
@@ -300,11 +300,11 @@ class Segment:
     """Decodes frames of an episode: whole groups of pictures, or by seeking.
 
     Args:
-      path: of videos.
-      index: of the episode in the segment.
+      path: path of the videos.
+      index: index of the episode in the segment.
       steps: rising, int64 [N].
       out: array for the frames, [N, height, width, channels].
-      num_threads: of the decoder.
+      num_threads: number of threads of the decoder.
     """
     column, rows = self._by_path[path], self.bytes_column(path)
     assert column.video is not None
@@ -403,7 +403,7 @@ def read_commits(folder: str) -> dict[str, Commit]:
 def read_segments(
   folder: str, columns: Columns, opened: Sequence[Segment] = ()
 ) -> tuple[Segment, ...]:
-  """Maps the segments that have episodes, by name; unchanged ones stay mapped."""
+  """Maps all segments with episodes, sorted by name; unchanged ones stay mapped."""
   _check_there(folder)
   for _ in range(_MAX_SCANS):
     commits = read_commits(folder)
@@ -428,7 +428,7 @@ def identity(folder: str) -> tuple[int, int] | None:
 
 
 def check_identity(folder: str, opened: tuple[int, int] | None) -> None:
-  """Checks that a store is the one that was opened."""
+  """Checks that the store at the path is still the opened one."""
   if identity(folder) != opened:
     raise errors.StoreError(
       f"EpisodeStore: {folder}: expected the store that was opened, got another one, "
@@ -478,7 +478,7 @@ def _head(path: str, num_bytes: int) -> bytes:
 
 
 def list_segments(folder: str) -> list[str]:
-  """Lists the folders of segments, sorted; those that are replaced, too."""
+  """Lists the folders of segments, sorted; replaced ones, too."""
   try:
     entries = list(os.scandir(os.path.join(folder, layout.SEGMENTS)))
   except FileNotFoundError:
@@ -500,10 +500,10 @@ _ZERO_OFFSET = b"\0" * 8
 
 
 class SegmentWriter:
-  """Appends rows and episodes to the files of a segment that it alone holds."""
+  """Appends rows and episodes to the files of a segment, under its lock."""
 
   def __init__(self, folder: str, columns: Columns) -> None:
-    """Takes the segment's lock and cuts its files to what is committed."""
+    """Takes the segment's lock and truncates its files to the committed size."""
     self.folder = folder
     self._columns = columns
     self._files: dict[str, files.AppendFile] = {}
@@ -557,7 +557,7 @@ class SegmentWriter:
     self._present.update(row)
 
   def checksum(self, name: str) -> int:
-    """Returns the CRC-32 of what the episode in progress has put into a file."""
+    """Returns the CRC-32 of a file's bytes from the episode in progress."""
     return self._files[name].checksum()
 
   def end_episode(self, num_steps: int) -> None:

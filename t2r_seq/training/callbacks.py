@@ -1,4 +1,4 @@
-"""Callbacks: what a user does around steps, checkpoints, evaluations and exports."""
+"""Callbacks: user code around steps, checkpoints, evaluations and exports."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Run:
     return [name for c in self._callbacks for name in c.eval_metric_names]
 
   def evaluate(self) -> dict[str, float]:
-    """Returns what callbacks measure in an evaluation."""
+    """Returns the callbacks' own metrics of an evaluation."""
     metrics: dict[str, float] = {}
     for callback in self._callbacks:
       metrics.update(callback.evaluate(self))
@@ -131,18 +131,17 @@ class Run:
 class Callback:
   """Base class of callbacks; every method does nothing by default.
 
-  Subclass it, and list instances as `callbacks` of `train_eval_model`: what hooks and
-  their builders are in Tensor2Robot. Each worker has its own callbacks,
-  and they write where `run.is_chief`.
+  Subclass it, and list instances as `callbacks` of `train_eval_model`. They replace
+  Tensor2Robot's hooks and hook builders. Each worker has its own callbacks, which
+  should write only if `run.is_chief`.
   """
 
   @property
   def step_interval(self) -> int:
-    """Steps between two that this callback must see; 0 where it needs none.
+    """Number of steps between two calls for this callback; 0 for none.
 
-    By default 1 where it overrides `before_step` or `after_step`. Steps in between may
-    be run several with one call, see `steps_per_loop` of `train_eval_model`; asked
-    before each call.
+    By default 1 if it overrides `before_step` or `after_step`. Steps in between may run
+    in one call, see `steps_per_loop` of `RunConfig`; read before each call.
     """
     own = type(self)
     is_told = (
@@ -153,13 +152,13 @@ class Callback:
 
   @property
   def eval_metric_names(self) -> Sequence[str]:
-    """Names of what `evaluate` gives; exporters are asked before training."""
+    """Names of the metrics of `evaluate`; exporters read them before training."""
     return ()
 
   def evaluate(self, run: Run) -> Mapping[str, float]:
-    """Called in each evaluation; what it returns joins the metrics, for exporters too.
+    """Called in each evaluation; its result joins the metrics, for exporters too.
 
-    The weights that are evaluated are in place.
+    Runs with the evaluated (averaged) weights.
     """
     del run
     return {}
@@ -178,11 +177,11 @@ class Callback:
 
     Args:
       run: its `step` counts this one.
-      scalars: of the step, 'loss' among them; to read one waits for the device.
+      scalars: scalars of the step, with 'loss'; reading one waits for the device.
     """
 
   def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
-    """Called with what is logged, every `log_every_n_steps`, learning rate and all."""
+    """Called with the logged scalars, every `log_every_n_steps`."""
 
   def before_checkpoint(self, run: Run) -> None:
     """Called before a checkpoint is saved."""
@@ -194,13 +193,13 @@ class Callback:
     """Called before an evaluation; averaged weights are in place."""
 
   def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> None:
-    """Called with the metrics, before what they make due is exported."""
+    """Called with the metrics, before the exports."""
 
   def before_export(self, run: Run, name: str) -> None:
-    """Called before the exporter of that name exports."""
+    """Called before an exporter exports, with its name."""
 
   def after_export(self, run: Run, name: str, path: str) -> None:
-    """Called after the exporter of that name has exported to the folder `path`."""
+    """Called after an exporter has exported to the folder `path`, with its name."""
 
   def on_end(self, run: Run) -> None:
     """Called at the end, unless an error is the end."""

@@ -1,6 +1,6 @@
 """Evaluations: metrics averaged over an eval set, and the exports that follow.
 
-`ModelEvaluation` is the training's own; `continuous_eval` is a job beside it.
+`ModelEvaluation` runs within the training; `continuous_eval` is a separate job.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def evaluate(
   Returns:
     Means by name, and the model's `eval_results_fn` of all batches' tallies.
   Raises:
-    SpecError: there was no batch at all.
+    SpecError: there was no batch.
   """
   totals: dict[str, float] = {}
   tallies: dict[str, np.ndarray] = {}
@@ -132,7 +132,7 @@ class ModelEvaluation:
       input_generator: eval batches, of one or several named sets; None exports only.
       eval_steps: batches at most; None for all.
       throttle_secs: seconds between two evaluations at least.
-      exporters: asked after each evaluation.
+      exporters: exporters that run after each evaluation.
       async_exports: exports in a thread; None exports before `run` returns.
     Raises:
       SpecError: an exporter needs a metric that evaluations do not have.
@@ -153,13 +153,13 @@ class ModelEvaluation:
       exporter.check(names)
 
   def run_if_due(self) -> None:
-    """Evaluates and exports, unless the last time was too short ago."""
+    """Evaluates and exports if the last time was at least `throttle_secs` ago."""
     is_due = time.monotonic() - self._last >= self._throttle_secs
     if workers.chief_says(self._trainer.strategy, is_due):
       self.run()
 
   def _metric_names(self) -> list[str]:
-    """Returns the names of what `run` gives, without running it; [] without a set."""
+    """Returns the names of the metrics of `run`, without running it."""
     if not self._evals:
       return self._own_names
     names = self._trainer.model.eval_metric_names()
@@ -168,9 +168,9 @@ class ModelEvaluation:
     return [*names, *by_set, *self._own_names]
 
   def run(self) -> dict[str, float]:
-    """Evaluates and exports the present weights; returns the metrics.
+    """Evaluates and exports the weights, averaged if the model averages them.
 
-    That is their averages, where the model is trained with any.
+    Returns the metrics.
     """
     with self._trainer.model.averaged_weights():
       return self._evaluate_and_export()
@@ -228,33 +228,33 @@ def continuous_eval(
   strategy: tf.distribute.Strategy | None = None,
   callbacks: Sequence[Callback] | None = None,
 ) -> dict[str, float]:
-  """Evaluates the checkpoints of a training run as they come, each once.
+  """Evaluates each checkpoint of a running training job once.
 
-  The oldest that is not evaluated is next. A checkpoint is copied (linked, where the
-  file system can) before it is read, so that the training may delete it meanwhile; one
-  that is gone before its turn is passed over. What the job writes is in
-  `<model_dir>/<name>`: event files, exports, and `evaluated.json`, the metrics of each
-  step, from which a restarted job sees what is done. It ends when the
-  training has ended and its last checkpoint is evaluated, or at SIGTERM.
+  Evaluates the oldest pending checkpoint next. A checkpoint is first copied (linked if
+  the file system can), so that the training may delete it. Checkpoints that are deleted
+  before their turn are skipped. The job writes to `<model_dir>/<name>`: event files,
+  exports, and `evaluated.json` with the metrics of each step, from which a restarted
+  job resumes. It ends when the training has ended and its last checkpoint is
+  evaluated, or at SIGTERM.
 
   Args:
     t2r_model: the trained model, with its optimizer.
-    input_generator_eval: gives eval batches.
-    model_dir: folder of the training run; may be empty still.
-    name: of the job's own folder in it, and of another job beside this one.
-    eval_steps: batches per evaluation at most; None for the whole eval set.
-    max_train_steps: a checkpoint of at least this step is the last; None leaves that
-      to the training.
+    input_generator_eval: generator of eval batches.
+    model_dir: folder of the training run; may still be empty.
+    name: folder of this job in `model_dir`. Parallel jobs need different names.
+    eval_steps: maximum batches per evaluation; None for the whole eval set.
+    max_train_steps: a checkpoint of at least this step is the last one; None: the last
+      checkpoint of the finished training run.
     timeout_secs: seconds without a new checkpoint after which it ends; None for never.
-    poll_secs: seconds between two looks into the folder.
-    create_exporters_fn: gives exporters that are asked after each evaluation.
+    poll_secs: seconds between two searches for checkpoints.
+    create_exporters_fn: creates exporters that run after each evaluation.
     strategy: a `tf.distribute` strategy of one process; by default the current one.
     callbacks: called at evaluations and exports; `run.stop()` ends the job.
   Returns:
     The last evaluation's metrics, 'global_step' and 'was_stopped'.
   Raises:
-    SpecError: a checkpoint is of another model, the data is bad, or another job of
-      that name evaluates the run.
+    SpecError: a checkpoint is of another model, the data is bad, or another job with
+      this name is running.
   """
   if not isinstance(input_generator_eval, AbstractInputGenerator):
     raise errors.SpecError(
@@ -311,7 +311,7 @@ def _evaluate(
   step: int,
   done: _Evaluated,
 ) -> bool:
-  """Evaluates a checkpoint, of a copy; returns False if it was deleted before that."""
+  """Evaluates a copy of a checkpoint; returns False if it was already deleted."""
   with tempfile.TemporaryDirectory(prefix="backup-", dir=folder) as place:
     try:
       if not checkpoints.back_up(model_dir, step, place):
@@ -347,12 +347,12 @@ class _Evaluated:
 
   @property
   def step(self) -> int:
-    """The newest step that was evaluated; 0 for none."""
+    """The newest evaluated step; 0 before the first."""
     return max((s for s, about in self._steps.items() if about["metrics"]), default=0)
 
   @property
   def metrics(self) -> dict[str, float]:
-    """Metrics of that step."""
+    """Metrics of the newest evaluated step."""
     return self._steps[self.step]["metrics"] if self.step in self._steps else {}
 
   def reaches(self, max_train_steps: int | None) -> bool:
@@ -372,12 +372,12 @@ class _Evaluated:
     return None
 
   def add(self, step: int, folder: str, metrics: dict[str, float] | None) -> None:
-    """Notes an evaluation, on the disk; None for what could not be read.
+    """Records an evaluation on disk; None for an unreadable checkpoint.
 
     Args:
-      step: of the checkpoint.
-      folder: where it is.
-      metrics: of the evaluation.
+      step: step of the checkpoint.
+      folder: folder of the checkpoint.
+      metrics: metrics of the evaluation.
     """
     identity = checkpoints.identity(folder, step)
     self._steps[step] = {"checkpoint": identity, "metrics": metrics}

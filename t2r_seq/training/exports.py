@@ -74,7 +74,7 @@ class Exporter(abc.ABC):
       lite: also writes each export for LiteRT, to its folder `lite`, as `t2r_seq export
         --lite` does. A model that LiteRT cannot run is an error before training.
     Raises:
-      SpecError: none are to be kept.
+      SpecError: no export would be kept.
     """
     if exports_to_keep < 1:
       raise errors.SpecError(
@@ -98,13 +98,13 @@ class Exporter(abc.ABC):
     metrics: Metrics,
     saved: str | None = None,
   ) -> str:
-    """Exports the model, and deletes what is too old.
+    """Exports the model, and deletes old exports.
 
     Args:
       model: a built model.
       model_dir: folder of the training run.
-      global_step: of the weights.
-      metrics: of the evaluation; empty where there was none.
+      global_step: step of the weights.
+      metrics: metrics of the evaluation; empty if there was none.
       saved: an export of this step, which is copied.
     Returns:
       The new export's folder.
@@ -125,7 +125,7 @@ class Exporter(abc.ABC):
     """Called before training with the metrics that evaluations will give, if any.
 
     Raises:
-      SpecError: they are not what this exporter needs; by default it needs none.
+      SpecError: they lack a metric of this exporter; by default it needs none.
     """
     del metric_names
 
@@ -134,11 +134,11 @@ class Exporter(abc.ABC):
     """Whether these metrics of the run in `model_dir` deserve an export."""
 
   def replaces(self, metrics: Metrics, other: Metrics) -> bool:
-    """Whether an export of these metrics may take the place of one that waits.
+    """Whether an export of these metrics may replace a waiting one.
 
     Args:
-      metrics: of what is due now.
-      other: of an earlier one, which is not made yet; see `AsyncExports`.
+      metrics: metrics of the export that is due now.
+      other: metrics of an earlier one that is not yet written; see `AsyncExports`.
     Returns:
       By default True: the newest wins.
     """
@@ -228,7 +228,7 @@ class BestExporter(Exporter):
     return value > best if self._larger_is_better else value < best
 
   def _best(self, model_dir: str) -> float | None:
-    """Returns the best value so far; none of another metric counts."""
+    """Returns the best value so far, of the same metric, or None."""
     filename = _best_filename(self._export_dir(model_dir))
     if not os.path.exists(filename):
       return None
@@ -257,8 +257,8 @@ def create_default_exporters(
 
   Args:
     exporter_fns: replaces the two.
-    exports_to_keep: how many of the latest are kept; None takes `LatestExporter` as it
-      is configured. Ignored with `exporter_fns`.
+    exports_to_keep: number of the latest exports to keep; None uses `LatestExporter` as
+      it is configured. Ignored with `exporter_fns`.
   Returns:
     The exporters, in order.
   """
@@ -288,7 +288,7 @@ def export_saved_model(
     model: a built model.
     export_dir: folder of all versions; made if it is missing.
     global_step: written to the assets.
-    warmup_batch_sizes: of the requests that TensorFlow Serving warms it up with.
+    warmup_batch_sizes: batch sizes of the requests that warm up TensorFlow Serving.
   Returns:
     The new version's folder, `<export_dir>/<version>`; the version is the time in
     seconds, or the next free number.
@@ -331,10 +331,10 @@ def _new_version(export_dir: str) -> Iterator[tuple[str, str]]:
 
 
 def remove_unfinished_exports(folder: str) -> None:
-  """Removes what killed runs have left of exports that were not finished.
+  """Removes unfinished exports of killed runs.
 
   Args:
-    folder: with exports at any depth; no process writes to it; may be missing.
+    folder: folder with exports at any depth; no process writes to it; may be missing.
   """
   for place, names, _ in os.walk(folder):
     for name in list(filter(_UNFINISHED.fullmatch, names)):
@@ -347,11 +347,11 @@ def check_exportable(model: T2RModel, exporters: Sequence[Exporter]) -> None:
 
   Args:
     model: a built model.
-    exporters: of the run; without any, nothing is checked.
+    exporters: exporters of the run; without any, nothing is checked.
   Raises:
     SpecError: see `exported_feature_specs`; the model's functions fail in mode 'infer',
-      where there are no labels and no optional features, or use lookup tables; or an
-      exporter writes for LiteRT, which cannot run the model.
+      which has no labels and no optional features, or use lookup tables; or an exporter
+      writes for LiteRT, which cannot run the model.
   """
   if not exporters:
     return
@@ -523,7 +523,7 @@ def _write_records(
 def _write_rest(
   path: str, signatures: Mapping[str, Any], warmup_batch_sizes: Sequence[int]
 ) -> None:
-  """Writes what else lies beside the SavedModel: config and warm-up requests."""
+  """Writes the other files beside the SavedModel: config and warm-up requests."""
   if config := gin.operative_config_str().strip():
     name = os.path.join(robot_assets(path), OPERATIVE_CONFIG)
     with open(name, "w", encoding="utf-8") as f:
@@ -591,8 +591,8 @@ class AsyncExports:
     Args:
       exporters: in the order of their exports.
       model_dir: folder of the training run.
-      step: of the weights.
-      metrics: of their evaluation.
+      step: step of the weights.
+      metrics: metrics of their evaluation.
     Raises:
       Exception: an earlier export failed with it.
     """
@@ -618,7 +618,7 @@ class AsyncExports:
       self._changed.notify_all()
 
   def _is_due(self, exporter: Exporter, model_dir: str, metrics: Metrics) -> bool:
-    """Whether it is, beside what is on its way."""
+    """Whether the export is due, considering those in progress."""
     on_its_way = [job.metrics for e, job in self._jobs() if e is exporter]
     return exporter.is_due(model_dir, metrics) and all(
       exporter.replaces(metrics, other) for other in on_its_way

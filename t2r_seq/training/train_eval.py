@@ -46,23 +46,25 @@ _STEPS_PER_LOOP, _LOOPED_STEPS_PER_SECOND = 10, 200.0
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """How a run goes about it: what `tf.estimator.RunConfig` is in Tensor2Robot.
+  """Options of a training run: checkpoints, logging, device.
+
+  Replaces `tf.estimator.RunConfig`.
 
   Attributes:
     save_checkpoints_steps: steps between two checkpoints.
-    keep_checkpoint_max: older ones are deleted.
+    keep_checkpoint_max: number of newest checkpoints to keep.
     log_every_n_steps: steps between two progress lines and TensorBoard points.
-    steps_per_loop: steps that one call runs at most. Steps that are logged, saved or
-      seen by a callback end a call, and a stop waits for its end. None: 10 if steps
-      take less than 5 ms, otherwise 1.
-    jit_compile: compiles train steps by XLA; for one replica.
+    steps_per_loop: maximum train steps per `tf.function` call. A call ends early at a
+      step that is logged, saved or passed to a callback. SIGTERM waits for its end.
+      None: 10 if steps take less than 5 ms, otherwise 1.
+    jit_compile: compiles train steps with XLA; one replica only.
     async_exports: exports in a thread, so that the training does not wait; needs the
       memory of a second network.
-    strategy: a `tf.distribute` strategy; None takes the current one.
-    seed: of the initial weights of a model that is not built, and of dropout. Input
-      generators have separate seeds.
-    show_progress: writes to stderr what is trained and how far it is, as a bar on a
-      terminal and as lines elsewhere, unless absl's log shows them.
+    strategy: a `tf.distribute` strategy; None: the current one.
+    seed: seed of dropout and of the initial weights of a model that is not built yet.
+      Input generators have separate seeds.
+    show_progress: shows progress on stderr: a bar on a terminal, otherwise lines. Off
+      if absl already logs to stderr.
   """
 
   save_checkpoints_steps: int = 1000
@@ -107,7 +109,7 @@ def train_eval_model(
 
   If `model_dir` has checkpoints, the run resumes from the newest. SIGTERM ends the
   training at the next step, with a checkpoint; several workers end at once. After
-  Tensor2Robot's function of that name.
+  Tensor2Robot's function.
 
   Args:
     t2r_model: the model; its network is built here, under the strategy.
@@ -121,8 +123,8 @@ def train_eval_model(
       checkpoint; the last step is always evaluated and exported.
     create_exporters_fn: creates the exporters; None exports nothing.
     callbacks: called at steps, checkpoints, evaluations and exports; see `Callback`.
-    use_continuous_eval: does not train, but evaluates the checkpoints of a training
-      job beside it up to `max_train_steps`; see `continuous_eval`.
+    use_continuous_eval: does not train, but evaluates the checkpoints of a concurrent
+      training job up to `max_train_steps`; see `continuous_eval`.
     run_config: checkpoints, logs, strategy, seed; None is a `RunConfig()`.
   Returns:
     The last evaluation's metrics (or the last training scalars without an eval
@@ -378,7 +380,7 @@ class _Training:
   def _show_first(
     self, writer: SummaryWriter, batch: tuple[Any, ...], step: int
   ) -> None:
-    """Writes what the first batch and the configuration are."""
+    """Writes the first batch and the configuration."""
     run = self._run
     seen = run.trainer.first_replica(batch)
     features, labels = seen if len(seen) > 1 else joint.split(seen[0])

@@ -37,7 +37,7 @@ class Trainer:
 
     Args:
       model: a model, built or not.
-      strategy: where the variables live and the steps run.
+      strategy: strategy for the variables and steps.
       jit_compile: compiles the train step by XLA, once for each shape of batch; on
         TPUs that is so in any case.
     Raises:
@@ -149,7 +149,7 @@ class Trainer:
     Args:
       input_generator: has the model's specs. Where there are several workers and it
         `reads_shards`, each reads its own part of the data and no other.
-      start_step: that a resumed run continues at.
+      start_step: step at which a resumed run continues.
     Returns:
       Distributed batches, features and labels joined: see `train_step`.
     """
@@ -179,8 +179,8 @@ class Trainer:
 
     Args:
       features: preprocessed features by path, [B, ...], or their parts per replica.
-      labels: the same for the labels; None where both are joined in `features`, as
-        `create_dataset` gives them with is_flat=True.
+      labels: labels by path; None if `features` has both, as in `create_dataset` with
+        is_flat=True.
     Returns:
       Scalars by name, 'loss' among them, averaged over the replicas.
     Raises:
@@ -194,7 +194,7 @@ class Trainer:
     """Runs several training steps with one call, which saves Python's part of them.
 
     Args:
-      batches: one for each step; the arguments of `train_step`.
+      batches: batches, one for each step; the arguments of `train_step`.
     Returns:
       Scalars by name of the last step.
     """
@@ -239,7 +239,7 @@ class Trainer:
 
   @_as_it_is
   def _update_if_due(self) -> tf.Tensor:
-    """Applies what several steps have accumulated; returns how many were bad."""
+    """Applies accumulated gradients; returns how many steps were bad."""
 
     def update() -> tf.Tensor:
       is_bad = self.strategy.run(self._replica_update)
@@ -298,7 +298,7 @@ class Trainer:
     """Applies the gradients of a loss that was multiplied by `scale`, or adds them up.
 
     Returns:
-      (norm of what was applied last, whether it was bad).
+      (norm of the gradients applied last, whether it was bad).
     """
     unscaled = self._updates.unscaled(gradients, scale)
     if self._updates.accumulation_steps > 1:

@@ -29,7 +29,7 @@ FORMAT_VERSION = 2
 
 
 class FrameStack(NamedTuple):
-  """A field of stacked frames, the oldest first; `axis` is that of the frames."""
+  """A field of stacked frames, the oldest first; `axis` is the frames'."""
 
   num_frames: int
   axis: int
@@ -41,10 +41,10 @@ class TransitionsMetadata:
 
   Attributes:
     fields: the roles of the fields.
-    n_step: of the saved transitions.
+    n_step: n-step declaration of the saved transitions.
     num_transitions: the expected number.
-    stacks: of fields whose rows are frames.
-    padding: of the stacks before a chain's first row.
+    stacks: stacks of fields whose rows are frames.
+    padding: padding of the stacks before a chain's first row.
     num_before: rows of each chain before its first transition: frames of its first
       stacks.
   """
@@ -72,9 +72,9 @@ class TransitionsMetadata:
     """Describes episodes whose windows are one-step transitions, stacked or not.
 
     Args:
-      element_spec: of the flat episodes, by path.
-      spec_structure: of the windows.
-      cut: of the windows; its `n_step` names the fields.
+      element_spec: specs of the flat episodes, by path.
+      spec_structure: specs of the windows.
+      cut: cut of the windows; its `n_step` names the fields.
       lengths: steps of the episodes; the last one has only the last observation.
     Returns:
       The description; None if the windows are no transitions.
@@ -183,8 +183,8 @@ class Transitions:
   observation of a transition is in the next row.
 
   Attributes:
-    store: of chains.
-    path: of the store.
+    store: store of chains.
+    path: path of the store.
     fields: the roles of the fields.
     saved_n_step: the n-step returns of the saved transitions, if any.
     joined: the n-step returns that are computed while reading, if any.
@@ -297,7 +297,7 @@ class Transitions:
 
     Args:
       start: the first one.
-      stop: the one after the last; None: all.
+      stop: index after the last transition; None: all.
     Returns:
       Arrays [stop - start, ...] by path, as saved. Byte strings are objects.
     Raises:
@@ -326,7 +326,7 @@ class Transitions:
       order: 'sequential', or 'global': another permutation of all transitions in every
         epoch, without a buffer.
       start_batch: number of batches to skip, over all epochs, to resume.
-      **fields: of a `data.plan.Plan`: seed=1, num_epochs=None, num_shards=2, ...
+      **fields: fields of a `data.plan.Plan`: seed=1, num_epochs=None, num_shards=2, ...
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, ...].
     Raises:
@@ -359,10 +359,10 @@ class Transitions:
 def load_transitions(
   path: str | os.PathLike[str], n_step: tuple[int, float] | NStep | None = None
 ) -> Transitions:
-  """Opens what `save_transitions` saved, or `ReplayBuffer.to_store` of transitions.
+  """Opens a store from `save_transitions`, or from `ReplayBuffer.to_store`.
 
   Args:
-    path: of the store.
+    path: path of the store.
     n_step: (n, gamma) of saved n-step transitions; None: one-step transitions.
   Returns:
     The transitions; nothing is loaded yet.

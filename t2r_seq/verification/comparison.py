@@ -1,4 +1,4 @@
-"""Compares what a policy has at each step of an episode with training's windows."""
+"""Compares a policy's values at each step of an episode with training's windows."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Difference:
   """The first difference of a path.
 
   Attributes:
-    path: of the feature, or the name of the output.
-    stage: where it appears: one of `STAGES`.
+    path: path of the feature, or the name of the output.
+    stage: stage where it appears, from `STAGES`.
     episode: number of the episode.
-    step: of the episode.
-    expected: what training has there.
-    got: what the policy had.
-    num_steps: how many steps of the episode differ.
-    causes: what explains it, the likeliest first.
+    step: step of the episode.
+    expected: training's value.
+    got: the policy's value.
+    num_steps: number of steps of the episode that differ.
+    causes: possible causes, the likeliest first.
   """
 
   path: str
@@ -137,7 +137,7 @@ class Comparison:
     return is_of_tasks and self._subject.one_task is None
 
   def ordered(self) -> list[Difference]:
-    """Returns the differences of the first stage, which cause those of others."""
+    """Returns the differences of the first differing stage, which cause later ones."""
     ordered = sorted(
       self.differences.values(),
       key=lambda each: (each.episode, STAGES.index(each.stage), each.step),
@@ -453,7 +453,7 @@ class Comparison:
         )
 
   def _accept_draws(self, episode: Episode, replay: _Replay, stepped: Arrays) -> None:
-    """Removes differences of outputs that both sides draw, if the draws are alike."""
+    """Removes differences of random outputs if both sides' samples agree."""
     for stage, name in [*self.differences]:
       if stage not in ("output", "step"):
         continue
@@ -537,7 +537,7 @@ class Comparison:
 
 
 def _is_action(path: str) -> bool:
-  """Whether it is what a critic's search looks for."""
+  """Whether the path is the action that a critic's search finds."""
   return path == "action" or path.startswith("action/")
 
 
@@ -601,8 +601,8 @@ def _are_alike(one: np.ndarray, other: np.ndarray, is_same: bool) -> bool:
   """Whether draws, [draws, ...], of two sides may be of one distribution.
 
   Args:
-    one: of the first side.
-    other: of the other one.
+    one: value of the first side.
+    other: value of the other side.
     is_same: whether both sides had the same input.
   """
   one, other = (x.reshape([len(x), -1]).astype(np.float64) for x in (one, other))
@@ -616,7 +616,7 @@ def _are_alike(one: np.ndarray, other: np.ndarray, is_same: bool) -> bool:
 
 
 def _shown(expected: np.ndarray, got: np.ndarray) -> tuple[str, str]:
-  """Describes two values where they differ first."""
+  """Describes the first difference of two values."""
   if expected.shape != got.shape or expected.dtype != got.dtype:
     return errors.describe(expected), errors.describe(got)
   if expected.size <= 8:

@@ -58,12 +58,12 @@ class VerificationReport:
   Attributes:
     policy: path of the export.
     dataset: path of the dataset.
-    num_episodes: that were replayed.
-    num_steps: of these episodes.
-    compared: what was compared; sentences.
+    num_episodes: number of replayed episodes.
+    num_steps: number of steps of these episodes.
+    compared: sentences on what was compared.
     differences: the first of each path; empty if all is identical.
-    warnings: where the dataset does not fit the export; sentences.
-    not_compared: what was not compared, and why; sentences.
+    warnings: sentences on how the dataset does not fit the export.
+    not_compared: sentences on what was not compared, and why.
     not_exported: stages of training's input that are neither in the export nor
       compared; sentences. The policy is not proven to see what training saw.
   """
@@ -147,22 +147,22 @@ def verify(
     reference: predicts the expected outputs: a `CheckpointPredictor` of the run, or a
       predictor of the export. None takes the export's own `predict`; for a lite folder
       or a server it compares no outputs.
-    statistics_path: of the training data, as `t2r_seq stats` writes it; None takes
-      those that the model normalises by.
+    statistics_path: statistics of the training data, as `t2r_seq stats` writes them;
+      None uses the model's.
     observe: the robot code that changes an observation before the policy gets it;
       called with arrays by path, and whether an episode starts.
     act: the robot code that makes commands of outputs; see `find_command_differences`.
     num_episodes: the first ones of the dataset; None for all.
-    tolerance: of outputs, as a share of the range of each element in an episode.
+    tolerance: tolerance of outputs, as a share of each element's range in an episode.
     source: the source of the training mixture that the dataset is like; None if the
       input treats all of them alike.
-    latency: of the network, in simulated time: the history advances without it.
-    **options: of `open_episodes`, for a path: format, ...; training's `clock`; and
+    latency: latency of the network, in simulated time: the history advances without it.
+    **options: options of `open_episodes`, for a path; training's `clock`; and
       `replay`, a `Replay`, for a robot at another rate.
   Returns:
     The report.
   Raises:
-    SpecError: the dataset lacks what the policy needs, or the source is unknown.
+    SpecError: the dataset lacks an input of the policy, or the source is unknown.
   """
   subject = subject_of(predictor) if latency is None else Overlapped(predictor, latency)
   record = subject.record
@@ -220,7 +220,7 @@ def verify(
 def _limits(
   subject: Subject, padding: Padding, differences: Sequence[Difference]
 ) -> Iterator[str]:
-  """Yields what a policy's form or training limits."""
+  """Yields warnings of the policy's form or training."""
   is_output = any(each.stage in ("output", "action") for each in differences)
   if subject.weights != "float32" and is_output:
     yield (
@@ -264,7 +264,7 @@ def _acted(subject: Subject, data: Dataset) -> tuple[str, str]:
 
 
 def _late(subject: Subject) -> Iterator[str]:
-  """Yields what was replayed with a network that is late."""
+  """Yields the comparisons with a late network."""
   if isinstance(subject, Overlapped):
     yield (
       f"the history without the network, which was asked for {subject.num_requests:,} "

@@ -32,11 +32,11 @@ class SeenWindows:
 
   Attributes:
     anchors: the steps, int64 [n].
-    raw: as they are read, by 'features/...' and 'labels/...', [n, ...].
-    real: which steps of each are of the episode and not padding, bool [n, K] or [n].
-    inputs: the same after preprocessing; empty without a preprocessor.
-    offsets: of each path, relative to the anchor, in steps, or in seconds if its
-      window is by time; None for context features.
+    raw: raw values, by 'features/...' and 'labels/...', [n, ...].
+    real: for each, which steps are real and not padding, bool [n, K] or [n].
+    inputs: values after preprocessing; empty without a preprocessor.
+    offsets: offsets of each path, relative to the anchor, in steps, or in seconds if
+      its window is by time; None for context features.
   """
 
   anchors: np.ndarray
@@ -53,8 +53,8 @@ class ModelSide:
   its number.
 
   Attributes:
-    viewer: of the episodes.
-    spec: of a window, by 'features/...' and 'labels/...'.
+    viewer: viewer of the episodes.
+    spec: spec of a window, by 'features/...' and 'labels/...'.
     period: seconds from a step to the next one, of windows by time; None until an
       episode is read.
   """
@@ -70,11 +70,11 @@ class ModelSide:
     """Plans the windows.
 
     Args:
-      viewer: of the episodes.
+      viewer: viewer of the episodes.
       features: specs of the preprocessor's input, or of records.
       labels: likewise.
-      padding: of the model.
-      preprocessor: of the model; None shows raw windows only.
+      padding: padding of the model.
+      preprocessor: preprocessor of the model; None shows raw windows only.
     Raises:
       SpecError: the episodes lack paths of the specs; all are named.
     """
@@ -180,8 +180,8 @@ class ModelSide:
     """Returns windows as a training step gets them.
 
     Args:
-      values: of an episode.
-      anchors: of the windows, [n].
+      values: values of an episode.
+      anchors: anchors of the windows, [n].
       first_number: the number of the first sample, which seeds augmentation.
     Raises:
       SpecError: the windows do not fit the preprocessor.
@@ -237,7 +237,7 @@ def _as_step(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
-  """Returns what numpy can compute with: no bfloat16."""
+  """Returns an array that numpy can compute with: no bfloat16."""
   if values.dtype.kind in "biufcSUO":
     return values
   return values.astype(np.float32)
@@ -245,13 +245,13 @@ def _as_numbers(values: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-  """Actions of an export in an episode, beside the recorded ones.
+  """Actions of an export in an episode, with the recorded ones.
 
   Attributes:
     anchors: the steps of the windows, [n].
-    actions: of the export, float64 [n, K, D]; K is 1 without chunks.
+    actions: actions of the export, float64 [n, K, D]; K is 1 without chunks.
     recorded: likewise.
-    real: which recorded actions are not padding, bool [n, K].
+    real: flags of recorded actions that are not padding, bool [n, K].
   """
 
   anchors: np.ndarray

@@ -1,4 +1,4 @@
-"""Chooses what a page can hold, and writes it: one file, no server, no network."""
+"""Selects the contents of a page, and writes it: one file, no server, no network."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class SourcePage:
 
   Attributes:
     name: shown on the page.
-    survey: of its episodes.
-    model: cuts the windows; None shows none.
-    export: predicts actions; None shows none.
+    survey: survey of its episodes.
+    model: cuts the windows; None shows no windows.
+    export: predicts actions; None shows no predictions.
   """
 
   name: str
@@ -60,9 +60,9 @@ class PageReport:
   """Describes a page that was written.
 
   Attributes:
-    path: of the page.
-    num_bytes: of the page.
-    chosen: what it holds of each source, a sentence each.
+    path: path of the page.
+    num_bytes: size of the page, bytes.
+    chosen: a sentence on the contents of each source.
   """
 
   path: str
@@ -115,7 +115,7 @@ def _base64_numbers(values: np.ndarray, dtype: str) -> str:
 
 
 def _finite(values: Any) -> list[Any]:
-  """Returns numbers as JSON has them, of 5 digits; None for what is not finite."""
+  """Returns numbers for JSON, of 5 digits; None for NaN and infinities."""
   return [
     float(f"{value:.5g}") if np.isfinite(value) else None
     for value in np.ravel(np.asarray(values, np.float64)).tolist()
@@ -339,7 +339,7 @@ def _details(
   room: int,
   progress: Progress | None,
 ) -> dict[str, Any]:
-  """Reads the chosen episodes again, and takes what fits."""
+  """Reads the chosen episodes again, as many as fit."""
   figures = {each.number: each for each in page.survey.figures}
   starts = dict(
     zip(

@@ -40,14 +40,14 @@ class Survey:
   """Results of one pass over a source.
 
   Attributes:
-    viewer: of the episodes.
-    figures: of each episode, in the order of the source.
+    viewer: viewer of the episodes.
+    figures: statistics of each episode, in the order of the source.
     ranked: the largest outlier score first.
     statistics: by path.
     samples: rows by path, at most 64 an episode, float64 [n, D].
     thumbnails: JPEGs by number, of the first camera.
     texts: by number; '' without any.
-    frame_bytes: of a JPEG of all cameras together, by (size, quality).
+    frame_bytes: mean bytes of a JPEG of all cameras together, by (size, quality).
   """
 
   viewer: EpisodeViewer
@@ -60,7 +60,7 @@ class Survey:
   frame_bytes: dict[tuple[int, int], float] = dataclasses.field(default_factory=dict)
 
   def scale(self, path: str) -> np.ndarray:
-    """Returns the standard deviations of a path over the set, [D]; 1 where it has 0."""
+    """Returns the standard deviations of a path over the set, [D]; 1 for 0."""
     if path not in self.statistics:
       return np.ones(1)
     std = np.ravel(self.statistics[path].measure("std"))
@@ -75,8 +75,8 @@ def survey_episodes(
   """Reads every episode once: statistics, outlier scores, thumbnails.
 
   Args:
-    viewer: of the episodes.
-    export: whose error in each episode is measured.
+    viewer: viewer of the episodes.
+    export: export whose error in each episode is measured.
     progress: counts the episodes.
   Raises:
     SpecError: an episode cannot be read, or the set has none.
@@ -191,20 +191,20 @@ class EpisodeFigures:
   """Statistics of one episode, by path; arrays have an element a dimension, [D].
 
   Attributes:
-    number: of the episode in its source.
+    number: number of the episode in its source.
     num_steps: T.
-    mean: of the finite values of signals.
+    mean: mean of the finite values of signals.
     std: likewise.
-    edges: of actions, the share of steps at the episode's own minimum or maximum,
+    edges: for actions, the share of steps at the episode's own minimum or maximum,
       beyond one each; 1 if it is constant.
-    jerk: of signals, the root mean square of the third difference.
+    jerk: for signals, the root mean square of the third difference.
     not_finite: number of NaNs and infinities.
-    frozen: of cameras, the share of steps that show the frame before them.
-    longest_gap: of time stamps, seconds.
-    usual_gap: of time stamps, the median.
+    frozen: for cameras, the share of steps that show the frame before them.
+    longest_gap: longest gap between time stamps, seconds.
+    usual_gap: median gap between time stamps, seconds.
     num_backwards: time stamps that do not grow.
-    marks: where the defects are.
-    error: of an export, the mean square; None without one.
+    marks: places of the defects.
+    error: mean squared error of an export; None without one.
   """
 
   number: int
@@ -245,7 +245,7 @@ class OutlierScore:
   """How much an episode differs from the others.
 
   Attributes:
-    number: of the episode in its source.
+    number: number of the episode in its source.
     score: the largest of the reasons, and a part of the others; near 0 without any.
     reasons: the largest first.
   """
@@ -335,7 +335,7 @@ def rank_episodes(
   that shows each frame twice, is no reason; NaN always is one.
 
   Args:
-    figures: of all episodes.
+    figures: statistics of all episodes.
     scales: standard deviations of the signals over the whole set, by path, [D]; None
       takes the median of those of the episodes.
   Returns:

@@ -29,7 +29,7 @@ class View:
 
   Attributes:
     page: describes the page that was written.
-    surveys: of each source; `ranked` has its episodes, the largest score first.
+    surveys: survey of each source; `ranked` has its episodes, the largest score first.
   """
 
   page: PageReport
@@ -58,16 +58,16 @@ def view(
     sources: a path, or episodes that `open_episodes` returns; or two of these, which
       are shown side by side.
     output: the page, an HTML file in an existing folder.
-    spec: of records, flat or with time offsets; with offsets the page has windows.
+    spec: spec of records, flat or with time offsets; with offsets the page has windows.
     model: the trained model, whose specs, padding and preprocessor make the windows.
-    predictor: of an export, whose actions are shown; or two of these, one for each
-      source, or side by side for one source.
-    max_bytes: of the page, which holds as much as fits.
+    predictor: predictor of an export, whose actions are shown; or two of these, one for
+      each source, or side by side for one source.
+    max_bytes: maximum size of the page, which holds as much as fits.
     png: also writes a contact sheet of the worst outliers; needs Pillow.
     rrd: also writes a recording of all episodes for Rerun; needs rerun-sdk.
     progress: counts the episodes.
   Raises:
-    SpecError: a source cannot be read, has no episodes, or lacks what the specs need.
+    SpecError: a source cannot be read, has no episodes, or lacks a path of the specs.
     ImportError: a package for a sheet or a recording is missing.
     OSError: a file cannot be written, or would replace one of another kind.
   """
@@ -139,7 +139,7 @@ def _check_folder(output: str | os.PathLike[str]) -> None:
 def _specs_of(
   spec: specs.SpecStructure | None, model: Any, predictor: Any
 ) -> tuple[TensorSpecStruct | None, TensorSpecStruct]:
-  """Returns the specs of features, None if unknown, and of labels."""
+  """Returns (feature specs, label specs); feature specs are None if unknown."""
   nothing = TensorSpecStruct()
   if spec is not None:
     return specs.flatten_spec_structure(spec), nothing

@@ -1,4 +1,4 @@
-"""Flat episodes -> windows, gathered late, and a count of what was left out."""
+"""Flat episodes -> windows, gathered late, and a count of skipped episodes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def windows(
     spec_structure: the specs of a window.
     cut: how episodes become windows; None for `Cut()`.
     shuffle_buffer_size: windows to shuffle among; None keeps the order.
-    seed: of the shuffle.
+    seed: seed of the shuffle.
     report: counts episodes, windows and episodes that are too short; under 'drop'
       without one, a line on stderr names each episode that is too short.
     num_epochs: passes over the dataset, each shuffled, and ended before the next
@@ -198,7 +198,7 @@ class WindowReport:
     """Adds episodes; called inside the input pipeline.
 
     Args:
-      num_steps: of one, int64 scalar; or of several, [n].
+      num_steps: steps of one episode, int64 scalar; or of several, [n].
       num_windows: int64 scalar or [n], 0 for an episode that is too short.
     Returns:
       The op that counts.
@@ -232,7 +232,7 @@ class WindowReport:
 
   @property
   def too_short(self) -> int:
-    """Episodes that gave no window at all."""
+    """Episodes without a window."""
     return int(self._counts["too_short"].numpy())
 
   @property

@@ -1,4 +1,4 @@
-"""n-step transitions: which field is what, and what up to n steps are joined to."""
+"""n-step transitions: their fields, and the arithmetic of joining up to n steps."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _STATE_FLAGS = ("is_terminal", "is_last")
 
 @dataclasses.dataclass(frozen=True)
 class TransitionFields:
-  """The fields of transitions and what part each plays.
+  """The paths of a transition's fields, by role.
 
   A field `next_x` is `x` one step later, for branches too: `next_obs/image` goes with
   `obs/image`. It is stored with `x`.
 
   Attributes:
-    paths: of all fields, in the order in which they were given.
+    paths: paths of all fields, in the given order.
     next_of: by path of a `next_` field, the path that it is the next of.
     rewards: paths of the rewards.
     rew: path of the reward, or of a branch of several, as it was declared.
@@ -67,7 +67,7 @@ class TransitionFields:
 
     Args:
       operation: for the error.
-      paths: of all fields.
+      paths: paths of all fields.
       rew: path of the reward, or of a branch of several.
       done: path of the flag of terminals.
       truncated: path of the flag of truncations; there may be none.
@@ -75,8 +75,8 @@ class TransitionFields:
     Returns:
       The fields.
     Raises:
-      SpecError: with every field that lacks its partner, and the reward or the flag of
-        terminals where they are missing.
+      SpecError: a field lacks its partner, or the reward or terminal flag is missing;
+        all are listed.
     """
     paths = tuple(paths)
     # The path of a name: that of a later branch where several have it.
@@ -95,12 +95,12 @@ class TransitionFields:
 
   @property
   def stored(self) -> tuple[str, ...]:
-    """The fields that have a column: all but those that are the next of another."""
+    """The fields with a column: all except `next_` fields of stored ones."""
     return tuple(path for path in self.paths if path not in self.next_of)
 
   @property
   def flags(self) -> tuple[str, ...]:
-    """The fields that end a chain where they are set."""
+    """The flags that end a chain."""
     return (self.done,) if self.truncated is None else (self.done, self.truncated)
 
 
@@ -110,7 +110,7 @@ class PathRead(NamedTuple):
   Attributes:
     source: the path in the episode.
     steps: the steps relative to the anchor; None for a context feature.
-    name: of the spec.
+    name: name of the spec.
   """
 
   source: str
@@ -121,14 +121,13 @@ class PathRead(NamedTuple):
 class Joining:
   """The arithmetic of joining up to n steps, for numpy arrays and tensors.
 
-  What depends on how many steps are joined is looked up by `shift`, the steps from an
-  anchor to the last one that is joined.
+  `shift` is the number of steps from an anchor to the last joined step.
 
   Attributes:
-    n: steps.
-    fields: which one is what.
-    offsets: by path of a reward or a flag, 0 if it is stored with the step that the
-      transition begins with, 1 if it is stored with the state that it leads to.
+    n: maximum number of joined steps.
+    fields: paths of rewards, flags and next observations.
+    offsets: by path of a reward or flag, 0 if it is stored with the first step of the
+      transition, 1 if it is stored with the state that the step leads to.
     after: rows after an anchor that its one-step transition reads.
     finals: by path of the episode, the context feature that follows its last row.
     has_finals: whether all observations have a value after the last row, so that the
@@ -144,12 +143,12 @@ class Joining:
     reads: Mapping[str, PathRead],
     finals: Mapping[str, str],
   ) -> None:
-    """Prepares the joining.
+    """Plans n-step transitions.
 
     Args:
       n_step: how transitions are joined.
-      fields: which one is what.
-      reads: what each path reads.
+      fields: paths of rewards, flags and next observations.
+      reads: the steps that each path reads.
       finals: see the attributes.
     """
     self.n, self.fields, self.finals = n_step.n, fields, finals
@@ -171,7 +170,7 @@ class Joining:
 
   @property
   def later(self) -> frozenset[str]:
-    """The fields that are those of the last joined step: next ones and flags."""
+    """The fields that are read at the last joined step: next ones and flags."""
     return frozenset((*self.fields.next_of, *self.fields.flags))
 
   @property
@@ -183,7 +182,7 @@ class Joining:
     """Returns the steps whose flags are read, int64 [n, ...]; the last row again.
 
     Args:
-      path: of the flag.
+      path: path of the flag.
       after: rows of the episode after the anchors, int64 [] or [B].
     """
     steps = self._steps(after) + self.offsets[path]
@@ -212,7 +211,7 @@ class Joining:
     return last
 
   def _first(self, is_set: Any) -> Any:
-    """Returns the first step of [n, ...] that is set, n for none; int64 [...]."""
+    """Returns the first set step of [n, ...], or n; int64 [...]."""
     steps, none = self._steps(is_set[0]), np.int64(self.n)
     if imports.is_tensor(is_set):
       return tf.reduce_min(tf.where(is_set, steps, none), 0)
@@ -275,7 +274,7 @@ def return_dtype(dtype: tf.DType) -> tf.DType:
 
 
 def integer_rewards(flat: TensorSpecStruct, n_step: NStep) -> list[errors.Mismatch]:
-  """Finds rewards that are declared as integers where specs say what is delivered.
+  """Finds rewards that are declared as integers; n-step returns are floats.
 
   Args:
     flat: specs by path.
@@ -336,7 +335,7 @@ def plan_joining(
   Args:
     n_step: how.
     window_spec: specs of the windows that are read, by path.
-    reads: what each path reads.
+    reads: the steps that each path reads.
     finals: by path of the episode, the context feature that follows its last row.
     pads_front: whether stacks are padded before the first step.
   Returns:
@@ -368,7 +367,7 @@ def plan_joining(
 def _next_problem(
   path: str, read: PathRead, of: str, own: PathRead, pads_front: bool
 ) -> errors.Mismatch | None:
-  """Returns what is wrong with the steps of a next observation, if anything is."""
+  """Returns what is wrong with the steps of a next observation, or None."""
   want = f"the offsets of {of}, each one step later"
   if read.steps is None or own.steps is None:
     return errors.Mismatch(path, want, _got(read.steps))
@@ -388,7 +387,7 @@ def _next_problem(
 
 
 def final_path(source: str, branches: tuple[str, ...] = ()) -> str:
-  """Returns where episodes have what follows the last row of a path."""
+  """Returns the path of the value after the last row of a path."""
   own = own_path(source, branches)
   return f"{source.removesuffix(own)}{_FINAL}{own}"
 
@@ -402,13 +401,13 @@ def find_finals(
   """Finds the context features that have the value after an episode's last row.
 
   Args:
-    readings: of the windows' paths, with `source`, `steps` and `frame_shape`.
-    window_spec: specs of these.
+    readings: how each path is read: with `source`, `steps` and `frame_shape`.
+    window_spec: specs of these paths.
     element: specs of the episode, by path.
     branches: first components of paths that are no part of the names of fields.
   Returns:
-    By path of the episode the one that begins with 'final_', or whose spec has that
-    name, if it has the shape and dtype of a row.
+    Context feature by path of the episode: its path or name begins with 'final_', and
+    it has the shape and dtype of a row.
   """
   named = {
     window_spec[path].name: reading.source
@@ -439,7 +438,7 @@ def check_computed(
   joining: Joining,
   done: tf.TensorSpec,
 ) -> None:
-  """Raises SpecError where a path that joining computes is declared otherwise."""
+  """Raises SpecError if a computed path is declared otherwise."""
   mismatches = [
     errors.Mismatch(path, f"{errors.describe(spec)}, as n_step gives it", got)
     for path, name in computed.items()
@@ -472,7 +471,7 @@ def _is_in(name: str, branch: str) -> bool:
 def _unpaired(
   names: Mapping[str, str], next_of: dict[str, str]
 ) -> Iterable[errors.Mismatch]:
-  """Pairs fields with their next ones; yields those that have no partner."""
+  """Pairs fields with their next ones; yields fields without a partner."""
   later = [name for name in names if name.startswith(_NEXT)]
   if not later:
     want = "a field and its next one, such as obs and next_obs"

@@ -77,7 +77,7 @@ class Reading:
     axes: 1 if a scalar is read as (1,), -1 if (1,) is read as a scalar, otherwise 0.
     cast: the dtype of the window, if the data is stored in another.
     seconds: its time offsets, if the steps of the anchors do not determine its steps;
-      `steps` are those of the anchors, [], [K], [L] or [L, K].
+      `steps` are then those of the anchors, [], [K], [L] or [L, K].
   """
 
   source: str
@@ -114,8 +114,8 @@ class Fetch:
 
   Attributes:
     paths: from a path of the windows to that of the episode.
-    offsets: of the steps, relative to the first anchor; int64 of shape [], [K], [L] or
-      [L, K].
+    offsets: offsets of the steps, relative to the first anchor; int64 of shape [], [K],
+      [L] or [L, K].
     masks: the paths of their masks.
     is_later: relative to the last joined step instead.
     is_ahead: some step is after the anchor, or after the last joined step.
@@ -136,13 +136,13 @@ class WindowReader:
 
   Attributes:
     cut: how episodes become windows.
-    grid: which anchors an episode has.
+    grid: the anchors of an episode.
     readings: how each path of a window is read; computed paths have none.
     masks: the masked path for each mask; both are in the windows.
     joining: how transitions are joined, if they are.
     rows_paths: the paths of rows of other clocks, and of their time stamps; see
       `windows.times.rows_path`.
-    window_spec: what one window has, by path: leaves [L, K, ...], fully defined or as
+    window_spec: specs of one window, by path: leaves [L, K, ...], fully defined or as
       stored.
   """
 
@@ -341,7 +341,7 @@ class WindowReader:
 
   @property
   def end_flag(self) -> str | None:
-    """The flag, a path of the episode, that `num_rows` depends on; None for none."""
+    """The path of the flag that `num_rows` depends on; None without one."""
     if self.joining is None or not self.joining.keeps_terminal:
       return None
     return self.readings[self.joining.fields.done].source
@@ -361,7 +361,7 @@ class WindowReader:
     Args:
       num_steps: episode length(s); int, array or integer tensor.
       last_flags: bool of the same shape, whether `end_flag` is set in the last row;
-        ignored where there is no such path.
+        ignored if `end_flag` is None.
     Returns:
       The counts, of the same kind.
     """
@@ -495,15 +495,15 @@ class WindowReader:
     num_steps: Any,
     first_rows: tf.Tensor | None = None,
   ) -> TensorSpecStruct:
-    """Makes windows of what `take` gives, of an episode or of one episode for each.
+    """Gathers windows with `take`, from one episode or from one for each anchor.
 
     Args:
       take: called with a path of an episode and the rows to read, starts.shape + [L,
         K]; returns their values, or the context features where the rows are None.
       starts: first anchor(s) in their episodes, int64 scalar or [B].
       num_steps: T, int64 scalar, or [B] for windows of several episodes.
-      first_rows: where the first steps of the episodes are, int64 [B]; None: the rows
-        are steps.
+      first_rows: row of the first step of each episode, int64 [B]; None: the rows are
+        steps.
     Returns:
       Leaves of starts.shape + [L, K, ...].
     """
@@ -512,13 +512,13 @@ class WindowReader:
     return TensorSpecStruct(self.read_at(take, anchors))
 
   def read_at(self, take: Take, anchors: Anchors) -> dict[str, Any]:
-    """Makes windows of what `take` gives, around anchors.
+    """Gathers windows around anchors with `take`.
 
     Args:
       take: called with a path of an episode and rows, anchors.rows.shape + [L, K], and
         [n, ...] for the rewards of n steps; returns their values, or the context
         features where the rows are None.
-      anchors: where they are.
+      anchors: places of the windows.
     Returns:
       Leaves of anchors.rows.shape + [L, K, ...], by path, in the order of the specs.
     """
@@ -612,7 +612,7 @@ class WindowReader:
     return np.asarray(values != b"", bool).all(axes)
 
   def _shift(self, take: Take, anchors: Anchors) -> Any | None:
-    """Returns the steps from each anchor to the last that is joined; None for none."""
+    """Returns the steps from each anchor to its last joined step, or None."""
     joining = self.joining
     if joining is None:
       return None
@@ -629,9 +629,9 @@ class WindowReader:
     """Returns the rows of one fetch.
 
     Args:
-      fetch: of this reader.
-      anchors: where the windows are.
-      shift: steps from each anchor to the last that is joined; None for none.
+      fetch: one of this reader's fetches.
+      anchors: places of the windows.
+      shift: steps from each anchor to its last joined step, or None.
     Returns:
       Rows, anchors.rows.shape + the shape of the offsets; which of them are real steps,
       bool, None for all; which of them are shown and not zeros, None for all; and which
@@ -718,7 +718,7 @@ def stack_windows(
   cut: Cut | None = None,
   **fields: Any,
 ) -> TensorSpecStruct:
-  """Stacks what a reader with `flat=True` has delivered.
+  """Stacks the output of a reader with `flat=True`.
 
   L stacks of K frames travel as L + K - 1 frames, and are stacked by one gather each
   with constant indices, in a train step as well as under XLA. Masks, and the padding
@@ -736,10 +736,10 @@ def stack_windows(
   Args:
     flat: by path, [B, F, ...]; context features [B, ...].
     spec_structure: the specs of a window, as the reader had them.
-    cut: as the reader had it.
+    cut: the reader's cut.
     **fields: or fields of `Cut`: sequence_length, stride.
   Returns:
-    By path, [B, L, K, ...]; paths that no spec has stay as they are.
+    By path, [B, L, K, ...]; paths without a spec are unchanged.
   Raises:
     SpecError: a path has another number of steps than its spec reads.
   """
@@ -876,7 +876,7 @@ def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
   """Returns the steps that a spec reads, relative to the first anchor.
 
   Args:
-    spec: of the window.
+    spec: spec of the window.
     grid: the anchors.
   Returns:
     int64 of shape [], [K], [L] or [L, K]; those of the anchors if only time stamps
@@ -918,7 +918,7 @@ def _fill_zeros(values: Any, shown: Any | None) -> Any:
 
 
 def _fill_beyond(values: Any, final: Any, beyond: Any, num_lead: int) -> Any:
-  """Puts what follows an episode's last row where it is shown.
+  """Inserts the value after an episode's last row into windows that show it.
 
   Args:
     values: beyond.shape + [...].

@@ -26,8 +26,8 @@ def huber_error(target: tf.Tensor, action: tf.Tensor, delta: float = 1.0) -> tf.
 class BCZPolicyModel(ImitationModel):
   """A FiLM-ResNet for each camera, conditioned on the text of the task.
 
-  BC-Z, https://arxiv.org/abs/2202.02005: the vector of the text gives scale and offset
-  of every block; the pooled maps and the states give the next actions.
+  BC-Z, https://arxiv.org/abs/2202.02005: the text embedding conditions every ResNet
+  block by FiLM. An MLP predicts the action chunk from the pooled features and states.
   """
 
   needs = ("cameras", "language")
@@ -43,9 +43,9 @@ class BCZPolicyModel(ImitationModel):
 
     Args:
       resnet_size: 18, 34, 50, ...
-      num_filters: of the first block layer.
-      hidden_sizes: units of each hidden layer behind the ResNets.
-      **kwargs: of `ImitationModel`.
+      num_filters: filters of the first block layer.
+      hidden_sizes: units of each hidden layer after the ResNets.
+      **kwargs: arguments of `ImitationModel`.
     """
     super().__init__(**kwargs)
     self._resnet_size, self._num_filters = resnet_size, num_filters
@@ -94,6 +94,6 @@ class BCZPolicyModel(ImitationModel):
   def all_errors(
     self, labels: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """See the base class: Huber's loss of the real steps."""
+    """See the base class: Huber loss; padding steps are masked out."""
     del mode
     return self._all_errors(labels, inference_outputs, huber_error)

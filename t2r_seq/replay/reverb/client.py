@@ -333,7 +333,7 @@ def sample_items(
   batch_size: int,
   max_in_flight: int | None = None,
 ) -> tf.data.Dataset:
-  """Samples batches of items as they are stored.
+  """Samples batches of items in stored form.
 
   Items are batched before they become windows: flat ones are smaller, and stacking a
   batch is one op for each path.
@@ -554,7 +554,7 @@ class ReverbReplay(Replay):
       address: 'host:port' of the server.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: returns every step of a window once; see `windows.stack_windows`.
-      initial_priority: of items that are written without one.
+      initial_priority: priority of items that are written without one.
       timeout: seconds that samples and inserts wait for the rate limiter; None for no
         limit.
       server_timeout: seconds that a server may be unreachable before writers, training

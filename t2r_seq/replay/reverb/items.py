@@ -73,7 +73,7 @@ class Bundle:
 def make_bundles(
   spans: Mapping[str, tuple[int, int]], steps: Mapping[str, tf.TensorSpec]
 ) -> list[Bundle]:
-  """Bundles the paths that are shown at the same steps; a single one stays alone."""
+  """Bundles paths that are shown at the same steps; a single path stays alone."""
   shown: dict[tuple[int, int], dict[str, tf.TensorSpec]] = {}
   for path in sorted(spans):
     if steps[path].dtype != tf.string:
@@ -82,7 +82,7 @@ def make_bundles(
 
 
 def describe_columns(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
-  """Describes a table's columns by path, those of bundles one by one."""
+  """Describes a table's columns by path, those in bundles one by one."""
   return dict(
     field for name, spec in signature.items() for field in _describe(name, spec)
   )
@@ -137,11 +137,11 @@ class ItemLayout:
 
   Attributes:
     reader: cuts windows from episodes; flat or not.
-    columns: of a step.
+    columns: columns of a step.
     signature: specs of an item's columns, fully defined but for time axes. Their names
       describe the steps, so that windows of the same shape are distinguished.
     full_shapes: shapes of the columns of an item that is not shortened.
-    num_rows_kept: how many of the newest rows the next item may refer to.
+    num_rows_kept: number of the newest rows that the next item may refer to.
   """
 
   def __init__(self, reader: WindowReader, columns: Columns) -> None:
@@ -181,7 +181,7 @@ class ItemLayout:
     """Returns how many items the steps of an episode complete.
 
     Args:
-      num_steps: of the episode so far.
+      num_steps: number of steps of the episode so far.
       has_ended: whether no step follows.
       last_flag: whether its last step has the reader's `end_flag`.
     """
@@ -197,8 +197,8 @@ class ItemLayout:
     """Returns the rows of an item by column.
 
     Args:
-      number: of the item in its episode.
-      num_steps: of the episode so far.
+      number: number of the item in its episode.
+      num_steps: number of steps of the episode so far.
     """
     start, end = self._grid.start(number), num_steps - 1
     rows: dict[str, Rows] = {path: (path, None) for path in self._context}
@@ -317,7 +317,7 @@ def import_reverb() -> types.ModuleType:
 
   Raises:
     ImportError: it is not installed, or not with the TensorFlow and Python that its
-      newest wheel is built for; names what to install.
+      newest wheel is built for; names the command to install it.
   """
   # gRPC reconnects only while something polls. Its backup poller does so every 5 s by
   # default, which sees a restarted server after 10 s; this does after 1 s.
