@@ -22,6 +22,12 @@ from t2r_seq.training import stopping
 # Times of so many latest steps are kept: a robot may run for days.
 _NUM_TIMED = 100_000
 _Numbers = float | Sequence[float] | None
+_EXPECTED = {
+  "stale_after": "a number > 0",
+  "max_rate": "numbers > 0",
+  "low": "numbers",
+  "high": "numbers",
+}
 
 
 @gin.configurable
@@ -31,7 +37,7 @@ class Safety:
 
   Attributes:
     stale_after: seconds without a new action of the network after which `on_stale`
-      acts; None for no watchdog.
+      acts, also if its server has gone; None for no watchdog.
     on_stale: 'hold' repeats the last action, 'stop' ends the episode; or a function of
       the observation that returns the action to execute.
     low: least action, a number or one for each component; None for no limit.
@@ -53,9 +59,15 @@ class Safety:
     Raises:
       SpecError: an option is unknown or out of range.
     """
-    for name, value in (("stale_after", self.stale_after), ("max_rate", self.max_rate)):
-      if value is not None and not np.all(np.asarray(value, np.float64) > 0):
-        raise errors.SpecError(f"Safety: {name}: expected numbers > 0, got {value}.")
+    for name, expected in _EXPECTED.items():
+      value = getattr(self, name)
+      try:
+        numbers = np.asarray(0.5 if value is None else value, np.float64)
+      except (TypeError, ValueError):
+        numbers = np.asarray(np.nan)
+      fits = numbers > 0 if "> 0" in expected else ~np.isnan(numbers)
+      if not fits.all() or (expected.startswith("a ") and numbers.ndim):
+        raise errors.SpecError(f"Safety: {name}: expected {expected}, got {value!r}.")
     if not callable(self.on_stale) and self.on_stale not in ("hold", "stop"):
       raise errors.SpecError(
         "Safety: on_stale: expected one of [hold, stop] or a function, got "
@@ -210,6 +222,9 @@ def run_robot(
   A network that is slower than a step needs an `OverlappedPolicy`: the clock starts
   when its first chunk is there, and then no step waits for the network.
 
+  If a `PolicyClient` loses its server, the watchdog of `safety` acts; without one the
+  run ends with the error.
+
   Args:
     policy: has `reset()` and `sample_action(observation)`, e.g. a `lite.LitePolicy`.
     observe: returns an observation; None ends the episode.
@@ -224,6 +239,7 @@ def run_robot(
     safety: watchdog and limits.
   Raises:
     SpecError: the rate or max_steps is no positive number.
+    ConnectionError: the policy's server has gone, and there is no watchdog.
   """
   _check_options(policy, rate_hz, max_steps)
   numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
@@ -247,7 +263,13 @@ def run_robot(
         if observation is None:
           break
         observed = clock()
-        action, outputs = policy.sample_action(observation)
+        try:
+          action, outputs = policy.sample_action(observation)
+        except ConnectionError as error:
+          if not num_steps or safety.stale_after is None:
+            raise
+          logging.log_every_n_seconds(logging.ERROR, "run_robot: %s", 10, error)
+          outputs = {overlap.IS_HELD: True}  # The last action, until the watchdog acts.
         if waits_at_start and not num_steps:
           start = started = observed = clock()
         now = clock()

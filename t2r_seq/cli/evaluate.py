@@ -64,7 +64,6 @@ def add_latency(parser: argparse.ArgumentParser) -> None:
   add(
     "--jitter",
     type=float,
-    default=0.0,
     metavar="SECONDS",
     help="by which latencies differ, up and down (0)",
   )
@@ -114,11 +113,7 @@ def environment_options(args: argparse.Namespace) -> dict[str, Any]:
 def run(args: argparse.Namespace) -> int:
   """Evaluates; prints a table."""
   options = environment_options(args)
-  more = (args.overlap, args.num_executed, args.jitter, args.control_rate)
-  if args.latency is None and any(more):
-    raise console.UsageError(
-      "--overlap, --num_executed, --jitter and --control_rate need --latency SECONDS."
-    )
+  check_latency(args)
   console.load_tensorflow()
   from t2r_seq.actors.evaluation import evaluation_table
   from t2r_seq.zoo.evaluate import evaluate_export
@@ -158,6 +153,14 @@ def _policy_maker(args: argparse.Namespace, period: float | None) -> Any:
   )
 
 
+def check_latency(args: argparse.Namespace) -> None:
+  """Raises a UsageError if there are options of a latency, and no latency."""
+  names = ("overlap", "num_executed", "jitter", "control_rate")
+  given = [f"--{name}" for name in names if getattr(args, name, None) is not None]
+  if args.latency is None and given:
+    raise console.UsageError(f"{', '.join(given)}: give --latency SECONDS, too.")
+
+
 def latency_of(args: argparse.Namespace, period: float | None) -> Any:
   """Returns the latency of `add_latency` for a control period, if there is one."""
   from t2r_seq.lite.overlap import SimulatedLatency
@@ -169,7 +172,7 @@ def latency_of(args: argparse.Namespace, period: float | None) -> Any:
       "--latency needs --control_rate HZ: the export has no control period."
     )
   rate = 1 / (period or 1.0) if args.control_rate is None else args.control_rate
-  return SimulatedLatency(args.latency, args.jitter, rate)
+  return SimulatedLatency(args.latency, args.jitter or 0.0, rate)
 
 
 def _own(name: str, names: list[str]) -> list[str]:

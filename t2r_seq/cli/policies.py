@@ -227,6 +227,7 @@ def _verify(args: argparse.Namespace) -> int:
   """Verifies; prints the report."""
   if args.episodes < 0:
     raise console.UsageError(f"--episodes must be >= 0, got {args.episodes}.")
+  evaluate.check_latency(args)
   console.load_tensorflow()
   with contextlib.ExitStack() as stack:
     policy = _load_policy(args.export_dir, stack, args.robot)

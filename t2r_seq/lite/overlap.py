@@ -308,8 +308,9 @@ class OverlappedPolicy:
         f"{'whole chunks' if execution is None else execution['outputs']}. Give the "
         "model an execution, policies.ChunkExecution(...), and export it again."
       )
+    given = self._num_executed
     self._schedule = Schedule(
-      self._num_executed or execution["num_executed"],
+      execution["num_executed"] if given is None else given,
       execution["ensemble_decay"],
       self._overlap or execution.get("overlap", SYNCHRONOUS),
     )

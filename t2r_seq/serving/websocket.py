@@ -517,6 +517,7 @@ class PolicyClient:
     self._seed: int | None = None
     self._watch = policy_io.RateWatch(None)
     self._num_observed = self._num_sent = 0
+    self._failure = ""
     self._open = contextlib.ExitStack()
     try:
       self._connection = self._open.enter_context(
@@ -580,15 +581,19 @@ class PolicyClient:
 
   def _ask(self, message: dict[str, Any]) -> dict[str, np.ndarray]:
     """Sends a message; returns the answer."""
+    if self._failure:
+      raise ConnectionError(self._failure)
     try:
       self._connection.send(pack(message, self._packer))
       answer = self._connection.recv(self._timeout)
     except self._failures as error:
-      raise ConnectionError(
+      # A late answer would be taken for that of the next request.
+      self._failure = (
         f"policy client: {self._place}: expected an answer at step {self._num_steps} "
         f"of the episode, got: {error}. The server has gone, and the state of the "
         "episode, too: connect again, and start an episode."
-      ) from error
+      )
+      raise ConnectionError(self._failure) from error
     if isinstance(answer, str):
       raise errors.SpecError(f"policy server: {answer}")
     return unpack(answer)

@@ -151,6 +151,42 @@ def test_safety(case):
   assert f"{len(done)} steps: 0 late" in str(run)
 
 
+LOST = {
+  "no watchdog": (actors.Safety(), [0, 10], None),
+  # The server is lost at step 2, at 0.2 s.
+  "hold": (actors.Safety(0.15), [0, 10, 10, 10, 10], ""),
+  "stop": (actors.Safety(0.15, "stop"), [0, 10, 10], "stale"),
+  "function": (actors.Safety(0.15, lambda seen: -seen), [0, 10, 10, -3, -4], ""),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_the_watchdog_acts_if_the_server_is_lost(case, caplog):
+  safety, done, stopped_by = LOST[case]
+  robot = Robot()
+
+  def sample_action(seen):
+    if seen > 1:
+      raise ConnectionError("policy client: the server has gone")
+    return 10 * seen, {}
+
+  robot.sample_action = sample_action
+  if stopped_by is None:
+    with pytest.raises(ConnectionError, match="the server has gone"):
+      robot.run(safety=safety)
+  else:
+    run = robot.run(safety=safety)
+    assert run.stopped_by == stopped_by and run.num_held == len(done) - 2
+  assert robot.done == done and robot.log[-1] == "halt"
+
+
+def test_a_server_that_is_lost_before_the_first_action_ends_an_episode():
+  robot = Robot()
+  robot.sample_action = lambda seen: exec("raise ConnectionError('gone')")
+  with pytest.raises(ConnectionError, match="gone"):
+    robot.run(safety=actors.Safety(0.15))
+
+
 def test_an_action_that_is_nan_ends_an_episode_with_limits():
   robot = Robot()
   robot.sample_action = lambda seen: (float("nan"), None)
@@ -168,7 +204,11 @@ def test_limits_of_another_shape_end_an_episode(limits):
 
 
 MISTAKES = {
-  "stale_after": ({"stale_after": 0}, "stale_after: expected numbers > 0, got 0"),
+  "stale_after": ({"stale_after": 0}, "stale_after: expected a number > 0, got 0"),
+  "NaN": ({"stale_after": np.nan}, "stale_after: expected a number > 0, got nan"),
+  "several": ({"stale_after": [1, 2]}, r"stale_after: expected a number > 0, got \["),
+  "a text": ({"max_rate": "fast"}, "max_rate: expected numbers > 0, got 'fast'"),
+  "limit": ({"low": [0, np.nan]}, r"low: expected numbers, got \[0, nan\]"),
   "max_rate": ({"max_rate": [1, -1]}, "max_rate: expected numbers > 0"),
   "on_stale": ({"on_stale": "wait"}, "on_stale: expected one of .* or a function"),
   "on_excess": ({"on_excess": "hold"}, "on_excess: expected one of .*got 'hold'"),

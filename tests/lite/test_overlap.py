@@ -207,8 +207,8 @@ MISTAKES = {
     r"overlap: pose: expected a policy that executes its chunks, got .*inference_o",
   ),
   "executed": (
-    lambda: lite.OverlappedPolicy(CountingSource(), num_executed=-1),
-    r"overlap: num_executed: expected",
+    lambda: lite.OverlappedPolicy(CountingSource(), num_executed=0),
+    r"overlap: num_executed: expected an integer of at least 1, got 0",
   ),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -107,6 +109,24 @@ def test_a_thread_of_the_client_waits_for_the_server(policy, client):
   assert policy.requests[-1][0] == [1, 0, 1]
   # A step of the same connection still works.
   assert client.step({"x": np.float32([1])})["inference_output"].shape == (2,)
+
+
+def test_a_late_answer_is_not_that_of_the_next_request(policy):
+  is_free = threading.Event()
+  policy.step = lambda observation, state, is_first: (
+    is_free.wait(30) and {"inference_output": observation["x"]},
+    state,
+  )
+  with serving.PolicyServer(policy, port=0) as server:
+    client = serving.PolicyClient(port=server.port)
+    client._timeout = 0.05  # Connecting may take longer.
+    with pytest.raises(ConnectionError, match=r"timed out.* The server has gone"):
+      client.step({"x": np.float32([1])})
+    is_free.set()
+    client.reset()
+    with pytest.raises(ConnectionError, match="connect again, and start an episode"):
+      client.step({"x": np.float32([2])})
+    client.close()
 
 
 MESSAGES = {

@@ -216,6 +216,20 @@ def test_verify_proves_the_windows_of_a_late_network(exported, states_path):
   assert "observation.state differs first, in step 2" in str(report)
 
 
+USAGE = {
+  "evaluate": (("--env", "E", "--num_executed", "0"), "--num_executed"),
+  "verify": (("data", "--jitter", "0", "--control_rate", "9"), "--jitter, --control_r"),
+}
+
+
+@pytest.mark.parametrize("command", USAGE)
+def test_options_of_a_latency_need_one(command, capsys):
+  options, names = USAGE[command]
+  assert cli.main([command, "export", *options])
+  error = " ".join(capsys.readouterr().err.split())
+  assert names in error and "give --latency SECONDS, too." in error
+
+
 def test_overlap_errors_say_what_to_do(exported, tmp_path):
   predictor, _ = exported
   with pytest.raises(errors.SpecError, match=r"'trained'\. Train the model with max_d"):
