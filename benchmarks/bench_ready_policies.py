@@ -100,7 +100,7 @@ def _data(args: argparse.Namespace, env: str) -> pathlib.Path:
   return args.out / ("demos.lerobot" if env == LANDER else "push.lerobot")
 
 
-class _Expert(policies.Policy):
+class MetaWorldExpert(policies.Policy):
   """Meta-World's scripted controller."""
 
   def __init__(self) -> None:
@@ -124,7 +124,7 @@ def record(env: str, path: pathlib.Path, num_episodes: int) -> None:
     demo.record(path, num_episodes, observe)
   else:
     make = functools.partial(make_env, env, 0)
-    demo.record(path, num_episodes, observe, make, _Expert(), "push", 80)
+    demo.record(path, num_episodes, observe, make, MetaWorldExpert(), "push", 80)
 
 
 def train_ours(spec: Mapping[str, Any]) -> dict[str, Any]:
