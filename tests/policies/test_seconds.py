@@ -267,6 +267,48 @@ def test_verify_replays_recorded_stamps(exported, recorded):
   assert found == {"force": "window"}
 
 
+class TimedChunkModel(TimedModel):
+  """Gives chunks of six actions, and overlaps inference with execution."""
+
+  def get_label_specification(self, mode):
+    del mode
+    target = Spec((6, 2), tf.float32, "a", time_offsets=range(6))
+    return specs.TensorSpecStruct(target=target)
+
+  def create_network(self):
+    return tf.keras.layers.Dense(12)
+
+  def a_func(self, features, mode):
+    flat = super().a_func(features, mode)["inference_output"]
+    return {"inference_output": tf.reshape(flat, [-1, 6, 2])}
+
+
+def test_a_late_network_sees_windows_by_time_of_each_tick(recorded):
+  pytest.importorskip("websockets")
+  execution = policies.ChunkExecution(3, overlap="asynchronous")
+  model = TimedChunkModel(control_period=PERIOD, execution=execution)
+  predictor = policies.CheckpointPredictor(model)
+  predictor.init_randomly()
+  latency = lite.overlap.SimulatedLatency(0.08, 0.04, 25.0)
+  report = verification.verify(
+    predictor, recorded, model, clock="timestamp", latency=latency
+  )
+  assert report.is_identical, str(report)
+  values, found = make_episode(2, 40, start=1.7e9), []
+  with serving.PolicyServer(predictor.pure, port=0) as server:
+    client = serving.PolicyClient("127.0.0.1", server.port)
+    for policy in (predictor, client):
+      overlapped = lite.OverlappedPolicy(policy, planner=latency)
+      overlapped.seed(0)
+      overlapped.reset()
+      ticks = range(40)
+      acted = [overlapped.sample_action(observation_at(values, tick)) for tick in ticks]
+      found.append([action for action, _ in acted])
+    client.close()
+  # Requests carry the stamps of all observations that a window may show.
+  np.testing.assert_array_equal(*found)
+
+
 def call(predictor, **changes):
   observed = observation_at(make_episode(0, 3), 0)
   observed.pop("stamps")
