@@ -200,6 +200,19 @@ def _check_options(policy: Any, rate_hz: float, max_steps: int | None) -> None:
     logging.warning(policy_io.rate_warning("run_robot: rate_hz", 1 / rate_hz, period))
 
 
+def _sample_action(
+  policy: Any, observation: Any, previous: Any, safety: Safety
+) -> tuple[Any, Any]:
+  """Returns an action; the previous one if the server has gone and a watchdog acts."""
+  try:
+    return policy.sample_action(observation)
+  except ConnectionError as error:
+    if previous is None or safety.stale_after is None:
+      raise
+    logging.log_every_n_seconds(logging.ERROR, "run_robot: %s", 10, error)
+    return previous, {overlap.IS_HELD: True}
+
+
 @gin.configurable(denylist=["policy", "observe", "act"])
 def run_robot(
   policy: Any,
@@ -222,9 +235,6 @@ def run_robot(
   A network that is slower than a step needs an `OverlappedPolicy`: the clock starts
   when its first chunk is there, and then no step waits for the network.
 
-  If a `PolicyClient` loses its server, the watchdog of `safety` acts; without one the
-  run ends with the error.
-
   Args:
     policy: has `reset()` and `sample_action(observation)`, e.g. a `lite.LitePolicy`.
     observe: returns an observation; None ends the episode.
@@ -244,7 +254,7 @@ def run_robot(
   _check_options(policy, rate_hz, max_steps)
   numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
   num_steps = num_late = num_missed = num_held = 0
-  longest, stopped_by = 0.0, ""
+  longest, stopped_by, action = 0.0, "", None
   work: collections.deque[float] = collections.deque(maxlen=_NUM_TIMED)
   checks = _Checks(safety, rate_hz)
   waits_at_start = isinstance(policy, overlap.OverlappedPolicy)
@@ -263,13 +273,7 @@ def run_robot(
         if observation is None:
           break
         observed = clock()
-        try:
-          action, outputs = policy.sample_action(observation)
-        except ConnectionError as error:
-          if not num_steps or safety.stale_after is None:
-            raise
-          logging.log_every_n_seconds(logging.ERROR, "run_robot: %s", 10, error)
-          outputs = {overlap.IS_HELD: True}  # The last action, until the watchdog acts.
+        action, outputs = _sample_action(policy, observation, action, safety)
         if waits_at_start and not num_steps:
           start = started = observed = clock()
         now = clock()
