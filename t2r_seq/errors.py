@@ -1,4 +1,4 @@
-"""The library's errors: one builder, so that every message names its place.
+"""Errors, and problems of data: one form, so that every message names its place.
 
 The form is `<operation>: <path>: expected <spec>, got <shape dtype>. <what to do>`.
 All mismatches of one operation come in one error, sorted by path.
@@ -6,12 +6,15 @@ All mismatches of one operation come in one error, sorted by path.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import difflib
 import errno
-import numbers
+import functools
+import itertools
+import numbers as numbers_lib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -90,36 +93,6 @@ class Mismatch:
     return f"{self.path}: {self.finding}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-  """Something that is damaged, or is probably a mistake; `doctor` reports it.
-
-  Attributes:
-    place: record and file, segment and file, or episode; '' if the text names it.
-    text: expected and found values, and an instruction.
-    kind: kind of damage, 'frame' (the record's bytes), 'content' (cannot be parsed),
-      'lengths' (sequences of different lengths), 'episodes' (not one whole episode),
-      'times' (time stamps that run backwards), 'nan' or 'index' (the sidecar index).
-    path: first path of the feature, or the file of a segment, or ''.
-    source: the TFRecord file, or the segment; '' for the data set.
-    record: number of the record in its file, from 0; None for the whole file.
-    offset: start of the record's frame in bytes, after decompression.
-    episodes: damaged episodes of the segment.
-  """
-
-  place: str
-  text: str
-  kind: str = ""
-  path: str = ""
-  source: str = ""
-  record: int | None = None
-  offset: int | None = None
-  episodes: tuple[int, ...] = ()
-
-  def __str__(self) -> str:
-    return f"{self.place}: {self.text}" if self.place else self.text
-
-
 def mismatch_error(
   operation: str,
   mismatches: Iterable[Mismatch],
@@ -150,7 +123,7 @@ def check_count(
   hint: str = "",
 ) -> int:
   """Returns an argument if it is an integer of `minimum` to `most`; else SpecError."""
-  is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
+  is_integer = isinstance(count, numbers_lib.Integral) and not isinstance(count, bool)
   if is_integer and count >= minimum and (most is None or count <= most):
     return int(count)
   is_large = is_integer and count >= minimum
@@ -181,6 +154,17 @@ def listing(names: Iterable[str], limit: int = 20) -> str:
   shown = ", ".join(ordered[:limit])
   rest = len(ordered) - limit
   return f"[{shown}" + (f", ... {rest} more]" if rest > 0 else "]")
+
+
+def ranges(numbers: Iterable[int], limit: int = 12) -> str:
+  """Renders numbers as ranges: '0 to 2, 7, 9 to 11'; long lists are cut and counted."""
+  runs: list[str] = []
+  pairs = enumerate(sorted(numbers))
+  for _, run in itertools.groupby(pairs, lambda pair: pair[1] - pair[0]):
+    found = [str(number) for _, number in run]
+    runs += found if len(found) < 3 else [f"{found[0]} to {found[-1]}"]
+  rest = len(runs) - limit
+  return ", ".join(runs[:limit]) + (f" and {rest} more ranges" if rest > 0 else "")
 
 
 def describe(value: Any) -> str:
@@ -225,3 +209,211 @@ def unwritten(what: str, error: Exception, hint: str) -> OSError:
     if os.strerror(each) in text:
       number, text = each, os.strerror(each)
   return OSError(number, f"{what}, got: {text or type(error).__name__}. {hint}")
+
+
+# Kinds of problems. Damage comes first: it is rare, and nothing else explains it.
+FRAME, INDEX, CONTENT, LENGTHS = "frame", "index", "content", "lengths"
+EPISODES, TIMES, NAN, SCHEMAS = "episodes", "times", "nan", "schemas"
+KINDS = {
+  FRAME: "damaged bytes",
+  INDEX: "index",
+  CONTENT: "other content",
+  LENGTHS: "lengths that differ",
+  EPISODES: "parts of episodes",
+  TIMES: "time stamps",
+  NAN: "NaN",
+  "": "other",
+  SCHEMAS: "schemas",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """Something that is damaged, or is probably a mistake; `doctor` reports it.
+
+  Attributes:
+    place: record and file, segment and file, or episode; '' if the text names it.
+    text: what was expected, what there is, what to do.
+    kind: of `KINDS`: 'frame' (damaged bytes), 'index' (of a TFRecord file), 'content'
+      (what cannot be read), 'lengths' (sequences that disagree), 'episodes' (a record
+      that is not one), 'times' (time stamps that run backwards), 'nan' (infinities,
+      too), 'schemas' (of records).
+    path: of the values, or the file of a segment; '' for none.
+    source: the TFRecord file, or the segment; '' for the data set.
+    record: number of the record in its file, from 0; None for the whole file.
+    offset: of the record's frame in bytes, in a compressed file after decompression.
+    episodes: numbers in the segment, or the data set, that it concerns.
+  """
+
+  place: str
+  text: str
+  kind: str = ""
+  path: str = ""
+  source: str = ""
+  record: int | None = None
+  offset: int | None = None
+  episodes: tuple[int, ...] = ()
+
+  @property
+  def numbers(self) -> tuple[int, ...]:
+    """The records or episodes of the source that are bad."""
+    return self.episodes if self.record is None else (self.record,)
+
+  def __str__(self) -> str:
+    return ": ".join(filter(None, (self.place, self.text)))
+
+
+@dataclasses.dataclass(frozen=True)
+class PathReport:
+  """One path over all records or episodes that could be read.
+
+  Attributes:
+    path: of the values.
+    described: shape, dtype and encoding, as text.
+    num_problems: of content, lengths and order.
+    num_absent: records or episodes that do not have it.
+    num_nan: records or episodes with a NaN or an infinity.
+  """
+
+  path: str
+  described: str
+  num_problems: int = 0
+  num_absent: int = 0
+  num_nan: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """Results of `checks.check` for a data set.
+
+  Attributes:
+    path: of the data set.
+    counts: records by TFRecord file, episodes by segment of a store, or by the path of
+      the data set. Damaged bytes between two records count as one.
+    problems: in the order of the data.
+    unit: what is counted, 'record' or 'episode'.
+    paths: of the values that were checked; None if none were, because of damage.
+    notes: what is no problem, but may be a mistake; sentences.
+    num_bytes: how many were compared with checksums of the store.
+    compression: of all TFRecord files, if the suffixes don't tell.
+  """
+
+  path: str
+  counts: Mapping[str, int]
+  problems: tuple[Problem, ...]
+  unit: str = "episode"
+  paths: tuple[PathReport, ...] | None = None
+  notes: tuple[str, ...] = ()
+  num_bytes: int = 0
+  compression: str | None = None
+
+  @property
+  def is_good(self) -> bool:
+    """Whether nothing is wrong."""
+    return not self.problems
+
+  @functools.cached_property
+  def _bad(self) -> Mapping[str, set[int]]:
+    found = collections.defaultdict[str, set[int]](set)
+    for problem in self.problems:
+      found[problem.source].update(problem.numbers)
+    return found
+
+  def bad(self, source: str = "") -> list[int]:
+    """Lists the records of a file, or episodes of a segment, that have a problem."""
+    return sorted(self._bad.get(source, ()))
+
+  @property
+  def num_bad(self) -> int:
+    """The number of records or episodes that have a problem."""
+    return sum(map(len, self._bad.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Salvaged:
+  """Results of copying what is good out of a damaged data set.
+
+  Attributes:
+    path: of the new store, or the folder of the new files.
+    source: the report of the old one.
+    num_kept: records by new file, or episodes by new segment.
+    left_out: why a record or an episode was not copied, by (file or segment, number).
+  """
+
+  path: str
+  source: Report
+  num_kept: Mapping[str, int]
+  left_out: Mapping[tuple[str, int], str]
+
+
+Finding = tuple[str, str, str]
+"""Expectation, finding and hint, as of a `Mismatch`."""
+# Rows that are compared at a time: large columns are mapped, not held.
+_BLOCK_VALUES = 1 << 20
+
+
+def explain_numbers(values: np.ndarray, is_sequence: bool) -> Finding | None:
+  """Describes the first NaN or infinity of an episode's values, or returns None."""
+  found = find_nonfinite(values)
+  if found is None:
+    return None
+  text, index = found
+  places = [f"step {index[0]}"] if is_sequence else []
+  rest = index[is_sequence:]
+  if rest and values.shape[-1 * len(rest) :] != (1,):
+    places.append(f"value {rest[0] if len(rest) == 1 else rest}")
+  got = f"{text} at {', '.join(places)}" if places else text
+  count = int((~np.isfinite(values)).sum())
+  got += f", {count:,} of {values.size:,}" if values.size > 1 else ""
+  return "numbers", got, "To accept it: allow_nan=True, --allow_nan."
+
+
+def find_bad_numbers(
+  values: np.ndarray, ends: np.ndarray, is_sequence: bool = True
+) -> Iterator[tuple[int, Finding]]:
+  """Yields the episodes with a NaN or an infinity, each with what it is.
+
+  Args:
+    values: of all episodes, [rows, ...].
+    ends: the row after each episode's last one, int64 [episodes].
+    is_sequence: rows are steps; else each is the value of an episode.
+  """
+  if values.dtype.kind not in "fcV":  # bfloat16 is of kind 'V'.
+    return
+  step = max(1, _BLOCK_VALUES // max(1, int(np.prod(values.shape[1:]))))
+  bad = [np.zeros(0, np.int64)]
+  for start in range(0, len(values), step):
+    finite = np.isfinite(values[start : start + step])
+    if not finite.all():
+      rows = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))
+      bad.append(start + rows)
+  for episode in np.unique(np.searchsorted(ends, np.concatenate(bad), "right")):
+    own = values[ends[episode - 1] if episode else 0 : ends[episode]]
+    finding = explain_numbers(own if is_sequence else own[0], is_sequence)
+    assert finding is not None
+    yield int(episode), finding
+
+
+def find_misplaced(
+  times: np.ndarray, ends: np.ndarray, is_rising: bool = False
+) -> Iterator[tuple[int, Finding]]:
+  """Yields the episodes whose time stamps run backwards, each with what it is.
+
+  Args:
+    times: one for each step of all episodes, [n] or [n, 1].
+    ends: the step after each episode's last one, int64 [episodes].
+    is_rising: equal time stamps are misplaced, too.
+  """
+  times = np.asarray(times).reshape(len(times))
+  # A NaN is in no order.
+  in_order = times[1:] > times[:-1] if is_rising else times[1:] >= times[:-1]
+  back = np.flatnonzero(~in_order) + 1
+  back = back[~np.isin(back, ends)]
+  expected = "rise" if is_rising else "do not run backwards"
+  episodes = np.searchsorted(ends, back, side="right")
+  for episode, at in zip(*np.unique(episodes, return_index=True), strict=True):
+    row = back[at]
+    step = row - (ends[episode - 1] if episode else 0)
+    got = f"{times[row]} at step {step}, after {times[row - 1]}"
+    hint = "Sort the steps, or begin another episode there."
+    yield int(episode), (f"time stamps that {expected}", got, hint)

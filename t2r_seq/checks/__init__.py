@@ -1,5 +1,5 @@
-"""Reports of damage, over the episodes of any format."""
+"""Reports of damage and mistakes, for data sets of any format."""
 
-from t2r_seq.checks.check import check_episodes
+from t2r_seq.checks.check import check
 
-__all__ = ["check_episodes"]
+__all__ = ["check"]

@@ -1,105 +1,232 @@
-"""Checks the episodes of a data set: whether all can be read, NaN, time stamps."""
+"""Checks a data set of any format: damage, NaN, time stamps, stored statistics."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+import collections
+import math
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t2r_seq import errors
-from t2r_seq.errors import Problem
+from t2r_seq import errors, specs
+from t2r_seq.episodes import registry
+from t2r_seq.episodes.splits import describe_splits
+from t2r_seq.errors import PathReport, Problem, Report
 from t2r_seq.specs import names
+from t2r_seq.store import layout
 
 if TYPE_CHECKING:
   from t2r_seq.episodes import Episodes
-  from t2r_seq.episodes.episodes import Episode
+  from t2r_seq.episodes.episodes import Episode, Fields
   from t2r_seq.statistics.accumulators import Accumulator
   from t2r_seq.store import EpisodeStore
 
 
-def check_episodes(
-  episodes: Episodes, time_keys: Collection[str] = (), allow_nan: bool = False
-) -> Iterator[Problem]:
-  """Reads every episode, and yields each problem when it is found.
+def check(
+  source: str | os.PathLike[str] | Episodes,
+  spec: specs.SpecStructure | None = None,
+  label_spec: specs.SpecStructure | None = None,
+  *,
+  allow_nan: bool = False,
+  time_keys: Collection[str] = (),
+  schema: int = 1,
+  format: str | None = None,
+  **options: Any,
+) -> Report:
+  """Finds what is damaged in a data set, or is probably a mistake.
 
-  An episode that cannot be read is one problem, and the next ones are read. Statistics
-  that are stored with the episodes are compared, and files are checked for damage that
-  reading does not meet.
+  A record or episode that cannot be read is one problem, and the next ones are read.
+  Checksums, NaN, infinities and the order of time stamps are checked, and statistics
+  that are stored with the episodes are compared.
 
   >>> import numpy as np
-  >>> from t2r_seq import checks, open_episodes, specs, store
+  >>> from t2r_seq import checks, specs, store
   >>> x = specs.ExtendedTensorSpec((1,), "float32", is_sequence=True)
   >>> values = {"x": np.array([[1.0], [np.nan]], np.float32)}
   >>> with store.EpisodeStore.create("demo", {"x": x}, allow_nan=True) as writer:
   ...   _ = writer.append_episode(values)
-  >>> for problem in checks.check_episodes(open_episodes("demo")):
-  ...   print(problem.text)
-  x: expected numbers, got NaN at (1, 0), 1 of 2. To accept it: --allow_nan.
+  >>> report = checks.check("demo")
+  >>> [(problem.path, problem.kind) for problem in report.problems]
+  [('x', 'nan')]
 
   Args:
-    episodes: as from `open_episodes`.
+    source: a path, as for `open_episodes`, patterns of TFRecord files, or episodes.
+    spec: flat specs that records must fit, by default what most of them seem to have;
+      or those that a store was created with, if its `store.json` is damaged.
+    label_spec: of records, the same for labels, or None.
+    allow_nan: accepts NaN and infinities.
     time_keys: paths of time stamps, beside those with such a name.
-    allow_nan: accepts NaN.
+    schema: of records without specs, which of them the others are compared with: 1 for
+      those of the most frequent schema.
+    format: its name; by default the path decides.
+    **options: of `open_episodes`.
   Raises:
     SpecError: a path of `time_keys` is missing, or is no number for each step.
+    ConversionError: nothing that can be read.
   """
-  # `check_time_stamps` needs no TensorFlow.
-  from t2r_seq.records import features
-  from t2r_seq.statistics import accumulators
-  from t2r_seq.statistics.statistics import MEASURES
-
-  timed = _time_paths(episodes.spec, features.is_number_a_step, time_keys)
-  rising = _rising_paths(episodes.metadata, timed)
-  timed = [*dict.fromkeys([*timed, *episodes.clocks.values()])]
-  yield from (Problem("", text) for text in episodes.problems)
-  seen: dict[str, Accumulator] = {}
-  number, is_whole = 0, True
-  while episodes.num_episodes is None or number < episodes.num_episodes:
-    try:
-      for episode in episodes.iterate(number):
-        for text in _check_values(episode, timed, rising, allow_nan):
-          yield Problem(episode.place, text)
-        _count(episode, episodes, seen)
-        number += 1
-      break
-    except errors.SpecError as error:
-      yield Problem("", str(error))
-      number, is_whole = number + 1, False
-      if episodes.num_episodes is None:  # What follows cannot be found.
-        break
-  yield from (Problem("", text) for text in episodes.check_files())
-  if is_whole:
-    statistics = {path: accumulator.finish() for path, accumulator in seen.items()}
-    computed = {
-      path: {name: each.measure(name) for name in MEASURES}
-      for path, each in statistics.items()
-      if each.per == accumulators.ELEMENT
-    }
-    yield from (Problem("", text) for text in episodes.compare_statistics(computed))
+  if not isinstance(source, (str, os.PathLike)):
+    return _check_values(source, None, allow_nan, time_keys)
+  path = os.fspath(source)
+  # A store without its store.json is one, too.
+  if format is None and os.path.isdir(os.path.join(path, layout.SEGMENTS)):
+    format = "store"
+  chosen = registry.find_format(path, format)
+  report = None
+  if chosen.check is not None:
+    given = {"allow_nan": allow_nan, "time_keys": time_keys, "schema": schema}
+    report = chosen.check(path, spec, label_spec, given, **options)
+    if report is not None and (report.problems or report.paths is not None):
+      return report
+  opened = registry.as_episodes(path, chosen.name, spec=spec, **options)
+  return _check_values(opened, report, allow_nan, time_keys)
 
 
 def _check_values(
-  episode: Episode, timed: Collection[str], rising: Collection[str], allow_nan: bool
-) -> Iterator[str]:
-  for path in timed:
-    if path in episode.values:
-      stamps = episode.values[path]
-      ends = np.asarray([len(stamps)])
-      yield from (text for _, text in _misplaced(path, stamps, ends, path in rising))
-  for path, values in episode.values.items():
-    # bfloat16 is of kind 'V'.
-    if allow_nan or values.dtype.kind not in "fcV":
-      continue
-    is_nan: Any = np.isnan(values)
-    if is_nan.any():
-      element = np.unravel_index(int(np.argmax(is_nan)), is_nan.shape)
-      index = tuple(map(int, element))
-      place = index if len(index) != 1 else index[0]
-      yield (
-        f"{path}: expected numbers, got NaN at {place}, {int(is_nan.sum()):,} of "
-        f"{is_nan.size:,}. To accept it: --allow_nan."
+  episodes: Episodes,
+  verified: Report | None,
+  allow_nan: bool,
+  time_keys: Collection[str],
+) -> Report:
+  """Checks the values of all episodes, whose bytes were verified or not."""
+  values = _Values(episodes, allow_nan, time_keys)
+  found = tuple(values.find_problems(verified is not None))
+  counts = {episodes.path: values.num_episodes}
+  if verified and sum(verified.counts.values()) == values.num_episodes:
+    counts = dict(verified.counts)  # By segment.
+  notes = [*(verified.notes if verified else ()), *episodes.notes]
+  if episodes.splits:
+    notes.append(describe_splits(episodes.splits))
+  return Report(
+    path=verified.path if verified else episodes.path,
+    counts=counts,
+    problems=found,
+    paths=tuple(values.reports()),
+    notes=tuple(notes),
+    num_bytes=verified.num_bytes if verified else 0,
+  )
+
+
+class _Values:
+  """One pass over the values of a data set.
+
+  Attributes:
+    num_episodes: how many were read, or could not be.
+  """
+
+  def __init__(
+    self, episodes: Episodes, allow_nan: bool, time_keys: Collection[str]
+  ) -> None:
+    self._episodes, self._fields = episodes, episodes.fields
+    self._allow_nan = allow_nan
+    named = _time_paths(self._fields, time_keys)
+    self._rising = _rising_paths(episodes.metadata, named)
+    self._timed = {*named, *episodes.clocks.values()}
+    self._counts: dict[str, collections.Counter[str]] = {
+      kind: collections.Counter() for kind in (errors.TIMES, errors.NAN, "absent")
+    }
+    self.num_episodes = 0
+
+  def find_problems(self, is_verified: bool) -> Iterator[Problem]:
+    """Yields the problems of all episodes.
+
+    Args:
+      is_verified: the bytes are those that were written. Only the numbers of a store
+        are read then, without TensorFlow; else all is read and decoded, files are
+        checked for damage that reading does not meet, and stored statistics compared.
+    """
+    episodes = self._episodes
+    yield from (Problem("", text) for text in episodes.problems)
+    if is_verified and episodes.rows() is not None:
+      yield from self._check_columns(episodes.rows())
+      return
+    seen: dict[str, Accumulator] = {}
+    is_whole = True
+    while episodes.num_episodes is None or self.num_episodes < episodes.num_episodes:
+      try:
+        for episode in episodes.iterate(self.num_episodes):
+          yield from self._check_episode(episode)
+          if not is_verified:
+            _count(episode, episodes, seen)
+          self.num_episodes += 1
+        break
+      except errors.SpecError as error:
+        number = (self.num_episodes,)
+        yield Problem("", str(error), errors.CONTENT, episodes=number)
+        self.num_episodes, is_whole = self.num_episodes + 1, False
+        if episodes.num_episodes is None:  # What follows cannot be found.
+          break
+    yield from (Problem("", text) for text in episodes.check_files())
+    if is_whole:
+      yield from (Problem("", text) for text in _compare(episodes, seen))
+
+  def _check_episode(self, episode: Episode) -> Iterator[Problem]:
+    for path, fields in self._fields.items():
+      if path not in episode.values:
+        self._counts["absent"][path] += 1
+        continue
+      is_sequence = fields.get("is_sequence", False) or path in self._episodes.clocks
+      values = episode.values[path] if is_sequence else episode.values[path][None]
+      for _, kind, text in self._find(path, values, [len(values)], is_sequence):
+        numbers = (self.num_episodes,)
+        yield Problem(episode.place, text, kind, path, episodes=numbers)
+
+  def _check_columns(self, opened: EpisodeStore) -> Iterator[Problem]:
+    """Yields the problems of the numbers of a store, which are mapped."""
+    self.num_episodes = len(opened)
+    for path, column in opened.columns.items():
+      first = 0
+      for segment in opened.segments:
+        self._counts["absent"][path] += int((~segment.is_present(path)).sum())
+        values, ends = segment.column(path), np.arange(1, len(segment) + 1)
+        if column.is_ragged:
+          values, _, ends = segment.ragged_rows(path)
+        elif column.is_per_step:
+          ends = segment.episode_ends
+        is_sequence = column.is_per_step or column.is_ragged
+        if not (column.as_steps if column.is_ragged else column).is_bytes:
+          for number, kind, text in self._find(path, values, ends, is_sequence):
+            number += first
+            place = self._episodes.place(number)
+            yield Problem(place, text, kind, path, episodes=(number,))
+        first += len(segment)
+
+  def _find(
+    self, path: str, values: Any, ends: Any, is_sequence: bool
+  ) -> Iterator[tuple[int, str, str]]:
+    """Yields the bad episodes of a path, each with kind and text.
+
+    Args:
+      path: of the values.
+      values: of one episode or several, [rows, ...]; steps, or a row for each episode.
+      ends: the row after each episode's last one, [episodes].
+      is_sequence: rows are steps.
+    """
+    values, ends = np.asarray(values), np.asarray(ends)
+    found = {errors.NAN: errors.find_bad_numbers(values, ends, is_sequence)}
+    if path in self._timed:
+      is_rising = path in self._rising
+      found[errors.TIMES] = errors.find_misplaced(values, ends, is_rising)
+    for kind, findings in found.items():
+      for number, finding in findings:
+        self._counts[kind][path] += 1
+        if kind != errors.NAN or not self._allow_nan:
+          yield number, kind, str(errors.Mismatch(path, *finding))
+
+  def reports(self) -> Iterator[PathReport]:
+    """Yields what was found, by path."""
+    for path, fields in self._fields.items():
+      shape, encoding = tuple(fields["shape"]), fields.get("data_format") or ""
+      described = f"{shape} {fields['dtype']} {encoding}".rstrip()
+      counts = self._counts
+      yield PathReport(
+        path,
+        described,
+        counts[errors.TIMES][path],
+        counts["absent"][path],
+        counts[errors.NAN][path],
       )
 
 
@@ -117,61 +244,51 @@ def _count(episode: Episode, episodes: Episodes, seen: dict[str, Accumulator]) -
       seen[path].add(values if spec.is_sequence else values[None])
 
 
-def check_time_stamps(
-  opened: EpisodeStore, named: Collection[str]
-) -> Iterator[Problem]:
-  """Yields a problem for each episode of a store whose time stamps run backwards.
+def _compare(episodes: Episodes, seen: Mapping[str, Accumulator]) -> list[str]:
+  """Compares statistics that are stored with the episodes; returns what differs."""
+  from t2r_seq.statistics import accumulators
+  from t2r_seq.statistics.statistics import MEASURES
 
-  Reads the columns of time stamps only, without TensorFlow.
-
-  Args:
-    opened: the store.
-    named: paths of time stamps, beside those with such a name.
-  Raises:
-    SpecError: a named path is missing, or is no number for each step.
-  """
-  is_number = operator.attrgetter("is_number_a_step")
-  timed = _time_paths(opened.columns, is_number, named)
-  rising = _rising_paths(opened.metadata, timed)
-  clocks = {*opened.clocks.values()}
-  for path in dict.fromkeys([*timed, *sorted(clocks)]):
-    first = 0
-    for segment in opened.segments:
-      if path in clocks:
-        stamps, _, ends = segment.ragged_rows(path)
-      else:
-        stamps, ends = np.asarray(segment.column(path)), segment.episode_ends
-      for episode, text in _misplaced(path, stamps, ends, path in rising):
-        yield Problem(f"episode {first + episode}", text, path=path)
-      first += len(segment)
+  found = {path: accumulator.finish() for path, accumulator in seen.items()}
+  return episodes.compare_statistics(
+    {
+      path: {name: each.measure(name) for name in MEASURES}
+      for path, each in found.items()
+      # Others leave NaN and infinities in their statistics, or out of them.
+      if each.per == accumulators.ELEMENT and np.all(each.count == each.rows)
+    }
+  )
 
 
-def _time_paths(
-  leaves: Mapping[str, Any], is_number: Callable[[Any], bool], named: Collection[str]
-) -> list[str]:
+def _time_paths(fields: Mapping[str, Fields], named: Collection[str]) -> list[str]:
   """Returns the paths of time stamps: those with such a name, and those named.
 
   Args:
-    leaves: flat specs, or columns, by path.
-    is_number: whether one of them is a number for each step.
+    fields: of the specs, by path.
     named: paths that a user names, --time_key.
   """
   for path in named:
-    if path not in leaves:
-      near = errors.nearest(path, leaves)
+    if path not in fields:
+      near = errors.nearest(path, fields)
       raise errors.SpecError(
-        f"--time_key: expected a path of {errors.listing(leaves)}, got '{path}'.{near}"
+        f"--time_key: expected a path of {errors.listing(fields)}, got '{path}'.{near}"
       )
-    if not is_number(leaves[path]):
+    if not _is_number_a_step(fields[path]):
       raise errors.SpecError(
         f"--time_key: {path}: expected a number for each step, got "
-        f"{errors.describe(leaves[path])}."
+        f"{tuple(fields[path]['shape'])} {fields[path]['dtype']}."
       )
   return [
     path
-    for path, leaf in leaves.items()
-    if path in named or (is_number(leaf) and names.is_time(path))
+    for path, leaf in fields.items()
+    if path in named or (_is_number_a_step(leaf) and names.is_time(path))
   ]
+
+
+def _is_number_a_step(fields: Fields) -> bool:
+  is_number = re.fullmatch(r"u?int\d+|b?float\d+", fields["dtype"])
+  is_one = math.prod(size or 0 for size in fields["shape"]) == 1
+  return bool(is_number) and is_one and fields.get("is_sequence", False)
 
 
 def _rising_paths(metadata: Mapping[str, Any], paths: Collection[str]) -> list[str]:
@@ -182,31 +299,3 @@ def _rising_paths(metadata: Mapping[str, Any], paths: Collection[str]) -> list[s
     topic = str(recorded.get("layout", {}).get("clock"))
     return [p for p in clocks if p == f"{names.CLOCKS}/{topic.strip('/')}"]
   return clocks if len(clocks) == 1 else []
-
-
-def _misplaced(
-  path: str, times: np.ndarray, ends: np.ndarray, is_rising: bool
-) -> Iterator[tuple[int, str]]:
-  """Yields the episodes whose time stamps run backwards, each with a sentence.
-
-  Args:
-    path: of the time stamps.
-    times: one for each step of all episodes, [n] or [n, 1].
-    ends: the step after each episode's last one, int64 [episodes].
-    is_rising: equal time stamps are misplaced, too.
-  """
-  times = np.asarray(times).reshape(len(times))
-  # A NaN is in no order.
-  in_order = times[1:] > times[:-1] if is_rising else times[1:] >= times[:-1]
-  back = np.flatnonzero(~in_order) + 1
-  back = back[~np.isin(back, ends)]
-  expected = "rise" if is_rising else "do not run backwards"
-  episodes = np.searchsorted(ends, back, side="right")
-  for episode, at in zip(*np.unique(episodes, return_index=True), strict=True):
-    row = back[at]
-    step = row - (ends[episode - 1] if episode else 0)
-    yield (
-      int(episode),
-      f"{path}: expected time stamps that {expected}, got {times[row]} at step "
-      f"{step}, after {times[row - 1]}.",
-    )

@@ -678,7 +678,7 @@ def check_enough(
   if not problems:
     raise error
   # Options of everything that is read at the same time, in any order.
-  first = min(problems, key=lambda problem: (problem.filename, problem.record))
+  first = min(problems, key=lambda problem: (problem.source, problem.record))
   raise errors.RecordError(
     f"{where}: expected at least the {num_needed} examples of one batch, got "
     f"{num_found} and {left_out}. The first: {first}. Run t2r_seq doctor FILES."

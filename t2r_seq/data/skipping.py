@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,7 @@ from t2r_seq import errors, records, specs
 from t2r_seq.data import pool
 from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.record_files import FilesByKey, RecordReading, keeper, map_in_order
+from t2r_seq.errors import Problem
 from t2r_seq.records import framing
 from t2r_seq.records.features import require
 from t2r_seq.records.images import DecodeImages
@@ -29,21 +30,6 @@ _KEPT_SPEC = {
   "kept": tf.TensorSpec([], tf.variant),
   "numbers": tf.TensorSpec([4], tf.int64),
 }
-
-
-class BadRecord(NamedTuple):
-  """A record that was left out; `t2r_seq doctor` explains it.
-
-  Attributes:
-    filename: the file.
-    record: its number in the file, from 0; bytes that are no record count as one.
-  """
-
-  filename: str
-  record: int
-
-  def __str__(self) -> str:
-    return f"record {self.record} of {self.filename}"
 
 
 class RecordInputReport:
@@ -68,7 +54,7 @@ class RecordInputReport:
     self.max_bad_records = max_bad_records
     # No lock, but atomic operations of a dict: the garbage collector may end an
     # iterator while a lock is held, and wait for a thread that wants it, too.
-    self._bad_records: dict[int, BadRecord] = {}
+    self._bad_records: dict[int, Problem] = {}
 
   @property
   def skipped(self) -> int:
@@ -76,8 +62,8 @@ class RecordInputReport:
     return len(self._bad_records)
 
   @property
-  def problems(self) -> tuple[BadRecord, ...]:
-    """Their places, in the order of reading."""
+  def problems(self) -> tuple[Problem, ...]:
+    """Their places, in the order of reading; `t2r_seq doctor` explains them."""
     return tuple([*self._bad_records.values()])
 
   @property
@@ -98,7 +84,8 @@ class RecordInputReport:
       RecordError: there are too many.
     """
     file, number = divmod(place, _MAX_RECORDS)
-    bad = BadRecord(self._filenames[file], number)
+    name = self._filenames[file]
+    bad = Problem(f"record {number} of {name}", "", source=name, record=number)
     if self._bad_records.setdefault(place, bad) is not bad:
       return
     if len(self._bad_records) <= _NUM_NAMED:

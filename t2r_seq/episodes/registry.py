@@ -21,6 +21,7 @@ from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes import views, writing
 from t2r_seq.episodes.episodes import EpisodeWriter
 from t2r_seq.episodes.views import Episodes
+from t2r_seq.errors import Report
 
 # The modules that register formats, in the order in which they recognise a path: a
 # store may hold any file, and TFRecord files are all that no other format recognises.
@@ -76,6 +77,7 @@ class Format:
     writer: makes an `EpisodeWriter`; None if the format is read only. See
       `write_episodes`.
     splits_by_file: a split is a set of files and is chosen when they are opened.
+    check: looks for damage without opening the episodes; see `register_format`.
   """
 
   name: str
@@ -85,6 +87,7 @@ class Format:
   suffixes: tuple[str, ...] = ()
   writer: Callable[..., EpisodeWriter] | None = None
   splits_by_file: bool = False
+  check: Callable[..., Report | None] | None = None
 
   @property
   def has_specs(self) -> bool:
@@ -123,6 +126,7 @@ def register_format(
   description: str = "",
   writer: Callable[..., EpisodeWriter] | None = None,
   splits_by_file: bool = False,
+  check: Callable[..., Report | None] | None = None,
 ) -> Callable[[Any], Any]:
   """Registers a format, as a decorator of its class of `Episodes`.
 
@@ -137,6 +141,10 @@ def register_format(
     writer: called with the path, the episodes to write (their specs, metadata and
       splits) and the options of `write_episodes` that its signature names.
     splits_by_file: a split is a set of files, chosen by an option `split` of the class.
+    check: `check(path, spec, label_spec, values, **options)` looks for damage that
+      would keep the episodes from being opened; `values` are the keyword arguments of
+      `checks.check`, options those of `open_episodes`. Returns a report, in which
+      `paths` is None if the values are still to be checked; or None for no report.
   Raises:
     SpecError: another class is registered under this name.
   """
@@ -155,6 +163,7 @@ def register_format(
       tuple(suffixes),
       writer,
       splits_by_file,
+      check,
     )
     return opener
 

@@ -20,8 +20,9 @@ from t2r_seq.episodes import splits as splits_lib
 from t2r_seq.episodes.episodes import Episode, EpisodePart, EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Dropped, Episodes
+from t2r_seq.errors import Report
 from t2r_seq.imports import tf
-from t2r_seq.records.check import find_bad_record
+from t2r_seq.records.check import examine_records, find_bad_record
 from t2r_seq.records.explain import data_errors
 from t2r_seq.records.features import (
   IS_FIRST,
@@ -41,7 +42,7 @@ from t2r_seq.records.files import (
   other_shards,
   shard_paths,
 )
-from t2r_seq.records.framing import Record, iterate_records
+from t2r_seq.records.framing import Record, is_array_record, iterate_records
 from t2r_seq.records.index import RecordIndex, read_index
 from t2r_seq.records.index_file import index_path
 from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE, present_names
@@ -1072,6 +1073,28 @@ def _remove_leftovers(path: str) -> None:
     os.remove(leftover)
 
 
+def check_records(
+  path: FilePatterns,
+  spec: specs.SpecStructure | None,
+  label_spec: specs.SpecStructure | None,
+  values: Mapping[str, Any],
+  split: str | None = None,
+  compression: str | None = None,
+  **joined: Any,
+) -> Report | None:
+  """Checks files record by record; see `examine_records`.
+
+  None if options join records to episodes, which are then checked; and for ArrayRecord,
+  whose frames are its library's.
+  """
+  names = get_data_format_and_filenames(path)[1]
+  if any(joined.values()) or is_array_record(names[0]):
+    return None
+  if split is not None:
+    names = files_of_split(f"check: {path}", names, split)
+  return examine_records(names, spec, label_spec, compression, **values)
+
+
 register_format(
   "tfrecord",
   suffixes=(".tfrecord", ".tfrecord.gz", ".tfrecords"),
@@ -1079,10 +1102,11 @@ register_format(
   description="TFRecord files",
   writer=RecordEpisodesWriter,
   splits_by_file=True,
+  check=check_records,
 )(open_records)
 
 
-@register_format("rlds", splits_by_file=True)
+@register_format("rlds", splits_by_file=True, check=check_records)
 def open_rlds(
   path: FilePatterns,
   dropped: Dropped | None = None,

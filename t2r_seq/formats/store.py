@@ -14,7 +14,7 @@ from t2r_seq.episodes.episodes import EpisodeWriter, Values
 from t2r_seq.episodes.registry import register_format
 from t2r_seq.episodes.views import Episodes
 from t2r_seq.specs.names import VIDEO_FORMATS
-from t2r_seq.store import EpisodeStore, layout
+from t2r_seq.store import EpisodeStore, layout, verify_store
 from t2r_seq.store.videos import VideoEncoding
 
 # `copy_episodes` decides when to commit.
@@ -101,6 +101,7 @@ class StoreWriter(EpisodeWriter):
   description="a store (with a store.json)",
   recognises=lambda path: os.path.isfile(os.path.join(path, layout.MANIFEST)),
   writer=StoreWriter,
+  check=lambda path, spec, *_, **__: verify_store(path, spec),
 )
 class StoreEpisodes(Episodes):
   """Reads the episodes of an `EpisodeStore`."""

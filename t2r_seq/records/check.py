@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq import files as files_lib
-from t2r_seq.errors import Problem
+from t2r_seq.errors import PathReport, Problem, Report, Salvaged
 from t2r_seq.imports import tf
 from t2r_seq.records import explain, files, framing, index, inspect, protos
 from t2r_seq.records.features import (
@@ -33,27 +34,6 @@ from t2r_seq.records.images import DecodeImages
 _BATCH_BYTES, _MAX_BATCH = 8 << 20, 512
 
 FilesByKey = files.FilePatterns | Mapping[str, files.FilePatterns]
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureReport:
-  """One feature over all records that could be parsed.
-
-  Attributes:
-    path: its first path.
-    name: key in the record.
-    described: shape, dtype and encoding, as text.
-    num_problems: of content, and of lengths.
-    num_absent: records that do not have it.
-    num_nan: records with a NaN.
-  """
-
-  path: str
-  name: str
-  described: str
-  num_problems: int
-  num_absent: int
-  num_nan: int
 
 
 class _Examination:
@@ -84,11 +64,13 @@ class _Examination:
     """
     self._features = list(features)
     self._labels = {feature.label: feature.path for feature in features}
-    cores = os.cpu_count() or 1
     self._checker = None
     if features:
-      self._checker = explain.BatchChecker(features, checks_values, cores, times)
-    self._kinds = [k for k in explain.SUSPICIONS if finds_nan or k != explain.NAN]
+      self._checker = explain.BatchChecker(features, checks_values, times)
+    self._kinds = [k for k in explain.SUSPICIONS if finds_nan or k != errors.NAN]
+    numbers = [f for f in features if re.search("float|complex", f.spec.dtype.name)]
+    stamps = [f for f in features if f.is_time or f.name in times]
+    self._features_of = {errors.NAN: numbers, errors.TIMES: stamps}
     self._compression = compression
     # A record without any of the features parses to defaults, so each is looked at.
     self._looks_at_all = explain.may_be_absent(features)
@@ -134,14 +116,13 @@ class _Examination:
         cut_hint(feature.name),
       )
       for filename, frame in parts:
-        yield self._problem(filename, frame, explain.EPISODES, mismatch)
+        yield self._problem(filename, frame, errors.EPISODES, mismatch)
 
-  def reports(self) -> list[FeatureReport]:
+  def reports(self) -> list[PathReport]:
     """Returns what was found of each feature."""
     return [
-      FeatureReport(
+      PathReport(
         feature.path,
-        feature.name,
         errors.describe(feature.spec)
         + (f" {str(feature.spec.data_format).lower()}" if feature.is_image else ""),
         self._problems[feature.path],
@@ -160,19 +141,18 @@ class _Examination:
       self._add(filename, whole, check)
       is_suspect |= np.asarray([bool(reason) for reason in check.reasons], bool)
       for kind in self._kinds:
-        for outlier in check.suspects[kind].values():
-          is_suspect |= outlier
+        is_suspect |= check.found[kind]
     self._add_names(data, is_suspect)
     index = 0
     for frame in batch:
       if frame.data is None:
         mismatch = errors.Mismatch("frame", *(frame.damage or ("", "")))
-        yield self._problem(filename, frame, explain.FRAME, mismatch)
+        yield self._problem(filename, frame, errors.FRAME, mismatch)
         continue
       if is_suspect[index]:
         for kind, mismatch in self._explain(frame.data, check, index):
           problem = self._problem(filename, frame, kind, mismatch)
-          if kind != explain.NAN:
+          if kind != errors.NAN:
             self._problems[problem.path] += 1
           yield problem
       index += 1
@@ -190,18 +170,19 @@ class _Examination:
   ) -> None:
     """Adds a batch to the features' statistics."""
     is_parsed = np.asarray([not reason for reason in check.reasons], bool)
-    self.num_empty += int(check.empty.sum())
-    for number, has_nan in check.suspects[explain.NAN].items():
-      self._num_nan[number] += int(has_nan.sum())
-    several = check.suspects[explain.EPISODES].get(
-      explain.ALL_FEATURES, np.zeros_like(is_parsed)
-    )
-    looked_at = is_parsed & ~check.empty
-    for number, at_edge in check.edges.items():
-      self._whole[number] += int((looked_at & at_edge).sum())
-      if not self._features[number].is_optional:  # An absent flag is not set.
-        doubtful = np.flatnonzero(looked_at & ~at_edge & ~several).tolist()
-        self._parts[number] += [(filename, frames[index]) for index in doubtful]
+    self.num_empty += int(check.found["empty"].sum())
+    is_part = is_parsed & ~check.found["empty"]
+    for number, feature in enumerate(self._features):
+      self._num_nan[number] += int(check.found[f"nan/{number}"].sum())
+      if f"edge/{number}" not in check.found:
+        continue
+      at_edge = check.found[f"edge/{number}"]
+      self._whole[number] += int((is_part & at_edge).sum())
+      if not feature.is_optional:  # An absent flag is not set.
+        found = is_part & ~at_edge & ~check.found[errors.EPISODES]
+        self._parts[number] += [
+          (filename, frames[int(i)]) for i in np.flatnonzero(found)
+        ]
 
   def _add_names(self, data: Sequence[bytes], is_suspect: np.ndarray) -> None:
     """Adds which features the records of a batch have, of all that may lack some."""
@@ -221,15 +202,11 @@ class _Examination:
       if check is not None and not mismatches:
         want = "a record that can be parsed"
         mismatches = [errors.Mismatch("record", want, check.reasons[index])]
-      yield from ((explain.CONTENT, mismatch) for mismatch in mismatches)
+      yield from ((errors.CONTENT, mismatch) for mismatch in mismatches)
       return
-    looks = {explain.CONTENT: self._features} if self._looks_at_all else {}
-    for kind in self._kinds:
-      numbers = [n for n, outlier in check.suspects[kind].items() if outlier[index]]
-      if numbers:
-        of_all = numbers == [explain.ALL_FEATURES]
-        looks[kind] = self._features if of_all else [self._features[n] for n in numbers]
-    for kind, features in looks.items():
+    kinds = [kind for kind in self._kinds if check.found[kind][index]]
+    for kind in [errors.CONTENT] * self._looks_at_all + kinds:
+      features = self._features_of.get(kind, self._features)
       for mismatch in explain.explain_record(data, features, kind):
         yield kind, mismatch
 
@@ -259,47 +236,6 @@ def _read_good_records(
         yield framing.Record(filename, frame.number, frame.start, frame.data)
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordReport:
-  """Results of `examine_records`.
-
-  Attributes:
-    num_records: by file; bytes that are no frame count as one record.
-    problems: in the order of files and records.
-    features: of what was parsed, by dataset and name.
-    num_empty: episodes without a step: they can be read, and give no window.
-    unchecked: names of features that records have and no spec reads.
-    summary: of the records, if specs were proposed because none were given.
-    compression: of all files, if the suffixes don't tell.
-  """
-
-  num_records: dict[str, int]
-  problems: tuple[Problem, ...]
-  features: tuple[FeatureReport, ...]
-  num_empty: int
-  unchecked: tuple[str, ...] = ()
-  summary: inspect.RecordSummary | None = None
-  compression: str | None = None
-
-  @property
-  def is_good(self) -> bool:
-    """Whether nothing is wrong, and all records are alike or fit specs given."""
-    return not self.problems and (self.summary is None or len(self.summary.schemas) < 2)
-
-  def bad_records(self, filename: str) -> set[int]:
-    """Returns the numbers of a file's records that have a problem."""
-    return {
-      problem.record
-      for problem in self.problems
-      if problem.source == filename and problem.record is not None
-    }
-
-  @property
-  def num_bad(self) -> int:
-    """The number of records that have a problem."""
-    return sum(len(self.bad_records(filename)) for filename in self.num_records)
-
-
 def _to_errors(problems: Iterable[Problem]) -> Iterator[errors.RecordError]:
   """Yields one error, not raised, for each record, which names all of its problems."""
   for place, group in itertools.groupby(problems, lambda problem: problem.place):
@@ -315,7 +251,7 @@ def examine_records(
   allow_nan: bool = False,
   schema: int = 1,
   time_keys: Collection[str] = (),
-) -> RecordReport:
+) -> Report:
   """Finds every problem of TFRecord files.
 
   Records are read and parsed in batches, as in training; one that fails is examined by
@@ -327,7 +263,7 @@ def examine_records(
       `propose_spec` gives for the records of one schema.
     label_spec: the same for labels, or None.
     compression: of all files, if the suffixes don't tell.
-    allow_nan: a NaN is no problem. In the last step of RLDS it never is.
+    allow_nan: a NaN or an infinity is no problem. In the last step of RLDS it never is.
     schema: without specs, which records the others are compared with: 1 for those of
       the most frequent schema, see `RecordSummary`.
     time_keys: names of sequences that are time stamps, beside those with such a name
@@ -342,44 +278,68 @@ def examine_records(
   by_dataset = (
     {"": None} if feature_spec is None else _collect(feature_spec, label_spec)
   )
-  num_records: dict[str, int] = {}
-  problems: list[Problem] = []
-  reports: list[FeatureReport] = []
-  num_empty, unchecked, summary = 0, set(), None
-  absent = set(time_keys)
+  counts: dict[str, int] = {}
+  found: list[Problem] = []
+  reports: list[PathReport] = []
+  num_empty, unread = 0, set()
+  absent, names = set(time_keys), set()
   for key, filenames in _find_files(operation, file_patterns, list(by_dataset)).items():
     features = by_dataset[key]
     if features is not None:
       features = _with_flags(features, filenames, compression)
     else:
       summary, features = _propose_features(filenames, compression, schema)
-      unchecked |= {feature.name for feature in summary.features}
+      unread |= {feature.name for feature in summary.features}
+      found += _schema_problems(summary)
     check = _Examination(features, not allow_nan, compression, times=time_keys)
-    absent -= {feature.name for feature in features}
     for filename in filenames:
-      problems += check.find_problems(filename)
-      problems += _index_problems(filename)
-    problems += check.find_parts()
-    num_records.update(check.num_records)
+      found += check.find_problems(filename)
+      found += _index_problems(filename)
+    found += check.find_parts()
+    counts.update(check.num_records)
     reports += check.reports()
     num_empty += check.num_empty
-    unchecked |= check.names
-    unchecked -= {feature.name for feature in features}
-  if absent:
-    near = errors.nearest(min(absent), (report.name for report in reports))
+    unread |= check.names
+    names |= {feature.name for feature in features}
+  if absent - names:
+    near = errors.nearest(min(absent - names), names)
     raise errors.SpecError(
       f"{operation}: time_keys: expected features of the records, got "
-      f"{errors.listing(absent)}.{near}"
+      f"{errors.listing(absent - names)}.{near}"
     )
-  return RecordReport(
-    num_records,
-    tuple(problems),
-    tuple(reports),
-    num_empty,
-    tuple(sorted(unchecked)),
-    summary,
-    compression,
+  return Report(
+    path=next(iter(counts)) if len(counts) == 1 else f"{len(counts):,} files",
+    counts=counts,
+    problems=tuple(found),
+    unit="record",
+    paths=tuple(reports),
+    notes=tuple(_notes(counts, num_empty, unread - names)),
+    compression=compression,
   )
+
+
+def _notes(
+  counts: Mapping[str, int], num_empty: int, unread: Collection[str]
+) -> Iterator[str]:
+  """Yields what is no error, but may be a mistake."""
+  empty = [name for name, count in counts.items() if not count]
+  if empty:
+    yield f"Files without a record: {errors.listing(empty, 3)}"
+  if num_empty:
+    yield f"Episodes without a step, of which nothing is read: {num_empty:,}"
+  if unread:
+    yield (
+      f"Features that were not checked, because no spec reads them: "
+      f"{errors.listing(unread, 8)}"
+    )
+
+
+def _schema_problems(summary: inspect.RecordSummary) -> Iterator[Problem]:
+  lines = summary.describe_schemas()
+  if lines:
+    hint = "Which is right is unknown: name the --spec, or judge by --schema N."
+    text = "\n".join([f"{lines[0]}:", *lines[1:], hint])
+    yield Problem("", text, errors.SCHEMAS)
 
 
 def _collect(
@@ -454,7 +414,7 @@ def _index_problems(filename: str) -> list[Problem]:
     got.rstrip(".") or what,
     f"Run: t2r_seq index {filename}",
   )
-  return [Problem(filename, str(mismatch), explain.INDEX, source=filename)]
+  return [Problem(filename, str(mismatch), errors.INDEX, source=filename)]
 
 
 # Failures that say nothing about the data.
@@ -500,14 +460,14 @@ def find_bad_record(
       for _, group in itertools.groupby(problems, lambda problem: problem.record):
         of_record = [_with_hint(problem) for problem in group]
         (error,) = _to_errors(of_record)
-        if of_record[0].kind not in (explain.LENGTHS, explain.EPISODES):
+        if of_record[0].kind not in (errors.LENGTHS, errors.EPISODES):
           return error
         uneven = uneven or error
   return uneven
 
 
 def _with_hint(problem: Problem) -> Problem:
-  if problem.kind != explain.FRAME or not problem.record:
+  if problem.kind != errors.FRAME or not problem.record:
     return problem
   text = f"{problem.text} The records before it are good."
   return dataclasses.replace(problem, text=text)
@@ -547,24 +507,7 @@ def explain_failures(
     raise bad_record from op_error
 
 
-@dataclasses.dataclass(frozen=True)
-class SalvagedRecords:
-  """Results of `salvage_records`.
-
-  Attributes:
-    folder: of the new files.
-    num_kept: records by the name of the new file.
-    num_left_out: records of all files that were not copied.
-  """
-
-  folder: str
-  num_kept: dict[str, int]
-  num_left_out: int
-
-
-def salvage_records(
-  report: RecordReport, out: str | os.PathLike[str]
-) -> SalvagedRecords:
+def salvage_records(report: Report, out: str | os.PathLike[str]) -> Salvaged:
   """Copies the good records of files, byte for byte, to files of the same names.
 
   A file stays compressed. The folder appears when it is complete; the old files are
@@ -582,15 +525,19 @@ def salvage_records(
   kept: dict[str, int] = {}
   try:
     with files_lib.new_folder(target) as folder:
-      for filename, name in _new_names(list(report.num_records)).items():
+      for filename, name in _new_names(list(report.counts)).items():
         place = os.path.join(folder, name)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         kept[name] = _copy(report, filename, place)
   except OSError as error:
     reason = f"{target}: {error.strerror}. Nothing was salvaged."
     raise OSError(error.errno, f"salvage: {reason}") from error
-  left_out = sum(report.num_records.values()) - sum(kept.values())
-  return SalvagedRecords(target, kept, left_out)
+  left_out = {
+    (problem.source, problem.record): errors.KINDS[problem.kind]
+    for problem in reversed(report.problems)
+    if problem.record is not None
+  }
+  return Salvaged(target, report, kept, left_out)
 
 
 def _new_names(filenames: list[str]) -> dict[str, str]:
@@ -609,13 +556,13 @@ def _new_names(filenames: list[str]) -> dict[str, str]:
   return names
 
 
-def _copy(report: RecordReport, filename: str, place: str) -> int:
+def _copy(report: Report, filename: str, place: str) -> int:
   """Copies the good records of one file; returns how many there are."""
   compression = files.compression_type(filename, report.compression)
   # 16: a gzip header and trailer, and not those of zlib.
   bits = zlib.MAX_WBITS | 16 if compression == "GZIP" else zlib.MAX_WBITS
   deflater = zlib.compressobj(wbits=bits) if compression else None
-  bad = report.bad_records(filename)
+  bad = report.bad(filename)
   num_found = num_kept = 0
   with open(place, "wb") as written:
     for frame in framing.read_frames(filename, compression):
@@ -630,7 +577,7 @@ def _copy(report: RecordReport, filename: str, place: str) -> int:
         num_kept += 1
     if deflater:
       written.write(deflater.flush())
-  examined = report.num_records[filename]
+  examined = report.counts[filename]
   if num_found != examined:
     raise errors.RecordError(
       f"salvage: {filename}: expected the {examined} records that were examined, got "

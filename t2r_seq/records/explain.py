@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
-import itertools
 import math
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent import futures
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, specs
+from t2r_seq.errors import CONTENT, EPISODES, LENGTHS, NAN, TIMES, Finding
 from t2r_seq.imports import tf
 from t2r_seq.records import features as features_lib
 from t2r_seq.records import parse, protos
@@ -28,18 +29,10 @@ from t2r_seq.records.protos import (
 )
 from t2r_seq.specs import image_headers
 
-# The kinds of an `errors.Problem` of records: damaged bytes, what cannot be parsed,
-# sequences of different lengths, a record that is not one episode, time stamps that run
-# backwards, NaN, and a stale or damaged index.
-FRAME, CONTENT, LENGTHS, NAN, INDEX = "frame", "content", "lengths", "nan", "index"
-EPISODES, TIMES = "episodes", "times"
-# Faults that parsing a batch suspects in a record, which is then explained.
+# What parsing a batch can suspect of a record, which is then explained.
 SUSPICIONS = (LENGTHS, EPISODES, TIMES, NAN)
-# The "feature" of what concerns all features of a record.
-ALL_FEATURES = -1
 _MAX_REASON = 160
 
-Finding = tuple[str, str, str]
 _Findings = Iterator[tuple[RecordFeature, Finding]]
 
 
@@ -50,8 +43,8 @@ def explain_record(
 
   Args:
     data: the serialized record.
-    features: specs of the dataset; for 'nan' and 'times', of the suspected features.
-    kind: kind of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
+    features: those of the record's dataset; for 'nan' and 'times' numbers only.
+    kind: of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
   Returns:
     All mismatches, by the label of the feature; empty if the record looks good.
   """
@@ -148,30 +141,34 @@ def _explain_times(
 ) -> _Findings:
   """Finds the first time stamp that is smaller than the previous one."""
   for feature in features:
-    steps = contents.steps.get(feature.name, [])
-    times = [_numbers(feature, step)[0] for step in steps]
-    for step, (before, now) in enumerate(itertools.pairwise(times), start=1):
-      if now < before:
-        want = "time stamps that do not run backwards"
-        hint = "Sort the steps, or cut the record where another episode begins."
-        yield feature, (want, f"{now} at step {step}, after {before}", hint)
-        break
+    times = _rows(contents, feature)[:, 0]
+    for _, finding in errors.find_misplaced(times, np.array([len(times)])):
+      yield feature, finding
 
 
 def _explain_nan(contents: RecordContents, features: list[RecordFeature]) -> _Findings:
   for feature in features:
-    is_sequence, place = feature.spec.is_sequence, ""
-    steps: Any = contents.steps.get(feature.name, [])
-    for step, value in enumerate(
-      steps if is_sequence else [contents.context[feature.name]]
-    ):
-      nan_places = np.flatnonzero(np.isnan(_numbers(feature, value)))
-      if len(nan_places):
-        at_step = f" at step {step}, value " if is_sequence else " at value "
-        place = f"{at_step}{nan_places[0]}"
-        break
-    hint = "If it is meant: --allow_nan, or allow_nan=True."
-    yield feature, ("numbers", f"NaN{place}", hint)
+    rows = _rows(contents, feature)
+    is_sequence = feature.spec.is_sequence
+    # RLDS leaves the action and the reward of the last step undefined.
+    rows = rows[:-1] if feature.is_concatenated else rows
+    values = rows if is_sequence else rows.ravel()
+    finding = errors.explain_numbers(values, is_sequence)
+    if finding:
+      yield feature, finding
+
+
+def _rows(contents: RecordContents, feature: RecordFeature) -> np.ndarray:
+  """Returns the numbers of a feature by step, filled up to the longest one."""
+  steps: Any = contents.steps.get(feature.name, [])
+  if not feature.spec.is_sequence and feature.name in contents.context:
+    steps = [contents.context[feature.name]]
+  found = [_numbers(feature, step) for step in steps]
+  dtype = found[0].dtype if found else np.float64
+  rows = np.zeros((len(found), max(map(len, found), default=1)), dtype)
+  for row, numbers in zip(rows, found, strict=True):
+    row[: len(numbers)] = numbers
+  return rows
 
 
 def _numbers(feature: RecordFeature, value: protos.Feature) -> np.ndarray:
@@ -308,19 +305,17 @@ def data_errors() -> tuple[type[Exception], ...]:
 
 @dataclasses.dataclass(frozen=True)
 class BatchCheck:
-  """Findings in a batch of n records, by kind and number of feature.
+  """Findings in a batch of n records.
 
   Attributes:
     reasons: why each record cannot be parsed; '' if it can.
-    suspects: by kind of `SUSPICIONS`: the records that may have it, bool [n].
-    empty: flags of records whose sequences have no step, bool [n].
-    edges: by flag, whether it is set in the first or last step, as expected, bool [n].
+    found: bool [n] by name: which records may have a kind of `SUSPICIONS`; have a NaN
+      in a feature, 'nan/<number>'; have a flag set in the first or last step, as
+      expected, 'edge/<number>'; and are sequences without a step, 'empty'.
   """
 
   reasons: list[str]
-  suspects: dict[str, dict[int, np.ndarray]]
-  empty: np.ndarray
-  edges: dict[int, np.ndarray]
+  found: Mapping[str, np.ndarray]
 
 
 class BatchChecker:
@@ -333,16 +328,14 @@ class BatchChecker:
     self,
     features: Sequence[RecordFeature],
     checks_values: bool = True,
-    num_threads: int = 1,
     times: Collection[str] = (),
   ) -> None:
     """Creates the checker.
 
     Args:
-      features: features of the dataset.
-      checks_values: finds NaN and time stamps that run backwards.
-      num_threads: number of threads that parse records.
-      times: names of features that are time stamps, beyond those with such a name.
+      features: those of the dataset.
+      checks_values: finds NaN, infinities and time stamps that run backwards.
+      times: names of features that are time stamps, beside those with such a name.
     """
     # Each feature once, under a path that cannot clash with another.
     flat = specs.TensorSpecStruct(
@@ -351,7 +344,6 @@ class BatchChecker:
     )
     self._features = features
     self._checks_values = checks_values
-    self._num_threads = num_threads
     self._times = {n for n, f in enumerate(features) if f.is_time or f.name in times}
     self._has_sequences = any(feature.spec.is_sequence for feature in features)
     self._parse_fn = parse.create_parse_tf_example_fn(
@@ -369,12 +361,9 @@ class BatchChecker:
       except data_errors():
         pass
     self._trace(False)  # Once, not in every thread.
-    if self._num_threads > 1:
-      with concurrent.futures.ThreadPoolExecutor(self._num_threads) as pool:
-        answers = [*pool.map(self._parse_one, data)]
-    else:
-      answers = [*map(self._parse_one, data)]
-    parsed = [each for each in answers if not isinstance(each, str)]
+    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+      answers = [*pool.map(self._parse_one, data)]
+    parsed = [answer for answer in answers if not isinstance(answer, str)]
     stacked = {
       name: tf.stack([each[name] for each in parsed]) for name in (parsed or [{}])[0]
     }
@@ -408,53 +397,45 @@ class BatchChecker:
 
   def _measure(self, parsed: Any, is_batched: bool) -> dict[str, tf.Tensor]:
     """Reduces every feature of a record, or of each record of a batch, to numbers."""
-    measures: dict[str, tf.Tensor] = {}
-    inside = []
+    found: dict[str, tf.Tensor] = {}
+    flags: dict[str, list[tf.Tensor]] = collections.defaultdict(list)
     for number, feature in enumerate(self._features):
       tensor = parsed[str(number)]
       dtype = tensor.dtype
       if feature.edge and not is_batched:
-        flags = tf.reshape(tensor, [-1])
-        at = flags[:1] if feature.edge == IS_FIRST else flags[-1:]
-        measures[f"edge/{number}"] = tf.reduce_any(tf.cast(at, tf.bool))
-        inside.append(parse.flags_inside(feature.edge, tensor))
+        edges = tf.reshape(tensor, [-1])
+        at = edges[:1] if feature.edge == IS_FIRST else edges[-1:]
+        found[f"edge/{number}"] = tf.reduce_any(tf.cast(at, tf.bool))
+        flags[EPISODES].append(parse.flags_inside(feature.edge, tensor))
       if self._checks_values and number in self._times and not is_batched:
         times = tf.reshape(tensor, [-1])
-        measures[f"times/{number}"] = tf.reduce_any(times[1:] < times[:-1])
+        flags[TIMES].append(tf.reduce_any(times[1:] < times[:-1]))
       if self._checks_values and (dtype.is_floating or dtype.is_complex):
         axes = list(range(1 if is_batched else 0, tensor.shape.rank))
         # RLDS leaves the action and the reward of the last step undefined.
-        values = tensor[:-1] if feature.is_concatenated else tensor
-        measures[f"nan/{number}"] = tf.reduce_any(values != values, axes)
+        known = tensor[:-1] if feature.is_concatenated else tensor
+        # The absolute value is finite if the real and the imaginary part are.
+        known = tf.abs(known) if dtype.is_complex else known
+        found[f"nan/{number}"] = tf.reduce_any(~tf.math.is_finite(known), axes)
+        flags[NAN].append(found[f"nan/{number}"])
       else:
-        measures[f"touched/{number}"] = _touch(tensor, is_batched)
+        flags["touched"].append(_touch(tensor, is_batched))
     lengths = [tensor for path, tensor in parsed.items() if path.endswith("_length")]
     if lengths:
       # Absent optionals count as long as the others.
       low, high = tf.reduce_min(lengths, 0), tf.reduce_max(lengths, 0)
-      measures[f"lengths/{ALL_FEATURES}"], measures["empty/"] = (
-        low != high,
-        tf.equal(high, 0),
-      )
-    if inside:
-      measures[f"episodes/{ALL_FEATURES}"] = tf.reduce_any(inside)
-    return measures
+      flags[LENGTHS], found["empty"] = [low != high], tf.equal(high, 0)
+    return found | {name: tf.reduce_any(each, 0) for name, each in flags.items()}
 
 
 def _to_check(reasons: list[str], measures: Mapping[str, tf.Tensor]) -> BatchCheck:
   is_parsed = np.asarray([not reason for reason in reasons], bool)
-  by_kind: dict[str, dict[Any, np.ndarray]] = collections.defaultdict(dict)
-  for name, tensor in measures.items():
-    kind, _, number = name.partition("/")
-    values = np.zeros(len(reasons), bool)
-    values[is_parsed] = tensor.numpy()
-    by_kind[kind][int(number or ALL_FEATURES)] = values
-  return BatchCheck(
-    reasons,
-    {kind: by_kind[kind] for kind in SUSPICIONS},
-    by_kind["empty"].get(ALL_FEATURES, np.zeros(len(reasons), bool)),
-    by_kind["edge"],
+  by_name: dict[str, np.ndarray] = collections.defaultdict(
+    lambda: np.zeros(len(reasons), bool)
   )
+  for name, tensor in measures.items():
+    by_name[name][is_parsed] = tensor.numpy()
+  return BatchCheck(reasons, by_name)
 
 
 def _touch(tensor: tf.Tensor, is_batched: bool) -> tf.Tensor:

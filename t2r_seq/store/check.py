@@ -12,64 +12,17 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.errors import Mismatch, Problem
+from t2r_seq.errors import FRAME, Mismatch, Problem, Report
 from t2r_seq.store import layout, mapped, segments
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit, NewerVersionError, StoreManifest, check_spec
-
-
-@dataclasses.dataclass(frozen=True)
-class StoreReport:
-  """Results of `verify_store`.
-
-  Attributes:
-    path: of the store.
-    num_episodes: committed episodes by segment; those of the index if the commit itself
-      is damaged.
-    num_bytes: how many bytes were compared with their checksums.
-    problems: of the files of segments; empty if all is right.
-    unverified: by segment, episodes that can be read, but not compared with anything:
-      their checksums are damaged or lost.
-  """
-
-  path: str
-  num_episodes: dict[str, int]
-  num_bytes: int
-  problems: tuple[Problem, ...]
-  unverified: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-
-  @property
-  def is_whole(self) -> bool:
-    """Whether nothing is wrong."""
-    return not self.problems
-
-  def broken_episodes(self, segment: str) -> list[int]:
-    """Lists the episodes of a segment that are not as they were written."""
-    broken = [p.episodes for p in self.problems if p.source == segment]
-    return sorted({episode for episodes in broken for episode in episodes})
-
-
-@dataclasses.dataclass(frozen=True)
-class StoreFindings:
-  """A report, and what `salvage_store` needs to copy episodes.
-
-  Attributes:
-    report: for the user.
-    manifest: of the store, or a substitute; None without either.
-    segments: in the order in which they are the store.
-  """
-
-  report: StoreReport
-  manifest: StoreManifest | None
-  segments: tuple[SegmentCheck, ...]
-
 
 _MAX_LOOKS = 3
 
 
 def verify_store(
   path: str | os.PathLike[str], spec: specs.SpecStructure | None = None
-) -> StoreReport:
+) -> Report:
   """Verifies the lengths, offsets and checksums of a store.
 
   Args:
@@ -77,27 +30,36 @@ def verify_store(
     spec: the flat specs that the store was created with, needed only if its
       `store.json` is damaged; those of a whole store must be equal.
   Returns:
-    The problems, and which episodes are damaged.
+    The problems, each with the episodes that are not as they were written. Episodes
+    without a valid checksum are in the notes.
   Raises:
     StoreError: no store, or one of a newer version.
     SpecError: the store has other specs; all differences are named.
     OSError: the folder cannot be read.
   """
-  return examine(os.path.abspath(os.fspath(path)), spec).report
+  return examine(os.path.abspath(os.fspath(path)), spec)[0]
 
 
-def examine(folder: str, spec: specs.SpecStructure | None) -> StoreFindings:
-  """Examines a store; see `verify_store`."""
+Findings = tuple[Report, StoreManifest | None, tuple["SegmentCheck", ...]]
+
+
+def examine(folder: str, spec: specs.SpecStructure | None) -> Findings:
+  """Examines a store; see `verify_store`.
+
+  Returns:
+    The report, and what `salvage_store` needs: the manifest, or a substitute, or None
+    without either; and the segments in the order in which they are the store.
+  """
   for _ in range(_MAX_LOOKS):
     findings = _examine_once(folder, spec)
     # Another process may have merged away what is missing.
-    is_same = _read_commits(folder)[0].keys() == findings.report.num_episodes.keys()
-    if findings.report.is_whole or is_same:
+    is_same = _read_commits(folder)[0].keys() == findings[0].counts.keys()
+    if findings[0].is_good or is_same:
       break
   return findings
 
 
-def _examine_once(folder: str, spec: specs.SpecStructure | None) -> StoreFindings:
+def _examine_once(folder: str, spec: specs.SpecStructure | None) -> Findings:
   store, problem = _read_manifest(folder, spec)
   commits, broken_commits = _read_commits(folder)
   if store is not None and problem is not None:
@@ -116,14 +78,14 @@ def _examine_once(folder: str, spec: specs.SpecStructure | None) -> StoreFinding
     segments[-1].run()
   problems = [_problem("", problem)] if problem else []
   problems += [_problem(name, misfit) for name, misfit in broken_commits.items()]
-  report = StoreReport(
+  report = Report(
     path=folder,
-    num_episodes={segment.name: segment.commit.episodes for segment in segments},
-    num_bytes=sum(segment.num_bytes for segment in segments),
+    counts={segment.name: segment.commit.episodes for segment in segments},
     problems=(*problems, *(p for segment in segments for p in segment.problems)),
-    unverified={s.name: tuple(sorted(s.unverified)) for s in segments if s.unverified},
+    notes=tuple(note for segment in segments for note in segment.notes()),
+    num_bytes=sum(segment.num_bytes for segment in segments),
   )
-  return StoreFindings(report, store, tuple(segments))
+  return report, store, tuple(segments)
 
 
 def _problem(
@@ -132,7 +94,7 @@ def _problem(
   place = f"{segment}/{mismatch.path}".lstrip("/")
   broken = tuple(sorted(episodes))
   return Problem(
-    place, mismatch.finding, path=mismatch.path, source=segment, episodes=broken
+    place, mismatch.finding, FRAME, mismatch.path, segment, episodes=broken
   )
 
 
@@ -382,11 +344,8 @@ _SHOWN = 4
 
 
 def _listing(episodes: Collection[int]) -> str:
-  """Names episodes, the first few of them."""
-  shown = ", ".join(map(str, sorted(episodes)[:8]))
-  rest = len(episodes) - 8
   word = "episode" if len(episodes) == 1 else "episodes"
-  return f"{word} {shown}" + (f" and {rest} more" if rest > 0 else "")
+  return f"{word} {errors.ranges(episodes)}"
 
 
 class SegmentCheck:
@@ -427,6 +386,13 @@ class SegmentCheck:
       self.steps = _step_spans(ends, self.commit.episodes, self.commit.steps)
       has_sums = self._read_sums()
       self._check_files(self._is_damaged(ends), not has_sums)
+
+  def notes(self) -> Iterator[str]:
+    """Yields which episodes could not be compared with anything, if there are any."""
+    broken = {episode for problem in self.problems for episode in problem.episodes}
+    unknown = self.unverified - broken
+    if unknown:
+      yield f"{self.name}: {_listing(unknown)} not compared with a checksum"
 
   def _path(self, name: str) -> str:
     return os.path.join(self.folder, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -10,9 +9,10 @@ import numpy as np
 
 from t2r_seq import errors, specs
 from t2r_seq import files as files_lib
+from t2r_seq.errors import Salvaged
 from t2r_seq.store import check, files, layout
 from t2r_seq.store import writer as writer_lib
-from t2r_seq.store.check import SegmentCheck, StoreReport
+from t2r_seq.store.check import SegmentCheck
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import StoreManifest
 from t2r_seq.store.segments import SegmentWriter
@@ -21,29 +21,12 @@ from t2r_seq.store.values import Rows
 _COMMIT_EVERY = 1000
 
 
-@dataclasses.dataclass(frozen=True)
-class SalvageReport:
-  """Results of `salvage_store`.
-
-  Attributes:
-    path: path of the new store.
-    source: the report of the old one.
-    kept: (segment, episode) of each episode of the new store, in its order.
-    left_out: why an episode was not copied, by (segment, episode).
-  """
-
-  path: str
-  source: StoreReport
-  kept: tuple[tuple[str, int], ...]
-  left_out: dict[tuple[str, int], str]
-
-
 def salvage_store(
   path: str | os.PathLike[str],
   out: str | os.PathLike[str],
   spec: specs.SpecStructure | None = None,
   lenient: bool = False,
-) -> SalvageReport:
+) -> Salvaged:
   """Copies every good episode of a store to a new one, byte for byte.
 
   An episode is good if it is committed and all its bytes match checksums; if the commit
@@ -57,7 +40,7 @@ def salvage_store(
       `store.json` is damaged. The metadata is lost then.
     lenient: also keeps readable episodes without a valid checksum.
   Returns:
-    Which episodes were copied, and why the others were not.
+    How many episodes were copied, and why the others were not.
   Raises:
     StoreError: no store, or its version is newer, or its specs are unknown; or `out`
       exists.
@@ -70,8 +53,8 @@ def salvage_store(
       f"salvage: {target}: expected a place outside of the damaged store, got one in "
       f"{folder}. The old store is not to be touched."
     )
-  findings = check.examine(folder, spec)
-  if findings.manifest is None:
+  report, manifest, segments = check.examine(folder, spec)
+  if manifest is None:
     hint = "Give the flat specs that the store was created with: spec=..., or --spec."
     problem = errors.Mismatch(
       layout.MANIFEST, "a whole manifest", "a damaged one", hint
@@ -79,20 +62,20 @@ def salvage_store(
     raise errors.mismatch_error(f"salvage: {folder}", [problem], errors.StoreError)
   try:
     with files_lib.new_folder(target) as hidden:
-      kept, left_out = _copy(findings.segments, findings.manifest, hidden, lenient)
+      num_kept, left_out = _copy(segments, manifest, hidden, lenient)
   except OSError as error:
     hint = "Nothing was salvaged; the old store is as it was."
     raise files.explain(error, target, hint) from error
-  return SalvageReport(target, findings.report, tuple(kept), left_out)
+  return Salvaged(target, report, {writer_lib.DEFAULT_SEGMENT: num_kept}, left_out)
 
 
 def _copy(
   segments: Sequence[SegmentCheck], store: StoreManifest, target: str, lenient: bool
-) -> tuple[list[tuple[str, int]], dict[tuple[str, int], str]]:
-  """Writes the new store; returns which episodes are in it, and why others are not."""
+) -> tuple[int, dict[tuple[str, int], str]]:
+  """Writes the new store; returns how many episodes it has, and why others are not."""
   os.makedirs(os.path.join(target, layout.SEGMENTS))
   store.write(target)
-  kept: list[tuple[str, int]] = []
+  num_kept = 0
   left_out: dict[tuple[str, int], str] = {}
   writer = SegmentWriter(
     layout.segment_folder(target, writer_lib.DEFAULT_SEGMENT), store.columns
@@ -107,13 +90,13 @@ def _copy(
         if reason:
           left_out[segment.name, episode] = reason
         else:
-          kept.append((segment.name, episode))
-        if len(kept) % _COMMIT_EVERY == 0:
+          num_kept += 1
+        if num_kept % _COMMIT_EVERY == 0:
           writer.write_commit()
     writer.write_commit()
   finally:
     writer.close()
-  return kept, left_out
+  return num_kept, left_out
 
 
 def _reasons(segment: SegmentCheck, lenient: bool) -> dict[int, str]:

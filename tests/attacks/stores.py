@@ -131,7 +131,7 @@ class Life:
     if more := [number for number, count in found.items() if count > 1]:
       yield f"there more than once: {more}"
     report = store.verify_store(folder)
-    if not report.is_whole:
+    if not report.is_good:
       yield f"not whole: {report}"
     with store.EpisodeStore.append(folder, "after") as writer:
       writer.append_episode(_make_episode(max(found, default=0) + 1))
@@ -314,7 +314,7 @@ class DamageAttack(StoreAttack):
       damage(name, rng)
     try:
       report = store.verify_store(folder)
-      is_whole, text = report.is_whole, str(report)
+      is_whole, text = report.is_good, str(report)
     except errors.StoreError as error:
       is_whole, text = False, str(error)
     self.counts["whole" if is_whole else "found"] += 1

@@ -53,9 +53,13 @@ def test_a_whole_store(run_main):
   status, out, err = run_main("doctor", "s")
   assert (status, err) == (0, "")
   assert paragraphs(out) == [
-    f"{os.path.abspath('s')}:\n20 episodes in 1 segment; 200,290 bytes compared with "
-    "their checksums",
-    "Every length, offset and checksum of what is committed is right.",
+    f"{os.path.abspath('s')}: 20 episodes, 0 bad; 200,290 bytes compared with "
+    "checksums",
+    "path  spec            bad  absent  NaN\n"
+    "────  ──────────────  ───  ──────  ───\n"
+    "x     (250,) float32    0       0    0\n"
+    "task  () string         0       0    0",
+    "No problems in 20 episodes.",
   ]
 
 
@@ -66,18 +70,18 @@ def test_damage(run_main):
   status, out, err = run_main("doctor", "s")
   assert (status, err) == (1, "")
   _, problems, verdict = paragraphs(out)
-  assert problems.splitlines()[0] == "2 problems:"
+  assert problems.splitlines()[0] == "2 problems (damaged bytes):"
   text = " ".join(problems.split())
   for part in (
-    "main/task.data expected 130 committed bytes, got 129 bytes. Restore the file ",
-    "OUT. damaged episodes: 19 main/x.data expected the checksums",
-    "main/x.data expected the checksums of every episode, got others for 4 of 20: ",
+    "main/task.data: expected 130 committed bytes, got 129 bytes. Restore the file ",
+    "OUT. damaged episodes: 19 main/x.data: expected the checksums",
+    "main/x.data: expected the checksums of every episode, got others for 4 of 20: ",
     "episode 3 (rows 30 to 39, bytes 30,000 to 39,999: CRC-32 ",
     "episode 9 (rows 90 to 99, bytes 90,000 to 99,999: CRC-32 ",
     "damaged episodes: 3 to 5, 9",
   ):
     assert part in text
-  assert verdict == "main: 5 of 20 episodes damaged (3 to 5, 9, 19)"
+  assert verdict == "  main: 5 of 20 episodes bad (3 to 5, 9, 19)"
 
 
 def test_salvage(run_main):
@@ -105,7 +109,7 @@ def test_salvage_of_a_whole_store(run_main):
 def test_lenient(run_main):
   os.remove(in_main("checksums.index"))
   _, out, _ = run_main("doctor", "s", "--salvage", "a")
-  assert "  20 episodes not compared with a checksum (0 to 19)" in out
+  assert "  main: episodes 0 to 19 not compared with a checksum" in out
   assert "Salvaged 0 of 20 episodes" in out
   assert "left out episodes 0 to 19 of main: no checksum vouches for its bytes" in out
   _, out, _ = run_main("doctor", "s", "--salvage", "b", "--lenient")
@@ -117,8 +121,8 @@ def test_a_damaged_manifest(run_main):
   status, out, _ = run_main("doctor", "s")
   assert status == 1
   text = " ".join(out.split())
-  assert "1 problem: store.json: expected JSON, got " in text
-  assert "20 episodes not compared with a checksum (0 to 19)" in text
+  assert "1 problem (damaged bytes): store.json: expected JSON, got " in text
+  assert "main: episodes 0 to 19 not compared with a checksum" in text
   status, _, err = run_main("doctor", "s", "--salvage", "saved")
   assert status == 1
   assert "Give the flat specs that the store was created with: spec=..., or --sp" in err
@@ -156,12 +160,26 @@ def test_errors(name, run_main):
 
 
 BACK = [0, 1, 1, 3, 2]
-TOLD = "expected time stamps that do not run backwards, got 2.0 at step 4, after 3.0."
+BACKWARDS = (
+  "expected time stamps that do not run backwards, got 2.0 at step 4, after 3.0."
+)
 # name: (path, what it is converted to, arguments, status, what is said)
 TIMES = {
-  "called so": ("obs/timestamp", "", (), 1, f"episode 1: obs/timestamp: {TOLD}"),
-  "named": ("clock", "", ("--time_key", "clock"), 1, f"episode 1: clock: {TOLD}"),
-  "not named": ("clock", "", (), 0, "is right."),
+  "called so": (
+    "obs/timestamp",
+    "",
+    (),
+    1,
+    f"episode 1 of t: obs/timestamp: {BACKWARDS}",
+  ),
+  "named": (
+    "clock",
+    "",
+    ("--time_key", "clock"),
+    1,
+    f"episode 1 of t: clock: {BACKWARDS}",
+  ),
+  "not named": ("clock", "", (), 0, "No problems in"),
   "mistyped": ("clock", "", ("--time_key", "clok"), 1, "Did you mean 'clock'?"),
   "no number": ("clock", "", ("--time_key", "task"), 1, "a number for each step, got"),
   "a topic of MCAP": (
@@ -169,7 +187,7 @@ TIMES = {
     "",
     (),
     1,
-    "episode 0: clocks/cam: expected time stamps that rise, got 1.0 at step 2, after",
+    "episode 0 of t: clocks/cam: expected time stamps that rise, got 1.0 at step 2,",
   ),
   "a topic of MCAP in zarr": (
     "clocks/cam",
@@ -183,7 +201,7 @@ TIMES = {
     "t.hdf5",
     (),
     1,
-    f"demo_1 of t.hdf5: timestamp: {TOLD}",
+    f"demo_1 of t.hdf5: timestamp: {BACKWARDS}",
   ),
 }
 
@@ -205,18 +223,18 @@ def test_time_stamps_that_run_backwards(name, run_main):
 CLOCKS = {"clocks/arm": [0, 0, 0, 3, 3], "clocks/cam": [0, 1, 2, 3, 4]}
 # Another path's times, and what is reported; messages of the arm are held.
 CLOCK_TIMES = {
-  "good": ({}, 0, "is right."),
+  "good": ({}, 0, "No problems in"),
   "equal": (
     {"clocks/cam": [0, 1, 1, 3, 4]},
     1,
-    "episode 0: clocks/cam: expected time stamps that rise, got 1 at step 2, after 1.",
+    "0 of t: clocks/cam: expected time stamps that rise, got 1 at step 2, after 1.",
   ),
   "all zero": ({"clocks/cam": [0] * 5}, 1, "that rise, got 0 at step 1, after 0."),
   "falling": (
     {"clocks/arm": [0, 3, 3, 1, 1]},
     1,
-    "episode 0: clocks/arm: expected time stamps that do not run backwards, got 1 at "
-    "step 3, after 3.",
+    "episode 0 of t: clocks/arm: expected time stamps that do not run backwards, got 1 "
+    "at step 3, after 3.",
   ),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import models, policies, specs, statistics, verification, viewing
+from t2r_seq import checks, models, policies, specs, statistics, verification, viewing
 from t2r_seq.episodes import open_episodes
 from tests.format_data import EPISODES, FORMATS, LENGTHS
 
@@ -47,20 +47,30 @@ def test_inspect(name, make, run_main):
     assert f"{path}: {known.name}\n{TOTAL}\n" in out or name == "a store", out
 
 
+# A value in the second episode, and what is reported.
+BAD_NUMBERS = {"good": (0.5, ""), "NaN": (np.nan, "NaN"), "infinite": (-np.inf, "-inf")}
+
+
 @every_format
-@pytest.mark.parametrize("has_nan", [False, True])
-def test_doctor(name, has_nan, make, run_main, monkeypatch):
+@pytest.mark.parametrize("number", BAD_NUMBERS)
+def test_doctor(name, number, make, run_main, monkeypatch):
+  value, want = BAD_NUMBERS[number]
   state = EPISODES[1]["state"].copy()
-  state[2, 1] = np.nan if has_nan else 0.0
+  state[2, 1] = value
   monkeypatch.setitem(EPISODES[1], "state", state)
-  path, _, argv = make(name)
+  path, known, argv = make(name)
   status, out, err = run_main("doctor", path, *argv)
-  # Who writes a store decides about NaN.
-  is_bad = has_nan and name != "a store"
-  assert (status, err) == (int(is_bad), ""), out + err
-  assert ("expected numbers, got NaN at" in " ".join(out.split())) == is_bad, out
-  status, _, _ = run_main("doctor", path, *argv, *["--allow_nan"] * is_bad)
-  assert status == 0
+  assert (status, err) == (int(bool(want)), ""), out + err
+  assert (f"expected numbers, got {want} at step 2" in " ".join(out.split())) == bool(
+    want
+  ), out
+  if want:
+    assert run_main("doctor", path, *argv, "--allow_nan")[0] == 0
+  report = checks.check(path, **dict(known.options))
+  assert sum(report.counts.values()) == len(LENGTHS)
+  assert {problem.kind for problem in report.problems} == ({"nan"} if want else set())
+  by_path = {each.path: each.num_nan for each in report.paths}
+  assert by_path[known.state] == report.num_bad == bool(want)
 
 
 @every_format

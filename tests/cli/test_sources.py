@@ -139,7 +139,7 @@ def test_doctor_names_what_is_wrong(own, run_main):
   assert status == 1
   words = " ".join(out.split())
   assert f"episode 1: {sets.CAMERA}: expected a video file, got none." in words
-  assert "and 2 more; --max_shown shows them 4 problems in 4 episodes" in words
+  assert "and 2 more; --max_shown shows them" in words
   video.write_bytes(data)
   stats = open_episodes("copy").folder.path + "/meta/stats.json"
   kept = pathlib.Path(stats).read_text()

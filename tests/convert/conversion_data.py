@@ -102,7 +102,7 @@ def assert_episodes(path: str, wanted: list[dict[str, np.ndarray]]) -> None:
   assert len(opened) == len(wanted)
   for index, want in enumerate(wanted):
     assert_same(opened.episode(index), want)
-  assert store.verify_store(path).is_whole
+  assert store.verify_store(path).is_good
 
 
 def file_hashes(*places: Any) -> dict[str, str]:

@@ -331,7 +331,7 @@ def test_doctor_names_frames_that_no_step_has(copy, capsys):
   status, out = doctor(capsys)
   assert status == 1
   assert f"file-000.mp4: {CAMERA}: expected 14 frames, one for each step of its" in out
-  assert "episodes, got 15. 1 problem in 4 episodes" in out
+  assert "episodes, got 15." in out
 
 
 def test_doctor_names_nan(copy, capsys):
@@ -340,8 +340,8 @@ def test_doctor_names_nan(copy, capsys):
   change(ROWS, **{"observation.state": values.tolist()})
   status, out = doctor(capsys)
   assert status == 1
-  want = "episode 1 of own: observation.state: expected numbers, got NaN at (2, 1), "
-  assert f"{want}1 of 18. To accept it: --allow_nan." in out
+  want = "episode 1 of own: observation.state: expected numbers, got NaN at step 2, "
+  assert f"{want}value 1, 1 of 18. To accept it: allow_nan=True, --allow_nan." in out
   assert doctor(capsys, "--allow_nan")[0] == 0
 
 

@@ -97,7 +97,7 @@ def test_the_rest_of_a_batch_is_kept(build, tmp_path, caplog, name):
     got = values(generator.create_dataset("eval"))
   assert got == [[0, 1, 2, 3], [4, 6, 7, 8], [9, 10, 11, 12]]
   (problem,) = generator.report.problems
-  assert (problem.filename, problem.record) == (str(tmp_path / "a"), 5)
+  assert (problem.source, problem.record) == (str(tmp_path / "a"), 5)
   assert caplog.text.count("Left out bad record 5 of") == 1
   assert generator.report.skipped == 1
   assert str(generator.report) == "1 bad records left out"
@@ -152,7 +152,7 @@ def test_skipping_continues_after_each_damage(build, tmp_path, kit):
   generator = build(batch_size=7)
   got = sum(values(generator.create_dataset("eval")), [])  # noqa: RUF017
   assert got == [number for number in range(40) if number not in (3, 10, 16, 29)]
-  places = [(p.filename, p.record) for p in generator.report.problems]
+  places = [(p.source, p.record) for p in generator.report.problems]
   want = [(in_data, 3), (in_lengths, 0), (in_lengths, 6), (cut, 9)]
   assert sorted(places) == want
 
@@ -182,7 +182,7 @@ def test_skipping_finds_later_damage_in_the_next_epoch(build, tmp_path, kit, cap
   late = (batch for batch in few if generator.report.skipped)
   next(late)
   (problem,) = generator.report.problems
-  assert (problem.filename, problem.record) == (path, 3)
+  assert (problem.source, problem.record) == (path, 3)
   assert "a.tfrecord: changed while it was in use" in caplog.text
   later = sum(values(next(late) for _ in range(300)), [])[-9 * 9 :]  # noqa: RUF017
   assert sorted(later) == sorted([0, 1, 2, 4, 5, 6, 7, 8, 9] * 9)
@@ -256,7 +256,7 @@ def test_an_image_that_cannot_be_decoded_leaves_out_its_episode(
   # Each of six episodes has three windows.
   assert collections.Counter(tasks) == dict.fromkeys([0, 2, 3, 4, 10, 11], 3)
   (problem,) = generator.report.problems
-  assert (problem.filename, problem.record) == (str(path), 1)
+  assert (problem.source, problem.record) == (str(path), 1)
   windows, episodes_read = (
     generator.report.window_report.windows,
     generator.report.window_report.episodes,

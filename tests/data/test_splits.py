@@ -184,11 +184,11 @@ def test_commands_name_splits_and_read_one(folder, capsys):
   assert main(["inspect", path, "--split", "eval"]) == 0
   assert "3 episodes, 11 steps" in capsys.readouterr().out
   assert main(["doctor", path, "--split", "eval"]) == 0
-  assert "split eval: 0 of 3 episodes damaged" in capsys.readouterr().out
+  assert "No problems in 3 episodes" in capsys.readouterr().out
   assert main(["stats", path, "--split", "eval"]) == 0
   with open(folder / "store" / "eval.statistics.json") as file:
     assert json.load(file)["num_items"] == 3
-  assert "Every length" in _doctor(path, capsys)
+  assert "No problems in 8 episodes" in _doctor(path, capsys)
   assert main(["inspect", path, "--split", "evel"]) == 1
   assert "Did you mean 'eval'" in capsys.readouterr().err
   assert main(["stats", f"{folder}/plain-*", "--split", "eval"]) == 0

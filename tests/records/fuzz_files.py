@@ -241,7 +241,7 @@ def _examine(cases: list[FileCase], folder: str) -> Iterator[str]:
       yield f"{case.where}: {case.what}: found {found}, not {case.bad}"
   salvaged = salvage_records(report, os.path.join(folder, "salvaged"))
   for case in cases:
-    path = os.path.join(salvaged.folder, os.path.basename(case.path))
+    path = os.path.join(salvaged.path, os.path.basename(case.path))
     with open(path, "rb") as file:
       plain, is_whole = file_mutations.decompress(file.read(), case.suffix)
     kept = [payload for _, payload in file_mutations.read_frames(plain)]

@@ -299,7 +299,7 @@ def test_damaged_files(tmp_path: pathlib.Path, case: str, suffix: str) -> None:
   want = (index, index * FRAME, "frame")
   assert (problem.record, problem.offset, problem.kind) == want
   assert re.search(f"frame: {message.partition(BEFORE)[0]}", str(problem))
-  assert len(damaged) != 3 * FRAME or report.num_records == {str(path): 3}
+  assert len(damaged) != 3 * FRAME or report.counts == {str(path): 3}
 
 
 def compress(data: bytes, suffix: str) -> bytes:

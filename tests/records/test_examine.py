@@ -136,7 +136,7 @@ def test_a_bad_example_among_many(name, tmp_path):
   assert (problem.offset, problem.kind) == (starts[555], kind)
   assert problem.path == feature
   assert re.search(rf"^record 555 of .*: {message}|{message}", str(problem))
-  assert report.num_records == {str(tmp_path / "a"): 600}
+  assert report.counts == {str(tmp_path / "a"): 600}
   assert (report.is_good, report.num_bad) == (False, 1)
 
 
@@ -153,9 +153,9 @@ def test_several_kinds_in_several_files(tmp_path):
     ("a", 4, "content"),
     ("c", 1, "content"),
   ]
-  assert report.bad_records(str(tmp_path / "a")) == {0, 2, 4}
+  assert report.bad(str(tmp_path / "a")) == [0, 2, 4]
   allowed = examine_records(str(tmp_path / "a"), EXAMPLE, allow_nan=True)
-  assert allowed.bad_records(str(tmp_path / "a")) == {0, 4}
+  assert allowed.bad(str(tmp_path / "a")) == [0, 4]
 
 
 @pytest.mark.parametrize("count", [3, 40])
@@ -214,7 +214,7 @@ def test_features(tmp_path):
   serialized[4] = BAD["shape"][0]
   write(tmp_path / "a", serialized)
   report = examine_records(str(tmp_path / "a"), EXAMPLE)
-  by_path = {feature.path: feature for feature in report.features}
+  by_path = {each.path: each for each in report.paths}
   pose = by_path["state/pose"]
   assert (pose.num_problems, pose.num_nan, pose.num_absent) == (1, 1, 0)
   assert by_path["image"].described == "(4, 6, 3) uint8 png"
@@ -263,16 +263,15 @@ def test_without_specs(tmp_path):
   starts = write(tmp_path / "a", serialized)
   flip(tmp_path / "a", starts[9] + 30)
   report = examine_records(str(tmp_path / "a"))
-  assert report.summary
   kinds = [(problem.record, problem.kind) for problem in report.problems]
   assert kinds == [(2, "content"), (5, "content"), (9, "frame")]
-  assert [f.path for f in report.features] == ["count", "image", "pose", "task"]
+  assert [f.path for f in report.paths] == ["count", "image", "pose", "task"]
 
 
 def test_records_without_features(tmp_path):
   write(tmp_path / "a", [b"", b"", b"\xff\xffno proto"])
   report = examine_records(str(tmp_path / "a"))
-  assert report.features == ()
+  assert report.paths == ()
   assert [(p.record, p.kind) for p in report.problems] == [(2, "content")]
 
 

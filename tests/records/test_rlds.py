@@ -265,7 +265,7 @@ def test_doctor_finds_nan_and_uneven_steps(tmp_path: pathlib.Path) -> None:
   report = examine_records(path, SPEC)
   found = [(p.record, p.kind, p.text.partition(", got ")[2]) for p in report.problems]
   assert [each[:2] for each in found] == [(0, "nan"), (1, "lengths")]
-  assert found[0][2].startswith("NaN at step 2, value 1.")
+  assert found[0][2].startswith("NaN at step 2, value 1, 1 of 12.")
 
 
 def test_sequences_within_steps(

@@ -152,13 +152,18 @@ def test_schemas(name, tmp_path):
       for each in serialized:
         writer.write(each)
   report = examine_records(str(tmp_path / "*.tfrecord"))
-  found = [(schema.num_records, len(schema.files)) for schema in report.summary.schemas]
-  assert found == schemas
   assert report.num_bad == num_bad
-  assert all(re.search(message, str(problem)) for problem in report.problems)
   assert report.is_good == (len(schemas) == 1)
-  lines = report.summary.describe_schemas()
-  assert len(lines) == (len(schemas) + 1 if len(schemas) > 1 else 0)
+  found = [p.text for p in report.problems if p.kind != "schemas"]
+  assert all(re.search(message, text) for text in found)
+  lines = [p.text.splitlines() for p in report.problems if p.kind == "schemas"]
+  assert len(lines) == (len(schemas) > 1)
+  for line, (num_records, _) in zip(
+    lines[0][1:] if lines else [], schemas, strict=False
+  ):
+    assert re.match(rf"\d: {num_records} record", line)
+  counts = ", ".join(str(num_files) for _, num_files in schemas)
+  assert not lines or lines[0][0] == f"{len(schemas)} schemas: {counts} files:"
 
 
 def test_absent_and_unchecked_features_of_schemas(tmp_path):
@@ -172,8 +177,8 @@ def test_absent_and_unchecked_features_of_schemas(tmp_path):
     "y": Spec((1,), tf.float32, "y", is_optional=True),
   }
   report = examine_records(path, spec)
-  assert report.is_good and report.unchecked == ("z",)
-  assert [(f.name, f.num_absent) for f in report.features] == [("x", 0), ("y", 4)]
+  assert report.is_good and report.notes[0].endswith("no spec reads them: [z]")
+  assert [(each.path, each.num_absent) for each in report.paths] == [("x", 0), ("y", 4)]
 
 
 def test_the_last_step_of_rlds_may_be_undefined(tmp_path):
@@ -187,8 +192,8 @@ def test_the_last_step_of_rlds_may_be_undefined(tmp_path):
   report = examine_records(path)
   (problem,) = report.problems
   assert (problem.record, problem.kind) == (1, "nan")
-  assert "at step 1, value 0. If it is meant: --allow_nan" in str(problem)
-  (action,) = [f for f in report.features if f.path == "action"]
+  assert "at step 1, 1 of 2. To accept it: allow_nan=True, --allow_nan." in str(problem)
+  (action,) = [each for each in report.paths if each.path == "action"]
   assert action.num_nan == 1
 
 

@@ -224,11 +224,11 @@ def test_an_extended_column_reads_and_is_cut(path, episode, same):
     extend(in_main(path, name))
   for index, length in enumerate((5, 1, 8)):
     same(store.EpisodeStore(path).episode(index), episode(index, length))
-  assert store.verify_store(path).is_whole
+  assert store.verify_store(path).is_good
   with store.EpisodeStore.append(path) as writer:
     writer.append_episode(episode(3))
   same(store.EpisodeStore(path).episode(3), episode(3))
-  assert store.verify_store(path).is_whole
+  assert store.verify_store(path).is_good
 
 
 def names_of_columns():
@@ -238,12 +238,12 @@ def names_of_columns():
 
 @pytest.mark.parametrize("name", names_of_columns())
 def test_a_flipped_bit_is_found(name, path):
-  assert store.verify_store(path).is_whole
+  assert store.verify_store(path).is_good
   size = os.path.getsize(in_main(path, name))
   flip(in_main(path, name), size - 1)
   report = store.verify_store(path)
-  assert not report.is_whole
-  assert 2 in report.broken_episodes("main")
+  assert not report.is_good
+  assert 2 in report.bad("main")
   assert any(str(p).startswith(f"main/{name}: expected") for p in report.problems)
 
 
@@ -410,7 +410,7 @@ def test_a_store_that_is_being_written_is_whole(path, episode, monkeypatch):
   with store.EpisodeStore.append(path, commit_every=100) as writer:
     writer.append_episode(episode(3))
     assert os.path.getsize(in_main(path, "obs%2Fimage.data")) > 168
-    assert store.verify_store(path).is_whole
+    assert store.verify_store(path).is_good
 
 
 def test_a_copy_is_a_store(path, tmp_path, episode, same):
@@ -419,13 +419,14 @@ def test_a_copy_is_a_store(path, tmp_path, episode, same):
   same(store.EpisodeStore(tmp_path / "copy").episode(2), episode(2, 8))
 
 
-def test_verify_lists_episodes_without_checksums(path):
+def test_what_no_checksum_vouches_for(path):
+  text = "main: {} not compared with a checksum".format
   flip(in_main(path, "checksums.index"))
-  assert store.verify_store(path).unverified == {"main": (0,)}
+  assert store.verify_store(path).notes == (text("episode 0"),)
   os.remove(in_main(path, "checksums.index"))
-  assert store.verify_store(path).unverified == {"main": (0, 1, 2)}
+  assert store.verify_store(path).notes == (text("episodes 0 to 2"),)
   os.remove(f"{path}/{MANIFEST}")
-  assert store.verify_store(path).unverified == {"main": (0, 1, 2)}
+  assert store.verify_store(path).notes == (text("episodes 0 to 2"),)
 
 
 def test_given_specs_stand_in_for_a_manifest(path, spec):
@@ -442,7 +443,7 @@ def test_given_specs_stand_in_for_a_manifest(path, spec):
 
 
 def test_specs_of_a_whole_store_are_checked(path, spec):
-  assert store.verify_store(path, spec=spec).is_whole
+  assert store.verify_store(path, spec=spec).is_good
   with pytest.raises(
     errors.SpecError, match=r"goal: expected .* per step, got .* per ep"
   ):
@@ -465,7 +466,7 @@ LEFTOVERS = {
 @pytest.mark.parametrize("name", LEFTOVERS)
 def test_leftovers_are_harmless(name, path):
   LEFTOVERS[name](path)
-  assert store.verify_store(path).is_whole
+  assert store.verify_store(path).is_good
   assert len(store.EpisodeStore(path)) == 3
 
 
@@ -494,5 +495,5 @@ def test_a_disk_that_fails_is_a_problem_not_a_crash(path, monkeypatch):
 
   monkeypatch.setattr("builtins.open", failing_open)
   (problem,) = store.verify_store(path).problems
-  assert "got less for episodes 0, 1, 2: the file cannot be read: Input" in str(problem)
+  assert "got less for episodes 0 to 2: the file cannot be read: Input" in str(problem)
   assert problem.episodes == (0, 1, 2)

@@ -23,7 +23,7 @@ from t2r_seq import (
   store,
   windows,
 )
-from t2r_seq.checks import check_episodes
+from t2r_seq.checks import check
 from t2r_seq.episodes import open_episodes
 from t2r_seq.specs import Seconds
 from t2r_seq.verification.training_side import Dataset
@@ -149,7 +149,7 @@ def test_values_and_clocks_are_read_back(segments):
   if segments > 1:
     assert store.EpisodeStore.merge("own") == len(LENGTHS)
     same(open_episodes("own").read(2), episode(2))
-  assert not list(check_episodes(open_episodes("own")))
+  assert check(open_episodes("own")).is_good
 
 
 def test_disk_has_the_raw_values_and_few_bytes_more():
@@ -314,10 +314,11 @@ def test_stamps_of_another_clock_that_fall_are_reported(capsys):
     writer.append_episode(episode(0))
     writer.append_episode(changed(clocks__force=falling))
   want = "clocks/force: expected time stamps that do not run backwards"
-  (problem,) = check_episodes(open_episodes("bad"))
-  assert problem.text.startswith(want)
+  for source in (open_episodes("bad"), "bad"):  # Read by episodes, and by columns.
+    (problem,) = check(source).problems
+    assert problem.text.startswith(want) and problem.episodes == (1,)
   assert cli.main(["doctor", "bad"]) == 1
-  assert f"episode 1: {want}" in " ".join(capsys.readouterr().out.split())
+  assert f"episode 1 of bad: {want}" in " ".join(capsys.readouterr().out.split())
   with pytest.raises(errors.SpecError, match=r"resample: .*clocks/force: .*never fall"):
     convert.convert("bad", "steps.zarr", resample="hold", decode_images=True)
 

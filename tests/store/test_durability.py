@@ -118,7 +118,7 @@ def test_full_disk(room, commit_every, tmp_path, monkeypatch):
     assert (opened.episode(index)["x"] == index).all()
   assert (opened.episode(kept)["x"] == 9).all()
   assert opened.episode(kept)["task"][()] == b"t9"
-  assert store.verify_store(folder).is_whole
+  assert store.verify_store(folder).is_good
 
 
 def test_steps_on_a_full_disk(tmp_path, monkeypatch):
@@ -136,7 +136,7 @@ def test_steps_on_a_full_disk(tmp_path, monkeypatch):
   writer.close()
   opened = store.EpisodeStore(tmp_path / "s")
   assert opened.episode_lengths.tolist() == [1]
-  assert store.verify_store(tmp_path / "s").is_whole
+  assert store.verify_store(tmp_path / "s").is_good
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace", "write"])
@@ -174,7 +174,7 @@ def test_a_commit_that_fails_halfway(name, tmp_path, monkeypatch):
     opened = store.EpisodeStore(folder)
     values = [opened.episode(index)["x"][0, 0] for index in range(len(opened))]
     assert values == list(range(count + 1))
-    assert store.verify_store(folder).is_whole
+    assert store.verify_store(folder).is_good
     if not failed:
       assert moment
       return

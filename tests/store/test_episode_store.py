@@ -91,7 +91,7 @@ def test_no_episodes(tmp_path, spec):
   opened = store.EpisodeStore(tmp_path / "s")
   assert len(opened) == 0 and opened.num_steps == 0 and opened.segments == ()
   assert opened.episode_lengths.shape == (0,) and opened.refresh() == 0
-  assert store.verify_store(tmp_path / "s").is_whole
+  assert store.verify_store(tmp_path / "s").is_good
   assert store.EpisodeStore.merge(tmp_path / "s") == 0
   for read in (opened.column, opened.tensor):
     with pytest.raises(errors.StoreError, match="expected episodes, got none"):
@@ -128,7 +128,7 @@ def test_segments_and_merge(path, episode, same):
   for index, numbers in enumerate(want):
     same(opened.episode(index), episode(*numbers))
   assert opened.column("reward").shape == (47,)
-  assert store.verify_store(path).is_whole
+  assert store.verify_store(path).is_good
   assert store.EpisodeStore.merge(path) == 6
 
 
@@ -153,7 +153,7 @@ def test_merge_of_a_damaged_segment_changes_nothing(path, episode, same):
   with pytest.raises(errors.StoreError, match=want):
     store.EpisodeStore.merge(path)
   flip(name, 6)
-  assert store.verify_store(path).is_whole
+  assert store.verify_store(path).is_good
   same(store.EpisodeStore(path).episode(3), episode(3))
   assert store.EpisodeStore.merge(path) == 4
 

@@ -160,13 +160,13 @@ def test_merged_damaged_salvaged(made, frames, tmp_path):
   path = str(tmp_path / "store")
   salvage_store(made, path)
   opened = store.EpisodeStore(path)
-  assert len(opened.segments) == 1 and store.verify_store(path).is_whole
+  assert len(opened.segments) == 1 and store.verify_store(path).is_good
   np.testing.assert_array_equal(opened.episode(3).camera, frames[-12:])
   start, end = opened.column("camera").offsets[1:3].tolist()
   with open(f"{path}/segments/main/camera.data", "r+b") as file:
     file.seek(start)
     file.write(bytes(end - start))
-  assert store.verify_store(path).broken_episodes("main") == [1]
+  assert store.verify_store(path).bad("main") == [1]
   want = r"camera.data: episode 1: camera: expected a video that can be decoded, got"
   with pytest.raises(errors.StoreError, match=want):
     opened.episode(1)

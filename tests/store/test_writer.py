@@ -142,7 +142,7 @@ def test_every_dtype(shape, tmp_path):
     for path in spec:
       assert np.asarray(got[path]).dtype == np.asarray(one[path]).dtype, path
       np.testing.assert_array_equal(got[path], one[path], err_msg=path)
-  assert store.verify_store(tmp_path / "s").is_whole
+  assert store.verify_store(tmp_path / "s").is_good
 
 
 # name: (what replaces entries of TWO, the error)
@@ -197,7 +197,7 @@ def test_bad_episode(name, tmp_path):
       writer.append_episode({**TWO, **change})
     writer.append_episode(TWO)
   assert len(read(tmp_path / "s")) == 2
-  assert store.verify_store(tmp_path / "s").is_whole
+  assert store.verify_store(tmp_path / "s").is_good
 
 
 @pytest.mark.parametrize("shape", [(), (2,)])
@@ -368,7 +368,7 @@ def test_steps_are_checked_one_by_one(name, tmp_path):
   (got,) = read(tmp_path / "s")
   assert got["n"].tolist() == [2**31 - 1] * 2
   np.testing.assert_array_equal(got["x"][-1], largest)
-  assert store.verify_store(tmp_path / "s").is_whole
+  assert store.verify_store(tmp_path / "s").is_good
 
 
 def test_bad_step_leaves_the_episode_as_it_was(tmp_path):
@@ -423,7 +423,7 @@ def test_order_of_calls(tmp_path):
   ):
     writer.append_episode(TWO)
   assert len(read(tmp_path / "s")) == 1
-  assert store.verify_store(tmp_path / "s").is_whole
+  assert store.verify_store(tmp_path / "s").is_good
 
 
 def test_an_exception_keeps_whole_episodes(tmp_path):
@@ -453,7 +453,7 @@ def test_commits(tmp_path):
     writer.end_episode({"task": "a"})
     assert writer.num_episodes == 8 and writer.num_committed == 7
   assert opened.refresh() == 1
-  assert store.verify_store(tmp_path / "s").is_whole
+  assert store.verify_store(tmp_path / "s").is_good
 
 
 # name: (spec, the error)

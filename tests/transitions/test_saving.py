@@ -28,7 +28,7 @@ def test_round_trip(column, tmp_path, make, same):
   loaded = transitions.load_transitions(tmp_path / "s")
   assert len(loaded) == 15
   same(loaded.to_numpy(), wanted)
-  assert verify_store(tmp_path / "s").is_whole
+  assert verify_store(tmp_path / "s").is_good
 
 
 def test_one_transition(tmp_path, make, same):

@@ -206,7 +206,7 @@ def test_the_checkpoint_is_a_store(tmp_path):
   opened = store.EpisodeStore(os.path.join(buffer.checkpoint(), "episodes"))
   assert len(opened) == buffer.counters.num_episodes
   assert opened.num_steps == buffer.counters.num_steps
-  assert store.verify_store(opened.path).is_whole
+  assert store.verify_store(opened.path).is_good
 
 
 def test_a_flipped_bit_is_not_restored(tmp_path):
