@@ -62,7 +62,9 @@ def check(
     schema: of records without specs, which of them the others are compared with: 1 for
       those of the most frequent schema.
     format: its name; by default the path decides.
-    **options: of `open_episodes`.
+    **options: arguments of `open_episodes`.
+  Returns:
+    What was checked, and the problems in the order of the data.
   Raises:
     SpecError: a path of `time_keys` is missing, or is no number for each step.
     ConversionError: nothing that can be read.
