@@ -74,12 +74,14 @@ class Affine:
     self.far = (reach > _FAR * scale) & ~self.constant
     self._dtype = dtype
     is_wide = dtype == tf.float64 or (stored_dtype.is_integer and stored_dtype.size > 2)
-    # float32 rounds a center far from the spread. A second float for the remainder does
-    # not help: Grappler adds the constants of a graph.
-    rounded = np.abs(center - center.astype(np.float32)) > _MAX_ROUNDING * scale
-    self._inner = tf.float64 if is_wide or np.any(rounded) else tf.float32
+    self._inner = tf.float64 if is_wide else tf.float32
     self._center = center.astype(self._inner.as_numpy_dtype)
     self._scale = scale.astype(self._inner.as_numpy_dtype)
+    # float32 rounds a center far from the spread. The remainder is a constant on the
+    # other side of the scale: Grappler would add it to the center beside it.
+    remainder = (center - self._center) / self._scale
+    is_rounded = np.any(np.abs(remainder) > _MAX_ROUNDING)
+    self._remainder = remainder.astype(self._scale.dtype) if is_rounded else None
     self._scale_back = np.where(self.constant, 0, self._scale).astype(self._scale.dtype)
 
   def figures(self) -> dict[str, Any]:
@@ -89,13 +91,17 @@ class Affine:
   def normalize(self, values: Any) -> tf.Tensor:
     """Maps stored values, [..., *shape], to normalized values."""
     values = (tf.cast(values, self._inner) - self._center) / self._scale
+    if self._remainder is not None:
+      values -= self._remainder
     return tf.cast(values, self._dtype)
 
   def unnormalize(self, values: Any) -> tf.Tensor:
     """Maps normalized values, [..., *shape], back; the dtype is unchanged."""
     values = tf.convert_to_tensor(values)
-    scaled = tf.cast(values, self._inner) * self._scale_back
-    return tf.cast(scaled + self._center, values.dtype)
+    scaled = tf.cast(values, self._inner)
+    if self._remainder is not None:
+      scaled += self._remainder
+    return tf.cast(scaled * self._scale_back + self._center, values.dtype)
 
 
 def _center_and_scale(

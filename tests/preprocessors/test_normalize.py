@@ -278,6 +278,32 @@ def test_elements_that_hardly_or_rarely_move(name, tmp_path, caplog):
     caplog.clear()
 
 
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["plain", "XLA"])
+@pytest.mark.parametrize("mode", MODES)
+def test_normalize_is_exact_in_float32_for_a_center_far_from_the_spread(
+  mode, is_compiled, tmp_path
+):
+  values = (1000 + 0.01 * NOISE).astype("float32")
+  spec = {"action": Spec((1,), tf.float32, is_sequence=True)}
+  with EpisodeStore.create(tmp_path / "store", spec) as writer:
+    writer.append_episode({"action": values[:, None]})
+  statistics.compute_statistics(tmp_path / "store", tmp_path / "statistics.json")
+  labels = {"action": Spec((1,), tf.float32)}
+  preprocessor = create(tmp_path / "statistics.json", {"action": mode}, {}, labels)
+
+  @tf.function(jit_compile=is_compiled)
+  def there_and_back(action):
+    _, got = preprocessor.preprocess({}, {"action": action}, "train")
+    return got["action"], unnormalize(preprocessor, "action", got["action"])
+
+  got, back = there_and_back(tf.constant(values[:, None]))
+  np.testing.assert_allclose(got[:, 0], by_hand(values, mode), rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(back[:, 0], values, rtol=1.2e-7)
+  graph = there_and_back.get_concrete_function(tf.TensorSpec((None, 1))).graph
+  dtypes = {tensor.dtype for op in graph.get_operations() for tensor in op.outputs}
+  assert tf.float64 not in dtypes, "LiteRT has no arithmetic of it"
+
+
 def test_normalize_warns_of_values_far_outside_the_quantiles(tmp_path, caplog):
   values = (_rare("float64") + 1e-4 * NOISE)[:, None]
   with EpisodeStore.create(
