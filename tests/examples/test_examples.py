@@ -37,6 +37,8 @@ SMALL = {
     "Transformer.mlp_size = 16",
     "Transformer.num_heads = 2",
     "ACTNetwork.num_layers = (1, 1, 1)",
+    "ResNet.num_filters = 8",
+    "ResNet.num_block_layers = 1",
   ),
   "diffusion_from_robomimic": (
     "DiffusionDecoder.create_denoiser_fn = @DiffusionTransformer",

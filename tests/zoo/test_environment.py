@@ -117,7 +117,11 @@ def run_dir(lerobot_path, tmp_path_factory):
     lerobot_path,
     folder,
     "tiny",
-    gin_bindings=["NUM_TRAIN_STEPS = 1", "ImageEncoder.num_filters = 8"],
+    gin_bindings=[
+      "NUM_TRAIN_STEPS = 1",
+      "ImageEncoder.num_filters = 8",
+      "ImageEncoder.num_block_layers = 1",
+    ],
     env_id=ENV,
   )
   return folder
