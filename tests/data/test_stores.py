@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -106,6 +107,16 @@ CASES = {
     {"x": x((0, 1), is_sequence=True), "task": Spec((), tf.string)},
     {"sequence_length": 2, "stride": 2, "shift": 3},
   ),
+  "two paths of a column": (
+    {
+      "x": x((-2, -1, 0, 1, 2)),
+      "next": x((-1, 0, 1, 2, 3), name="x"),
+      "done": Spec((), tf.bool, time_offsets=0),
+      "later": Spec((), tf.bool, "done", time_offsets=1),
+      "text": Spec((), tf.string, "task"),
+    },
+    {},
+  ),
 }
 
 
@@ -137,7 +148,9 @@ def decoded_episodes(store):
     episode = store.episode(index)
     episode.pop("at times", None)
     images = [tf.io.decode_image(image) for image in episode["image"]]
-    found.append({**episode, "image": tf.stack(images)})
+    renamed = {"next": "x", "later": "done", "text": "task"}
+    more = {path: episode[name] for path, name in renamed.items()}
+    found.append({**episode, "image": tf.stack(images), **more})
   return found
 
 
@@ -278,24 +291,28 @@ def test_images_can_stay_encoded(store):
   assert store.window(1, spec).image.tolist() == want[1:3].tolist()
 
 
-def test_frames_before_and_after(store):
-  """Two frames before and two after, as the issue of a loader had asked for."""
-  spec = {
-    "obs0": Spec((5, 2), F32, time_offsets=(-2, -1, 0, 1, 2)),
-    "obs1": Spec((5, 2), F32, time_offsets=(-1, 0, 1, 2, 3)),
-  }
-  with pytest.raises(errors.SpecError, match=r"obs0: expected \[T\] steps"):
-    StoreWindowLoader(store, spec, 2).dataset()
-  frames = {"x": x((-2, -1, 0, 1, 2))}
-  loader = StoreWindowLoader(
-    store, frames, 3, "sequential", drop_remainder=False, padding="drop"
+def test_each_column_is_read_once_for_all_that_show_it(store):
+  found = store.windows(CASES["two paths of a column"][0])
+  assert found.reader.paths == ("x", "done", "task")
+  assert list(found[0]) == ["x", "next", "done", "later", "text"]
+
+
+def test_names_that_do_not_fit(store):
+  with pytest.raises(errors.SpecError, match="windows: 2 mismatches") as caught:
+    store.windows({"a": x((0, 1), name="always"), "b": x((0, 1), name="gaol")})
+  assert str(caught.value).splitlines() == [
+    "windows: 2 mismatches:",
+    "  a: expected [T] steps of (2,) float32, got (None,) float32 of its name, always.",
+    "  b: expected [T] steps of (2,) float32, got nothing. It reads 'gaol', by its "
+    "name. Did you mean 'goal'?",
+  ]
+  # The shape of a whole episode of steps, if it was as long.
+  want = (
+    "windows: always: expected a value for each episode, got (None,) float32, one for "
+    "each step. Say which steps: time_offsets=(...)."
   )
-  rows = unbatched(loader.dataset())
-  middles = [int(row["x"][2, 0]) for row in rows]
-  want = [100 * e + t + 1 for e, n in enumerate(LENGTHS) for t in range(2, n - 2)]
-  assert middles == want
-  for row, middle in zip(rows, want, strict=True):
-    assert row["x"][:, 0].numpy().tolist() == [middle + d for d in (-2, -1, 0, 1, 2)]
+  with pytest.raises(errors.SpecError, match=f"^{re.escape(want)}$"):
+    store.windows({"always": Spec((5,), F32), "x": x((0, 1))})
 
 
 def flatten(batches):
