@@ -75,7 +75,9 @@ def make_model(name, states_path):
 
 @pytest.fixture(scope="module", name="predictor", params=MODELS)
 def fixture_predictor(request, states_path):
-  """A predictor of each model, in memory."""
+  """The flow's export, and the other models in memory."""
+  if request.param == "flow":
+    return request.getfixturevalue("exported")[0]
   predictor = policies.CheckpointPredictor(make_model(request.param, states_path))
   predictor.init_randomly()
   return predictor
