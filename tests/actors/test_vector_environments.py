@@ -95,9 +95,14 @@ def _run(env, num_episodes, **kwargs):
   return [_describe(steps) for steps in episodes]
 
 
-@pytest.mark.parametrize("name", ["SyncVectorEnv", "AsyncVectorEnv"])
 @pytest.mark.parametrize(
-  ("num_envs", "num_episodes", "max_steps"), [(3, 8, None), (4, 2, None), (3, 7, 4)]
+  ("name", "num_envs", "num_episodes", "max_steps"),
+  [
+    ("SyncVectorEnv", 3, 8, None),
+    ("SyncVectorEnv", 4, 2, None),
+    ("SyncVectorEnv", 3, 7, 4),
+    ("AsyncVectorEnv", 3, 8, None),
+  ],
 )
 def test_the_episodes_are_those_of_one_environment(
   name, num_envs, num_episodes, max_steps

@@ -144,8 +144,7 @@ def test_all_episodes_too_short_is_an_error_not_a_hang(tmp_path, kit, mode):
     generator.create_dataset(mode)
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("windowed", [True, False])
+@pytest.mark.parametrize(("mode", "windowed"), [("train", True), ("eval", False)])
 def test_empty_files_are_an_error(tmp_path, kit, mode, windowed):
   for name in ("a", "b"):
     kit.write_episodes(tmp_path / f"{name}.tfrecord", [])

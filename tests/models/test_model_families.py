@@ -71,7 +71,7 @@ def test_a_critic_learns_by_gin_and_its_export_values_many_actions(tmp_path):
     create_constant_learning_rate.initial_learning_rate = 0.01
   """)
   model = ReachCritic()
-  generator = lambda: data.GeneratorInputGenerator(_examples, batch_size=64)  # noqa: E731
+  generator = lambda: data.GeneratorInputGenerator(_examples, batch_size=32)  # noqa: E731
   result = training.train_eval_model(
     model,
     generator(),

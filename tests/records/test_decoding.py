@@ -80,8 +80,9 @@ CROPS = [
 ]
 
 
-@pytest.mark.parametrize("crop", CROPS)
-@pytest.mark.parametrize("fancy_upscaling", [True, False])
+@pytest.mark.parametrize(
+  ("crop", "fancy_upscaling"), [*((crop, True) for crop in CROPS), (CROPS[3], False)]
+)
 def test_a_crop_has_the_pixels_of_the_whole(crop, fancy_upscaling):
   y, x, height, width = crop
   for subsampling, dct_method in itertools.product((0, 1, 2), ("", "INTEGER_ACCURATE")):

@@ -40,8 +40,14 @@ def joined(data, path):
   return np.concatenate([e[path] for e in data.episodes if path in e])
 
 
-@pytest.mark.parametrize("kind", ["records", "packed", "store"])
-@pytest.mark.parametrize("part_bytes", [1, 1500, 16 << 20])
+@pytest.mark.parametrize(
+  ("kind", "part_bytes"),
+  [
+    *(("records", size) for size in (1, 1500, 16 << 20)),
+    ("packed", 1500),
+    ("store", 1),
+  ],
+)
 def test_episodes(data, kind, part_bytes, monkeypatch):
   monkeypatch.setattr(compute, "PART_BYTES", part_bytes)
   got = compute_statistics(getattr(data, kind), spec=data.spec, images=True)
@@ -204,8 +210,15 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["records", "store"])
-@pytest.mark.parametrize("name", CUTS)
+# Cuts are one code for both kinds.
+@pytest.mark.parametrize(
+  ("name", "kind"),
+  [
+    *((name, "store") for name in CUTS),
+    ("repeat", "records"),
+    ("sequences", "records"),
+  ],
+)
 def test_a_model_counts_what_training_shows(data, name, kind):
   padding, options = CUTS[name]
   model = Model(padding, "sequence_length" in options)

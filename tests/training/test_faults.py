@@ -414,9 +414,7 @@ def test_a_folder_has_one_run_at_a_time(reach, model_dir):
 
 
 _BURSTS = {
-  "SIGTERM twice": ("TERM", "TERM"),
   "SIGINT twice": ("INT", "INT"),
-  "SIGHUP": ("HUP",),
   "all of them": ("HUP", "INT", "TERM", "INT", "TERM", "HUP"),
 }
 
