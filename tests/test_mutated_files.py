@@ -296,7 +296,7 @@ def make_evaluated():
 
 
 def read_evaluated(path):
-  found = continuous._Evaluated(path)
+  found = continuous._EvaluationLog(path)
   assert found.step in (0, *found._steps) and dict(found.metrics) is not None
 
 

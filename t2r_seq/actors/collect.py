@@ -248,7 +248,7 @@ class Rounds:
   record_eval_env_video: bool = False
 
 
-# Of the summaries, by the tag of the run; the names are Tensor2Robot's.
+# Folders of the summaries, by the run's tag; the names are Tensor2Robot's.
 _FOLDERS = {"collect": "policy_collect", "eval": "eval"}
 
 
@@ -524,15 +524,15 @@ class CollectThread:
   def _run(self) -> None:
     try:
       collect_eval_loop(**self._kwargs, stop=self._stop)
-    except BaseException as error:  # A learner that waits for steps must learn of it.
+    except BaseException as error:  # Otherwise a learner that waits for steps hangs.
       self._error = error
       logging.error("CollectThread: the loop failed, the replay is closed: %r", error)
       self._replay.close()
       return
     if not self._stop.is_set():
-      hint = "it continues with continuous=True and max_steps=None"
-      ended = errors.ReplayError(f"CollectThread: the loop ended by itself: {hint}")
-      self._replay.give_up(ended)
+      hint = "To keep collecting, set continuous=True and max_steps=None."
+      ended = errors.ReplayError(f"CollectThread: the loop ended by itself. {hint}")
+      self._replay.fail_waiting(ended)
 
 
 @gin.configurable
@@ -591,7 +591,7 @@ class CollectByExport(training.Callback):
 
   def _collect(self, run: Run) -> None:
     self._collector.restore()
-    # By the step, too: a run that resumes continues with episodes that are new to it.
+    # Seeded by the step, too: a resumed run collects other episodes.
     seed = rollouts.episode_seed(self._seed + run.step, self._num_rounds, 2)
     self._num_rounds += 1
     metrics = running.run_env(

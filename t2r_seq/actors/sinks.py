@@ -405,7 +405,7 @@ class ReplaySink(EpisodeSink):
       self.close()
     finally:
       if not isinstance(error, stopping.Stopped):
-        self._replay.give_up(error)
+        self._replay.fail_waiting(error)
 
   def stop_with(self, stop: stopping.StopCondition) -> None:
     """Sets the condition that ends the wait for a replay that takes nothing."""

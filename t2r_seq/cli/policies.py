@@ -421,9 +421,9 @@ and the actions with the model's.
 
 The model's code is taken from the gin config that the export keeps; --gin_configs names
 another one, and --no_model does without: then preprocessed values are not compared.
-What the outputs should be is asked of the checkpoint that the export was made of, where
-that is there, and otherwise of the export's own network. Of a lite folder, or a server,
-the export is looked for where it was; if it has moved, --export names it.
+Expected outputs are those of the export's checkpoint, if it still exists, and otherwise
+of the export's own network. For a lite folder, or a server, the export is looked for at
+its old path; if it has moved, give it with --export.
 
 The status is 0 where all is identical, and 1 where something differs; with --strict
 also where the dataset does not fit.""",

@@ -11,17 +11,16 @@ from typing import Any
 from t2r_seq.cli import console, sources
 
 SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
-DESCRIPTION = """Computes statistics of a store, of TFRecord files, or of a dataset of
-LeRobot's, a zarr group or an HDF5 file, in one pass.
+DESCRIPTION = """Computes statistics of a data set of any format, in one pass.
 
-Mean and standard deviation are exact, quantiles are within the rank error that is
-shown. The figures go to a JSON file, which the preprocessor Normalize reads, and to a
-table. A killed run resumes when it is started again.
+Mean and standard deviation are exact; quantiles are within the shown rank error. Writes
+a JSON file, which the preprocessor Normalize reads, and prints a table. A killed run
+resumes when it is started again.
 
   t2r_seq stats my_store
   t2r_seq stats 'data/train*.tfrecord' --spec my_project.specs:episode_spec
   t2r_seq stats my_store --transform my_project.actions:to_deltas --output deltas.json
-  t2r_seq stats my_store --gin_configs train.gin   (of what the model's Normalize gets)
+  t2r_seq stats my_store --gin_configs train.gin   (the input of Normalize)
   t2r_seq stats my_store --policy act --gin_bindings 'ACTModel.conventions = {...}'
   t2r_seq stats my_store --check
 
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="a function of an episode, a preprocessor or a model: counts its outputs",
   )
   add("--policy", metavar="NAME", help="a ready policy: of what its network gets")
-  add("--images", action="store_true", help="decode images, for figures per channel")
+  add("--images", action="store_true", help="decode images, for statistics per channel")
   console.add_arguments(parser)
   add(
     "-o",

@@ -93,15 +93,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _render(survey: Survey, chosen: str) -> list[str]:
   """Renders the outliers."""
-  num_steps = sum(each.num_steps for each in survey.figures)
+  num_steps = sum(each.num_steps for each in survey.episodes)
   heading = (
-    f"{survey.viewer.path}: {console.count(len(survey.figures), 'episode')}, "
+    f"{survey.viewer.path}: {console.count(len(survey.episodes), 'episode')}, "
     f"{console.count(num_steps, 'step')}\n{chosen}"
   )
   outliers = [each for each in survey.ranked if each.reasons]
   if not outliers:
     return [heading, "No episode stands out."]
-  lengths = {each.number: each.num_steps for each in survey.figures}
+  lengths = {each.number: each.num_steps for each in survey.episodes}
   rows = [
     [
       str(each.number),

@@ -50,7 +50,7 @@ def compare_episodes(
     of_episode = num_bytes(one.values)
     total += of_episode
     if progress:
-      progress.advance(of_episode, one.done)
+      progress.advance(of_episode, one.fraction_done)
   if counts[0] != counts[1]:
     want, got = f"{counts[0]}, as the source has", str(counts[1])
     mismatches.append(errors.Mismatch("number of episodes", want, got))

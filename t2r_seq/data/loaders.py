@@ -36,10 +36,10 @@ from t2r_seq.windows.times import stamps_error
 Batch = dict[str, np.ndarray]
 Read = Callable[[Any], Any]
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 _Loader = TypeVar("_Loader", bound="WindowLoader")
 
-# What a read of some 30 small ops costs is little beside a copy of this size.
+# A read of some 30 small ops costs little beside a copy of this size.
 _READ_BYTES = 2**22
 _MAX_BATCHES = 64
 # Reads in parallel hold at most this, or two batches. tf.data's autotuner would take
@@ -155,7 +155,7 @@ def parallel_reads(read_bytes: int) -> int:
 
 def _map(dataset: tf.data.Dataset, function: Read, num_calls: int) -> tf.data.Dataset:
   return dataset.map(
-    _as_it_is(function), num_parallel_calls=num_calls, deterministic=True
+    _no_autograph(function), num_parallel_calls=num_calls, deterministic=True
   )
 
 
@@ -334,7 +334,7 @@ class PoolReader(abc.ABC):
     first, last = self._rows.reader.steps_shown
     has_windows = self.counts > 0
     counts, lengths = self.counts[has_windows], self._lengths[has_windows]
-    # What an episode costs more where it is parted.
+    # Additional cost of an episode that is split.
     extra = min(last - first + 1, int(lengths.max(initial=1)))
     steps = np.minimum(lengths, (counts - 1) * self._rows.reader.grid.period + extra)
     worst_first = np.argsort(-(steps / counts), kind="stable")
@@ -401,16 +401,18 @@ class PoolReader(abc.ABC):
 
     def reorder(pool: pool_lib.Pool) -> tf.data.Dataset:
       return tf.data.Dataset.range(start, end).map(
-        _as_it_is(lambda n: begin({**pool, "order": self._renumbered(order, n)}, n))
+        _no_autograph(lambda n: begin({**pool, "order": self._renumbered(order, n)}, n))
       )
 
     if per_epoch == order.plan.num_shards == 1 and end > start + 1 and not is_portable:
       # All episodes are one pool: they are read once, and stay.
-      whole = tf.data.Dataset.from_tensors(0).map(_as_it_is(lambda _: self._whole()))
-      pools = whole.flat_map(_as_it_is(reorder))
+      whole = tf.data.Dataset.from_tensors(0).map(
+        _no_autograph(lambda _: self._whole())
+      )
+      pools = whole.flat_map(_no_autograph(reorder))
     else:
-      # One range through all epochs: a service splits it between its workers.
-      pools = tf.data.Dataset.range(start, end).map(_as_it_is(load))
+      # A single range through all epochs: a service splits it between its workers.
+      pools = tf.data.Dataset.range(start, end).map(_no_autograph(load))
     # The next pool is read while batches are gathered from this one.
     return pool_lib.gather_batches(pools.prefetch(1), self._rows, order.plan)
 

@@ -40,7 +40,7 @@ BY_SIZE, BY_EPISODE = "by_size", "by_episode"
 _COUNTED = (BY_SIZE, BY_EPISODE)
 Weights = str | Mapping[str, float] | Sequence[float] | None
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 # Batches after which a schedule repeats. Shares that don't come out even by then
 # are rounded to one example in a whole period.
 _MAX_PERIOD = 4096
@@ -132,7 +132,7 @@ def make_schedule(
   Raises:
     SpecError: a weight is too small to get one example in the longest period.
   """
-  # As they are written: 0.1 is a tenth here, and not the nearest binary fraction.
+  # Decimals are taken literally: 0.1 is a tenth, not the nearest binary fraction.
   exact = [fractions.Fraction(repr(weight)) for weight in weights]
   quotas = [batch_size * weight / sum(exact) for weight in exact]
   period = min(math.lcm(*(quota.denominator for quota in quotas)), _MAX_PERIOD)
@@ -173,7 +173,7 @@ def _cut(
     return tf.nest.map_structure(lambda leaf: leaf[start:], batch)
 
   if num_skipped:
-    dataset = dataset.enumerate().map(_as_it_is(without_first))
+    dataset = dataset.enumerate().map(_no_autograph(without_first))
   sizes = counts[:1] if (counts == counts[0]).all() else counts
   return dataset.rebatch(tf.constant(sizes, tf.int64))
 
@@ -197,7 +197,7 @@ def _put_together(
     Dataset of batches [B, ...].
   """
 
-  @_as_it_is
+  @_no_autograph
   def stitch(number: tf.Tensor, batches: Sequence[Any]) -> Any:
     leaves = [tf.nest.flatten(batch) for batch in batches]
     counts = tf.stack([tf.shape(own[0])[0] for own in leaves])
@@ -206,7 +206,7 @@ def _put_together(
     places = tf.split(rows, counts, num=len(leaves))
     effects = [] if report is None else [report.count(tf.cast(counts, tf.int64))]
     with tf.control_dependencies(effects):
-      # One copy; concatenating and gathering would take two.
+      # A single copy; concatenating and gathering would take two.
       mixed = [
         tf.dynamic_stitch(places, values) for values in zip(*leaves, strict=True)
       ]
@@ -301,7 +301,7 @@ def _fill(
     return filled
 
   return [
-    dataset.map(_as_it_is(functools.partial(fill, own=given[name])))
+    dataset.map(_no_autograph(functools.partial(fill, own=given[name])))
     for name, dataset in datasets.items()
   ]
 
@@ -760,7 +760,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return functools.reduce(
       tf.data.Dataset.concatenate,
       [
-        d.map(_as_it_is(functools.partial(counted, source=i)))
+        d.map(_no_autograph(functools.partial(counted, source=i)))
         for i, d in enumerate(datasets)
       ],
     )

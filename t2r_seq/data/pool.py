@@ -28,7 +28,7 @@ from t2r_seq.records.images import (
 from t2r_seq.windows.reader import WindowReader, present_path
 from t2r_seq.windows.rows import RowList
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 Pool = dict[str, Any]
 """Tensors by name:
@@ -427,12 +427,12 @@ def gather_batches(
   at_once = batches_at_once(plan, rows.reader)
   chunk = size * at_once
 
-  @_as_it_is
+  @_no_autograph
   def starts(pool: Pool) -> tf.data.Dataset:
     numbers = tf.data.Dataset.range(pool["start"], pool["stop"], chunk)
     return tf.data.Dataset.zip((numbers, tf.data.Dataset.from_tensors(pool).repeat()))
 
-  @_as_it_is
+  @_no_autograph
   def gather(start: tf.Tensor, pool: Pool) -> specs.TensorSpecStruct:
     stop = tf.minimum(start + chunk, pool["stop"])
     if "rest" not in pool:
@@ -443,8 +443,8 @@ def gather_batches(
       # `rest` is less than a batch, so it fits into the first chunk.
       gathered = tf.cond(
         start < num_rest,
-        _as_it_is(lambda: concatenate(pool["rest"], gathered)),
-        _as_it_is(lambda: tf.nest.map_structure(tf.identity, gathered)),
+        _no_autograph(lambda: concatenate(pool["rest"], gathered)),
+        _no_autograph(lambda: tf.nest.map_structure(tf.identity, gathered)),
       )
     shape = ([-1] if at_once > 1 else []) + [size if plan.drops else -1]
     return tf.nest.map_structure(lambda leaf: _split_first(leaf, shape), gathered)
@@ -466,12 +466,12 @@ def concatenate(first: Any, second: Any) -> Any:
   """Concatenates two batches; if one is empty, returns the other without a copy."""
   return tf.cond(
     tf.equal(num_windows(first), 0),
-    _as_it_is(lambda: tf.nest.map_structure(tf.identity, second)),
-    _as_it_is(
+    _no_autograph(lambda: tf.nest.map_structure(tf.identity, second)),
+    _no_autograph(
       lambda: tf.cond(
         tf.equal(num_windows(second), 0),
-        _as_it_is(lambda: tf.nest.map_structure(tf.identity, first)),
-        _as_it_is(
+        _no_autograph(lambda: tf.nest.map_structure(tf.identity, first)),
+        _no_autograph(
           lambda: tf.nest.map_structure(lambda *both: tf.concat(both, 0), first, second)
         ),
       )

@@ -39,7 +39,7 @@ from t2r_seq.windows.dataset import WindowReport
 from t2r_seq.windows.reader import WindowReader
 from t2r_seq.windows.times import stamps_error
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 FilesByKey = dict[str, list[str]]
 ParseFn = Callable[[tf.Tensor], Any]
 POLICIES = ("raise", "skip")
@@ -162,9 +162,9 @@ class ChosenRecords:
     last = tf.constant(len(self._keep), tf.int64)
     numbered = tf.data.TFRecordDataset(filename, compression).enumerate(start)
     kept = numbered.filter(
-      _as_it_is(lambda number, _: tf.gather(keep, tf.minimum(number, last)))
+      _no_autograph(lambda number, _: tf.gather(keep, tf.minimum(number, last)))
     )
-    return kept.map(_as_it_is(lambda _, record: record))
+    return kept.map(_no_autograph(lambda _, record: record))
 
 
 def find_cause(
@@ -283,7 +283,7 @@ def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpe
   for key, features in collect_features({"": flat_specs}).items():
     serialized = first[key] if isinstance(first, Mapping) else first
     with contextlib.suppress(errors.RecordError):  # Reading reports the error.
-      # One flag suffices, and each costs as much to parse as a small sequence.
+      # A single flag suffices; each costs as much to parse as a small sequence.
       flags = (
         {}
         if any(feature.edge for feature in features)
@@ -445,7 +445,7 @@ class RecordReading:
 
     See `read_records`.
     """
-    # Where bad records are left out, what is no file of records has no good one.
+    # If bad records are left out, a file of another kind has no good one.
     check = check and not self.skips
     return read_records(files, cycle_length, shuffle_files, seed, check, self.read_file)
 
@@ -534,7 +534,7 @@ def keeper(flat_specs: specs.TensorSpecStruct, columns: pool.PoolColumns) -> Par
   parse_fn = records.create_parse_tf_example_fn(
     flat_specs, decode_images=False, is_one_episode=True
   )
-  return _as_it_is(lambda text: columns.keep(columns.select(parse_fn(text))))
+  return _no_autograph(lambda text: columns.keep(columns.select(parse_fn(text))))
 
 
 def map_in_order(
@@ -561,7 +561,7 @@ def count_records(files: FilesByKey) -> int:
     sum(map(len, tf.nest.flatten(each))) for each in dataset.as_numpy_iterator()
   )
   sizes = dataset.batch(count).map(
-    _as_it_is(lambda batch: _size(tf.nest.flatten(batch)[0]))
+    _no_autograph(lambda batch: _size(tf.nest.flatten(batch)[0]))
   )
   return _sum(sizes)
 
@@ -569,7 +569,7 @@ def count_records(files: FilesByKey) -> int:
 def count_windows(
   files: FilesByKey,
   flat_specs: specs.TensorSpecStruct,
-  joined: specs.TensorSpecStruct,
+  window_specs: specs.TensorSpecStruct,
   cut: windows.Cut,
   chosen: ChosenRecords | None = None,
 ) -> int:
@@ -580,7 +580,7 @@ def count_windows(
   Args:
     files: file names by dataset_key.
     flat_specs: specs of an episode by path, at least one a sequence.
-    joined: the specs of a window.
+    window_specs: the specs of a window.
     cut: how episodes become windows.
     chosen: the records that count; None for all.
   Returns:
@@ -588,17 +588,18 @@ def count_windows(
   Raises:
     tf.errors.OpError: a file is damaged, or an episode lacks the feature.
   """
+  # Prefers a required feature without images: always present and cheap.
   path, spec = min(
     ((path, spec) for path, spec in flat_specs.items() if spec.is_sequence),
     key=lambda item: (item[1].is_optional, specs.is_encoded_image_spec(item[1])),
   )
   reader, parsed = None, {path: spec}
   if cut.n_step is not None:
-    reader = WindowReader(element_spec(flat_specs), joined, cut)
+    reader = WindowReader(element_spec(flat_specs), window_specs, cut)
     flag = reader.end_flag
     if flag is not None:
       path, spec, parsed = flag, flat_specs[flag], {flag: flat_specs[flag]}
-  grid = WindowGrid.of(joined, cut)
+  grid = WindowGrid.of(window_specs, cut)
   parse_fn = records.create_parse_tf_example_fn(parsed, decode_images=False)
   read_file = None if chosen is None else chosen.read_file
   serialized = read_records({"": files[spec.dataset_key]}, read_file=read_file)
@@ -607,10 +608,11 @@ def count_windows(
     episode = parse_fn({spec.dataset_key: record})
     rows = num_steps = _size(episode[path])
     if reader is not None:
+      # A terminal last step counts as one more row: it needs no next observation.
       rows = reader.num_rows_of(episode, num_steps)
     return (grid if reader is None else reader.grid).num_windows(rows)
 
-  return _sum(serialized.map(_as_it_is(num_windows), tf.data.AUTOTUNE))
+  return _sum(serialized.map(_no_autograph(num_windows), tf.data.AUTOTUNE))
 
 
 def _size(tensor: tf.Tensor) -> tf.Tensor:
@@ -696,15 +698,17 @@ def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
     The same dataset, that fails where the other ends.
   """
 
-  @_as_it_is
+  @_no_autograph
   def fail(number: tf.Tensor) -> tf.Tensor:
     # tf.debugging.Assert of a constant would fail when the graph is built.
     check = tf.raw_ops.Assert(condition=False, data=[tf.constant(pool.NOTHING_LEFT)])
     with tf.control_dependencies([check]):
       return tf.identity(number)
 
-  # What follows has to look like a dataset of the same elements.
-  failing = tf.data.Dataset.range(1).map(fail).flat_map(_as_it_is(lambda _: dataset))
+  # The result has to look like a dataset of the same elements.
+  failing = (
+    tf.data.Dataset.range(1).map(fail).flat_map(_no_autograph(lambda _: dataset))
+  )
   return dataset.concatenate(failing)
 
 
@@ -756,7 +760,7 @@ def stream_records(
   names, *others = files.values()
   parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
   texts = tf.data.Dataset.from_tensors({key: tf.constant("") for key in files})
-  parsed = texts.map(_as_it_is(lambda text: parse_fn(text)))
+  parsed = texts.map(_no_autograph(lambda text: parse_fn(text)))
   columns = pool.PoolColumns(parsed.element_spec, joined, cut, reading.decode_images)
   most = pool.PARSES_AT_ONCE
   if columns.images:  # Those of one episode are decoded in parallel.
@@ -788,7 +792,7 @@ def _permuted_records(
 
   count = tf.constant(len(names), tf.int64)
   index = permuted(tf.range(count), count, seed, epoch)
-  # One thread: what several read ahead would not be counted in the budget.
+  # A single thread: reads ahead by several would not be counted in the budget.
   return tf.data.Dataset.from_tensor_slices(index).interleave(
-    _as_it_is(read), cycle_length=min(cycle_length, len(names)), block_length=1
+    _no_autograph(read), cycle_length=min(cycle_length, len(names)), block_length=1
   )

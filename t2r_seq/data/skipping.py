@@ -19,7 +19,7 @@ from t2r_seq.records.features import require
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.windows.dataset import WindowReport
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 # A record's place is an int64: the number of its file times this, and its own in that.
 _MAX_RECORDS = 1 << 40
@@ -201,7 +201,7 @@ class SkippingReading(RecordReading):
     self._report.window_report = counts
     return self._report
 
-  @_as_it_is
+  @_no_autograph
   def read_file(  # type: ignore[override]
     self, filename: tf.Tensor, compression: tf.Tensor
   ) -> tf.data.Dataset:
@@ -227,11 +227,11 @@ class SkippingReading(RecordReading):
       return readable.enumerate(file * _MAX_RECORDS + run[0])
 
     runs = tf.ensure_shape(runs, [None, 3])
-    return tf.data.Dataset.from_tensor_slices(runs).flat_map(_as_it_is(read_run))
+    return tf.data.Dataset.from_tensor_slices(runs).flat_map(_no_autograph(read_run))
 
   def texts(self, files: FilesByKey) -> tf.data.Dataset:
     """Reads serialized records, without parsing."""
-    return self.read(files).map(_as_it_is(lambda place, text: text))
+    return self.read(files).map(_no_autograph(lambda place, text: text))
 
   def _look_through(self, filename: bytes, compression: bytes) -> np.ndarray:
     """Returns the runs of a file, cached unless it has changed."""
@@ -244,7 +244,7 @@ class SkippingReading(RecordReading):
         return runs
       readable, damaged = readable_runs(name, compression.decode())
     except (OSError, tf.errors.OpError) as error:
-      # It is no bad record, to be left out in later epochs.
+      # The file is no bad record, to be left out in later epochs.
       self._report.fail(f"{name}: expected a file that can be read, got: {error}.")
     if before is not None:
       logging.warning("%s: changed while it was in use: its new content is read.", name)
@@ -275,7 +275,7 @@ class SkippingReading(RecordReading):
     size = batch_size * max(1, self.record_size, decoded_size)
     num_batches = int(np.clip(_CHUNK_BYTES // size, 1, _MAX_BATCHES))
     # Batches of sequences are padded to different lengths, and cannot be cut again.
-    # So they are parsed once to see whether they can be, and once more.
+    # So they are parsed twice: first to see whether they can be.
     good = self._good(
       serialized.batch(batch_size * num_batches),
       _checked(parse_fn) if has_sequences else parse_fn,
@@ -324,7 +324,7 @@ class SkippingReading(RecordReading):
       # The calls of a `tf.function` take locks; see `RecordInputReport`.
       signature = [tf.TensorSpec([None], tf.string)]
       concrete = tf.function(
-        _as_it_is(function), input_signature=signature
+        _no_autograph(function), input_signature=signature
       ).get_concrete_function()
 
     def is_good(place: np.int64, text: bytes) -> bool:
@@ -337,21 +337,21 @@ class SkippingReading(RecordReading):
       return False
 
     def watch(places: tf.Tensor, texts: tf.Tensor) -> Any:
-      whole = tf.data.Dataset.from_tensors(texts).map(_as_it_is(concrete))
+      whole = tf.data.Dataset.from_tensors(texts).map(_no_autograph(concrete))
       rest = tf.data.Dataset.from_tensor_slices((places, texts)).filter(
-        _as_it_is(
+        _no_autograph(
           lambda *record: tf.ensure_shape(
             tf.numpy_function(is_good, record, tf.bool, stateful=True), []
           )
         )
       )
       rest = rest.batch(tf.size(texts, tf.int64))
-      # What comes after the first is not even begun.
+      # Later records are not even begun.
       parsed = whole.ignore_errors(log_warning=False).concatenate(
-        rest.map(_as_it_is(lambda places, texts: concrete(texts)))
+        rest.map(_no_autograph(lambda places, texts: concrete(texts)))
       )
       nothing = tf.experimental.Optional.empty(parsed.element_spec)
-      packed = parsed.map(_as_it_is(_pack)).concatenate(
+      packed = parsed.map(_no_autograph(_pack)).concatenate(
         tf.data.Dataset.from_tensors(nothing)
       )
       return packed.take(1).get_single_element(), tf.size(texts, tf.int64)
@@ -366,10 +366,10 @@ class SkippingReading(RecordReading):
 
     most_bad = 2 * self._report.max_bad_records
     return (
-      map_in_order(chunks, _as_it_is(watch), num_parallel_calls)
-      .scan(tf.constant(0, tf.int64), _as_it_is(count_bad))
-      .filter(_as_it_is(lambda optional: optional.has_value()))
-      .map(_as_it_is(lambda optional: optional.get_value()))
+      map_in_order(chunks, _no_autograph(watch), num_parallel_calls)
+      .scan(tf.constant(0, tf.int64), _no_autograph(count_bad))
+      .filter(_no_autograph(lambda optional: optional.has_value()))
+      .map(_no_autograph(lambda optional: optional.get_value()))
     )
 
 

@@ -22,7 +22,7 @@ from t2r_seq.records.images import DecodeImages
 from t2r_seq.windows.dataset import WindowReport, print_too_short
 from t2r_seq.windows.rows import RowList
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 MakeDataset = Callable[[tf.Tensor], tf.data.Dataset]
 
 # The first pool has windows for so many batches, the next for twice as many, and so on:
@@ -143,7 +143,7 @@ def streamed_windows(
     return columns.keep(columns.select(episode[0] if len(episode) == 1 else episode))
 
   return shuffled_windows(
-    lambda epoch: make(epoch).map(_as_it_is(keep)).batch(1),
+    lambda epoch: make(epoch).map(_no_autograph(keep)).batch(1),
     columns,
     plan,
     report,
@@ -176,9 +176,9 @@ def shuffled_windows(
   filler = _Filler(columns, plan, report, max_windows)
 
   def epoch(number: tf.Tensor) -> tf.data.Dataset:
-    end = tf.data.Dataset.from_tensors(number).map(_as_it_is(_end_of_epoch))
+    end = tf.data.Dataset.from_tensors(number).map(_no_autograph(_end_of_epoch))
     chunks = make_chunks(number).map(
-      _as_it_is(lambda chunk: {**chunk, "epoch": number, "is_end": False})
+      _no_autograph(lambda chunk: {**chunk, "epoch": number, "is_end": False})
     )
     return chunks.concatenate(end)
 
@@ -213,14 +213,14 @@ def shuffled_windows(
 
   def batches() -> tf.data.Dataset:
     with tf.device("CPU:0"):
-      chunks = tf.data.Dataset.range(plan.last_epoch).flat_map(_as_it_is(epoch))
-      pools = filler.fill(chunks).map(_as_it_is(join))
+      chunks = tf.data.Dataset.range(plan.last_epoch).flat_map(_no_autograph(epoch))
+      pools = filler.fill(chunks).map(_no_autograph(join))
       no_windows = tf.nest.map_structure(
         lambda leaf: tf.zeros([0, *(n or 0 for n in leaf.shape)], leaf.dtype),
         columns.reader.window_spec,
       )
       # The next pool is filled while batches are gathered from this one.
-      pools = pools.scan(no_windows, _as_it_is(carry)).prefetch(1)
+      pools = pools.scan(no_windows, _no_autograph(carry)).prefetch(1)
       return pool.gather_batches(pools, columns, plan)
 
   # Made in a function: outside of any, TensorFlow adds what a `scan` calls to its
@@ -271,9 +271,9 @@ class _Filler:
     start["lengths"] = tf.raw_ops.PlaceholderWithDefault(
       input=tf.zeros([0, 2], tf.int64), shape=[None, 2]
     )
-    filled = chunks.scan(start, _as_it_is(self._step))
-    filled = filled.filter(_as_it_is(lambda _, is_closed: is_closed))
-    return filled.map(_as_it_is(lambda pool, _: pool))
+    filled = chunks.scan(start, _no_autograph(self._step))
+    filled = filled.filter(_no_autograph(lambda _, is_closed: is_closed))
+    return filled.map(_no_autograph(lambda pool, _: pool))
 
   def _step(self, state: dict[str, Any], chunk: dict[str, Any]) -> tuple[Any, Any]:
     """Closes a full pool, then appends a chunk; returns the pool before that."""
@@ -308,8 +308,8 @@ class _Filler:
     is_new = is_full | is_end  # The chunk begins a pool.
     kept = tf.cond(
       is_new,
-      _as_it_is(lambda: RowList.empty(tf.TensorShape([]), tf.variant).handle),
-      _as_it_is(lambda: tf.identity(state["kept"])),
+      _no_autograph(lambda: RowList.empty(tf.TensorShape([]), tf.variant).handle),
+      _no_autograph(lambda: tf.identity(state["kept"])),
     )
     after = {
       "kept": tf.raw_ops.TensorListConcatLists(
@@ -363,7 +363,7 @@ class _Filler:
         output_stream=sys.stderr,
       )
 
-    return tf.cond(is_new, _as_it_is(warn), tf.no_op)
+    return tf.cond(is_new, _no_autograph(warn), tf.no_op)
 
   def _check_epoch(self, is_end: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
     """Checks that an epoch had a window, if reading has no end: better than a hang."""
@@ -380,7 +380,7 @@ class _Filler:
       return tf.no_op()
     num_bytes = self._num_bytes(pooled, parsed)
     count = self._report.count_pool
-    return tf.cond(is_closed, _as_it_is(lambda: count(num_bytes)), tf.no_op)
+    return tf.cond(is_closed, _no_autograph(lambda: count(num_bytes)), tf.no_op)
 
   def _count_episodes(self, lengths: tf.Tensor, counts: tf.Tensor) -> tf.Operation:
     if self._report is not None:
@@ -392,7 +392,7 @@ class _Filler:
       shortest = tf.reduce_min(lengths)
       return print_too_short(shortest, tf.reduce_min(counts), self._reader.min_steps)
 
-    return tf.cond(tf.reduce_any(counts < 1), _as_it_is(report), tf.no_op)
+    return tf.cond(tf.reduce_any(counts < 1), _no_autograph(report), tf.no_op)
 
 
 def _end_of_epoch(number: tf.Tensor) -> dict[str, tf.Tensor]:

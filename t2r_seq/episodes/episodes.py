@@ -29,13 +29,13 @@ class Episode:
     values: arrays by path, `[T, ...]`, and context features; byte strings as arrays of
       bytes objects. Absent optional paths are left out.
     place: place of the episode in the files, for messages.
-    done: share of the data set that was read with this episode; None if
+    fraction_done: share of the data set that was read with this episode; None if
       the number of episodes is known.
   """
 
   values: Values
   place: str
-  done: float | None = None
+  fraction_done: float | None = None
 
 
 class EpisodePart(NamedTuple):

@@ -54,13 +54,14 @@ def _ask(values: np.ndarray) -> Iterator[str]:
       if elements & {*range(start, start + size)} or not _is_rotation(block):
         continue
       elements |= {*range(start, start + size)}
-      what, word = f"are they a {name}", name
+      what, word = f"are these a rotation {name}", name
       if name == "quaternion":
+        # Near the identity, |w| is the largest component.
         is_last = np.abs(block[:, 3]).mean() >= np.abs(block[:, 0]).mean()
         word = "quaternion_xyzw" if is_last else "quaternion_wxyz"
-        what = f"are they a quaternion, with w {'last' if is_last else 'first'}"
+        what = f"are these a quaternion, with w {'last' if is_last else 'first'}"
       elif name == "rot6d_rows":
-        what = "are they two rows of a rotation, or two columns ('rot6d_columns')"
+        what = "are these two rows of a rotation matrix? If columns: 'rot6d_columns'"
       yield f"{_element(start, start + size, 'rotation', word)}: {what}?"
   for i in {*range(values.shape[1])} - elements:
     levels = np.unique(values[:, i])
@@ -68,12 +69,13 @@ def _ask(values: np.ndarray) -> Iterator[str]:
       opened, closed = (float(f"{level:.6g}") for level in levels[::-1])
       answer = (opened, closed, "binary")
       yield (
-        f"{_element(i, i + 1, 'gripper', answer)}: has two values: is it a gripper, "
+        f"{_element(i, i + 1, 'gripper', answer)}: two values: is this a gripper, "
         f"open at {opened:g}?"
       )
       elements.add(i)
   rest = values[:, sorted({*range(values.shape[1])} - elements)]
   largest = np.abs(rest).max(initial=0)
+  # Radians rarely exceed 2 pi; 5 % tolerates unwrapped angles.
   if 1.05 * _CIRCLE < largest <= 360:
     yield f"{{'unit': 'deg'}}: up to {largest:.4g}: are these angles in degrees?"
 

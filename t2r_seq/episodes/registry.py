@@ -353,9 +353,9 @@ def check_options(
 ) -> None:
   """Raises SpecError if an option is not in `options`; `name`: format or conversion."""
   options = sorted(options)
-  want = (
-    f"an option of {name}, of {errors.listing(options, 30)}" if options else "no option"
-  )
+  want = f"no options for {name}"
+  if options:
+    want = f"an option of {name} {errors.listing(options, 30)}"
   mismatches = [
     errors.Mismatch(option, want, f"'{option}'", errors.nearest(option, options))
     for option in given

@@ -227,7 +227,7 @@ class View(Episodes):
     """Yields the changed episodes; see `Episodes.iterate`."""
     for episode in self._base.iterate(start):
       values = self._change(episode.values, episode.place)
-      yield Episode(values, episode.place, episode.done)
+      yield Episode(values, episode.place, episode.fraction_done)
 
   def read(
     self,
@@ -263,7 +263,7 @@ class View(Episodes):
     """Returns the same view with whole videos."""
     return self._wrap(self._base.with_videos(formats, encoding))
 
-  # What views change: episodes, paths and values.
+  # Hooks for views: episodes, paths and values.
 
   def _number(self, episode: int) -> int:
     """Returns the number of an episode in the data set."""

@@ -74,9 +74,10 @@ def copy_episodes(
 
   If it fails, whole episodes stay committed, as far as the format allows.
   """
+  # Writers that copy videos without re-encoding read their own view of the episodes.
   source = episodes if writer.episodes is None else writer.episodes
   start = writer.num_committed
-  count = steps = size = uncommitted = pending = 0
+  count = steps = copied_bytes = uncommitted = uncommitted_bytes = 0
   if progress:
     progress.start("converting", start, source.num_episodes)
   try:
@@ -87,15 +88,18 @@ def copy_episodes(
         raise errors.ConversionError(
           f"{operation}: episode {number} ({episode.place}): {error}"
         ) from error
-      of_episode = num_bytes(episode.values)
-      count, size = count + 1, size + of_episode
+      episode_bytes = num_bytes(episode.values)
+      count, copied_bytes = count + 1, copied_bytes + episode_bytes
       steps += num_steps(episode.values, source.spec)
-      uncommitted, pending = uncommitted + 1, pending + of_episode
-      if uncommitted == _COMMIT_EPISODES or pending >= _COMMIT_BYTES:
+      uncommitted, uncommitted_bytes = (
+        uncommitted + 1,
+        uncommitted_bytes + episode_bytes,
+      )
+      if uncommitted == _COMMIT_EPISODES or uncommitted_bytes >= _COMMIT_BYTES:
         writer.commit()
-        uncommitted = pending = 0
+        uncommitted = uncommitted_bytes = 0
       if progress:
-        progress.advance(of_episode, episode.done)
+        progress.advance(episode_bytes, episode.fraction_done)
     if not start + count:
       raise errors.ConversionError(
         f"{operation}: {episodes.path}: expected at least one episode, got none."
@@ -108,4 +112,4 @@ def copy_episodes(
       writer.close()
     raise
   writer.close()
-  return Copied(count, steps, size)
+  return Copied(count, steps, copied_bytes)

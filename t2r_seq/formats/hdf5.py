@@ -393,7 +393,7 @@ class LayoutEpisodes(Episodes):
     named = layout.clocks.items()
     clocks = {c: c for p, c in named if not dropped.has(p)} | dict(named)
     self._own = {path: c for path, c in clocks.items() if not dropped.has(path)}
-    self._places: list[Place] = []
+    self._episodes: list[Place] = []
     self._paths: dict[str, PathOnDisk] = {}
     self._faults: dict[str, errors.Mismatch] = {}
     self._left_out: set[str] = set()
@@ -407,7 +407,7 @@ class LayoutEpisodes(Episodes):
     for name in self._names:
       with reading.explained(name, "an HDF5 file"):
         self._scan(name, self._file(name))
-    if not self._places:
+    if not self._episodes:
       tree = render_tree(self._file(self._names[0]))
       raise reading.fault(path, f"episodes at '{layout.episodes}'", f"\n{tree}")
     with reading.explained(path, "an HDF5 file"):
@@ -421,7 +421,7 @@ class LayoutEpisodes(Episodes):
     if self._faults:
       raise reading.faults(path, self._faults.values())
     self.clocks = dict(self._own)
-    lengths = [place.stop - place.start for place in self._places]
+    lengths = [place.stop - place.start for place in self._episodes]
     self.lengths = np.asarray(lengths, np.int64)
     self.notes.insert(0, f"Read in the layout of {layout.name}.")
     for name, each in self._unwritten.items():
@@ -452,7 +452,7 @@ class LayoutEpisodes(Episodes):
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
     """Reads steps of an episode; see `Episodes.read`."""
-    place = self._places[episode]
+    place = self._episodes[episode]
     steps = range(place.stop - place.start)[start:stop]
     own = self._spec_fields if paths is None else paths
     with self._lock, reading.explained(str(place), "an episode"):
@@ -460,7 +460,7 @@ class LayoutEpisodes(Episodes):
 
   def place(self, episode: int) -> str:
     """Returns the group or the rows, and the file, of an episode."""
-    return f"episode {episode}, {self._places[episode]}"
+    return f"episode {episode}, {self._episodes[episode]}"
 
   def _file(self, name: str) -> Any:
     """Opens a file, and keeps the last one open."""
@@ -535,7 +535,7 @@ class LayoutEpisodes(Episodes):
     if num_steps and (not len(ends) or ends[-1] != num_steps):
       ends = np.append(ends, num_steps)  # The last one was cut off.
     for start, stop in itertools.pairwise([0, *ends.tolist()]):
-      self._places.append(Place(name, "/", start, stop))
+      self._episodes.append(Place(name, "/", start, stop))
     for path, dataset in self._datasets(file):
       if path.split("/")[0] == _NO_STEPS or dataset.shape[:1] != (num_steps,):
         self._left_out.add(path)
@@ -572,7 +572,7 @@ class LayoutEpisodes(Episodes):
     if not num_steps:
       self._empty.append(str(place))
       return
-    self._places.append(place)
+    self._episodes.append(place)
     for path, dataset in listed:
       self._add(path, dataset, str(place), self._describe(path, dataset, place))
     if self._layout.paths is None:
@@ -655,20 +655,24 @@ class LayoutEpisodes(Episodes):
   def _make_fields(self) -> dict[str, Fields]:
     fields: dict[str, Fields] = {}
     for path, on_disk in sorted(self._paths.items()):
-      leaf: Fields | errors.Mismatch
-      shape = (None, *on_disk.shape) if on_disk.is_own else on_disk.shape
-      form: Any = (shape, on_disk.is_step)
-      if on_disk.image_format or on_disk.is_text:
-        dtype = "uint8" if on_disk.image_format else "string"
-        leaf = reading.make_fields(path, dtype, *form, data_format=on_disk.image_format)
+      is_step, image = on_disk.is_step, on_disk.image_format
+      shape: Any = (None, *on_disk.shape) if on_disk.is_own else on_disk.shape
+      fields_or_error: Fields | errors.Mismatch
+      if image or on_disk.is_text:
+        dtype = "uint8" if image else "string"
+        fields_or_error = reading.make_fields(
+          path, dtype, shape, is_step, data_format=image
+        )
       else:
-        leaf = reading.array_fields(path, on_disk.dtype, *form)
-      if isinstance(leaf, errors.Mismatch):
-        self._faults.setdefault(path, leaf)
+        fields_or_error = reading.array_fields(path, on_disk.dtype, shape, is_step)
+      if isinstance(fields_or_error, errors.Mismatch):
+        self._faults.setdefault(path, fields_or_error)
         continue
-      if on_disk.count < len(self._places):
+      leaf = fields_or_error
+      if on_disk.count < len(self._episodes):
         leaf["is_optional"] = True
       fields[path] = leaf
+      # A dataset with T + 1 rows also stores the observation after the last action.
       if on_disk.has_final and not self._dropped.has(FINAL + path):
         fields[FINAL + path] = reading.final_fields(leaf, FINAL + path)
     return dict(sorted(fields.items()))

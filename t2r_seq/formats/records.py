@@ -88,7 +88,7 @@ class RecordFiles:
       kind = compression_type(name, self.compression)
       yield from ((index, record) for record in iterate_records(name, kind))
 
-  def done(self, file_index: int, record: Record) -> float:
+  def fraction_done(self, file_index: int, record: Record) -> float:
     """Returns how many of the bytes lie before the end of a record, 0 to 1."""
     end = min(record.offset + len(record.data), self._sizes[file_index])
     return (self._starts[file_index] + end) / max(self._starts[-1], 1)
@@ -445,7 +445,7 @@ class RecordEpisodes(_RecordSource):
         )
       for path in self._unread:
         values.pop(path, None)
-      yield Episode(values, record.place, self._files.done(file_index, record))
+      yield Episode(values, record.place, self._files.fraction_done(file_index, record))
     self.notes += reading.left_out(empty)
 
 
@@ -614,7 +614,7 @@ class _Part:
     label: value of the episode key.
     is_first: an episode begins with them.
     is_last: the episode ends with them.
-    done: share of the files that was read with them, 0 to 1.
+    fraction_done: share of the files that was read with them, 0 to 1.
   """
 
   values: Values
@@ -625,7 +625,7 @@ class _Part:
   label: str | None
   is_first: bool
   is_last: bool
-  done: float
+  fraction_done: float
 
 
 class RecordSteps(_RecordSource):
@@ -742,7 +742,7 @@ class RecordSteps(_RecordSource):
           str(labels[begin]) if labels else None,
           bool(is_first[begin]),
           bool(is_last[stop - 1]),
-          self._files.done(file_index, own[-1]),
+          self._files.fraction_done(file_index, own[-1]),
         )
 
   def _num_steps(self, values: Values, record: Record, absent: frozenset[str]) -> int:
@@ -807,7 +807,7 @@ class RecordSteps(_RecordSource):
         continue
       steps = join(part.values[path] for part in parts)
       values[path] = steps if leaf.is_sequence else _constant(path, steps, place)
-    return Episode(values, place, last.done)
+    return Episode(values, place, last.fraction_done)
 
   def _is_absent(self, parts: list[_Part], path: str, place: str) -> bool:
     """Whether no step has an optional path; that only some have it is an error."""

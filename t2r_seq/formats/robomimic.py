@@ -132,11 +132,11 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     """Whether the rows of a next_obs are the next ones of its obs, in all demos."""
     if next_obs.get("is_optional") or not _fits(obs, next_obs):
       return False
-    demos = (self._file(place.file)[place.group] for place in self._places)
+    demos = (self._file(place.file)[place.group] for place in self._episodes)
     return all(_is_shifted(demo[OBS + key], demo[NEXT_OBS + key]) for demo in demos)
 
   def _demo_names(self) -> list[str]:
-    return [place.group.rpartition("/")[2] for place in self._places]
+    return [place.group.rpartition("/")[2] for place in self._episodes]
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """`env_args`, other attributes of `data`, unusual names of demos; of one file."""
@@ -163,7 +163,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
   def _read_splits(self) -> dict[str, list[int]]:
     """Reads the filter keys of all files, as numbers of demos."""
     splits: dict[str, list[int]] = {}
-    numbers = {(p.file, p.group): number for number, p in enumerate(self._places)}
+    numbers = {(p.file, p.group): number for number, p in enumerate(self._episodes)}
     for file_name in self._names:
       file = self._file(file_name)
       masks = hdf5.own(file, MASK)

@@ -24,7 +24,10 @@ from t2r_seq.meta_learning.task_model import (
   flat,
   merge_samples,
 )
-from t2r_seq.policies.policy_model import note_network_inputs, noting_network_inputs
+from t2r_seq.policies.policy_model import (
+  record_network_inputs,
+  recording_network_inputs,
+)
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
 _SELECTED = ("condition_output", "inference_output")
@@ -245,7 +248,7 @@ class MAMLModel(TaskModel):
       values = [element["state"][name] for name in names]
       one = tf.nest.map_structure(lambda value: value[tf.newaxis], element)
       carried = base_state(self._base_model, one["state"])
-      with noting_network_inputs() as inputs, substituted(adapted, values):
+      with recording_network_inputs() as inputs, substituted(adapted, values):
         outputs, carried = self._base_model.export_step(
           TensorSpecStruct(one["features"]), carried, one.get("seeds")
         )
@@ -253,7 +256,7 @@ class MAMLModel(TaskModel):
       return tf.nest.map_structure(lambda value: value[0], done)
 
     done = _map_tasks(step, elements)
-    note_network_inputs(done["inputs"])
+    record_network_inputs(done["inputs"])
     for path, value in done["carried"].items():
       state[f"{CARRIED}/{path}"] = value
     return done["outputs"], state

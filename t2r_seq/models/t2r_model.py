@@ -19,7 +19,7 @@ from t2r_seq import errors, policies, preprocessors, specs
 from t2r_seq.lite import policy_io
 from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.updates import WeightAverages
-from t2r_seq.policies.policy_model import PolicyModel, note_network_inputs
+from t2r_seq.policies.policy_model import PolicyModel, record_network_inputs
 from t2r_seq.preprocessors.abstract_preprocessor import create_preprocessor
 from t2r_seq.preprocessors.convert_conventions import restore_outputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
@@ -27,7 +27,7 @@ from t2r_seq.specs.samples import make_constant_numpy
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
 # AutoGraph is for what users write: here it would only cost time.
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 # Held while a network is created, of any model: models are copied, and locks cannot be.
 _BUILDING = threading.RLock()
@@ -516,7 +516,7 @@ class T2RModel(PolicyModel):
     with self._averages.in_use() if self._averages else contextlib.nullcontext():
       yield
 
-  @_as_it_is
+  @_no_autograph
   def pack(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> tuple[SpecStructure, SpecStructure | None]:
@@ -525,11 +525,12 @@ class T2RModel(PolicyModel):
     Raises:
       SpecError: the batch does not fit the model's specs; every path is named.
     """
+    # Undoes casts for the transfer to the device, such as bfloat16.
     features, labels = self.preprocessor.receive(features, labels, mode)
     features = specs.validate_and_pack(
       self.get_feature_specification(mode), features, ignore_batch=True
     )
-    note_network_inputs(features)
+    record_network_inputs(features)
     if labels is not None:
       labels = specs.validate_and_pack(
         self.get_label_specification(mode), labels, ignore_batch=True
@@ -631,7 +632,7 @@ class T2RModel(PolicyModel):
     outputs = self.create_export_outputs_fn(features, outputs, ModeKeys.INFER)
     return restore_outputs(self.preprocessor, raw, outputs, self.output_labels)
 
-  @_as_it_is
+  @_no_autograph
   @contextlib.contextmanager
   def _holding_step(self) -> Iterator[None]:
     """Has the present global step as a constant: exports have no trainer's variable."""
@@ -648,7 +649,7 @@ class T2RModel(PolicyModel):
     self._check_outputs("inference_network_fn", outputs)
     return outputs
 
-  @_as_it_is
+  @_no_autograph
   def _check_outputs(
     self, method: str, outputs: Any, required: str | None = None
   ) -> None:
@@ -694,7 +695,7 @@ class T2RModel(PolicyModel):
     self._check_all_tracked(tape.watched_variables())
     return loss
 
-  @_as_it_is
+  @_no_autograph
   def _check_all_tracked(self, used: Sequence[tf.Variable]) -> None:
     local = tf.distribute.get_strategy().experimental_local_results
     # By their handles: Keras 2 wraps variables of mixed precision, and the tape sees
@@ -723,7 +724,7 @@ class T2RModel(PolicyModel):
         "(loss, {name: value})."
       ) from e
 
-  @_as_it_is
+  @_no_autograph
   def _split_loss(
     self, result: Loss
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:

@@ -22,7 +22,7 @@ from t2r_seq.policies import policy, predictors
 from t2r_seq.policies.policy import Generators
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 Params = dict[str, Any]
 
@@ -249,7 +249,7 @@ class CrossEntropySearch:
     if mismatches:
       raise errors.mismatch_error("CrossEntropySearch", mismatches)
 
-  @_as_it_is
+  @_no_autograph
   def maximize(
     self,
     objective: Callable[[TensorSpecStruct], tf.Tensor],

@@ -14,7 +14,7 @@ from t2r_seq import errors
 from t2r_seq.lite.overlap import CHUNK_STEP, SYNCHRONOUS, check_overlap
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 _Outputs = dict[str, tf.Tensor]
 CHUNK_SUFFIX = "_chunk"
@@ -130,7 +130,7 @@ class ChunkRunner:
         state[f"said/{name}"] = self._leaf(name)
     return state
 
-  @_as_it_is
+  @_no_autograph
   def step(
     self,
     ask: Callable[[], _Outputs],

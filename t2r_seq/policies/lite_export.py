@@ -572,7 +572,7 @@ def _compare(
       error = relative_errors(right, mine).reshape([len(right), -1])
       most = max(most, float(error.max(initial=0.0)))
       same = np.all(error <= tolerance, axis=1)
-      allowed = f", to {describe_tolerance(tolerance)}"
+      allowed = f", within {describe_tolerance(tolerance)}"
     if not same.all():
       number = int(np.argmin(same))
       at = f"what the SavedModel gives at step {number}, {_shown(right[number])}"
@@ -615,7 +615,7 @@ def _halves_of(
 
 def describe_tolerance(tolerance: float) -> str:
   """Describes the tolerance for messages."""
-  return f"{tolerance:g} of each element's range"
+  return f"{100 * tolerance:g} % of each element's range"
 
 
 def relative_errors(expected: np.ndarray, got: np.ndarray) -> np.ndarray:

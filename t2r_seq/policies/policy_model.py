@@ -31,7 +31,7 @@ _network_inputs: contextvars.ContextVar[dict[str, tf.Tensor] | None] = (
 
 @tf.autograph.experimental.do_not_convert
 @contextlib.contextmanager
-def noting_network_inputs() -> Iterator[dict[str, tf.Tensor]]:
+def recording_network_inputs() -> Iterator[dict[str, tf.Tensor]]:
   """Yields a dictionary that collects the inputs of the network."""
   inputs: dict[str, tf.Tensor] = {}
   token = _network_inputs.set(inputs)
@@ -42,7 +42,7 @@ def noting_network_inputs() -> Iterator[dict[str, tf.Tensor]]:
 
 
 @tf.autograph.experimental.do_not_convert
-def note_network_inputs(features: SpecStructure) -> None:
+def record_network_inputs(features: SpecStructure) -> None:
   """Records the inputs of the network, after all preprocessing, for `inspect`.
 
   `T2RModel.pack` calls it. If a step calls the network several times, as a search does,

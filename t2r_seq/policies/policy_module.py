@@ -29,7 +29,7 @@ from t2r_seq.specs.extended_tensor_spec import frame_spec
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec, signature_key
 from t2r_seq.windows.cut import has_seconds, mask_paths, time_span
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 _Outputs = dict[str, tf.Tensor]
 IS_FIRST, ENVS = "is_first", "envs"
@@ -303,7 +303,7 @@ class PolicyFunctions:
 
     return parse_tf_example
 
-  @_as_it_is
+  @_no_autograph
   def _windows_at_last_step(self, features: TensorSpecStruct) -> TensorSpecStruct:
     """Maps [B, T, ...] to the windows [B, K, ...] whose anchors end the records."""
     cut = history_cut(self._model)
@@ -363,7 +363,7 @@ def _prediction_log(signature: str, inputs: Any, batch_size: int) -> bytes:
     shape = [1 if size is None else size for size in spec.shape]
     shape[:1] = [batch_size]
     empty = b"" if spec.dtype == tf.string else np.zeros([], spec.dtype.as_numpy_dtype)
-    # One value is broadcast.
+    # A single value is broadcast.
     tensor = tf.make_tensor_proto(empty, spec.dtype, shape).SerializeToString()
     request += _field(2, _field(1, spec.name.encode()) + _field(2, tensor))
   predict_log = _field(1, request)

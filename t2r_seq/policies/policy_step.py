@@ -14,14 +14,14 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.lite.lite_policy import PREFIX
 from t2r_seq.lite.policy_io import AGE, SEED, Leaf, Prefix
 from t2r_seq.policies.execution import ChunkRunner
-from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
+from t2r_seq.policies.policy_model import PolicyModel, recording_network_inputs
 from t2r_seq.policies.timed_history import TimedHistory
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, Seconds, TensorSpecStruct
 from t2r_seq.specs.structures import signature_key
 from t2r_seq.windows.cut import WindowGrid, mask_paths, time_span
 
 # No Python control flow depends on tensors: converting it would only cost time.
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 _Outputs = dict[str, tf.Tensor]
 Frames = dict[str, tf.Tensor]
@@ -69,7 +69,7 @@ class FrameHistory:
       for path, spec in self._specs.items()
     }
 
-  @_as_it_is
+  @_no_autograph
   def push(
     self,
     frames: Frames,
@@ -113,7 +113,7 @@ class FrameHistory:
     rows = tf.where(steps < 0, (envs + 1) * depth + steps, newest + envs)
     return rows if shown is None else tf.where(shown, rows, newest + num_envs)
 
-  @_as_it_is
+  @_no_autograph
   def windows(self, frames: Frames, ages: tf.Tensor) -> TensorSpecStruct:
     """Returns windows, [N, K, *frame_shape], and masks, [N, K], of the newest step.
 
@@ -261,7 +261,7 @@ class PolicyStep:
       packed[leaf.argument] = tf.TensorSpec([None, size], leaf.dtype, leaf.argument)
     return packed
 
-  @_as_it_is
+  @_no_autograph
   def pack(self, state: Mapping[str, tf.Tensor]) -> _Outputs:
     """Returns a state as arguments of a step, by name."""
     columns: dict[str, list[tf.Tensor]] = {}
@@ -273,7 +273,7 @@ class PolicyStep:
       for name, parts in columns.items()
     }
 
-  @_as_it_is
+  @_no_autograph
   def unpack(self, packed: Mapping[str, tf.Tensor]) -> TensorSpecStruct:
     """Returns a state by path; the inverse of `pack`."""
     state = TensorSpecStruct()
@@ -284,7 +284,7 @@ class PolicyStep:
       state[path] = tf.reshape(value, [-1, *leaf.shape])
     return state
 
-  @_as_it_is
+  @_no_autograph
   def initial_state(self, seeds: tf.Tensor) -> TensorSpecStruct:
     """Returns the state before a first step; `seeds` are int32 [N]."""
     num_envs = tf.shape(seeds)[0]
@@ -299,7 +299,7 @@ class PolicyStep:
       state[SEED] = tf.stack([seeds, tf.zeros_like(seeds)], axis=1)
     return state
 
-  @_as_it_is
+  @_no_autograph
   def __call__(
     self,
     observation: Mapping[str, tf.Tensor],
@@ -336,7 +336,7 @@ class PolicyStep:
     """Whether the history can advance without running the network."""
     return self._chunks is not None and not len(self._recurrent)
 
-  @_as_it_is
+  @_no_autograph
   def observe(
     self,
     observation: Mapping[str, tf.Tensor],
@@ -348,7 +348,7 @@ class PolicyStep:
     new.update(_below(_CHUNK, _at(_CHUNK, state)))
     return TensorSpecStruct((path, new[path]) for path in self.state_spec)
 
-  @_as_it_is
+  @_no_autograph
   def plan(
     self,
     observation: Mapping[str, tf.Tensor],
@@ -371,7 +371,7 @@ class PolicyStep:
     actions = tf.TensorSpec(chunk.shape, chunk.dtype, PREFIX[0])
     return dict(zip(PREFIX, [actions, *counts], strict=True))
 
-  @_as_it_is
+  @_no_autograph
   def inspect(
     self,
     observation: Mapping[str, tf.Tensor],
@@ -436,7 +436,7 @@ class PolicyStep:
       self._model.get_recurrent_state_specification(ModeKeys.INFER),
       TensorSpecStruct(carried),
     )
-    with noting_network_inputs() as inputs:
+    with recording_network_inputs() as inputs:
       if prefix is None:
         outputs, state = self._model.export_step(features, state, seeds)
       else:

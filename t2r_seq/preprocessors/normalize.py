@@ -84,7 +84,7 @@ class Affine:
     self._remainder = remainder.astype(self._scale.dtype) if is_rounded else None
     self._scale_back = np.where(self.constant, 0, self._scale).astype(self._scale.dtype)
 
-  def figures(self) -> dict[str, Any]:
+  def constants(self) -> dict[str, Any]:
     """Returns center and scale, as lists."""
     return {"center": self._center.tolist(), "scale": self._scale.tolist()}
 
@@ -129,7 +129,10 @@ def _find_statistics(
   if key is None:
     hint = errors.nearest(path, measured.paths).strip()
     return errors.Mismatch(
-      place, _describe(spec), f"figures of {errors.listing(measured.paths)} only", hint
+      place,
+      _describe(spec),
+      f"statistics of {errors.listing(measured.paths)} only",
+      hint,
     )
   return _find_misfit(place, spec, key, measured.paths[key]) or measured.paths[key]
 
@@ -149,10 +152,10 @@ def _find_path(
 
 
 def _find_misfit(
-  place: str, spec: specs.ExtendedTensorSpec, key: str, figures: PathStatistics
+  place: str, spec: specs.ExtendedTensorSpec, key: str, entry: PathStatistics
 ) -> errors.Mismatch | None:
-  stored = figures.spec
-  got = f"figures of {errors.describe(stored)} at '{key}'"
+  stored = entry.spec
+  got = f"statistics of {errors.describe(stored)} at '{key}'"
   want = _describe(spec)
   if None not in (spec.convention, stored.convention):
     expected, actual = (_meaning(each) for each in (spec, stored))
@@ -167,28 +170,28 @@ def _find_misfit(
   if not spec.dtype.is_floating:
     hint = "Only floats can be normalised: exclude the path with None."
     return errors.Mismatch(place, "a floating point dtype", errors.describe(spec), hint)
-  if figures.count is None:
+  if entry.count is None:
     is_image = specs.is_encoded_image_spec(stored)
     hint = "Compute the statistics with --images." if is_image else ""
-    return errors.Mismatch(place, want, f"no figures of the {figures.kind}", hint)
+    return errors.Mismatch(place, want, f"no statistics of the {entry.kind}", hint)
   is_one_number = added_axes(stored.shape, spec.frame_shape)
   if not (is_one_number or spec.frame_shape.is_compatible_with(stored.shape)):
     return errors.Mismatch(place, want, got)
   if stored.dtype.is_floating and stored.dtype != spec.dtype:
     hint = f"Declare it as {stored.dtype.name}, or compute the statistics with --spec."
     return errors.Mismatch(place, want, got, hint)
-  if not np.all(figures.count):
-    where = np.argwhere(figures.count == 0).tolist()
+  if not np.all(entry.count):
+    where = np.argwhere(entry.count == 0).tolist()
     return errors.Mismatch(
       place, "finite values of every element", f"none of the elements {where}"
     )
   for name in ("mean", "std", "min", "max"):
-    measured = figures.measure(name)
+    measured = entry.measure(name)
     if not np.all(np.isfinite(measured)):
       where = np.argwhere(~np.isfinite(measured)).tolist()
       got = f"a {name} that is not finite of the elements {where}"
       hint = "Compute the statistics again, or exclude the path with None."
-      return errors.Mismatch(place, "finite figures", got, hint)
+      return errors.Mismatch(place, "finite statistics", got, hint)
   return None
 
 
@@ -379,17 +382,17 @@ class Normalize(SpecTransformationPreprocessor):
       )
     return self._maps[kind][path].unnormalize(values)
 
-  def figures(self) -> dict[str, dict[str, Any]]:
+  def constants(self) -> dict[str, dict[str, Any]]:
     """Returns mode, center and scale by 'features/<path>' or 'labels/<path>'."""
     return {
-      f"{kind}/{path}": {"mode": self._mode(path), **affine.figures()}
+      f"{kind}/{path}": {"mode": self._mode(path), **affine.constants()}
       for kind, by_path in self._maps.items()
       for path, affine in by_path.items()
     }
 
   def describe_stages(self) -> list[dict[str, Any]]:
-    """Returns the stage, its `figures`, and the stages that the statistics follow."""
-    stage = {"stage": type(self).__name__, "normalization": self.figures()}
+    """Returns the stage, its `constants`, and the stages that the statistics follow."""
+    stage = {"stage": type(self).__name__, "normalization": self.constants()}
     earlier = {path: stages for path, stages in self._transforms.items() if stages}
     return [{**stage, "statistics_of": earlier} if earlier else stage]
 

@@ -133,7 +133,7 @@ class RecordSummary:
 
   def __str__(self) -> str:
     heading = self._heading()
-    if not self.features:
+    if not self.features:  # Of such records the proto is only a guess.
       return f"{heading}, no features".replace(f", {self.proto}", "")
     rows = [_COLUMNS, *(_row(each, self.num_records) for each in self.features)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -171,12 +171,12 @@ class RecordSummary:
     main = {(f.is_sequence, f.name): f.variant for f in self.schemas[0].features}
     for number, schema in enumerate(shown, 1):
       variants = {(f.is_sequence, f.name): f.variant for f in schema.features}
-      texts = [f"no '{place[1]}'" for place in main if place not in variants]
-      texts += [f"also '{place[1]}'" for place in variants if place not in main]
+      texts = [f"no '{key[1]}'" for key in main if key not in variants]
+      texts += [f"also '{key[1]}'" for key in variants if key not in main]
       texts += [
-        f"'{place[1]}': {variants[place]}, not {variant}"
-        for place, variant in main.items()
-        if variants.get(place, variant) != variant
+        f"'{key[1]}': {variants[key]}, not {variant}"
+        for key, variant in main.items()
+        if variants.get(key, variant) != variant
       ]
       rest = len(texts) - _MAX_DIFFERENCES
       texts = texts[:_MAX_DIFFERENCES] + ([f"and {rest} more"] if rest > 0 else [])
@@ -610,7 +610,7 @@ class _Schemas:
     )
     kept: list[tuple[_Key, _Group]] = []
     for key, group in ordered:
-      # What has no values, such as an episode without a step, is like what has some.
+      # A feature without values, as in an episode without a step, fits any other.
       like = next((other for earlier, other in kept if _is_like(key, earlier)), None)
       if like is None:
         kept.append((key, group))

@@ -201,11 +201,11 @@ def _find_finals(
 
   Empty unless all observations that transitions read one step later have one.
   """
-  joining = reader.joining
-  if joining is None or not joining.keeps_terminal:
+  n_step = reader.n_step
+  if n_step is None or not n_step.keeps_terminal:
     return {}
   finals = {}
-  for path in {reader.readings[path].source for path in joining.fields.next_of}:
+  for path in {reader.readings[path].source for path in n_step.fields.next_of}:
     final, stored = final_path(sources[path]), store.spec
     spec, own = stored.get(final), stored[sources[path]]
     if spec is None or spec.is_sequence or not store.is_present(final).all():

@@ -172,7 +172,7 @@ class RateLimiter:
       self._is_closed = True
       self._changed.notify_all()
 
-  def give_up(self, why: str) -> None:
+  def fail_waiting(self, why: str) -> None:
     """Fails waiting samplers: no writer remains. '' if there is a writer again."""
     with self._changed:
       self._given_up = why

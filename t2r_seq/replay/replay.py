@@ -202,7 +202,7 @@ class Replay(files.Closing):
       an error of TensorFlow, and within `explain_failures` a ReplayTimeoutError.
     """
 
-  def give_up(self, error: BaseException) -> None:
+  def fail_waiting(self, error: BaseException) -> None:
     """Fails waiting samplers with this error, unless others may still append.
 
     Other clients of a server may append: there nothing changes.

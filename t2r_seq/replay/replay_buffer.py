@@ -192,7 +192,7 @@ class ReplayBuffer(Replay):
       # After `restore` an episode of a former process may be running here.
       self._table.end_episode(self._free_lanes[0], should_stop)
       lane = self._free_lanes.pop(0)
-      self._table.limiter.give_up("")
+      self._table.limiter.fail_waiting("")
     stamps = StampCheck(self._table.lanes.rule.reader, self._columns)
     packing = StepPacking(self._columns, self._allow_nan)
     writer = MemoryWriter(self._table, packing, stamps, lane, self._give_back)
@@ -339,12 +339,12 @@ class ReplayBuffer(Replay):
     )
     return checkpoints.restore(self._table, self._identity(), place, self._free_lanes)
 
-  def give_up(self, error: BaseException) -> None:
-    """Fails waiting samplers if no writer is open; see `Replay.give_up`."""
+  def fail_waiting(self, error: BaseException) -> None:
+    """Fails waiting samplers if no writer is open; see `Replay.fail_waiting`."""
     with self._table.lock:
       if len(self._free_lanes) == self._table.lanes.num_writers:
         text = next(iter(str(error).splitlines()), "")
-        self._table.limiter.give_up(f"{type(error).__name__}: {text}")
+        self._table.limiter.fail_waiting(f"{type(error).__name__}: {text}")
 
   def close(self) -> None:
     """Ends all waits with an error, and refuses further appending and sampling."""

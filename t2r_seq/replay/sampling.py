@@ -149,7 +149,7 @@ _INFO_SPEC = [
   for dtype in (tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
 ]
 _NOT_WAITING = np.float64(-1)
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def make_dataset(
@@ -176,13 +176,13 @@ def make_dataset(
   # TensorFlow ends a thread only between two calls of Python: one that waits without
   # end would block the deletion of its iterator. So each call waits for a moment, and
   # then returns since when it has been waiting, which is filtered out.
-  @_as_it_is
+  @_no_autograph
   def draw(began: tf.Tensor, _: tf.Tensor) -> Any:
     began, *values = _call_weakly(sample, sampling, began, [tf.float64, *dtypes])
     began = tf.ensure_shape(began, [])
     return began, (began, *values)
 
-  @_as_it_is
+  @_no_autograph
   def shape_batch(_: tf.Tensor, *drawn: tf.Tensor) -> Any:
     values = [
       tf.reshape(value, [*shape, *spec.shape])
@@ -194,7 +194,7 @@ def make_dataset(
     return (SampleInfo(*values[: -len(window_spec)]), batch) if with_info else batch
 
   dataset = tf.data.Dataset.range(1).repeat().scan(_NOT_WAITING, draw)
-  dataset = dataset.filter(_as_it_is(lambda began, *_: began == _NOT_WAITING))
+  dataset = dataset.filter(_no_autograph(lambda began, *_: began == _NOT_WAITING))
   dataset = dataset.map(shape_batch)
   if ahead > 1:
     dataset = dataset.unbatch()
@@ -205,7 +205,7 @@ def make_dataset(
   }
   if images:
     dataset = dataset.map(
-      _as_it_is(lambda *batch: _decode(batch, images)),
+      _no_autograph(lambda *batch: _decode(batch, images)),
       num_parallel_calls=None if sampling.consumes else tf.data.AUTOTUNE,
       deterministic=None if sampling.consumes else True,
     )

@@ -158,7 +158,7 @@ def _two_sum(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 MAX_SIZE = 4096
 MIN_SIZE = 256
-# Of the sketches of all elements of a path, in values; 20 levels hold 10^9 of them.
+# Size of the sketches of all elements of a path; 20 levels hold 10^9 values.
 _MEMORY_VALUES = 1 << 23
 _LEVELS = 20
 
@@ -318,15 +318,15 @@ class NumberAccumulator(Accumulator):
   def finish(self) -> PathStatistics:
     """Returns the statistics; NaN of elements without values."""
     self.flush()
-    figures = self._figures()
-    count, shape = figures["count"], self._shape
+    results = self._results()
+    count, shape = results["count"], self._shape
 
     def measure(numbers: np.ndarray) -> np.ndarray:
       if np.all(count > 0):  # Integers stay integers.
         return numbers.reshape(shape)
       return np.where(count > 0, numbers, np.nan).reshape(shape)
 
-    not_finite = figures.get("not_finite", np.zeros((3, len(count)), np.int64))
+    not_finite = results.get("not_finite", np.zeros((3, len(count)), np.int64))
     nan, posinf, neginf = (kind.reshape(shape) for kind in not_finite)
     return PathStatistics(
       spec=self.spec,
@@ -337,22 +337,22 @@ class NumberAccumulator(Accumulator):
       nan=nan,
       posinf=posinf,
       neginf=neginf,
-      mean=measure(figures["mean"]),
-      std=measure(figures["std"]),
-      min=measure(figures["min"]),
-      max=measure(figures["max"]),
+      mean=measure(results["mean"]),
+      std=measure(results["std"]),
+      min=measure(results["min"]),
+      max=measure(results["max"]),
       quantiles=dict(
-        zip(statistics.QUANTILES, map(measure, figures["quantiles"]), strict=True)
+        zip(statistics.QUANTILES, map(measure, results["quantiles"]), strict=True)
       ),
       method=self.method,
-      rank_error=figures.get("rank_error", 0.0),
+      rank_error=results.get("rank_error", 0.0),
     )
 
   def _add_columns(self, columns: np.ndarray) -> None:
     """Adds values [rows, elements]."""
     raise NotImplementedError
 
-  def _figures(self) -> dict[str, Any]:
+  def _results(self) -> dict[str, Any]:
     """Returns fields of `PathStatistics` by name, [E] each.
 
     The quantiles are one array a fraction; 'not_finite', [3, E], and 'rank_error' may
@@ -412,7 +412,7 @@ class SketchAccumulator(NumberAccumulator):
     for sketch, others in zip(self._sketches, other._sketches, strict=True):
       sketch.merge(others)
 
-  def _figures(self) -> dict[str, Any]:
+  def _results(self) -> dict[str, Any]:
     rows = [sketch.quantiles(statistics.QUANTILES) for sketch in self._sketches]
     quantiles = np.reshape(rows, (self._size, len(statistics.QUANTILES)))
     shares = [s.rank_error / s.count for s in self._sketches if s.count]
@@ -462,7 +462,7 @@ class HistogramAccumulator(NumberAccumulator):
     super().merge(other)
     self._counts += other._counts
 
-  def _figures(self) -> dict[str, Any]:
+  def _results(self) -> dict[str, Any]:
     count = self._counts.sum(axis=1)
     divisor = np.maximum(count, 1)
     mean = self._counts @ self._values / divisor

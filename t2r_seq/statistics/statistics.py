@@ -480,7 +480,7 @@ def describe_problems(statistics: Statistics) -> list[str]:
     elif measured.kind == UNSUPPORTED:
       lines.append(f"{path}: {measured.spec.dtype.name}, counted only.")
     if measured.num_not_finite:
-      lines.append(f"{path}: {_not_finite(measured)}. They are in none of the figures.")
+      lines.append(f"{path}: {_not_finite(measured)}. The statistics exclude them.")
     if measured.count is not None and not np.all(measured.count):
       lines.append(f"{path}: no finite value {_where(measured.count == 0)}.")
     if measured.std is not None and measured.count is not None:
@@ -499,7 +499,7 @@ def _row(name: str, measured: PathStatistics, index: Any) -> list[str]:
   if measured.mean is None:
     return [name, step, str(measured.rows), *[""] * 8]
   quantiles = [measured.quantiles[q] for q in (0.01, 0.5, 0.99)]
-  figures_of_path = (
+  columns = (
     measured.mean,
     measured.std,
     measured.min,
@@ -511,7 +511,7 @@ def _row(name: str, measured: PathStatistics, index: Any) -> list[str]:
     name,
     f"{step} per {measured.per}",
     str(measured.rows),
-    *(_span(np.asarray(numbers)[index]) for numbers in figures_of_path),
+    *(_span(np.asarray(numbers)[index]) for numbers in columns),
     "exact" if exact else f"{100 * measured.rank_error:.2g} %",
   ]
 

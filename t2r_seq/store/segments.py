@@ -401,21 +401,22 @@ def read_commits(folder: str) -> dict[str, Commit]:
 
 
 def read_segments(
-  folder: str, columns: Columns, opened: Sequence[Segment] = ()
+  folder: str, columns: Columns, mapped: Sequence[Segment] = ()
 ) -> tuple[Segment, ...]:
-  """Maps all segments with episodes, sorted by name; unchanged ones stay mapped."""
-  _check_there(folder)
+  """Maps all segments with episodes, sorted by name; reuses unchanged `mapped` ones."""
+  _check_exists(folder)
   for _ in range(_MAX_SCANS):
     commits = read_commits(folder)
     try:
-      segments = _map_segments(folder, columns, commits, opened)
-      if all(map(_is_still_there, set(segments) - set(opened))):
+      segments = _map_segments(folder, columns, commits, mapped)
+      if all(map(_is_current, set(segments) - set(mapped))):
         return segments
-    # The last is numpy's, of a file that is shorter than a moment ago.
+    # numpy raises ValueError if a file has shrunk since its commit was read.
     except (errors.StoreError, FileNotFoundError, ValueError):
       if read_commits(folder) == commits:
-        raise  # Damaged, and not just merged away in between.
-  return _map_segments(folder, columns, commits, opened)
+        raise  # No merge removed the files: they are damaged.
+  # Writers never paused: accept the newest commits without the check.
+  return _map_segments(folder, columns, commits, mapped)
 
 
 def identity(folder: str) -> tuple[int, int] | None:
@@ -436,7 +437,7 @@ def check_identity(folder: str, opened: tuple[int, int] | None) -> None:
     )
 
 
-def _check_there(folder: str) -> None:
+def _check_exists(folder: str) -> None:
   """Checks that a store was not deleted: it did not lose its episodes."""
   if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
     raise errors.StoreError(
@@ -446,9 +447,9 @@ def _check_there(folder: str) -> None:
 
 
 def _map_segments(
-  folder: str, columns: Columns, commits: dict[str, Commit], opened: Sequence[Segment]
+  folder: str, columns: Columns, commits: dict[str, Commit], mapped: Sequence[Segment]
 ) -> tuple[Segment, ...]:
-  kept = {segment.name: segment for segment in opened}
+  kept = {segment.name: segment for segment in mapped}
   segments = []
   for name, commit in commits.items():
     if name in kept and kept[name].commit == commit:
@@ -459,7 +460,7 @@ def _map_segments(
   return tuple(segments)
 
 
-def _is_still_there(segment: Segment) -> bool:
+def _is_current(segment: Segment) -> bool:
   """Whether a folder has the mapped segment: a merge frees names for other segments."""
   try:
     now = Commit.read(segment.folder)
@@ -507,7 +508,7 @@ class SegmentWriter:
     self.folder = folder
     self._columns = columns
     self._files: dict[str, files.AppendFile] = {}
-    # It starts its thread with the first large write.
+    # The writer starts its thread with the first large write.
     self._executor = futures.ThreadPoolExecutor(1, "t2r_seq_checksum")
     os.makedirs(folder, exist_ok=True)
     self._lock = files.lock_segment(folder)

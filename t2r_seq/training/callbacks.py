@@ -122,7 +122,7 @@ class Run:
     """Steps between two that a callback must see, of each that must see any."""
     return [i for i in (c.step_interval for c in self._callbacks) if i]
 
-  def tell(self, event: str, *arguments: Any) -> None:
+  def notify(self, event: str, *arguments: Any) -> None:
     """Calls that method of all callbacks, in their order."""
     for callback in self._callbacks:
       getattr(callback, event)(self, *arguments)

@@ -179,7 +179,7 @@ class ModelEvaluation:
     step = self._trainer.global_step
     metrics: dict[str, float] = {}
     if self._evals or self._own_names:
-      self._run.tell("before_evaluation")
+      self._run.notify("before_evaluation")
       if self._evals:
         metrics = _by_name({e.name: e.run(self._eval_steps) for e in self._evals})
       if self._own_names:
@@ -191,7 +191,7 @@ class ModelEvaluation:
         metrics = {**metrics, **own}
       shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
       logging.info("eval at step %d: %s", step, shown)
-      self._run.tell("after_evaluation", metrics)
+      self._run.notify("after_evaluation", metrics)
     self._export(step, metrics)
     self._last = time.monotonic()
     return metrics
@@ -206,12 +206,12 @@ class ModelEvaluation:
       is_due = exporter.is_due(self._run.write_dir, metrics)
       if workers.chief_says(self._trainer.strategy, is_due):
         arguments = (self._trainer.model, self._run.write_dir, step, metrics)
-        self._run.tell("before_export", exporter.name)
+        self._run.notify("before_export", exporter.name)
         if type(exporter).export is Exporter.export:
           path = saved = exporter.export(*arguments, saved)
         else:  # It exports in another way: others cannot copy it.
           path = exporter.export(*arguments)
-        self._run.tell("after_export", exporter.name, path)
+        self._run.notify("after_export", exporter.name, path)
 
 
 @gin.configurable
@@ -261,7 +261,7 @@ def continuous_eval(
       "continuous_eval: input_generator_eval: expected a generator, got "
       f"{errors.describe(input_generator_eval)}."
     )
-  exported_feature_specs(t2r_model)
+  exported_feature_specs(t2r_model)  # Raises early if it cannot be exported.
   arguments.follow_sources(t2r_model, None, input_generator_eval)
   folder = os.path.join(model_dir, name)
   files.make_folders(folder)
@@ -271,26 +271,31 @@ def continuous_eval(
     run = Run(trainer, model_dir, write_dir, callbacks or ())
     exporters = create_exporters_fn() if create_exporters_fn else []
     exports.check_exportable(t2r_model, exporters)
-    evaluation = ModelEvaluation(run, input_generator_eval, eval_steps, 0.0, exporters)
-    done = _Evaluated(os.path.join(folder, _EVALUATED))
-    run.tell("on_begin")
+    evaluation = ModelEvaluation(
+      run, input_generator_eval, eval_steps, throttle_secs=0.0, exporters=exporters
+    )
+    history = _EvaluationLog(os.path.join(folder, _EVALUATED))
+    run.notify("on_begin")
     is_stopped = False
     try:
       with stopping.StopSignal() as signal:
-        seen_at = time.monotonic()
-        while not run.is_stopped and not done.reaches(max_train_steps):
-          # Asked first: the last checkpoint is there before the training has ended.
+        last_checkpoint_at = time.monotonic()
+        while not run.is_stopped and not history.reaches(max_train_steps):
+          # Read first: training writes its last checkpoint before it marks the end.
           is_last = checkpoints.is_finished(model_dir)
-          step = done.next_step(model_dir)
+          step = history.next_step(model_dir)
           if step is not None:
-            seen_at = time.monotonic()
+            last_checkpoint_at = time.monotonic()
             with signal.waiting():
-              if _evaluate(trainer, evaluation, model_dir, folder, step, done):
+              if _evaluate(trainer, evaluation, model_dir, folder, step, history):
                 continue
           elif is_last:
             logging.info("The training has ended, and so does its evaluation.")
             break
-          elif timeout_secs is not None and time.monotonic() - seen_at >= timeout_secs:
+          elif (
+            timeout_secs is not None
+            and time.monotonic() - last_checkpoint_at >= timeout_secs
+          ):
             logging.warning(
               "No new checkpoint in %s for %g s.", model_dir, timeout_secs
             )
@@ -298,9 +303,9 @@ def continuous_eval(
           signal.wait(poll_secs)
     except stopping.Stopped:
       is_stopped = True
-    run.tell("on_end")
+    run.notify("on_end")
     arguments.warn_of_unread_bindings()
-  return {**done.metrics, "global_step": done.step, "was_stopped": is_stopped}
+  return {**history.metrics, "global_step": history.step, "was_stopped": is_stopped}
 
 
 def _evaluate(
@@ -309,7 +314,7 @@ def _evaluate(
   model_dir: str,
   folder: str,
   step: int,
-  done: _Evaluated,
+  history: _EvaluationLog,
 ) -> bool:
   """Evaluates a copy of a checkpoint; returns False if it was already deleted."""
   with tempfile.TemporaryDirectory(prefix="backup-", dir=folder) as place:
@@ -319,14 +324,14 @@ def _evaluate(
         return False
     except checkpoints.DAMAGE as e:
       logging.warning("The checkpoint of step %d is damaged, and left out: %s", step, e)
-      done.add(step, place, None)
+      history.add(step, place, None)
       return True
     checkpoints.Checkpoints(trainer, place, 1).load(step)
-    done.add(step, place, evaluation.run())
+    history.add(step, place, evaluation.run())
   return True
 
 
-class _Evaluated:
+class _EvaluationLog:
   """List of evaluated checkpoints, in a file that survives the job."""
 
   def __init__(self, path: str) -> None:

@@ -510,12 +510,12 @@ def _write_records(
     global_step,
   )
   write_t2r_assets_to_file(assets, os.path.join(folder, T2R_ASSETS_FILENAME))
-  figures = {
+  constants = {
     path: each
     for stage in stages_of(model.preprocessor, Normalize)
-    for path, each in stage.figures().items()
+    for path, each in stage.constants().items()
   }
-  record = dataclasses.replace(record, normalization=figures or None)
+  record = dataclasses.replace(record, normalization=constants or None)
   with open(os.path.join(folder, POLICY_RECORD), "w", encoding="utf-8") as f:
     f.write(record.to_json())
 
@@ -569,7 +569,7 @@ class AsyncExports:
 
     Args:
       model: a built model.
-      tell: runs an event's callbacks in the caller's thread; see `Run.tell`.
+      tell: runs an event's callbacks in the caller's thread; see `Run.notify`.
     """
     self._model = model
     self._twin = model.twin()

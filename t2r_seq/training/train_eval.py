@@ -169,7 +169,7 @@ def train_eval_model(
     exports.check_exportable(t2r_model, exporters)
     pending = None
     if config.async_exports and exporters:
-      pending = stack.enter_context(exports.AsyncExports(t2r_model, run.tell))
+      pending = stack.enter_context(exports.AsyncExports(t2r_model, run.notify))
     evaluated = evaluation.ModelEvaluation(
       run, input_generator_eval, eval_steps, eval_throttle_secs, exporters, pending
     )
@@ -178,7 +178,7 @@ def train_eval_model(
     metrics = {} if was_stopped else evaluated.run()
     if pending is not None and not was_stopped:
       pending.join()
-    run.tell("on_end")
+    run.notify("on_end")
     screen.end(trainer.global_step, scalars, was_stopped)
     if not was_stopped:
       _finish(write_dir, trainer.global_step, input_generator_train is not None)
@@ -283,10 +283,10 @@ class _Training:
     run = self._run
     if generator is None:
       self._screen.summary(run, None, self._evaluation.input_generator)
-      run.tell("on_begin")
+      run.notify("on_begin")
       return {}, False
     mark_finished(run.write_dir, None)
-    run.tell("on_begin")
+    run.notify("on_begin")
     if run.step >= self._last_step:
       self._screen.say(f"nothing to train: step {run.step} is reached")
       logging.info("Nothing to train: step %d is reached.", run.step)
@@ -334,11 +334,11 @@ class _Training:
           batch = progress.next_batch(batches)
         # A generator whose `create_dataset` is its own gives pairs that are not joined.
         batches_of_loop.append(batch if isinstance(batch, tuple) else (batch,))
-      run.tell("before_step")
+      run.notify("before_step")
       result = trainer.train_steps(batches_of_loop)
       step += len(batches_of_loop)
       self._screen.advance(step)
-      run.tell("after_step", result)
+      run.notify("after_step", result)
       is_last = step == self._last_step or run.is_stopped
       if step == start + 1:
         self._show_first(writer, batches_of_loop[0], step)
@@ -392,7 +392,7 @@ class _Training:
       if s.is_stacked
     }
     writer.seen(features, labels, step, offsets)
-    # By now everything that gin configures has been called.
+    # All that gin configures has been called by now.
     config = _save_operative_config(run.write_dir, step)
     writer.text("operative_config", config, step)
     arguments.warn_of_unread_bindings()
@@ -411,7 +411,7 @@ class _Training:
       self._steps_at_once = _STEPS_PER_LOOP if is_fast else 1
     logged = {**scalars, **speed, **self._run.trainer.learning_rates}
     writer.scalars(logged, step)
-    self._run.tell("after_log", logged)
+    self._run.notify("after_log", logged)
     report = generator.report
     if report is not None and report.too_short and not self._is_warned:
       self._is_warned = True
@@ -419,11 +419,11 @@ class _Training:
 
   def _save(self, signal: stopping.StopSignal) -> None:
     run = self._run
-    run.tell("before_checkpoint")
+    run.notify("before_checkpoint")
     with signal.held():
       self._checkpoints.save()
     path = os.path.join(run.write_dir, f"model.ckpt-{run.step}")
-    run.tell("after_checkpoint", path)
+    run.notify("after_checkpoint", path)
 
 
 def _save_operative_config(folder: str, step: int) -> str:

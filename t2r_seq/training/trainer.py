@@ -17,7 +17,7 @@ from t2r_seq.training.summaries import SummaryWriter
 
 Scalars = dict[str, tf.Tensor]
 # AutoGraph is for the model: here it would only cost time.
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 class Trainer:
@@ -59,9 +59,9 @@ class Trainer:
     self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False)
     model.follow_global_step(self._global_step)
     self._first_bad_step = tf.Variable(-1, dtype=tf.int64, trainable=False)
-    # What an input generator leaves to the device; see its `device_fn`.
+    # The part of the input that runs on the device; see the generator's `device_fn`.
     self.device_fn: Callable[[Any, Any], tuple[Any, Any]] | None = None
-    # What the model gave for each example of the last step, by name; of all replicas.
+    # The last step's tensors of each example, by name, from all replicas.
     self.outputs: dict[str, Any] = {}
     self._summaries: tuple[SummaryWriter, int] | None = None
     # Not inlined: copies of one random operation would all draw the same numbers.
@@ -212,7 +212,7 @@ class Trainer:
     """
     return self._eval_fn(features, labels)
 
-  @_as_it_is
+  @_no_autograph
   def _train_loop(
     self, batches: Sequence[tuple[Any, ...]]
   ) -> list[tuple[Scalars, dict[str, Any]]]:
@@ -237,7 +237,7 @@ class Trainer:
     )
     return self._reduce(tf.distribute.ReduceOp.SUM, scalars), outputs
 
-  @_as_it_is
+  @_no_autograph
   def _update_if_due(self) -> tf.Tensor:
     """Applies accumulated gradients; returns how many steps were bad."""
 
@@ -249,7 +249,7 @@ class Trainer:
     is_due = tf.equal(count % self._updates.accumulation_steps, 0)
     return tf.cond(is_due, update, lambda: tf.constant(0))
 
-  @_as_it_is
+  @_no_autograph
   def _recording(self) -> contextlib.AbstractContextManager[Any]:
     if self._summaries is None or self._is_compiled:  # XLA writes no files.
       return contextlib.nullcontext()
@@ -283,7 +283,7 @@ class Trainer:
     is_bad |= ~tf.math.is_finite(loss)
     return scalars, outputs, tf.cast(is_bad, tf.int32)
 
-  @_as_it_is
+  @_no_autograph
   def _share(self, features: TensorSpecStruct) -> tf.Tensor | None:
     """Returns this replica's part of the examples of the batch; None for all."""
     if self.strategy.num_replicas_in_sync == 1:
@@ -291,7 +291,7 @@ class Trainer:
     count, replicas = _num_examples(features), tf.distribute.get_replica_context()
     return count / replicas.all_reduce(tf.distribute.ReduceOp.SUM, count)
 
-  @_as_it_is
+  @_no_autograph
   def _take_gradients(
     self, gradients: Sequence[Any], scale: tf.Tensor | None
   ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -306,14 +306,14 @@ class Trainer:
       return tf.identity(self._updates.accumulated_norm), tf.constant(False)
     return self._update(unscaled, scale)
 
-  @_as_it_is
+  @_no_autograph
   def _replica_update(self) -> tf.Tensor:
     gradients = self._updates.take_accumulated()
     norm, is_bad = self._update(gradients, self._updates.loss_scale())
     self._updates.accumulated_norm.assign(norm)
     return tf.cast(is_bad, tf.int32)
 
-  @_as_it_is
+  @_no_autograph
   def _update(
     self, gradients: Sequence[Any], scale: tf.Tensor | None
   ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -354,7 +354,7 @@ class Trainer:
     }
     return sums, tallies, count
 
-  @_as_it_is
+  @_no_autograph
   def _reduce(self, op: tf.distribute.ReduceOp, values: Any) -> Any:
     return tf.nest.map_structure(
       lambda value: self.strategy.reduce(op, value, axis=None), values

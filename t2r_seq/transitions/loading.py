@@ -84,8 +84,8 @@ class TransitionsMetadata:
       reader = WindowReader(element_spec, spec_structure, joined)
     except errors.SpecError:
       return None
-    assert reader.joining is not None
-    fields = reader.joining.fields
+    assert reader.n_step is not None
+    fields = reader.n_step.fields
     if set(fields.stored) != set(element_spec):
       return None
     stacks = {}

@@ -158,16 +158,16 @@ class Comparison:
       how = "bit for bit"
       if self._ulps:
         how += f", except for the rounding of the last place (at most {self._ulps} ulp)"
-      lines.append(f"what the network got of {listed['network input']}, {how}")
+      lines.append(f"network inputs {listed['network input']}, {how}")
     elif has_model and not self._subject.tells_inputs and "output" in listed:
-      lines.append("preprocessed values, which this form does not tell, by the outputs")
+      lines.append("preprocessed values, only by the outputs of this form")
     if "step" in listed:
-      lines.append(f"step and inspect: {listed['step']}, bit for bit")
+      lines.append(f"step and inspect agree on {listed['step']}, bit for bit")
     if "output" in listed:
       tasks = ", each episode's task learned from the episode itself"
       lines.append(
-        f"{listed['output']} with the {self._whose}'s network on training's windows, "
-        f"to {describe_tolerance(self._tolerance)}"
+        f"{listed['output']} with the {self._whose}'s network on training windows, "
+        f"within {describe_tolerance(self._tolerance)}"
         f"{tasks if self._subject.one_task is not None else ''}"
       )
     if self._drawn:
@@ -189,7 +189,7 @@ class Comparison:
         "predictor, dataset, model)"
       )
     elif not self._subject.tells_inputs and self._predict is None:
-      lines.append("preprocessed values, which this form does not tell")
+      lines.append("preprocessed values: this form does not return them")
     if hidden := self._hidden_windows():
       lines.append(
         f"windows by time of {', '.join(sorted(hidden))}, but by the outputs"

@@ -60,9 +60,9 @@ class FitCheck:
     warnings = [*self._period()]
     measured = {path: seen.finish() for path, seen in self._seen.items()}
     trained = {path: self._find(path) for path in measured}
-    for path, figures in measured.items():
+    for path, found_path in measured.items():
       warnings += _check(
-        path, figures, trained[path], self._are_bgr(path, trained[path])
+        path, found_path, trained[path], self._are_bgr(path, trained[path])
       )
     warnings += self._swapped(measured, trained)
     return warnings
@@ -126,7 +126,7 @@ class FitCheck:
         if is_clear and self._are_crossed(one, other, trained):
           swapped.append(
             f"{one} and {other} look swapped: their means are {straight:.3g} standard "
-            f"deviations off the figures of training, and {crossed:.3g} the other way "
+            f"deviations off the training statistics, and {crossed:.3g} the other way "
             "round"
           )
     return swapped
@@ -158,7 +158,7 @@ def _check(
     got, want = own_mean.shape, std.shape
     return [
       *warnings,
-      f"{path}: the figures of training are of {want}, its own of {got}",
+      f"{path}: training statistics are of {want}, its own of {got}",
     ]
 
   def warn(mask: np.ndarray, text: str, *values: np.ndarray) -> None:

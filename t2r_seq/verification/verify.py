@@ -267,8 +267,8 @@ def _late(subject: Subject) -> Iterator[str]:
   """Yields the comparisons with a late network."""
   if isinstance(subject, Overlapped):
     yield (
-      f"the history without the network, which was asked for {subject.num_requests:,} "
-      "chunks while others were executed"
+      f"the history, without the network; {subject.num_requests:,} chunks were "
+      "requested while others were executed"
     )
 
 

@@ -355,10 +355,10 @@ class ExportSide:
     ]
     if not pairs:
       forms = {name: errors.describe(value[0]) for name, value in outputs.items()}
-      descriptions = {name: errors.describe(value[0]) for name, value in labels.items()}
+      label_forms = {name: errors.describe(value[0]) for name, value in labels.items()}
       self.note = (
         f"The export has the outputs {forms or 'none'}; none fits a label "
-        f"of its training ({descriptions or 'none is known'}): errors are not shown."
+        f"of its training ({label_forms or 'unknown'}): errors are not shown."
       )
       return
     self.output, self.label = pairs[0]

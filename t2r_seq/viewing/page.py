@@ -126,9 +126,9 @@ def _ranges(pages: Sequence[SourcePage]) -> dict[str, tuple[np.ndarray, np.ndarr
   """Returns least and most of each path, of all sources: [D] each."""
   ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
   for page in pages:
-    for path, figures in page.survey.statistics.items():
-      low = np.nan_to_num(np.ravel(figures.measure("min")))
-      high = np.nan_to_num(np.ravel(figures.measure("max")))
+    for path, found in page.survey.statistics.items():
+      low = np.nan_to_num(np.ravel(found.measure("min")))
+      high = np.nan_to_num(np.ravel(found.measure("max")))
       if path in ranges and ranges[path][0].shape == low.shape:
         low = np.minimum(low, ranges[path][0])
         high = np.maximum(high, ranges[path][1])
@@ -146,15 +146,15 @@ def _describe(
   survey, viewer = page.survey, page.survey.viewer
   columns = viewer.columns
   ranked = survey.ranked[:_MOST_LISTED]
-  figures = {each.number: each for each in survey.figures}
-  lengths = np.asarray([each.num_steps for each in survey.figures])
+  measured = {each.number: each for each in survey.episodes}
+  lengths = np.asarray([each.num_steps for each in survey.episodes])
   counts, edges = np.histogram(lengths, min(20, int(np.ptp(lengths)) + 1))
   values: dict[str, Any] = {
     "name": page.name,
     "path": viewer.path,
     "format": viewer.format,
     "period": viewer.period,
-    "numEpisodes": len(survey.figures),
+    "numEpisodes": len(survey.episodes),
     "numSteps": int(lengths.sum()),
     "cameras": list(columns.cameras),
     "actions": list(columns.actions),
@@ -169,11 +169,11 @@ def _describe(
     "episodes": [
       {
         "n": each.number,
-        "len": figures[each.number].num_steps,
+        "len": measured[each.number].num_steps,
         "score": round(each.score, 2),
         "why": [[reason.what, reason.text] for reason in each.reasons],
         "text": survey.texts.get(each.number, ""),
-        "error": _error(figures[each.number].error),
+        "error": _error(measured[each.number].error),
       }
       for each in ranked
     ],
@@ -265,7 +265,7 @@ def _choose(page: SourcePage, room: int) -> tuple[int, list[int]]:
   """Chooses sizes, and which episodes are shown, the most important first."""
   survey = page.survey
   ranked = [each.number for each in survey.ranked]
-  lengths = {each.number: each.num_steps for each in survey.figures}
+  lengths = {each.number: each.num_steps for each in survey.episodes}
   count = min(len(ranked), _MOST_SHOWN)
   evenly = spread(len(ranked), max(count // 2, 1))
   numbers = sorted(ranked)
@@ -300,7 +300,7 @@ def _estimate(page: SourcePage, rung: int, length: int) -> float:
   frame = survey.frame_bytes[SIZES[rung]]
   frames = min(length, _FRAMES[rung]) * frame
   points = min(length, _MOST_POINTS)
-  elements = sum(figures.measure("mean").size for figures in survey.statistics.values())
+  elements = sum(found.measure("mean").size for found in survey.statistics.values())
   curves = 2 * points * elements
   seen = 0.0
   if page.model is not None:
@@ -319,7 +319,7 @@ def _estimate(page: SourcePage, rung: int, length: int) -> float:
 def _sentence(page: SourcePage, rung: int, count: int) -> str:
   """Describes which episodes, frames and pixels the page has."""
   survey = page.survey
-  total = len(survey.figures)
+  total = len(survey.episodes)
   which = "All" if count == total else f"{count:,} of"
   sentence = f"{which} {total:,} episodes are shown with their curves"
   if not survey.viewer.columns.cameras:
@@ -340,11 +340,11 @@ def _details(
   progress: Progress | None,
 ) -> dict[str, Any]:
   """Reads the chosen episodes again, as many as fit."""
-  figures = {each.number: each for each in page.survey.figures}
+  measured = {each.number: each for each in page.survey.episodes}
   starts = dict(
     zip(
-      figures,
-      np.cumsum([0, *(each.num_steps for each in figures.values())]).tolist(),
+      measured,
+      np.cumsum([0, *(each.num_steps for each in measured.values())]).tolist(),
       strict=False,
     )
   )
@@ -352,7 +352,7 @@ def _details(
   for number, values in page.survey.viewer.episodes(shown, progress, "draw"):
     detail = _detail(page, rung, values, ranges, starts[number])
     detail["marks"] = [
-      [mark.what, mark.path, mark.start, mark.stop] for mark in figures[number].marks
+      [mark.what, mark.path, mark.start, mark.stop] for mark in measured[number].marks
     ][:500]
     made[number], sizes[number] = detail, len(json.dumps(detail)) + 16
   kept, num_bytes = [], 0

@@ -82,7 +82,7 @@ def _rows(
 ) -> list[Any]:
   survey, viewer = page.survey, page.survey.viewer
   chosen = {each.number: each for each in survey.ranked[:limit]}
-  marks = {each.number: each.marks for each in survey.figures if each.number in chosen}
+  marks = {each.number: each.marks for each in survey.episodes if each.number in chosen}
   made: dict[int, Any] = {}
   for number, values in viewer.episodes(list(chosen), progress, "contact sheet of"):
     reason = chosen[number].reasons[:1]

@@ -41,7 +41,7 @@ class Survey:
 
   Attributes:
     viewer: viewer of the episodes.
-    figures: statistics of each episode, in the order of the source.
+    episodes: statistics of each episode, in the order of the source.
     ranked: the largest outlier score first.
     statistics: by path.
     samples: rows by path, at most 64 an episode, float64 [n, D].
@@ -51,7 +51,7 @@ class Survey:
   """
 
   viewer: EpisodeViewer
-  figures: list[EpisodeFigures] = dataclasses.field(default_factory=list)
+  episodes: list[EpisodeStatistics] = dataclasses.field(default_factory=list)
   ranked: list[OutlierScore] = dataclasses.field(default_factory=list)
   statistics: dict[str, PathStatistics] = dataclasses.field(default_factory=dict)
   samples: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -94,7 +94,7 @@ def survey_episodes(
   sizes: list[dict[tuple[int, int], float]] = []
   for number, values in viewer.episodes(None, progress):
     length = num_steps(values, viewer.spec)
-    figures = measure_episode(number, length, values, columns)
+    measured = measure_episode(number, length, values, columns)
     for path in columns.series:
       if path in values:
         counted[path].add(np.asarray(values[path]))
@@ -102,14 +102,14 @@ def survey_episodes(
           rows[path].append(series_of(values, path)[spread(length, _ROWS_PER_EPISODE)])
     num_rows += min(length, _ROWS_PER_EPISODE)
     if export is not None and (predicted := export.predict(values)) is not None:
-      figures.error = predicted.mean_square()
+      measured.error = predicted.mean_square()
     survey.texts[number] = _text(values, columns.texts)
     _add_thumbnail(survey, number, values, length)
-    count = len(survey.figures)
+    count = len(survey.episodes)
     if count & (count - 1) == 0 and columns.cameras and len(sizes) < 6:
       sizes.append(_frame_bytes(viewer, values, length))
-    survey.figures.append(figures)
-  if not survey.figures:
+    survey.episodes.append(measured)
+  if not survey.episodes:
     raise errors.SpecError(
       f"view: {viewer.path}: expected episodes with steps, got none."
     )
@@ -125,7 +125,7 @@ def survey_episodes(
   }
   _scale_errors(survey, export)
   scales = {path: survey.scale(path) for path in columns.signals if path in counted}
-  survey.ranked = rank_episodes(survey.figures, scales)
+  survey.ranked = rank_episodes(survey.episodes, scales)
   return survey
 
 
@@ -134,7 +134,7 @@ def _scale_errors(survey: Survey, export: ExportSide | None) -> None:
   if export is None or export.output is None:
     return
   scale = survey.scale(export.column)
-  for each in survey.figures:
+  for each in survey.episodes:
     if each.error is not None and len(each.error) == len(scale):
       each.error = each.error / scale**2
 
@@ -187,7 +187,7 @@ class Mark:
 
 
 @dataclasses.dataclass
-class EpisodeFigures:
+class EpisodeStatistics:
   """Statistics of one episode, by path; arrays have an element a dimension, [D].
 
   Attributes:
@@ -257,9 +257,9 @@ class OutlierScore:
 
 def measure_episode(
   number: int, length: int, values: Values, columns: Columns
-) -> EpisodeFigures:
+) -> EpisodeStatistics:
   """Returns the statistics of an episode, without an export's error."""
-  figures = EpisodeFigures(number, length)
+  measured = EpisodeStatistics(number, length)
   for path in columns.series:
     if path not in values:
       continue
@@ -267,52 +267,52 @@ def measure_episode(
     finite = np.isfinite(series)
     bad = ~finite.all(axis=1)
     if bad.any():
-      figures.not_finite[path] = int((~finite).sum())
-      figures.marks += _runs(bad, "nan", path)
+      measured.not_finite[path] = int((~finite).sum())
+      measured.marks += _runs(bad, "nan", path)
     if path in columns.times:
-      _measure_times(figures, path, series[:, 0])
+      _measure_times(measured, path, series[:, 0])
     if path in columns.signals:
-      _measure_signal(figures, path, np.where(finite, series, np.nan), columns)
+      _measure_signal(measured, path, np.where(finite, series, np.nan), columns)
   for path in columns.contexts:
     if path in values:
       count = int((~np.isfinite(np.asarray(values[path]).astype(np.float64))).sum())
       if count:
-        figures.not_finite[path] = count
+        measured.not_finite[path] = count
   for path in columns.cameras:
     if path in values:
       same = same_frames(values[path])
-      figures.frozen[path] = float(same.sum() / max(length - 1, 1))
-      figures.marks += [m for m in _runs(same, "frozen", path) if m.stop - m.start > 1]
-  return figures
+      measured.frozen[path] = float(same.sum() / max(length - 1, 1))
+      measured.marks += [m for m in _runs(same, "frozen", path) if m.stop - m.start > 1]
+  return measured
 
 
 def _measure_signal(
-  figures: EpisodeFigures, path: str, series: np.ndarray, columns: Columns
+  measured: EpisodeStatistics, path: str, series: np.ndarray, columns: Columns
 ) -> None:
   safe = np.maximum(np.isfinite(series).sum(axis=0), 1)
   mean = np.nan_to_num(series).sum(axis=0) / safe
   centered = np.nan_to_num(series - mean)
-  figures.mean[path], figures.std[path] = mean, np.sqrt((centered**2).sum(0) / safe)
+  measured.mean[path], measured.std[path] = mean, np.sqrt((centered**2).sum(0) / safe)
   if len(series) > 3:
     third = np.nan_to_num(np.diff(series, 3, axis=0))
-    figures.jerk[path] = np.sqrt((third**2).mean(axis=0))
+    measured.jerk[path] = np.sqrt((third**2).mean(axis=0))
   if path in columns.actions:
     low = np.where(np.isfinite(series), series, np.inf).min(axis=0)
     high = np.where(np.isfinite(series), series, -np.inf).max(axis=0)
     at_edge = ((series == low) | (series == high)).sum(axis=0)
     share = np.maximum(at_edge - 2, 0) / safe
-    figures.edges[path] = np.where(low >= high, 1.0, share)
+    measured.edges[path] = np.where(low >= high, 1.0, share)
 
 
-def _measure_times(figures: EpisodeFigures, path: str, times: np.ndarray) -> None:
+def _measure_times(measured: EpisodeStatistics, path: str, times: np.ndarray) -> None:
   gaps = np.diff(times[np.isfinite(times)])
   if not len(gaps):
     return
   usual = float(np.median(gaps))
-  figures.usual_gap[path], figures.longest_gap[path] = usual, float(gaps.max())
-  figures.num_backwards += int((gaps <= 0).sum())
+  measured.usual_gap[path], measured.longest_gap[path] = usual, float(gaps.max())
+  measured.num_backwards += int((gaps <= 0).sum())
   wide = np.concatenate([[False], (gaps > 1.5 * usual) | (gaps <= 0)])
-  figures.marks += _runs(wide, "gap", path)
+  measured.marks += _runs(wide, "gap", path)
 
 
 def _runs(flags: np.ndarray, what: str, path: str) -> list[Mark]:
@@ -326,7 +326,7 @@ def _runs(flags: np.ndarray, what: str, path: str) -> list[Mark]:
 
 
 def rank_episodes(
-  figures: Sequence[EpisodeFigures], scales: Mapping[str, np.ndarray] | None = None
+  measured: Sequence[EpisodeStatistics], scales: Mapping[str, np.ndarray] | None = None
 ) -> list[OutlierScore]:
   """Orders episodes by their outlier scores.
 
@@ -335,14 +335,14 @@ def rank_episodes(
   that shows each frame twice, is no reason; NaN always is one.
 
   Args:
-    figures: statistics of all episodes.
+    measured: statistics of all episodes.
     scales: standard deviations of the signals over the whole set, by path, [D]; None
       takes the median of those of the episodes.
   Returns:
     The largest score first; equal ones in their order.
   """
-  ranking = _Ranking(figures)
-  lengths = np.asarray([each.num_steps for each in figures], np.float64)
+  ranking = _Ranking(measured)
+  lengths = np.asarray([each.num_steps for each in measured], np.float64)
   middle = float(np.median(lengths)) if len(lengths) else 0.0
   ranking.judge(
     "length",
@@ -352,17 +352,17 @@ def rank_episodes(
     weight=0.6,
     both_sides=True,
   )
-  for path in _paths(each.frozen for each in figures):
+  for path in _paths(each.frozen for each in measured):
     ranking.judge_camera(path)
-  for path in _paths(each.edges for each in figures):
+  for path in _paths(each.edges for each in measured):
     ranking.judge_action(path)
-  for path in _paths(each.mean for each in figures):
-    std = np.median([each.std[path] for each in figures if path in each.std], axis=0)
+  for path in _paths(each.mean for each in measured):
+    std = np.median([each.std[path] for each in measured if path in each.std], axis=0)
     ranking.judge_signal(path, np.maximum((scales or {}).get(path, std), 1e-9))
-  for path in _paths(each.longest_gap for each in figures):
+  for path in _paths(each.longest_gap for each in measured):
     ranking.judge_times(path)
   ranking.judge_errors()
-  for reasons, each in zip(ranking.reasons, figures, strict=True):
+  for reasons, each in zip(ranking.reasons, measured, strict=True):
     if each.num_backwards:
       text = f"time stamps do not grow in {each.num_backwards} steps"
       reasons.append(Reason("time", text, 20.0))
@@ -379,10 +379,10 @@ def _paths(parts: Iterable[Mapping[str, object]]) -> list[str]:
 class _Ranking:
   """Collects the reasons of each episode."""
 
-  def __init__(self, figures: Sequence[EpisodeFigures]) -> None:
-    self._figures = figures
-    self.reasons: list[list[Reason]] = [[] for _ in figures]
-    self._minor = np.zeros(len(figures))  # Largest deviations that are no reason.
+  def __init__(self, measured: Sequence[EpisodeStatistics]) -> None:
+    self._statistics = measured
+    self.reasons: list[list[Reason]] = [[] for _ in measured]
+    self._minor = np.zeros(len(measured))  # Largest deviations that are no reason.
 
   def judge(
     self,
@@ -420,7 +420,7 @@ class _Ranking:
   def ordered(self) -> list[OutlierScore]:
     scored = []
     for each, reasons, minor in zip(
-      self._figures, self.reasons, self._minor, strict=True
+      self._statistics, self.reasons, self._minor, strict=True
     ):
       reasons.sort(key=lambda reason: -reason.score)
       score = 0.1 * float(minor)
@@ -431,25 +431,25 @@ class _Ranking:
 
   def judge_camera(self, path: str) -> None:
     def text(index: int) -> str:
-      each = self._figures[index]
+      each = self._statistics[index]
       runs = [m for m in each.marks if m.what == "frozen" and m.path == path]
       longest = max(runs, key=lambda m: m.stop - m.start, default=None)
       if longest is None:
         return f"{path} shows a frame twice in {each.frozen[path]:.0%} of the steps"
       return f"{path} is frozen from step {longest.start - 1} to {longest.stop - 1}"
 
-    shares = [each.frozen.get(path, np.nan) for each in self._figures]
+    shares = [each.frozen.get(path, np.nan) for each in self._statistics]
     self.judge("frozen", np.asarray(shares), 0.04, text, path=path)
 
   def judge_action(self, path: str) -> None:
-    has = [index for index, each in enumerate(self._figures) if path in each.edges]
-    edges = np.stack([self._figures[index].edges[path] for index in has])
+    has = [index for index, each in enumerate(self._statistics) if path in each.edges]
+    edges = np.stack([self._statistics[index].edges[path] for index in has])
     constant, count = edges >= 1.0, edges.shape[1]
     beyond = np.where(constant, 0.0, edges - np.median(edges, axis=0))
     dims = dict(zip(has, beyond.argmax(axis=1).tolist(), strict=True))
 
     def text(index: int) -> str:
-      share = self._figures[index].edges[path][dims[index]]
+      share = self._statistics[index].edges[path][dims[index]]
       return f"{_element(path, dims[index], count)} is clipped in {share:.0%} of steps"
 
     self.judge("clipped", self._of_all(has, beyond.max(axis=1)), 0.04, text)
@@ -465,8 +465,8 @@ class _Ranking:
         )
 
   def judge_signal(self, path: str, scale: np.ndarray) -> None:
-    has = [index for index, each in enumerate(self._figures) if path in each.mean]
-    means = np.stack([self._figures[index].mean[path] for index in has])
+    has = [index for index, each in enumerate(self._statistics) if path in each.mean]
+    means = np.stack([self._statistics[index].mean[path] for index in has])
     middle = np.median(means, axis=0)
     spread = _MAD * np.median(np.abs(means - middle), axis=0)
     z = np.abs(means - middle) / np.maximum(spread, 0.1 * scale)
@@ -476,34 +476,34 @@ class _Ranking:
       dim = dims[index]
       return (
         f"{_element(path, dim, len(middle))} is "
-        f"{self._figures[index].mean[path][dim]:.3g} on average, where "
-        f"{middle[dim]:.3g} is usual"
+        f"{self._statistics[index].mean[path][dim]:.3g} on average; the median is "
+        f"{middle[dim]:.3g}"
       )
 
     self.judge("far", self._of_all(has, z.max(axis=1)), 1.0, far_text, weight=0.6)
-    jerks = np.full(len(self._figures), np.nan)
+    jerks = np.full(len(self._statistics), np.nan)
     for index in has:
-      if path in self._figures[index].jerk:
-        ratio = self._figures[index].jerk[path] / scale
+      if path in self._statistics[index].jerk:
+        ratio = self._statistics[index].jerk[path] / scale
         jerks[index] = math.log(max(float(np.sqrt((ratio**2).mean())), 1e-9))
-    usual = float(np.nanmedian(jerks)) if np.isfinite(jerks).any() else 0.0
-    if usual < math.log(1e-3):
-      return  # Commands stand still in most episodes, which have no usual jerk.
+    median = float(np.nanmedian(jerks)) if np.isfinite(jerks).any() else 0.0
+    if median < math.log(1e-3):
+      return  # Commands stand still in most episodes: the median jerk is 0.
 
     def jerk_text(index: int) -> str:
-      times = math.exp(min(jerks[index] - usual, 50.0))
-      return f"{path} jerks {times:.3g} times as much as usual"
+      times = math.exp(min(jerks[index] - median, 50.0))
+      return f"the jerk of {path} is {times:.3g} times the median"
 
     self.judge("jerk", jerks, 0.12, jerk_text)
 
   def judge_times(self, path: str) -> None:
-    usual = float(
-      np.median([f.usual_gap[path] for f in self._figures if path in f.usual_gap])
+    median = float(
+      np.median([f.usual_gap[path] for f in self._statistics if path in f.usual_gap])
     )
-    if usual <= 0:
+    if median <= 0:
       return
-    longest = np.asarray([f.longest_gap.get(path, np.nan) for f in self._figures])
-    longest = longest / usual
+    longest = np.asarray([f.longest_gap.get(path, np.nan) for f in self._statistics])
+    longest = longest / median
     self.judge(
       "time",
       np.log(np.maximum(longest, 1e-3)),
@@ -512,24 +512,25 @@ class _Ranking:
     )
 
   def judge_errors(self) -> None:
-    errors = np.asarray(
+    """Scores episodes by the export's RMSE, on a log scale: ratios matter."""
+    rmse = np.asarray(
       [
         np.nan if f.error is None else math.sqrt(float(f.error.mean()))
-        for f in self._figures
+        for f in self._statistics
       ]
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-      usual = np.nanmedian(errors) if np.isfinite(errors).any() else np.nan
+      median = np.nanmedian(rmse) if np.isfinite(rmse).any() else np.nan
       self.judge(
         "error",
-        np.log(np.maximum(errors, 1e-12)),
-        0.1,
-        lambda i: f"the export is {errors[i] / usual:.3g} times as far off as usual",
+        np.log(np.maximum(rmse, 1e-12)),
+        floor=0.1,
+        text=lambda i: f"the export's error is {rmse[i] / median:.3g} times the median",
       )
 
   def _of_all(self, has: list[int], numbers: np.ndarray) -> np.ndarray:
     """Returns numbers of some episodes for all of them, with NaN."""
-    scores = np.full(len(self._figures), np.nan)
+    scores = np.full(len(self._statistics), np.nan)
     scores[has] = numbers
     return scores
 

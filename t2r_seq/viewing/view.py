@@ -55,7 +55,7 @@ def view(
   episodes in the order of their outlier scores, to be ticked for a keep-list.
 
   Args:
-    sources: a path, or episodes that `open_episodes` returns; or two of these, which
+    sources: a path, or episodes from `open_episodes`; or two of these, which
       are shown side by side.
     output: the page, an HTML file in an existing folder.
     spec: spec of records, flat or with time offsets; with offsets the page has windows.
@@ -140,20 +140,21 @@ def _specs_of(
   spec: specs.SpecStructure | None, model: Any, predictor: Any
 ) -> tuple[TensorSpecStruct | None, TensorSpecStruct]:
   """Returns (feature specs, label specs); feature specs are None if unknown."""
-  nothing = TensorSpecStruct()
+  empty = TensorSpecStruct()
   if spec is not None:
-    return specs.flatten_spec_structure(spec), nothing
+    return specs.flatten_spec_structure(spec), empty
   if model is not None:
     in_spec = model.step_preprocessor.get_in_feature_specification(ModeKeys.TRAIN)
     labels = model.step_preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     return specs.flatten_spec_structure(in_spec), specs.flatten_spec_structure(labels)
   if predictor is not None:
+    # Exports of meta-learning models: use the specs of one step, not of a task batch.
     one_task = OneTask.of(predictor)
     if one_task is not None:
       return one_task.feature_spec, one_task.label_spec
-    labels = predictor.get_label_specification() or nothing
+    labels = predictor.get_label_specification() or empty
     return predictor.get_feature_specification(), specs.flatten_spec_structure(labels)
-  return None, nothing
+  return None, empty
 
 
 def _names(paths: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from t2r_seq.specs import SpecStructure, TensorSpecStruct
 from t2r_seq.windows.cut import Cut
 from t2r_seq.windows.reader import WindowReader
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def windows(
@@ -73,11 +73,11 @@ def windows(
 
   # No control flow to convert: without AutoGraph the dataset is made in a quarter of
   # the time, and errors keep their class and message.
-  @_as_it_is
+  @_no_autograph
   def flatten(*episode: Any) -> TensorSpecStruct:
     return reader.select(episode[0] if len(episode) == 1 else episode)
 
-  @_as_it_is
+  @_no_autograph
   def pairs(flat: TensorSpecStruct) -> tf.data.Dataset:
     num_steps = reader.num_steps(flat)
     count = reader.grid.num_windows(reader.num_rows_of(flat, num_steps))
@@ -91,9 +91,9 @@ def windows(
     # Nothing but the episode and a number: what is made here is made by one thread
     # and goes through the shuffle. The rest is left to `gather`, which runs in
     # parallel; with T and the anchor made here, a window cost a sixth more.
-    return tf.data.Dataset.range(count).map(_as_it_is(lambda i: (flat, i)))
+    return tf.data.Dataset.range(count).map(_no_autograph(lambda i: (flat, i)))
 
-  @_as_it_is
+  @_no_autograph
   def gather(episode: TensorSpecStruct, window: tf.Tensor) -> TensorSpecStruct:
     start = reader.grid.start(window)
     return reader.read(episode, start, reader.num_steps(episode, check=False))
@@ -205,7 +205,7 @@ class WindowReport:
     """
     is_short = tf.cast(num_windows < 1, tf.int64)
     longest = self._counts["longest_too_short"]
-    # Of none the maximum is the least integer.
+    # reduce_max of an empty tensor is int64.min.
     longest_new = tf.reduce_max(is_short * num_steps)
     return tf.group(
       self._counts["episodes"].assign_add(tf.size(num_steps, tf.int64)),
@@ -250,7 +250,7 @@ class WindowReport:
     )
 
 
-@_as_it_is
+@_no_autograph
 def print_too_short(
   num_steps: tf.Tensor, num_windows: tf.Tensor, min_steps: int
 ) -> tf.Operation:
@@ -271,4 +271,4 @@ def print_too_short(
       f"steps: a window needs {min_steps}. Pass a WindowReport to count instead.",
     )
 
-  return tf.cond(num_windows < 1, _as_it_is(say), tf.no_op)
+  return tf.cond(num_windows < 1, _no_autograph(say), tf.no_op)

@@ -118,7 +118,7 @@ class PathRead(NamedTuple):
   name: str | None
 
 
-class Joining:
+class NStepPlan:
   """The arithmetic of joining up to n steps, for numpy arrays and tensors.
 
   `shift` is the number of steps from an anchor to the last joined step.
@@ -242,7 +242,7 @@ class Joining:
       total = np.einsum(f"n{axes}...,n{axes}->{axes}...", rewards, weights)
       # TensorFlow's dtypes cost as much as the sum; bfloat16 is of kind 'V'.
       return total.astype(rewards.dtype if rewards.dtype.kind in "fV" else np.float32)
-    dtype = return_dtype(rewards.dtype)
+    dtype = discounted_return_dtype(rewards.dtype)
     weights = add_axes(weights, rewards.shape.rank - weights.shape.rank)
     return tf.cast(tf.reduce_sum(tf.cast(rewards, tf.float64) * weights, 0), dtype)
 
@@ -252,7 +252,7 @@ class Joining:
     if not imports.is_tensor(done):
       goes_on = np.subtract(1, done, dtype=np.float32)
       return discounts.reshape(goes_on.shape) * goes_on
-    # As done is, [B] or [B, 1]: with rewards of that shape there is no broadcasting.
+    # The shape of `done`, [B] or [B, 1]: rewards of that shape are not broadcast.
     return tf.reshape(discounts, tf.shape(done)) * (1.0 - tf.cast(done, tf.float32))
 
   def num_steps(self, shift: Any) -> Any:
@@ -268,7 +268,7 @@ class Joining:
     return tf.TensorSpec((), tf.int32)
 
 
-def return_dtype(dtype: tf.DType) -> tf.DType:
+def discounted_return_dtype(dtype: tf.DType) -> tf.DType:
   """Returns the dtype of a discounted return of such rewards."""
   return dtype if dtype.is_floating else tf.float32
 
@@ -287,7 +287,7 @@ def integer_rewards(flat: TensorSpecStruct, n_step: NStep) -> list[errors.Mismat
     errors.Mismatch(path, "rewards of floats", errors.describe(spec), hint)
     for path, spec in flat.items()
     if _is_in(own_path(path, n_step.branches), n_step.rew)
-    and return_dtype(spec.dtype) != spec.dtype
+    and discounted_return_dtype(spec.dtype) != spec.dtype
   ]
 
 
@@ -323,13 +323,13 @@ def move_state_flags(
   return moved
 
 
-def plan_joining(
+def plan_n_step(
   n_step: NStep,
   window_spec: TensorSpecStruct,
   reads: Mapping[str, PathRead],
   finals: Mapping[str, str],
   pads_front: bool,
-) -> Joining:
+) -> NStepPlan:
   """Plans how the windows of one-step transitions are joined.
 
   Args:
@@ -361,7 +361,7 @@ def plan_joining(
       mismatches.append(problem)
   if mismatches:
     raise errors.mismatch_error("n_step", mismatches)
-  return Joining(n_step, fields, reads, finals)
+  return NStepPlan(n_step, fields, reads, finals)
 
 
 def _next_problem(
@@ -435,7 +435,7 @@ def find_finals(
 def check_computed(
   computed: Mapping[str, str],
   window_spec: Mapping[str, ExtendedTensorSpec],
-  joining: Joining,
+  plan: NStepPlan,
   done: tf.TensorSpec,
 ) -> None:
   """Raises SpecError if a computed path is declared otherwise."""
@@ -443,7 +443,7 @@ def check_computed(
     errors.Mismatch(path, f"{errors.describe(spec)}, as n_step gives it", got)
     for path, name in computed.items()
     if path in window_spec
-    for spec, got in [(joining.spec(name, done), errors.describe(window_spec[path]))]
+    for spec, got in [(plan.spec(name, done), errors.describe(window_spec[path]))]
     if (window_spec[path].shape, window_spec[path].dtype) != (spec.shape, spec.dtype)
   ]
   if mismatches:

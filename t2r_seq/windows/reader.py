@@ -27,13 +27,13 @@ from t2r_seq.windows.cut import (
   mask_paths,
 )
 from t2r_seq.windows.n_step import (
-  Joining,
+  NStepPlan,
   PathRead,
   check_computed,
+  discounted_return_dtype,
   find_finals,
   move_state_flags,
-  plan_joining,
-  return_dtype,
+  plan_n_step,
 )
 from t2r_seq.windows.times import (
   TimedFetch,
@@ -139,7 +139,7 @@ class WindowReader:
     grid: the anchors of an episode.
     readings: how each path of a window is read; computed paths have none.
     masks: the masked path for each mask; both are in the windows.
-    joining: how transitions are joined, if they are.
+    n_step: how transitions are joined, if they are.
     rows_paths: the paths of rows of other clocks, and of their time stamps; see
       `windows.times.rows_path`.
     window_spec: specs of one window, by path: leaves [L, K, ...], fully defined or as
@@ -183,7 +183,7 @@ class WindowReader:
     self.readings = plan_readings(stored, self._element, self.grid)
     timed = {p: r.seconds for p, r in self.readings.items() if r.seconds is not None}
     clocks = check_seconds(timed, cut, self._element, flat)
-    self.joining: Joining | None = None
+    self.n_step: NStepPlan | None = None
     if cut.n_step is not None:
       _check_no_last(stored)
       reads = {
@@ -192,7 +192,7 @@ class WindowReader:
       }
       branches = cut.n_step.branches
       finals = find_finals(self.readings, stored, self._element, branches)
-      self.joining = plan_joining(cut.n_step, stored, reads, finals, cut.pads_front)
+      self.n_step = plan_n_step(cut.n_step, stored, reads, finals, cut.pads_front)
       if not cut.n_step.branches:
         computed.update({DISCOUNT: DISCOUNT, NUM_STEPS: NUM_STEPS})
     self._computed = computed
@@ -218,7 +218,7 @@ class WindowReader:
     self._present: dict[str, str] = {}
     for mask, path in self.masks.items():
       source = self.readings[path].source
-      # Their empty strings are padding of a list of any length, not missing images.
+      # Empty strings pad lists of any length; they are not missing images.
       is_varlen = window_spec[path].varlen_default_value is not None
       if specs.is_encoded_image_spec(window_spec[path]) and not is_varlen:
         is_string = self._element[source].dtype == tf.string
@@ -240,9 +240,9 @@ class WindowReader:
     }
     self.window_spec = self._plan_window_spec()
     self._order = tuple(self.window_spec)
-    if self.joining is not None:
-      done = self.window_spec[self.joining.fields.done]
-      check_computed(computed, window_spec, self.joining, done)
+    if self.n_step is not None:
+      done = self.window_spec[self.n_step.fields.done]
+      check_computed(computed, window_spec, self.n_step, done)
 
   @property
   def window_bytes(self) -> int:
@@ -257,7 +257,7 @@ class WindowReader:
   def paths(self) -> tuple[str, ...]:
     """Paths that are read from an episode, each once."""
     sources = [reading.source for reading in self.readings.values()]
-    finals = () if self.joining is None else self.joining.finals.values()
+    finals = () if self.n_step is None else self.n_step.finals.values()
     others = [*self._present.values(), *finals, *self.clocks]
     others += [path for path in self.rows_paths if path in self._element]
     return tuple(dict.fromkeys([*sources, *others]))
@@ -314,10 +314,10 @@ class WindowReader:
     """The first and the last step that each path may show, from the first anchor on."""
     spans: dict[str, tuple[int, int]] = {}
     further = 0
-    if self.joining is not None:
-      further = self.joining.n - 1
-      for path in self.joining.fields.rewards:
-        offset = self.joining.offsets[path]
+    if self.n_step is not None:
+      further = self.n_step.n - 1
+      for path in self.n_step.fields.rewards:
+        offset = self.n_step.offsets[path]
         spans[path] = offset, offset + further
     for fetch in self._fetches:
       last = int(fetch.offsets.max()) + further * fetch.is_later
@@ -342,21 +342,21 @@ class WindowReader:
   @property
   def end_flag(self) -> str | None:
     """The path of the flag that `num_rows` depends on; None without one."""
-    if self.joining is None or not self.joining.keeps_terminal:
+    if self.n_step is None or not self.n_step.keeps_terminal:
       return None
-    return self.readings[self.joining.fields.done].source
+    return self.readings[self.n_step.fields.done].source
 
   @property
   def min_steps(self) -> int:
     """The shortest episode that may give a window."""
-    reads_beyond = self.joining is not None and self.joining.reads_beyond
+    reads_beyond = self.n_step is not None and self.n_step.reads_beyond
     return self.grid.min_steps - reads_beyond
 
   def num_rows(self, num_steps: Any, last_flags: Any = None) -> Any:
     """Returns an episode's rows for `grid`, with one more if the last step is known.
 
     For transitions, the final observation, or its place after a terminal, is one more
-    row after the stored ones; see `Joining`.
+    row after the stored ones; see `NStepPlan`.
 
     Args:
       num_steps: episode length(s); int, array or integer tensor.
@@ -365,7 +365,7 @@ class WindowReader:
     Returns:
       The counts, of the same kind.
     """
-    if self.joining is not None and self.joining.has_finals:
+    if self.n_step is not None and self.n_step.has_finals:
       return num_steps + 1
     if self.end_flag is None:
       return num_steps
@@ -382,8 +382,8 @@ class WindowReader:
   @property
   def num_growing(self) -> int:
     """Steps after its first anchor that a window of a growing episode waits for."""
-    if self.joining is not None:
-      return self.joining.n - 1 + self.grid.num_after
+    if self.n_step is not None:
+      return self.n_step.n - 1 + self.grid.num_after
     return max(self.grid.num_after, self.steps_shown[1], 0)
 
   def select(self, episode: SpecStructure) -> TensorSpecStruct:
@@ -528,8 +528,8 @@ class WindowReader:
     }
     shift = self._shift(take, anchors)
     finals: dict[str, Any] = {}
-    if self.joining is not None:
-      finals = {of: take(path, None) for of, path in self.joining.finals.items()}
+    if self.n_step is not None:
+      finals = {of: take(path, None) for of, path in self.n_step.finals.items()}
     for fetch in self._fetches:
       rows, real, shown, beyond = self._rows(fetch, anchors, shift)
       for path, source in fetch.paths.items():
@@ -545,19 +545,19 @@ class WindowReader:
           read[mask] &= self._is_present(take, mask, rows, read[self.masks[mask]])
     for timed in self._timed_fetches:
       self._read_timed(take, anchors, timed, read)
-    if self.joining is not None:
-      steps = self.joining.reward_offsets(shift)
-      for path in self.joining.fields.rewards:
-        reading, own = self.readings[path], self.joining.offsets[path]
+    if self.n_step is not None:
+      steps = self.n_step.reward_offsets(shift)
+      for path in self.n_step.fields.rewards:
+        reading, own = self.readings[path], self.n_step.offsets[path]
         offsets = steps + own if own else steps
         rows = anchors.rows + _times(offsets, anchors.stride)
         rewards = reading.fit(take(reading.source, rows))
-        read[path] = self.joining.total(rewards, shift)
+        read[path] = self.n_step.total(rewards, shift)
       for path, name in self._computed.items():
         if name == DISCOUNT:
-          read[path] = self.joining.discount(read[self.joining.fields.done], shift)
+          read[path] = self.n_step.discount(read[self.n_step.fields.done], shift)
         else:
-          read[path] = self.joining.num_steps(shift)
+          read[path] = self.n_step.num_steps(shift)
     for path, reading in self.readings.items():
       if reading.cast is not None and read[path].dtype != reading.cast:
         read[path] = _cast(read[path], reading.cast)
@@ -613,15 +613,15 @@ class WindowReader:
 
   def _shift(self, take: Take, anchors: Anchors) -> Any | None:
     """Returns the steps from each anchor to its last joined step, or None."""
-    joining = self.joining
-    if joining is None:
+    n_step = self.n_step
+    if n_step is None:
       return None
     flags = {}
-    for path in joining.fields.flags if joining.n > 1 else ():
-      offsets = joining.flag_offsets(path, anchors.after)
+    for path in n_step.fields.flags if n_step.n > 1 else ():
+      offsets = n_step.flag_offsets(path, anchors.after)
       rows = anchors.rows + _times(offsets, anchors.stride)
       flags[path] = _is_set(take(self.readings[path].source, rows), rows)
-    return joining.shift(anchors.after, flags)
+    return n_step.shift(anchors.after, flags)
 
   def _rows(
     self, fetch: Fetch, anchors: Anchors, shift: Any | None
@@ -647,15 +647,15 @@ class WindowReader:
     if fetch.is_later:
       offsets = add_axes(shift, num_axes) + offsets
     before, after, beyond = anchors.before, anchors.after, None
-    joining = self.joining if fetch.is_ahead else None
-    reads_beyond = joining is not None and joining.reads_beyond
+    n_step = self.n_step if fetch.is_ahead else None
+    reads_beyond = n_step is not None and n_step.reads_beyond
     if self.cut.pads_front:
       before = add_axes(before, num_axes)
     if self.cut.pads_end or reads_beyond:
       after = add_axes(after, num_axes)
     offsets, real, shown = self.grid.steps(offsets, before, after)
     if reads_beyond:
-      beyond = offsets > after if joining and joining.finals else None
+      beyond = offsets > after if n_step and n_step.finals else None
       offsets = array_module(after).minimum(offsets, after)
     rows = add_axes(anchors.rows, num_axes) + _times(offsets, anchors.stride)
     return rows, real, shown, beyond
@@ -664,8 +664,8 @@ class WindowReader:
     fetches: dict[Any, Fetch] = {}
     later: frozenset[str] = frozenset()
     rewards: tuple[str, ...] = ()
-    if self.joining is not None:
-      later, rewards = self.joining.later, self.joining.fields.rewards
+    if self.n_step is not None:
+      later, rewards = self.n_step.later, self.n_step.fields.rewards
     for path, steps in self._timed.items():
       if path not in rewards and self.readings[path].seconds is None:
         key = path in later, steps.shape, steps.tobytes()
@@ -677,22 +677,22 @@ class WindowReader:
 
   def _plan_window_spec(self) -> TensorSpecStruct:
     window = TensorSpecStruct()
-    for path, reading in self.readings.items():
-      given = self._element[reading.source]
-      shape, dtype = given.shape, given.dtype
-      if reading.steps is not None:
-        shape = tf.TensorShape(reading.steps.shape).concatenate(reading.frame_shape)
-      elif reading.axes:
-        shape = reading.frame_shape
-      if self.joining is not None and path in self.joining.fields.rewards:
-        dtype = return_dtype(dtype)
-      dtype = reading.cast or dtype
+    for path, path_read in self.readings.items():
+      stored = self._element[path_read.source]
+      shape, dtype = stored.shape, stored.dtype
+      if path_read.steps is not None:
+        shape = tf.TensorShape(path_read.steps.shape).concatenate(path_read.frame_shape)
+      elif path_read.axes:
+        shape = path_read.frame_shape
+      if self.n_step is not None and path in self.n_step.fields.rewards:
+        dtype = discounted_return_dtype(dtype)
+      dtype = path_read.cast or dtype
       window[path] = tf.TensorSpec(shape, dtype)
     for mask, path in self.masks.items():
       window[mask] = tf.TensorSpec(self._timed[path].shape, tf.bool)
     for path, name in self._computed.items():
-      if self.joining is not None:
-        window[path] = self.joining.spec(name, window[self.joining.fields.done])
+      if self.n_step is not None:
+        window[path] = self.n_step.spec(name, window[self.n_step.fields.done])
     return window
 
   def _check_masks(self) -> None:
@@ -703,7 +703,7 @@ class WindowReader:
     ]
     if clashes:
       raise errors.mismatch_error("windows", clashes)
-    if self.masks and self.joining is not None:
+    if self.masks and self.n_step is not None:
       raise errors.SpecError(
         "n_step: masks: expected none, got masks of "
         f"{errors.listing(self.masks.values())}. A joined transition shows no step "

@@ -71,21 +71,22 @@ class BCZPolicyModel(ImitationModel):
   def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)
-    seen = self.observations(features)
-    text = seen[str(self.signature.language)][:, 0]
+    observations = self.observations(features)
+    text = observations[str(self.signature.language)][:, 0]
     steps = self.observation_horizon
     parts = [
-      tf.reshape(seen[path], [-1, steps * seen[path].shape[2]])
+      tf.reshape(observations[path], [-1, steps * observations[path].shape[2]])
       for path in self.signature.states
     ]
     for path, resnet in zip(
       self.signature.cameras, self.network["resnets"], strict=True
     ):
-      images = tf.reshape(seen[path], [-1, *seen[path].shape[2:]])
+      images = tf.reshape(observations[path], [-1, *observations[path].shape[2:]])
       condition = tf.repeat(text, steps, axis=0)
       end_points = resnet(2.0 * images - 1.0, condition, training=training)
       pooled = end_points["final_reduce_mean"]
       parts.append(tf.reshape(pooled, [-1, steps * pooled.shape[-1]]))
+    # The ResNets may compute in half precision; states are float32.
     joined = tf.concat([tf.cast(part, parts[-1].dtype) for part in parts], axis=-1)
     actions = self.network["head"](joined, training=training)
     actions = tf.reshape(actions, [-1, self.chunk_size, self.action_size])

@@ -282,7 +282,7 @@ def test_verify(folder, run_main):
     True, 10, 50,
   )  # fmt: skip
   compared = "\n".join(report["compared"])
-  assert "what the network got of pos, bit for bit" in compared
+  assert "network inputs pos, bit for bit" in compared
   assert "inference_output with the checkpoint's network" in compared
   (folder / "glue.py").write_text(
     "def turn(observed, begins):\n  return {**observed, 'pos': observed['pos'][::-1]}\n"

@@ -98,7 +98,7 @@ def test_view(name, make, run_main):
   assert TOTAL in out
   made = viewing.view(open_episodes(path, **dict(known.options)), "page.html")
   survey = made.surveys[0]
-  assert [each.num_steps for each in survey.figures] == list(LENGTHS)
+  assert [each.num_steps for each in survey.episodes] == list(LENGTHS)
   values = np.concatenate([episode["state"] for episode in EPISODES])
   got = survey.statistics[known.state].measure("min")
   np.testing.assert_array_equal(got, values.min(0))

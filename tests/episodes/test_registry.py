@@ -111,7 +111,7 @@ FAILURES = {
   "an unknown option": (
     ("a.toy",),
     {"scal": 2},
-    "scal: expected an option of toy, of .*scale.*, got 'scal'",
+    "scal: expected an option of toy .*scale.*, got 'scal'",
   ),
   "a path to drop": (
     ("a.toy",),

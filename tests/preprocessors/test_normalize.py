@@ -332,14 +332,14 @@ ERRORS = {
   ),
   "missing": (
     "path", ALL, {"states": Spec((3,), tf.float32)},
-    r"features/states: expected \(3,\) float32, got figures of .* mean 'state'",
+    r"features/states: expected \(3,\) float32, got statistics of .* mean 'state'",
   ),
   "another name": (
     "path", ALL, {"state": Spec((3,), tf.float32, "pose")}, "features/state: expected",
   ),
   "shape": (
     "path", ALL, {"state": Spec((2, 4), tf.float32, time_offsets=(0, 1))},
-    r"features/state: expected \(4,\) float32, got figures of \(3,\) float32",
+    r"features/state: expected \(4,\) float32, got statistics of \(3,\) float32",
   ),
   "dtype": (
     "path", ALL, {"state": Spec((3,), tf.float64)}, "float64, got .* Declare it as flo",
@@ -347,7 +347,7 @@ ERRORS = {
   "integers": (
     "path", ALL, {"count": Spec((), tf.int64)}, "count: expected a floating point dt",
   ),
-  "bytes": ("path", ALL, {"text": Spec((), tf.float32)}, "no figures of the bytes"),
+  "bytes": ("path", ALL, {"text": Spec((), tf.float32)}, "no statistics of the bytes"),
   "NaN": (
     "path", ALL, {"broken": Spec((2,), tf.float32)}, r"none of the elements \[\[1\]\]",
   ),
@@ -368,8 +368,8 @@ def test_figures_that_are_not_finite(path, figure, tmp_path):
   changed = tmp_path / "changed.json"
   changed.write_text(json.dumps(values))
   want = (
-    rf"features/state: expected finite figures, got a {figure} that is not finite of "
-    r"the elements \[\[1\]\]\. Compute"
+    rf"features/state: expected finite statistics, got a {figure} that is not finite "
+    r"of the elements \[\[1\]\]\. Compute"
   )
   with pytest.raises(errors.SpecError, match=want):
     create(str(changed), ALL, {"state": Spec((3,), tf.float32)}, {})

@@ -22,7 +22,7 @@ from t2r_seq.records.check import examine_records, find_bad_record
 from t2r_seq.records.explain import explain_record
 from t2r_seq.records.features import collect_features
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 # A batch that holds a bad record is parsed once more, one by one: files hold some.
 _MAX_THROUGH_FILES = 250
 
@@ -222,7 +222,7 @@ class Parser:
     self.flat = specs.flatten_spec_structure(mutations.STRUCTURES[name])
     self.features = collect_features({"": self.flat})[""]
     self.is_windowed = any(spec.is_sequence for spec in self.flat.values())
-    parse_fn = _as_it_is(
+    parse_fn = _no_autograph(
       records.create_parse_tf_example_fn(specs.add_sequence_length_specs(self.flat))
     )
     # One for each pipeline: TensorFlow may read ahead in the one that is not asked.
@@ -248,7 +248,9 @@ class Parser:
     signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
     dataset = tf.data.Dataset.from_generator(feed, output_signature=signature)
     dataset = dataset.map(
-      _as_it_is(lambda i, text: (i, parse_fn(text[tf.newaxis] if batched else text)))
+      _no_autograph(
+        lambda i, text: (i, parse_fn(text[tf.newaxis] if batched else text))
+      )
     )
     return dataset.ignore_errors(log_warning=False)
 

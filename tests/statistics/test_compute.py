@@ -296,9 +296,9 @@ def test_features_and_labels_of_one_path_have_statistics_each(data, tmp_path):
     return preprocessors.Normalize(**model, statistics_path=path, modes=modes)
 
   chain = preprocessors.ComposedPreprocessor(*model, [Next, normalize])
-  figures = chain.stages[1].figures()
-  assert figures["features/state"]["center"][0] > 9e4
-  assert abs(figures["labels/state"]["center"][0]) < 1
+  constants = chain.stages[1].constants()
+  assert constants["features/state"]["center"][0] > 9e4
+  assert abs(constants["labels/state"]["center"][0]) < 1
 
 
 def test_normalize_of_a_model_is_left_out_of_its_statistics(data):

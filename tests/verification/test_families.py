@@ -252,7 +252,7 @@ def test_training_both_steps_and_litert_are_one(family, store, request, tmp_path
     path = "state/aim" if family == "critic" else "state/pos"
     assert re.search(rf"windows of [\w/, ]*{path}, bit for bit", text)
     assert FAMILIES[family][1] in text
-    assert ("what the network got of" in text) == (policy is predictor)
+    assert ("network inputs" in text) == (policy is predictor)
 
 
 class _NotReset(lite.LitePolicy):
@@ -325,14 +325,14 @@ def test_export_and_verify_have_one_tolerance(case, scaled, store, tmp_path):
       policies.export_lite(scaled.exports, str(tmp_path / "lite"))
     else:
       with pytest.raises(
-        errors.SpecError, match=r"to 0\.005 of each element's range, got"
+        errors.SpecError, match=r"within 0\.5 % of each element's range, got"
       ):
         policies.export_lite(scaled.exports, str(tmp_path / "lite"))
   assert report.is_identical == is_right, str(report)
   text = " ".join(str(report).split())
-  assert "to 0.005 of each element's range" in text
+  assert "within 0.5 % of each element's range" in text
   assert (
-    is_right or "of its range where 0.005 of each element's range is allowed" in text
+    is_right or "of its range where 0.5 % of each element's range is allowed" in text
   )
 
 
@@ -419,7 +419,7 @@ def test_from_a_shell_both_are_compared_with_the_export_that_they_are_of(
     report = verification.verify(client, store, chunks.model)
     client.close()
     text = " ".join(str(report).split())
-    assert report.is_identical and "the network got of goal, image, image_mask," in text
+    assert report.is_identical and "network inputs goal, image, image_mask," in text
   assert cli.main(["verify", "ws://nowhere", store]) != 0
   assert "expected ws://HOST:PORT, got ws://nowhere" in capsys.readouterr().err
 

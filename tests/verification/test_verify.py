@@ -236,8 +236,8 @@ def test_a_faithful_export_is_identical(bench):
   for part in (
     "windows of camera/left, camera/right, goal, state/pos, bit for bit",
     "masks of state/pos_mask, bit for bit",
-    "what the network got of camera/left, camera/right, goal, state/pos,",
-    "with the export's network on training's windows, to 0.005 of each element's range",
+    "network inputs camera/left, camera/right, goal, state/pos,",
+    "the export's network on training windows, within 0.5 % of each element's range",
     "the execution of the chunks of inference_output",
   ):
     assert part in " ".join(text.split()), text

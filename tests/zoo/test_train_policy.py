@@ -51,7 +51,7 @@ def test_mlp_from_a_lerobot_folder(lerobot_path, tmp_path, capsys):
   # The export keeps the config, so that verify needs no model's code.
   status, out, err = run_main(capsys, "verify", export, lerobot_path)
   assert status == 0 and "identical." in out, err
-  assert "what the network got of" in out
+  assert "network inputs" in out
   status, _, err = run_main(capsys, "export", "--lite", export, tmp_path / "robot")
   assert status == 0, err
 

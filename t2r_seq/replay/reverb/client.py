@@ -305,7 +305,7 @@ class _Call(threading.Thread):
     return self._result
 
 
-_as_it_is = tf.autograph.experimental.do_not_convert
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def rate_limiter_timeout(connection: Connection, element_spec: Any) -> tf.data.Dataset:
@@ -373,7 +373,7 @@ def sample_items(
 def to_windows(items: tf.data.Dataset, layout: ItemLayout) -> tf.data.Dataset:
   """Returns a dataset of (SampleInfo, windows) of batches of (SampleInfo, columns)."""
 
-  @_as_it_is
+  @_no_autograph
   def stack(info: SampleInfo, columns: Any) -> tuple[SampleInfo, Any]:
     columns = {
       name: from_wire(columns[name], spec.dtype)

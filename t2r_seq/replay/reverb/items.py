@@ -151,7 +151,7 @@ class ItemLayout:
     self._spans = _spans(reader)
     self._context = tuple(path for path in reader.paths if path not in self._spans)
     cut = reader.cut
-    self._has_edges = cut.pads_front or cut.pads_end or reader.joining is not None
+    self._has_edges = cut.pads_front or cut.pads_end or reader.n_step is not None
     element = element_spec(columns)
     self._bundles = make_bundles(
       self._spans,
@@ -163,7 +163,7 @@ class ItemLayout:
       name: spec.shape for name, spec in self._signature(has_edges=False).items()
     }
     first, last = reader.steps_shown
-    if reader.joining is not None:
+    if reader.n_step is not None:
       last = reader.num_growing
     self._before, self._after = max(-first, 0), max(last, 0)
     self.num_rows_kept = self._before + self._after + 1
