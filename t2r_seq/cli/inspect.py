@@ -241,9 +241,10 @@ def _show_records(args: argparse.Namespace, text_format: str | None) -> int:
   proposed = records.propose_spec(summary)
   questions: Mapping[str, Sequence[str]] = {}
   if not summary.damages:
-    from t2r_seq.formats.records import open_records
+    # `doctor` explains records that fail; reading them loads TensorFlow.
+    with contextlib.suppress(errors.RecordError), console.silent_libraries():
+      from t2r_seq.formats.records import open_records
 
-    with contextlib.suppress(errors.RecordError):  # What `doctor` explains.
       source = open_records(args.files, spec=proposed)
       questions = _questions(source, text_format or "python")
   if text_format is None:
