@@ -55,8 +55,8 @@ def view(
   episodes in the order of their outlier scores, to be ticked for a keep-list.
 
   Args:
-    sources: a path, or episodes from `open_episodes`; or two of these, which
-      are shown side by side.
+    sources: a path, or episodes from `open_episodes`; or two of these, which are
+      shown side by side.
     output: the page, an HTML file in an existing folder.
     spec: spec of records, flat or with time offsets; with offsets the page has windows.
     model: the trained model, whose specs, padding and preprocessor make the windows.
@@ -66,6 +66,8 @@ def view(
     png: also writes a contact sheet of the worst outliers; needs Pillow.
     rrd: also writes a recording of all episodes for Rerun; needs rerun-sdk.
     progress: counts the episodes.
+  Returns:
+    What was written, and the outlier scores.
   Raises:
     SpecError: a source cannot be read, has no episodes, or lacks a path of the specs.
     ImportError: a package for a sheet or a recording is missing.
