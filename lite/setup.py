@@ -18,7 +18,7 @@ PACKAGE = HERE.parent / "t2r_seq"
 MODULES = {
   "t2r_seq": "__init__ __main__ errors imports process stamps",
   "t2r_seq.cli": "__init__ console gin_registry main serve",
-  "t2r_seq.lite": "__init__ lite_policy overlap policy_io texts",
+  "t2r_seq.lite": "__init__ lite_policy overlap policy_io sensor_values texts",
   "t2r_seq.serving": "__init__ listening websocket",
 }
 

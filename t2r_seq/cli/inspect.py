@@ -240,7 +240,7 @@ def _show_records(args: argparse.Namespace, text_format: str | None) -> int:
     return _check(args.files, args.spec, expected, summary)
   proposed = records.propose_spec(summary)
   questions: Mapping[str, Sequence[str]] = {}
-  if not summary.damages:
+  if not summary.damages and any(leaf.is_sequence for leaf in proposed.values()):
     # `doctor` explains records that fail; reading them loads TensorFlow.
     with contextlib.suppress(errors.RecordError), console.silent_libraries():
       from t2r_seq.formats.records import open_records

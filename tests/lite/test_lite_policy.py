@@ -176,6 +176,7 @@ def test_lite_policy_imports_numpy_and_litert_only(exported):
     "lite.lite_policy",
     "lite.overlap",
     "lite.policy_io",
+    "lite.sensor_values",
     "lite.texts",
     "stamps",
   ]

@@ -15,7 +15,7 @@ import mutations
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs
-from t2r_seq.records import explain, framing, index_file
+from t2r_seq.records import framing, index_file
 from t2r_seq.records.check import examine_records, salvage_records
 from t2r_seq.records.framing import iterate_records
 from t2r_seq.records.index import check_index, read_index
@@ -202,7 +202,7 @@ def _skip(cases: list[FileCase], folder: str) -> Iterator[str]:
       rows += [{"id": i, "word": w} for i, w in zip(ids, words, strict=True)]
   by_file = collections.defaultdict(set)
   for problem in generator.report.problems:
-    by_file[problem.filename].add(problem.record)
+    by_file[problem.source].add(problem.record)
   for case in cases:
     count = _count_of(case, rows)
     got, rows = rows[:count], rows[count:]
@@ -232,7 +232,7 @@ def _examine(cases: list[FileCase], folder: str) -> Iterator[str]:
   report = examine_records(os.path.join(folder, "*"), _SPEC)
   by_file = collections.defaultdict(set)
   for problem in report.problems:
-    if problem.kind != explain.INDEX:
+    if problem.kind != errors.INDEX:
       by_file[problem.source].add((problem.record, problem.offset))
   for case in cases:
     found = by_file[case.path]

@@ -162,7 +162,7 @@ class RecordFuzz:
       if not is_bad
       for row in parser.rows_of(case.want)
     ]
-    found = {(p.filename, p.record) for p in generator.report.problems}
+    found = {(p.source, p.record) for p in generator.report.problems}
     bad = {c.place[:2] for c, is_bad in zip(cases, is_left_out, strict=True) if is_bad}
     wrong = _compare("left out", found, bad)
     if generator.report.skipped != sum(is_left_out):
