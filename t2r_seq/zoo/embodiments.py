@@ -282,15 +282,14 @@ def shared_signature(
   masked = sum(size for (size,) in states.values()) + action_size + len(cameras)
   texts = [r for r in robots if r.signature.language]
   first_robot = robots[0]
+  states[ROBOT_ID] = [max(_NUM_IDS, *(robot.id + 1 for robot in robots))]
+  states[ROBOT_MASK] = [masked]
   return Signature(
     action=first_robot.role(first_robot.signature.action),
     action_size=action_size,
-    states={
-      **states,
-      ROBOT_ID: [max(_NUM_IDS, *(robot.id + 1 for robot in robots))],
-      ROBOT_MASK: [masked],
-    },
-    cameras=cameras,
+    # Sorted, as gin writes the operative config, by which `verify` builds the network.
+    states=dict(sorted(states.items())),
+    cameras=dict(sorted(cameras.items())),
     language=texts[0].role(str(texts[0].signature.language)) if texts else None,
     language_is_step=all(r.signature.language_is_step for r in texts),
     embodiments=embodiments,

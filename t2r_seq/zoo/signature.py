@@ -102,7 +102,8 @@ def find_signature(
   }
   action = _find_action(where, candidates, action)
   kinds = {path: _kind(spec) for path, spec in candidates.items() if path != action}
-  chosen = _find_observations(where, kinds, observations)
+  # Sorted, as gin writes the operative config, by which `verify` builds the network.
+  chosen = sorted(_find_observations(where, kinds, observations))
   states = {p: candidates[p].shape.as_list() for p in chosen if kinds[p] == "state"}
   cameras = {p: candidates[p].shape.as_list() for p in chosen if kinds[p] == "camera"}
   if not states and not cameras:

@@ -126,6 +126,20 @@ def two(tmp_path_factory):
   }
 
 
+def test_shared_signature_is_in_the_order_in_which_gin_writes_it(tmp_path):
+  """Else `verify`, which builds the network by the config, has another mask."""
+  paths = {
+    "first": write_robot(tmp_path / "first", 3, 2, [CAMERA + "wrist"]),
+    "second": write_robot(
+      tmp_path / "second", 3, 2, [CAMERA + "front", CAMERA + "top"]
+    ),
+  }
+  robots = make_robots(paths)
+  signature = shared_signature(robots)
+  assert [*signature.cameras] == [CAMERA + name for name in ("front", "top", "wrist")]
+  assert [*signature.states] == sorted(signature.states)
+
+
 @pytest.fixture(scope="module")
 def run(two, tmp_path_factory):
   """Trains one policy of two robots by the command line; returns its folder."""
