@@ -38,9 +38,9 @@ HDF5 = ["h5py>=3.8,<4"]
 ARRAY_RECORD = ["array_record>=0.5"]
 # Parquet files and videos.
 LEROBOT = ["pyarrow>=14", *VIDEO]
-# Recordings of ROS 2; compressed chunks by lz4 and Zstandard.
 # Shells complete commands and options.
 COMPLETION = ["argcomplete>=3,<4"]
+# Recordings of ROS 2; compressed chunks by lz4 and Zstandard.
 MCAP = ["mcap>=1.1,<2", "mcap-ros2-support>=0.5.5,<1"]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP]
 # A viewer of recordings with images, of its own process; 100 MB.

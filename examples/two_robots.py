@@ -2,8 +2,8 @@
 
   python examples/two_robots.py --dataset ur5.lerobot franka.hdf5 --folder run
 
-`t2r_seq train --policy mlp --dataset A B` does the first part; `t2r_seq verify --robot`
-and `t2r_seq serve --robot` do the rest.
+`t2r_seq train --policy mlp --dataset A B --model_dir RUN --size tiny` does the first
+part; `t2r_seq verify --robot` and `t2r_seq serve --robot` do the rest.
 """
 
 import argparse
@@ -46,9 +46,9 @@ def write_demonstrations(path: str, size: int, hertz: int) -> str:
 def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   parser.add_argument(
-    "--dataset", nargs="+", help="one data set per robot; default: writes two"
+    "--dataset", nargs="+", help="a data set for each robot; default: writes two"
   )
-  parser.add_argument("--folder", default="robots_run", help="output folder")
+  parser.add_argument("--folder", default="robots_run", help="new output folder")
   parser.add_argument("--size", default="tiny", choices=("tiny", "base"))
   parser.add_argument("--steps", type=int, default=200)
   parser.add_argument("--bindings", nargs="*", default=[], help="extra gin bindings")
@@ -59,7 +59,8 @@ def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
     write_demonstrations(str(folder / "spatial"), 3, 20),
   ]
 
-  # 1. Train. Each data set is a robot: its vectors are padded to the largest, and
+  # 1. Train. Each data set is a robot (LeRobot sets of one robot_type would be
+  # pooled to one): its vectors are padded to the largest, and
   # normalized by its statistics. Each batch has a fixed number of samples per robot.
   run = str(folder / "run")
   bindings = [f"NUM_TRAIN_STEPS = {args.steps}", *args.bindings]

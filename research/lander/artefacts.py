@@ -20,7 +20,7 @@ from t2r_seq import policies
 
 _README = """# Policies of the lander demo
 
-Trained by `make release-artefacts` on 100 scripted landings of `{env}`.
+Trained by `make release-artefacts` on {demos} scripted landings of `{env}`.
 
 {table}
 | file | use |
@@ -61,7 +61,7 @@ def write_artefacts(
     demo.command("view", source / "demos.lerobot", *page)
   shutil.copy(source / "lander.png", out)
   table = (source / "table.md").read_text(encoding="utf-8")
-  text = _README.format(env=demo.ENV, table=table)
+  text = _README.format(env=demo.ENV, demos=demo.NUM_DEMOS, table=table)
   (out / "README.md").write_text(text, encoding="utf-8")
   sums = [
     f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"

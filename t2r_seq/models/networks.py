@@ -182,7 +182,7 @@ def update_target_network(target: Any, source: Any, rate: float = 1.0) -> None:
   Args:
     target: Keras layers or tf.Modules, built.
     source: network of the same architecture.
-    rate: step size towards the source; 1 copies.
+    rate: step size towards the source; 1 copies all floats.
   Raises:
     SpecError: their variables differ.
   """
@@ -195,8 +195,10 @@ def update_target_network(target: Any, source: Any, rate: float = 1.0) -> None:
   for old, new in zip(targets, sources, strict=True):
     if old.dtype.is_floating:  # The states of random generators are not.
       value, source_value = map(tf.convert_to_tensor, (old, new))
-      # A rate of 1 copies exactly: `value + (new - value)` would round.
-      old.assign((1.0 - rate) * value + rate * source_value)
+      # 0 * NaN is NaN: a copy must not depend on what the target was.
+      is_copy = isinstance(rate, (int, float)) and rate == 1
+      mixed = source_value if is_copy else (1.0 - rate) * value + rate * source_value
+      old.assign(mixed)
 
 
 def tf_variables(variables: Any) -> list[tf.Variable]:

@@ -95,7 +95,7 @@ class RowList:
 
   @classmethod
   def empty(cls, shape: tf.TensorShape, dtype: tf.DType) -> RowList:
-    """Returns a list of no rows; their shape may be known in part."""
+    """Returns a list of no rows; for `handle` alone, the shape may be known in part."""
     sizes = [-1 if size is None else size for size in shape]
     handle = tf.raw_ops.EmptyTensorList(
       element_shape=tf.constant(sizes, tf.int32),

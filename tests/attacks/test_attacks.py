@@ -1,4 +1,4 @@
-"""A short form of all attacks; `make attack` is the long one."""
+"""A short form of the attacks but trainers and exits; `make attack` runs all."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ def test_target_networks_follow_at_their_rate():
     layer.moving_mean.assign([mean, 0.0])
   models.update_target_network(target, source, 0.25)
   np.testing.assert_array_equal(target.moving_mean, [5.0, 0.0])
+  target.moving_mean.assign([np.nan, np.inf])
   models.update_target_network({"a": target}, [source])
   np.testing.assert_array_equal(target.moving_mean, [8.0, 0.0])
   with pytest.raises(
