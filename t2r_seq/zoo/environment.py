@@ -16,6 +16,7 @@ from t2r_seq import errors, imports
 RENDER = "render"
 # Packages that register environments without a namespace in their ids.
 _PACKAGES = {
+  "ALE/": "ale_py",
   "Fetch": "gymnasium_robotics",
   "HandReach": "gymnasium_robotics",
   "PointMaze": "gymnasium_robotics",

@@ -416,9 +416,17 @@ class _Run:
       return {}
     names = {split: self._path(file) for split, file in _SPLIT_FILES.items()}
     if all(map(os.path.exists, names.values())):
-      return {
+      splits = {
         split: np.loadtxt(name, np.int64, ndmin=1) for split, name in names.items()
       }
+      last = max(numbers.max(initial=-1) for numbers in splits.values())
+      if last >= len(episodes.lengths):
+        raise errors.SpecError(
+          f"train: {self._dataset}: expected the data set with which {self._model_dir} "
+          f"began, which has an episode {last}, got one of {len(episodes.lengths)} "
+          "episodes. Use another --model_dir."
+        )
+      return splits
     splits = self._deal(episodes)
     if not self._is_dry:
       os.makedirs(self._model_dir, exist_ok=True)

@@ -147,6 +147,7 @@ def test_evaluate(run_dir, tmp_path, capsys):
 BAD = {
   "no such environment": (["--env", "T2RTestReech-v0"], "T2RTestReach"),
   "no package": (["--env", "no_such_pkg/Push-v0"], "needs the package no_such_pkg"),
+  "no Atari": (["--env", "ALE/Pong-v5"], "pip install ale-py"),
   "other actions": (
     ["--env", "T2RTestWide-v0"],
     "action: expected (3,), of Box(-1.0, 1.0, (3,), float32), got (2,) of the policy",

@@ -142,3 +142,16 @@ def test_errors_before_training(name, lerobot_path, tmp_path, capsys):
   status, _, err = train(capsys, *argv, "--dataset", lerobot_path, "--model_dir", run)
   assert status == 1 and want in " ".join(err.split()), err
   assert not run.exists()
+
+
+def test_a_run_refuses_a_smaller_data_set_than_it_began_with(
+  lerobot_path, tmp_path, capsys
+):
+  run = tmp_path / "run"
+  run.mkdir()
+  for split in ("train", "eval"):
+    (run / f"{split}_episodes.txt").write_text("0\n99\n")
+  argv = ["--policy", "mlp", "--dataset", lerobot_path, "--model_dir", run]
+  status, _, err = train(capsys, *argv)
+  assert status == 1
+  assert "which has an episode 99, got one of" in " ".join(err.split())
