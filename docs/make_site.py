@@ -6,7 +6,7 @@ The pages are copied as they are, so that their links hold; the reference has a 
 each package, with what its `__all__` lists, and one of what gin can configure. The
 order is that of README.md's last section.
 
-Each version has a folder of its own in FOLDER/site, and a menu leads from one to the
+Each version has a separate folder in FOLDER/site, and a menu leads from one to the
 others. To publish, put the folders of earlier versions there first: the release
 workflow keeps them on the branch gh-pages.
 """

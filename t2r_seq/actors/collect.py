@@ -540,8 +540,8 @@ class CollectByExport(training.Callback):
   """Collects episodes after each export, while the training waits.
 
   Like `collect_eval_loop`, but in the learner's thread. The learner's input generator
-  reads the replay that the sink fills. A first round comes before the first train step,
-  so that there are steps to learn from.
+  reads the replay that the sink fills. A first round before the first train step
+  fills it.
   """
 
   def __init__(

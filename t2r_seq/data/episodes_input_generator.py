@@ -182,9 +182,8 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       **({"index": "auto"} if "index" in data_format.options else {}),
       **self._open_options,
     }
-    if (
-      data_format.splits_by_file and self._episodes is None
-    ):  # Else by numbers in all files.
+    # A list of episodes counts through all files, so that no files are left out.
+    if data_format.splits_by_file and self._episodes is None:
       options["split"] = self._split
     return open_episodes(self._dataset, data_format.name, **options)
 

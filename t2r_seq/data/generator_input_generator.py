@@ -32,8 +32,8 @@ class CheckedGenerator:
 
   Attributes:
     paths: paths of the leaves, in the order of the tuples.
-    failure: error that stopped the newest incomplete pass; tf.data may already have
-      begun another one.
+    failure: error that stopped the newest incomplete pass; tf.data may already
+      be in the next one.
   """
 
   def __init__(

@@ -663,11 +663,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
     periods = {name: source.control_period for name, source in self._sources.items()}
     periods_of = {name: period for name, period in periods.items() if period}
     if not periods_of or max(periods_of.values()) <= 1.01 * min(periods_of.values()):
-      return (
-        next(iter(periods_of.values()), None)
-        if len(periods_of) == len(periods)
-        else None
-      )
+      is_known = len(periods_of) == len(periods)
+      return next(iter(periods_of.values()), None) if is_known else None
     specified = joint.join(self._feature_spec or {}, self._label_spec or {})
     robots = self._embodiments.values()
     is_stated = bool(robots) and all(robot.control_period for robot in robots)

@@ -346,7 +346,7 @@ class SkippingReading(RecordReading):
         )
       )
       rest = rest.batch(tf.size(texts, tf.int64))
-      # Later records are not even begun.
+      # Later records are not read.
       parsed = whole.ignore_errors(log_warning=False).concatenate(
         rest.map(_no_autograph(lambda places, texts: concrete(texts)))
       )

@@ -341,7 +341,7 @@ def _check_depth(
   fits = tf.reduce_all(is_empty | tf.equal(is_deep_png, is_deep))
   expected, got = "8 bits per channel", "a PNG image of 16 bits per channel"
   if is_deep:
-    expected, got = "16 bits per channel (PNG)", "one of 8 bits, or none at all"
+    expected, got = "16 bits per channel (PNG)", "8 bits, or no image"
   message = f"parse: {path}: expected an image of {expected} for {dtype.name}, got"
   return tf.raw_ops.Assert(condition=fits, data=[f"{message} {got}."], summarize=8)
 

@@ -144,21 +144,21 @@ class ReplayedWindows:
   def __init__(
     self,
     element: Mapping[str, tf.TensorSpec],
-    wanted: TensorSpecStruct,
+    window_specs: TensorSpecStruct,
     padding: Padding,
   ) -> None:
     """Plans the windows.
 
     Args:
       element: recorded values by path, [None, ...] for those with a time axis.
-      wanted: of the windows, by the same paths.
-      padding: of training.
+      window_specs: specs of the windows, by the same paths.
+      padding: padding of training's windows.
     Raises:
       SpecError: no path has time offsets in seconds.
     """
     self.timed = {
       path: f"{path}{_STAMPS}"
-      for path, spec in wanted.items()
+      for path, spec in window_specs.items()
       if isinstance(spec.time_offsets, Seconds) and path in element
     }
     if not self.timed:
@@ -170,7 +170,9 @@ class ReplayedWindows:
     known |= {clock: known[_TICKS] for clock in self.timed.values()}
     self._reader = WindowReader(
       known,
-      TensorSpecStruct((p, self._with_clock(p, spec)) for p, spec in wanted.items()),
+      TensorSpecStruct(
+        (p, self._with_clock(p, spec)) for p, spec in window_specs.items()
+      ),
       Cut(padding=padding, clock=_TICKS, clocks=self.timed),
     )
 
@@ -224,9 +226,8 @@ class ReplayedWindows:
       for path, clock in self.timed.items():
         own = paths[path]
         rows = received.rows[own][tick]
-        if (
-          not tick
-        ):  # A policy knows nothing before the newest value of its first step.
+        if not tick:
+          # A policy has seen nothing before the newest values of its first step.
           rows = rows[np.argsort(stamps[own][rows], kind="stable")][-1:]
         if len(rows) or not tick:
           joined = np.concatenate([known[path], rows])

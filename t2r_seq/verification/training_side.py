@@ -491,11 +491,13 @@ class _TrainingWindows:
 
   @functools.cached_property
   def _replayed(self) -> ReplayedWindows:
-    wanted, element = dict(self._specs.items()), dict(self._recorded)
+    window_specs, element = dict(self._specs.items()), dict(self._recorded)
     for path in self._goals:  # As context features.
-      wanted[path] = ExtendedTensorSpec.from_spec(wanted[path], time_offsets=None)
+      window_specs[path] = ExtendedTensorSpec.from_spec(
+        window_specs[path], time_offsets=None
+      )
       element[path] = tf.TensorSpec(element[path].shape[1:], element[path].dtype)
-    return ReplayedWindows(element, TensorSpecStruct(wanted), self._padding)
+    return ReplayedWindows(element, TensorSpecStruct(window_specs), self._padding)
 
   def _preprocessed(self, windows: Arrays, count: int) -> Arrays:
     """Returns the network's inputs of windows; none without a preprocessor."""

@@ -65,7 +65,7 @@ def test_questions(name, tmp_path, capsys):
   scope = {}
   exec(out, scope)
   assert scope["SPEC"]["x"].convention is None
-  # TFRecord files are asked about, too.
+  # TFRecord files get questions, too.
   records.write_records(str(tmp_path / "x.tfrecord"), {"x": spec}, [{"x": values}])
   assert cli.main(["inspect", str(tmp_path / "x.tfrecord")]) == 0
   out = capsys.readouterr().out

@@ -262,7 +262,7 @@ def deep_spec(dtype: tf.DType, **fields: Any) -> Spec:
 
 
 UINT8 = "expected an image of 8 bits per channel for uint8, got a PNG image of 16 bits"
-UINT16 = r"expected an image of 16 bits per channel \(PNG\) for uint16, got one of 8"
+UINT16 = r"expected an image of 16 bits per channel \(PNG\) for uint16, got 8 bits"
 DEPTHS = {
   "16 bits as uint8": (tf.uint8, PNGS[16], UINT8),
   "8 bits as uint16": (tf.uint16, PNGS[8], UINT16),
