@@ -30,13 +30,13 @@ TESTS_TF215 ?= tests/replay/reverb tests/cli/test_replay_server.py \
   tests/layers/test_networks.py tests/layers/test_transformer.py \
   tests/layers/test_everywhere.py::test_every_variable_is_trained \
   tests/layers/test_everywhere.py::test_in_half_precision \
-  tests/models/test_action_decoders.py::test_a_model_and_its_learning_rate_follow_the_global_step \
+  tests/models/test_action_decoders.py::test_model_and_its_learning_rate_follow_the_global_step \
   tests/models/test_model_families.py tests/models/test_optimizers.py \
   tests/models/test_t2r_model.py tests/models/test_warm_start.py \
   tests/policies/test_checkpoint_predictor.py \
   tests/policies/test_exported_savedmodel_predictor.py tests/policies/test_exports.py \
   tests/policies/test_policy_state.py tests/policies/test_real_exports.py \
-  tests/records/test_decoding.py::test_the_parser_decodes_with_options \
+  tests/records/test_decoding.py::test_parser_decodes_with_options \
   tests/records/test_parse.py tests/specs/test_extended_tensor_spec.py \
   tests/specs/test_placeholders.py tests/specs/test_samples.py \
   tests/specs/test_serialization.py tests/specs/test_structures.py \

@@ -103,7 +103,7 @@ def test_describe(name):
   assert errors.describe(value) == want
 
 
-def test_a_long_value_is_cut():
+def test_long_value_is_cut():
   assert len(errors.describe("x" * 1000)) == 80
 
 
@@ -123,7 +123,7 @@ def test_unknown_path_is_shown_without_quotes():
 @pytest.mark.parametrize(
   "error_cls", [errors.SpecError, errors.RecordError, errors.UnknownPathError]
 )
-def test_an_error_keeps_its_class(error_cls):
+def test_error_keeps_its_class(error_cls):
   def fail(x):
     if x.dtype == tf.float32:
       raise error_cls("stage: a: expected x, got y.")

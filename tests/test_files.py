@@ -20,7 +20,7 @@ def _refusal(holder):
   return RuntimeError(f"held by {holder}")
 
 
-def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path):
+def test_file_is_replaced_atomically_without_leftovers(tmp_path):
   path = tmp_path / "state.json"
   for data in (b"one", b"two, which is longer", b""):
     files.replace_file(str(path), data)
@@ -41,7 +41,7 @@ def test_failed_replacement_keeps_the_old_contents(tmp_path, monkeypatch):
   assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["state.json"]
 
 
-def test_a_link_that_lies_in_wait_is_not_followed(tmp_path):
+def test_link_that_lies_in_wait_is_not_followed(tmp_path):
   target = tmp_path / "target"
   (tmp_path / "lock").symlink_to(target)
   want = r"expected a file to write to, got a link, which is not followed: '.*lock'"
@@ -158,7 +158,7 @@ def test_no_name_of_a_new_file_can_be_guessed(tmp_path):
   assert len(names) == 10 and sorted(names) == files.left_behind(str(path))
 
 
-def test_a_file_takes_its_place_when_its_block_ends_well(tmp_path):
+def test_file_takes_its_place_when_its_block_ends_well(tmp_path):
   path = tmp_path / "a"
   path.write_bytes(b"old")
   with pytest.raises(ZeroDivisionError), files.replacing(path) as temporary:
@@ -171,7 +171,7 @@ def test_a_file_takes_its_place_when_its_block_ends_well(tmp_path):
   assert path.read_bytes() == b"new" and os.listdir(tmp_path) == ["a"]
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+def test_folder_appears_whole_or_not_at_all(tmp_path):
   path = tmp_path / "x" / "y" / "folder"
   with pytest.raises(ZeroDivisionError), files.new_folder(path) as temporary:
     open(os.path.join(temporary, "a"), "wb").close()
@@ -183,7 +183,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
   assert os.listdir(path.parent) == ["folder"] and os.listdir(path) == ["a"]
 
 
-def test_all_of_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_folder_is_synced_before_it_is_renamed(tmp_path, monkeypatch):
   synced, fsync, replace = [], os.fsync, os.replace
 
   def note_sync(descriptor):
@@ -248,7 +248,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_lock_dies_with_its_process_though_a_forked_one_lives_on(tmp_path):
+def test_lock_is_released_when_its_process_exits_before_a_fork(tmp_path):
   path = str(tmp_path / "lock")
   run = subprocess.run(
     [sys.executable, "-c", _DIES, path], stdout=subprocess.PIPE, text=True, check=False

@@ -35,7 +35,7 @@ def test_random_numbers_equal_a_reference():
   np.testing.assert_array_equal(got, np.float32(want))
 
 
-def test_a_sample_has_its_numbers_in_any_batch():
+def test_sample_has_its_numbers_in_any_batch():
   whole = randomness.RandomNumbers(NUMBERS, 3)
   part = randomness.RandomNumbers(NUMBERS[100:103], 3)
   np.testing.assert_array_equal(part.uniform("a"), whole.uniform("a")[100:103])

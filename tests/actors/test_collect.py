@@ -77,7 +77,7 @@ def test_shards_hold_the_same_episodes(make_env, make_policy, tmp_path):
   assert _read(sharded) == _read(collect("all.tfrecord"))
 
 
-def test_a_function_of_ones_own(make_env, policy, tmp_path):
+def test_function_of_ones_own(make_env, policy, tmp_path):
   path = str(tmp_path / "train.tfrecord")
 
   def to_features(steps):
@@ -94,7 +94,7 @@ def test_a_function_of_ones_own(make_env, policy, tmp_path):
   assert policy.num_restores == 1
 
 
-def test_a_failure_leaves_no_half_file(make_env, policy, tmp_path):
+def test_failure_leaves_no_half_file(make_env, policy, tmp_path):
   def to_features(steps):
     return {"state/pos": np.zeros([1, 5], np.float32), "reward": np.zeros([1], "f")}
 

@@ -119,7 +119,7 @@ def test_one_round(make_env, tmp_path):
   assert _read_scalars(tmp_path / "eval")["eval/num_episodes", 7] == 3
 
 
-def test_a_round_for_each_export(make_env):
+def test_round_for_each_export(make_env):
   sink = _Sink()
   env, eval_env = make_env(), make_env()
   result = _loop(
@@ -141,7 +141,7 @@ def test_collecting_on_with_the_newest_export(make_env):
   assert len(eval_env.reset_seeds) == 3
 
 
-def test_an_initial_policy_until_there_is_an_export(make_env, policy):
+def test_initial_policy_until_there_is_an_export(make_env, policy):
   sink, eval_env = _Sink(), make_env()
   result = _loop(
     make_env(), _Exports(None, None, 3), sink, eval_env=eval_env, num_eval=1,
@@ -270,7 +270,7 @@ class _StuckSink(_Sink):
       raise errors.ReplayTimeoutError("told to stop")
 
 
-def test_a_stop_ends_the_wait_for_a_replay_that_takes_nothing(make_env):
+def test_stop_ends_the_wait_for_a_blocked_replay(make_env):
   sink = _StuckSink()
   sink.event = event = threading.Event()
   result = _loop(make_env(), _Exports(1), sink, stop=event)
@@ -295,7 +295,7 @@ def test_gin_scopes_tell_the_two_runs_apart(make_env):
   assert result["eval/episode_length"] == 2
 
 
-def test_the_users_measures_reach_tensorboard(make_env, tmp_path):
+def test_users_measures_reach_tensorboard(make_env, tmp_path):
   gin.bind_parameter("run_env.episode_metrics_fn", lambda steps: {"t": len(steps) * 2})
   gin.bind_parameter("run_env.max_steps", 3)
   _loop(make_env(), _Exports(0), root_dir=str(tmp_path))
@@ -329,11 +329,11 @@ def _collect_beside_a_learner(env, num_batches, continuous=True):
     return [next(batches).pos.shape for _ in range(num_batches)]
 
 
-def test_a_thread_collects_until_the_learner_is_done(make_env):
+def test_thread_collects_until_the_learner_is_done(make_env):
   assert _collect_beside_a_learner(make_env(), 5) == [(4, 2)] * 5
 
 
-def test_a_learner_hears_of_a_collector_that_died(make_env):
+def test_learner_hears_of_a_collector_that_died(make_env):
   env = make_env()
   step = env.step
 
@@ -351,14 +351,14 @@ def test_a_learner_hears_of_a_collector_that_died(make_env):
   assert "replay" in str(info.value.__context__ or info.value.__cause__)
 
 
-def test_a_learner_hears_of_a_loop_that_ended_by_itself(make_env):
+def test_learner_hears_of_a_loop_that_ended_by_itself(make_env):
   with pytest.raises(
     tf.errors.OpError, match=r"the loop ended by itself\. To keep collecting"
   ):
     _collect_beside_a_learner(make_env(), 100, continuous=False)
 
 
-def test_an_environment_that_hangs_is_left_to_itself(make_env, monkeypatch):
+def test_environment_that_hangs_is_left_to_itself(make_env, monkeypatch):
   monkeypatch.setattr(collect, "_JOIN_SECONDS", 0.2)
   warned, hangs, goes_on = [], threading.Event(), threading.Event()
   monkeypatch.setattr(collect.logging, "warning", lambda *a: warned.append(a[0]))

@@ -58,7 +58,7 @@ def _stacks(buffer):
   return np.unique(buffer.sample(300)["obs"][..., 0], axis=0).tolist()
 
 
-def test_an_environment_may_update_its_observation_in_place(tmp_path):
+def test_environment_may_update_its_observation_in_place(tmp_path):
   steps = list(generate_steps(_InPlaceEnv(), _Zeros(), 1))
   for t, (_, step) in enumerate(steps):
     for name, want in (("observation", t), ("next_observation", t + 1)):
@@ -75,7 +75,7 @@ def test_an_environment_may_update_its_observation_in_place(tmp_path):
   assert episode["obs"].ravel().tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_stop_reaches_a_writer_before_it_waits_for_a_server(monkeypatch):
+def test_stop_reaches_a_writer_before_it_waits_for_a_server(monkeypatch):
   buffer = replay.ReplayBuffer(STACKS, 100, padding="drop")
   stop = threading.Event()
 
@@ -113,7 +113,7 @@ def _run_cut_short(how, sink):
 
 
 @pytest.mark.parametrize("how", ["stopped", "failed"])
-def test_a_replay_ends_the_episode_of_a_run_cut_short(how):
+def test_replay_ends_the_episode_of_a_run_cut_short(how):
   buffer = replay.ReplayBuffer(STACKS, 100, seed=0, padding="drop")
   with actors.ReplaySink(buffer) as sink:
     _run_cut_short(how, sink)
@@ -123,7 +123,7 @@ def test_a_replay_ends_the_episode_of_a_run_cut_short(how):
 
 
 @pytest.mark.parametrize("how", ["stopped", "failed"])
-def test_a_store_drops_the_episode_of_a_run_cut_short(how, tmp_path):
+def test_store_drops_the_episode_of_a_run_cut_short(how, tmp_path):
   path = str(tmp_path / "store")
   with actors.StoreSink(path, STACKS) as sink:
     _run_cut_short(how, sink)
@@ -165,7 +165,7 @@ def test_all_environments_abandon_their_episodes():
   assert _stacks(buffer) == [[0, 1], [1, 2], [100, 101], [101, 102], [102, 103]]
 
 
-def test_error_of_a_run_is_raised_over_that_of_its_sink():
+def test_error_of_a_run_precedes_that_of_its_sink():
   class Leaving:
     def append(self, step):
       if step["obs"] == 2:

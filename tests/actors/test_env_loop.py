@@ -41,7 +41,7 @@ def test_metrics_are_over_episodes():
   assert (metrics["episode_length"], metrics["num_steps"]) == (1.5, 3)
 
 
-def test_a_policy_without_restore(env, policy):
+def test_policy_without_restore(env, policy):
   class Bare:
     reset = policy.reset
     sample_action = policy.sample_action
@@ -49,13 +49,13 @@ def test_a_policy_without_restore(env, policy):
   assert actors.run_env(env, Bare(), num_episodes=1)["num_episodes"] == 1
 
 
-def test_the_writer_gets_every_episode(make_env, policy):
+def test_writer_gets_every_episode(make_env, policy):
   episodes = []
   actors.run_env(make_env(length=2), policy, 3, seed=0, episode_writer=episodes.append)
   assert [len(steps) for steps in episodes] == [2, 2, 2]
 
 
-def test_a_failed_run_closes_the_environment(make_env, policy):
+def test_failed_run_closes_the_environment(make_env, policy):
   def fail(steps):
     raise OSError("disk full")
 

@@ -56,7 +56,7 @@ def test_policies_meet_the_same_episodes_and_have_intervals():
   assert row == "| never | 0% | 0% to 16% | 0.00 | 0.00 to 0.00 | 1.0 | 20 |"
 
 
-def test_an_interval_of_rewards_holds_their_mean():
+def test_interval_of_rewards_holds_their_mean():
   episodes = actors.evaluate_policies(
     {"x": Always(1.0)}, lambda: CoinEnv(False), num_episodes=3, seeds=[0]
   )["x"]

@@ -86,11 +86,11 @@ def test_another_rate_than_the_datas_is_warned_of(period, num_warnings, caplog):
   assert len(found) == num_warnings
 
 
-def test_an_episode_ends_where_there_is_no_observation():
+def test_episode_ends_where_there_is_no_observation():
   assert Robot(num_observations=3).run().num_steps == 3
 
 
-def test_a_stop_ends_it_between_two_steps():
+def test_stop_ends_it_between_two_steps():
   robot, stop = Robot(), threading.Event()
   act = robot.act
   robot.act = lambda action: (act(action), stop.set() if action == 20 else None)
@@ -98,7 +98,7 @@ def test_a_stop_ends_it_between_two_steps():
   assert (run.num_steps, run.was_stopped, robot.log[-1]) == (3, True, "halt")
 
 
-def test_a_signal_ends_a_wait_and_the_handler_is_restored(monkeypatch):
+def test_signal_ends_a_wait_and_the_handler_is_restored(monkeypatch):
   before = signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
     robot = Robot()
@@ -114,7 +114,7 @@ def test_a_signal_ends_a_wait_and_the_handler_is_restored(monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_robot_is_halted_after_an_error():
+def test_robot_is_halted_after_an_error():
   robot = Robot()
   robot.act = lambda action: 1 / 0
   with pytest.raises(ZeroDivisionError):
@@ -161,7 +161,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("case", LOST)
-def test_the_watchdog_acts_if_the_server_is_lost(case, caplog):
+def test_watchdog_acts_if_the_server_is_lost(case, caplog):
   safety, done, stopped_by = LOST[case]
   robot = Robot()
 
@@ -180,14 +180,14 @@ def test_the_watchdog_acts_if_the_server_is_lost(case, caplog):
   assert robot.done == done and robot.log[-1] == "halt"
 
 
-def test_a_server_that_is_lost_before_the_first_action_ends_an_episode():
+def test_server_lost_before_the_first_action_ends_the_episode():
   robot = Robot()
   robot.sample_action = lambda seen: exec("raise ConnectionError('gone')")
   with pytest.raises(ConnectionError, match="gone"):
     robot.run(safety=actors.Safety(0.15))
 
 
-def test_an_action_that_is_nan_ends_an_episode_with_limits():
+def test_action_that_is_nan_ends_an_episode_with_limits():
   robot = Robot()
   robot.sample_action = lambda seen: (float("nan"), None)
   run = robot.run(safety=actors.Safety(low=-1, high=1))
@@ -292,7 +292,7 @@ class CountedPlanner(overlap.ThreadedPlanner):
     super().ask(counted, tick)
 
 
-def test_a_network_of_six_periods_makes_no_tick_late():
+def test_network_of_six_periods_makes_no_tick_late():
   clock, done = SleepingClock(), []
   network = SlowNetwork(clock)
   policy = lite.OverlappedPolicy(network, "asynchronous", planner=CountedPlanner(clock))

@@ -82,13 +82,13 @@ def test_max_steps_truncates(env, policy):
   assert episodes[0][0]["truncated"] is False
 
 
-def test_a_given_environment_stays_open(env, policy):
+def test_given_environment_stays_open(env, policy):
   list(generate_episodes(env, policy, 1))
   assert not env.is_closed
 
 
 @pytest.mark.parametrize("is_class", [True, False])
-def test_an_environment_made_here_is_closed(make_env, policy, is_class):
+def test_environment_made_here_is_closed(make_env, policy, is_class):
   made = []
 
   class Recorded(make_env):
@@ -136,7 +136,7 @@ def test_errors(make_env, policy, env, kwargs, want):
     list(generate_episodes(env or make_env(), policy, **arguments))
 
 
-def test_a_real_gymnasium_environment(policy):
+def test_real_gymnasium_environment(policy):
   gymnasium = pytest.importorskip("gymnasium")
 
   class Env(gymnasium.Env):

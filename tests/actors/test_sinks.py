@@ -63,7 +63,7 @@ def _fill(sink, steps):
     sink.add(step, env)
 
 
-def test_a_replay_gets_each_step_at_once(env, policy):
+def test_replay_gets_each_step_at_once(env, policy):
   replay = _Replay()
   sink = actors.ReplaySink(replay)
   steps = _steps(env, policy)
@@ -95,7 +95,7 @@ def test_each_environment_has_a_writer(env, policy):
   assert [writer.calls[-1] for writer in replay.writers] == ["close", "close"]
 
 
-def test_a_store_gets_whole_episodes(make_env, make_policy, tmp_path):
+def test_store_gets_whole_episodes(make_env, make_policy, tmp_path):
   path = str(tmp_path / "store")
   steps = _steps(make_env(), make_policy())
   for run in range(2):  # The second goes on in the store of the first.
@@ -113,7 +113,7 @@ def test_a_store_gets_whole_episodes(make_env, make_policy, tmp_path):
     )
 
 
-def test_a_store_gets_videos(tmp_path):
+def test_store_gets_videos(tmp_path):
   path, shape = str(tmp_path / "store"), (16, 16, 3)
   image = specs.ExtendedTensorSpec(shape, tf.uint8, is_sequence=True, data_format="mkv")
   how = store.VideoOptions(fps=5)
@@ -179,12 +179,12 @@ def test_numbers_become_the_specs(env, policy):
   assert (got["a"].dtype, got["b"].dtype) == (np.float32, np.float32)
 
 
-def test_a_file_of_no_episodes_is_refused(tmp_path):
+def test_file_of_no_episodes_is_refused(tmp_path):
   with pytest.raises(ValueError, match="episodes_per_file must be >= 1, got 0"):
     actors.RecordSink(str(tmp_path / "a"), SPEC, episodes_per_file=0)
 
 
-def test_the_last_observation_follows(make_env, make_policy, tmp_path):
+def test_last_observation_follows(make_env, make_policy, tmp_path):
   steps = _steps(make_env(), make_policy(), num_episodes=1)
   spec = {
     **SPEC,
@@ -368,7 +368,7 @@ def test_gin_configures_the_sink(name, make_env, make_policy, tmp_path, monkeypa
   assert get() == want(result)
 
 
-def test_a_learner_does_not_wait_for_an_actor_that_failed(make_env):
+def test_learner_does_not_wait_for_an_actor_that_failed(make_env):
   spec = specs.TensorSpecStruct(
     {"reward": specs.ExtendedTensorSpec((), tf.float32, "reward", time_offsets=0)}
   )

@@ -104,9 +104,7 @@ def _run(env, num_episodes, **kwargs):
     ("AsyncVectorEnv", 3, 8, None),
   ],
 )
-def test_the_episodes_are_those_of_one_environment(
-  name, num_envs, num_episodes, max_steps
-):
+def test_episodes_are_those_of_one_environment(name, num_envs, num_episodes, max_steps):
   want = _run(LineEnv, num_episodes, seed=5, max_steps=max_steps)
   got = _run(
     lambda: vector_env(LineEnv, num_envs, getattr(gymnasium.vector, name)),
@@ -225,13 +223,13 @@ def test_actions_of_another_space_are_refused(name):
   env.close()
 
 
-def test_a_vector_environment_that_resets_itself_is_refused():
+def test_vector_environment_that_resets_itself_is_refused():
   env = gymnasium.vector.SyncVectorEnv([LineEnv])
   with pytest.raises(ValueError, match=r"autoreset_mode: expected DISABLED.*NEXT_STEP"):
     list(generate_steps(env, NoisyPolicy(), 1))
 
 
-def test_a_policy_for_one_environment_is_refused():
+def test_policy_for_one_environment_is_refused():
   class OneByOne(policies.Policy):
     def SelectAction(self, state, context, timestep):
       return np.zeros(2, np.float32)

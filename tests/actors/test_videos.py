@@ -73,7 +73,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_loop_records_the_first_episode(case, tmp_path):
+def test_loop_records_the_first_episode(case, tmp_path):
   env, max_steps, want = CASES[case]
   actors.collect_eval_loop(
     eval_env=env,
@@ -87,7 +87,7 @@ def test_the_loop_records_the_first_episode(case, tmp_path):
   assert _dots(video) == want
 
 
-def test_an_environment_that_renders_nothing(tmp_path):
+def test_environment_that_renders_nothing(tmp_path):
   with pytest.raises(ValueError, match="incompatible with RecordVideo"):
     actors.collect_eval_loop(
       eval_env=DotEnv(render_mode=None),

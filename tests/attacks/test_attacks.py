@@ -60,7 +60,7 @@ def test_attacked_data_is_read_correctly_or_refused(capfd):
 
 # What is left out of the store: what then has to be found.
 @pytest.mark.parametrize("name", ["sync of a column", "sync of a folder"])
-def test_a_power_cut_finds_what_was_not_synced(name, tmp_path, monkeypatch):
+def test_power_cut_finds_what_was_not_synced(name, tmp_path, monkeypatch):
   if name == "sync of a column":
     monkeypatch.setattr(store_files.AppendFile, "sync", store_files.AppendFile._spill)
   else:

@@ -11,7 +11,7 @@ from benchmarks.parsing_works import ParsingWork
 
 
 @pytest.mark.parametrize("part", ["state", "first", "shuffle"])
-def test_a_quick_run_prints_a_table(part, capsys):
+def test_quick_run_prints_a_table(part, capsys):
   text = bench_parsing.main(["--quick", "--only", part])
   assert text in capsys.readouterr().out
   assert text.startswith("### ")

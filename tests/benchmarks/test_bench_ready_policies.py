@@ -17,7 +17,7 @@ _PEERS = {
 }
 
 
-def test_a_quick_run_has_a_row_for_each_policy(tmp_path, monkeypatch):
+def test_quick_run_has_a_row_for_each_policy(tmp_path, monkeypatch):
   for package in _NEEDS:
     pytest.importorskip(package)
   argv = ["--quick", "--seeds", "1", "--out", str(tmp_path), "--policies", "dqn"]
@@ -37,7 +37,7 @@ def test_a_quick_run_has_a_row_for_each_policy(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("policy", _PEERS)
-def test_a_missing_peer_is_named(policy, monkeypatch):
+def test_missing_peer_is_named(policy, monkeypatch):
   module, package = _PEERS[policy]
   monkeypatch.setitem(sys.modules, module, None)
   spec = {"env": bench_ready_policies.POLICIES[policy][0]}

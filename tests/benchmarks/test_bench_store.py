@@ -74,7 +74,7 @@ def tiny(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", bench_store.BENCHMARKS)
-def test_a_quick_run_prints_all_candidates_and_floors(name, capsys):
+def test_quick_run_prints_all_candidates_and_floors(name, capsys):
   benchmark = bench_store.BENCHMARKS[name]
   text = bench_store.main(["--quick", "--works", name])
   assert text in capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_missing_peers_are_named():
 
 
 @pytest.mark.parametrize(("work_name", "name"), _WINDOW_CASES)
-def test_an_epoch_is_every_window_once(work_name, name, tiny):
+def test_epoch_is_every_window_once(work_name, name, tiny):
   pipeline, work = _WINDOWS[name], tiny[work_name]
   assert work.num_windows % work.batch_size == 0, "else the last batch is left out"
   got = collections.Counter()
@@ -130,7 +130,7 @@ def test_cpprb_samples_windows_and_transitions(tiny):
 
 
 @pytest.mark.parametrize("name", _TRANSITIONS)
-def test_an_epoch_is_every_transition_once(name, tiny):
+def test_epoch_is_every_transition_once(name, tiny):
   work = tiny["W3"]
   batches = list(_TRANSITIONS[name](work, 1))
   rows = np.concatenate([_transition_rows(batch) for batch in batches])
@@ -173,7 +173,7 @@ def test_sizes_of_the_jpegs():
   assert min(sizes) > 5000 and max(sizes) < 8192
 
 
-def test_a_floor_compares_to_the_best_in_the_same_round():
+def test_floor_compares_to_the_best_in_the_same_round():
   floor = floors.Floor("us", ("a", "b", "not there"), 0.5, "them")
   figures = {
     "us": measure.Figures([10.0, 20.0, 30.0], []),

@@ -13,7 +13,7 @@ from benchmarks.store import footprint, sparse, works, writing
 from t2r_seq.store import EpisodeStore, verify_store
 
 
-def test_a_quick_run_of_the_files_prints_every_section(capsys):
+def test_quick_run_of_the_files_prints_every_section(capsys):
   text = bench_store_files.main(["--quick"])
   assert "### Writing" in capsys.readouterr().out
   assert re.findall(r"^### (\w+)", text, re.M) == ["Writing", "Disk", "Memory", "Start"]
@@ -23,7 +23,7 @@ def test_a_quick_run_of_the_files_prints_every_section(capsys):
   assert len(re.findall(r"^\| [\d,]+ \| [\d,]+ \| \d", text, re.M)) == 3
 
 
-def test_a_quick_run_of_the_growth_draws_a_picture(tmp_path):
+def test_quick_run_of_the_growth_draws_a_picture(tmp_path):
   path = tmp_path / "growth.png"
   text = bench_store_growth.main(["--quick", "--plot", str(path)])
   assert re.findall(r"^\| ([\d,]+) \|", text, re.M) == [
@@ -35,7 +35,7 @@ def test_a_quick_run_of_the_growth_draws_a_picture(tmp_path):
   assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_store_of_holes_is_whole(tmp_path):
+def test_store_of_holes_is_whole(tmp_path):
   path = str(tmp_path / "holes")
   spec = sparse.numbers_spec((256, 256), tf.float32, 2)
   sparse.write_sparse_store(path, spec, num_episodes=30, num_steps=10)

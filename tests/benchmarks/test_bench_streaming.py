@@ -45,7 +45,7 @@ def _windows(work):
 
 
 @pytest.mark.parametrize("pipeline", _PIPELINES.values(), ids=_PIPELINES)
-def test_an_epoch_is_every_window_once(pipeline, work):
+def test_epoch_is_every_window_once(pipeline, work):
   if work.is_jpeg and pipeline in (_PIPELINES["hand"], _PIPELINES["webdataset"]):
     pytest.skip("it decodes no images")
   if pipeline is _PIPELINES["webdataset"]:
@@ -61,7 +61,7 @@ def test_an_epoch_is_every_window_once(pipeline, work):
   assert found == _windows(work)
 
 
-def test_an_epoch_of_transitions_is_each_once_and_joined(tmp_path):
+def test_epoch_of_transitions_is_each_once_and_joined(tmp_path):
   work = bench_store.transitions_work(str(tmp_path), quick=True)
   streamed_transitions.write(work)
   assert work.num_transitions % work.batch_size == 0, "else the last batch is left out"
@@ -106,7 +106,7 @@ def test_memory_is_compared_to_each():
   ]
 
 
-def test_the_horizon_is_tabled_and_drawn(tmp_path, capsys):
+def test_horizon_is_tabled_and_drawn(tmp_path, capsys):
   picture = tmp_path / "horizon.png"
   text = bench_horizon.main(["--quick", "--plot", str(picture)])
   assert text in capsys.readouterr().out

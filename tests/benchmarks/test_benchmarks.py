@@ -46,7 +46,7 @@ def works(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", _BENCHMARKS)
-def test_a_quick_run_prints_a_row_for_every_candidate(name, capsys):
+def test_quick_run_prints_a_row_for_every_candidate(name, capsys):
   module = _BENCHMARKS[name]
   text = module.main(["--quick"])
   assert text in capsys.readouterr().out
@@ -58,7 +58,7 @@ def test_a_quick_run_prints_a_row_for_every_candidate(name, capsys):
   assert rows[0].split(" | ")[4] == "1.00"
 
 
-def test_a_quick_run_of_servers_has_a_row_for_every_load():
+def test_quick_run_of_servers_has_a_row_for_every_load():
   for package in ("msgpack", "websockets"):
     pytest.importorskip(package)
   from benchmarks import bench_server
@@ -71,19 +71,19 @@ def test_a_quick_run_of_servers_has_a_row_for_every_load():
   ]
 
 
-def test_a_quick_run_of_scale_has_a_table_for_every_work():
+def test_quick_run_of_scale_has_a_table_for_every_work():
   text = bench_scale.main(["--quick"])
   titles = [line for line in text.splitlines() if line.startswith("### ")]
   assert titles == [f"### {table.__doc__}" for table in bench_scale.WORKS.values()]
 
 
-def test_a_quick_run_of_writing_has_a_table_for_every_way():
+def test_quick_run_of_writing_has_a_table_for_every_way():
   text = bench_writing.main(["--quick"])
   assert text.count("| ours | ours |") == text.count("| by hand | peer |") == 6
 
 
 @pytest.mark.parametrize("case", _PIPELINES, ids=" ".join)
-def test_an_epoch_is_every_window_once_and_shuffled(case, works):
+def test_epoch_is_every_window_once_and_shuffled(case, works):
   module, pipeline = _PIPELINES[case]
   work = works[module]
   assert work.num_windows % work.batch_size == 0, "else the last batch is left out"
@@ -112,7 +112,7 @@ def test_all_ways_to_act_take_the_same_actions(tmp_path):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_a_ratio_is_the_median_of_the_rounds_ratios():
+def test_ratio_is_the_median_of_the_rounds_ratios():
   candidates = [
     measure.Candidate("us", "ours", _no_setup),
     measure.Candidate("them", "peer", _no_setup),
@@ -155,7 +155,7 @@ def test_peak_memory_is_measured_in_a_separate_process(tmp_path):
   assert 2 * held < found.peak_mib < 6 * held
 
 
-def test_a_process_that_dies_is_named():
+def test_process_that_dies_is_named():
   candidate = measure.Candidate("dead", "limit", len)
   with pytest.raises(RuntimeError, match="compare: dead: its process has died"):
     measure.compare([candidate], None, rounds=1)  # It has no length: that is raised.

@@ -11,7 +11,7 @@ from t2r_seq.cli import data_service, main
 
 
 @pytest.mark.parametrize("address", [None, "localhost", "grpc://:1", "a b:1"])
-def test_a_worker_needs_its_dispatcher(address, capsys):
+def test_worker_needs_its_dispatcher(address, capsys):
   before = signal.getsignal(signal.SIGTERM)
   more = [] if address is None else ["--dispatcher", address]
   assert main(["data-service", "worker", *more]) == 1
@@ -22,7 +22,7 @@ def test_a_worker_needs_its_dispatcher(address, capsys):
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "99999"])
-def test_a_port_is_one_that_there_is(port, capsys):
+def test_port_is_one_that_there_is(port, capsys):
   assert main(["data-service", "dispatcher", "--port", port]) == 1
   message = f"--port: expected one of 0 to 65535, got {port}."
   assert message in capsys.readouterr().err
@@ -44,7 +44,7 @@ def test_worker_rejects_invalid_listen_address(more, want, capsys):
   assert want in capsys.readouterr().err
 
 
-def test_a_role_is_needed(capsys):
+def test_role_is_needed(capsys):
   with pytest.raises(SystemExit, match="2"):
     main(["data-service", "client"])
   assert "invalid choice: 'client'" in capsys.readouterr().err

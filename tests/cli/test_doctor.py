@@ -49,7 +49,7 @@ def paragraphs(out):
   return out.rstrip("\n").split("\n\n")
 
 
-def test_a_whole_store(run_main):
+def test_whole_store(run_main):
   status, out, err = run_main("doctor", "s")
   assert (status, err) == (0, "")
   assert paragraphs(out) == [
@@ -116,7 +116,7 @@ def test_lenient(run_main):
   assert "Salvaged 20 of 20 episodes" in out
 
 
-def test_a_damaged_manifest(run_main):
+def test_damaged_manifest(run_main):
   os.truncate("s/store.json", 50)
   status, out, _ = run_main("doctor", "s")
   assert status == 1

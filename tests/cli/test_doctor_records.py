@@ -264,7 +264,7 @@ SPEC_FILES = {
 
 
 @pytest.mark.parametrize("name", SPEC_FILES)
-def test_a_bad_spec_file_is_named(name, run_main):
+def test_bad_spec_file_is_named(name, run_main):
   content, want = SPEC_FILES[name]
   with open("my_spec.json", "wb") as file:
     file.write(content)

@@ -193,7 +193,7 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_a_report_replaces_reports_alone(name, run_main, tmp_path, monkeypatch):
+def test_report_replaces_reports_alone(name, run_main, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   episode = {"x": np.ones(2, np.float32)}
   records.write_records("a.tfrecord", SPEC, [episode])
@@ -214,7 +214,7 @@ def test_a_report_replaces_reports_alone(name, run_main, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ("command", "end"), [("view", "html"), ("stats", "json"), ("inspect", "py")]
 )
-def test_a_report_replaces_its_like(command, end, run_main, tmp_path, monkeypatch):
+def test_report_replaces_its_like(command, end, run_main, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   records.write_records("a.tfrecord", SPEC, [{"x": np.ones(2, np.float32)}])
   for _ in range(2):
@@ -229,7 +229,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_report_goes_to_a_device_or_through_a_link(
+def test_report_goes_to_a_device_or_through_a_link(
   name, run_main, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)

@@ -117,7 +117,7 @@ def test_no_command_imports_what_lies_there(folder, tmp_path, start, command):
   assert ran(folder) == []
 
 
-def test_a_command_works_among_them(folder, tmp_path):
+def test_command_works_among_them(folder, tmp_path):
   spec = specs.TensorSpecStruct(
     x=specs.ExtendedTensorSpec((2,), tf.float32, "x", is_sequence=True)
   )
@@ -128,7 +128,7 @@ def test_a_command_works_among_them(folder, tmp_path):
   assert "No problems in" in done.stdout
 
 
-def test_a_project_is_found_after_what_is_installed(folder):
+def test_project_is_found_after_what_is_installed(folder):
   text = "import sys, json, tensorflow\nraise OSError(f'at {sys.path[-1]}')\n"
   (folder / "project.py").write_text(text)
   done = run_python("-m", "t2r_seq", "train", *GIN, cwd=folder)

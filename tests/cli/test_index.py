@@ -43,7 +43,7 @@ def test_writes_what_is_needed(folder, run_main):
   assert again[1].startswith("2 files: 2 indexed, 0 fresh.")
 
 
-def test_an_index_that_cannot_be_read_is_in_nobodys_way(folder, run_main):
+def test_index_that_cannot_be_read_is_in_nobodys_way(folder, run_main):
   os.mkdir("1.tfrecord.t2ri")
   status, out, err = run_main("index", "*.tfrecord")
   assert status == 1 and out.startswith("2 files: 1 indexed, 0 fresh, 1 failed.\n")
@@ -69,7 +69,7 @@ def test_check(folder, run_main):
   assert "stale: ./1.tfrecord: expected the " in err
 
 
-def test_a_spec_is_kept(folder, run_main):
+def test_spec_is_kept(folder, run_main):
   (folder / "spec.json").write_text(SPEC.to_json())
   status, out, err = run_main("index", "*.tfrecord", "--spec", "spec.json")
   assert (status, err) == (0, ""), err
@@ -85,7 +85,7 @@ def test_a_spec_is_kept(folder, run_main):
   assert "a (feature 'a'): expected 3 values for shape (3,), got 2 values" in err
 
 
-def test_one_bad_file_does_not_keep_the_others_from_it(folder, run_main):
+def test_one_bad_file_does_not_stop_the_others(folder, run_main):
   with open("0.tfrecord", "r+b") as file:
     file.truncate(60)
   records.write_records(

@@ -93,7 +93,7 @@ def test_several_files(run_main):
   assert re.fullmatch(damage(r"\./a\.tfrecord") + damage(r"\./c\.tfrecord"), err)
 
 
-def test_the_spec_alone(run_main):
+def test_spec_alone(run_main):
   cut("cut.tfrecord", _LAST + 20)
   status, out, err = run_main("inspect", "cut.tfrecord", "--format", "json")
   assert (status, list(specs.TensorSpecStruct.from_json(out))) == (1, ["x"])
@@ -110,7 +110,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_check_against_specs(run_main, name):
+def test_check_against_specs(run_main, name):
   cut("cut.tfrecord", _LAST + 20)
   status, out, err = run_main("inspect", "cut.tfrecord", "--spec", f"{name}.json")
   assert status == 1

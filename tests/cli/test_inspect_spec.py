@@ -59,7 +59,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("text_format", FILES)
-def test_the_file_is_a_spec(text_format, run_main, monkeypatch):
+def test_file_is_a_spec(text_format, run_main, monkeypatch):
   name, source = FILES[text_format]
   monkeypatch.syspath_prepend(".")
   monkeypatch.delitem(__import__("sys").modules, "written_spec", raising=False)
@@ -79,7 +79,7 @@ def test_the_file_is_a_spec(text_format, run_main, monkeypatch):
 
 
 @pytest.mark.parametrize("text_format", FILES)
-def test_the_format_alone_is_printed(text_format, run_main):
+def test_format_alone_is_printed(text_format, run_main):
   status, out, err = run_main("inspect", "a.tfrecord", "--format", text_format)
   assert (status, err) == (0, "")
   name, _ = FILES[text_format]

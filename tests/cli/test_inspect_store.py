@@ -141,7 +141,7 @@ def test_no_episodes(make_store, run_main):
   assert "lengths" not in out
 
 
-def test_the_spec_of_a_store(make_store, run_main):
+def test_spec_of_a_store(make_store, run_main):
   make_store([3])
   status, out, err = run_main("inspect", "s", "--format", "json")
   assert (status, err) == (0, "")

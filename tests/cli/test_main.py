@@ -227,7 +227,7 @@ def test_no_command_is_a_usage_error(capsys):
   ],
 )
 @pytest.mark.parametrize("rest", [[], ["g = 1", "h = 'f'"]], ids=["alone", "last"])
-def test_a_binding_that_is_no_gin_is_quoted(run_main, bad, want, rest):
+def test_binding_that_is_no_gin_is_quoted(run_main, bad, want, rest):
   status, out, err = run_main("train", "--gin_bindings", *rest, bad)
   assert (status, out) == (1, "")
   assert err.startswith(f"t2r_seq train: --gin_bindings: {bad!r} is no gin: ")
@@ -242,7 +242,7 @@ def test_a_binding_that_is_no_gin_is_quoted(run_main, bad, want, rest):
     ("g = [1,\n", "EOF in multi-line statement: a bracket or a string is not closed."),
   ],
 )
-def test_a_file_that_is_no_gin_is_named(run_main, tmp_path, text, want):
+def test_file_that_is_no_gin_is_named(run_main, tmp_path, text, want):
   path = tmp_path / "a.gin"
   path.write_text(text)
   status, _, err = run_main("train", "--gin_configs", str(path))
@@ -270,7 +270,7 @@ def test_gin_errors_are_one_line(run_main, caplog, command, argv, want):
   assert err.count("\n") == 1
 
 
-def test_a_missing_binding_is_named(run_main):
+def test_missing_binding_is_named(run_main):
   status, _, err = run_main(
     "collect", "--gin_bindings", "collect_episodes.num_episodes = 1"
   )
@@ -322,7 +322,7 @@ sys.exit(main())
 @pytest.mark.parametrize(
   ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)]
 )
-def test_a_second_signal_while_the_process_ends_keeps_the_status(number, status):
+def test_second_signal_while_the_process_ends_keeps_the_status(number, status):
   argv = ["view", "s", str(int(number))]
   done = subprocess.run(
     [sys.executable, "-c", _SECOND_SIGNAL, *argv], capture_output=True, text=True
@@ -330,7 +330,7 @@ def test_a_second_signal_while_the_process_ends_keeps_the_status(number, status)
   assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
 
 
-def test_an_unexpected_error_is_raised(run_main, monkeypatch):
+def test_unexpected_error_is_raised(run_main, monkeypatch):
   def fail(args):
     raise KeyError("a bug")
 
@@ -339,7 +339,7 @@ def test_an_unexpected_error_is_raised(run_main, monkeypatch):
     run_main("view", "s")
 
 
-def test_the_current_folder_can_be_imported_from(run_main, monkeypatch, tmp_path):
+def test_current_folder_can_be_imported_from(run_main, monkeypatch, tmp_path):
   (tmp_path / "cli_test_project.py").write_text("raise OSError('imported')\n")
   monkeypatch.chdir(tmp_path)
   status, _, err = run_main("train", "--gin_bindings", "import cli_test_project")

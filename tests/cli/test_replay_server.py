@@ -88,7 +88,7 @@ def count_items(address):
 
 @needs_reverb
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_server_resumes(serve, number):
+def test_stopped_server_resumes(serve, number):
   folder = "ReplayServer.checkpoint_dir = 'replay'"
   process, output, address = serve(folder)
   write_episode(address, 5)
@@ -118,7 +118,7 @@ def test_replay_server_writes_checkpoints_while_serving(serve, project):
 
 
 @needs_reverb
-def test_a_port_in_use_is_refused(run_main):
+def test_port_in_use_is_refused(run_main):
   with socket.socket() as other:
     other.bind(("", 0))
     other.listen()
@@ -141,7 +141,7 @@ WRONG = {
 
 @needs_reverb
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_config_is_one_line(name, run_main):
+def test_wrong_config_is_one_line(name, run_main):
   binding, want = WRONG[name]
   status, out, err = run_main(
     "replay-server", "--gin_configs", "server.gin", "--gin_bindings", binding

@@ -99,7 +99,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_an_unknown_folder_lists_what_is_read(name, run_main, tmp_path, monkeypatch):
+def test_unknown_folder_lists_what_is_read(name, run_main, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   fill, want = UNKNOWN[name]
   (tmp_path / "x").mkdir()
@@ -121,7 +121,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_unknown_file_gets_a_hint(name, run_main, tmp_path, monkeypatch):
+def test_unknown_file_gets_a_hint(name, run_main, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   content, want = FILES[name]
   (tmp_path / name).write_bytes(content)

@@ -172,7 +172,7 @@ Normalize.modes = {'action': 'min_max'}
 """
 
 
-def test_a_model_of_a_gin_config(folder, run_main):
+def test_model_of_a_gin_config(folder, run_main):
   """Statistics of what Normalize gets, before there are any; as training cuts."""
   (folder / "project_of_stats_model.py").write_text(MODEL)
   (folder / "train.gin").write_text(CONFIG)

@@ -51,7 +51,7 @@ DESTINATIONS = {
 
 
 @pytest.mark.parametrize("destination", DESTINATIONS)
-def test_an_interrupt_keeps_what_is_committed(destination, source):
+def test_interrupt_keeps_what_is_committed(destination, source):
   options, committed = DESTINATIONS[destination]
   with pytest.raises(KeyboardInterrupt):
     convert.convert(stopping(source, 3), destination, **options)
@@ -146,7 +146,7 @@ class Interruption(Progress):
       raise KeyboardInterrupt
 
 
-def test_a_source_that_changes_meanwhile(source, data, monkeypatch):
+def test_source_that_changes_meanwhile(source, data, monkeypatch):
   convert.convert(source, "x.tfrecord")
   original = stores.StoreWriter.append
 
@@ -199,13 +199,13 @@ def test_existing_destinations_are_refused(name, source):
   assert not os.path.exists(f"{destination}.conversion")
 
 
-def test_a_destination_that_was_deleted_is_converted_again(source):
+def test_destination_that_was_deleted_is_converted_again(source):
   convert.convert(source, "x.hdf5")
   os.remove("x.hdf5")
   assert convert.convert(source, "x.hdf5").resumed_at == 0
 
 
-def test_a_shard_that_was_deleted(source):
+def test_shard_that_was_deleted(source):
   convert.convert(source, "x.tfrecord", num_shards=2)
   os.remove("x-00001-of-00002.tfrecord")
   with pytest.raises(ValueError, match=r"got nothing at \[x-00001-of-00002.tfrecord\]"):

@@ -303,7 +303,7 @@ def test_error_names_how_the_probe_ended(status, want, monkeypatch):
     convert.convert("x.hdf5", "back")
 
 
-def test_a_group_that_is_in_itself():
+def test_group_that_is_in_itself():
   make_file()
   with h5py.File("x.hdf5", "a") as file:
     file["data/demo_0/obs/again"] = file["data/demo_0"]

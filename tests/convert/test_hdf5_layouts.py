@@ -328,7 +328,7 @@ def test_unknown_layout_is_listed_in_the_error():
       open_episodes("own.h5", **layout(values))
 
 
-def test_a_folder_of_robomimics_files_has_their_filter_keys():
+def test_folder_of_robomimics_files_has_their_filter_keys():
   os.mkdir("demos")
   for part in range(2):
     with h5py.File(f"demos/part_{part}.hdf5", "w") as file:
@@ -370,7 +370,7 @@ def test_aloha_leaves_out_datasets_without_rows():
   check(store.EpisodeStore("s"), "observations/qpos")
 
 
-def test_a_link_to_an_episode_is_named():
+def test_link_to_an_episode_is_named():
   with h5py.File(make_own(), "r+") as file:
     file["runs/r2"] = h5py.SoftLink("/runs/r0")
   pathlib.Path("layout.json").write_text('{"episodes": "runs/*"}')

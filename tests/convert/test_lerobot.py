@@ -109,7 +109,7 @@ def test_metadata_of_version_2_without_a_key(here):
     LeRobotFolder("own")
 
 
-def test_a_real_recording_that_was_killed():
+def test_real_recording_that_was_killed():
   folders = sets.real_folders()
   with pytest.raises(
     errors.ConversionError, match="got 3: the recording was not finis"
@@ -274,7 +274,7 @@ def test_pixels_are_kept_exactly_as_png(own, data):
   data.assert_episodes("back", [sets.episode(i) for i in range(len(sets.LENGTHS))])
 
 
-def test_a_failure_leaves_nothing(own, monkeypatch):
+def test_failure_leaves_nothing(own, monkeypatch):
   """The dataset appears at the end, and is that of an uninterrupted conversion."""
   sync_tree, is_full = files.sync_tree, True
 

@@ -191,7 +191,7 @@ def test_depth_is_stored_and_written_again(copy):
   np.testing.assert_allclose(np.ravel(stats[DEPTH]["max"]), every.max(), rtol=1e-6)
 
 
-def test_a_store_keeps_depth_as_a_video():
+def test_store_keeps_depth_as_a_video():
   spec = {"depth": Spec((32, 48, 1), tf.float32, is_sequence=True, data_format="mp4")}
   options = videos.VideoOptions(depth=videos.DepthQuantizer())
   depth = np.linspace(0.01, 10, 5 * 1536, dtype=np.float32).reshape(5, 32, 48, 1)
@@ -257,7 +257,7 @@ def write_colours():
     container.mux(stream.encode())
 
 
-def test_a_spec_of_pictures_does_not_read_depth(copy):
+def test_spec_of_pictures_does_not_read_depth(copy):
   add_depth(CODES)
   generator = data.LeRobotInputGenerator("own", batch_size=2)
   generator.set_feature_specifications({"depth": Spec((48, 64, 1), tf.uint8, DEPTH)})
@@ -317,7 +317,7 @@ def test_spans_of_another_episodes_frames_are_refused(copy, name, capsys):
   assert len(LeRobotFolder("own").read(episode, ["action"])["action"])
 
 
-def test_a_tolerance_allows_a_span_that_is_longer(copy):
+def test_tolerance_allows_a_span_that_is_longer(copy):
   spans(copy, [0] * 4, [0, 0, 0, 1])
   folder = LeRobotFolder("own", frame_tolerance=0.11)
   want = LeRobotFolder("own", "index", 0.11).read(3, [CAMERA])[CAMERA]
@@ -407,7 +407,7 @@ def test_videos_of_twice_the_rate_of_the_steps(copy, capsys):
   assert doctor(capsys)[0] == 0
 
 
-def test_a_tolerance_shows_the_nearest_frame(copy):
+def test_tolerance_shows_the_nearest_frame(copy):
   want = [values[CAMERA] for values in values_of(open_episodes("own"))]
   change(ROWS, timestamp=STAMPS["jitter"])
   folder = LeRobotFolder("own", frame_tolerance=0.04)

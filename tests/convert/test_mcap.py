@@ -236,7 +236,7 @@ def test_topics_keep_their_clocks():
     np.testing.assert_array_equal(found[path], value, err_msg=path)
 
 
-def test_a_folder_of_recordings_and_one_in_parts():
+def test_folder_of_recordings_and_one_in_parts():
   os.makedirs("bags/run_10")
   pathlib.Path("bags/run_10/metadata.yaml").write_text("rosbag2_bagfile_information:")
   make_bag("bags/run_10/run_10_0.mcap", span=(0, 150))
@@ -433,7 +433,7 @@ def test_messages_of_no_ros():
     read(clock="/arm", paths={"x": "/arm:position"})
 
 
-def test_a_recording_without_steps_is_left_out():
+def test_recording_without_steps_is_left_out():
   os.mkdir("bags")
   make_bag("bags/0.mcap")
   with open("bags/1.mcap", "wb") as file:

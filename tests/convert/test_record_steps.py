@@ -85,7 +85,7 @@ def test_bounds(name, data):
   data.assert_episodes("back", want)
 
 
-def test_a_file_of_a_whole_batch(data):
+def test_file_of_a_whole_batch(data):
   """256 records are parsed at once: an episode ends with its file all the same."""
   split(steps((256, 2)), 256, 2)
   convert.convert("x-*.tfrecord", "back", STEP, episode_per_file=True)
@@ -201,7 +201,7 @@ def test_damaged_first_record_is_an_error():
     convert.convert("x.tfrecord", "back", STEP, episode_key="id")
 
 
-def test_a_context_that_changes():
+def test_context_that_changes():
   spec = {
     "x": Spec((2,), tf.float32, "x"),
     "id": Spec((), tf.int64, "id", is_sequence=True),
@@ -364,7 +364,7 @@ READ_AS = {
 
 
 @pytest.mark.parametrize("name", READ_AS)
-def test_a_record_of_several_episodes_is_no_episode(name):
+def test_record_of_several_episodes_is_no_episode(name):
   spec = flagged([1, 0, 0, 1, 0, 0])
   given, path = None, "is_first"
   if read_as := READ_AS[name]:
@@ -378,7 +378,7 @@ def test_a_record_of_several_episodes_is_no_episode(name):
     convert.convert("x.tfrecord", "back", given)
 
 
-def test_a_record_of_several_episodes_is_cut():
+def test_record_of_several_episodes_is_cut():
   spec = flagged([1, 0, 0, 1, 0, 0])
   convert.convert("x.tfrecord", "cut", spec, first_key="is_first")
   assert store.EpisodeStore("cut").episode_lengths.tolist() == [3, 3]
@@ -402,7 +402,7 @@ def test_flags_that_no_spec_reads_are_looked_at(name):
   assert report.num_episodes == 1
 
 
-def test_an_episode_of_several_records_is_refused_and_joined():
+def test_episode_of_several_records_is_refused_and_joined():
   spec = flagged([1, 0, 0, 0, 0, 0])
   parts = [([1, 0], [0, 1]), ([0, 0], [2, 3]), ([1, 0], [4, 5])]
   episodes = [{"is_first": np.asarray(f), "x": np.float32(x)} for f, x in parts]
@@ -441,7 +441,7 @@ def test_conversion_resumes_within_a_record():
 
 
 @pytest.mark.parametrize("bound", [{"episode_per_file": True}, {"episode_key": "a"}])
-def test_a_record_of_several_steps_among_those_of_one(bound, tmp_path, monkeypatch):
+def test_record_of_several_steps_among_those_of_one(bound, tmp_path, monkeypatch):
   """It had been read as a step in which everything is absent."""
   monkeypatch.chdir(tmp_path)
   spec = {"a": Spec((1,), tf.float32, "a")}

@@ -228,7 +228,7 @@ def test_misfitting_spec(data):
   assert not os.path.exists("y.tfrecord.conversion")
 
 
-def test_conversions_one_after_the_other_do_not_look_like_retracing(data, caplog):
+def test_consecutive_conversions_do_not_warn_of_retracing(data, caplog):
   data.make_store("source", 1)
   convert.convert("source", "x.tfrecord")
   for number in range(6):

@@ -101,7 +101,7 @@ def test_and_back_to_sequence_examples(tmp_path: pathlib.Path) -> None:
   assert (summary.proto, summary.is_rlds) == ("tf.train.SequenceExample", False)
 
 
-def test_an_rlds_destination_is_refused(tmp_path: pathlib.Path) -> None:
+def test_rlds_destination_is_refused(tmp_path: pathlib.Path) -> None:
   with pytest.raises(errors.ConversionError, match=r"a format of .* got 'rlds'"):
     convert.convert(rlds_data.FILES, str(tmp_path / "a"), format="rlds")
 
@@ -130,7 +130,7 @@ def test_episodes_that_share_a_record(name: str, tmp_path: pathlib.Path) -> None
   np.testing.assert_array_equal(np.ravel(episodes.episode(1)["x"]), x[3:])
 
 
-def test_a_folder_of_tfds_is_opened_as_its_files(tmp_path: pathlib.Path) -> None:
+def test_folder_of_tfds_is_opened_as_its_files(tmp_path: pathlib.Path) -> None:
   by_folder = open_episodes(rlds_data.FOLDER)
   assert by_folder.spec == open_episodes(rlds_data.FILES).spec
   assert len(list(open_episodes(rlds_data.FOLDER, split="train"))) == 2
@@ -144,7 +144,7 @@ def test_a_folder_of_tfds_is_opened_as_its_files(tmp_path: pathlib.Path) -> None
   assert features["action"].shape == (2, 2)
 
 
-def test_a_folder_with_a_description_and_no_records(tmp_path: pathlib.Path) -> None:
+def test_folder_with_a_description_and_no_records(tmp_path: pathlib.Path) -> None:
   (tmp_path / "features.json").write_text("{}")
   with pytest.raises(
     errors.ConversionError, match=r"got a folder with \[features.json"

@@ -72,7 +72,7 @@ def test_joined_sources_that_differ_are_named():
     convert.convert(sources, "s", drop=["gaol"])
 
 
-def test_a_path_that_one_source_has_is_dropped():
+def test_path_that_one_source_has_is_dropped():
   spec = {
     "pose": Spec((2,), tf.float32, "pose", is_sequence=True),
     "debug": Spec((), tf.int64, "debug", is_sequence=True),

@@ -257,7 +257,7 @@ def test_damaged_metadata_is_named(name, tmp_path):
     convert.convert(str(tmp_path / "x.zarr"), str(tmp_path / "store"))
 
 
-def test_a_damaged_chunk():
+def test_damaged_chunk():
   make_group()
   (chunk,) = pathlib.Path("x.zarr/data/state").glob("1.0")
   chunk.write_bytes(b"damaged" + chunk.read_bytes()[7:])
@@ -278,7 +278,7 @@ def test_links_are_not_followed(place, tmp_path):
   assert not pathlib.Path("back").exists()
 
 
-def test_a_pipe_is_no_chunk():
+def test_pipe_is_no_chunk():
   make_group()
   chunk = pathlib.Path("x.zarr/data/state/0.0")
   chunk.unlink()
@@ -289,7 +289,7 @@ def test_a_pipe_is_no_chunk():
     convert.convert("x.zarr", "back")
 
 
-def test_the_group_itself_may_be_reached_by_a_link(data):
+def test_group_itself_may_be_reached_by_a_link(data):
   make_group("real.zarr")
   pathlib.Path("x.zarr").symlink_to("real.zarr")
   assert convert.convert("x.zarr", "back").num_episodes == 3

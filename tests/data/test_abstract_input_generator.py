@@ -199,7 +199,7 @@ READ_ALL = {
 
 
 @pytest.mark.parametrize("name", READ_ALL)
-def test_a_worker_of_several_is_not_given_all_of_the_data(name):
+def test_worker_requires_a_shard(name):
   """Each worker had read all files, as if they were its own."""
   made = READ_ALL[name]()
   made.set_feature_specifications({"x": specs.ExtendedTensorSpec((), tf.float32, "x")})

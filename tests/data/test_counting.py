@@ -76,7 +76,7 @@ def test_datasets_of_different_size_can_not_be_counted(tmp_path, kit):
     generator_of(patterns, model).count_examples()
 
 
-def test_a_damaged_file_is_named(tmp_path, kit):
+def test_damaged_file_is_named(tmp_path, kit):
   path = kit.write_examples(tmp_path / "a.tfrecord", range(3))
   with open(path, "rb+") as file:
     file.truncate(file.seek(0, 2) - 3)

@@ -120,7 +120,7 @@ def service():
       process.wait()
 
 
-def test_a_service_is_reached_from_this_machine_only(service):
+def test_service_is_reached_from_this_machine_only(service):
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
     try:
       probe.connect(("192.0.2.1", 9))  # Sends nothing.
@@ -148,7 +148,7 @@ def counts(batches):
 
 
 @pytest.mark.parametrize(("num_shards", "num_epochs"), [(1, None), (2, 2)])
-def test_a_portable_dataset_is_the_dataset(store, num_shards, num_epochs):
+def test_portable_dataset_is_the_dataset(store, num_shards, num_epochs):
   loader = make_loader(store, num_epochs=2, num_shards=num_shards, seed=3)
   assert loader.pool_size.num_batches < loader.batches_per_epoch / 4
   want, count = list(loader.dataset()), 2 * loader.batches_per_epoch
@@ -172,7 +172,7 @@ def test_every_window_once_an_epoch(store, service):
   assert counts(each) == dict.fromkeys(ALL, 2 * 2)
 
 
-def test_a_killed_worker_does_not_end_the_job(store, service):
+def test_killed_worker_does_not_end_the_job(store, service):
   num_epochs = 12
   loader = make_loader(store, num_epochs=num_epochs)
   shared = DataService(service.address, max_outstanding_requests=2).distribute(
@@ -365,7 +365,7 @@ def test_data_service_rejects_python_functions(store, record_files, service):
       generator.create_dataset("train")
 
 
-def test_a_worker_can_be_stopped_before_it_finds_a_dispatcher():
+def test_worker_can_be_stopped_before_it_finds_a_dispatcher():
   worker = start_worker(f"localhost:{free_port()}", free_port())
   try:
     assert first_line(worker).startswith("worker: looking for localhost:")

@@ -115,7 +115,7 @@ def test_eval_is_one_pass_in_order(name, padding):
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_an_epoch_has_every_window_once_and_resumes(name):
+def test_epoch_has_every_window_once_and_resumes(name):
   path, options = opened(name)
   episodes = open_episodes(path, **options)
   window_spec = window_specs(episodes)
@@ -207,7 +207,7 @@ def test_record_files_are_not_read_before_there_are_specs():
   assert (source.reads_shards, source.control_period) == (False, None)
 
 
-def test_a_damaged_file_is_named():
+def test_damaged_file_is_named():
   path = format_data.make_zarr()
   chunk = next(pathlib.Path(path, "data/state").glob("**/*0*"))
   chunk.write_bytes(b"none")

@@ -180,6 +180,6 @@ def test_windows_are_the_same(way, padding, tmp_path):
 
 
 @pytest.mark.parametrize("padding", ["drop", "zero"])
-def test_a_dataset_of_a_replay(padding):
+def test_dataset_of_a_replay(padding):
   batches = _replayed(padding).dataset(BATCH_SIZE).take(20)
   assert set(_counted(batches)) == set(_expected(padding))

@@ -75,7 +75,7 @@ def append(path, *firsts):
       writer.append_episode({"x": first + np.arange(10)})
 
 
-def test_samples_wait_for_inserts_and_count_those_of_the_run_before(tmp_path):
+def test_sampling_limit_survives_a_restart(tmp_path):
   path = tmp_path / "store"
   append(path, 0, 100)
   # 20 windows: twice as many samples, and 8 more, are three batches.
@@ -116,7 +116,7 @@ def test_only_the_newest_steps_are_sampled(tmp_path):
   assert seen[-64:].min() >= 300 and {300, 400} <= set(seen[-64:, 2] // 100 * 100)
 
 
-def test_a_store_that_was_replaced_is_one_error(tmp_path):
+def test_store_that_was_replaced_is_one_error(tmp_path):
   path = tmp_path / "store"
   append(path, 0, 100)
   generator = follow(path, labels={})
@@ -130,7 +130,7 @@ def test_a_store_that_was_replaced_is_one_error(tmp_path):
       next(batches)
 
 
-def test_a_segment_that_begins_again_after_a_merge_is_followed(tmp_path):
+def test_segment_that_begins_again_after_a_merge_is_followed(tmp_path):
   path = tmp_path / "store"
   append(path, 0)
 

@@ -25,7 +25,7 @@ def read(generator, kit, key=""):
 @pytest.mark.parametrize(
   ("fraction", "want"), [(1.0, 10), (1, 10), (0.7, 7), (0.29, 2), (0.1, 1)]
 )
-def test_the_first_files_are_read(pattern, kit, fraction, want):
+def test_first_files_are_read(pattern, kit, fraction, want):
   generator = data.FractionalRecordInputGenerator(fraction, file_patterns=pattern)
   assert read(generator, kit) == list(range(want))
   assert generator.count_examples() == want
@@ -43,7 +43,7 @@ def test_fraction_is_read_as_a_decimal(tmp_path, kit):
   assert read(generator, kit) == [28]
 
 
-def test_a_fraction_of_each_dataset(pattern, kit):
+def test_fraction_of_each_dataset(pattern, kit):
   generator = data.FractionalRecordInputGenerator(0.2, file_patterns={"k": pattern})
   assert read(generator, kit, "k") == [0, 1]
 

@@ -100,7 +100,7 @@ def test_optionals_are_given_in_all_elements_or_in_none(kit):
     ),
   ],
 )
-def test_the_first_element_is_checked_when_the_dataset_is_created(kit, elements, want):
+def test_first_element_is_checked_when_the_dataset_is_created(kit, elements, want):
   generator = build(lambda: iter(elements), kit)
   with pytest.raises(errors.SpecError, match=want):
     generator.create_dataset("train")
@@ -111,7 +111,7 @@ def mask_features():
   return windows.add_mask_specs({"x": stack})
 
 
-def test_error_of_a_missing_mask_says_where_masks_are_made(kit):
+def test_missing_mask_error_names_the_option(kit):
   generator = build(lambda: iter([example(0)]), kit, features=mask_features())
   want = (
     r"element 0: .*features/x_mask: expected \(2,\) bool, got nothing\. Masks are made "
@@ -157,14 +157,14 @@ def my_gen():
     (None, "got nothing"),
   ],
 )
-def test_a_generator_is_no_function(generator_fn, want):
+def test_generator_is_no_function(generator_fn, want):
   expected = "GeneratorInputGenerator: generator_fn: expected a function without .*"
   with pytest.raises(errors.SpecError, match=expected + want):
     data.GeneratorInputGenerator(generator_fn)
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, True])
-def test_the_shuffle_buffer_size_is_checked(size):
+def test_shuffle_buffer_size_is_checked(size):
   want = f"shuffle_buffer_size: expected an integer of at least 0, got {size}"
   with pytest.raises(errors.SpecError, match=want):
     data.GeneratorInputGenerator(my_gen, shuffle_buffer_size=size)
@@ -185,7 +185,7 @@ def test_later_elements_are_checked_too(kit):
     list(dataset)
 
 
-def test_an_empty_later_pass_is_an_error_not_a_hang(kit):
+def test_empty_later_pass_is_an_error_not_a_hang(kit):
   passes = iter([[example(0)], []])
   generator = build(lambda: iter(next(passes)), kit, batch_size=3)
   with (
@@ -195,7 +195,7 @@ def test_an_empty_later_pass_is_an_error_not_a_hang(kit):
     list(generator.create_dataset("train").take(2))
 
 
-def test_the_generators_own_error_comes_through(kit):
+def test_generators_own_error_comes_through(kit):
   def generator_fn():
     yield example(0)
     raise KeyError("my own mistake")
@@ -205,7 +205,7 @@ def test_the_generators_own_error_comes_through(kit):
     list(generator.create_dataset("train").take(3))
 
 
-def test_the_next_pass_does_not_hide_what_stopped_one():
+def test_next_pass_does_not_hide_what_stopped_one():
   def generator_fn():
     yield example(0)
     raise KeyError("my own mistake")
@@ -252,7 +252,7 @@ def test_episodes_are_cut_into_windows(kit):
   ("lengths", "shorter"),
   [((2, 3), "all 2 episodes are"), ((3,), "the only episode is")],
 )
-def test_all_episodes_too_short_is_an_error_not_a_hang(kit, mode, lengths, shorter):
+def test_too_short_episodes_raise(kit, mode, lengths, shorter):
   generator = build_episodes(kit, lengths, mode)
   want = rf"4 steps.*none: {shorter} shorter; the longest has 3"
   with (

@@ -143,7 +143,7 @@ def test_gin_configures_the_image_decoding(sources):
   check([features for features, _ in generator.create_dataset("eval")])
 
 
-def test_a_crop_of_no_column_is_refused(sources):
+def test_crop_of_no_column_is_refused(sources):
   how = records.ImageDecoding(crops={"img": CROP})
   want = "crops: img: expected an encoded image: [image], got nothing of that name."
   with pytest.raises(errors.SpecError, match=re.escape(want)):

@@ -68,7 +68,7 @@ def assert_equal(got, want):
       np.testing.assert_array_equal(one[path], other[path], err_msg=path)
 
 
-def test_the_report_is_that_of_reading_without_the_index(kit, files):
+def test_report_is_that_of_reading_without_the_index(kit, files):
   reports = {}
   for index in ("require", None):
     made, model = generator(kit, files, index=index)
@@ -125,7 +125,7 @@ def test_auto_reads_in_order_where_an_index_is_missing(kit, files):
 
 
 @pytest.mark.parametrize("index", ["auto", "require"])
-def test_a_stale_index_is_refused(index, kit, files):
+def test_stale_index_is_refused(index, kit, files):
   kit.write_episodes(files[0], [20])
   with pytest.raises(errors.RecordError, match=r"0\.tfrecord: .*Run: t2r_seq index"):
     windows_of(kit, files, "eval", index=index)
@@ -245,7 +245,7 @@ def write(path, lengths, spec=None):
   return str(path)
 
 
-def test_the_count_leaves_out_episodes_without_steps(tmp_path):
+def test_count_leaves_out_episodes_without_steps(tmp_path):
   name = write(tmp_path / "a", [2, 0, 3])
   records.write_index(name)
   made = made_for(name, NOW, batch_size=1, episodes=[1, 2])
@@ -329,7 +329,7 @@ def test_no_flipped_byte_is_read(tmp_path):
       index.read_many([1, 0])
 
 
-def test_a_thousand_files(tmp_path):
+def test_thousand_files(tmp_path):
   names = [write(tmp_path / f"{number}.tfrecord", [2]) for number in range(1000)]
   records.write_index(names)
   dataset = made_for(names, NOW, batch_size=8).create_dataset("train")

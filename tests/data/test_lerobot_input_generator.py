@@ -156,7 +156,7 @@ for _ in range(20):
 """
 
 
-def test_a_script_ends_though_its_iterator_reads_ahead(own):
+def test_script_ends_though_its_iterator_reads_ahead(own):
   # No fork of a warm process: those end without what ends an interpreter.
   command = [sys.executable, "-c", SCRIPT, own, CAMERA]
   done = subprocess.run(command, timeout=300, capture_output=True, check=False)

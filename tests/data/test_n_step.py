@@ -404,7 +404,7 @@ def test_joined_transitions_of_a_replay(name, tmp_path):
       assert_joined(sampled(buffer), episodes, n, frames)
 
 
-def test_a_replay_of_states_keeps_their_meaning_in_its_store(tmp_path):
+def test_replay_of_states_keeps_their_meaning_in_its_store(tmp_path):
   episodes = list(make_episodes(1))
   write_store(tmp_path / "s", episodes, STATES)
   spec = spec_of("obs", "rew", STATES)
@@ -415,7 +415,7 @@ def test_a_replay_of_states_keeps_their_meaning_in_its_store(tmp_path):
   assert_joined(read(made, spec), episodes, 2)
 
 
-def test_a_store_that_ends_with_a_terminal_row_is_no_store_of_chains(tmp_path):
+def test_store_with_a_terminal_row_is_not_a_chain_store(tmp_path):
   """Chains have one row more: loading them would lose the terminal transition."""
   buffer, episodes = live_replay(tmp_path, 2, 1)
   with buffer:
@@ -427,7 +427,7 @@ def test_a_store_that_ends_with_a_terminal_row_is_no_store_of_chains(tmp_path):
   assert_joined(got, episodes, 2)
 
 
-def test_a_mixture_of_states_and_transitions(tmp_path):
+def test_mixture_of_states_and_transitions(tmp_path):
   """The column that a source reads decides, not the specs of the mixture."""
   of_states, of_rows = list(make_episodes(1)), list(make_episodes(0))
   for each in of_rows:
@@ -481,7 +481,7 @@ def test_shards_have_every_transition_once_and_resume(tmp_path):
     assert sorted(shown) == sorted(want), order
 
 
-def test_a_followed_store_has_its_terminals(tmp_path):
+def test_followed_store_has_its_terminals(tmp_path):
   write_store(tmp_path / "s", list(make_episodes(0)), TRANSITIONS)
   made = data.StoreInputGenerator(tmp_path / "s", 64, n_step=(1, GAMMA), follow=True)
   made.set_feature_specifications({**spec_of("obs", "rew", TRANSITIONS), **COMPUTED})
@@ -540,7 +540,7 @@ def test_transitions_are_counted_by_an_index_and_their_last_flags(tmp_path):
   assert made.count_examples() == want
 
 
-def test_a_copy_for_lerobot_is_not_joined_again(tmp_path):
+def test_copy_for_lerobot_is_not_joined_again(tmp_path):
   pytest.importorskip("pyarrow")
   options = dict(fps=10)
   convert.convert(saved_three_step(tmp_path), f"{tmp_path}/s.lerobot", **options)

@@ -84,7 +84,7 @@ def assert_same(got, want):
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_the_batches_of_the_dataset(store, name):
+def test_batches_of_the_dataset(store, name):
   loader = make_loader(store, name)
   want = list(loader.dataset())
   assert len(want) == 2 * loader.batches_per_epoch

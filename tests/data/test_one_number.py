@@ -130,7 +130,7 @@ def test_statistics_of_one_shape_normalize_the_other(folder, tmp_path):
   np.testing.assert_allclose(features["scalar"], want[:, np.newaxis], rtol=1e-5)
 
 
-def test_a_replay_is_filled_from_a_store_of_the_other_shape(folder):
+def test_replay_is_filled_from_a_store_of_the_other_shape(folder):
   spec = {
     "scalar": Spec((1,), tf.float32, "scalar", time_offsets=0),
     "vector": Spec((), tf.float32, "vector", time_offsets=0),

@@ -48,7 +48,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_first_record_decides(name, tmp_path, caplog):
+def test_first_record_decides(name, tmp_path, caplog):
   extras, want = CASES[name]
   rows = [
     {"x": np.int64(i)} if extra is None else {"x": np.int64(i), "extra": extra}

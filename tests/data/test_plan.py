@@ -70,7 +70,7 @@ def test_orders_differ_by_epoch_and_seed():
   assert len(set(map(frozenset, left_out))) > 1
 
 
-def test_the_order_never_changes():
+def test_order_never_changes():
   # The same on every machine and version; a checkpoint's number must keep its meaning.
   want = [[7, 6, 3, 8, 4], [0, 1, 2, 5, 9], [2, 7, 8, 6, 9], [1, 5, 4, 0, 3]]
   assert batches(WindowOrder(10, Plan(5, "global", seed=7)), 2) == want
@@ -81,7 +81,7 @@ def test_any_batch_can_be_the_first():
   assert batches(order, 3, start=11) == batches(order, 3)[11:]
 
 
-def test_a_billion_windows():
+def test_billion_windows():
   order = WindowOrder(10**12, Plan(4, "global", shard_index=2, num_shards=3))
   ids = order.window_ids(tf.constant(3 * order.batches_per_epoch - 1, tf.int64)).numpy()
   assert ids.shape == (4,) and len(set(ids)) == 4 and ids.max() > 2**32
@@ -103,7 +103,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_an_order_that_has_no_batch(name):
+def test_order_that_has_no_batch(name):
   fields, want = BAD[name]
   with pytest.raises(errors.SpecError, match=want):
     WindowOrder(10, Plan(**{"batch_size": 2, "order": "global", **fields}))
@@ -127,7 +127,7 @@ BAD_PLANS = {
 
 
 @pytest.mark.parametrize("name", BAD_PLANS)
-def test_a_plan_is_checked_when_it_is_made(name):
+def test_plan_is_checked_when_it_is_made(name):
   fields, want = BAD_PLANS[name]
   with pytest.raises(errors.SpecError, match=want):
     Plan(**fields)

@@ -106,7 +106,7 @@ def test_pools_fit_their_budget(name, num_frames, num_shards, store, loads):
     assert num_pools == 1
 
 
-def test_a_larger_budget_makes_larger_pools(store):
+def test_larger_budget_makes_larger_pools(store):
   window = {"x": Spec((SIZE, SIZE, 3), tf.uint8, time_offsets=0, data_format="png")}
   sizes = [
     StoreWindowLoader(
@@ -118,7 +118,7 @@ def test_a_larger_budget_makes_larger_pools(store):
   assert sizes == sorted(set(sizes)), np.diff(sizes)
 
 
-def test_a_budget_that_is_too_small_is_warned_of(store, caplog):
+def test_budget_that_is_too_small_is_warned_of(store, caplog):
   window = {"x": Spec((SIZE, SIZE, 3), tf.uint8, time_offsets=0, name="pixels")}
   loader = StoreWindowLoader(store, window, 4, "quasi_random", memory_budget=10)
   assert loader.pool_size.num_batches == 1
@@ -126,5 +126,5 @@ def test_a_budget_that_is_too_small_is_warned_of(store, caplog):
   assert len(list(loader.dataset())) == loader.batches_per_epoch
 
 
-def test_an_eighth_of_a_budget_is_left_to_tensorflow():
+def test_eighth_of_a_budget_is_left_to_tensorflow():
   assert num_bytes_alive(7 * 2**19, 0, 0) == 2**23

@@ -36,7 +36,7 @@ def test_masks_are_declared_for_optional_paths(kit):
   assert set(one) == {"x", "extra", "extra_mask", "stack"}
 
 
-def test_a_mask_of_what_is_always_there_is_refused(kit):
+def test_mask_of_what_is_always_there_is_refused(kit):
   want = r"x: expected an optional spec\..*There is \[extra, stack\]"
   with pytest.raises(errors.SpecError, match=want):
     add_presence_specs(structure(kit), ["x"])

@@ -136,7 +136,7 @@ def test_report_counts_what_is_too_short(pattern, kit):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_all_episodes_too_short_is_an_error_not_a_hang(tmp_path, kit, mode):
+def test_too_short_episodes_raise(tmp_path, kit, mode):
   path = kit.write_episodes(tmp_path / "short.tfrecord", [1, 3, 2])
   generator = build(path, kit, mode)
   want = r"short.tfrecord: .*4 steps of a window.*all 3 episodes .* longest has 3"
@@ -350,7 +350,7 @@ def test_dataset_keys_must_be_mapped(tmp_path, kit):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_a_missing_feature_is_explained(tmp_path, kit, mode):
+def test_missing_feature_is_explained(tmp_path, kit, mode):
   path = kit.write_examples(tmp_path / "a.tfrecord", range(3))
   model = example_model(kit, {"image": kit.spec((), tf.int64, "imag")})
   generator = build(path, kit, mode, model)
@@ -361,7 +361,7 @@ def test_a_missing_feature_is_explained(tmp_path, kit, mode):
     list(generator.create_dataset(mode).take(1))
 
 
-def test_a_bad_episode_is_explained_at_creation(tmp_path, kit):
+def test_bad_episode_is_explained_at_creation(tmp_path, kit):
   path = str(tmp_path / "a.tfrecord")
   kit.write_examples(path, range(2))
   generator = build(path, kit)
@@ -369,7 +369,7 @@ def test_a_bad_episode_is_explained_at_creation(tmp_path, kit):
     generator.create_dataset("eval")
 
 
-def test_a_truncated_file_is_explained(examples, kit):
+def test_truncated_file_is_explained(examples, kit):
   with open(examples[0], "rb+") as file:
     file.truncate(file.seek(0, 2) - 3)
   generator = build(examples, kit, model=example_model(kit))
@@ -395,7 +395,7 @@ def test_images_reach_the_model_as_floats(pattern, kit):
   np.testing.assert_allclose(features.image[:, :, 0, 0, 0], want, rtol=1e-6)
 
 
-def test_a_dataset_can_be_created_while_a_graph_is_built(examples, kit):
+def test_dataset_can_be_created_while_a_graph_is_built(examples, kit):
   generator = build(examples, kit, model=example_model(kit))
 
   @tf.function

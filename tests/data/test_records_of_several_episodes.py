@@ -148,7 +148,7 @@ CUT = {
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_an_episode_that_is_cut_over_records_is_refused(name, tmp_path):
+def test_episode_that_is_cut_over_records_is_refused(name, tmp_path):
   episodes, flag, part = CUT[name]
   path = write(tmp_path / "r.tfrecord", as_sequence, episodes)
   edge = flag.removeprefix("is_")

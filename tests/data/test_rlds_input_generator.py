@@ -62,7 +62,7 @@ def test_windows_of_all_episodes() -> None:
   assert features["observation/image"].shape == (4, 2, 8, 10, 3)
 
 
-def test_an_action_is_the_one_taken_on_its_observation() -> None:
+def test_action_is_the_one_taken_on_its_observation() -> None:
   features = {"state": Spec((3,), F32, "observation/state", time_offsets=0)}
   labels = {
     "action": Spec((2,), F32, "action", time_offsets=0),
@@ -125,7 +125,7 @@ def test_training_reads_on_with_and_without_an_index(
   assert made.count_examples() == 4
 
 
-def test_the_base_class_reads_marked_specs() -> None:
+def test_base_class_reads_marked_specs() -> None:
   made = data.DefaultRecordInputGenerator(rlds_data.FILES, batch_size=8)
   made.set_feature_specifications(records.rlds_specs(FEATURES))
   made.set_label_specifications(records.rlds_specs(LABELS))

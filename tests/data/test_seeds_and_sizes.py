@@ -13,7 +13,7 @@ from t2r_seq.records.files import get_data_format_and_filenames
 from t2r_seq.windows.reader import WindowReader
 
 
-def test_a_batch_takes_no_more_room_than_there_are_windows():
+def test_batch_takes_no_more_room_than_there_are_windows():
   order = plan.WindowOrder(12, plan.Plan(10**7, "sequential", drop_remainder=False))
   assert order.window_ids(tf.constant(0, tf.int64)).numpy().tolist() == [*range(12)]
 
@@ -26,7 +26,7 @@ def test_float_image_over_integers_names_the_preprocessor():
     WindowReader(element, wanted)
 
 
-def test_a_pattern_beside_its_shards_names_them(tmp_path):
+def test_pattern_beside_its_shards_names_them(tmp_path):
   spec = {"x": specs.ExtendedTensorSpec((), tf.int64, "x")}
   path = str(tmp_path / "tr.tfrecord")
   records.write_records(str(tmp_path / "tr-00000-of-00001.tfrecord"), spec, [{"x": 1}])

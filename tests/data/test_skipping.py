@@ -87,7 +87,7 @@ BAD_CONTENT = {
 
 
 @pytest.mark.parametrize("name", BAD_CONTENT)
-def test_the_rest_of_a_batch_is_kept(build, tmp_path, caplog, name):
+def test_rest_of_a_batch_is_kept(build, tmp_path, caplog, name):
   bad = BAD_CONTENT[name]
   rows = [bad if i == 5 else number(i) for i in range(10)]
   write(tmp_path / "a", rows)
@@ -240,7 +240,7 @@ def test_episodes_are_left_out(build, tmp_path, kit, monkeypatch, mode, at_once)
 @pytest.mark.parametrize(
   ("name", "spoil"), [("a.tfrecord", one_byte), ("a.tfrecord.gz", no_image)]
 )
-def test_an_image_that_cannot_be_decoded_leaves_out_its_episode(
+def test_image_that_cannot_be_decoded_leaves_out_its_episode(
   build, tmp_path, kit, name, spoil
 ):
   """It is found with the pool that its episode is in."""
@@ -407,7 +407,7 @@ def test_skipping_fails_if_no_record_is_good(build, tmp_path, kit, mode, windowe
   ("policy", "kind", "shuffle_buffer_size"),
   [("skip", "windows", 9), ("raise", "windows", 0), ("skip", "examples", 9)],
 )
-def test_files_that_become_empty_are_an_error_and_neither_an_end_nor_a_hang(
+def test_files_emptied_during_a_run_raise(
   build, tmp_path, kit, policy, kind, shuffle_buffer_size
 ):
   path, model = tmp_path / "a.tfrecord", None
@@ -428,9 +428,7 @@ def test_files_that_become_empty_are_an_error_and_neither_an_end_nor_a_hang(
 
 
 @pytest.mark.parametrize("num_parallel_calls", [None, 2])
-def test_records_that_all_become_bad_are_an_error_and_no_hang(
-  build, tmp_path, num_parallel_calls
-):
+def test_only_bad_records_raise(build, tmp_path, num_parallel_calls):
   write(tmp_path / "a", [number(i) for i in range(6)])
   generator = build("train", num_parallel_calls=num_parallel_calls)
   batches = iter(generator.create_dataset("train"))
@@ -445,7 +443,7 @@ def test_records_that_all_become_bad_are_an_error_and_no_hang(
 
 
 @pytest.mark.parametrize(("windowed", "policy"), [(True, "skip"), (False, "raise")])
-def test_a_count_names_what_is_bad(build, tmp_path, kit, windowed, policy):
+def test_count_names_what_is_bad(build, tmp_path, kit, windowed, policy):
   path = str(tmp_path / "a.tfrecord")
   (kit.write_episodes if windowed else kit.write_examples)(path, [6] * 5)
   (_, _), (start, _), *_ = frames(path)
@@ -526,7 +524,7 @@ def test_zipped_datasets_are_not_skipped_in(tmp_path, kit):
 
 
 @pytest.mark.parametrize(("policy", "mode"), [("skip", "eval"), ("raise", "train")])
-def test_a_file_that_is_gone_is_named(build, tmp_path, policy, mode):
+def test_file_that_is_gone_is_named(build, tmp_path, policy, mode):
   for i in range(3):
     write(tmp_path / f"{i}.tfrecord", [number(i)] * 8)
   generator = build(mode, on_bad_record=policy, cycle_length=1)
@@ -540,7 +538,7 @@ def test_a_file_that_is_gone_is_named(build, tmp_path, policy, mode):
     list(dataset.take(20))
 
 
-def test_the_first_three_places_are_named(build, tmp_path, caplog):
+def test_first_three_places_are_named(build, tmp_path, caplog):
   write(tmp_path / "a", [number(0), *(b"bad %d" % i for i in range(11))])
   with caplog.at_level(logging.WARNING, logger="absl"):
     generator = build()

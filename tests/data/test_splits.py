@@ -89,7 +89,7 @@ GENERATORS = {
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_reads_the_episodes_that_are_chosen(folder, name):
+def test_generator_reads_the_episodes_that_are_chosen(folder, name):
   is_split = [5, 6, 7] if name in ("records", "indexed") else EVAL
   for options, mode, want in (
     ({"episodes": str(folder / "keep.txt")}, "train", [1, 6, 7]),
@@ -217,7 +217,7 @@ LISTED = {"a word": "1\nseven", "a range": "1\n2-5", "too long": "1\n" + "9" * 5
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_a_line_that_is_no_number_is_named(name, tmp_path):
+def test_line_that_is_no_number_is_named(name, tmp_path):
   (tmp_path / "keep.txt").write_text(LISTED[name])
   with pytest.raises(errors.SpecError, match=r"line 2: expected the number of an epis"):
     choose_episodes("read", 9, tmp_path / "keep.txt")

@@ -86,7 +86,7 @@ def test_two_processes(store_path):
     assert rest == whole[7:]
 
 
-def test_a_context_makes_the_loader_of_its_pipeline(store_path):
+def test_context_makes_the_loader_of_its_pipeline(store_path):
   window = {"x": specs.ExtendedTensorSpec((), tf.int64, time_offsets=0)}
   store = EpisodeStore(store_path)
   loader = StoreWindowLoader(store, window, 6, "sequential", drop_remainder=False)

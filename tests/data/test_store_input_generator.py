@@ -112,7 +112,7 @@ class Doubling(preprocessors.NoOpPreprocessor):
     return features, labels
 
 
-def test_the_seed_of_the_run_and_none(path, kit):
+def test_seed_of_the_run_and_none(path, kit):
   def batches(seed, run_seed=None):
     model = kit.FakeModel(states_of)
     kwargs = {"seed": seed, "batch_size": 6, "order": "quasi_random"}

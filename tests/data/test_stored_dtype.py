@@ -87,7 +87,7 @@ def test_windows_and_a_replay_cast_alike(here):
 
 
 @pytest.mark.parametrize("name", ["store", "lerobot"])
-def test_an_error_names_the_way(here, name):
+def test_error_names_the_way(here, name):
   plain = {"state": Spec((2, 3), tf.float32, "state", time_offsets=(-1, 0))}
   with pytest.raises(errors.SpecError, match=r"stored_dtype=tf\.float64"):
     batch(GENERATORS[name](here), plain)

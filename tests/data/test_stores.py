@@ -242,7 +242,7 @@ def test_pools_show_the_same_windows(name, padding, store):
   assert_same_windows(got, by_first(wanted(store, name, padding)))
 
 
-def test_a_pool_of_all_windows(store):
+def test_pool_of_all_windows(store):
   spec, _ = CASES["everything"]
   loader = StoreWindowLoader(store, spec, 3, "quasi_random", drop_remainder=False)
   assert loader.pool_size.num_batches == loader.batches_per_epoch == 11
@@ -363,7 +363,7 @@ def test_every_window_once_an_epoch_in_one_shard(name, store):
   "name, drop_remainder",
   [*((name, True) for name in ORDERS), ("global", False), ("small pools", False)],
 )
-def test_the_same_batches_again_and_from_any_batch_on(name, drop_remainder, store):
+def test_same_batches_again_and_from_any_batch_on(name, drop_remainder, store):
   def make(num_epochs=3):
     return StoreWindowLoader(
       *(store, NOW, 6),
@@ -408,7 +408,7 @@ def test_pools_keep_their_budget(tmp_path):
     assert loader.pool_size.max_bytes <= budget
 
 
-def test_a_dataset_outlives_what_it_was_made_from(store):
+def test_dataset_outlives_what_it_was_made_from(store):
   spec = {path: CASES["everything"][0][path] for path in ("x", "image", "task")}
 
   def make():
@@ -420,7 +420,7 @@ def test_a_dataset_outlives_what_it_was_made_from(store):
   assert len(list(iterator)) > 0
 
 
-def test_the_optional_path_that_some_episodes_lack(store):
+def test_optional_path_that_some_episodes_lack(store):
   optional = {**NOW, "at times": Spec((), F32, is_optional=True)}
   assert list(StoreWindowLoader(store, optional, 2).dataset().element_spec) == ["x"]
   needed = {**NOW, "at times": Spec((), F32, time_offsets=0)}
@@ -494,7 +494,7 @@ print((most() - before) >> 20)
 """
 
 
-def test_a_large_store_costs_no_memory(tmp_path):
+def test_large_store_costs_no_memory(tmp_path):
   done = warm_python.run("-c", SCRIPT, tmp_path / "store")
   assert done.returncode == 0, done.stderr[-2000:]
   assert int(done.stdout.split()[-1]) < 200, "MiB at most for a store of 1 GB"

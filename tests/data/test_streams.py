@@ -214,7 +214,7 @@ def test_batches_larger_than_pools_and_epochs(path):
   assert [len(batch["task"]) for batch in got] == [64, 64, 22]
 
 
-def test_the_order_depends_on_the_seed_only(path):
+def test_order_depends_on_the_seed_only(path):
   spec = {"next": structure()["next"]}
 
   def order(seed, num_parallel_calls=None):
@@ -282,7 +282,7 @@ def test_episode_above_the_budget_is_used_with_a_warning(path, capfd):
   assert 1 <= len(re.findall(warning, capfd.readouterr().err)) <= len(LENGTHS)
 
 
-def test_the_generator_gives_every_window_once_an_epoch(path):
+def test_generator_gives_every_window_once_an_epoch(path):
   made = generator_of(path, memory_budget=80_000)
   batches = list(made.create_dataset("train").take(25))
   pairs = [
@@ -359,7 +359,7 @@ for kind in ("raw", "jpeg"):
 """
 
 
-def test_the_measured_peak_keeps_within_the_budget():
+def test_measured_peak_keeps_within_the_budget():
   # With oneDNN, as users run it: without, TensorFlow's allocator holds on to more.
   run = subprocess.run(
     [sys.executable, "-c", MEMORY],

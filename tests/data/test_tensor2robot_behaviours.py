@@ -85,7 +85,7 @@ def test_varlen_images_have_static_shapes(read, kit):
   assert dataset.element_spec[0]["x"].shape.as_list() == [None, 2, 2, 3, 1]
 
 
-def test_a_uint16_png_stays_uint16(read, kit):
+def test_uint16_png_stays_uint16(read, kit):
   depth = np.array([0, 1, 255, 256, 40000, 65535], np.uint16).reshape(2, 3, 1)
   spec = kit.spec((2, 3, 1), tf.uint16, "i", data_format="png")
   _, values = read([{"i": [png(depth)]}], spec)

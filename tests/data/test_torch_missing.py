@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-def test_the_error_names_the_extra(monkeypatch):
+def test_error_names_the_extra(monkeypatch):
   name = "t2r_seq.data.torch_windows"
   monkeypatch.delitem(sys.modules, name, raising=False)
   monkeypatch.setitem(sys.modules, "torch", None)

@@ -69,7 +69,7 @@ def assert_same(got, want):
       np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-def test_a_loaders_batches_become_tensors_without_a_copy(store):
+def test_loaders_batches_become_tensors_without_a_copy(store):
   kwargs = {"num_epochs": 2, "seed": 4, "drop_remainder": False}
   loader = StoreWindowLoader(store, WINDOW, 4, **kwargs)
   with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def test_a_loaders_batches_become_tensors_without_a_copy(store):
   assert_same(got, wanted(store, WINDOW, **kwargs))
 
 
-def test_a_fork_is_refused(store, monkeypatch):
+def test_fork_is_refused(store, monkeypatch):
   dataset = TorchWindows(store.path, SMALL)
   monkeypatch.setattr(os, "getpid", lambda: -1)  # A real fork may hang before that.
   with pytest.raises(errors.SpecError, match="multiprocessing_context='spawn'"):
@@ -116,7 +116,7 @@ def test_distributed_samplers_split_the_windows(store):
   assert len(seen) == len(set(seen)) == 24
 
 
-def test_the_page_about_frameworks(tmp_path, monkeypatch):
+def test_page_about_frameworks(tmp_path, monkeypatch):
   """What tests/docs cannot run, because it does without torch."""
   monkeypatch.chdir(tmp_path)
   page = pathlib.Path(__file__).parents[2] / "docs" / "frameworks.md"

@@ -55,7 +55,7 @@ def test_formats_keep_conventions(store_path, suffix, extra):
     assert found["action"].convention == POSE and found["state"].convention is None
 
 
-def test_a_file_and_an_argument_declare(store_path):
+def test_file_and_an_argument_declare(store_path):
   (store_path / "conventions.json").write_text(
     json.dumps({"state": {"unit": "deg"}, "other": {"unit": "m"}})
   )

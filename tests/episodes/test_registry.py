@@ -63,7 +63,7 @@ def fixture_file(tmp_path, monkeypatch):
   pathlib.Path("a.toy").write_text("speed\n1 2 3\n4\n5 6")
 
 
-def test_a_registered_format_is_recognised_and_read():
+def test_registered_format_is_recognised_and_read():
   assert find_format("a.toy").name == "toy"
   opened = t2r_seq.open_episodes("a.toy")
   assert (opened.format, opened.num_episodes) == ("toy", 3)
@@ -73,7 +73,7 @@ def test_a_registered_format_is_recognised_and_read():
   assert open_episodes("a.toy", scale=2.0).read(1)["speed"].tolist() == [8]
 
 
-def test_a_registered_format_trains_in_place():
+def test_registered_format_trains_in_place():
   spec = {"speed": Spec((2,), tf.float32, time_offsets=(0, 1))}
   (batch,) = data.windows_of("a.toy", spec, mode="eval", batch_size=9)
   np.testing.assert_array_equal(batch["speed"][:4], [[1, 2], [2, 3], [3, 3], [4, 4]])
@@ -81,7 +81,7 @@ def test_a_registered_format_trains_in_place():
 
 
 @pytest.mark.parametrize("destination", ["s", "x.hdf5", "x.zarr", "x.tfrecord"])
-def test_a_registered_format_is_converted_and_back(destination):
+def test_registered_format_is_converted_and_back(destination):
   report = convert.convert("a.toy", destination)
   assert (report.source_format, report.num_episodes, report.num_steps) == ("toy", 3, 6)
   verify_conversion("a.toy", destination)
@@ -89,7 +89,7 @@ def test_a_registered_format_is_converted_and_back(destination):
   assert pathlib.Path("back.toy").read_text() == "speed\n1 2 3\n4\n5 6"
 
 
-def test_a_writer_checks_specs_first():
+def test_writer_checks_specs_first():
   with store.EpisodeStore.create("s", {"x": Spec((), tf.int64, is_sequence=True)}) as w:
     w.append_episode({"x": np.arange(3)})
   with pytest.raises(errors.SpecError, match="toy: x: expected float32"):
@@ -99,7 +99,7 @@ def test_a_writer_checks_specs_first():
   assert pathlib.Path("x.toy").read_text() == "x\n0.000 1.000 2.000"
 
 
-def test_a_registered_format_is_viewed(capsys):
+def test_registered_format_is_viewed(capsys):
   assert main(["view", "a.toy", "-o", "page.html"]) == 0
   assert "3 episodes" in capsys.readouterr().out
   assert "speed" in pathlib.Path("page.html").read_text()
@@ -128,7 +128,7 @@ def test_failures(name):
     open_episodes(*arguments, **options)
 
 
-def test_a_name_is_registered_once():
+def test_name_is_registered_once():
   with pytest.raises(errors.SpecError, match="zarr: expected a new name"):
     register_format("zarr")(ToyEpisodes)
   assert "zarr" in formats()

@@ -123,7 +123,7 @@ def test_events_come_in_order(everything):
   assert everything[2] == ["on_begin 0", *want, "on_end 4"]
 
 
-def test_a_sink_gets_all_scalars(everything):
+def test_sink_gets_all_scalars(everything):
   *_, sunk = everything
   assert [step for step, _ in sunk] == [2, 2, 4, 4]
   assert {"loss", "learning_rate", "gradient_norm"} <= set(sunk[0][1])
@@ -159,7 +159,7 @@ def test_td3_exports_lag_by_one(everything):
   assert len([*tf.data.TFRecordDataset(str(requests))]) == 2 * 2
 
 
-def test_a_hard_update_copies_at_its_steps(everything, tmp_path):
+def test_hard_update_copies_at_its_steps(everything, tmp_path):
   copies = []
 
   class Look(training.Callback):
@@ -172,7 +172,7 @@ def test_a_hard_update_copies_at_its_steps(everything, tmp_path):
   assert copies == [False, True, False, True]
 
 
-def test_a_soft_update_goes_a_part_of_the_way(tmp_path):
+def test_soft_update_goes_a_part_of_the_way(tmp_path):
   seen = []
 
   class Look(training.Callback):
@@ -197,7 +197,7 @@ def test_early_stopping_ends_a_run_that_gets_no_better(tmp_path):
   assert result["global_step"] == 8
 
 
-def test_a_run_that_is_stopped_is_saved(tmp_path):
+def test_run_that_is_stopped_is_saved(tmp_path):
   class Stop(training.Callback):
     def after_step(self, run, scalars):
       if run.step == 3:

@@ -60,7 +60,7 @@ LAGS = {
 
 
 @pytest.mark.parametrize("name", LAGS)
-def test_the_lagged_folder_is_one_version_behind(folders, name):
+def test_lagged_folder_is_one_version_behind(folders, name):
   export_dir, lagged_dir = folders
   exported, lagged, at_start, after_saves = LAGS[name]
   for number in exported:

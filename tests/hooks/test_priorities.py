@@ -136,7 +136,7 @@ PADDINGS = {
 
 @pytest.mark.parametrize("name", PADDINGS)
 @pytest.mark.parametrize("is_mixed", [False, True])
-def test_a_replay_pads_as_the_model_or_not_at_all(name, is_mixed):
+def test_replay_pads_as_the_model_or_not_at_all(name, is_mixed):
   own, wanted, match = PADDINGS[name]
   stack = {"x": Spec((2,), tf.float32, time_offsets=(-1, 0))}
   with replay.ReplayBuffer(stack, 20, padding=own, seed=0) as made:

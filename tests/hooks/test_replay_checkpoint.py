@@ -59,7 +59,7 @@ def append(buffer, num_steps):
     writer.end_episode()
 
 
-def test_the_replay_is_saved_and_restored(tmp_path):
+def test_replay_is_saved_and_restored(tmp_path):
   run, saved = tmp_path / "run", tmp_path / "replay"
   # What a process leaves that was killed while it saved for the first time.
   (saved / f".checkpoint-00000001.{'0' * 32}.tmp").mkdir(parents=True)

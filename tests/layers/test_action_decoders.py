@@ -106,7 +106,7 @@ def test_bins():
 
 
 @pytest.mark.parametrize("num_flows", [1, 2])
-def test_a_flows_density_is_that_of_its_samples(num_flows):
+def test_flows_density_is_that_of_its_samples(num_flows):
   """Its integral is 1, and its change of variables is the slope of its samples."""
   decoder = layers.MAFDecoder((2,), num_flows, hidden_layers=(8, 6), seed=3)
   embedding = _normal(1, 3)

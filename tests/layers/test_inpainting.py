@@ -104,7 +104,7 @@ def test_guided_inpainting_equals_a_loop_in_numpy(oracle):
 
 
 @pytest.mark.parametrize("oracle", [flow, diffusion])
-def test_a_chunk_without_a_plan_is_the_same(oracle):
+def test_chunk_without_a_plan_is_the_same(oracle):
   decoder, nothing = make_decoder(oracle), np.zeros([2], np.int32)
   known = Continuation.of(tf.constant(TARGET), nothing, nothing)
   free = decoder(tf.zeros([2, 3]))["inference_output"]

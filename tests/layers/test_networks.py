@@ -613,7 +613,7 @@ def test_functions_of_tensor2robots_names_keep_their_layers_in_a_store():
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_store_finds_a_functions_layers_again():
+def test_store_finds_a_functions_layers_again():
   x = _normal(2, 6)
   store = LayerStore()
 

@@ -115,7 +115,7 @@ def test_steps_with_a_cache_give_what_the_sequence_gives(transformer):
   np.testing.assert_allclose(out[:1], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_a_window_of_one_step_and_what_is_refused():
+def test_window_of_one_step_and_what_is_refused():
   layer = layers.CausalTransformer(1, 1, 4, window=1)
   tokens = _normal(1, 3, 1, 4)
   want = layer(tokens)
@@ -154,7 +154,7 @@ class Remembering(models.RecurrentRegressionModel):
     return {"inference_output": self.network["out"](out[:, :, 0])}, cache
 
 
-def test_a_policy_of_it_carries_its_cache():
+def test_policy_of_it_carries_its_cache():
   tf.keras.utils.set_random_seed(1)
   model = Remembering()
   predictor = policies.CheckpointPredictor(model)  # Traces what an export holds.

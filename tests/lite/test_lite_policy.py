@@ -197,7 +197,7 @@ def test_int8_weights_are_near_and_a_state_is_its_models_own(exported, tmp_path)
     coarse.pure.step({}, exact.pure.initial_state())
 
 
-def test_an_observation_that_does_not_fit_is_refused(exported):
+def test_observation_that_does_not_fit_is_refused(exported):
   policy = lite.LitePolicy(exported[1])
   bad = {**_observation(), "image": np.zeros([4, 4, 3], np.float32), "goal": [1, 2]}
   with pytest.raises(
@@ -314,7 +314,7 @@ def test_predict_and_several_environments_name_where_a_value_is_not_finite(expor
     predictor.step(frames)
 
 
-def test_a_server_gives_what_the_export_gives_and_may_be_killed(exported):
+def test_server_equals_the_export_and_survives_a_kill(exported):
   exports, folder = exported
   predictor = policies.ExportedSavedModelPredictor(exports, timeout=0)
   predictor.restore()
@@ -439,7 +439,7 @@ def test_other_folders_are_refused(exported, tmp_path, case):
     lite.LitePolicy(folder)
 
 
-def test_a_folder_without_checksums_still_loads(exported, tmp_path):
+def test_folder_without_checksums_still_loads(exported, tmp_path):
   folder = str(tmp_path / "lite")
   shutil.copytree(exported[1], folder)
   os.remove(os.path.join(folder, lite_policy.CHECKSUMS_FILE))

@@ -96,7 +96,7 @@ def test_executed_actions_under_latency(case):
 
 
 @pytest.mark.parametrize(("seconds", "ticks"), [(0.12, 3), (0.15, 3), (0.151, 4)])
-def test_a_latency_ends_at_the_next_tick(seconds, ticks):
+def test_latency_ends_at_the_next_tick(seconds, ticks):
   _, _, policy = run(CountingSource(), "asynchronous", seconds)
   assert {*policy.delays} == {ticks}
 
@@ -119,7 +119,7 @@ def test_temporal_ensembling_averages_the_chunks_that_have_arrived():
   )
 
 
-def test_a_request_has_the_actions_that_will_be_executed():
+def test_request_has_the_actions_that_will_be_executed():
   source = CountingSource(6, 3)
   source.prefix_mode = "real_time"
   run(source, "real_time", 2 / RATE, 9)
@@ -131,14 +131,14 @@ def test_a_request_has_the_actions_that_will_be_executed():
   assert third.actions[0, :3].tolist() == [[3, 3], [3, 4], [3, 5]]
 
 
-def test_the_frozen_prefix_is_no_longer_than_what_was_trained():
+def test_frozen_prefix_is_no_longer_than_what_was_trained():
   source = CountingSource(8, 2)
   source.prefix_mode, source.max_delay = "trained", 1
   run(source, "trained", 3 / RATE, 9)
   assert {int(each.num_frozen[0]) for each in source.prefixes[1:]} == {1}
 
 
-def test_a_thread_computes_while_actions_are_executed():
+def test_thread_computes_while_actions_are_executed():
   source = CountingSource()
   source.gate = threading.Event()
   policy = overlap.OverlappedPolicy(source, "asynchronous")
@@ -149,7 +149,7 @@ def test_a_thread_computes_while_actions_are_executed():
   assert policy.sample_action(5)[0].tolist() == [3, 2]
 
 
-def test_an_error_of_the_thread_is_raised_at_a_tick():
+def test_error_of_the_thread_is_raised_at_a_tick():
   source = CountingSource(num_executed=1)
   policy = overlap.OverlappedPolicy(source, "asynchronous")
   policy.sample_action(0)
@@ -160,7 +160,7 @@ def test_an_error_of_the_thread_is_raised_at_a_tick():
     policy.sample_action(2)
 
 
-def test_an_episode_forgets_the_request_of_the_one_before():
+def test_episode_forgets_the_request_of_the_one_before():
   source = CountingSource()
   planner = overlap.SimulatedLatency(2 / RATE, 0.0, RATE)
   policy = overlap.OverlappedPolicy(source, "asynchronous", planner=planner)

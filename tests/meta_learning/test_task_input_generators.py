@@ -100,7 +100,7 @@ def test_each_file_is_a_task(task_files):
     assert all(len(set(row // 10)) == 1 and len(set(row)) == 5 for row in of_task)
 
 
-def test_an_evaluation_has_each_task_once(task_files):
+def test_evaluation_has_each_task_once(task_files):
   generator = meta_learning.TaskRecordInputGenerator(task_files, 2)
   batches = batches_of(generator, "eval")
   firsts = np.concatenate([f["condition/features/x"][:, 0, 0] for f, _ in batches])
@@ -142,7 +142,7 @@ def test_store_evaluation_is_one_fixed_pass(task_store):
   assert found.tolist() == [[0, 30], [10, 40], [20, 50]]
 
 
-def test_a_condition_of_whole_episodes(task_store):
+def test_condition_of_whole_episodes(task_store):
   """Shown in order from end to end; what is tried is of the task's others."""
   options = {
     "batch_size": 3,
@@ -163,7 +163,7 @@ def test_a_condition_of_whole_episodes(task_store):
   assert fixed[0].tolist() == [0, 1, 3, 30, 31, 33, 60, 63]
 
 
-def test_a_condition_of_a_demonstration_and_a_trial(task_store):
+def test_condition_of_a_demonstration_and_a_trial(task_store):
   """The inference is of the demonstrations that were not shown."""
   options = {
     "batch_size": 3,

@@ -72,7 +72,7 @@ _DECODERS = {
 
 
 @pytest.mark.parametrize("name", _DECODERS)
-def test_each_learns_by_gin_and_all_but_the_mean_take_one_way(name):
+def test_heads_train_by_gin_and_choose_one_mode(name):
   bindings, bound, rate, num_steps = _DECODERS[name]
   gin.parse_config(f"""
     LeftOrRight.action_decoder_cls = @{name}
@@ -102,7 +102,7 @@ def test_each_learns_by_gin_and_all_but_the_mean_take_one_way(name):
     assert np.mean(np.sign(action[:, 0]) == np.sign(action[:, 1])) > 0.8
 
 
-def test_an_export_draws_what_its_model_draws(tmp_path):
+def test_export_draws_what_its_model_draws(tmp_path):
   gin.parse_config("""
     LeftOrRight.action_decoder_cls = @FlowMatchingDecoder
     FlowMatchingDecoder.num_steps = 2
@@ -134,7 +134,7 @@ def test_an_export_draws_what_its_model_draws(tmp_path):
   np.testing.assert_allclose(alone[0], action[1], rtol=1e-5, atol=1e-6)
 
 
-def test_components_that_an_example_lacks_count_for_nothing_without_a_decoder():
+def test_missing_components_have_no_loss_without_a_decoder():
   class Plain(LeftOrRight):
     def create_network(self):
       return tf.keras.layers.Dense(2)
@@ -216,7 +216,7 @@ class _Annealed(LeftOrRight):
     return inference_outputs
 
 
-def test_a_model_and_its_learning_rate_follow_the_global_step(tmp_path):
+def test_model_and_its_learning_rate_follow_the_global_step(tmp_path):
   gin.parse_config("""
     create_gradient_descent_optimizer.learning_rate_fn = @piecewise_linear
     piecewise_linear.boundaries = [0, 2]
@@ -272,7 +272,7 @@ class _Drift(models.RecurrentRegressionModel):
 
 
 @pytest.mark.parametrize("burn_in", [0, 2])
-def test_a_decoder_of_a_recurrent_model_has_a_loss_behind_the_burn_in(burn_in):
+def test_decoder_of_a_recurrent_model_has_a_loss_behind_the_burn_in(burn_in):
   create = lambda action_shape: layers.MAFDecoder(action_shape, 1, (4,))  # noqa: E731
   model = _Drift(burn_in=burn_in, action_decoder_cls=create)
   model.build()
@@ -286,7 +286,7 @@ def test_a_decoder_of_a_recurrent_model_has_a_loss_behind_the_burn_in(burn_in):
   np.testing.assert_allclose(loss, want, rtol=1e-5)
 
 
-def test_a_recurrent_model_learns_by_gin():
+def test_recurrent_model_learns_by_gin():
   gin.parse_config("""
     Drift.burn_in = 1
     Drift.action_decoder_cls = @MSEDecoder

@@ -72,7 +72,7 @@ def test_labels_are_the_state_one_step_later_and_what_joins_transitions():
   assert labels["terminated"].dtype == tf.bool
 
 
-def test_targets_are_the_lesser_value_of_the_best_next_action(model):
+def test_targets_are_the_minimum_of_two_critics(model):
   _set(model, learner=100.0, target=2.0, lagged=3.0)
   x = np.array([[1.0], [-1.0], [1.0]], np.float32)
   labels = specs.TensorSpecStruct(
@@ -107,7 +107,7 @@ def test_losses_are_of_the_targets_and_only_the_learner_is_trained(model):
   assert float(gradients[0][0, 0]) == pytest.approx(-4.0, abs=1e-2)
 
 
-def test_targets_follow_slowly_and_the_lagged_network_now_and_then(model):
+def test_polyak_targets_and_periodic_lagged_network(model):
   step = tf.Variable(1, dtype=tf.int64)
   model.follow_global_step(step)
   _set(model, learner=4.0, target=0.0, lagged=8.0)

@@ -61,7 +61,7 @@ def _examples():
     yield features, {"reward": reward}
 
 
-def test_a_critic_learns_by_gin_and_its_export_values_many_actions(tmp_path):
+def test_critic_learns_by_gin_and_its_export_values_many_actions(tmp_path):
   gin.parse_config("""
     ReachCritic.action_batch_size = 64
     ReachCritic.create_optimizer_fn = @create_adam_optimizer
@@ -115,7 +115,7 @@ def test_a_critic_learns_by_gin_and_its_export_values_many_actions(tmp_path):
   np.testing.assert_allclose(step["q_predicted"], values, rtol=1e-5)
 
 
-def test_a_state_is_encoded_once_for_all_actions():
+def test_state_is_encoded_once_for_all_actions():
   model = ReachCritic(action_batch_size=5)
   model.build()
   model.encoded.clear()
@@ -146,7 +146,7 @@ def test_critic_actions_have_a_batch_axis_in_inference_only():
     (models.losses.log_loss, [-np.log(0.25), -np.log(0.5)]),
   ],
 )
-def test_a_critics_loss_is_a_mean_over_what_is_not_padded(function, want):
+def test_critic_loss_averages_unpadded_steps(function, want):
   model = ReachCritic(loss_function=function)
   outputs = {"q_predicted": tf.constant([0.25, 0.5])}
   labels = specs.TensorSpecStruct(reward=tf.constant([1.0, 0.0]))
@@ -225,7 +225,7 @@ _SECTORS = {
 
 
 @pytest.mark.parametrize("activation", _SECTORS)
-def test_a_classifier_learns_by_gin_and_exports_probabilities(activation, tmp_path):
+def test_classifier_learns_by_gin_and_exports_probabilities(activation, tmp_path):
   as_label, label_shape = _SECTORS[activation]
   gin.parse_config(f"""
     Sector.activation = '{activation}'
@@ -284,9 +284,7 @@ class _Given(Sector):
 @pytest.mark.parametrize(
   ("activation", "shape"), [("softmax", (4,)), ("sigmoid", (4,)), ("sigmoid", ())]
 )
-def test_metrics_are_of_the_whole_evaluation_and_leave_out_what_is_padded(
-  activation, shape
-):
+def test_metrics_cover_the_evaluation_without_padding(activation, shape):
   rng = np.random.default_rng(3)
   num, is_softmax = 100, activation == "softmax"
   logits = rng.normal(0, 3, (num, *shape)).astype(np.float32)

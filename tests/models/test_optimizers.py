@@ -54,7 +54,7 @@ def _trained(num_steps=1, create=None, targets=(_LABELS["target"],), **kwargs):
   return trainer
 
 
-def test_the_default_optimizer_takes_the_binding_of_tensor2robot():
+def test_default_optimizer_takes_the_binding_of_tensor2robot():
   gin.parse_config("default_create_optimizer_fn.learning_rate = 0.5")
   before = _by_name(_trained(0))
   after = _by_name(_trained(1))

@@ -50,7 +50,7 @@ _FEATURES = {"x": tf.constant([[1.0, 2.0], [3.0, 4.0]])}
 _LABELS = {"target": tf.zeros([2, 1])}
 
 
-def test_the_network_is_created_once_with_all_its_variables():
+def test_network_is_created_once_with_all_its_variables():
   model = _Linear()
   model.build()
   model.build()
@@ -58,7 +58,7 @@ def test_the_network_is_created_once_with_all_its_variables():
   assert len(model.trainable_variables) == 4 and len(model.variables) == 6
 
 
-def test_a_second_thread_waits_for_the_network():
+def test_second_thread_waits_for_the_network():
   """An actor's thread and a trainer ask for it at the same time."""
   threads = []
 
@@ -154,7 +154,7 @@ def test_layers_that_nothing_uses_are_warned_of(caplog):
   assert "Idle: the layers ['idle'] of create_network are used neither" in caplog.text
 
 
-def test_a_missing_loss_is_added_to_the_eval_metrics():
+def test_missing_loss_is_added_to_the_eval_metrics():
   class Errors(_Linear):
     def model_eval_fn(self, features, labels, inference_outputs, mode):
       return {"error": tf.constant(2.0)}
@@ -251,7 +251,7 @@ def test_optional_features_may_be_absent_and_required_may_not():
     model.pack({"X": _FEATURES["x"]}, None, "infer")
 
 
-def test_an_a_func_without_its_output_is_named():
+def test_a_func_without_its_output_is_named():
   class Misspelt(_Linear):
     def a_func(self, features, mode):
       return {"inference_ouput": super().a_func(features, mode)["inference_output"]}
@@ -263,7 +263,7 @@ def test_an_a_func_without_its_output_is_named():
     Misspelt().build()
 
 
-def test_a_network_that_hides_its_variables_is_refused():
+def test_network_that_hides_its_variables_is_refused():
   class Hidden(_Linear):
     def create_network(self):
       return {"fn": lambda x: x}
@@ -272,7 +272,7 @@ def test_a_network_that_hides_its_variables_is_refused():
     Hidden().build()
 
 
-def test_masked_targets_count_for_nothing():
+def test_masked_targets_have_no_loss():
   class Masked(_Linear):
     def get_label_specification(self, mode):
       mask = _SPEC((), tf.bool)
@@ -314,7 +314,7 @@ _BAD_LOSSES = {
 
 
 @pytest.mark.parametrize("case", _BAD_LOSSES)
-def test_a_loss_that_is_no_scalar_is_refused(case):
+def test_loss_that_is_no_scalar_is_refused(case):
   value, message = _BAD_LOSSES[case]
 
   class Bad(_Linear):
@@ -325,7 +325,7 @@ def test_a_loss_that_is_no_scalar_is_refused(case):
     Bad().build()
 
 
-def test_an_optimizer_in_place_of_its_factory_is_refused():
+def test_optimizer_in_place_of_its_factory_is_refused():
   model = _Linear(create_optimizer_fn=tf.keras.optimizers.SGD(0.1))
   model.build()
   with pytest.raises(errors.SpecError, match=r"got SGD\. In gin, leave out the par"):
@@ -337,7 +337,7 @@ def test_padding_is_checked():
     _Linear(padding="repaet")
 
 
-def test_the_preprocessor_is_built_from_the_models_specs():
+def test_preprocessor_is_built_from_the_models_specs():
   assert isinstance(_Linear().preprocessor, preprocessors.NoOpPreprocessor)
   model = _Linear(preprocessor_cls=preprocessors.NoOpPreprocessor)
   given = model.preprocessor.get_in_feature_specification("train")

@@ -130,7 +130,7 @@ def test_averages_are_loaded_as_weights(tmp_path):
   assert same(values(model), want, NAMES)
 
 
-def test_a_filter_and_a_map_of_scopes(trained):
+def test_filter_and_a_map_of_scopes(trained):
   want, prefix = trained
   model = built()
   before = values(model)
@@ -145,7 +145,7 @@ def test_a_filter_and_a_map_of_scopes(trained):
   assert same(values(model), want, NAMES - {"head/kernel", "head/bias"})
 
 
-def test_a_checkpoint_of_tensorflow_1(tmp_path):
+def test_checkpoint_of_tensorflow_1(tmp_path):
   arrays = {"slim/fc/weights": np.ones((2, 1), np.float32), "slim/fc/biases": [5.0]}
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     variables = [
@@ -203,7 +203,7 @@ def examples():
     yield {"x": np.ones(3, np.float32)}, {"target": np.ones(1, np.float32)}
 
 
-def test_a_run_begins_with_them_and_trains_what_is_chosen(trained, tmp_path):
+def test_run_begins_with_them_and_trains_what_is_chosen(trained, tmp_path):
   want, prefix = trained
   calls = []
 
@@ -232,7 +232,7 @@ def test_a_run_begins_with_them_and_trains_what_is_chosen(trained, tmp_path):
   assert len(calls) == 1  # What resumes has weights of its own.
 
 
-def test_a_filter_that_leaves_nothing_is_refused():
+def test_filter_that_leaves_nothing_is_refused():
   model = built(filter_trainables_fn=models.create_name_filter(["heads/*"]))
   with pytest.raises(
     errors.SpecError, match="filter_trainables_fn: expected to choose"

@@ -69,7 +69,7 @@ def _copy(folder, target, steps):
       shutil.copy(os.path.join(folder, name), target)
 
 
-def test_the_newest_checkpoint_predicts_and_steps_with_averaged_weights(run):
+def test_newest_checkpoint_predicts_and_steps_with_averaged_weights(run):
   folder, answers = run
   predictor = _predictor(folder)
   assert (predictor.global_step, predictor.model_version) == (-1, -1)
@@ -88,7 +88,7 @@ def test_the_newest_checkpoint_predicts_and_steps_with_averaged_weights(run):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_newer_checkpoint_is_used_after_restore(run, tmp_path, is_async):
+def test_newer_checkpoint_is_used_after_restore(run, tmp_path, is_async):
   folder, answers = run
   _copy(folder, tmp_path, [1])
   predictor = _predictor(tmp_path)
@@ -117,7 +117,7 @@ def test_one_checkpoint_can_be_named(run, caplog):
   assert predictor.global_step == 2
 
 
-def test_a_damaged_checkpoint_leaves_the_one_before_it(run, tmp_path):
+def test_damaged_checkpoint_leaves_the_one_before_it(run, tmp_path):
   folder, _ = run
   _copy(folder, tmp_path, [1, 2])
   (tmp_path / "model.ckpt-2.index").write_bytes(b"no index")
@@ -136,7 +136,7 @@ def test_random_weights_and_no_checkpoint(tmp_path):
   assert not _predictor(tmp_path).restore()
 
 
-def test_a_checkpoint_of_another_model_is_named(run, caplog):
+def test_checkpoint_of_another_model_is_named(run, caplog):
   predictor = policies.CheckpointPredictor(LineModel(4), run[0], timeout=0)
   assert not predictor.restore()
   assert "expected a checkpoint of LineModel, got one with" in caplog.text

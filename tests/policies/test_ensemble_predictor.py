@@ -103,7 +103,7 @@ def test_wrong_options_are_refused(options, message, export_dirs):
     policies.RestoreOptions.RESTORE_ASYNCHRONOUSLY,
   ],
 )
-def test_a_predictor_can_restore_when_it_is_made(option, export_dirs):
+def test_predictor_can_restore_when_it_is_made(option, export_dirs):
   predictor = policies.ExportedSavedModelPredictor(
     export_dirs[0], timeout=0, restore_model_option=option
   )
@@ -111,7 +111,7 @@ def test_a_predictor_can_restore_when_it_is_made(option, export_dirs):
   assert predictor.global_step == 0
 
 
-def test_a_newer_export_is_loaded_beside_a_running_episode(tmp_path, write_export):
+def test_newer_export_is_loaded_beside_a_running_episode(tmp_path, write_export):
   write_export(str(tmp_path), 1, scale=1.0, global_step=1)
   predictor = policies.ExportedSavedModelPredictor(
     tmp_path, 0, restore_model_option=policies.RestoreOptions.RESTORE_ASYNCHRONOUSLY

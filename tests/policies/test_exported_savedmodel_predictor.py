@@ -220,7 +220,7 @@ def test_restore_keeps_the_model_in_use_and_close_releases_it(predictor):
     predictor.assert_is_loaded()
 
 
-def test_an_export_whose_specs_lack_an_input(tmp_path, write_export):
+def test_export_whose_specs_lack_an_input(tmp_path, write_export):
   write_export(tmp_path, 1, features={"goal": tf.TensorSpec([1])})
   with pytest.raises(errors.SpecError, match=r"takes \[state_pos\], which the stored"):
     policies.loaded_export.LoadedExport(policies.list_exports(str(tmp_path))[0])

@@ -54,7 +54,7 @@ def test_missing_files_of_an_export_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "want"), [("42", 42), ("my_policy", 0)])
-def test_a_folder_may_be_one_export(tmp_path, name, want):
+def test_folder_may_be_one_export(tmp_path, name, want):
   folder = _make_folder(tmp_path, name)
   # A trailing slash must not hide the version.
   assert policies.list_exports(f"{folder}/") == [assets.Export(want, str(folder))]
@@ -86,7 +86,7 @@ def messages(caplog, word):
 
 
 @pytest.mark.parametrize("case", DAMAGES)
-def test_a_damaged_graph_is_named(tmp_path, write_export, case):
+def test_damaged_graph_is_named(tmp_path, write_export, case):
   change, want = DAMAGES[case]
   damage(write_export(tmp_path, 1), change)
   (export,) = policies.list_exports(str(tmp_path))
@@ -95,7 +95,7 @@ def test_a_damaged_graph_is_named(tmp_path, write_export, case):
     policies.loaded_export.LoadedExport(export)
 
 
-def test_a_damaged_graph_is_logged_once_and_on_one_line(tmp_path, write_export, caplog):
+def test_damaged_graph_is_logged_once_and_on_one_line(tmp_path, write_export, caplog):
   damage(write_export(tmp_path, 1), lambda good: b"no model")
   predictor = policies.ExportedSavedModelPredictor(tmp_path, 0.01, poll_interval=0.001)
   for _ in range(3):
@@ -126,7 +126,7 @@ def test_lost_weights_are_no_damage_of_the_graph(tmp_path, write_export, caplog)
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["alone", "beside an older one"])
-def test_a_missing_file_is_logged_once(tmp_path, write_export, caplog, older):
+def test_missing_file_is_logged_once(tmp_path, write_export, caplog, older):
   if older:
     write_export(tmp_path, 1)
   write_export(tmp_path, 2, assets=False)

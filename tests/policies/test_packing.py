@@ -84,7 +84,7 @@ def test_dtypes_of_the_same_kind_are_converted(case):
   np.testing.assert_array_equal(got, given)
 
 
-def test_a_ragged_list_is_named():
+def test_ragged_list_is_named():
   want = r"pack observation: state/pos: expected \(3,\) float32, got a list that is no"
   with pytest.raises(errors.SpecError, match=want):
     pack_observation([[1.0], [1.0, 2.0]], ONE)

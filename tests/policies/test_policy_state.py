@@ -154,7 +154,7 @@ def test_both_forms_of_a_step_are_equal_bit_for_bit(exported):
       np.testing.assert_allclose(other[name], value[:1], rtol=1e-5, atol=1e-6)
 
 
-def test_an_environment_remembers_nothing_of_another_or_of_an_episode_before(exported):
+def test_environments_and_episodes_are_independent(exported):
   _, predictor = exported
   spec = predictor.get_step_specification()
   together = _episodes(spec)
@@ -168,7 +168,7 @@ def test_an_environment_remembers_nothing_of_another_or_of_an_episode_before(exp
         np.testing.assert_allclose(many[t][name][env], value[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_recurrent_policy_steps_as_it_was_trained():
+def test_recurrent_policy_steps_as_it_was_trained():
   model = LSTMModel()
   predictor = _predictor(model)
   episodes = _episodes(predictor.get_step_specification())
@@ -234,7 +234,7 @@ def test_windows_continue_from_a_given_state(burn_in):
   assert np.abs(fresh[:, 0] - got[:, 0]).max() > 1e-3
 
 
-def test_a_stored_state_that_no_feature_has_is_named():
+def test_stored_state_that_no_feature_has_is_named():
   with pytest.raises(errors.SpecError, match=r"return self\.with_stored_state"):
     LSTMModel(stored_state=True).build()
 
@@ -344,7 +344,7 @@ def test_options_of_an_execution_are_checked(options, message):
     policies.ChunkExecution(**options)
 
 
-def test_a_state_that_does_not_fit_is_refused():
+def test_state_that_does_not_fit_is_refused():
   predictor = _predictor(StackModel())
   observation = {"state/pos": np.zeros([2, 3], "f"), "goal": np.zeros([2, 1], "f")}
   pure = predictor.pure
@@ -359,7 +359,7 @@ def test_a_state_that_does_not_fit_is_refused():
       pure.step(observation, bad)
 
 
-def test_a_state_shows_its_parts_and_may_be_kept_as_arrays():
+def test_state_is_readable_and_convertible_to_arrays():
   pure = _predictor(StackModel()).pure
   observation = {"state/pos": np.ones([1, 3], "f"), "goal": np.zeros([1, 1], "f")}
   want, state = pure.step(observation, pure.initial_state(), True)

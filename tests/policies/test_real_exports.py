@@ -73,7 +73,7 @@ def _observation(episode, step):
 
 
 @pytest.mark.parametrize("padding", ["repeat", "zero"])
-def test_a_policy_sees_the_training_windows(tmp_path, padding):
+def test_policy_sees_the_training_windows(tmp_path, padding):
   _export(tmp_path, padding)
   predictor = policies.ExportedSavedModelPredictor(tmp_path, timeout=0)
   policy = policies.RegressionPolicy(predictor)
@@ -138,7 +138,7 @@ print(json.dumps([actions, served, parsed, loaded]))
 """
 
 
-def test_an_export_needs_no_t2r_seq(tmp_path):
+def test_export_needs_no_t2r_seq(tmp_path):
   path = _export(tmp_path / "exports")
   episodes = [_episode(seed, 4) for seed in range(2)]
   inputs = {

@@ -57,7 +57,7 @@ def test_policy_rejects_observations_of_another_kind(predictor):
     policy.sample_action({"state": {"pos": np.ones(3, np.uint8)}, **GOAL})
 
 
-def test_a_step_before_restore(predictor):
+def test_step_before_restore(predictor):
   with pytest.raises(ValueError, match=r"step: no model is loaded from .*Call restore"):
     policies.RegressionPolicy(predictor).sample_action({**_observation(1), **GOAL})
 
@@ -80,7 +80,7 @@ def test_select_action_takes_context_and_timestep(predictor):
   assert got == [2.5, 11.5, 200.5, 1100.5]
 
 
-def test_an_unknown_output_is_named(predictor):
+def test_unknown_output_is_named(predictor):
   policy = policies.RegressionPolicy(predictor, action_key="acton")
   policy.restore()
   with pytest.raises(

@@ -17,7 +17,7 @@ _SPEC = specs.ExtendedTensorSpec
 GOALS = np.array([[0.4, -0.6], [-0.3, 0.8]], np.float32)
 
 
-def test_the_method_with_a_distribution_of_ones_own():
+def test_method_with_a_distribution_of_ones_own():
   """Whole grids as samples, so that every number is known."""
   seen = []
 
@@ -39,7 +39,7 @@ def test_the_method_with_a_distribution_of_ones_own():
   assert params["width"] == 1 / 8
 
 
-def test_the_method_with_samples_by_name_and_a_threshold():
+def test_method_with_samples_by_name_and_a_threshold():
   calls = []
 
   def objective(samples):
@@ -135,7 +135,7 @@ def fixture_searching(tmp_path_factory):
   return predictor
 
 
-def test_a_step_of_a_critic_finds_the_best_action(searching):
+def test_step_of_a_critic_finds_the_best_action(searching):
   assert list(searching.get_step_specification()) == ["state/goal"]
   searching.reset(2)
   outputs = searching.step({"state/goal": GOALS})
@@ -172,7 +172,7 @@ def test_searches_are_seeded_by_environment(searching):
     np.testing.assert_array_equal(outputs["action"], want)
 
 
-def test_a_policy_acts_by_the_search_inside_of_the_export(searching):
+def test_policy_acts_by_the_search_inside_of_the_export(searching):
   searching.reset(1)
   policy = policies.RegressionPolicy(searching, action_key="action")
   policy.seed(3)
@@ -309,7 +309,7 @@ def test_python_search_works_with_any_critic(num_candidates):
   assert set(found) == {"q_predicted", "final_params", "best_idx"}
 
 
-def test_a_recurrent_critic_keeps_the_chosen_actions_state():
+def test_recurrent_critic_keeps_the_chosen_actions_state():
   seen = []
 
   def pack(model, state, hidden, timestep, samples):
@@ -370,6 +370,6 @@ def test_epsilon_greedy(epsilon, want, share):
   assert np.mean(np.equal(actions, 1)) == pytest.approx(share, abs=0.07)
 
 
-def test_a_schedule_ends():
+def test_schedule_ends():
   schedule = policies.LinearSchedule(1.0, 0.5, 10)
   assert [schedule(step) for step in (-1, 0, 5, 10, 99)] == [1.0, 1.0, 0.75, 0.5, 0.5]

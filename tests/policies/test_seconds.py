@@ -195,7 +195,7 @@ def test_inspect_shows_times_and_masks(exported, capsys):
   assert f"image uint8 3x3x1 {times} and its mask" in shown
 
 
-def test_the_lite_form_and_the_server_take_the_same_steps(exported, recorded, tmp_path):
+def test_lite_form_and_the_server_take_the_same_steps(exported, recorded, tmp_path):
   pytest.importorskip("ai_edge_litert")
   pytest.importorskip("websockets")
   _, predictor = exported
@@ -283,7 +283,7 @@ class TimedChunkModel(TimedModel):
     return {"inference_output": tf.reshape(flat, [-1, 6, 2])}
 
 
-def test_a_late_network_sees_windows_by_time_of_each_tick(recorded):
+def test_late_network_sees_windows_by_time_of_each_tick(recorded):
   pytest.importorskip("websockets")
   execution = policies.ChunkExecution(3, overlap="asynchronous")
   model = TimedChunkModel(control_period=PERIOD, execution=execution)

@@ -71,7 +71,7 @@ def test_further_paths_are_dropped():
   assert list(features) == ["state"]
 
 
-def test_a_batch_that_does_not_fit_names_every_path():
+def test_batch_that_does_not_fit_names_every_path():
   with pytest.raises(
     errors.SpecError, match=r"raw: expected .*2.* float64, got \(3, 4\)"
   ):
@@ -80,7 +80,7 @@ def test_a_batch_that_does_not_fit_names_every_path():
     build().preprocess(batch()[0], {}, "train")
 
 
-def test_an_outcome_that_does_not_fit_is_an_error():
+def test_outcome_that_does_not_fit_is_an_error():
   class Broken(ScalePreprocessor):
     def _preprocess_fn(self, features, labels, mode):
       return {"state": features["raw"][:, :1]}, labels
@@ -92,7 +92,7 @@ def test_an_outcome_that_does_not_fit_is_an_error():
     broken.preprocess(*batch(), mode="train")
 
 
-def test_a_hook_that_drops_labels_is_an_error():
+def test_hook_that_drops_labels_is_an_error():
   class Dropping(ScalePreprocessor):
     def _preprocess_fn(self, features, labels, mode):
       return super()._preprocess_fn(features, None, mode)
@@ -191,7 +191,7 @@ def test_runs_in_a_saved_model(tmp_path):
   np.testing.assert_array_equal(got["state"], [[2, 2]])
 
 
-def test_a_hook_may_branch_on_tensors():
+def test_hook_may_branch_on_tensors():
   class Branching(ScalePreprocessor):
     def _preprocess_fn(self, features, labels, mode):
       raw = features["raw"]

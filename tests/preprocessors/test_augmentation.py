@@ -113,7 +113,7 @@ def test_eval_and_infer_have_no_chance():
   assert np.abs(run(chained, FRAMES)["a"] - want).max() > 0.1
 
 
-def test_a_crop_is_a_window_of_each_sample():
+def test_crop_is_a_window_of_each_sample():
   cropped = one(
     pp.RandomCrop((8, 10)), size=(8, 10), input_size=(12, 16), dtype=tf.uint8
   )
@@ -410,7 +410,7 @@ def deltas(numbers):
 
 
 @pytest.mark.parametrize("batch_size, start", [(4, 0), (2, 0), (4, 3)])
-def test_an_input_generator_numbers_its_samples(batch_size, start):
+def test_input_generator_numbers_its_samples(batch_size, start):
   generator = data.GeneratorInputGenerator(
     episodes, batch_size=batch_size, shuffle_buffer_size=0
   )

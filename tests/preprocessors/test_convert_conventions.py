@@ -66,7 +66,7 @@ def make_batch(seed=0):
 ALL = {"action": DATA, "state": DATA.to_json(), "image": {"channels": "bgr"}}
 
 
-def test_the_data_is_converted_and_outputs_are_restored():
+def test_data_is_converted_and_outputs_are_restored():
   stage = make(ALL)
   target = stage.get_in_label_specification("train")["target"]
   assert target.shape.as_list() == [5, 8] and target.convention == DATA
@@ -125,7 +125,7 @@ def test_errors_at_construction(name):
     make(data, feature_fn)
 
 
-def test_a_data_set_gives_its_own_declarations(tmp_path):
+def test_data_set_gives_its_own_declarations(tmp_path):
   flat = {
     name: Spec((8,), tf.float32, name, is_sequence=True, convention=DATA)
     for name in ("state", "action")

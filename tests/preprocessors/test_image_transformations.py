@@ -94,7 +94,7 @@ def test_photometric_distortions_are_one_of_all_images():
   assert np.abs(noisy[0] - noisy[1]).max() > 0.1
 
 
-def test_the_global_seed_makes_draws_repeatable():
+def test_global_seed_makes_draws_repeatable():
   done = []
   for seed in (1, 1, 2):
     tf.random.set_seed(seed)

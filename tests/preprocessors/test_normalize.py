@@ -620,7 +620,7 @@ def test_normalize_alone_rejects_statistics_of_a_function(path, tmp_path):
     create(computed, {"action": "mean_std"}, {})
 
 
-def test_files_without_transforms_of_paths_name_that_of_the_file(path, tmp_path):
+def test_files_without_path_transforms_use_the_file_transform(path, tmp_path):
   values = json.loads(pathlib.Path(path).read_text())
   for found in values["paths"].values():
     del found["transform"]

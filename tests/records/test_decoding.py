@@ -83,7 +83,7 @@ CROPS = [
 @pytest.mark.parametrize(
   ("crop", "fancy_upscaling"), [*((crop, True) for crop in CROPS), (CROPS[3], False)]
 )
-def test_a_crop_has_the_pixels_of_the_whole(crop, fancy_upscaling):
+def test_crop_has_the_pixels_of_the_whole(crop, fancy_upscaling):
   y, x, height, width = crop
   for subsampling, dct_method in itertools.product((0, 1, 2), ("", "INTEGER_ACCURATE")):
     how = records.ImageDecoding(fancy_upscaling, dct_method)
@@ -101,7 +101,7 @@ def test_other_formats_are_cropped_after_decoding():
   np.testing.assert_array_equal(got, [PIXELS[7:24, 9:32], np.zeros((17, 23, 3))])
 
 
-def test_a_crop_of_deep_and_of_gray_images():
+def test_crop_of_deep_and_of_gray_images():
   deep = PIXELS[..., :1].astype(np.uint16) * 200
   spec = Spec((2, 3, 1), tf.uint16, "image", data_format="png")
   how = records.ImageDecoding(crops={"image": (40, 50, 2, 3)})
@@ -126,7 +126,7 @@ def test_images_that_differ_in_size_are_resized(data_format):
   np.testing.assert_array_equal(same[0], tf.io.decode_image(data[0]))
 
 
-def test_the_parser_decodes_with_options():
+def test_parser_decodes_with_options():
   path_spec = {"camera": spec_of((17, 23, 3))}
   how = records.ImageDecoding(False, "INTEGER_FAST", {"image": (7, 9, 17, 23)})
   parse_fn = records.create_parse_tf_example_fn(path_spec, decode_images=how)
@@ -196,7 +196,7 @@ def test_image_decoding_rejects_invalid_options(how):
   assert images.image_decoding(np.bool_(True)) == records.ImageDecoding()
 
 
-def test_a_crop_fits_its_spec():
+def test_crop_fits_its_spec():
   path_spec = {"camera": spec_of((17, 23, 3)), "state": Spec((2,), tf.float32, "state")}
   cases = {
     "parse: camera: expected (16, 23, 3) uint8, the size of its crop, got "
@@ -213,7 +213,7 @@ def test_a_crop_fits_its_spec():
       records.create_parse_tf_example_fn(path_spec, decode_images=how)
 
 
-def test_a_record_that_a_crop_does_not_fit_is_explained(tmp_path):
+def test_record_that_a_crop_does_not_fit_is_explained(tmp_path):
   path = str(tmp_path / "a.tfrecord")
   records.write_records(path, {"camera": spec_of(SHAPE)}, [{"camera": jpeg()}] * 2)
   for crop, data_format in (((30, 0, 17, 23), "jpeg"), ((0, 40, 17, 23), "png")):
@@ -289,7 +289,7 @@ def test_another_bit_depth_fails_with_the_path(case: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_the_declared_bit_depth_is_read_exactly(bits: int) -> None:
+def test_declared_bit_depth_is_read_exactly(bits: int) -> None:
   dtype = tf.uint8 if bits == 8 else tf.uint16
   encoded = tf.constant([PNGS[bits], b""])
   got = decode_images(encoded, deep_spec(dtype), "image").numpy()
@@ -304,7 +304,7 @@ def test_fewer_bits_than_8_are_an_8_bit_image() -> None:
 
 
 @pytest.mark.parametrize("length", range(0, 26, 5))
-def test_bytes_that_end_within_the_header_get_to_the_decoder(length: int) -> None:
+def test_truncated_header_is_reported_by_the_decoder(length: int) -> None:
   encoded = tf.constant(b"\x89PNG\r\n\x1a\n" + b"\x10" * length)
   message = "bits per channel" if length > 16 else "(?i)png|image"
   with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -333,7 +333,7 @@ NAMED_DEPTHS = {
 
 
 @pytest.mark.parametrize("case", NAMED_DEPTHS)
-def test_the_diagnosis_names_both_depths(tmp_path: pathlib.Path, case: str) -> None:
+def test_diagnosis_names_both_depths(tmp_path: pathlib.Path, case: str) -> None:
   dtype, encoded, message = NAMED_DEPTHS[case]
   path = tmp_path / "a.tfrecord"
   raw = {"image": Spec((), tf.string, "image")}

@@ -402,7 +402,7 @@ NO_VALUES = {
 
 
 @pytest.mark.parametrize("name", NO_VALUES)
-def test_a_value_that_the_dtype_does_not_have(name: str, tmp_path: pathlib.Path):
+def test_value_that_the_dtype_does_not_have(name: str, tmp_path: pathlib.Path):
   dtype, stored, value, want = NO_VALUES[name]
   data = records.encode_example({"x": Spec((2,), stored, "x")}, {"x": [value, 1]})
   spec = {"x": Spec((2,), dtype, "x")}

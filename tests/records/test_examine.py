@@ -124,7 +124,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_example_among_many(name, tmp_path):
+def test_bad_example_among_many(name, tmp_path):
   bad, kind, feature, message = BAD[name]
   # More than are looked at one by one, and more than a batch.
   serialized = [example(index % 250) for index in range(600)]
@@ -220,7 +220,7 @@ def test_features(tmp_path):
   assert by_path["image"].described == "(4, 6, 3) uint8 png"
 
 
-def test_a_cut_gzip_file(tmp_path):
+def test_cut_gzip_file(tmp_path):
   # Bytes that do not compress, so that half of the file is half of the records.
   rng = np.random.default_rng(0)
   spec = {"x": Spec((), tf.string, "x")}
@@ -235,7 +235,7 @@ def test_a_cut_gzip_file(tmp_path):
   assert str(problem) in str(find_bad_record(str(tmp_path / "a.gz"), spec))
 
 
-def test_a_gzip_file_that_unfolds_is_not_unpacked_to_disk(tmp_path, monkeypatch):
+def test_gzip_file_that_unfolds_is_not_unpacked_to_disk(tmp_path, monkeypatch):
   monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
   path = tmp_path / "x.tfrecord.gz"
   with gzip.open(path, "wb", 1) as file:
@@ -278,7 +278,7 @@ def test_records_without_features(tmp_path):
 FOREIGN = b"\x9a\x03\x06abcdef"  # A proto of another kind, which parses to nothing.
 
 
-def test_a_proto_of_another_kind_is_no_example(tmp_path):
+def test_proto_of_another_kind_is_no_example(tmp_path):
   write(tmp_path / "x.tfrecord", [example(index) for index in range(6)])
   write(tmp_path / "x.tfrecord.spec", [FOREIGN])
   with pytest.raises(
@@ -327,7 +327,7 @@ def test_files_of_other_protos(name, tmp_path):
     records.inspect_records(str(tmp_path / "x.tfrecord"))
 
 
-def test_an_example_without_features_is_one(tmp_path):
+def test_example_without_features_is_one(tmp_path):
   write(tmp_path / "x.tfrecord", [b"\n\x00"])
   assert not examine_records(str(tmp_path / "x.tfrecord")).problems
 
@@ -344,7 +344,7 @@ WITHOUT_ANY = {
 
 
 @pytest.mark.parametrize("name", WITHOUT_ANY)
-def test_a_record_with_none_of_the_features(name, tmp_path):
+def test_record_with_none_of_the_features(name, tmp_path):
   """All may be absent, so each record can be parsed: to nothing but fillings."""
   data, want = WITHOUT_ANY[name]
   flat = specs.flatten_spec_structure(EXAMPLE)
@@ -363,7 +363,7 @@ def test_a_record_with_none_of_the_features(name, tmp_path):
     list(dataset)
 
 
-def test_a_stale_index_is_a_problem_of_the_file(tmp_path):
+def test_stale_index_is_a_problem_of_the_file(tmp_path):
   path = str(tmp_path / "a")
   write(path, [example(1)])
   records.write_index(path)

@@ -84,7 +84,7 @@ ODD_NAMES = ["run[1].tfrecord", "a,b.tfrecord", "what?.tfrecord", "all*.tfrecord
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_file_of_exactly_that_name_comes_first(name: str) -> None:
+def test_file_of_exactly_that_name_comes_first(name: str) -> None:
   for odd in (*ODD_NAMES, "whatX.tfrecord", "all1.tfrecord"):
     records.write_records(odd, NUMBER, [{"x": len(odd)}])
   for patterns in (name, [name], f"tfrecord:{name}", pathlib.Path(name)):
@@ -117,7 +117,7 @@ def test_record_dataset_names_a_pattern_without_files() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_bookkeeping_of_a_conversion_is_no_data() -> None:
+def test_bookkeeping_of_a_conversion_is_no_data() -> None:
   os.makedirs("c.tfrecord.conversion")
   with pytest.raises(errors.SpecError, match=r"c\.tf\S*\*: expected at .*, got none"):
     get_data_format_and_filenames("c.tfrecord*")
@@ -306,7 +306,7 @@ def test_files_of_a_wrong_type(tmp_path: pathlib.Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zz"])
-def test_an_uncompressed_file_with_the_suffix_of_a_compressed(
+def test_uncompressed_file_with_the_suffix_of_a_compressed(
   tmp_path: pathlib.Path, suffix: str
 ) -> None:
   path = tmp_path / f"a.{suffix}"

@@ -97,7 +97,7 @@ def assert_is_of(index, filename, compression=""):
 
 @hypothesis.settings(max_examples=12)
 @hypothesis.given(st.lists(st.lists(protos(), max_size=6), min_size=1, max_size=4))
-def test_an_index_equals_a_scan(tmp_path_factory, files):
+def test_index_equals_a_scan(tmp_path_factory, files):
   folder = tmp_path_factory.mktemp("files")
   names = [
     write_raw(folder / f"{number}.tfrecord", datas)
@@ -217,7 +217,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_file_is_refused_by_name_until_it_is_indexed_again(name, tmp_path):
+def test_changed_file_is_refused_until_it_is_reindexed(name, tmp_path):
   change, state, message = CHANGES[name]
   names = [write(tmp_path / f"{x}.tfrecord", [3, 1, 4]) for x in "abc"]
   records.write_index(names)
@@ -293,7 +293,7 @@ def test_records_that_are_no_protos(tmp_path):
   assert "expected a serialized tf.train.Example" in result.error
 
 
-def test_the_spec_is_kept_compared_and_checked(tmp_path):
+def test_spec_is_kept_compared_and_checked(tmp_path):
   name = write(tmp_path / "a.tfrecord", [3, 1])
   only_a = {"x": EPISODE["a"]}
   (result,) = records.write_index(name, only_a)
@@ -398,7 +398,7 @@ def test_patterns_do_not_match_indices(tmp_path):
     records.record_dataset(found)
 
 
-def test_the_layout_is_as_it_is_documented(tmp_path):
+def test_layout_is_as_it_is_documented(tmp_path):
   name = write(tmp_path / "a.tfrecord", [3, 1])
   records.write_index(name)
   data = (tmp_path / "a.tfrecord.t2ri").read_bytes()
@@ -425,7 +425,7 @@ def test_damaged_indices_are_refused(data):
     index_file.FileIndex.from_bytes(bytes(content))
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
+def test_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
   name = write(tmp_path / "a.tfrecord", [3, 1])
   original = rlds.divide_unknown
 

@@ -69,7 +69,7 @@ pose         sequence  float       2   3..5       100 %  float32
 state/image  sequence  bytes       1   3..5       100 %  png 4x6x3"""
 
 
-def test_the_table(path: str) -> None:
+def test_table(path: str) -> None:
   summary = records.inspect_records(path)
   got = str(summary).replace(path, "PATH")
   assert [line.rstrip("─") for line in got.splitlines()] == [
@@ -77,7 +77,7 @@ def test_the_table(path: str) -> None:
   ]
 
 
-def test_the_summary(path: str) -> None:
+def test_summary(path: str) -> None:
   summary = records.inspect_records(path)
   assert summary.files == (path,)
   assert (summary.num_records, summary.is_complete) == (3, True)
@@ -89,14 +89,14 @@ def test_the_summary(path: str) -> None:
   assert (by_name["pose"].min_steps, by_name["pose"].max_steps) == (3, 5)
 
 
-def test_the_first_records_only(path: str) -> None:
+def test_first_records_only(path: str) -> None:
   summary = records.inspect_records(path, max_records=1)
   assert (summary.num_records, summary.is_complete) == (1, False)
   assert "the first 1 record, tf" in str(summary)
   assert records.inspect_records(path, max_records=3).is_complete
 
 
-def test_a_sample_has_equal_shares_of_the_files(tmp_path) -> None:
+def test_sample_has_equal_shares_of_the_files(tmp_path) -> None:
   for name in "abcd":
     spec = {"x": specs.ExtendedTensorSpec((), "int64", name)}
     values = [{"x": np.int64(number)} for number in range(3)]
@@ -123,7 +123,7 @@ WANT = {
 
 
 @pytest.mark.parametrize("is_batched", [False, True])
-def test_the_proposed_spec_parses_the_file(path: str, is_batched: bool) -> None:
+def test_proposed_spec_parses_the_file(path: str, is_batched: bool) -> None:
   proposed = records.propose_spec(records.inspect_records(path))
   assert list(proposed) == sorted(WANT)
   for name, want in WANT.items():

@@ -51,7 +51,7 @@ EMPTY_STEPS = {"raw": (_RAW, texts(b"")), "varlen of float64": (_EXACT, texts(b"
 
 @pytest.mark.parametrize("name", EMPTY_STEPS)
 @pytest.mark.parametrize("batched", [False, True])
-def test_an_empty_byte_string_is_no_step_of_zeros(name, batched):
+def test_empty_byte_string_is_no_step_of_zeros(name, batched):
   spec, step = EMPTY_STEPS[name]
   data = sequence_example(**{spec.name: [step, step]})
   with pytest.raises(tf.errors.InvalidArgumentError, match="expected 8 bytes"):
@@ -66,7 +66,7 @@ def test_batches_are_padded_with_zeros_as_before():
   np.testing.assert_array_equal(parsed.x_length, [1, 3])
 
 
-def test_an_optional_sequence_that_is_too_short_is_not_filled():
+def test_optional_sequence_that_is_too_short_is_not_filled():
   state = [floats(1, 2)] * 3
   flat = {"force": _FORCE, "state": _STATE}
   parsed = parse(flat, sequence_example(state=state, force=[floats(1)]))
@@ -86,7 +86,7 @@ def fixture_path(tmp_path):
   return path
 
 
-def test_a_sequence_without_steps_is_as_uneven_as_a_short_one(path):
+def test_empty_sequence_is_uneven(path):
   flat = {"raw": _RAW, "state": _STATE}
   want = r"record 1 of .*: state \(feature 'state'\): expected 2 steps, as raw has"
   assert re.match(want, str(find_bad_record(path, flat)))
@@ -101,7 +101,7 @@ def test_a_sequence_without_steps_is_as_uneven_as_a_short_one(path):
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 @pytest.mark.parametrize("size", [1 << 40, 1 << 63, (1 << 64) - 1])
-def test_a_length_of_exabytes_is_damage(size, compression, tmp_path):
+def test_length_of_exabytes_is_damage(size, compression, tmp_path):
   path = tmp_path / f"x.tfrecord{'.gz' * bool(compression)}"
   head = size.to_bytes(8, "little")
   content = head + framing.masked_crc32c(head).to_bytes(4, "little") + b"abc"

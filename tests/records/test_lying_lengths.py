@@ -62,7 +62,7 @@ def test_everybody_names_file_and_byte(tmp_path, suffix, lengths):
       assert is_error or name in ("index", "doctor"), (name, text)
 
 
-def test_the_very_first_frame(tmp_path):
+def test_very_first_frame(tmp_path):
   path, _ = make_file(tmp_path / "a.tfrecord", 0, 2**62)
   with pytest.raises(errors.RecordError, match=rf"record 0 of {path} \(byte 0\)"):
     records.record_dataset(str(path))

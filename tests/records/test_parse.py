@@ -62,7 +62,7 @@ def png(image: np.ndarray) -> bytes:
   return encode_image(image, "png")
 
 
-def test_the_output_is_a_struct_by_path_with_sorted_keys() -> None:
+def test_output_is_a_struct_by_path_with_sorted_keys() -> None:
   spec = {"b": {"x": STATE}, "a": Spec((), tf.int64, "n")}
   parsed = records.create_parse_tf_example_fn(spec)(
     tf.constant(example(state=[1.0, 2.0], n=[7]))
@@ -218,7 +218,7 @@ def test_sequences_have_an_unknown_time_axis() -> None:
   assert element["pose"].shape.as_list() == [None, 2]
 
 
-def test_an_empty_sequence_has_no_steps() -> None:
+def test_empty_sequence_has_no_steps() -> None:
   spec = {"pose": POSES, "image": Spec.from_spec(IMAGE, is_sequence=True)}
   got = parse(spec, sequence_example({}, pose=[], image=[]))
   assert got["pose"].shape == (0, 2)
@@ -281,7 +281,7 @@ def test_absent_optional_sequences_are_as_long_as_the_others(is_batched: bool) -
   assert got["varlen"].tolist() == [[5, 5]] * 3
 
 
-def test_an_optional_sequence_may_be_absent_in_a_part_of_the_batch() -> None:
+def test_optional_sequence_may_be_absent_in_a_part_of_the_batch() -> None:
   spec = specs.add_sequence_length_specs(
     {"pose": POSES, "force": Spec((), tf.float32, "f", is_sequence=True)}
   )
@@ -293,13 +293,13 @@ def test_an_optional_sequence_may_be_absent_in_a_part_of_the_batch() -> None:
   assert got["force_length"].tolist() == [1, 3]
 
 
-def test_a_feature_is_required_where_one_of_its_paths_requires_it() -> None:
+def test_feature_is_required_where_one_of_its_paths_requires_it() -> None:
   spec = {"a": Spec((), tf.int64, "n"), "b": Spec((), tf.int64, "n", is_optional=True)}
   with pytest.raises(tf.errors.InvalidArgumentError, match=r"n .*is required"):
     parse(spec, example(other=[1]))
 
 
-def test_a_missing_feature_fails() -> None:
+def test_missing_feature_fails() -> None:
   with pytest.raises(tf.errors.InvalidArgumentError, match=r"state .*is required"):
     parse({"x": STATE}, example(other=[1]))
   with pytest.raises(tf.errors.InvalidArgumentError, match=r"pose.* is required"):
@@ -323,7 +323,7 @@ def test_missing_images_are_black_and_formats_are_sniffed() -> None:
   np.testing.assert_array_equal(got["image"][3], RED)
 
 
-def test_a_gif_is_its_first_frame() -> None:
+def test_gif_is_its_first_frame() -> None:
   # Two frames of 2x1 pixels: red and green, then green and red.
   palette = bytes([255, 0, 0, 0, 255, 0])
   frame = b",\0\0\0\0\2\0\1\0\0\2\2"
@@ -337,7 +337,7 @@ def test_a_gif_is_its_first_frame() -> None:
 
 
 @pytest.mark.parametrize("layout", ["one", "batch", "sequence", "list", "varlen"])
-def test_a_wrong_image_size_fails_with_path_and_sizes(layout: str) -> None:
+def test_wrong_image_size_fails_with_path_and_sizes(layout: str) -> None:
   good, bad = png(RED), png(RED[:3])
   spec, record = IMAGE, example(image=[bad])
   if layout == "batch":
@@ -378,7 +378,7 @@ def test_encoded_images_can_stay_encoded() -> None:
 # Several datasets.
 
 
-def test_datasets_are_zipped_by_key_and_names_do_not_collide() -> None:
+def test_datasets_are_zipped_by_key() -> None:
   spec = {
     "x": Spec((), tf.int64, "n", dataset_key="first"),
     "y": Spec((2,), tf.float32, "n", dataset_key="second", is_sequence=True),
@@ -434,7 +434,7 @@ def test_parse_fn_runs_in_an_exported_saved_model(tmp_path: pathlib.Path) -> Non
   assert got["text"].numpy().tolist() == [[b"a", b""]] * 2
 
 
-def test_the_pose_env_records_of_tensor2robot(pose_env_data: pathlib.Path) -> None:
+def test_pose_env_records_of_tensor2robot(pose_env_data: pathlib.Path) -> None:
   features = {
     "state": Spec((64, 64, 3), tf.uint8, "state/image", data_format="jpeg"),
     "action": Spec((2,), tf.bfloat16, "pose"),

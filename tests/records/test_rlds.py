@@ -68,7 +68,7 @@ def test_batches_are_padded_and_counted() -> None:
         np.testing.assert_array_equal(value, array, err_msg=path)
 
 
-def test_the_writer_is_the_inverse() -> None:
+def test_writer_is_the_inverse() -> None:
   want = rlds_data.values(0)
   serialized = records.encode_example(SPEC, want)
   _, files = get_data_format_and_filenames(rlds_data.FILES)
@@ -190,7 +190,7 @@ def test_records_that_do_not_fit_fail_and_are_explained(
     raise find_bad_record(rlds_data.FILES, spec)
 
 
-def test_a_sequence_example_is_no_episode_without_steps(tmp_path: pathlib.Path) -> None:
+def test_sequence_example_is_no_episode_without_steps(tmp_path: pathlib.Path) -> None:
   path = str(tmp_path / "a.tfrecord")
   spec = {"x": Spec((3,), F32, "steps/x", is_sequence=True)}
   records.write_records(path, spec, [{"x": np.zeros((4, 3), np.float32)}])
@@ -241,7 +241,7 @@ def test_invalid_features_json_is_an_error(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("spec", [None, SPEC], ids=["no spec", "spec"])
-def test_the_index_counts_steps(spec: Any, tmp_path: pathlib.Path) -> None:
+def test_index_counts_steps(spec: Any, tmp_path: pathlib.Path) -> None:
   _, (file,) = get_data_format_and_filenames(rlds_data.FILES)
   path = str(tmp_path / "a.tfrecord")
   shutil.copy(file, path)

@@ -242,7 +242,7 @@ def test_salvage_refuses_existing_targets(tmp_path):
   assert os.listdir(tmp_path / "out") == []
 
 
-def test_a_file_that_changed_is_not_copied(tmp_path):
+def test_file_that_changed_is_not_copied(tmp_path):
   write(tmp_path / "a", 3)
   report = examine_records(str(tmp_path / "a"), SPEC)
   write(tmp_path / "a", 4)

@@ -181,7 +181,7 @@ def test_absent_and_unchecked_features_of_schemas(tmp_path):
   assert [(each.path, each.num_absent) for each in report.paths] == [("x", 0), ("y", 4)]
 
 
-def test_the_last_step_of_rlds_may_be_undefined(tmp_path):
+def test_last_step_of_rlds_may_be_undefined(tmp_path):
   path = str(tmp_path / "a.tfrecord")
   with tf.io.TFRecordWriter(path) as writer:
     for last, second in ((math.nan, 2.0), (math.inf, math.nan)):

@@ -96,7 +96,7 @@ WIRE_DTYPES = ("bool", "int32", "uint64", "float16", "float32", "float64", "stri
 
 @pytest.mark.parametrize("layout", ["value", "steps", "concatenated"])
 @pytest.mark.parametrize("num_steps", [0, 3])
-def test_a_record_has_the_bytes_that_protobuf_writes(layout, num_steps) -> None:
+def test_record_has_the_bytes_that_protobuf_writes(layout, num_steps) -> None:
   is_step = {
     "is_sequence": layout != "value",
     "is_concatenated": layout == "concatenated",
@@ -310,14 +310,14 @@ def test_compression_by_argument(tmp_path: pathlib.Path) -> None:
     records.write_records(path, NUMBER, [], compression="LZ4")
 
 
-def test_the_same_records_give_the_same_bytes(tmp_path: pathlib.Path) -> None:
+def test_same_records_give_the_same_bytes(tmp_path: pathlib.Path) -> None:
   spec = {f"x{i}": Spec((), tf.int64, f"n{i}") for i in range(20)}
   for name in ("a", "b"):
     records.write_records(tmp_path / name, spec, [{path: 1 for path in spec}])
   assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_an_exception_leaves_the_old_file_and_nothing_else(
+def test_exception_leaves_the_old_file_and_nothing_else(
   tmp_path: pathlib.Path,
 ) -> None:
   path = tmp_path / "a.tfrecord"
@@ -335,7 +335,7 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(
   assert [element["x"] for element in read(path, NUMBER)] == [1]
 
 
-def test_a_file_appears_only_when_it_is_closed(tmp_path: pathlib.Path) -> None:
+def test_file_appears_only_when_it_is_closed(tmp_path: pathlib.Path) -> None:
   path = tmp_path / "a.tfrecord"
   writer = records.RecordWriter(path, NUMBER)
   writer.write({"x": 1})
@@ -350,7 +350,7 @@ def test_a_file_appears_only_when_it_is_closed(tmp_path: pathlib.Path) -> None:
     writer.write({"x": 1})
 
 
-def test_a_discarded_writer_leaves_nothing(tmp_path: pathlib.Path) -> None:
+def test_discarded_writer_leaves_nothing(tmp_path: pathlib.Path) -> None:
   writer = records.RecordWriter(tmp_path / "a.tfrecord", NUMBER)
   writer.write({"x": 1})
   writer.discard()

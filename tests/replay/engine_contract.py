@@ -316,7 +316,7 @@ class EngineContract:
     assert sorted(seen) == sorted(want)
     assert buffer.counters.num_inserts == len(want)
 
-  def test_a_terminal_transition_needs_no_row_after_it(self, make_replay):
+  def test_terminal_transition_needs_no_row_after_it(self, make_replay):
     buffer = make_replay(
       TRANSITION,
       n_step=(3, 0.5),
@@ -439,7 +439,7 @@ class EngineContract:
     later = list(buffer.dataset(50, with_info=True).take(4))[-1]
     assert set(later[1]["x"].numpy().tolist()) == {1, 2}
 
-  def test_max_size_lets_the_oldest_go(self, make_replay):
+  def test_max_size_evicts_the_oldest(self, make_replay):
     spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
     buffer = make_replay(spec, sampler=replay.Uniform(), max_size=3, timeout=20)
     with buffer.writer() as writer:
@@ -591,7 +591,7 @@ class EngineContract:
     ]
     assert sorted(got) == sorted(want)
 
-  def test_a_closed_replay(self, make_replay):
+  def test_closed_replay(self, make_replay):
     buffer = make_replay(STACK)
     buffer.close()
     buffer.close()

@@ -211,7 +211,7 @@ def test_closing_wakes_everybody():
   assert len(found) == 3
 
 
-def test_a_checkpoint_in_the_middle(tmp_path):
+def test_checkpoint_in_the_middle(tmp_path):
   """What is saved while everything goes on is whole as well."""
   buffer = replay.ReplayBuffer(
     WITH_CONTEXT,

@@ -39,7 +39,7 @@ def test_weights(name, is_tensor):
   np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_a_schedule_in_a_graph():
+def test_schedule_in_a_graph():
   beta = tf.Variable(0.5)
 
   @tf.function

@@ -126,7 +126,7 @@ def test_wait_for_the_replay_has_a_timeout(store_path):
       next(iter(mixture.create_dataset("train")))
 
 
-def test_a_replay_of_other_specs(store_path):
+def test_replay_of_other_specs(store_path):
   spec = {"obs": Spec((2,), tf.float32, time_offsets=0), **LABELS}
   with replay.ReplayBuffer(spec, 500) as buffer:
     mixture = make_mixture(store_path, buffer, None)

@@ -205,7 +205,7 @@ def test_shared_lock_is_released_while_waiting():
   assert limiter.num_samples == 5
 
 
-def test_a_queue_keeps_its_bounds_under_threads():
+def test_queue_keeps_its_bounds_under_threads():
   lock = threading.RLock()
   limiter = make_rate_limiter(options.Queue(5), lock)
   sizes, total = [], 4000

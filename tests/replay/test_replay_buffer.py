@@ -47,7 +47,7 @@ def test_queue_is_not_prefetched(sampler):
 
 
 @pytest.mark.parametrize("is_dataset", [False, True])
-def test_a_sample_in_vain_takes_nothing_out_of_a_queue(is_dataset):
+def test_sample_in_vain_takes_nothing_out_of_a_queue(is_dataset):
   spec = {
     "x": Spec((), tf.int64, "x", time_offsets=0),
     "wide": Spec((2000,), tf.int64, "wide", time_offsets=0),
@@ -132,7 +132,7 @@ def test_stopped_writer_ends_its_episode_without_waiting(end):
     assert buffer.writer()  # The only one, given back.
 
 
-def test_an_end_that_waited_in_vain_is_an_end():
+def test_end_that_waited_in_vain_is_an_end():
   buffer, writer = _full_of_an_episode(timeout=0.01)
   with buffer:
     with pytest.raises(errors.ReplayTimeoutError, match="insert: waited"):

@@ -153,7 +153,7 @@ SAME_STEPS = {
 
 
 @pytest.mark.parametrize("case", SAME_STEPS)
-def test_the_same_steps_may_be_written_in_other_ways(case):
+def test_same_steps_may_be_written_in_other_ways(case):
   held, wanted, arguments = SAME_STEPS[case]
   source = replay.ReplayBuffer(held, 100, **arguments)
   generator = make_generator(source, wanted, {})

@@ -194,7 +194,7 @@ MIXTURES = {
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_a_mixture_has_one_meaning_of_a_reward(name, place):
+def test_mixture_has_one_meaning_of_a_reward(name, place):
   (first, second), want = MIXTURES[name]
   mixture = data.MixtureInputGenerator({"first": first(place), "second": second(place)})
   mixture.set_feature_specifications(FEATURES)
@@ -204,7 +204,7 @@ def test_a_mixture_has_one_meaning_of_a_reward(name, place):
     mixture.create_dataset("train")
 
 
-def test_a_mixture_of_n_steps(place):
+def test_mixture_of_n_steps(place):
   sources = {
     "offline": stored(place, n_step=(3, 0.5), seed=0),
     "online": replayed(place, n_step=(3, 0.5)),

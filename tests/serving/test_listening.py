@@ -94,7 +94,7 @@ def test_check_address_rejects_invalid_addresses(address):
     listening.check_address("data-service: --listen", address)
 
 
-def test_a_system_that_cannot(monkeypatch):
+def test_system_that_cannot(monkeypatch):
   monkeypatch.setattr("sys.platform", "darwin")
   listening.check_address("data-service: --listen", "0.0.0.0")
   want = "data-service: --listen: expected '0.0.0.0' on darwin, where servers cannot be"

@@ -73,9 +73,7 @@ def fixture_client(policy):
     client.close()
 
 
-def test_a_request_carries_the_observations_since_the_last_and_the_prefix(
-  policy, client
-):
+def test_request_has_new_observations_and_the_prefix(policy, client):
   planner = overlap.SimulatedLatency(2.0)
   overlapped = lite.OverlappedPolicy(client, "real_time", planner=planner)
   for start in (0, 100):  # Two episodes.
@@ -100,7 +98,7 @@ def test_a_request_carries_the_observations_since_the_last_and_the_prefix(
     policy.requests.clear()
 
 
-def test_a_thread_of_the_client_waits_for_the_server(policy, client):
+def test_thread_of_the_client_waits_for_the_server(policy, client):
   overlapped = lite.OverlappedPolicy(client, "asynchronous")
   overlapped.sample_action({"x": np.float32([1])})
   for tick in range(3):
@@ -111,7 +109,7 @@ def test_a_thread_of_the_client_waits_for_the_server(policy, client):
   assert client.step({"x": np.float32([1])})["inference_output"].shape == (2,)
 
 
-def test_a_late_answer_is_not_that_of_the_next_request(policy):
+def test_late_answer_is_not_that_of_the_next_request(policy):
   is_free = threading.Event()
   policy.step = lambda observation, state, is_first: (
     is_free.wait(30) and {"inference_output": observation["x"]},
@@ -158,7 +156,7 @@ def test_wrong_requests_are_explained(client, case):
   assert client.step({"x": np.float32([1])})["inference_output"].shape == (2,)
 
 
-def test_a_policy_without_halves_is_refused():
+def test_policy_without_halves_is_refused():
   with serving.PolicyServer(HistoryPolicy(overlaps=False), port=0) as server:
     client = serving.PolicyClient(port=server.port)
     with pytest.raises(errors.SpecError, match="expected a policy that executes its"):

@@ -170,7 +170,7 @@ class OpenpiClient:
     self._open.close()
 
 
-def test_an_openpi_client_finds_its_names():
+def test_openpi_client_finds_its_names():
   rename = {"observation/state": "state/pos"}
   with serving.PolicyServer(
     SumPolicy(), port=0, rename=rename, output="actions"
@@ -234,7 +234,7 @@ class OpenpiServer:
 
 
 @pytest.mark.parametrize("metadata", [{}, {"reset_pose": [0.0, 1.0]}])
-def test_a_client_acts_by_an_openpi_server(metadata):
+def test_client_acts_by_an_openpi_server(metadata):
   with OpenpiServer(metadata) as server:
     client = _connect(server)
     assert (client.metadata, client.global_step, client.control_period) == (
@@ -256,7 +256,7 @@ def test_a_client_acts_by_an_openpi_server(metadata):
     client.close()
 
 
-def test_a_server_that_sends_no_metadata_is_named():
+def test_server_that_sends_no_metadata_is_named():
   with (
     OpenpiServer([1, 2]) as server,
     pytest.raises(ConnectionError, match="the metadata of a policy server, got list"),
@@ -279,7 +279,7 @@ def test_wrong_names_are_refused(options, message):
     pass
 
 
-def test_an_action_that_the_policy_lacks_is_named():
+def test_action_that_the_policy_lacks_is_named():
   output = "actions=inference_outputs"
   with serving.PolicyServer(SumPolicy(), port=0, output=output) as server:
     client = _connect(server)
@@ -386,7 +386,7 @@ def test_messages_that_are_none_are_refused(server):
       assert message in raw.recv()
 
 
-def test_a_broken_step_ends_its_connection_alone(server):
+def test_broken_step_ends_its_connection_alone(server):
   client, other = _connect(server), _connect(server)
   with pytest.raises(errors.SpecError, match="policy server: RuntimeError: a broken m"):
     client.step(np.array([-1.0, 0.0]))
@@ -396,7 +396,7 @@ def test_a_broken_step_ends_its_connection_alone(server):
   other.close()
 
 
-def test_a_slow_step_keeps_nobody_out():
+def test_slow_step_keeps_nobody_out():
   taken, goes_on = threading.Event(), threading.Event()
 
   class SlowPolicy(SumPolicy):
@@ -419,7 +419,7 @@ def test_a_slow_step_keeps_nobody_out():
     assert step.result(30)["inference_output"].tolist() == [1, 1]
 
 
-def test_a_full_server_a_large_message_and_a_page_of_a_browser_are_refused():
+def test_server_refuses_excess_clients_large_messages_and_http():
   with serving.PolicyServer(SumPolicy(), port=0, max_clients=1) as server:
     first = _connect(server)
     with pytest.raises(ConnectionError, match="all 1 clients are there"):
@@ -475,7 +475,7 @@ with serving.PolicyServer(SumPolicy(), port=0, max_connections=200) as server:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts files in /proc")
-def test_a_server_without_free_files_still_serves():
+def test_server_without_free_files_still_serves():
   here = os.path.dirname(__file__)
   root = os.path.dirname(os.path.dirname(here))
   with subprocess.Popen(
@@ -495,7 +495,7 @@ def test_a_server_without_free_files_still_serves():
   assert process.returncode == 0
 
 
-def test_a_server_stops_within_two_seconds_of_silent_clients(server):
+def test_server_stops_within_two_seconds_of_silent_clients(server):
   request = (
     "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -510,7 +510,7 @@ def test_a_server_stops_within_two_seconds_of_silent_clients(server):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it finds the socket in /proc")
-def test_a_server_that_no_longer_listens_reports_it(server):
+def test_server_that_no_longer_listens_reports_it(server):
   for number in map(int, os.listdir("/proc/self/fd")):
     with (
       contextlib.suppress(OSError),
@@ -542,7 +542,7 @@ def test_numbers_of_connections_are_checked(clients, connections, message):
     pass
 
 
-def test_a_server_that_stops_in_an_episode_is_an_error_of_its_clients(server):
+def test_server_that_stops_in_an_episode_is_an_error_of_its_clients(server):
   client = _connect(server)
   client.step(np.ones(2))
   server.close()
@@ -573,7 +573,7 @@ SENT = {
 
 
 @pytest.mark.parametrize("case", SENT)
-def test_arrays_that_numpy_does_not_know_are_sent_as_others(case):
+def test_arrays_are_converted_to_be_sent(case):
   sent, want = SENT[case]
   got = websocket.unpack(websocket.pack({"x": sent}))["x"]
   assert got.dtype == want.dtype

@@ -77,7 +77,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_one_error(tmp_path, name):
+def test_bad_file_is_one_error(tmp_path, name):
   filename = tmp_path / "assets.pbtxt"
   filename.write_bytes(BAD_FILES[name])
   match = r"load_t2r_assets_to_file: .*assets.pbtxt: expected a text-format T2RAssets"

@@ -213,7 +213,7 @@ def test_states_of_other_parts(name):
   np.testing.assert_allclose(forth.inverse()(found, now, has_steps=True), values)
 
 
-def test_a_state_in_another_place_and_layout():
+def test_state_in_another_place_and_layout():
   source, size = pose("axis_angle", control="absolute")
   target, target_size = pose("rot6d_rows", control="tool_relative", reference="s[2:]")
   for state in (
@@ -281,7 +281,7 @@ def test_invalid_conventions_are_refused(fields, match):
     specs.ExtendedTensorSpec((9,), tf.float32, "x", convention=fields)
 
 
-def test_an_unknown_field_suggests_the_nearest():
+def test_unknown_field_suggests_the_nearest():
   with pytest.raises(errors.SpecError, match="Did you mean 'gripper'"):
     specs.ExtendedTensorSpec((1,), tf.float32, convention={"griper": (1, 0)})
 
@@ -295,7 +295,7 @@ def test_an_unknown_field_suggests_the_nearest():
     ((8, 8, 1), dict(channels="rgb"), "an image for channels"),
   ],
 )
-def test_a_convention_fits_its_shape(shape, fields, match):
+def test_convention_fits_its_shape(shape, fields, match):
   with pytest.raises(errors.SpecError, match=match):
     specs.ExtendedTensorSpec(shape, tf.float32, "x", convention=fields)
 

@@ -60,7 +60,7 @@ def test_shapes(where, name):
 
 @WHERE
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_the_form_is_kept_and_the_result_fits(where, name):
+def test_form_is_kept_and_the_result_fits(where, name):
   structure = COLLECTIONS[name]
   made = where(lambda: specs.make_placeholders(structure))
   assert type(made) is type(structure)

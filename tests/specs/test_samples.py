@@ -129,7 +129,7 @@ def test_random_is_seeded_by_path():
   ],
   ids=["dict", "list", "namedtuple", "struct"],
 )
-def test_the_form_is_kept(structure):
+def test_form_is_kept(structure):
   for made in (
     specs.make_random_numpy(structure),
     make_constant_numpy(structure, 0),

@@ -118,7 +118,7 @@ PROTO_VARLEN = {
 
 
 @pytest.mark.parametrize("name", PROTO_VARLEN)
-def test_varlen_is_also_written_for_readers_of_the_old_field(name):
+def test_varlen_also_writes_the_old_field(name):
   value, want_float, want_json = PROTO_VARLEN[name]
   spec = Spec((3,), tf.float32, varlen_default_value=value)
   proto = spec.to_proto()
@@ -128,7 +128,7 @@ def test_varlen_is_also_written_for_readers_of_the_old_field(name):
     assert proto.varlen_default_value == want_float
 
 
-def test_the_proto_of_a_spec():
+def test_proto_of_a_spec():
   spec = Spec((2, None), tf.float32, "s", is_sequence=True, time_offsets=(-1, 0))
   assert text_format.MessageToString(spec.to_proto(), as_one_line=True) == (
     'shape: 2 shape: -1 dtype: 1 name: "s" is_optional: false is_extracted: false '
@@ -192,7 +192,7 @@ def test_field_numbers_of_tensor2robot_are_kept():
   assert numbers(t2r_pb2.T2RAssets) == want
 
 
-def test_the_generated_code_is_that_of_the_proto_file():
+def test_generated_code_is_that_of_the_proto_file():
   source = pathlib.Path(t2r_pb2.__file__).with_name("t2r.proto").read_text()
   source = re.sub(r"//.*", "", source)
   for name, body in re.findall(r"message (\w+) \{(.*?)\n\}", source, re.DOTALL):
@@ -204,7 +204,7 @@ def test_the_generated_code_is_that_of_the_proto_file():
   )
 
 
-def test_an_edited_order_loses_no_path():
+def test_edited_order_loses_no_path():
   struct = TensorSpecStruct([(key, Spec((), tf.int8)) for key in ("c", "a", "b")])
   proto = struct.to_proto()
   assert list(proto.key_order) == ["c", "a", "b"]

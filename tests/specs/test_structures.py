@@ -83,7 +83,7 @@ def test_flatten_tensors_and_arrays():
   assert list(specs.flatten_spec_structure(structure)) == ["t", "n/0", "n/1", "v"]
 
 
-def test_a_struct_packs_with_sorted_keys():
+def test_struct_packs_with_sorted_keys():
   structure = TensorSpecStruct([("b", B), ("a/z", A), ("a/c", B)])
   values = TensorSpecStruct([("a/z", 1), ("extra", 2), ("b", 3), ("a/c", 4)])
   values = tf.nest.map_structure(np.int64, values)

@@ -65,7 +65,7 @@ def test_all_is_complete(module):
   assert set(module.__all__) <= public
 
 
-def test_the_names_are_the_same_objects():
+def test_names_are_the_same_objects():
   assert tensorspec_utils.ExtendedTensorSpec is specs.ExtendedTensorSpec
   assert tensorspec_utils.TensorSpecStruct is specs.TensorSpecStruct
   assert tensorspec_utils.validate_and_pack is specs.validate_and_pack

@@ -70,7 +70,7 @@ def test_construction_by_keywords():
   assert TensorSpecStruct(items=5, self=6)["items"] == 5
 
 
-def test_the_dict_side_is_flat_and_ordered():
+def test_dict_side_is_flat_and_ordered():
   struct = make()
   assert list(struct) == list(struct.keys()) == PATHS
   assert [path for path, _ in struct.items()] == PATHS
@@ -81,7 +81,7 @@ def test_the_dict_side_is_flat_and_ordered():
   assert 3 not in struct
 
 
-def test_the_hierarchical_side():
+def test_hierarchical_side():
   struct = make()
   assert list(struct.train) == ["image", "action"]
   assert len(struct.train) == 2
@@ -104,7 +104,7 @@ def test_deep_views():
   assert list(struct) == ["a/b/c/d", "a/b/e", "a/b/c/f"]
 
 
-def test_a_view_changes_its_parent():
+def test_view_changes_its_parent():
   struct = make()
   train = struct.train
   train.added = EXTRA
@@ -120,7 +120,7 @@ def test_a_view_changes_its_parent():
   assert struct.train.added is IMAGE
 
 
-def test_a_parent_changes_its_views():
+def test_parent_changes_its_views():
   struct = make()
   train, other = struct.train, struct["train"]
   struct["train/added"] = EXTRA
@@ -210,7 +210,7 @@ def test_hasattr_get_and_pop():
     struct.pop("train")
 
 
-def test_the_rest_of_a_mutable_mapping():
+def test_rest_of_a_mutable_mapping():
   struct = make()
   assert struct.setdefault("magic", 1) is EXTRA
   assert struct.setdefault("new", 1) == 1
@@ -296,7 +296,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_an_empty_structure_is_an_error_that_says_what_to_do(name):
+def test_empty_structure_raises_with_advice(name):
   struct = make()
   match = r"TensorSpecStruct: new.*: expected entries, got an empty .*Fill it first"
   with pytest.raises(errors.SpecError, match=match):
@@ -304,7 +304,7 @@ def test_an_empty_structure_is_an_error_that_says_what_to_do(name):
   assert list(struct) == PATHS
 
 
-def test_a_failed_assignment_changes_nothing():
+def test_failed_assignment_changes_nothing():
   struct = make()
   with pytest.raises(errors.SpecError, match="train/z: expected entries"):
     struct["train"] = {"image": EXTRA, "y": 1, "z": {}}
@@ -320,7 +320,7 @@ CLASHES = {
 
 
 @pytest.mark.parametrize("name", CLASHES)
-def test_a_path_is_a_leaf_or_a_branch(name):
+def test_path_is_a_leaf_or_a_branch(name):
   key, value, match = CLASHES[name]
   struct = make()
   with pytest.raises(errors.SpecError, match=match):

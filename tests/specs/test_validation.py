@@ -230,7 +230,7 @@ def test_validate_and_pack_returns_the_requested_leaves():
   assert packed.test.image is arrays.test.image
 
 
-def test_a_pipeline_of_stages():
+def test_pipeline_of_stages():
   arrays = batched(SPLIT)
   flat = specs.validate_and_flatten(OPTIONAL, arrays, ignore_batch=True)
   packed = specs.validate_and_pack(PART, flat, ignore_batch=True)

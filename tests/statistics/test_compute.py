@@ -219,7 +219,7 @@ CUTS = {
     ("sequences", "records"),
   ],
 )
-def test_a_model_counts_what_training_shows(data, name, kind):
+def test_model_counts_what_training_shows(data, name, kind):
   padding, options = CUTS[name]
   model = Model(padding, "sequence_length" in options)
   if kind == "store":
@@ -400,7 +400,7 @@ def test_numbers_without_an_order_are_counted(tmp_path):
   assert (got.kind, got.rows) == ("unsupported", 4)
 
 
-def test_a_large_vector_has_one_figure_a_path(tmp_path):
+def test_large_vector_has_one_figure_a_path(tmp_path):
   path = str(tmp_path / "store")
   spec = specs.TensorSpecStruct(x=Spec((3000,), tf.float32, is_sequence=True))
   values = np.random.default_rng(0).normal(size=(20, 3000)).astype(np.float32)
@@ -474,7 +474,7 @@ def test_preprocessors_need_decoded_images(data):
   check_numbers(got.paths["image"], joined(data, "image").reshape(-1, 3))
 
 
-def test_an_empty_store(tmp_path):
+def test_empty_store(tmp_path):
   path = str(tmp_path / "store")
   spec = specs.TensorSpecStruct(x=Spec((), tf.float32, is_sequence=True))
   EpisodeStore.create(path, spec).close()
@@ -482,7 +482,7 @@ def test_an_empty_store(tmp_path):
     compute_statistics(path)
 
 
-def test_a_truncated_file(data, tmp_path):
+def test_truncated_file(data, tmp_path):
   content = (data.folder / "part-0.tfrecord").read_bytes()
   path = tmp_path / "cut.tfrecord"
   path.write_bytes(content + content[:5])

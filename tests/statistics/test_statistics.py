@@ -55,7 +55,7 @@ def test_output_in_a_folder_that_is_not_there(data, tmp_path):
     found.save(output)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_file_that_is_not_there(tmp_path):
   want = f"statistics: {tmp_path}/none.json: No such file or directory. `t2r_seq stats "
   with pytest.raises(FileNotFoundError, match=want):
     load_statistics(tmp_path / "none.json")
@@ -116,7 +116,7 @@ def test_copied_files_are_the_same(files, tmp_path):
   check_statistics(path, f"{other}/*.tfrecord")
 
 
-def test_a_store_changes_when_it_grows_not_when_it_is_merged(data, tmp_path):
+def test_store_fingerprint_changes_on_growth_not_on_merge(data, tmp_path):
   folder, path = tmp_path / "store", tmp_path / "statistics.json"
   shutil.copytree(data.store, folder)
   compute_statistics(folder, path)
@@ -188,7 +188,7 @@ def test_figures_that_cannot_be(name, tmp_path):
     load_statistics(path)
 
 
-def test_a_file_that_is_nested_without_end(tmp_path):
+def test_file_that_is_nested_without_end(tmp_path):
   (tmp_path / "x.json").write_text("[" * 100_000)
   with pytest.raises(
     errors.SpecError, match=r"load_statistics: .*got no JSON: maximum"

@@ -219,7 +219,7 @@ def test_foreign_folder(name, tmp_path):
   assert (os.path.isdir(path) and os.listdir(path)) == before
 
 
-def test_an_extended_column_reads_and_is_cut(path, episode, same):
+def test_extended_column_reads_and_is_cut(path, episode, same):
   for name in ("reward.data", "task.data", "task.offsets", "episode_ends.index"):
     extend(in_main(path, name))
   for index, length in enumerate((5, 1, 8)):
@@ -237,7 +237,7 @@ def names_of_columns():
 
 
 @pytest.mark.parametrize("name", names_of_columns())
-def test_a_flipped_bit_is_found(name, path):
+def test_flipped_bit_is_found(name, path):
   assert store.verify_store(path).is_good
   size = os.path.getsize(in_main(path, name))
   flip(in_main(path, name), size - 1)
@@ -247,7 +247,7 @@ def test_a_flipped_bit_is_found(name, path):
   assert any(str(p).startswith(f"main/{name}: expected") for p in report.problems)
 
 
-def test_a_flipped_bit_breaks_one_episode(path):
+def test_flipped_bit_breaks_one_episode(path):
   flip(in_main(path, "reward.data"), 5 * 4)  # The only step of the second episode.
   (problem,) = store.verify_store(path).problems
   assert (problem.source, problem.episodes) == ("main", (1,))
@@ -405,7 +405,7 @@ def test_forged_commits_are_refused_by_all(name, path):
   assert problem.place == f"main/{layout.COMMIT}"
 
 
-def test_a_store_that_is_being_written_is_whole(path, episode, monkeypatch):
+def test_store_that_is_being_written_is_whole(path, episode, monkeypatch):
   monkeypatch.setattr(files, "_BUFFER_BYTES", 0)
   with store.EpisodeStore.append(path, commit_every=100) as writer:
     writer.append_episode(episode(3))
@@ -413,7 +413,7 @@ def test_a_store_that_is_being_written_is_whole(path, episode, monkeypatch):
     assert store.verify_store(path).is_good
 
 
-def test_a_copy_is_a_store(path, tmp_path, episode, same):
+def test_copy_is_a_store(path, tmp_path, episode, same):
   shutil.copytree(path, tmp_path / "copy")
   shutil.rmtree(path)
   same(store.EpisodeStore(tmp_path / "copy").episode(2), episode(2, 8))
@@ -470,7 +470,7 @@ def test_leftovers_are_harmless(name, path):
   assert len(store.EpisodeStore(path)) == 3
 
 
-def test_a_disk_that_fails_is_a_problem_not_a_crash(path, monkeypatch):
+def test_disk_that_fails_is_a_problem_not_a_crash(path, monkeypatch):
   real = open
 
   class Failing:

@@ -228,7 +228,7 @@ def test_view_shows_the_windows_of_training():
       np.testing.assert_array_equal(seen.real[f"features/{path}"], real)
 
 
-def test_verify_gives_each_step_the_newest_values_and_their_stamps():
+def test_verify_replays_newest_values_with_stamps():
   dataset = Dataset(make_store(), specs.TensorSpecStruct(SPEC), "repeat")
   num_lost = 0
   for found in dataset.episodes():

@@ -140,7 +140,7 @@ def test_steps_on_a_full_disk(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace", "write"])
-def test_a_commit_that_fails_halfway(name, tmp_path, monkeypatch):
+def test_commit_that_fails_halfway(name, tmp_path, monkeypatch):
   """Each call of a commit fails in turn: the disk decides what counts."""
   original = getattr(os, name)
   for moment in range(20):

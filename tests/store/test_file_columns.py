@@ -106,7 +106,7 @@ def test_rows_are_those_of_the_mapped_columns(columns, take_all, mapped, name):
     np.testing.assert_array_equal(got.numpy(), want.numpy(), path)
 
 
-def test_a_graph_holds_no_resources_and_knows_its_shapes(columns):
+def test_graph_holds_no_resources_and_knows_its_shapes(columns):
   @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int64)], autograph=False)
   def take(rows):
     return {path: columns.take(path, rows) for path in ("float32", "word", "pair/of")}
@@ -122,7 +122,7 @@ def test_a_graph_holds_no_resources_and_knows_its_shapes(columns):
   }
 
 
-def test_a_store_that_grows_is_refused(store):
+def test_store_that_grows_is_refused(store):
   segment = store.segments[0].name
   with (
     EpisodeStore.append(store.path, segment),

@@ -46,14 +46,14 @@ def test_empty(tmp_path):
   assert empty.dtype == tf.uint8
 
 
-def test_an_array_that_is_not_aligned_is_copied():
+def test_array_that_is_not_aligned_is_copied():
   values = np.arange(100, dtype=np.uint8)
   start = 1 if values.ctypes.data % 64 != 63 else 2
   tensor = mapped.to_tensor(values[start:])
   np.testing.assert_array_equal(tf.cast(tensor, tf.int32) + 1, values[start:] + 1)
 
 
-def test_the_tensor_keeps_the_mapping(path, episode):
+def test_tensor_keeps_the_mapping(path, episode):
   opened = store.EpisodeStore(path)
   tensor = opened.tensor("obs/image")
   data, offsets = opened.bytes_tensors("obs/jpeg")
@@ -97,7 +97,7 @@ print([int(x) for x in dataset], (private() - before) >> 20)
 """
 
 
-def test_a_large_file_costs_no_memory(tmp_path):
+def test_large_file_costs_no_memory(tmp_path):
   (tmp_path / "file").write_bytes(b"\7")
   done = warm_python.run("-c", SCRIPT, tmp_path / "file")
   assert done.returncode == 0, done.stderr[-2000:]

@@ -71,7 +71,7 @@ def merge_and_append(folder):
 
 @pytest.mark.parametrize("is_refresh", [False, True], ids=["open", "refresh"])
 @pytest.mark.parametrize("change", [merge, merge_and_append])
-def test_a_merge_at_any_line_of_a_reader(folder, tmp_path, is_refresh, change):
+def test_merge_at_any_line_of_a_reader(folder, tmp_path, is_refresh, change):
   traced = sys.gettrace()
   for moment in itertools.count(0, 13):
     copy = tmp_path / f"copy{moment}"

@@ -62,7 +62,7 @@ def fixture_salvaged(path, out, episode, same):
   return salvage
 
 
-def test_the_files_are_those_of_the_fixture(path):
+def test_files_are_those_of_the_fixture(path):
   names = [
     name
     for name in os.listdir(os.path.join(path, "segments", "main"))
@@ -71,7 +71,7 @@ def test_the_files_are_those_of_the_fixture(path):
   assert sorted(names) == sorted(COLUMN_FILES)
 
 
-def test_a_whole_store(path, salvaged, out):
+def test_whole_store(path, salvaged, out):
   report = salvaged([0, 1, 2])
   assert report.source.is_good and not report.left_out
   assert report.path == out
@@ -86,7 +86,7 @@ def test_a_whole_store(path, salvaged, out):
 
 @pytest.mark.parametrize("position", ["first", "last"])
 @pytest.mark.parametrize("name", COLUMN_FILES)
-def test_a_flipped_bit_costs_what_it_hits(name, position, path, salvaged):
+def test_flipped_bit_costs_what_it_hits(name, position, path, salvaged):
   size = os.path.getsize(in_main(path, name))
   if not size:
     pytest.skip("An empty file has no bits.")
@@ -99,21 +99,21 @@ def test_a_flipped_bit_costs_what_it_hits(name, position, path, salvaged):
 
 
 @pytest.mark.parametrize("name", COLUMN_FILES)
-def test_a_truncated_file_costs_the_end(name, path, salvaged):
+def test_truncated_file_costs_the_end(name, path, salvaged):
   size = os.path.getsize(in_main(path, name))
   os.truncate(in_main(path, name), size - 1)
   assert set(salvaged([0, 1]).left_out) == {("main", 2)}
 
 
 @pytest.mark.parametrize("name", [*COLUMN_FILES, *layout.INDEX_FILES])
-def test_an_extended_file_costs_nothing(name, path, salvaged):
+def test_extended_file_costs_nothing(name, path, salvaged):
   with open(in_main(path, name), "ab") as file:
     file.write(b"more" * 100)
   assert salvaged([0, 1, 2]).source.is_good
 
 
 @pytest.mark.parametrize("name", COLUMN_FILES)
-def test_a_missing_file_costs_the_segment(name, path, salvaged):
+def test_missing_file_costs_the_segment(name, path, salvaged):
   os.remove(in_main(path, name))
   report = salvaged([])
   assert all(name in reason for reason in report.left_out.values())
@@ -157,25 +157,25 @@ def test_lenient(name, path, salvaged):
   salvaged(sorted([*want, *unverified]), lenient=True)
 
 
-def test_a_damaged_commit_and_a_damaged_episode(path, salvaged):
+def test_damaged_commit_and_a_damaged_episode(path, salvaged):
   os.truncate(in_main(path, layout.COMMIT), 20)
   flip(in_main(path, "goal.data"), 70)
   assert salvaged([0, 1]).left_out == {("main", 2): "damaged in goal.data"}
 
 
 @pytest.mark.parametrize("byte", [6, 7])
-def test_a_damaged_commit_and_an_impossible_end(byte, path, salvaged):
+def test_damaged_commit_and_an_impossible_end(byte, path, salvaged):
   os.truncate(in_main(path, layout.COMMIT), 20)
   flip(in_main(path, layout.ENDS), 8 + byte)
   salvaged([0])
 
 
-def test_a_lost_commit(path, salvaged):
+def test_lost_commit(path, salvaged):
   os.remove(in_main(path, layout.COMMIT))
   salvaged([0, 1, 2])
 
 
-def test_a_lost_manifest_needs_specs(path, out, spec, salvaged):
+def test_lost_manifest_needs_specs(path, out, spec, salvaged):
   os.remove(f"{path}/{layout.MANIFEST}")
   want = (
     r"salvage: .*store: store\.json: expected a whole manifest, got a damaged one\. G"
@@ -189,7 +189,7 @@ def test_a_lost_manifest_needs_specs(path, out, spec, salvaged):
   assert EpisodeStore(out).metadata == {}
 
 
-def test_a_manifest_that_was_edited_is_not_believed(path, out):
+def test_manifest_that_was_edited_is_not_believed(path, out):
   place = f"{path}/{layout.MANIFEST}"
   with open(place) as file:
     values = json.load(file)
@@ -226,7 +226,7 @@ def test_nan_is_kept_bit_for_bit(tmp_path, out, spec, episode):
   assert got.tolist() == [0x7FC01234] * 5
 
 
-def test_a_store_that_is_being_written(path, out, episode, monkeypatch):
+def test_store_that_is_being_written(path, out, episode, monkeypatch):
   monkeypatch.setattr(files, "_BUFFER_BYTES", 0)
   with EpisodeStore.append(path, commit_every=100) as writer:
     writer.append_episode(episode(3))
@@ -235,7 +235,7 @@ def test_a_store_that_is_being_written(path, out, episode, monkeypatch):
   assert len(EpisodeStore(out)) == 3
 
 
-def test_a_read_only_source(path, out, monkeypatch):
+def test_read_only_source(path, out, monkeypatch):
   real = os.open
 
   def read_only(place, flags, *args, **kwargs):
@@ -285,7 +285,7 @@ def test_no_folder_to_write_to(path, tmp_path):
     salvage_store(path, tmp_path / "missing" / "out")
 
 
-def test_a_full_disk_leaves_nothing(path, out, tmp_path, monkeypatch):
+def test_full_disk_leaves_nothing(path, out, tmp_path, monkeypatch):
   def fail(self, *_):
     raise OSError(28, "No space left on device")
 

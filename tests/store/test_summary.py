@@ -43,7 +43,7 @@ def test_absent_optionals_are_no_values(path):
   assert (rating.num_present, rating.num_bytes, rating.value_bytes) == (1, 24 + 3, 8)
 
 
-def test_the_whole(path, episode):
+def test_whole(path, episode):
   with EpisodeStore.append(path, segment="other") as writer:
     writer.append_episode(episode(3, 2))
   summary = summarize_store(path)

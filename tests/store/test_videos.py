@@ -97,7 +97,7 @@ def test_episodes(made, frames):
   assert (column.dtype, column.num_rows) == ("mp4 uint8", sum(LENGTHS))
 
 
-def test_no_stack_of_frames_is_counted_by_the_bytes_of_a_video(made, capsys):
+def test_video_bytes_do_not_bound_a_stack_of_frames(made, capsys):
   assert main(["inspect", made]) == 0
   shown = capsys.readouterr().out
   assert "Frames are inside of videos" in shown and "A stack of" not in shown
@@ -150,7 +150,7 @@ def test_training_decodes_each_frame_once_a_pool(made, frames, monkeypatch):
   assert max(decoded) <= 6  # Of an episode what three windows show.
 
 
-def test_a_policy_is_given_frames():
+def test_policy_is_given_frames():
   spec = Spec.from_spec(WINDOW["camera"], data_format="mp4")
   exported = policies.policy_module.exported_feature_specs(Model({"camera": spec}))
   assert exported["camera"].data_format is None
@@ -189,7 +189,7 @@ def test_merge(frames, tmp_path):
   np.testing.assert_array_equal(store.EpisodeStore(path).episode(1).camera, frames[:5])
 
 
-def test_a_frame_that_is_not_there(tmp_path):
+def test_frame_that_is_not_there(tmp_path):
   """As another program might write it: the checksums fit, the frames do not."""
   path, steps = str(tmp_path / "store"), episode(3)
   folder = f"{path}/segments/main"

@@ -68,7 +68,7 @@ def test_blocks_of_steps_make_the_same_files_as_episodes(tmp_path):
     assert blocks.read_bytes() == whole.read_bytes(), name
 
 
-def test_a_block_that_does_not_fit_leaves_the_episode_as_it_was(tmp_path):
+def test_rejected_block_leaves_the_episode_unchanged(tmp_path):
   with store.EpisodeStore.create(tmp_path / "s", SMALL) as writer:
     writer.append_steps({"x": np.zeros((2, 2), np.float32), "n": [1, 2]})
     with pytest.raises(errors.SpecError, match="append_steps: n: expected 2 steps"):
@@ -426,7 +426,7 @@ def test_order_of_calls(tmp_path):
   assert store.verify_store(tmp_path / "s").is_good
 
 
-def test_an_exception_keeps_whole_episodes(tmp_path):
+def test_exception_keeps_whole_episodes(tmp_path):
   with (
     pytest.raises(KeyboardInterrupt, match="stop"),
     store.EpisodeStore.create(tmp_path / "s", SMALL, commit_every=100) as writer,
@@ -561,7 +561,7 @@ def test_create_does_not_overwrite(path, tmp_path):
   store.EpisodeStore.create(tmp_path / "empty", SMALL).close()
 
 
-def test_a_second_writer_is_refused(path, episode):
+def test_second_writer_is_refused(path, episode):
   with store.EpisodeStore.append(path) as writer:
     want = f"expected no other writer, got process {os.getpid()} on .*segment='another"
     with pytest.raises(errors.StoreError, match=want):

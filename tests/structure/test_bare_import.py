@@ -104,7 +104,7 @@ def test_every_package_imports_without_optional_packages():
   assert failed == []
 
 
-def test_the_top_alone_loads_no_tensorflow():
+def test_top_alone_loads_no_tensorflow():
   _, failed, loaded = import_names(["t2r_seq"], absent=())
   heavy = {"tensorflow", "keras", "numpy", *OPTIONAL, *ONLY_BY_KERAS}
   assert failed == []

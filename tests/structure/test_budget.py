@@ -43,7 +43,7 @@ def exported():
           yield from ast.literal_eval(node.value)
 
 
-def test_the_package_keeps_within_its_budget():
+def test_package_keeps_within_its_budget():
   texts = [path.read_text(encoding="utf-8") for path in modules()]
   assert sum(text.count("\n") for text in texts) <= MOST_LINES
   assert len(texts) <= MOST_FILES

@@ -207,7 +207,7 @@ def test_modules_are_named():
   assert not problems, "\n".join(["", *problems])
 
 
-def test_the_package_is_found():
+def test_package_is_found():
   assert (ROOT / PACKAGE / "errors.py").is_file()
 
 

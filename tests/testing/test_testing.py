@@ -16,7 +16,7 @@ def trained(tmp_path_factory):
   )
 
 
-def test_a_model_is_used_as_a_whole(trained):
+def test_model_is_used_as_a_whole(trained):
   assert trained.metrics["global_step"] == 2 and "auc" in trained.metrics
   assert trained.features["x"].shape == (2, 3)
   assert trained.predictions["a_predicted"].shape == (2, 1)
@@ -40,7 +40,7 @@ def test_golden_values(trained, tmp_path, monkeypatch):
   caught.match("more: expected no such value")
 
 
-def test_the_mock_learns_from_its_data(tmp_path):
+def test_mock_learns_from_its_data(tmp_path):
   result = training.train_eval_model(
     testing.MockT2RModel(),
     testing.MockInputGenerator(),

@@ -53,7 +53,7 @@ def test_run_config_names_all_bad_counts():
     training.RunConfig(save_checkpoints_steps=0, log_every_n_steps=0)
 
 
-def test_a_file_is_no_model_dir(reach, record_path):
+def test_file_is_no_model_dir(reach, record_path):
   with pytest.raises(errors.SpecError, match="model_dir: expected a folder, got the f"):
     reach.train(record_path, record_path, 1)
 

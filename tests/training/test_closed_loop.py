@@ -75,7 +75,7 @@ def fixture_quiet_log():
   logging.set_verbosity(before)
 
 
-def test_the_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_events):
+def test_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_events):
   result = _train(
     tmp_path,
     actors.ClosedLoopEvaluation(CoinEnv, num_episodes=9),
@@ -116,7 +116,7 @@ def test_the_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_ev
   assert "| label target | float32 (1,) | 1 | 1 |" in table
 
 
-def test_an_environment_without_success_has_no_success_rate(tmp_path):
+def test_environment_without_success_has_no_success_rate(tmp_path):
   callback = actors.ClosedLoopEvaluation(lambda: CoinEnv(says_success=False))
   result = _train(tmp_path, callback, create_exporters_fn=None)
   assert "closed_loop/reward" in result and "closed_loop/success_rate" not in result
@@ -182,7 +182,7 @@ class Terminal:
     return True
 
 
-def test_a_terminal_shows_a_bar_with_the_time_that_is_left():
+def test_terminal_shows_a_bar_with_the_remaining_time():
   terminal = Terminal()
   screen = Screen(200, stream=terminal)
   screen.advance(50)

@@ -157,7 +157,7 @@ def test_two_workers_train_like_one(
   )
 
 
-def test_a_caller_may_be_in_the_scope_of_its_strategy(reach, tmp_path):
+def test_caller_may_be_in_the_scope_of_its_strategy(reach, tmp_path):
   with create_mirrored_strategy(["cpu:0"]).scope():
     reach.train(str(tmp_path), None, 2, input_generator_eval=None)
   (version,) = training.exports.export_versions(str(tmp_path / "export" / "latest"))
@@ -165,7 +165,7 @@ def test_a_caller_may_be_in_the_scope_of_its_strategy(reach, tmp_path):
   assert "step" in loaded.signatures
 
 
-def test_a_strategy_comes_from_gin(reach, tmp_path):
+def test_strategy_comes_from_gin(reach, tmp_path):
   gin.parse_config("""
     RunConfig.strategy = @create_mirrored_strategy()
     create_mirrored_strategy.devices = ['CPU:0']

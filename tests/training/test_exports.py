@@ -185,7 +185,7 @@ def test_unsupported_specs_are_refused_before_training(
   assert not os.listdir(tmp_path)
 
 
-def test_a_policy_trained_on_full_windows_repeats_the_first_frame(reach, dropping_run):
+def test_policy_trained_on_full_windows_repeats_the_first_frame(reach, dropping_run):
   """Under 'drop' a policy must act before its first full window, too."""
   model = dropping_run.model
   export_dir = str(dropping_run.model_dir / "export" / "latest")
@@ -283,7 +283,7 @@ def test_best_exports_what_beats_every_export_before(
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_full_disk_is_one_error_and_leaves_other_exports(is_there, model, tmp_path):
+def test_full_disk_is_one_error_and_leaves_other_exports(is_there, model, tmp_path):
   exporter = training.LatestExporter()
   made = [exporter.export(model, str(tmp_path), 1, {})] if is_there else []
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -31,7 +31,7 @@ def _saved_step(model_dir) -> int | None:
   return int(latest.rsplit("-", 1)[1]) if latest else None
 
 
-def test_a_killed_run_resumes_at_its_last_checkpoint(
+def test_killed_run_resumes_at_its_last_checkpoint(
   reach, record_path, tmp_path, caplog
 ):
   model_dir = tmp_path / "killed"
@@ -119,7 +119,7 @@ def test_sigterm_cuts_an_evaluation_short(reach, tmp_path):
   assert not (tmp_path / "export").exists()
 
 
-def test_an_interrupted_run_saves_where_it_stopped(reach, tmp_path):
+def test_interrupted_run_saves_where_it_stopped(reach, tmp_path):
   def examples():
     for index, example in enumerate(_examples(num_good=1000)):
       if index == 20:
@@ -164,7 +164,7 @@ def _examples(num_good: int):
     yield features, specs.TensorSpecStruct(target=target)
 
 
-def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(
+def test_nan_loss_stops_and_keeps_the_last_good_checkpoint(
   reach, tmp_path, saved_weights
 ):
   with pytest.raises(
@@ -182,7 +182,7 @@ def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(
   assert all(np.isfinite(value).all() for value in saved_weights(tmp_path).values())
 
 
-def test_a_checkpoint_of_another_model_is_refused(reach, trained_dir):
+def test_checkpoint_of_another_model_is_refused(reach, trained_dir):
   class Other(reach.ReachModel):
     def create_network(self):
       return {**super().create_network(), "more": tf.keras.layers.Dense(3)}
@@ -240,7 +240,7 @@ def test_checkpoints_are_found_without_a_valid_state_file(
   assert trainer.global_step == 30
 
 
-def test_the_state_file_is_mended_by_the_next_checkpoint(reach, model_dir):
+def test_state_file_is_mended_by_the_next_checkpoint(reach, model_dir):
   (model_dir / "checkpoint").write_bytes(_STATES["garbage"])
   assert reach.train(str(model_dir), None, 31, **_BARE)["global_step"] == 31
   assert tf.train.latest_checkpoint(str(model_dir)).endswith("model.ckpt-31")
@@ -280,7 +280,7 @@ def _damage(model_dir, step, case) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("case", _DAMAGES)
-def test_the_one_before_a_damaged_checkpoint_serves(
+def test_one_before_a_damaged_checkpoint_serves(
   case, trainer, checkpoints, model_dir, caplog
 ):
   kept = _damage(model_dir, 30, case)
@@ -316,14 +316,14 @@ def test_run_with_damaged_checkpoints_only_is_an_error(reach, model_dir):
   assert sorted(path.name for path in model_dir.glob("*model*")) == before
 
 
-def test_a_checkpoint_under_the_name_of_another_step_is_refused(checkpoints, model_dir):
+def test_checkpoint_under_the_name_of_another_step_is_refused(checkpoints, model_dir):
   for path in model_dir.glob("model.ckpt-30.*"):
     path.rename(str(path).replace("ckpt-30", "ckpt-90"))
   with pytest.raises(errors.SpecError, match=r"of step 90, got one of step 30\. Rena"):
     checkpoints.restore()
 
 
-def test_a_save_that_was_killed_is_finished_or_removed(trainer, checkpoints, model_dir):
+def test_save_that_was_killed_is_finished_or_removed(trainer, checkpoints, model_dir):
   for folder, step in (
     ("whole-model.ckpt-30", 30),
     (f".whole-model.ckpt-20.{'0' * 32}.tmp", 20),
@@ -352,7 +352,7 @@ def unsaved(trainer, checkpoints, model_dir) -> Checkpoints:
   return Checkpoints(trainer, str(model_dir), 5)
 
 
-def test_a_full_disk_is_one_error_and_older_checkpoints_stay(unsaved, model_dir):
+def test_full_disk_is_one_error_and_older_checkpoints_stay(unsaved, model_dir):
   before = {path: path.read_bytes() for path in model_dir.glob("*model.ckpt*")}
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
@@ -369,7 +369,7 @@ def test_a_full_disk_is_one_error_and_older_checkpoints_stay(unsaved, model_dir)
   assert (model_dir / "model.ckpt-30.index").stat().st_mtime_ns > time_before
 
 
-def test_a_checkpoint_is_read_back_before_it_gets_its_name(
+def test_checkpoint_is_read_back_before_it_gets_its_name(
   unsaved, model_dir, monkeypatch
 ):
   write = tf.train.Checkpoint.write
@@ -389,7 +389,7 @@ def test_a_checkpoint_is_read_back_before_it_gets_its_name(
 _UNFINISHED_EXPORTS = ("partial-1764", f".1764.{'0' * 32}.tmp")
 
 
-def test_a_folder_has_one_run_at_a_time(reach, model_dir):
+def test_folder_has_one_run_at_a_time(reach, model_dir):
   lock = files.FileLock(str(model_dir / "train.lock"), RuntimeError)
   only_evaluates = {"input_generator_train": None, "create_exporters_fn": None}
   for options in ({}, {"input_generator_train": None}):
@@ -436,7 +436,7 @@ def signals_heard():
 
 @pytest.mark.usefixtures("signals_heard")
 @pytest.mark.parametrize("case", _BURSTS)
-def test_a_burst_of_signals_loses_nothing(case, reach, tmp_path):
+def test_burst_of_signals_loses_nothing(case, reach, tmp_path):
   numbers = [getattr(signal, f"SIG{name}") for name in _BURSTS[case]]
 
   class Told(reach.ReachModel):

@@ -196,7 +196,7 @@ def _train(folder, num_steps, callbacks, **config):
   return [np.copy(v) for v in model.variables]
 
 
-def test_several_steps_with_one_call_train_the_same_and_nobody_waits(tmp_path):
+def test_several_steps_a_call_train_the_same(tmp_path):
   every = {"log_every_n_steps": 5, "save_checkpoints_steps": 10}
   want = _train(tmp_path / "1", 23, [], steps_per_loop=1, **every)
   seen = Seen()
@@ -222,7 +222,7 @@ _RATES = {
 
 
 @pytest.mark.parametrize("case", _RATES)
-def test_the_default_follows_the_rate_of_steps(case, tmp_path, monkeypatch):
+def test_default_follows_the_rate_of_steps(case, tmp_path, monkeypatch):
   threshold, callbacks, want = _RATES[case]
   monkeypatch.setattr(train_eval, "_LOOPED_STEPS_PER_SECOND", threshold)
   seen = Seen()

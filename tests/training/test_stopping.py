@@ -38,7 +38,7 @@ def heard():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_signal_is_a_question_between_steps(number):
+def test_signal_is_a_question_between_steps(number):
   # Who runs this may ignore it, as nohup does, and so would the StopSignal.
   outside = signal.signal(number, signal.SIG_DFL)
   try:
@@ -74,7 +74,7 @@ def test_repeated_signals_interrupt_except_during_a_save(heard, monkeypatch):
   assert heard == [signal.SIGTERM] * 2
 
 
-def test_a_signal_a_second_after_the_loop_is_no_repeat(heard, monkeypatch):
+def test_signal_a_second_after_the_loop_is_no_repeat(heard, monkeypatch):
   with StopSignal():
     _send()
   _send()
@@ -106,7 +106,7 @@ def test_signals_that_are_ignored_stay_ignored():
     signal.signal(signal.SIGHUP, before)
 
 
-def test_the_handler_is_put_back():
+def test_handler_is_put_back():
   before = signal.getsignal(signal.SIGTERM)
   with pytest.raises(KeyError), StopSignal():
     assert signal.getsignal(signal.SIGTERM) != before
@@ -114,7 +114,7 @@ def test_the_handler_is_put_back():
   assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_wait_ends_at_once():
+def test_wait_ends_at_once():
   start = time.monotonic()
   timer = threading.Timer(0.1, _send)
   with StopSignal() as stop:
@@ -128,7 +128,7 @@ def test_a_wait_ends_at_once():
   assert time.monotonic() - start < 30
 
 
-def test_a_wait_without_a_signal():
+def test_wait_without_a_signal():
   with StopSignal() as stop:
     stop.wait(0.01)
     with stop.waiting():
@@ -147,7 +147,7 @@ def test_one_stop_follows_another():
       assert inner.is_set()
 
 
-def test_a_thread_has_no_signals():
+def test_thread_has_no_signals():
   event, seen = threading.Event(), []
 
   def work():
@@ -189,7 +189,7 @@ def test_items_come_in_order_and_none_ahead():
     assert next(iterator, None) is None
 
 
-def test_a_wait_that_is_watched_ends(monkeypatch):
+def test_wait_that_is_watched_ends(monkeypatch):
   monkeypatch.setattr(stopping, "_WATCH_SECONDS", 0.01)
   never, watched = threading.Event(), []
 

@@ -137,7 +137,7 @@ def test_speed_and_input_wait(clock, caplog):
   assert caplog.messages == [want]
 
 
-def test_an_input_that_ends_is_an_error(clock):
+def test_input_that_ends_is_an_error(clock):
   progress = screen.ProgressLog(4)
   with pytest.raises(errors.SpecError, match="batches for 4 steps, got an end"):
     progress.next_batch(iter([]))

@@ -22,7 +22,7 @@ def _files(folder):
       yield path.relative_to(folder), path.read_bytes()
 
 
-def test_a_run_leaves_checkpoints_events_config_and_exports(trained_dir):
+def test_run_leaves_checkpoints_events_config_and_exports(trained_dir):
   names = {path.name.split(".")[0] for path in trained_dir.iterdir()}
   assert {"checkpoint", "model", "events", "eval", "export"} <= names
   assert (trained_dir / "operative_config-30.gin").exists()
@@ -33,9 +33,7 @@ def test_a_run_leaves_checkpoints_events_config_and_exports(trained_dir):
   assert list(_files(latest.path)) == list(_files(best.path))
 
 
-def test_the_event_file_shows_scalars_config_and_what_the_model_sees(
-  trained_dir, read_events
-):
+def test_event_file_has_scalars_config_and_model_inputs(trained_dir, read_events):
   events = read_events(trained_dir)
   scalars = {"loss", "regularization_loss", "gradient_norm", "learning_rate"}
   scalars |= {"steps_per_second", "input_wait"}
@@ -45,7 +43,7 @@ def test_the_event_file_shows_scalars_config_and_what_the_model_sees(
   assert read_events(trained_dir / "eval").keys() == {"loss"}
 
 
-def test_the_operative_config_holds_what_was_bound(trained_dir):
+def test_operative_config_holds_what_was_bound(trained_dir):
   text = (trained_dir / "operative_config-30.gin").read_text()
   assert "train_eval_model.eval_steps = 99" in text
 
@@ -72,7 +70,7 @@ def test_evaluations_follow_checkpoints_of_which_the_newest_are_kept(
   assert kept == ["model.ckpt-20.index", "model.ckpt-25.index"]
 
 
-def test_a_run_without_training_evaluates_the_newest_checkpoint_for_eval_steps(
+def test_run_without_training_evaluates_the_newest_checkpoint_for_eval_steps(
   reach, record_path, trained_dir
 ):
   batches = []
@@ -119,7 +117,7 @@ def test_training_lowers_the_loss_and_reports_it(reach, tmp_path, caplog):
   assert _eval_steps_logged(caplog.messages) == [60]
 
 
-def test_the_same_seed_trains_the_same_weights(
+def test_same_seed_trains_the_same_weights(
   reach, record_path, trained_dir, tmp_path, saved_weights
 ):
   reach.train(str(tmp_path), record_path, 10, **_BARE)
@@ -129,7 +127,7 @@ def test_the_same_seed_trains_the_same_weights(
     np.testing.assert_array_equal(a[name], b[name])
 
 
-def test_a_seed_comes_too_late_for_a_model_that_is_built(
+def test_seed_comes_too_late_for_a_model_that_is_built(
   reach, record_path, tmp_path, caplog
 ):
   model = reach.ReachModel()
@@ -159,7 +157,7 @@ def test_labels_that_the_model_lacks_are_named(reach, tmp_path):
     reach.train(str(tmp_path), None, 1, t2r_model=Misspelt(), **_BARE)
 
 
-def test_a_loss_that_trains_nothing_is_refused(reach, tmp_path):
+def test_loss_that_trains_nothing_is_refused(reach, tmp_path):
   class Detached(reach.ReachModel):
     def create_network(self):
       return {
@@ -175,7 +173,7 @@ def test_a_loss_that_trains_nothing_is_refused(reach, tmp_path):
     reach.train(str(tmp_path), None, 1, t2r_model=Detached(), **_BARE)
 
 
-def test_an_evaluation_needs_a_checkpoint(reach, record_path, tmp_path):
+def test_evaluation_needs_a_checkpoint(reach, record_path, tmp_path):
   generator = data.DefaultRecordInputGenerator(record_path)
   with pytest.raises(errors.SpecError, match="expected a checkpoint to evaluate"):
     training.train_eval_model(

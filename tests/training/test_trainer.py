@@ -121,7 +121,7 @@ def test_accumulated_gradients_train_once_in_several_steps(wrap):
     np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-def test_a_step_that_the_scaler_skips_is_no_bad_step():
+def test_step_that_the_scaler_skips_is_no_bad_step():
   optimizer = _LossScaleOptimizer(_KERAS.SGD(0.1), initial_scale=2.0**127)
   trainer, scalars = _train(LineModel(optimizer, use_avg_model_params=True), 1)
   assert trainer.first_bad_step is None and np.isfinite(scalars["loss"])
@@ -141,7 +141,7 @@ def test_gradients_that_no_scale_makes_finite_are_a_bad_step():
   assert trainer.first_bad_step == 3
 
 
-def test_a_loss_that_is_not_finite_is_a_bad_step_at_any_scale():
+def test_loss_that_is_not_finite_is_a_bad_step_at_any_scale():
   labels = {"target": _LABELS["target"] * float("nan")}
   optimizer = _LossScaleOptimizer(_KERAS.SGD(0.1))
   trainer, _ = _train(LineModel(optimizer), 1, labels=labels)
@@ -230,7 +230,7 @@ def test_averages_overwrite_weights_at_the_frequency_of_keras():
     np.testing.assert_allclose(got, (a + b) / 2, rtol=1e-5)
 
 
-def test_a_failed_evaluation_leaves_the_raw_weights():
+def test_failed_evaluation_leaves_the_raw_weights():
   trainer, _ = _train(LineModel(use_avg_model_params=True), 3)
   raw = _weights(trainer.model)
 
@@ -244,7 +244,7 @@ def test_a_failed_evaluation_leaves_the_raw_weights():
     np.testing.assert_array_equal(got, want)
 
 
-def test_an_untrained_model_has_its_weights_as_averages(tmp_path):
+def test_untrained_model_has_its_weights_as_averages(tmp_path):
   model = LineModel(_KERAS.SGD(0.1, use_ema=True))
   model.build()
   model.network["line"].bias.assign([7.0])
@@ -253,12 +253,12 @@ def test_an_untrained_model_has_its_weights_as_averages(tmp_path):
 
 
 @pytest.mark.parametrize("decay", [1.0, -0.1])
-def test_the_decay_of_averages_is_checked(decay):
+def test_decay_of_averages_is_checked(decay):
   with pytest.raises(errors.SpecError, match=r"LineModel: avg_model_params_decay: exp"):
     LineModel(use_avg_model_params=True, avg_model_params_decay=decay)
 
 
-def test_the_dtype_policy_is_checked():
+def test_dtype_policy_is_checked():
   message = "LineModel: dtype_policy: expected the name of a Keras policy, .*'mixed_16'"
   with pytest.raises(errors.SpecError, match=message):
     LineModel(dtype_policy="mixed_16")
@@ -290,7 +290,7 @@ def _run(folder, *max_train_steps):
   }
 
 
-def test_a_resumed_run_is_bit_for_bit_an_unbroken_one(tmp_path):
+def test_resumed_run_is_bit_for_bit_an_unbroken_one(tmp_path):
   metrics, unbroken = _run(tmp_path / "unbroken", 6)
   resumed_metrics, resumed = _run(tmp_path / "resumed", 3, 6)
   assert metrics == resumed_metrics
@@ -340,7 +340,7 @@ def test_frozen_layers_are_not_trained():
       np.testing.assert_array_equal(got, want)
 
 
-def test_a_models_own_summaries_are_written_when_scalars_are(tmp_path, read_events):
+def test_models_own_summaries_are_written_when_scalars_are(tmp_path, read_events):
   class Summing(LineModel):
     def a_func(self, features, mode):
       tf.summary.write("mean of x", tf.reduce_mean(features.x) + 1)

@@ -58,9 +58,7 @@ def whole(train, tmp_path_factory):
 
 
 @pytest.mark.parametrize("order", ["global", "quasi_random"])
-def test_a_resumed_run_ends_where_a_whole_one_does(
-  train, whole, tmp_path, caplog, order
-):
+def test_resumed_run_ends_where_a_whole_one_does(train, whole, tmp_path, caplog, order):
   folder, want = whole(order)
   _copy_third_step(folder, tmp_path)
   with caplog.at_level("INFO", logger="absl"):
@@ -104,7 +102,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_resumed_run_with_other_options(train, whole, tmp_path, caplog, name):
+def test_resumed_run_with_other_options(train, whole, tmp_path, caplog, name):
   order, options, want, logged = RESUMED[name]
   _copy_third_step(whole(order)[0], tmp_path)
   starts = []

@@ -85,7 +85,7 @@ def joined(batches):
   return [each for batch in batches for each in batch]
 
 
-def test_a_run_resumes_from_one_integer(reading):
+def test_run_resumes_from_one_integer(reading):
   whole = ids_of(reading.dataset(4, seed=1, num_epochs=3))
   for start in (1, 5, 7, 14):
     resumed = reading.dataset(4, seed=1, num_epochs=3, start_batch=start)

@@ -92,7 +92,7 @@ def test_next_observations_are_on_disk_once(tmp_path, make):
   assert sum(sizes.values()) < 1.05 * rows * 55
 
 
-def test_the_last_row_of_a_chain_has_the_real_next_observation(tmp_path, make):
+def test_last_row_of_a_chain_has_the_real_next_observation(tmp_path, make):
   wanted = make([(2, "truncated"), (1, "terminal")])
   wanted["next_obs"]["state"][1] = 77
   save(tmp_path, wanted)

@@ -364,7 +364,7 @@ def _check(report, path, want, never):
 
 
 @pytest.mark.parametrize("case", OBSERVED)
-def test_the_cause_of_what_a_robot_does_is_named(bench, case):
+def test_cause_of_what_a_robot_does_is_named(bench, case):
   data, path, change, want, never = OBSERVED[case]
 
   def observe(observed, begins):
@@ -394,7 +394,7 @@ ACTED = {
 
 
 @pytest.mark.parametrize("case", ACTED)
-def test_the_cause_of_what_an_export_does_is_named(bench, case):
+def test_cause_of_what_an_export_does_is_named(bench, case):
   change, want = ACTED[case]
   predictors = []
   for model in (Changed(change), Model()):
@@ -423,7 +423,7 @@ class Scaling(preprocessors.NoOpPreprocessor):
     return features, labels
 
 
-def test_the_cause_of_what_a_preprocessor_does_is_named(bench):
+def test_cause_of_what_a_preprocessor_does_is_named(bench):
   predictor = policies.CheckpointPredictor(Model(preprocessor_cls=Scaling))
   predictor.init_randomly()
   report = verification.verify(predictor, bench.stores["usual"], bench.model)

@@ -399,9 +399,7 @@ def test_faults_of_lite_folders_and_of_servers_are_found(
   assert re.search(cause, " ".join(first.causes)), str(report)
 
 
-def test_from_a_shell_both_are_compared_with_the_export_that_they_are_of(
-  chunks, store, capsys
-):
+def test_cli_compares_both_with_their_export(chunks, store, capsys):
   with serving.PolicyServer(chunks.predictor, port=0) as server:
     place = f"ws://127.0.0.1:{server.port}"
     for subject in (chunks.lite, place):
@@ -462,7 +460,7 @@ RATES = {
 
 
 @pytest.mark.parametrize("case", RATES)
-def test_a_rate_is_the_median_of_some_intervals(case, caplog):
+def test_rate_is_the_median_of_some_intervals(case, caplog):
   intervals, want = RATES[case]
   watch = policy_io.RateWatch(0.1)
   for n, time in enumerate(np.cumsum([0.0, *intervals])):

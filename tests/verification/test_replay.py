@@ -137,7 +137,7 @@ def test_windows_equal_those_of_training(exported, name):
   assert f"as a robot gets them, {REPLAYS[name]}" in report.compared[-1]
 
 
-def test_the_newest_values_alone_are_warned_of(exported):
+def test_newest_values_alone_are_warned_of(exported):
   model, predictor, recorded = exported
   report = verification.verify(predictor, recorded, model)
   assert {each.path for each in report.differences} == {"force", "mixed"}
@@ -189,13 +189,13 @@ def test_all_runtimes_take_several_values(exported, rate, tmp_path):
   assert 0 in counts or rate == 10
 
 
-def test_a_robot_of_another_rate_is_not_warned_of(exported, caplog):
+def test_robot_of_another_rate_is_not_warned_of(exported, caplog):
   policy, seen = policies.RegressionPolicy(exported[1]), observations()
   run = actors.run_robot(policy, lambda: next(seen), id, rate_hz=200, max_steps=3)
   assert run.num_steps == 3 and "rate_hz" not in caplog.text
 
 
-def test_the_order_of_values_in_a_step_does_not_matter(exported):
+def test_order_of_values_in_a_step_does_not_matter(exported):
   """Nor whether they come in one step or, late, in the next one."""
   predictor = exported[1]
   *earlier, last = observations(20)

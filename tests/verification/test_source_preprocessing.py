@@ -287,7 +287,7 @@ def test_values_that_are_normalized_twice_are_refused(folder, case):
       act("train")
 
 
-def test_a_preprocess_fn_of_a_source_without_specs_is_called(folder):
+def test_preprocess_fn_of_a_source_without_specs_is_called(folder):
   mixture = _own(folder)
   mixture.set_specification_from_model(Model(), "eval")
   batches = [labels.target / features.state for features, labels in
@@ -323,7 +323,7 @@ def _with_both(folder):
     (_with_both, "NoOpPreprocessor"),
   ],
 )
-def test_a_preprocess_fn_that_would_be_dropped_is_refused(folder, make, new):
+def test_preprocess_fn_that_would_be_dropped_is_refused(folder, make, new):
   model = Model(preprocessor_cls=_normalize(folder, "lab"))
   want = f"preprocess_fn: expected none, .* {new}, replaces it, got _doubled. Chain"
   with pytest.raises(errors.SpecError, match=want):
@@ -448,7 +448,7 @@ def test_command_names_stages_that_an_export_lacks(folder, tmp_path, capsys):
   assert 50 < kept["normalization"]["features/state"]["scale"][0] < 200
 
 
-def test_a_loop_of_the_user_exports_the_record_too(folder, tmp_path, caplog):
+def test_loop_of_the_user_exports_the_record_too(folder, tmp_path, caplog):
   model = Model()
   model.build()
   mixture = _mix(folder, {name: _normalize(folder, name) for name in ("lab", "sim")})

@@ -145,7 +145,7 @@ def test_chunks_are_executed_of_what_was_learned(kind, store, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["maml", "tec", None])
-def test_chunks_that_are_drawn_are_executed_as_they_were_drawn(kind, store, tmp_path):
+def test_sampled_chunk_is_executed_unchanged(kind, store, tmp_path):
   options = {
     "action_decoder_cls": layers.FlowMatchingDecoder,
     "execution": policies.ChunkExecution(num_executed=2),
@@ -223,7 +223,7 @@ def test_another_task_is_another_output(kind, store, tmp_path):
   ]
 
 
-def test_labels_that_a_task_is_learned_from_have_to_be_there(store, tmp_path):
+def test_support_labels_are_required(store, tmp_path):
   model, predictor = exported("maml", tmp_path / "export")
   lacking = str(tmp_path / "lacking")
   spec = {"x": _SPEC((3,), tf.float32, "pos", is_sequence=True)}

@@ -226,7 +226,7 @@ def test_texts_are_compared_too(tmp_path):
     assert not verification.verify(predictor, path, model).is_identical
 
 
-def test_a_faithful_export_is_identical(bench):
+def test_faithful_export_is_identical(bench):
   report = bench.verify(statistics_path=bench.statistics, reference=None)
   assert report.is_identical, str(report)
   assert (report.num_episodes, report.num_steps) == (3, sum(LENGTHS))
@@ -593,7 +593,7 @@ def test_data_of_another_kind_are_warned_of(bench, fault, tmp_path):
   assert re.search(want, "\n".join(report.warnings)), report.warnings
 
 
-def test_the_colors_of_one_episode_are_no_swap(bench, tmp_path):
+def test_colors_of_one_episode_are_no_swap(bench, tmp_path):
   for num_episodes, want in ((1, False), (2, False), (3, True)):
     episodes = _each(LEFT, lambda x: x[..., ::-1])(_episodes())[:num_episodes]
     store = _write(tmp_path / f"store_{num_episodes}", episodes)

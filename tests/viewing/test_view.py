@@ -152,9 +152,7 @@ def _data(page):
   return json.loads(found[1])["sources"]
 
 
-def test_planted_defects_are_among_the_first_five_and_the_page_has_it_all(
-  folder, model, capsys
-):
+def test_planted_defects_are_among_the_first_five_outliers(folder, model, capsys):
   raw = Follow(
     padding="repeat", preprocessor_cls=preprocessors.ImageToFloatPreprocessor
   )
@@ -250,7 +248,7 @@ def test_windows_by_time_are_shown_with_their_seconds(folder, tmp_path):
   np.testing.assert_array_equal(numbers, state[rows])
 
 
-def test_a_command_that_is_rarely_given_is_not_jerky(tmp_path):
+def test_command_that_is_rarely_given_is_not_jerky(tmp_path):
   spec = {"close": _SPEC((1,), tf.float32, "close", is_sequence=True)}
   path = str(tmp_path / "store")
   with store.EpisodeStore.create(path, spec) as writer:
@@ -283,7 +281,7 @@ def test_bad_numbers_times_and_lengths(tmp_path):
   assert said[9][0].startswith("4 steps, where 1")
 
 
-def test_a_contact_sheet_shows_the_suspected_camera(tmp_path):
+def test_contact_sheet_shows_the_suspected_camera(tmp_path):
   image = pytest.importorskip("PIL.Image")
   spec = {
     name: _SPEC((16, 16, 3), tf.uint8, name, is_sequence=True)

@@ -173,7 +173,7 @@ def test_unknown_shapes_become_static():
   assert next(iter(dataset))["x"].shape == want["x"]
 
 
-def test_a_frame_of_another_shape_than_promised():
+def test_frame_of_another_shape_than_promised():
   def generate():
     yield {"x/y": np.zeros([4, 5], np.float32)}
 

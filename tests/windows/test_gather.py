@@ -113,7 +113,7 @@ def test_stack_chunk_scalar_and_context_in_one_structure():
   np.testing.assert_array_equal(window.task, [[7, 8], [7, 8]])
 
 
-def test_a_step_without_offsets_is_the_anchors_own():
+def test_step_without_offsets_is_the_anchors_own():
   structure = {"x": spec((-1, 0)), "own": spec(None, (2,)), "task": spec(None, (2,))}
   own = np.stack([FRAMES, FRAMES * 10], axis=1)
   episode = {"x": FRAMES, "own": own, "task": np.array([1, 2], np.int32)}
@@ -219,7 +219,7 @@ def test_anchors_outside(name):
     gather(tf.constant(FRAMES[:length]))
 
 
-def test_the_last_sequence_that_fits():
+def test_last_sequence_that_fits():
   structure = {"x": spec((-1, 0), is_sequence=True)}
   cut = windows.Cut(sequence_length=2, stride=2, padding="drop")
   windows.gather_windows({"x": FRAMES}, 2, structure, cut)
@@ -288,7 +288,7 @@ def test_xla(anchors):
     assert got[path].shape == value.shape
 
 
-def test_the_gradient_reaches_every_frame_that_a_window_shows():
+def test_gradient_reaches_every_frame_that_a_window_shows():
   frames = tf.Variable([1.0, 2.0, 3.0])
   structure = {"x": spec((-1, 0), dtype=tf.float32)}
   with tf.GradientTape() as tape:

@@ -185,7 +185,7 @@ def test_errors(name):
     WindowReader(element_spec, structure, windows.Cut(**arguments))
 
 
-def test_the_dataset_fails_when_it_is_made():
+def test_dataset_fails_when_it_is_made():
   episodes = tf.data.Dataset.from_tensors({"state": tf.zeros([5, 4])})
   with pytest.raises(errors.SpecError, match=r"windows: state: expected \[T\] steps"):
     windows.windows(episodes, {"state": STATE})
@@ -235,7 +235,7 @@ def test_accepted(name):
   WindowReader({"x": element_spec}, {"x": spec})
 
 
-def test_a_path_that_is_not_there_is_read_by_its_name():
+def test_missing_path_is_read_by_name():
   def state(name, offsets):
     return ExtendedTensorSpec((2, 1), tf.int64, name, time_offsets=offsets)
 

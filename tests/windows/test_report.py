@@ -161,7 +161,7 @@ def test_left_out_episodes_are_printed_without_a_report(name, capfd):
   assert "windows:" not in printed.out
 
 
-def test_the_line_costs_nothing_with_a_report_or_a_padding():
+def test_line_costs_nothing_with_a_report_or_a_padding():
   def has_print(**arguments):
     dataset = windows.windows(episodes([4]), structure({}), **arguments)
     return "PrintV2" in str(dataset._as_serialized_graph().numpy())

@@ -136,7 +136,7 @@ def test_values_may_have_another_clock_than_the_anchors(select):
 
 
 @pytest.mark.parametrize("as_clock", ["period", "stamps", "float32"])
-def test_a_regular_clock_gives_the_windows_of_steps(as_clock):
+def test_regular_clock_gives_the_windows_of_steps(as_clock):
   period, length = 1 / 30, 3000
   steps = (-6, -3, 0, 1, 9)
   values = {"x": np.arange(length, dtype=np.float32)}

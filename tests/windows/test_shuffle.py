@@ -38,14 +38,14 @@ def shuffled(seed=7, buffer_size=1000, **kwargs):
 
 
 @pytest.mark.parametrize("buffer_size", [1, 7, 1000])
-def test_a_shuffle_shows_every_window_once(buffer_size):
+def test_shuffle_shows_every_window_once(buffer_size):
   in_order = shown(shuffled(buffer_size=None))
   got = shown(shuffled(buffer_size=buffer_size))
   assert sorted(got) == in_order
   assert (got == in_order) == (buffer_size == 1)
 
 
-def test_the_seed_makes_the_order():
+def test_seed_makes_the_order():
   first, again, other = shown(shuffled()), shown(shuffled()), shown(shuffled(seed=8))
   assert first == again
   assert first != other
@@ -68,7 +68,7 @@ def test_epochs_end_before_the_next_begins(buffer_size):
   assert len({str(epoch) for epoch in epochs}) == 3
 
 
-def test_the_shuffle_buffer_holds_every_frame_once():
+def test_shuffle_buffer_holds_every_frame_once():
   # 64 steps of 1 MiB are 64 MiB of frames; 64 stacks of 16 would be 1 GiB. The peak is
   # that of the process's life, so the dataset is read in a process of its own.
   code = """

@@ -53,7 +53,7 @@ def test_padding_is_never_sampled_and_steps_are_sorted(name, num_samples):
 
 
 @pytest.mark.parametrize("num_samples", SAMPLES[1:])
-def test_boundaries_are_kept_and_long_rows_have_no_step_twice(num_samples):
+def test_long_rows_split_at_boundaries_without_repeats(num_samples):
   lengths = np.repeat(LENGTHS, 50)
   got = subsample.boundary_indices(lengths, num_samples, [1, 2]).numpy()
   np.testing.assert_array_equal(got[:, 0], 0)
@@ -62,7 +62,7 @@ def test_boundaries_are_kept_and_long_rows_have_no_step_twice(num_samples):
   np.testing.assert_array_equal(is_distinct | (lengths < num_samples), True)
 
 
-def test_a_row_of_exactly_n_steps_is_kept_whole():
+def test_row_of_exactly_n_steps_is_kept_whole():
   got = subsample.boundary_indices(tf.fill([20], 5), 5)
   np.testing.assert_array_equal(got, np.tile(np.arange(5), (20, 1)))
 
@@ -118,7 +118,7 @@ def test_spans_have_the_requested_length_and_any_start(min_steps, max_steps):
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_a_seed_makes_it_repeatable(name):
+def test_seed_makes_it_repeatable(name):
   lengths = tf.fill([50], 30)
   first, again, other = (
     RANDOM[name](lengths, 4, seed).numpy() for seed in ([1, 2], [1, 2], [2, 2])
@@ -227,7 +227,7 @@ def test_errors_name_what_is_wrong(name):
 
 
 @pytest.mark.parametrize("name", ["uniform", "random", "boundary"])
-def test_an_empty_row_fails_in_a_graph(name):
+def test_empty_row_fails_in_a_graph(name):
   indices = getattr(subsample, f"{name}_indices")
   dataset = tf.data.Dataset.from_tensors(tf.constant([2, 0, 5]))
   dataset = dataset.map(lambda lengths: indices(lengths, 3))

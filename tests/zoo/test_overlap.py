@@ -107,7 +107,7 @@ def act(policy, count=12):
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_without_latency_it_is_the_policy_to_the_last_bit(exported, mode):
+def test_zero_latency_equals_the_policy_bit_for_bit(exported, mode):
   for policy, alone in (
     (exported[0], policies.RegressionPolicy(exported[0])),
     (exported[1], exported[1]),
@@ -117,7 +117,7 @@ def test_without_latency_it_is_the_policy_to_the_last_bit(exported, mode):
     np.testing.assert_array_equal(act(overlapped), act(alone))
 
 
-def test_the_history_sees_each_tick_while_the_network_runs(exported):
+def test_history_sees_each_tick_while_the_network_runs(exported):
   for policy in exported:
     pure = policy.pure
     planner = SimulatedLatency(0.3, 0.0, 10.0)
@@ -139,7 +139,7 @@ def test_the_history_sees_each_tick_while_the_network_runs(exported):
     assert len(seen) == 3  # Ticks 0, whose chunk was waited for, 4 and 8.
 
 
-def test_a_chunk_repeats_the_frozen_actions(predictor):
+def test_chunk_repeats_the_frozen_actions(predictor):
   planned, _, chunk = _continue(predictor.pure)
   np.testing.assert_allclose(chunk[0, :2], planned[0, :2], rtol=1e-5, atol=1e-5)
 
@@ -185,7 +185,7 @@ def test_chunks_continue_each_other(predictor):
     )
 
 
-def test_a_wrong_prefix_is_explained(exported):
+def test_wrong_prefix_is_explained(exported):
   (seen,) = observations(1)
   batch = {path: value[np.newaxis] for path, value in seen.items()}
   for policy in exported:
@@ -242,7 +242,7 @@ def test_overlap_errors_say_what_to_do(exported, tmp_path):
     OverlappedPolicy(lite.LitePolicy(folder)).sample_action(observations(1)[0])
 
 
-def test_a_trained_delay_is_a_function_of_the_sample_and_has_no_loss(states_path):
+def test_trained_delay_is_a_function_of_the_sample_and_has_no_loss(states_path):
   model = make_model("trained", states_path)
   model.build()
   labels = model.get_label_specification("train")
@@ -260,7 +260,7 @@ def test_a_trained_delay_is_a_function_of_the_sample_and_has_no_loss(states_path
   assert (error[is_known] == 0).all() and (error[~is_known] > 0).all()
 
 
-def test_a_delay_of_a_whole_chunk_is_refused(states_path):
+def test_delay_of_a_whole_chunk_is_refused(states_path):
   MODELS["whole"] = (zoo.FlowModel, {**_FLOW, "max_delay": 8})
   with pytest.raises(errors.SpecError, match="max_delay: expected between 1 and 7"):
     make_model("whole", states_path)

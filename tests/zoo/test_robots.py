@@ -538,7 +538,7 @@ def test_bad_robots_are_refused(two, name):
   assert want in " ".join(str(error.value).split())
 
 
-def test_a_robot_can_be_added_and_the_others_keep_their_numbers(two, built):
+def test_robot_can_be_added_and_the_others_keep_their_numbers(two, built):
   robots, model = built
   added = {**robots, "third": dataclasses.replace(robots["ur5"], name="third", id=2)}
   more = make_model(added, model.signature)  # The weights have the same shapes.

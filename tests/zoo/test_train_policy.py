@@ -144,7 +144,7 @@ def test_errors_before_training(name, lerobot_path, tmp_path, capsys):
   assert not run.exists()
 
 
-def test_a_run_refuses_a_smaller_data_set_than_it_began_with(
+def test_run_refuses_a_smaller_data_set_than_it_began_with(
   lerobot_path, tmp_path, capsys
 ):
   run = tmp_path / "run"

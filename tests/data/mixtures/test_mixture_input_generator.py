@@ -109,7 +109,7 @@ def test_static_shapes(mix):
   assert len(dataset.element_spec[1]) == 0
 
 
-def test_the_seed_makes_the_batches(mix):
+def test_seed_makes_the_batches(mix):
   sizes = {"a": 10, "b": 7}
 
   def order(**kwargs):
@@ -175,7 +175,7 @@ def test_weights_by_size(mix, kit):
   assert mixture.num_examples == 16
 
 
-def test_a_size_that_nobody_can_tell(mix, kit):
+def test_size_that_nobody_can_tell(mix, kit):
   def generate():
     yield {"x": np.int64(3)}, {}
 
@@ -191,7 +191,7 @@ def test_a_size_that_nobody_can_tell(mix, kit):
     mixture.create_dataset("train")
 
 
-def test_the_report_tells_examples_and_epochs_of_each_source(mix):
+def test_report_tells_examples_and_epochs_of_each_source(mix):
   mixture = mix({"a": 12, "b": 8}, [3, 1], "counting")
   assert mixture.report is None
   # Without a prefetch after it there is nothing read ahead to count.
@@ -208,7 +208,7 @@ def test_the_report_tells_examples_and_epochs_of_each_source(mix):
   assert str(report) == want
 
 
-def test_the_report_holds_those_of_the_sources(tmp_path, kit):
+def test_report_holds_those_of_the_sources(tmp_path, kit):
   sources = {
     name: data.DefaultRecordInputGenerator(
       kit.write_episodes(tmp_path / f"{name}.tfrecord", lengths)
@@ -271,7 +271,7 @@ def test_records_and_stores_are_mixed(tmp_path, kit, weights):
   assert mixture.report.sizes == sizes
 
 
-def test_a_source_that_leaves_the_stacking_to_the_device_is_refused(tmp_path, kit):
+def test_source_with_device_stacking_is_refused(tmp_path, kit):
   path = stored(tmp_path / "s", kit, [9], first=0)
   sources = {"s": data.StoreInputGenerator(path, stack_on_device=True)}
   mixture = data.MixtureInputGenerator(sources, batch_size=4)
@@ -293,7 +293,7 @@ def test_other_modes_are_one_pass_of_each_source_in_turn(mix):
   assert mixture.report.examples == {"a": 10, "b": 3}
 
 
-def test_a_source_without_an_end_is_no_eval(kit):
+def test_source_without_an_end_is_no_eval(kit):
   sources = {"a": data.DefaultConstantInputGenerator()}
   mixture = data.MixtureInputGenerator(sources)
   mixture.set_specification_from_model(kit.FakeModel(), "eval")
@@ -353,7 +353,7 @@ def test_preprocessors_make_sources_alike(tmp_path, kit, form):
   assert len(list(mixture.create_dataset("train").take(2))) == 2
 
 
-def test_all_that_does_not_fit_is_named_with_its_source(tmp_path, kit):
+def test_error_names_all_mismatches_and_their_sources(tmp_path, kit):
   def other():
     yield {"x": np.float32(3)}, {}
 
@@ -375,7 +375,7 @@ def test_all_that_does_not_fit_is_named_with_its_source(tmp_path, kit):
     mixture.create_dataset("train")
 
 
-def test_a_preprocessor_that_does_not_give_the_mixtures_specs(mix, tmp_path, kit):
+def test_preprocessor_that_does_not_give_the_mixtures_specs(mix, tmp_path, kit):
   path = kit.write_examples(tmp_path / "a.tfrecord", [1])
   for preprocessor in (Meters(), Meters):
     mixture = data.MixtureInputGenerator(
@@ -489,7 +489,7 @@ def test_sequences_of_varying_length_are_refused(tmp_path, kit):
     mixture.create_dataset("train")
 
 
-def test_a_source_explains_its_failures(mix, tmp_path):
+def test_source_explains_its_failures(mix, tmp_path):
   mixture = mix({"a": 5, "b": 5}, mode="eval")
   with open(tmp_path / "b.tfrecord", "rb+") as file:
     file.truncate(file.seek(0, 2) - 3)

@@ -58,7 +58,7 @@ def test_seed_sets_the_start_of_the_round():
   assert first == {(2, 2), (3, 1)}
 
 
-def test_a_source_that_would_never_come_is_an_error():
+def test_source_that_would_never_come_is_an_error():
   with pytest.raises(errors.SpecError, match=r"in 4096 batches of 2, got 1e-09 of 1"):
     make_schedule([1, 1e-9], 2, seed=0)
 

@@ -61,7 +61,7 @@ def test_weights_must_match_distinct_patterns(patterns):
     data.WeightedRecordInputGenerator(2 * patterns[:1], [1, 1])
 
 
-def test_the_seed_is_that_of_all_shuffles(patterns, kit):
+def test_seed_is_that_of_all_shuffles(patterns, kit):
   def order(seed):
     return batches(data.WeightedRecordInputGenerator(patterns, seed=seed), kit)
 

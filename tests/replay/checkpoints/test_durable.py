@@ -140,7 +140,7 @@ def test_restored_replay_equals_the_saved_one(name, tmp_path):
   assert seen
 
 
-def test_an_episode_that_went_on_ends(tmp_path):
+def test_episode_that_went_on_ends(tmp_path):
   buffer = make("repeated", checkpoint_dir=str(tmp_path))
   writer, rng = buffer.writer(), np.random.default_rng(0)
   for number in range(7):
@@ -164,7 +164,7 @@ def test_an_episode_that_went_on_ends(tmp_path):
 
 
 @pytest.mark.parametrize("padding", ["drop", "repeat"])
-def test_a_writer_that_is_open_begins_another_episode(padding, tmp_path):
+def test_writer_that_is_open_begins_another_episode(padding, tmp_path):
   spec = {"x": Spec((2,), tf.int64, time_offsets=(0, 1)), "goal": Spec((), tf.int64)}
   options = {"capacity_steps": 100, "padding": padding, "seed": 0}
   buffer = replay.ReplayBuffer(spec, **options, checkpoint_dir=str(tmp_path))
@@ -187,7 +187,7 @@ def test_a_writer_that_is_open_begins_another_episode(padding, tmp_path):
   assert again.counters.num_inserts == len(want)
 
 
-def test_an_end_at_restore_does_not_wait(tmp_path):
+def test_end_at_restore_does_not_wait(tmp_path):
   buffer = make("repeated", checkpoint_dir=str(tmp_path))
   writer, rng = buffer.writer(), np.random.default_rng(0)
   for number in range(7):
@@ -200,7 +200,7 @@ def test_an_end_at_restore_does_not_wait(tmp_path):
   assert again.counters.num_inserts == again.counters.num_items == 7
 
 
-def test_the_checkpoint_is_a_store(tmp_path):
+def test_checkpoint_is_a_store(tmp_path):
   buffer = make("strings and contexts", checkpoint_dir=str(tmp_path))
   write(buffer, np.random.default_rng(0), 3, 12)
   opened = store.EpisodeStore(os.path.join(buffer.checkpoint(), "episodes"))
@@ -209,7 +209,7 @@ def test_the_checkpoint_is_a_store(tmp_path):
   assert store.verify_store(opened.path).is_good
 
 
-def test_a_flipped_bit_is_not_restored(tmp_path):
+def test_flipped_bit_is_not_restored(tmp_path):
   buffer = make("uniform", checkpoint_dir=str(tmp_path))
   write(buffer, np.random.default_rng(0), 5)
   segment = os.path.join(buffer.checkpoint(), "episodes", "segments", "main")
@@ -281,7 +281,7 @@ def test_no_folder():
     make("uniform").checkpoint()
 
 
-def test_a_closed_buffer(tmp_path):
+def test_closed_buffer(tmp_path):
   buffer = make("uniform", checkpoint_dir=str(tmp_path))
   buffer.close()
   for call in (buffer.checkpoint, lambda: buffer.to_store(tmp_path / "s")):
@@ -329,7 +329,7 @@ def test_another_buffers(name, tmp_path):
   assert other.counters.num_steps == 0
 
 
-def test_a_buffer_in_use(tmp_path):
+def test_buffer_in_use(tmp_path):
   buffer = make("uniform", checkpoint_dir=str(tmp_path))
   write(buffer, np.random.default_rng(0), 2)
   buffer.checkpoint()
@@ -374,7 +374,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_one(name, tmp_path):
+def test_damaged_one(name, tmp_path):
   buffer = make("uniform", checkpoint_dir=str(tmp_path))
   write(buffer, np.random.default_rng(0), 2)
   path = buffer.checkpoint()

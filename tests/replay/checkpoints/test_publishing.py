@@ -55,7 +55,7 @@ CALLS = ("mkdir", "fsync", "replace", "rename", "rmdir", "unlink")
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_disk_fails_at_each_call(name, tmp_path, monkeypatch):
+def test_disk_fails_at_each_call(name, tmp_path, monkeypatch):
   """The newest checkpoint that can be found is the former one or the new one, whole."""
   original, template = getattr(os, name), tmp_path / "template"
   for number in (1, 2):

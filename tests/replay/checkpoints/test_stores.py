@@ -76,7 +76,7 @@ def to_texts(batch) -> list[str]:
 
 
 @pytest.mark.parametrize("num_writers", [1, 3])
-def test_a_replay_becomes_a_store_of_the_same_windows(num_writers, tmp_path):
+def test_replay_becomes_a_store_of_the_same_windows(num_writers, tmp_path):
   buffer = replay.ReplayBuffer(
     SPEC, 60, num_writers=num_writers, padding="drop", allow_nan=True
   )
@@ -99,7 +99,7 @@ def test_a_replay_becomes_a_store_of_the_same_windows(num_writers, tmp_path):
 
 @pytest.mark.parametrize("padding", ["drop", "repeat", "zero"])
 @pytest.mark.parametrize("num_writers", [1, 2])
-def test_a_store_begins_a_replay(padding, num_writers, tmp_path):
+def test_store_begins_a_replay(padding, num_writers, tmp_path):
   path = make_store(tmp_path / "s", [7, 1, 12, 5, 4])
   buffer = replay.ReplayBuffer.from_store(
     path,
@@ -122,7 +122,7 @@ def test_a_store_begins_a_replay(padding, num_writers, tmp_path):
   assert buffer.counters.num_steps == 35
 
 
-def test_the_last_episodes_are_read(tmp_path):
+def test_last_episodes_are_read(tmp_path):
   path = make_store(tmp_path / "s", [10, 30, 30, 9, 5])
   buffer = replay.ReplayBuffer.from_store(
     path, SPEC, capacity_steps=20, allow_nan=True, padding="drop"
@@ -143,7 +143,7 @@ def test_the_last_episodes_are_read(tmp_path):
   assert single.counters.num_inserts == 2
 
 
-def test_an_empty_store(tmp_path):
+def test_empty_store(tmp_path):
   path = make_store(tmp_path / "s", [])
   buffer = replay.ReplayBuffer.from_store(path, SPEC, capacity_steps=20, allow_nan=True)
   assert buffer.counters.num_steps == 0
@@ -171,7 +171,7 @@ def test_loading_waits_for_nobody_and_counts(tmp_path):
     append(buffer, writer, 5, 4)
 
 
-def test_a_bounded_replay(tmp_path):
+def test_bounded_replay(tmp_path):
   path = make_store(tmp_path / "s", [20])
   buffer = replay.ReplayBuffer.from_store(
     path,
@@ -187,7 +187,7 @@ def test_a_bounded_replay(tmp_path):
   assert windows_of(buffer) == windows_in(path, first=13)
 
 
-def test_a_column_of_another_path(tmp_path):
+def test_column_of_another_path(tmp_path):
   path = make_store(tmp_path / "s", [6], {k: SPEC[k] for k in ("obs", "task")})
   spec = {
     "state": Spec((2,), tf.float32, name="obs", time_offsets=0),
@@ -198,7 +198,7 @@ def test_a_column_of_another_path(tmp_path):
   assert set(buffer.sample(64)["state"][:, 0].tolist()) == {0, 1, 2, 3, 4, 5}
 
 
-def test_a_store_that_lacks_something(tmp_path):
+def test_store_that_lacks_something(tmp_path):
   flat = flat_replay_specs("test", {k: SPEC[k] for k in ("obs", "text")})
   flat["text"] = Spec.from_spec(flat["text"], is_optional=True)
   with store.EpisodeStore.create(tmp_path / "s", flat, allow_nan=True) as writer:
@@ -247,7 +247,7 @@ def test_interrupt_keeps_an_existing_store(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
-def test_a_full_disk_leaves_nothing_behind(call, is_there, tmp_path, monkeypatch):
+def test_full_disk_leaves_nothing_behind(call, is_there, tmp_path, monkeypatch):
   buffer = replay.ReplayBuffer(SPEC, 20, allow_nan=True)
   append(buffer, buffer.writer(), 0, 7)
   path = tmp_path / "s"

@@ -27,7 +27,7 @@ def _buffer(sizes, count=20):
 
 @pytest.mark.parametrize("with_info", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_a_buffer_goes_when_its_datasets_have_gone(sizes, with_info):
+def test_buffer_goes_when_its_datasets_have_gone(sizes, with_info):
   buffer = _buffer(sizes)
   dataset = buffer.dataset(4, with_info)
   assert len(list(dataset.take(2))) == 2
@@ -38,7 +38,7 @@ def test_a_buffer_goes_when_its_datasets_have_gone(sizes, with_info):
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_a_dataset_keeps_its_buffer(sizes):
+def test_dataset_keeps_its_buffer(sizes):
   batches = iter(_buffer(sizes).dataset(4).map(dict).prefetch(1))
   gc.collect()
   for _ in range(40):
@@ -49,7 +49,7 @@ def test_a_dataset_keeps_its_buffer(sizes):
       assert batch[f"x{n}"].shape == (4, 2, n)
 
 
-def test_a_graph_alone_does_not_keep_its_buffer():
+def test_graph_alone_does_not_keep_its_buffer():
   dataset = _buffer((3,)).dataset(4)
   # Nothing of Python is left of the dataset.
   variant = tf.data.experimental.to_variant(dataset)

@@ -62,7 +62,7 @@ def test_each_item_has_what_came_with_its_step():
     assert priorities(buffer) == wanted(ends)
 
 
-def test_a_checkpoint_keeps_those_that_wait(tmp_path):
+def test_checkpoint_keeps_those_that_wait(tmp_path):
   options = {"checkpoint_dir": str(tmp_path), "padding": "repeat"}
   with make(**options) as buffer:
     writer = buffer.writer()

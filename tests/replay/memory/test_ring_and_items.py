@@ -92,7 +92,7 @@ def test_new_items_have_the_greatest_priority():
   assert set(info.priority) == {9.0} and set(batch["x"]) == {0, 1}
 
 
-def test_the_greatest_priority_is_not_that_of_an_item_that_has_gone():
+def test_maximum_priority_ignores_evicted_items():
   buffer = ReplayBuffer(
     X, 2, sampler=replay.Prioritized(1.0), initial_priority=None, seed=0
   )
@@ -109,7 +109,7 @@ def test_the_greatest_priority_is_not_that_of_an_item_that_has_gone():
   assert set(buffer.sample_with_info(50)[0].priority) == {2.0}
 
 
-def test_the_greatest_priority_may_have_come_with_a_step():
+def test_greatest_priority_may_have_come_with_a_step():
   buffer = ReplayBuffer(
     X, 4, sampler=replay.Prioritized(1.0), initial_priority=None, seed=0
   )

@@ -41,7 +41,7 @@ def check(batch):
   assert (code[:, 0] // 1000 == arrays["next"] // 1000).all()
 
 
-def test_a_queue_gives_every_item_once():
+def test_queue_gives_every_item_once():
   code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
   buffer = ReplayBuffer(
     code,
@@ -167,7 +167,7 @@ def test_items_of_a_timed_out_batch_are_sampled_later():
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_batch_may_come_slowly(name):
+def test_batch_may_come_slowly(name):
   """A timeout is of a wait, and while items come none lasts."""
   buffer, writer = numbers(0, timeout=0.8, **DRAWN[name])
   stop = threading.Event()
@@ -222,7 +222,7 @@ def test_queue_items_outlive_the_sampler_that_took_them(with_info):
   assert batch["text"].numpy().tolist() == [b"3", b"4", b"5"]
 
 
-def test_a_writer_that_was_faster_is_seen(monkeypatch):
+def test_writer_that_was_faster_is_seen(monkeypatch):
   """The rows die between the draw and the look; other windows take their place."""
   buffer = ReplayBuffer(spec(), 24, seed=0, padding="drop")
   writer = buffer.writer()
@@ -251,7 +251,7 @@ def test_a_writer_that_was_faster_is_seen(monkeypatch):
   assert looked and all(looked)
 
 
-def test_a_batch_whose_items_are_gone_is_not_counted(monkeypatch):
+def test_batch_whose_items_are_gone_is_not_counted(monkeypatch):
   """All steps die between the draw and the look, and those after them make no item."""
   buffer = ReplayBuffer(spec(), 24, seed=0, timeout=0.1, padding="drop")
   writer = buffer.writer()

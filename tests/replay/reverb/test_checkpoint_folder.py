@@ -25,7 +25,7 @@ def write(folder: CheckpointFolder, name: str) -> str:
   return path
 
 
-def test_a_checkpoint_is_on_the_disk_before_the_former_one_goes(tmp_path, monkeypatch):
+def test_checkpoint_is_synced_before_the_previous_one_is_deleted(tmp_path, monkeypatch):
   folder = CheckpointFolder(str(tmp_path))
   former = folder.take_in(write(folder, "1"))
   done: list[str] = []
@@ -48,7 +48,7 @@ def test_a_checkpoint_is_on_the_disk_before_the_former_one_goes(tmp_path, monkey
   assert done[4:] == [f"sync {path}", f"sync {tmp_path}", f"remove {former}"]
 
 
-def test_a_disk_that_fails_leaves_the_former_checkpoint(tmp_path, monkeypatch):
+def test_disk_that_fails_leaves_the_former_checkpoint(tmp_path, monkeypatch):
   folder = CheckpointFolder(str(tmp_path))
   former = folder.take_in(write(folder, "1"))
   path = write(folder, "2")

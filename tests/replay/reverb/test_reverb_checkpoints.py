@@ -32,7 +32,7 @@ def test_checkpoint_is_restored(serve, server_host, tmp_path):
   assert (np.diff(window) == 1).all()
 
 
-def test_the_folder_may_be_a_path_that_is_not_there(tmp_path):
+def test_folder_may_be_a_path_that_is_not_there(tmp_path):
   folder = tmp_path / "a" / "b"
   with ReplayServer(make_spec(), checkpoint_dir=folder, checkpoint_secs=1) as server:
     path = server.checkpoint()
@@ -120,7 +120,7 @@ ROOM = {"for half of it": 0.5, "for all but the last bytes": 1.0}
 
 
 @pytest.mark.parametrize("room", ROOM)
-def test_a_full_disk_at_a_checkpoint(room, make_killable, tmp_path):
+def test_full_disk_at_a_checkpoint(room, make_killable, tmp_path):
   spec = specs.TensorSpecStruct(
     image=Spec((2, 64, 64), tf.uint8, "image", time_offsets=(-1, 0))
   )

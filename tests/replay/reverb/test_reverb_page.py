@@ -18,7 +18,7 @@ spec = specs.TensorSpecStruct(x=x)
 """
 
 
-def test_a_client_of_the_pages_server(tmp_path):
+def test_client_of_the_pages_server(tmp_path):
   page = (warm_python.ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
   server_code, client_code = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
   with socket.socket() as picked:

@@ -70,7 +70,7 @@ def test_open_datasets_continue_after_close(serve):
     assert other.counters.num_inserts == 5
 
 
-def test_reverb_does_not_warn_of_how_far_a_writer_is_ahead(serve, capfd):
+def test_reverb_writer_lead_does_not_warn(serve, capfd):
   spec = {"x": Spec((2, 16_384), tf.uint8, "x", time_offsets=(-1, 0))}
   frames = np.random.default_rng(0).integers(0, 256, (8, 16_384), np.uint8)
   client = ReverbReplay(spec, serve(spec))

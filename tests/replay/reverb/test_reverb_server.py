@@ -118,7 +118,7 @@ def test_other_windows_of_the_same_columns_are_found_on_connecting(name, serve):
   assert str(caught.value).count("expected") == len(others)
 
 
-def test_a_server_without_the_table():
+def test_server_without_the_table():
   tables = [reverb.Table.queue(name, 10) for name in ("frames", "episodes")]
   server = reverb.Server(tables)
   try:
@@ -148,7 +148,7 @@ def test_server_that_goes_away(server_host):
     client.update_priorities([1], [1.0])
 
 
-def test_a_stop_ends_the_wait_for_a_server(server_host):
+def test_stop_ends_the_wait_for_a_server(server_host):
   address = server_host.ask((make_spec(), {"padding": "drop"}))
   client = ReverbReplay(make_spec(), address)
   server_host.ask(address)

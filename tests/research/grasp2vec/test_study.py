@@ -60,7 +60,7 @@ def test_lifted_object_leaves_its_pixel():
   assert lifted >= 2
 
 
-def test_a_thing_is_where_its_middle_is():
+def test_thing_is_where_its_middle_is():
   """Its rim may be warmer than the rest of it, and a speck elsewhere than all of it."""
   heat = np.zeros([2, 16, 16, 1], np.float32)
   heat[0, 3:6, 8:11] = 1
@@ -71,7 +71,7 @@ def test_a_thing_is_where_its_middle_is():
   np.testing.assert_allclose(peaks[1], [15, 1], atol=0.6)
 
 
-def test_the_full_size_learns_from_records_of_tensor2robot(monkeypatch):
+def test_full_size_learns_from_records_of_tensor2robot(monkeypatch):
   monkeypatch.chdir(ROOT)
   small = (
     *(f"{name} = ''" for name in ("TRAIN_DATA", "EVAL_DATA")),

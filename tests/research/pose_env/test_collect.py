@@ -155,7 +155,7 @@ def test_random_policy_is_repeatable_and_stays_in_bounds():
   assert actions.std() > 0.4
 
 
-def test_a_step_for_replay_fits_its_specs_and_hides_the_target(env):
+def test_replay_step_matches_specs_without_the_target(env):
   (steps,) = generate_episodes(env, collect.PoseEnvRandomPolicy(), 1, seed=0)
   model = reward_model.PoseEnvRewardModel()
   flat = windows.flat_specs(models.training_specification(model))

@@ -69,7 +69,7 @@ def test_demo_writes_table_and_picture(tmp_path, monkeypatch):
       assert predictor.global_step == 1
 
 
-def test_an_interrupted_demo_leaves_nothing_of_an_earlier_one(tmp_path, monkeypatch):
+def test_interrupted_demo_leaves_nothing_of_an_earlier_one(tmp_path, monkeypatch):
   names = ["table.md", "results.json", "demo.png"]
   for name in names:
     (tmp_path / name).touch()
@@ -140,7 +140,7 @@ def test_read_curve_names_what_is_missing(tmp_path):
     evaluation.read_curve(str(tmp_path), "distance")
 
 
-def test_read_scalars_reads_up_to_what_a_killed_writer_left_half(tmp_path):
+def test_read_scalars_stops_at_a_truncated_event(tmp_path):
   writer = summaries.SummaryWriter(str(tmp_path))
   for step in (1, 2):
     writer.scalars({"loss": step / 4}, step)

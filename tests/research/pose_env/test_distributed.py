@@ -96,7 +96,7 @@ class Killer(threading.Thread):
     return max((r.step for r in report.read_rounds(self.job.actor_dirs)), default=0)
 
 
-def test_the_job_outlives_each_of_its_processes(tmp_path, capsys):
+def test_job_outlives_each_of_its_processes(tmp_path, capsys):
   job = jobs.Job(
     tmp_path / "out",
     ENGINE,

@@ -75,7 +75,7 @@ def test_markdown_table():
   ]
 
 
-def test_the_picture_shows_something(tmp_path):
+def test_picture_shows_something(tmp_path):
   progress = [report.Progress(1000.0 + i, 10 * i, 80 * i, 5 * i) for i in range(5)]
   path = tmp_path / "picture.png"
   distributed_figure.draw(ROUNDS, progress, 990.0, -5.3, str(path))

@@ -79,7 +79,7 @@ def test_unseeded_resets_continue_from_the_seed(env):
   assert not np.allclose(first, second)
 
 
-def test_the_duck_is_in_the_picture(env):
+def test_duck_is_in_the_picture(env):
   for seed in range(20):
     frame = env.reset(seed=seed)[0]["state"]["image"].astype(int)
     red, green, blue = frame[..., 0], frame[..., 1], frame[..., 2]
@@ -154,7 +154,7 @@ def test_one_position_tells_nothing_about_the_velocity(moving):
     assert abs(correlation[0, 1]) < 0.1
 
 
-def test_the_velocity_survives_no_reset(moving):
+def test_velocity_survives_no_reset(moving):
   first = moving.reset(seed=0)[1]["object_velocity"]
   second = moving.reset()[1]["object_velocity"]
   assert not np.allclose(first, second)
@@ -182,6 +182,6 @@ def test_render_mode_gives_the_frame():
 
 
 @pytest.mark.parametrize("num_steps", [0, -1])
-def test_an_episode_has_steps(num_steps):
+def test_episode_has_steps(num_steps):
   with pytest.raises(ValueError, match=f"num_steps: expected >= 1, got {num_steps}"):
     pose_env.PoseEnv(num_steps=num_steps)

@@ -40,7 +40,7 @@ def test_specs_follow_from_the_number_of_frames(name):
       assert spec.time_offsets == (None if num_frames is None else 0)
 
 
-def test_an_episode_holds_the_labels_and_frames_of_every_model():
+def test_episode_holds_the_labels_and_frames_of_every_model():
   record = pose_env_models.episode_specification()
   assert sorted(record) == ["pose", "reward", "state/image", "target_pose"]
   for num_frames in (1, 4):
@@ -97,7 +97,7 @@ def test_every_frame_of_the_stack_matters():
 
 
 @pytest.mark.parametrize("num_frames", [0, -1])
-def test_a_stack_has_frames(num_frames):
+def test_stack_has_frames(num_frames):
   with pytest.raises(ValueError, match=f"expected >= 1 or None, got {num_frames}"):
     pose_env_models.PoseEnvRegressionModel(num_frames=num_frames)
 
@@ -116,7 +116,7 @@ def moving_dots(num_examples, seed):
   return images, target.astype(np.float32)
 
 
-def test_a_stack_learns_motion_that_one_frame_does_not_show():
+def test_stack_learns_motion_that_one_frame_does_not_show():
   images, targets = moving_dots(32, seed=0)
   losses = {}
   for num_frames in (1, 4):

@@ -81,7 +81,7 @@ def test_trains_by_gin_exports_and_predicts(
   np.testing.assert_allclose(action, predicted[0], atol=1e-5)
 
 
-def test_a_critic_of_single_images_trains_and_values_poses(
+def test_critic_of_single_images_trains_and_values_poses(
   examples, pose_env_data, tmp_path
 ):
   training.train_eval_model(

@@ -33,7 +33,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_loss_is_the_squared_error_of_the_reward(name):
+def test_loss_is_the_squared_error_of_the_reward(name):
   predicted, tried, reward, want_loss, want_error = LOSSES[name]
   model = reward_model.PoseEnvRewardModel()
   output = tf.constant([predicted])

@@ -30,7 +30,7 @@ def test_study_writes_its_table(tmp_path, monkeypatch):
     assert 0 < float(row.split("|")[3]) < 3
 
 
-def test_an_offset_is_of_the_task_and_in_no_frame():
+def test_offset_is_of_the_task_and_in_no_frame():
   env = pose_env.PoseEnv(hidden_offset=0.4)
   frames, offsets = [], []
   for task in (1, 2, 1):
@@ -44,6 +44,6 @@ def test_an_offset_is_of_the_task_and_in_no_frame():
   assert np.abs(offsets[0] - offsets[1]).max() > 0.05
 
 
-def test_the_interval_of_a_mean():
+def test_interval_of_a_mean():
   assert runs.mean_and_interval([0.5]) == "0.500"
   assert runs.mean_and_interval([0.1, 0.2, 0.3]) == "0.200 ± 0.248"  # 4.303 x 0.0577.

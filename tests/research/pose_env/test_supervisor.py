@@ -94,7 +94,7 @@ def test_stop_kills_what_does_not_listen(job):
     os.kill(pid, 0)
 
 
-def test_a_failure_in_the_block_leaves_nothing_behind(tmp_path):
+def test_failure_in_the_block_leaves_nothing_behind(tmp_path):
   job = supervisor_lib.Supervisor(tmp_path)
   with pytest.raises(ValueError, match="mine"), job.stopped_at_exit():
     job.start("server", python(FOREVER))
@@ -114,7 +114,7 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux ends the processes")
-def test_a_supervisor_that_is_killed_leaves_nothing_behind(tmp_path):
+def test_supervisor_that_is_killed_leaves_nothing_behind(tmp_path):
   told = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit('told'))"
   process = subprocess.Popen(
     [sys.executable, "-c", SUPERVISOR, str(tmp_path), f"{told}; {FOREVER}"],
@@ -127,7 +127,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing_behind(tmp_path):
   wait_until(lambda: log.read_text() == "up\ntold\n")
 
 
-def test_a_process_whose_parent_is_gone_does_not_start(tmp_path):
+def test_process_whose_parent_is_gone_does_not_start(tmp_path):
   made = tmp_path / "made"
   command = [sys.executable, tied_process.__file__, "1", "touch", str(made)]
   assert subprocess.run(command, check=False).returncode == 1

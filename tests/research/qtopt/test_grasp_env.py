@@ -39,7 +39,7 @@ def _grasp(env, seed, commands=("close_gripper",), num_steps=5):
   return result
 
 
-def test_an_object_that_hangs_in_the_air_at_the_end_is_a_success(env):
+def test_object_that_hangs_in_the_air_at_the_end_is_a_success(env):
   results = [_grasp(env, seed) for seed in range(8)]
   rewards = [reward for _, reward, *_ in results]
   assert sum(rewards) >= 7  # Others may be in the way.
@@ -82,7 +82,7 @@ def test_same_seed_gives_the_same_bytes_after_any_episode(env):
   assert run() == first
 
 
-def test_displacements_are_of_the_grippers_frame_and_its_camera_goes_along(env):
+def test_displacements_are_in_the_gripper_frame(env):
   before, _ = env.reset(seed=1)
   yaw = env.pose[3]
   start = env.pose
@@ -95,7 +95,7 @@ def test_displacements_are_of_the_grippers_frame_and_its_camera_goes_along(env):
   assert env.pose[3] == pytest.approx(yaw + 0.4, abs=1e-6)
 
 
-def test_an_episode_that_takes_too_long_is_cut_off():
+def test_episode_that_takes_too_long_is_cut_off():
   env = grasp_env.GraspEnv(max_steps=2, image_size=(512, 640), camera="shoulder")
   observation, _ = env.reset(seed=0)
   assert env.observation_space.contains(observation)

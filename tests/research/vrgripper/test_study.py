@@ -32,7 +32,7 @@ def test_study_writes_its_table_and_its_picture(tmp_path, monkeypatch):
   assert frames.shape == (120, 6 * 120, 3)
 
 
-def test_a_task_has_a_hand_and_two_demonstrations(tmp_path):
+def test_task_has_a_hand_and_two_demonstrations(tmp_path):
   found = store.EpisodeStore(study.collect_tasks(tmp_path, "maml", 4, 0)["train"])
   kinds = [found.column("kind")[i] for i in range(len(found))]
   assert kinds == [b"hand", b"demo", b"demo"] * 4
@@ -66,7 +66,7 @@ def test_retrial_policy_sees_the_trial(tmp_path, monkeypatch, capsys):
   assert np.abs(answers[1] - answers[0]).max() > 0
 
 
-def test_a_hand_is_learned_from_by_what_is_seen_alone():
+def test_hand_is_learned_from_by_what_is_seen_alone():
   tf.keras.utils.set_random_seed(0)
   base = vrgripper_env_models.VRGripperDomainAdaptiveModel(
     image_size=None, context_size=4, fc_layers=(8, 8)
@@ -91,7 +91,7 @@ def test_a_hand_is_learned_from_by_what_is_seen_alone():
   assert np.abs(adapted[2] - adapted[0]).max() > 1e-6
 
 
-def test_a_trial_is_learned_from_in_frames_too():
+def test_trial_is_learned_from_in_frames_too():
   base = vrgripper_env_models.VRGripperRegressionModel(
     image_size=64, embedding_size=4, has_reward=True, fc_layers=(8, 8)
   )

@@ -19,7 +19,7 @@ def test_keeps_the_gymnasium_contract(has_post):
 
 
 @pytest.mark.parametrize("options", [{"has_post": True}, {}])
-def test_the_expert_succeeds_and_its_seed_repeats_it(options):
+def test_expert_succeeds_and_its_seed_repeats_it(options):
   env = vrgripper_env.VRGripperEnv(**options)
   policy = vrgripper_env.VRGripperExpertPolicy(env)
   runs = []
@@ -46,7 +46,7 @@ def test_straight_on_is_a_blow_against_the_post():
   assert is_over and reward == 0 and not info["is_success"]
 
 
-def test_a_task_is_a_color_and_no_frame_tells_which():
+def test_task_is_a_color_and_no_frame_tells_which():
   env, found = vrgripper_env.VRGripperEnv(image_size=24), []
   for task in range(12):
     env.reset_task(task)
@@ -61,7 +61,7 @@ def test_a_task_is_a_color_and_no_frame_tells_which():
   np.testing.assert_equal(first[-1], other[-1])
 
 
-def test_the_first_episode_of_a_task_may_be_a_hands():
+def test_first_episode_of_a_task_may_be_a_hands():
   env = vrgripper_env.VRGripperEnv(starts_by_hand=True)
   env.reset_task(1)
   hand, robot = (env.reset(seed=0)[0] for _ in range(2))
@@ -69,7 +69,7 @@ def test_the_first_episode_of_a_task_may_be_a_hands():
   assert (hand["image"] != robot["image"]).any()
 
 
-def test_a_lamp_leaves_two_colors_that_may_be_meant():
+def test_lamp_leaves_two_colors_that_may_be_meant():
   env, shown = vrgripper_env.VRGripperEnv(has_lamp=True, image_size=None), set()
   for task in range(60):
     env.reset_task(task)
