@@ -23,7 +23,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peer_policies
-from benchmarks.peer_policies import DEMOS, LANDER, META_WORLD, make_env, play, split
+from benchmarks.peer_policies import (
+  DEMOS,
+  LANDER,
+  META_WORLD,
+  PIXELS,
+  make_env,
+  play,
+  split,
+)
 from research import runs
 from t2r_seq import policies
 
@@ -40,12 +48,21 @@ _DIFFUSION = {
   "policy.num_inference_steps": 10,
 }  # fmt: skip
 _SMALL_UNET = ["ConditionalUNet.filters = (32, 64, 128)"]
+# A ResNet-18 from scratch, and no augmentation, as the peer.
+_RESNET = ["ResNet.num_filters = 64", "ResNet.num_block_layers = 4",
+           "ACTModel.image_size = None", "ACTModel.image_transforms = []",
+           "LEARNING_RATE = 3e-4"]  # fmt: skip
+_PIXELS = {
+  "batch_size": 16, _ADAM: 3e-4, "policy.optimizer_lr_backbone": 3e-4,
+  "policy.pretrained_backbone_weights": "null",
+}  # fmt: skip
 # Environment, steps, options of the peer, and what ours has besides: LeRobot's are the
 # sizes of our gin files; Stable-Baselines3's those of rl-baselines3-zoo.
 POLICIES: dict[str, tuple[str, int, dict[str, Any], list[str]]] = {
   "act": (LANDER, 4000, _ACT, []),
   "diffusion": (LANDER, 3000, _DIFFUSION, _SMALL_UNET),
   "act-push": (META_WORLD, 2000, _ACT, []),
+  "act-pixels": (PIXELS, 1000, _ACT | _PIXELS, _RESNET),
   "diffusion-push": (META_WORLD, 2000, _DIFFUSION, _SMALL_UNET),
   "dqn": ("CartPole-v1", 50_000, {
     "learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99,
@@ -66,6 +83,9 @@ POLICIES: dict[str, tuple[str, int, dict[str, Any], list[str]]] = {
     "train_freq": 1, "gradient_steps": 1, "noise": 0.1,
   }, []),
 }  # fmt: skip
+_DATA = {LANDER: "demos", PIXELS: "pixels", META_WORLD: "push"}
+# Returns from which on an episode is a success.
+_SUCCESS = {LANDER: 200, PIXELS: -500}
 _MACROS = {"learning_rate": "LEARNING_RATE", "batch_size": "BATCH_SIZE"}
 _MACROS |= {"learning_starts": "LEARNING_STARTS"}
 Result = tuple[str, str, dict[str, Any]]
@@ -97,7 +117,7 @@ def describe(policy: str, seed: int, args: argparse.Namespace) -> dict[str, Any]
 
 
 def _data(args: argparse.Namespace, env: str) -> pathlib.Path:
-  return args.out / ("demos.lerobot" if env == LANDER else "push.lerobot")
+  return args.out / f"{_DATA.get(env)}.lerobot"
 
 
 class MetaWorldExpert(policies.Policy):
@@ -115,15 +135,31 @@ class MetaWorldExpert(policies.Policy):
     return np.clip(self._controller.get_action(state), -1, 1).astype(np.float32)
 
 
+class PendulumExpert(policies.Policy):
+  """Swings the pendulum up by its energy, and balances it."""
+
+  def SelectAction(self, state: Any, context: Any, timestep: int) -> np.ndarray:
+    """Returns a torque in [-2, 2], twice."""
+    del context, timestep
+    cosine, sine, velocity = state["state"]
+    if cosine > 0.9:
+      torque = -10 * np.arctan2(sine, cosine) - 3 * velocity
+    else:
+      torque = (15 - 15 * cosine - velocity**2 / 2) * velocity
+    return np.full(2, np.clip(torque, -2, 2), np.float32)
+
+
 def record(env: str, path: pathlib.Path, num_episodes: int) -> None:
   """Records episodes of the task's scripted expert in LeRobot's format."""
   from research.lander import demo
 
   observe = functools.partial(split, env)
+  make = functools.partial(make_env, env, 0)
   if env == LANDER:
     demo.record(path, num_episodes, observe)
+  elif env == PIXELS:
+    demo.record(path, num_episodes, observe, make, PendulumExpert(), "swing up", 20)
   else:
-    make = functools.partial(make_env, env, 0)
     demo.record(path, num_episodes, observe, make, MetaWorldExpert(), "push", 80)
 
 
@@ -151,7 +187,7 @@ def train_ours(spec: Mapping[str, Any]) -> dict[str, Any]:
   acting = policies.RegressionPolicy(predictor)
   acting.restore()
 
-  def act(observation: np.ndarray) -> Any:
+  def act(observation: Any) -> Any:
     seen = split(env, observation) if has_demos else observation
     return acting.SelectAction(seen, None, 0)
 
@@ -210,7 +246,7 @@ def tabulate(results: Sequence[Result]) -> str:
     cells = [str(len(found))]
     cells.append(runs.mean_and_interval(returns.mean(axis=1), 0) if is_return else "")
     cells.append(runs.mean_and_interval(areas, 0) if curve else "")
-    successes = 100 * (returns >= (200 if is_return else 1)).mean(axis=1)
+    successes = 100 * (returns >= _SUCCESS.get(env, 1)).mean(axis=1)
     cells.append(runs.mean_and_interval(successes, 0) if env in DEMOS else "")
     cells += [mean("seconds"), mean("cpu"), mean("mib")]
     rows.append([policy, side, *cells, mean("wait", 100) if env in DEMOS else ""])

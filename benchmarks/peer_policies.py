@@ -22,13 +22,17 @@ from benchmarks import process_memory
 
 _START = time.perf_counter()
 LANDER, META_WORLD = "LunarLanderContinuous-v3", "Meta-World/MT1"
+PIXELS = "pixels of Pendulum-v1"
 # What `gymnasium.make` needs besides, and the observation's numbers that are the state:
 # LeRobot's policies need an image or `observation.environment_state`, which the
-# rest becomes: the contacts of the lander's legs, or the object and the goal.
+# rest becomes: the contacts of the lander's legs, or the object and the goal. The
+# pendulum's state is its velocity; only the image shows the angle.
 DEMOS: dict[str, tuple[dict[str, Any], int]] = {
   LANDER: ({}, 6),
   META_WORLD: ({"env_name": "push-v3", "terminate_on_success": True}, 4),
+  PIXELS: ({"render_mode": "rgb_array"}, 2),
 }
+_SHRINK = 10  # Pixels of the frame that an image's pixel averages, each way.
 _NEEDS = {
   "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers Box2D "
   "metaworld mujoco==3.3.0",
@@ -37,14 +41,28 @@ _NEEDS = {
 _FINAL_SEED, _POINT_SEED = 100_000, 200_000
 
 
-def split(env_id: str, observation: np.ndarray) -> dict[str, np.ndarray]:
-  """Names the robot's state, and the rest."""
+def split(env_id: str, observation: Any) -> dict[str, np.ndarray]:
+  """Names the robot's state, and the rest or the image, [50, 50, 3]."""
+  if env_id == PIXELS:
+    frame = observation["pixels"]
+    height, width, channels = frame.shape
+    shape = height // _SHRINK, _SHRINK, width // _SHRINK, _SHRINK, channels
+    image = frame.reshape(shape).mean(axis=(1, 3)).round().astype(np.uint8)
+    # LeRobot's loader drops the axis of a feature of one number, so there are two.
+    state = np.repeat(observation["state"][DEMOS[env_id][1] :], 2)
+    return {"observation.state": state, "observation.images.front": image}
   state, rest = np.split(observation.astype(np.float32), [DEMOS[env_id][1]])
   return {"observation.state": state, "observation.environment_state": rest}
 
 
 def make_env(env_id: str, seed: int) -> gymnasium.Env:
   """Creates an environment; Meta-World draws its goals by the seed."""
+  if env_id == PIXELS:
+    env = gymnasium.make("Pendulum-v1", **DEMOS[env_id][0])
+    env = gymnasium.wrappers.AddRenderObservation(env, render_only=False)
+    mean, space = lambda action: action.mean(keepdims=True), env.action_space
+    torques = gymnasium.spaces.Box(*np.repeat([space.low, space.high], 2, axis=1))
+    return gymnasium.wrappers.TransformAction(env, mean, torques)
   if env_id != META_WORLD:
     return gymnasium.make(env_id)
   import metaworld  # noqa: F401
@@ -54,7 +72,7 @@ def make_env(env_id: str, seed: int) -> gymnasium.Env:
 
 def play(
   spec: Mapping[str, Any],
-  act: Callable[[np.ndarray], Any],
+  act: Callable[[Any], Any],
   reset: Callable[[], Any] = lambda: None,
   first_seed: int = _FINAL_SEED,
 ) -> list[float]:
@@ -112,9 +130,12 @@ def train_lerobot(spec: Mapping[str, Any]) -> dict[str, Any]:
   policy = factory.get_policy_class(spec["policy"]).from_pretrained(path)
   before, after = factory.make_pre_post_processors(policy.config, path)
 
-  def act(observation: np.ndarray) -> np.ndarray:
+  def act(observation: Any) -> np.ndarray:
     seen = split(spec["env"], observation)
     tensors = {k: torch.from_numpy(v) for k, v in seen.items()}
+    for name, value in tensors.items():
+      if value.dtype == torch.uint8:
+        tensors[name] = value.permute(2, 0, 1) / 255
     with torch.inference_mode():
       return after(policy.select_action(before(tensors)))[0].numpy()
 

@@ -79,7 +79,7 @@ def make_env(render_mode: str | None = None) -> gymnasium.Env:
 def record(
   path: pathlib.Path,
   num_episodes: int,
-  observe: Callable[[np.ndarray], Mapping[str, np.ndarray]] = _as_state,
+  observe: Callable[[Any], Mapping[str, np.ndarray]] = _as_state,
   create_env: Callable[[], gymnasium.Env] = make_env,
   expert: policies.Policy | None = None,
   task: str = "land between the flags",
@@ -100,7 +100,7 @@ def record(
     observation, action = env.observation_space.sample(), env.action_space.sample()
   sizes = {**observe(observation), "action": action}
   spec = {
-    name: specs.ExtendedTensorSpec(value.shape, "float32", name, is_sequence=True)
+    name: specs.ExtendedTensorSpec(value.shape, value.dtype, name, is_sequence=True)
     for name, value in sizes.items()
   }
   store = path.with_suffix(".store")
@@ -119,7 +119,8 @@ def record(
     seed=_RECORD_SEED,
     sink=sink,
   )
-  command("convert", store, path, "--task", task, "--fps", fps)
+  options = ("--task", task, "--fps", fps, "--video_codec", "png")
+  command("convert", store, path, *options)
 
 
 def command(*arguments: object) -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks import bench_ready_policies, peer_policies
+from t2r_seq import episodes
 from tests import warm_python
 
 _NEEDS = ("Box2D", "pyarrow", "matplotlib")
@@ -43,3 +44,19 @@ def test_missing_peer_is_named(policy, monkeypatch):
   spec = {"env": bench_ready_policies.POLICIES[policy][0]}
   with pytest.raises(ImportError, match=f"pip install .*{package}=="):
     peer_policies.main([json.dumps(spec)])
+
+
+def test_state_of_the_pixel_task_has_no_angle(tmp_path):
+  for package in _NEEDS:
+    pytest.importorskip(package)
+  env, path = peer_policies.PIXELS, tmp_path / "pixels.lerobot"
+  bench_ready_policies.record(env, path, 1)
+  recorded = episodes.open_episodes(path).read(0)
+  with peer_policies.make_env(env, 0) as created:
+    observation, _ = created.reset(seed=0)
+  seen = peer_policies.split(env, observation)
+  assert seen["observation.state"].tolist() == 2 * [observation["state"][2]]
+  assert recorded["observation.images.front"].shape == (200, 50, 50, 3)
+  for name in ("observation.state", "action"):
+    assert recorded[name].shape == (200, 2)
+    assert (recorded[name][:, 0] == recorded[name][:, 1]).all(), name
