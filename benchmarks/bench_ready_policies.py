@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks import peer_policies
 from benchmarks.peer_policies import (
   DEMOS,
+  FETCH,
   LANDER,
   META_WORLD,
   PIXELS,
@@ -62,6 +63,7 @@ POLICIES: dict[str, tuple[str, int, dict[str, Any], list[str]]] = {
   "act": (LANDER, 4000, _ACT, []),
   "diffusion": (LANDER, 3000, _DIFFUSION, _SMALL_UNET),
   "act-push": (META_WORLD, 2000, _ACT, []),
+  "act-fetch": (FETCH, 3000, _ACT, []),
   "act-pixels": (PIXELS, 1000, _ACT | _PIXELS, _RESNET),
   "diffusion-push": (META_WORLD, 2000, _DIFFUSION, _SMALL_UNET),
   "dqn": ("CartPole-v1", 50_000, {
@@ -83,8 +85,8 @@ POLICIES: dict[str, tuple[str, int, dict[str, Any], list[str]]] = {
     "train_freq": 1, "gradient_steps": 1, "noise": 0.1,
   }, []),
 }  # fmt: skip
-_DATA = {LANDER: "demos", PIXELS: "pixels", META_WORLD: "push"}
-# Returns from which on an episode is a success.
+_DATA = {LANDER: "demos", FETCH: "fetch", PIXELS: "pixels", META_WORLD: "push"}
+# Least returns of a success; 1 if the environment reports it.
 _SUCCESS = {LANDER: 200, PIXELS: -500}
 _MACROS = {"learning_rate": "LEARNING_RATE", "batch_size": "BATCH_SIZE"}
 _MACROS |= {"learning_starts": "LEARNING_STARTS"}
@@ -135,6 +137,26 @@ class MetaWorldExpert(policies.Policy):
     return np.clip(self._controller.get_action(state), -1, 1).astype(np.float32)
 
 
+class FetchExpert(policies.Policy):
+  """Grasps the block from above and carries it to the goal: Fetch has no expert."""
+
+  def SelectAction(self, state: Any, context: Any, timestep: int) -> np.ndarray:
+    """Returns a motion of the hand and an opening of the fingers, in [-1, 1]."""
+    del context, timestep
+    numbers, fingers = state["observation"], -1.0
+    hand, block, width = numbers[:3], numbers[3:6], numbers[9:11].sum()
+    motion = block - hand
+    if np.linalg.norm(motion) < 0.025 and width < 0.055:
+      motion = state["desired_goal"] - block  # The fingers hold the block, 0.05 m wide.
+    elif np.linalg.norm(motion[:2]) > 0.02:
+      motion, fingers = block + np.asarray([0, 0, 0.06]) - hand, 1.0
+    elif motion[2] < -0.015:
+      fingers = 1.0
+    else:
+      motion = np.zeros(3)
+    return np.clip([*(10 * motion), fingers], -1, 1).astype(np.float32)
+
+
 class PendulumExpert(policies.Policy):
   """Swings the pendulum up by its energy, and balances it."""
 
@@ -159,6 +181,8 @@ def record(env: str, path: pathlib.Path, num_episodes: int) -> None:
     demo.record(path, num_episodes, observe)
   elif env == PIXELS:
     demo.record(path, num_episodes, observe, make, PendulumExpert(), "swing up", 20)
+  elif env == FETCH:
+    demo.record(path, num_episodes, observe, make, FetchExpert(), "pick and place", 25)
   else:
     demo.record(path, num_episodes, observe, make, MetaWorldExpert(), "push", 80)
 
@@ -242,7 +266,7 @@ def tabulate(results: Sequence[Result]) -> str:
     returns = np.asarray([each["returns"] for each in found])
     env, curve = POLICIES[policy][0], "curve" in found[0]
     areas = [np.mean([r for _, r in each["curve"]]) for each in found] if curve else []
-    is_return = env != META_WORLD
+    is_return = env not in (META_WORLD, FETCH)
     cells = [str(len(found))]
     cells.append(runs.mean_and_interval(returns.mean(axis=1), 0) if is_return else "")
     cells.append(runs.mean_and_interval(areas, 0) if curve else "")

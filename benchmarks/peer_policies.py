@@ -22,20 +22,21 @@ from benchmarks import process_memory
 
 _START = time.perf_counter()
 LANDER, META_WORLD = "LunarLanderContinuous-v3", "Meta-World/MT1"
-PIXELS = "pixels of Pendulum-v1"
+FETCH, PIXELS = "FetchPickAndPlace-v4", "pixels of Pendulum-v1"
 # What `gymnasium.make` needs besides, and the observation's numbers that are the state:
 # LeRobot's policies need an image or `observation.environment_state`, which the
-# rest becomes: the contacts of the lander's legs, or the object and the goal. The
-# pendulum's state is its velocity; only the image shows the angle.
+# rest becomes: the contacts of the lander's legs, the object and the goal, or Fetch's
+# goal. The pendulum's state is its velocity; only the image shows the angle.
 DEMOS: dict[str, tuple[dict[str, Any], int]] = {
   LANDER: ({}, 6),
   META_WORLD: ({"env_name": "push-v3", "terminate_on_success": True}, 4),
+  FETCH: ({}, 25),
   PIXELS: ({"render_mode": "rgb_array"}, 2),
 }
 _SHRINK = 10  # Pixels of the frame that an image's pixel averages, each way.
 _NEEDS = {
   "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers Box2D "
-  "metaworld mujoco==3.3.0",
+  "metaworld gymnasium-robotics mujoco==3.3.0",
   "stable_baselines3": "torch==2.14.1 stable-baselines3==2.9.2",
 }
 _FINAL_SEED, _POINT_SEED = 100_000, 200_000
@@ -51,6 +52,8 @@ def split(env_id: str, observation: Any) -> dict[str, np.ndarray]:
     # LeRobot's loader drops the axis of a feature of one number, so there are two.
     state = np.repeat(observation["state"][DEMOS[env_id][1] :], 2)
     return {"observation.state": state, "observation.images.front": image}
+  if env_id == FETCH:
+    observation = np.append(observation["observation"], observation["desired_goal"])
   state, rest = np.split(observation.astype(np.float32), [DEMOS[env_id][1]])
   return {"observation.state": state, "observation.environment_state": rest}
 
@@ -63,6 +66,10 @@ def make_env(env_id: str, seed: int) -> gymnasium.Env:
     mean, space = lambda action: action.mean(keepdims=True), env.action_space
     torques = gymnasium.spaces.Box(*np.repeat([space.low, space.high], 2, axis=1))
     return gymnasium.wrappers.TransformAction(env, mean, torques)
+  if env_id == FETCH:
+    import gymnasium_robotics
+
+    gymnasium.register_envs(gymnasium_robotics)
   if env_id != META_WORLD:
     return gymnasium.make(env_id)
   import metaworld  # noqa: F401
@@ -78,7 +85,7 @@ def play(
 ) -> list[float]:
   """Returns the returns of episodes, which have the same seeds for all policies.
 
-  An environment that reports success returns 1 or 0.
+  An environment that reports success returns 1 or 0; Fetch, that of its last step.
   """
   returns = []
   with make_env(spec["env"], first_seed) as env:
@@ -91,6 +98,8 @@ def play(
         observation, reward, *ends, info = env.step(act(observation))
         returns[-1] += float(info.get("success", reward))
         is_done = any(ends)
+      if "is_success" in info:
+        returns[-1] = float(info["is_success"])
   return returns
 
 
