@@ -114,7 +114,7 @@ def writing_output(path: str | os.PathLike[str]) -> Iterator[str]:
   FIFO or a character device, such as /dev/stdout, gets the bytes.
 
   Raises:
-    OSError: it could not be written; a regular file still has its old contents.
+    OSError: the file cannot be written; a regular file still has its old contents.
   """
   place = os.path.realpath(path)
   # /dev/stdout may stand for a file, which the shell has opened and still writes.
@@ -155,7 +155,7 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
   When it returns, the new contents are on the disk.
 
   Raises:
-    OSError: it could not be written; the old contents are still there.
+    OSError: the file cannot be written; the old contents are still there.
   """
   with replacing(path) as temporary:
     descriptor = open_own(temporary, os.O_WRONLY)
@@ -171,7 +171,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
   """Yields an empty file to write, which replaces another if the block ends well.
 
   Raises:
-    OSError: it could not be written; the old contents are still there.
+    OSError: the file cannot be written; the old contents are still there.
   """
   _remove_abandoned(path)
   descriptor, temporary = _held_file(path)
@@ -262,7 +262,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
   Nothing, or an empty folder, is at the path. Missing parents are made.
 
   Raises:
-    OSError: it could not be written; nothing is left of it.
+    OSError: the folder cannot be written; nothing is left of it.
   """
   make_folders(os.path.dirname(os.path.abspath(path)))
   temporary = _temporary_name(path)

@@ -58,28 +58,29 @@ def do_not_convert(function: _Function) -> _Function:
 def exports(
   package: str, *modules: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-  """Makes a package load its modules when the first of their names is read.
+  """Makes a package import its modules lazily, when an exported name is read (PEP 562).
 
   Args:
     package: `__name__`; its `__all__` lists the exports.
-    modules: modules of the package: attributes of it, in which its names are looked up.
+    modules: names of its modules, which are attributes, too. They are imported in this
+      order until one has the exported name.
   Returns:
     The package's `__getattr__` and `__dir__`.
   """
-  face = sys.modules[package]
+  module_object = sys.modules[package]
 
   def get(name: str) -> Any:
     if name in modules:
       return importlib.import_module(f"{package}.{name}")
-    if name in face.__all__:
+    if name in module_object.__all__:
       for module in modules:
         names = vars(importlib.import_module(f"{package}.{module}"))
         if name in names:
-          setattr(face, name, names[name])
+          setattr(module_object, name, names[name])
           return names[name]
     raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
-  return get, lambda: sorted({*vars(face), *face.__all__})
+  return get, lambda: sorted({*vars(module_object), *module_object.__all__})
 
 
 def missing_extra(package: str, extra: str) -> ImportError:
@@ -106,7 +107,7 @@ def load_extra(name: str, extra: str) -> Any:
   Returns:
     The module.
   Raises:
-    ImportError: it is not installed; names the extra.
+    ImportError: the package is not installed; names the extra.
   """
   try:
     return importlib.import_module(name)

@@ -206,7 +206,7 @@ class PythonCalls:
     self._live.add(self)
 
   @contextlib.contextmanager
-  def one(self) -> Iterator[None]:
+  def active(self) -> Iterator[None]:
     """Surrounds a call.
 
     Raises:

@@ -37,7 +37,7 @@ class Progress:
 
     Args:
       stream: stream to write to; stderr by default. On a terminal one line is kept up
-        to date; otherwise there is a line a minute.
+        to date; otherwise there is one line per minute.
       clock: seconds.
     """
     self._stream = sys.stderr if stream is None else stream

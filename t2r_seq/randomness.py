@@ -55,11 +55,11 @@ class RandomNumbers:
     return tf.minimum(drawn, count - 1)
 
   def permute(self, purpose: str, index: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Permutes each sample's index, by a separate permutation for each sample.
+    """Returns where each sample's random permutation of range(size) maps its index.
 
-    TensorFlow's `index_shuffle` draws until a number is in range: among a handful that
-    takes a tenth of a millisecond each time. This one exchanges pairs, as in Hoang,
-    Morris and Rogaway, 'An Enciphering Scheme Based on a Card Shuffle', 2012.
+    TensorFlow's `index_shuffle` retries until a number is in range, which takes 0.1 ms
+    for small sizes. This is the swap-or-not shuffle of Hoang, Morris and Rogaway, 'An
+    Enciphering Scheme Based on a Card Shuffle', 2012.
 
     Args:
       purpose: names the permutations.
@@ -72,6 +72,7 @@ class RandomNumbers:
       words = self._words(f"{purpose}/{number}")
       offset = tf.cast(words % tf.cast(size, tf.uint64), tf.int64)
       other = tf.math.floormod(offset - index, size)
+      # The maximum identifies the pair {index, other}: both of them swap, or neither.
       pair = RandomNumbers(
         tf.bitcast(words, tf.int64) + tf.maximum(index, other), self.seed
       )
@@ -86,7 +87,7 @@ class RandomNumbers:
     """Draws from the standard normal distribution; float32 [B, *shape]."""
     shape = tf.convert_to_tensor(shape, tf.int32)
     count = tf.reduce_prod(shape)
-    pairs = self._many(purpose, 2 * ((count + 1) // 2))
+    pairs = _spread(*_halves(self._words(purpose)), 2 * ((count + 1) // 2))
     # After Box and Muller. `tf.random.stateless_normal` takes one seed for all samples,
     # and gives other numbers where XLA compiles it.
     radius, turns = tf.split(pairs, 2, axis=1)
@@ -98,10 +99,6 @@ class RandomNumbers:
     """Returns seeds for TensorFlow's stateless ops; int32 [B, 2]."""
     low, high = _halves(self._words(purpose))
     return tf.bitcast(tf.stack([low, high], axis=-1), tf.int32)
-
-  def _many(self, purpose: str, count: tf.Tensor) -> tf.Tensor:
-    """Draws many numbers for each sample from [0, 1); float32 [B, count]."""
-    return _spread(*_halves(self._words(purpose)), count)
 
   def _words(self, purpose: str) -> tf.Tensor:
     """Returns 64 random bits for each sample, uint64 [B]."""
@@ -193,7 +190,7 @@ def numbered(numbers: tf.Tensor | None, on_host: bool = False) -> Iterator[None]
 
 
 def sample_numbers() -> tf.Tensor | None:
-  """Returns the number that `numbered` set, or None outside of it."""
+  """Returns the sample numbers, int64 [B], that `numbered` set; None outside of it."""
   return _present.numbers
 
 

@@ -40,7 +40,7 @@ def collect_episodes(
   sink: sinks.EpisodeSink | None = None,
   stop: stopping.StopCondition | None = None,
 ) -> dict[str, Any]:
-  """Runs a policy and writes its episodes, flat: one record an episode, or to a sink.
+  """Runs a policy and writes its episodes, flat: one record per episode, or to a sink.
 
   Each record file appears only when it is complete, so a killed collection leaves whole
   files or none. Equal seeds write equal episodes, for any `episodes_per_file`.
@@ -468,7 +468,7 @@ def _close(
   error: BaseException | None,
   traceback: types.TracebackType | None,
 ) -> None:
-  """Closes the sink; after a stop it is no failure if it cannot empty itself."""
+  """Closes the sink; after a stop, ignores a timeout of its last writes."""
   try:
     sink.__exit__(exc_type, error, traceback)
   except errors.ReplayTimeoutError as error:

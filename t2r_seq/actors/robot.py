@@ -19,7 +19,7 @@ from t2r_seq import errors
 from t2r_seq.lite import overlap, policy_io
 from t2r_seq.training import stopping
 
-# Times of so many latest steps are kept: a robot may run for days.
+# Number of steps whose times are kept, the latest: a robot may run for days.
 _NUM_TIMED = 100_000
 _Numbers = float | Sequence[float] | None
 _EXPECTED = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -189,7 +189,8 @@ def run_meta_env(
           policy.adapt(list(seen))
         step_seed = rollouts.episode_seed(task_seed, 1 + step)
         episodes = run(policy, num_episodes, step_seed)
-        of_task.append(_mean_return(episodes))
+        returns = [sum(step["reward"] for step in each) for each in episodes]
+        of_task.append(float(np.mean(returns)))
         seen += episodes
       rewards.append(of_task)
       logging.info("Task %d: rewards %s.", task, np.round(of_task, 4))
@@ -212,10 +213,6 @@ def _meta_metrics(
     for i, gain in enumerate(np.diff(means), start=1):
       metrics[f"step_{i}_improvement"] = float(gain)
   return metrics
-
-
-def _mean_return(episodes: Sequence[rollouts.Episode]) -> float:
-  return float(np.mean([sum(step["reward"] for step in each) for each in episodes]))
 
 
 def _reset_task(env: Any, seed: int) -> None:

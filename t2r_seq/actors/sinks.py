@@ -25,7 +25,7 @@ from t2r_seq.windows.cut import appended_specs, time_span
 
 
 def flatten_step(step: rollouts.EpisodeStep) -> dict[str, Any]:
-  """Flattens a step into one value a path.
+  """Flattens a step into one value per path.
 
   Returns:
     'observation' (or, for dictionary observations, one path a leaf, 'a/b' when
@@ -128,7 +128,7 @@ def make_episode_to_features(spec: Any) -> Callable[[rollouts.Episode], Any]:
 class EpisodeSink(files.Closing):
   """Takes the steps of episodes, one by one; a context manager.
 
-  Several episodes may be in progress at once, one an environment.
+  Several episodes may be in progress at once, one per environment.
 
   Attributes:
     with_last_observation: whether the observation after the last action follows as one
@@ -212,7 +212,7 @@ class WholeEpisodeSink(EpisodeSink):
 
 @gin.configurable
 class RecordSink(WholeEpisodeSink):
-  """Writes each episode as a record, a few records a file.
+  """Writes each episode as a record, a few records per file.
 
   A file appears, whole, when it has its number of episodes or the sink is closed. Its
   name has the time and a random token, so that no other actor or earlier run is
@@ -367,7 +367,7 @@ class ReplaySink(EpisodeSink):
     """Appends the step; context features take the first step's values.
 
     Raises:
-      SpecError: it does not fit the replay's specs; all paths are named.
+      SpecError: the step does not fit the replay's specs; lists all paths.
       ReplayTimeoutError: the wait for the replay's rate limiter took too long, or was
         stopped.
     """

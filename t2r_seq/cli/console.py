@@ -59,7 +59,7 @@ def is_expected(error: BaseException) -> bool:
 def message(error: BaseException) -> str:
   """Returns the error's message without gin's call stack.
 
-  It is one line, unless the error lists several mismatches, one a line.
+  It is one line, unless the error lists several mismatches, one per line.
   """
   text = _GIN_CALLS.sub("", str(error)).strip()
   near = gin_registry.hint(text)
@@ -476,16 +476,16 @@ def format_table(
 
   Args:
     header: the names of the columns.
-    rows: rows of one cell a column.
+    rows: rows of one cell per column.
     numbers: the columns that are aligned on the right.
     is_narrow: shortens the first column to fit the width.
   """
   table = [list(header), *[[printable(cell) for cell in row] for row in rows]]
   widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
   if is_narrow:
-    room = max(WIDTH - sum(widths[1:]) - 2 * len(widths[1:]), _MIN_FIRST)
-    widths[0] = min(widths[0], room)
-    table = [[shorten(row[0], room), *row[1:]] for row in table]
+    width = max(WIDTH - sum(widths[1:]) - 2 * len(widths[1:]), _MIN_FIRST)
+    widths[0] = min(widths[0], width)
+    table = [[shorten(row[0], width), *row[1:]] for row in table]
   table.insert(1, ["─" * width for width in widths])
   return "\n".join(
     "  ".join(

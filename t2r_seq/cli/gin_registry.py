@@ -155,8 +155,8 @@ def render_names(names: Mapping[str, Any]) -> str:
   width = min(36, max(map(len, names)))
   lines = []
   for name, configurable in names.items():
-    room = _WIDTH - max(width, len(name)) - 2
-    summary = textwrap.shorten(_first_line(configurable), room, placeholder=" ...")
+    rest = _WIDTH - max(width, len(name)) - 2
+    summary = textwrap.shorten(_first_line(configurable), rest, placeholder=" ...")
     lines.append(f"{name:{width}}  {summary}".rstrip())
   return "\n".join(lines)
 

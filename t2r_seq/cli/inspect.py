@@ -305,9 +305,9 @@ def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
   if text_format is None or args.output:
     parts = render_episodes(source)
     if source.lengths is not None and len(source.lengths):
-      parts.append(_lengths(source.lengths))
+      parts.append(_render_lengths(source.lengths))
     if source.metadata:
-      parts.append(_metadata(dict(source.metadata)))
+      parts.append(_render_metadata(dict(source.metadata)))
     console.show("\n\n".join(parts))
   if text_format is not None:
     print(end="\n" if args.output else "")
@@ -391,7 +391,7 @@ def _render_store(
     ]
   )
   yield f"{summary.path}:\n{heading}"
-  yield _columns(summary, num_steps)
+  yield _render_columns(summary, num_steps)
   if len(summary.segments) > 1:
     header = ["segment", "episodes", "steps", "bytes"]
     rows = [
@@ -400,23 +400,23 @@ def _render_store(
     ]
     yield console.format_table(header, rows, header[1:])
   if len(summary.lengths):
-    yield _lengths(summary.lengths)
+    yield _render_lengths(summary.lengths)
     ratio = summary.disk_bytes / max(summary.value_bytes, 1)
     yield (
       f"{summary.disk_bytes:,} bytes on disk, {ratio:.4f} times the "
       f"{summary.value_bytes:,} bytes of the values themselves"
     )
-    yield from _windows(summary, source)
+    yield from _render_windows(summary, source)
   if summary.splits:
     yield splits.describe_splits(summary.splits)
     yield from map(console.fill, splits.describe_overlaps(summary.splits))
   if summary.metadata:
-    yield _metadata(summary.metadata)
+    yield _render_metadata(summary.metadata)
   if unfinished := sources.unfinished_conversion(folder, len(summary.lengths)):
     yield unfinished
 
 
-def _columns(summary: StoreSummary, num_steps: int) -> str:
+def _render_columns(summary: StoreSummary, num_steps: int) -> str:
   header = ["column", "dtype", "row", "rows", "per", "bytes", "bytes/step"]
   has_optional = any(c.num_present is not None for c in summary.columns)
   rows = []
@@ -440,7 +440,7 @@ def _columns(summary: StoreSummary, num_steps: int) -> str:
   return console.format_table(header, rows, numbers, is_narrow=True)
 
 
-def _lengths(lengths: np.ndarray) -> str:
+def _render_lengths(lengths: np.ndarray) -> str:
   low, high = int(lengths.min()), int(lengths.max())
   line = (
     f"lengths: min {low:,}, median {np.median(lengths):,.6g}, mean "
@@ -448,7 +448,7 @@ def _lengths(lengths: np.ndarray) -> str:
   )
   if low == high:
     return line
-  # Whole steps to a bin; the last one may hold fewer.
+  # Bin width in whole steps; the last bin may be narrower.
   width = -(-(high - low + 1) // _NUM_BINS)
   counts = np.bincount((lengths - low) // width)
   rows = []
@@ -456,14 +456,14 @@ def _lengths(lengths: np.ndarray) -> str:
     first = low + number * width
     last = min(first + width - 1, high)
     steps = f"{first:,}" if first == last else f"{first:,} to {last:,}"
-    # A bin with an episode shows, however few they are.
+    # A bin that is not empty shows at least one block.
     bar = "█" * max(round(_BAR * count / int(counts.max())), int(count > 0))
     rows.append([steps, f"{count:,}", bar])
   table = console.format_table(["steps", "episodes", ""], rows, ("steps", "episodes"))
   return f"{line}\n\n{table}"
 
 
-def _windows(summary: StoreSummary, source: str | None) -> Iterator[str]:
+def _render_windows(summary: StoreSummary, source: str | None) -> Iterator[str]:
   if source is None:
     if any(column.dtype.startswith(VIDEO_FORMATS) for column in summary.columns):
       yield "Frames are inside of videos: a stack of them would be decoded."
@@ -493,7 +493,7 @@ def _windows(summary: StoreSummary, source: str | None) -> Iterator[str]:
   yield console.format_table(header, rows, header[1:])
 
 
-def _metadata(metadata: dict[str, Any]) -> str:
+def _render_metadata(metadata: dict[str, Any]) -> str:
   lines = ["metadata:"]
   for key, value in metadata.items():
     text = json.dumps(value)
@@ -553,11 +553,11 @@ def _describe_lite(path: str) -> Iterator[str]:
     note = "and its mask" if window and window.mask else ""
     if name not in masks:
       rows.append([name, leaf.dtype.name, leaf.shape, offsets, note])
-  yield _features(rows)
-  yield _state(layout.state)
+  yield _render_features(rows)
+  yield _render_state(layout.state)
   yield console.fill(f"outputs: {', '.join(layout.outputs)}", 0)
   if layout.record is not None:
-    yield from _record(layout.record)
+    yield from _render_record(layout.record)
 
 
 def _describe_export(path: str, robot: str | None) -> Iterator[str]:
@@ -579,7 +579,7 @@ def _describe_export(path: str, robot: str | None) -> Iterator[str]:
     note = "and its mask" if name in masks.values() else note
     if name not in masks:
       rows.append([name, leaf.dtype, leaf.shape, leaf.time_offsets, note])
-  yield _features(rows)
+  yield _render_features(rows)
   state, *record = assets.read_record(path, _export_record, robot)
   signatures = assets.of_robot(assets.read_signatures(path), robot)
   yield from filter(None, [state, _signatures(signatures), *record])
@@ -603,11 +603,11 @@ def _leaf(fields: Mapping[str, Any]) -> types.SimpleNamespace:
 def _export_record(record: Mapping[str, Any]) -> list[str]:
   """Renders the state of an export, or "", and its training and execution."""
   leaf, state = policy_io.Leaf.from_json, record.get("state") or {}
-  shown = _state({path: leaf(each) for path, each in state.items()})
-  return [shown if state else "", *_record(record)]
+  shown = _render_state({path: leaf(each) for path, each in state.items()})
+  return [shown if state else "", *_render_record(record)]
 
 
-def _features(rows: Iterable[Sequence[Any]]) -> str:
+def _render_features(rows: Iterable[Sequence[Any]]) -> str:
   """Renders rows of (path, dtype, shape of a step, offsets, note)."""
   texts = [
     [path, dtype, _shape(shape), _offsets(offsets), note]
@@ -617,7 +617,7 @@ def _features(rows: Iterable[Sequence[Any]]) -> str:
   return console.format_table(header, texts, (), is_narrow=True)
 
 
-def _state(state: Mapping[str, Any]) -> str:
+def _render_state(state: Mapping[str, Any]) -> str:
   """Renders the tensors of one environment's state."""
   rows, total = [], 0
   for path, leaf in sorted(state.items()):
@@ -648,7 +648,7 @@ def _signatures(
   return "\n".join(["signatures:", *lines])
 
 
-def _record(record: Mapping[str, Any]) -> Iterator[str]:
+def _render_record(record: Mapping[str, Any]) -> Iterator[str]:
   """Yields how the policy was trained and acts."""
   padding, period = record["padding"], record["control_period"]
   lines = [f"padding: {padding if isinstance(padding, str) else ', '.join(padding)}"]

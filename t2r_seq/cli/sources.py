@@ -60,7 +60,7 @@ def add_episodes(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--episodes",
     metavar="LIST",
-    help="only these: 3,17, or a file with a number a line, as `view` saves it",
+    help="only these: 3,17, or a file with one number per line, as `view` saves it",
   )
 
 

@@ -533,7 +533,7 @@ def _write_record(path: str, record: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-  """Excludes other conversions to a destination; removes a folder without a record."""
+  """Locks a destination; afterwards removes a folder that got no conversion.json."""
   folder = _folder(path)
   files.make_folders(folder)
   lock = files.FileLock(
@@ -547,6 +547,7 @@ def _locked(path: str) -> Iterator[None]:
     yield
   finally:
     if not os.path.exists(_record_name(path)):
+      # Under the lock: no other conversion can have begun in the folder.
       shutil.rmtree(folder, ignore_errors=True)
     lock.release()
 

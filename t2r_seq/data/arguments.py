@@ -159,7 +159,7 @@ def check_mode_is_bound(preprocess_fn: Callable[..., Any]) -> None:
   """Checks that a preprocess_fn does not wait for a mode that it never gets.
 
   Raises:
-    SpecError: it has a parameter 'mode' without a value.
+    SpecError: the function has a parameter 'mode' without a value.
   """
   mode = inspect.signature(preprocess_fn).parameters.get("mode")
   if mode is not None and mode.default is inspect.Parameter.empty:

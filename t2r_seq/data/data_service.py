@@ -118,7 +118,7 @@ def check_portable(dataset: tf.data.Dataset, where: str) -> None:
   """Checks that another process could run a dataset, before one tries to and fails.
 
   Raises:
-    SpecError: it calls Python.
+    SpecError: the dataset calls Python.
   """
   # No public function returns the graph of a dataset.
   serialized = tf.raw_ops.DatasetToGraphV2(

@@ -1,4 +1,4 @@
-"""Pools of episodes that Python reads: the second feeder, over any `read`."""
+"""Episode buffers filled in Python, for data sets without a TensorFlow reader."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ class EpisodePools(PoolReader):
       {path: stored[path] for path in columns.encoded.paths if path in stored}
     )
     # Rows of other clocks at each step are found as the episodes are read.
-    self._own = [path for path in self._element if path in episodes.clocks]
+    self._clocked_paths = [path for path in self._element if path in episodes.clocks]
     self._rows_paths = columns.encoded.rows_paths
-    self._timed = frozenset(columns.encoded.timed_paths).difference(self._own)
+    self._timed = frozenset(columns.encoded.timed_paths).difference(self._clocked_paths)
     self._timed -= self._rows_paths.keys()
     self._failures, self._calls = failures, PythonCalls()
     self._num_values = 0
@@ -96,7 +96,7 @@ class EpisodePools(PoolReader):
     step_bytes = self._count_step_bytes(self._timed)
     if self._num_values:
       per_step = -(-self._num_values // max(int(self.lengths.sum()), 1))
-      step_bytes += per_step * self._count_step_bytes(self._own)
+      step_bytes += per_step * self._count_step_bytes(self._clocked_paths)
     super().__init__(columns, counts, self.lengths, step_bytes, episodes.read_bytes)
 
   def loader(self, plan: Plan) -> WindowLoader:
@@ -106,7 +106,7 @@ class EpisodePools(PoolReader):
       RecordError: all episodes are too short for a window.
       SpecError: there are not enough windows for a batch.
     """
-    if not self.counts.sum():  # To repeat nothing has no end.
+    if not self.counts.sum():  # Repeating an empty dataset never ends.
       longest, least = max(self.lengths, default=0), self._columns.reader.min_steps
       raise too_short_error(plan.where, least, len(self.lengths), longest)
     return WindowLoader(plan, None, int(self.counts.sum()), make_pools=lambda: self)
@@ -117,11 +117,11 @@ class EpisodePools(PoolReader):
 
   def _counted(self, stamps: dict[str, Any]) -> dict[str, Any]:
     """Counts an episode's values on other clocks, and those before its first step."""
-    own = next(v for p, v in stamps.items() if p not in self._data.clocks)
+    step_stamps = next(v for p, v in stamps.items() if p not in self._data.clocks)
     for path, values in stamps.items():
       if path in self._data.clocks:
         self._num_values += len(values)
-        row = int(clock_rows(own[:1], values)[0, 0])
+        row = int(clock_rows(step_stamps[:1], values)[0, 0])
         self._begins.setdefault(path, []).append(max(row, 0))
     return stamps
 
@@ -162,7 +162,7 @@ class EpisodePools(PoolReader):
     )
     values = {}
     for (path, spec), array in zip(element.items(), arrays, strict=True):
-      timed = path in self._timed or path in self._own or path in rows
+      timed = path in self._timed or path in self._clocked_paths or path in rows
       values[path] = tf.ensure_shape(
         array, spec.shape if timed else [None, *spec.shape]
       )
@@ -171,49 +171,57 @@ class EpisodePools(PoolReader):
   def _read_arrays(
     self, episodes: np.ndarray, first_step: np.ndarray, num_steps: np.ndarray
   ) -> Sequence[np.ndarray]:
-    """Returns the steps of all episodes, and a row of each for context features."""
+    """Reads parts of the given episodes; those with `num_steps` 0 are skipped.
+
+    Returns:
+      By path of the element: steps and values on other clocks, joined along the first
+      axis, or a row per episode of context features, undefined for skipped ones. Then
+      the rows of other clocks; see `rows_path`.
+    """
     ends = np.cumsum(num_steps)
     arrays = {}
     for path, spec in self._element.items():
-      if path in self._own:
+      if path in self._clocked_paths:  # Their number is known after reading.
         continue
       shape = spec.shape[1:] if path in self._timed else spec.shape
       size = int(ends[-1]) if path in self._timed else len(episodes)
+      # Strings are Python objects, which `empty_array` cannot hold.
       make = np.empty if spec.dtype == tf.string else empty_array
       arrays[path] = make((size, *shape), spec.dtype.as_numpy_dtype)
 
     # Values on other clocks, by path.
-    parts_of: dict[str, list[Any]] = {
-      path: [None] * len(episodes) for path in self._own
+    clocked: dict[str, list[Any]] = {
+      path: [None] * len(episodes) for path in self._clocked_paths
     }
 
-    def part(place: int) -> EpisodePart:
-      start, end, count = int(first_step[place]), ends[place], int(num_steps[place])
-      rooms = {path: arrays[path][end - count : end] for path in self._timed}
-      number = int(self._numbers[episodes[place]])
-      return EpisodePart(number, start, start + count, rooms)
+    def make_part(index: int) -> EpisodePart:
+      start, end, count = int(first_step[index]), ends[index], int(num_steps[index])
+      targets = {path: arrays[path][end - count : end] for path in self._timed}
+      number = int(self._numbers[episodes[index]])
+      return EpisodePart(number, start, start + count, targets)
 
-    def read(places: np.ndarray) -> None:
-      parts = [part(place) for place in places]
+    def read(indices: np.ndarray) -> None:
+      parts = [make_part(index) for index in indices]
       columns = self._data.read_many(parts, self._element)
-      for place, own, values in zip(places, parts, columns, strict=True):
+      for index, part, values in zip(indices, parts, columns, strict=True):
         self._calls.check()
         if len(values) < len(self._element):
-          check_present(self._element, values, self._data.place(own.episode))
+          check_present(self._element, values, self._data.place(part.episode))
+        targets = part.out or {}
         for path, array in arrays.items():
           if path not in self._timed:
-            array[place] = values[path]
-          elif values[path] is not (room := own.out[path]):  # type: ignore[index]
-            room[...] = values[path]
-        for path in self._own:
-          parts_of[path][place] = values[path]
+            array[index] = values[path]
+          elif values[path] is not targets[path]:  # `read_many` may ignore `out`.
+            targets[path][...] = values[path]
+        for path in self._clocked_paths:
+          clocked[path][index] = values[path]
 
-    with self._calls.one():
+    with self._calls.active():
       try:
-        shown = np.flatnonzero(num_steps)
+        nonempty = np.flatnonzero(num_steps)
         # Few long episodes are read in parallel, many short ones in few calls.
-        count = max(pool.PARSES_AT_ONCE, -(-len(shown) // _EPISODES_AT_ONCE))
-        groups = np.array_split(shown, count)
+        count = max(pool.PARSES_AT_ONCE, -(-len(nonempty) // _EPISODES_AT_ONCE))
+        groups = np.array_split(nonempty, count)
         with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
           list(executor.map(read, groups))
       except Exception as error:
@@ -221,10 +229,9 @@ class EpisodePools(PoolReader):
         raise
     for path, clock in self._rows_paths.items():
       begins = [self._begins[clock][number] for number in episodes]
-      arrays[path] = self._find_rows(arrays, parts_of[clock], begins, ends, num_steps)
-    for path in self._own:
-      kept = [each for each in parts_of[path] if each is not None]
-      arrays[path] = np.concatenate(kept)
+      arrays[path] = self._find_rows(arrays, clocked[clock], begins, ends, num_steps)
+    for path in self._clocked_paths:
+      arrays[path] = np.concatenate([v for v in clocked[path] if v is not None])
     return [arrays[path] for path in (*self._element, *self._rows_paths)]
 
   def _find_rows(
@@ -236,12 +243,13 @@ class EpisodePools(PoolReader):
     num_steps: np.ndarray,
   ) -> np.ndarray:
     """Finds the rows of another clock at the steps of a pool; see `rows_path`."""
-    own = next(arrays[path] for path in self._columns.reader.clocks if path in arrays)
+    clocks = self._columns.reader.clocks
+    step_stamps = next(arrays[path] for path in clocks if path in arrays)
     first_row, rows = 0, [np.zeros((0, 3), np.int64)]
     parts = zip(stamps, begins, ends, num_steps, strict=True)
     for each, begin, end, count in parts:
       if each is not None:
-        rows.append(clock_rows(own[end - count : end], each, first_row, begin))
+        rows.append(clock_rows(step_stamps[end - count : end], each, first_row, begin))
         first_row += len(each)
     return np.concatenate(rows)
 

@@ -34,8 +34,8 @@ class Follow:
   """Options to sample a growing store.
 
   Attributes:
-    newest_steps: samples from the newest whole episodes with at least so many steps
-      together; None samples from all.
+    newest_steps: samples from the newest whole episodes that together have at least
+      this number of steps; None samples from all.
     samples_per_insert: ratio of sampled windows to windows in the store, over the whole
       run: the sampler waits for more. None does not wait.
     min_windows: windows in the store before the first batch.
@@ -74,7 +74,7 @@ class _Wait:
     """Sleeps for a moment.
 
     Raises:
-      StoreError: it has been waited for as long as may be.
+      StoreError: the timeout is over.
     """
     now, timeout = time.monotonic(), self._follow.timeout
     if timeout is not None and now - self._began >= timeout:
@@ -91,7 +91,7 @@ def wait_for_store(path: Any, follow: Follow) -> EpisodeStore:
   """Opens a store that an actor creates, as soon as it exists.
 
   Raises:
-    StoreError: it is not there within the timeout.
+    StoreError: the store does not exist within the timeout.
   """
   wait = _Wait(path, follow)
   while True:

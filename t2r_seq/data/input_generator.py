@@ -372,7 +372,7 @@ class AbstractInputGenerator(abc.ABC):
     """Sets which episodes are read; existing datasets are unchanged.
 
     Args:
-      episodes: their numbers in the dataset, or a file that lists them, one a line;
+      episodes: their numbers in the dataset, or a file that lists them, one per line;
         None for all.
       split: split of the dataset, such as 'train'; None for all. With both, the listed
         episodes of that split.

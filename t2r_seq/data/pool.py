@@ -94,9 +94,9 @@ def batches_at_once(plan: Plan, reader: WindowReader) -> int:
   )
   if not plan.drops or not is_static:
     return 1
-  room = min(_CHUNK_BYTES, plan.memory_budget // (32 * BATCHES_ALIVE))
+  max_bytes = min(_CHUNK_BYTES, plan.memory_budget // (32 * BATCHES_ALIVE))
   batch_bytes = max(1, plan.batch_size * reader.window_bytes)
-  return int(np.clip(room // batch_bytes, 1, _MAX_BATCHES))
+  return int(np.clip(max_bytes // batch_bytes, 1, _MAX_BATCHES))
 
 
 class PoolRows:

@@ -432,7 +432,7 @@ def _example_loader(
   calls = PythonCalls()
 
   def read(places: np.ndarray) -> np.ndarray:
-    with calls.one():
+    with calls.active():
       try:
         return np.array(index.read_many(numbers[places]), object)
       except Exception as error:

@@ -25,8 +25,8 @@ from t2r_seq.windows.rows import RowList
 _no_autograph = tf.autograph.experimental.do_not_convert
 MakeDataset = Callable[[tf.Tensor], tf.data.Dataset]
 
-# The first pool has windows for so many batches, the next for twice as many, and so on:
-# the first batch waits for little, and pools are soon as large as the budget allows.
+# The first pool has windows for this number of batches, the next for twice as many, and
+# so on: the first batch comes soon, and pools are soon as large as the budget allows.
 # Pools in order need not be large.
 _FIRST_POOL_BATCHES, _MAX_DOUBLED, _MAX_DOUBLED_IN_ORDER = 4, 20, 3
 # More windows mix no better.

@@ -12,7 +12,7 @@ import numpy as np
 from t2r_seq import errors
 
 EpisodeNumbers = Sequence[int] | np.ndarray | str | os.PathLike[str]
-"""Numbers of episodes; or a file that lists them, one a line, `#` for comments."""
+"""Numbers of episodes; or a file that lists them, one per line, `#` for comments."""
 
 Splits = Mapping[str, Iterable[int]]
 """Numbers of episodes by the name of the split."""
@@ -66,7 +66,7 @@ def choose_episodes(
 
 
 def read_episodes(where: str, episodes: EpisodeNumbers) -> Any:
-  """Returns numbers of episodes; reads a file that lists them, one a line."""
+  """Returns numbers of episodes; reads a file that lists them, one per line."""
   if not isinstance(episodes, (str, os.PathLike)):
     return np.asarray(episodes).tolist()
   place = f"{where}: episodes: {os.fspath(episodes)}"

@@ -465,7 +465,8 @@ class Mapped(View):
     }
 
   def _change(self, values: Values, place: str) -> Values:
-    num_steps = [len(v) for p, v in values.items() if self._base.spec[p].is_sequence]
+    is_sequence = {path: leaf.is_sequence for path, leaf in self._base.spec.items()}
+    num_steps = next((len(v) for p, v in values.items() if is_sequence[p]), None)
     result = {}
     mismatches: list[errors.Mismatch] = []
     for path, value in self._function(dict(values)).items():
@@ -476,8 +477,9 @@ class Mapped(View):
         mismatches.append(errors.Mismatch(path, "a path of the spec", "another", near))
         continue
       shape = [None, *leaf.shape] if leaf.is_sequence else [*leaf.shape]
-      if leaf.is_sequence and num_steps:
-        shape[0] = num_steps[0]
+      if leaf.is_sequence and num_steps is not None:
+        shape[0] = num_steps
+      # Encoded images and strings are bytes objects of any shape.
       is_encoded = array.dtype == object
       if not is_encoded and not tf.TensorShape(shape).is_compatible_with(array.shape):
         want = f"{tuple(shape)} {leaf.dtype.name}"
@@ -498,7 +500,7 @@ class Mapped(View):
 
 
 class Dealt(View):
-  """The same episodes, dealt to other splits at random."""
+  """Assigns the episodes to random splits."""
 
   def __init__(self, base: Episodes, shares: Mapping[str, float], seed: int) -> None:
     """Deals the episodes; see `splits.make_splits`."""

@@ -1,4 +1,4 @@
-"""How episodes are written to a new data set."""
+"""Writers of new data sets, and their options."""
 
 from __future__ import annotations
 

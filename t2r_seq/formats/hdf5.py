@@ -157,7 +157,7 @@ class Layout:
     name: for people.
     episodes: a pattern of the groups that are an episode each, such as 'runs/*'; '/' if
       each file is one; '' if `ends` tells.
-    ends: datasets of flags, one a step; an episode ends after a step with a flag.
+    ends: datasets of flags, one per step; an episode ends after a step with a flag.
     paths: datasets by the path that they become, from the group of an episode on; None
       takes all, by their own names.
     clocks: paths of time stamps, by the path of values that have other rows than the
@@ -536,7 +536,7 @@ class LayoutEpisodes(Episodes):
       ends = np.append(ends, num_steps)  # The last one was cut off.
     for start, stop in itertools.pairwise([0, *ends.tolist()]):
       self._episodes.append(Place(name, "/", start, stop))
-    for path, dataset in self._datasets(file):
+    for path, dataset in self._datasets_to_read(file):
       if path.split("/")[0] == _NO_STEPS or dataset.shape[:1] != (num_steps,):
         self._left_out.add(path)
         continue
@@ -565,7 +565,7 @@ class LayoutEpisodes(Episodes):
 
   def _scan_group(self, name: str, group: str, item: Any) -> None:
     """Checks the datasets and attributes of one episode."""
-    listed = self._datasets(item)
+    listed = self._datasets_to_read(item)
     rows = {p: d.shape[0] for p, d in listed if d.shape and p not in self._own}
     num_steps = self._count_steps(item, rows)
     place = Place(name, group, 0, num_steps)
@@ -603,8 +603,11 @@ class LayoutEpisodes(Episodes):
     shape = shape[1:] if is_step else shape
     return PathOnDisk(path, dataset.dtype, shape, is_step, has_final)
 
-  def _datasets(self, group: Any) -> list[tuple[str, Any]]:
-    """Lists the datasets of an episode that are read, by path."""
+  def _datasets_to_read(self, group: Any) -> list[tuple[str, Any]]:
+    """Lists the datasets to read, by path; adds empty ones to `_left_out`.
+
+    Raises ConversionError if a dataset of the layout is missing.
+    """
     listed = datasets(group)
     if self._layout.paths is not None:
       by_name = dict(listed)
@@ -616,10 +619,13 @@ class LayoutEpisodes(Episodes):
         raise reading.fault(place, want, errors.listing(by_name), near)
       listed = [(path, by_name[name]) for path, name in self._layout.paths.items()]
     # ALOHA's lengths of padded JPEGs: unused, as JPEGs mark their end.
-    listed = [each for each in listed if each[0] != "compress_len"]
-    listed = [each for each in listed if not self._dropped.has(each[0])]
+    listed = [(path, dataset) for path, dataset in listed if path != "compress_len"]
+    listed = [
+      (path, dataset) for path, dataset in listed if not self._dropped.has(path)
+    ]
+    # A null dataspace (h5py.Empty) has no shape, and no rows.
     self._left_out.update(path for path, dataset in listed if dataset.shape is None)
-    return [each for each in listed if each[1].shape is not None]
+    return [(path, dataset) for path, dataset in listed if dataset.shape is not None]
 
   def _add(self, path: str, dataset: Any, place: str, on_disk: PathOnDisk) -> None:
     """Adds a dataset; checks the first row for images or text."""

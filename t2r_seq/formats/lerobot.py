@@ -222,12 +222,12 @@ class LeRobotEpisodes(Episodes):
     own = list(self.spec if paths is None else paths)
     kept = [path for path in own if path in self.kept_videos]
     keys = {path: self._key(path) for path in own if path not in kept}
-    rooms = {keys[path]: room for path, room in (out or {}).items() if path in keys}
+    targets = {keys[path]: array for path, array in (out or {}).items() if path in keys}
     for path in own:
-      if path in self._millimetres and keys[path] not in rooms:
+      if path in self._millimetres and keys[path] not in targets:
         count = len(range(int(self.folder.lengths[index]))[start:stop])
-        rooms[keys[path]] = np.empty((count, *self.spec[path].shape), np.uint16)
-    columns = self.folder.read(index, keys.values(), start, stop, rooms)
+        targets[keys[path]] = np.empty((count, *self.spec[path].shape), np.uint16)
+    columns = self.folder.read(index, keys.values(), start, stop, targets)
     values = {path: self._restore(path, columns[key]) for path, key in keys.items()}
     return values | {path: self._cut(index, path) for path in kept}
 

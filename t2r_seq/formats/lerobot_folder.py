@@ -327,9 +327,9 @@ class LeRobotFolder:
     for key in paths:
       if is_video[key]:
         assert times is not None
-        room = None if out is None else out.get(key)
+        target = None if out is None else out.get(key)
         self._check_span(episode, key, times)
-        values[key] = self._decode(episode, key, times[shown], start, room)
+        values[key] = self._decode(episode, key, times[shown], start, target)
       elif key in self.features:
         values[key] = rows[key][shown]
       else:

@@ -49,7 +49,7 @@ _CODEC_NAMES = {
   **{"libx264": "h264", "libx265": "hevc"},
 }
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-# Quantiles over all episodes are of so many values of a number, evenly taken.
+# Maximum number of values, evenly spaced, for the quantiles of an element.
 _MAX_RANKED = 1 << 22
 _MAX_AXES = 5
 
@@ -169,7 +169,7 @@ def _make_column(
     dtype = VIDEO
   elif specs.is_encoded_image_spec(leaf):
     if len(shape) != 3:
-      return errors.Mismatch(path, "one image a step", f"images of {shape}", hint)
+      return errors.Mismatch(path, "one image per step", f"images of {shape}", hint)
     dtype = IMAGE
   elif leaf.dtype == tf.string:
     if shape:

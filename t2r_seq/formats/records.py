@@ -525,7 +525,7 @@ def _check_flags(
   for feature in features:
     path, flags = _shown(feature), values[feature.path]
     at = 0 if feature.edge == IS_FIRST else len(flags) - 1
-    flagged = np.flatnonzero(flags)  # One value a step, of any shape.
+    flagged = np.flatnonzero(flags)  # One value per step, of any shape.
     if (flagged != at).any():
       option = f"--{feature.edge.removeprefix('is_')}_key {feature.name}"
       want = f"it to be set in step {at} of {len(flags)} alone"
@@ -551,8 +551,8 @@ class EpisodeBounds:
   """How episode boundaries are detected; one of the four.
 
   Attributes:
-    episode_key: a feature whose value is the same in all steps of an episode, and in
-      no other.
+    episode_key: a feature whose value is the same in all steps of an episode, and
+      differs between episodes.
     first_key: a feature that is 1 in the first step of an episode and 0 in the others;
       or 'name=value' for another value.
     last_key: key of the flag of the last step.
@@ -582,7 +582,7 @@ class EpisodeBounds:
     where, hint = f"{place}: {self.key}", f"Say which value it is: {option} "
     hint += f"'{self.key}=VALUE'."
     if values.size != len(values):
-      raise reading.fault(where, "one value a step", f"shape {values.shape[1:]}")
+      raise reading.fault(where, "one value per step", f"shape {values.shape[1:]}")
     values = values.reshape(len(values))
     _, is_given, text = self._flag.rpartition("=")
     if is_given and values.dtype == object:
@@ -631,7 +631,7 @@ class _Part:
 class RecordSteps(_RecordSource):
   """Reads a record as a step; consecutive ones make an episode.
 
-  Records of sequences are cut, and joined, by their first or last key.
+  Records that hold sequences are split or joined at the first or last key.
   """
 
   def __init__(
@@ -642,17 +642,19 @@ class RecordSteps(_RecordSource):
     compression: str | None = None,
     num_episodes: int | None = None,
   ) -> None:
-    """Finds the files.
+    """Finds the files, and reads the first record for the type of the key.
 
     Args:
       patterns: see `records.files.get_data_format_and_filenames`.
-      bounds: how episodes end.
-      spec: flat specs of the episode: sequences are read from each step, and other
-        paths must be the same in all steps. Without any sequence they are specs of a
-        step, and all but the episode key become sequences. None proposes some from a
+      bounds: how episode boundaries are detected.
+      spec: flat specs of an episode: sequences are read from each step; values of other
+        paths must be equal in all steps. If no spec is a sequence, they describe a
+        step: all but the episode key become sequences. None: specs are proposed from a
         sample of the records.
       compression: compression of all files, if the suffixes don't show it.
-      num_episodes: if it is known.
+      num_episodes: number of episodes, if known.
+    Raises:
+      ConversionError: the first record lacks the key.
     """
     super().__init__(patterns, compression, num_episodes)
     self._bounds = bounds
@@ -663,15 +665,15 @@ class RecordSteps(_RecordSource):
       (path, _with_sequence(leaf, False)) for path, leaf in stored.items()
     )
     self._key_spec, is_step = self._find_key()
-    spec = steps if is_step else stored
+    parsed = steps if is_step else stored
     # The key is read along with the rest, by its spec if it has one.
     self._key_path = next(
-      (p for p, leaf in spec.items() if leaf.name == bounds.key), ""
+      (p for p, leaf in parsed.items() if leaf.name == bounds.key), ""
     )
     if self._key_spec is not None and not self._key_path:
       self._key_path = _KEY_PATH
-      spec = specs.TensorSpecStruct({**spec, _KEY_PATH: self._key_spec})
-    self._parser = RecordParser(spec, is_step, compression)
+      parsed = specs.TensorSpecStruct({**parsed, _KEY_PATH: self._key_spec})
+    self._parser = RecordParser(parsed, is_step, compression)
     self._is_step = is_step
 
   def _read(self) -> Iterator[Episode]:

@@ -229,8 +229,8 @@ class ReplayCheckpoint(training.Callback):
     Args:
       replay: made with a `checkpoint_dir`; nothing has been appended to it.
     Raises:
-      ReplayError: it has no `checkpoint_dir`, or has steps already; the checkpoints are
-        damaged, or of another kind of buffer.
+      ReplayError: the replay has no `checkpoint_dir`, or has steps already; the
+        checkpoints are damaged, or of another kind of buffer.
     """
     self._replay = replay
     if (path := replay.resume()) is not None:

@@ -249,10 +249,10 @@ class FlowMatchingDecoder(_NoiseDecoder):
 
     Args:
       action_shape: see the base class.
-      max_delay: trains chunks that continue up to so many actions, which are clean in
-        training, https://arxiv.org/abs/2512.05964: `delay`, int32 [B], is then an
-        output. The network takes a time for each action, as an `ActionExpert` does.
-        None continues a plan by guided inpainting.
+      max_delay: maximum number of actions of the previous chunk that a chunk continues;
+        they have no noise in training, https://arxiv.org/abs/2512.05964. `delay`, int32
+        [B], is then an output, and the network takes a time for each action, as an
+        `ActionExpert` does. None continues a plan by guided inpainting.
       **kwargs: create_denoiser_fn, temperature and seed (see `Denoiser`); arguments of
         `ActionDecoder`.
     """
@@ -388,7 +388,7 @@ class NoiseSchedule:
     return power.astype(np.float32).astype(np.float64)
 
   def sampler_steps(self, num_steps: int) -> np.ndarray:
-    """Returns the steps that a sampler of so many steps visits, descending."""
+    """Returns the steps that a sampler of `num_steps` steps visits, descending."""
     if self.spacing == "leading":
       return np.arange(num_steps)[::-1] * (self.num_steps // num_steps)
     steps = np.round(self.num_steps * (1 - _dense_progress(num_steps)[:-1]))

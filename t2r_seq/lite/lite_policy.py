@@ -85,7 +85,7 @@ class Layout:
 
   @property
   def texts(self) -> dict[str, HashedWords]:
-    """How to embed the texts of a path."""
+    """Embedders of texts, by path."""
     texts = (self.record or {}).get("texts") or {}
     return {path: HashedWords(**words) for path, words in texts.items()}
 

@@ -383,7 +383,7 @@ class RateWatch:
       timestamps: seconds, on any clock; a number, or one for each environment, [N].
       is_first: bool, or bool [N]; where an episode starts.
     Raises:
-      SpecError: they are no numbers of seconds.
+      SpecError: the time stamps are not numbers of seconds.
     """
     try:
       times: Any = np.asarray(timestamps)

@@ -208,7 +208,7 @@ class _AdaptingPolicy(MetaLearningPolicy):
 class MAMLRegressionPolicy(_AdaptingPolicy, policies.RegressionPolicy):
   """A `RegressionPolicy` of a `MAMLModel`, with the weights of the current task.
 
-  `adapt` is called once a task: steps cost as much as the base model's.
+  `adapt` is called once per task: steps cost as much as the base model's.
   """
 
 

@@ -200,14 +200,15 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     """Creates the function that splits a batch into condition and inference.
 
     Args:
-      num_condition_samples_per_task: the first of the batch.
-      num_inference_samples_per_task: the others.
+      num_condition_samples_per_task: number of condition samples, the first of the
+        batch.
+      num_inference_samples_per_task: number of inference samples, the others.
     Returns:
       A function for `Dataset.map`: from (features, labels) of the base's in specs,
       [samples, ...], to those of a meta-example, without the axis of tasks.
     Raises:
-      SpecError: a number is not positive; or, by the function, the batch has another
-        size.
+      SpecError: a number is below 1. The returned function raises it if the batch size
+        is not their sum.
     """
     counts = {
       "num_condition_samples_per_task": num_condition_samples_per_task,
@@ -246,7 +247,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     Returns:
       A struct of 'features' and 'labels', [tasks, samples, ...].
     Raises:
-      SpecError: they do not fit the in specs.
+      SpecError: the features do not fit the in specs.
     """
     in_spec = condition_of(self.get_in_feature_specification(mode))
     given = specs.validate_and_flatten(in_spec, raw_features, ignore_batch=True)
@@ -407,8 +408,8 @@ def split_samples(
   Args:
     features: by path.
     labels: by path.
-    condition_fn: returns the samples of the condition of a tensor.
-    inference_fn: returns the inference's specs.
+    condition_fn: returns the condition's part of a path's value.
+    inference_fn: returns the inference's part of a path's value.
   """
 
   def take(fn: Callable, given: Any) -> dict[str, Any]:

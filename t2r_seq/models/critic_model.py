@@ -39,13 +39,14 @@ class CriticModel(T2RModel):
 
     Args:
       loss_function: errors of values, e.g. `log_loss` for probabilities of success.
-      action_batch_size: actions per state in mode 'infer'; None: one, without an axis
-        for it, or the number of the search's samples.
-      search: search of the exported policy's step for an action; None: the export has
-        no `step`.
+      action_batch_size: actions per state in mode 'infer'. None: the search's
+        `num_samples`; without a search one action, and no axis of actions.
+      search: search for the best action in the exported `step`; None: the export has no
+        `step`.
       **kwargs: arguments of `T2RModel`.
     Raises:
-      SpecError: there would be no action, or another number than the search draws.
+      SpecError: `action_batch_size` is below 1, or differs from the search's
+        `num_samples`.
     """
     super().__init__(**kwargs)
     if search is not None:

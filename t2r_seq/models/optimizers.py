@@ -430,7 +430,7 @@ def warmup_cosine(
   Returns:
     A schedule: a learning rate, or called with a model's `global_step`.
   Raises:
-    SpecError: it would end before its peak.
+    SpecError: `decay_steps` is not above `warmup_steps`.
   """
   if decay_steps <= warmup_steps:
     raise errors.SpecError(

@@ -64,15 +64,12 @@ def histogram(name: str, values: Any, buckets: int = 30) -> None:
   """
   numbers = tf.cast(tf.reshape(values, [-1]), tf.float64)
   numbers = tf.boolean_mask(numbers, tf.math.is_finite(numbers))
-  _write(
-    name,
-    tf.cond(tf.size(numbers) > 0, lambda: _bins(numbers, buckets), _no_bins),
-    "histograms",
+  bins = tf.cond(
+    tf.size(numbers) > 0,
+    lambda: _bins(numbers, buckets),
+    lambda: tf.zeros([0, 3], tf.float64),
   )
-
-
-def _no_bins() -> tf.Tensor:
-  return tf.zeros([0, 3], tf.float64)
+  _write(name, bins, "histograms")
 
 
 def _bins(numbers: tf.Tensor, buckets: int) -> tf.Tensor:

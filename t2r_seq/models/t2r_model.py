@@ -200,10 +200,11 @@ class T2RModel(PolicyModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """Counts values for metrics that are no mean of batches, such as precision.
+    """Returns sums for metrics such as precision, not a batch mean; by default none.
 
     Returns:
-      Tensors by name, which are added up over the eval set, for `eval_results_fn`.
+      Tensors by name. The trainer sums them over the eval set and passes the sums to
+      `eval_results_fn`.
     """
     del features, labels, inference_outputs, mode
     return {}
@@ -286,8 +287,8 @@ class T2RModel(PolicyModel):
     """Takes the periods of the training's input.
 
     Args:
-      control: of its steps; ignored if the model was given one.
-      values: those of values on other clocks, by path.
+      control: seconds between its steps; ignored if the model was given a period.
+      values: seconds between values on other clocks, by path.
     """
     if self._control_period is None:
       self._control_period = control

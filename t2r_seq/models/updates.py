@@ -472,8 +472,8 @@ class WeightAverages:
       others: all others of the model, of which the statistics of batch normalisation
         are averaged.
       decay: in [0, 1).
-      overwrite_frequency: puts the averages in the place of the weights every so many
-        steps, for good; None never does.
+      overwrite_frequency: number of steps after which the averages replace the weights
+        for good, again and again; None never does.
     """
     self._decay = decay
     self._overwrite_frequency = overwrite_frequency

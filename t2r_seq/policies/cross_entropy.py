@@ -228,7 +228,7 @@ class CrossEntropySearch:
     Args:
       action_spec: specs of one action, by path.
     Raises:
-      SpecError: they cannot; all are named.
+      SpecError: actions of these specs cannot be searched; lists all mismatches.
     """
     mismatches = []
     for path, spec in action_spec.items():
@@ -256,7 +256,7 @@ class CrossEntropySearch:
     action_spec: TensorSpecStruct,
     seeds: tf.Tensor,
   ) -> tuple[TensorSpecStruct, tf.Tensor]:
-    """Searches the best action for each of N environments.
+    """Searches for the best action in each of N environments.
 
     Args:
       objective: maps actions, [N, num_samples, ...] by path, to values,

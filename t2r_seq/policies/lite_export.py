@@ -51,10 +51,10 @@ WEIGHTS = ("float32", "float16", "int8")
 _NUM_STEPS = 8
 _TEXTS = ("Pick up the RED block!", "", "open the 2nd drawer, then close it", "Öffne")
 # LiteRT has few ops for these dtypes. Narrow floats become float32; the others are
-# replaced if the graph only moves and casts their values.
+# replaced if the graph only copies and casts their values.
 _NARROW = {tf.bfloat16: tf.float32, tf.float16: tf.float32}
-_MOVED = {tf.float64: tf.float32, tf.uint16: tf.int32, tf.uint32: tf.int64}
-_MOVING_OPS = frozenset(
+_REPLACED = {tf.float64: tf.float32, tf.uint16: tf.int32, tf.uint32: tf.int64}
+_COPYING_OPS = frozenset(
   (
     *("BroadcastTo", "Cast", "ConcatV2", "Const", "ExpandDims", "Fill", "GatherNd"),
     *("GatherV2", "Identity", "IdentityN", "If", "Pack", "PadV2", "PartitionedCall"),
@@ -379,17 +379,18 @@ def _for_one(signature: Any) -> tuple[Any, dict[tf.DType, tf.DType]]:
 def _change_dtypes(graph_def: Any) -> dict[tf.DType, tf.DType]:
   """Changes a graph to dtypes for which LiteRT has ops; returns new dtypes by old ones.
 
-  Dtypes are attributes of nodes, constants, and arguments of functions. float64 stays
-  if there is arithmetic with it: time stamps, for example, need its precision.
+  Dtypes are attributes of nodes, constants, and arguments of functions. A dtype of
+  `_REPLACED` stays if any op computes with it: float64 time stamps, for example, need
+  their precision.
   """
   nodes = list(_nodes(graph_def))
-  moved = {
+  replaced = {
     old: new
-    for old, new in _MOVED.items()
-    if all(_only_moves(node, old) for node in nodes)
+    for old, new in _REPLACED.items()
+    if all(_only_copies(node, old) for node in nodes)
   }
   dtypes = {
-    old.as_datatype_enum: (old, new) for old, new in {**_NARROW, **moved}.items()
+    old.as_datatype_enum: (old, new) for old, new in {**_NARROW, **replaced}.items()
   }
   changed = {}
 
@@ -417,8 +418,8 @@ def _change_dtypes(graph_def: Any) -> dict[tf.DType, tf.DType]:
   return changed
 
 
-def _only_moves(node: Any, dtype: tf.DType) -> bool:
-  """Whether an op only moves or casts values of a dtype."""
+def _only_copies(node: Any, dtype: tf.DType) -> bool:
+  """Whether an op only copies or casts values of a dtype."""
   number = dtype.as_datatype_enum
   if number not in _dtypes(node):
     return True
@@ -426,7 +427,7 @@ def _only_moves(node: Any, dtype: tf.DType) -> bool:
     if dtype.is_integer:
       return node.attr["DstT"].type != number
     return all(tf.as_dtype(node.attr[key].type).is_floating for key in ("SrcT", "DstT"))
-  return node.op in _MOVING_OPS
+  return node.op in _COPYING_OPS
 
 
 def _dtypes(node: Any) -> set[int]:

@@ -350,8 +350,8 @@ class LoadedExport(LoadedPolicy):
       allow_nan: accepts features with NaN or infinity.
       robot: robot to act for, if the export has several; see `choose_robot`.
     Raises:
-      SpecError: it has no specs, its signatures don't fit them, its saved_model.pb is
-        damaged, or it has no such robot.
+      SpecError: the export has no specs, its signatures don't fit them, its
+        saved_model.pb is damaged, or it has no such robot.
       Exception: any error of TensorFlow for a broken SavedModel.
     """
     self.robot = choose_robot(export.path, robot)

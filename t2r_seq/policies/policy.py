@@ -275,7 +275,7 @@ class RegressionPolicy(Policy):
 
 
 class Generators:
-  """Independent random generators, one an environment."""
+  """Independent random generators, one per environment."""
 
   def __init__(self, seed: int | None) -> None:
     self._seed = seed

@@ -135,7 +135,7 @@ class PolicyModel(abc.ABC):
 
   @property
   def prefix_mode(self) -> str | None:
-    """How a chunk can continue another one: 'real_time', 'trained', or None."""
+    """Method by which a chunk continues another: 'real_time', 'trained', or None."""
     return None
 
   @property

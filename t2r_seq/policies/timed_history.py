@@ -16,7 +16,7 @@ from t2r_seq.specs.names import source_paths
 from t2r_seq.windows.cut import Cut, add_axes
 from t2r_seq.windows.times import interpolate, nanoseconds, select
 
-# A robot may observe at so many times the rate of training, and lose no value.
+# A robot may observe at up to this multiple of training's rate without losing values.
 _MOST_RATE = 2
 # Seconds between events of a burst, of which only the stamps are kept.
 _EVENT_PERIOD = 0.002

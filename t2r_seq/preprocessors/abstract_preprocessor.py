@@ -254,7 +254,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     Args:
       find: returns which earlier stages changed the input, by tracing them.
     Raises:
-      SpecError: it has another representation.
+      SpecError: the input has another representation.
     """
 
   @property

@@ -30,7 +30,7 @@ class ImageTransform:
     return size
 
   def check_channels(self, channels: int) -> None:
-    """Raises SpecError if images of so many channels can't be transformed."""
+    """Raises SpecError if images with this number of channels can't be transformed."""
 
   def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """Transforms training images; by default as `standard`.

@@ -27,14 +27,14 @@ def RandomCropImages(
     tf.errors.InvalidArgumentError: the window is larger than the images.
   """
   _check_shapes("RandomCropImages", input_shape, target_shape)
-  room = [int(input_shape[i]) - int(target_shape[i]) for i in range(2)]
+  margin = [int(input_shape[i]) - int(target_shape[i]) for i in range(2)]
   tf.debugging.assert_non_negative(
-    min(room),
+    min(margin),
     f"RandomCropImages: target_shape: expected at most {tuple(input_shape[:2])}, got "
     f"{tuple(target_shape)}.",
   )
   drawn = randomness.of_batch()
-  y, x = [drawn.integers("yx"[i], room[i] + 1)[0] for i in range(2)]
+  y, x = [drawn.integers("yx"[i], margin[i] + 1)[0] for i in range(2)]
   return [_cut(image, y, x, target_shape) for image in images]
 
 
@@ -77,11 +77,11 @@ def CustomCropImages(
     )
   _check_images("CustomCropImages", images, input_shape, target_shape)
   size = tf.constant([int(n) for n in target_shape])
-  room = tf.constant([int(n) for n in input_shape[:2]]) - size
+  margin = tf.constant([int(n) for n in input_shape[:2]]) - size
   crops = []
   for image, centers in zip(images, target_locations, strict=True):
     corners = tf.cast(tf.round(tf.cast(centers, tf.float32)), tf.int32) - size // 2
-    corners = tf.clip_by_value(corners, 0, room)
+    corners = tf.clip_by_value(corners, 0, margin)
     rows, columns = [corners[:, i, None] + tf.range(size[i]) for i in range(2)]
     crop = tf.gather(image, rows, axis=1, batch_dims=1)
     crops.append(tf.gather(crop, columns, axis=2, batch_dims=1))

@@ -66,7 +66,7 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
       model_label_specification_fn: takes a mode, returns the model's label specs.
       text_paths: paths of the features that are stored as texts.
       num_buckets: rows of the table; words in one row are equal.
-      ngrams: up to so many adjacent words count as another word.
+      ngrams: the largest n of the n-grams that count as words; 1 for single words.
       seed: seed of the table.
     Raises:
       SpecError: a count is below 1, or a path is no vector of floats.

@@ -704,7 +704,7 @@ def find_flags(
   Returns:
     Optional specs of flags by name; empty for a record whose steps are not read.
   Raises:
-    RecordError: it is no record.
+    RecordError: the bytes are not a record.
   """
   read = {f.name for f in features}
   kinds = {f.is_concatenated for f in features if f.spec.is_sequence}

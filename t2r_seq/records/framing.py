@@ -280,7 +280,7 @@ class _Content:
     self._file.close()
 
   def has(self, count: int) -> bool:
-    """Whether so many bytes follow."""
+    """Whether at least `count` bytes follow."""
     if self._inflated is None:
       return self.position + count <= self._size
     most = min(_MAX_RATIO * self._size, _MAX_RECORD)
@@ -474,8 +474,8 @@ def inflate(file: Any) -> Iterator[bytes]:
   """Yields the content of a gzip or zlib file, or of several in one, in parts.
 
   Raises:
-    zlib.error: it is damaged; after the content before the damage.
-    EOFError: it ends too early.
+    zlib.error: the file is damaged; after the content before the damage.
+    EOFError: the file ends too early.
   """
   bits = zlib.MAX_WBITS | 32  # The header tells gzip from zlib.
   inflater, is_empty = zlib.decompressobj(bits), True

@@ -21,7 +21,7 @@ DCT_METHODS = ("", "INTEGER_FAST", "INTEGER_ACCURATE")
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class ImageDecoding:
-  """How encoded images become pixels; the default is as `tf.io.decode_image` has it.
+  """Options for decoding images; the defaults are those of `tf.io.decode_image`.
 
   The options are those of `tf.io.decode_jpeg`, for specs whose data_format is jpeg.
   Images under these may be PNG, too; other formats need the default.

@@ -194,7 +194,7 @@ def write_file_index(filename: str, index: FileIndex) -> None:
   """Writes the index beside its file, atomically: readers see the old or the new.
 
   Raises:
-    OSError: it cannot be written, or another file has its name.
+    OSError: the index cannot be written, or another file has its name.
   """
   check_replaces_index(filename)
   files.replace_file(index_path(filename), index.to_bytes())

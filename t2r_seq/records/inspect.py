@@ -26,8 +26,8 @@ from t2r_seq.specs.image_headers import ImageHeader, read_image_header
 _TEXT_SAMPLE = 256
 # In such tensors the last value stands for all the others.
 _MAX_REPEATED_BYTES = 1 << 26
-# Odd values are rarer than one in so many, of records and of steps, and of few forms: a
-# list of many lengths is ragged.
+# Odd values are rarer than 1 in `_RARE` records or steps, and have few forms: a list of
+# many lengths is ragged.
 _RARE, _MAX_ODD = 20, 4
 
 _Tensor = tuple["tf.DType", tuple[int, ...]]
@@ -214,8 +214,8 @@ def inspect_records(
 
   Args:
     path: a file, or file patterns.
-    max_records: reads at most so many: the first ones of each file, in equal shares;
-      of some files only, at even distances, if there are more. None reads all.
+    max_records: maximum number of records to read: the first of each file, in equal
+      shares; of evenly spaced files if there are more files. None reads all.
     compression: compression of all files, if the suffixes don't show it.
     allow_damage: reads a damaged file up to its damage, which the summary names;
       otherwise it is an error.

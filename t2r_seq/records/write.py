@@ -388,7 +388,7 @@ def write_records(
   Args:
     path: path of the file, which is replaced as a whole, or not at all on an exception.
     spec: a structure of specs of one dataset, without time offsets.
-    structures: numpy structures, one a record; sequences [T, ...].
+    structures: numpy structures, one per record; sequences [T, ...].
     compression: 'GZIP', 'ZLIB', '' for none; by default by the suffix.
     jpeg_quality: 1 to 100, for images given as pixels.
   Raises:

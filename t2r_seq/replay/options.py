@@ -164,7 +164,7 @@ class TableOptions:
     rate_limiter: how inserts and samples wait for each other. It counts items, which
       are fewer than steps.
     max_size: items, at most; None for as many as there is room for.
-    max_times_sampled: an item is removed after so many samples; 0 for no limit.
+    max_times_sampled: number of samples after which an item is removed; 0: no limit.
     initial_priority: priority of items whose step came without one; None for the
       greatest priority so far, as in prioritized experience replay.
     timeout: seconds that an insert, or a sample, may wait; None for no limit.
@@ -248,8 +248,8 @@ def check_checkpoint_dir(operation: str, path: Any) -> str | None:
   """Returns a folder for checkpoints, which may not exist yet, as text; or None.
 
   Raises:
-    SpecError: it is no path, or there can be no folder.
-    ReplayError: it is not writable.
+    SpecError: the value is not a path, or no folder can be created there.
+    ReplayError: the folder is not writable.
   """
   if path is None:
     return None
@@ -290,7 +290,8 @@ def to_priorities(
   """Returns priorities as float64.
 
   Raises:
-    SpecError: they are no numbers, of another shape, negative, or beyond float32.
+    SpecError: the values are not numbers, have another shape, are negative, or exceed
+      float32.
   """
   try:
     given = np.asarray(values)
@@ -318,7 +319,7 @@ def to_updates(keys: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray]:
   Returns:
     Keys, of integers [n], and priorities, float64 [n].
   Raises:
-    SpecError: they are invalid, or their lengths differ.
+    SpecError: keys or priorities are invalid, or their lengths differ.
   """
   keys = np.asarray(keys)
   are_keys = keys.dtype.kind == "u" or (keys.dtype.kind == "i" and (keys >= 0).all())

@@ -205,8 +205,8 @@ class ReplayBuffer(Replay):
     Returns:
       Arrays [B, ...] by path; byte strings are objects.
     Raises:
-      ReplayTimeoutError: the wait for items timed out. Items that were taken from a
-        queue until then come first in the next batch.
+      ReplayTimeoutError: the wait for items timed out. Items that were already removed
+        (`max_times_sampled=1`) come first in the next batch.
       ReplayError: the buffer is closed.
     """
     return self._sampling.sample(check_batch_size(batch_size))[1]
@@ -560,21 +560,21 @@ def _check_rate_limiter(
     case options.MinSize() | options.SampleToInsertRatio():
       name, got = "min_size_to_sample", option.min_size_to_sample
       most = num_writers * rule.most_items(num_slots)
-      room = f"{num_writers} x {num_slots} steps have"
+      source = f"{num_writers} x {num_slots} steps have"
       why = "Samples would wait without end"
     case options.Queue() if table_options.max_times_sampled == 1:
       name, got = "size", option.size
       most = rule.most_queued(num_slots)
-      room = f"{num_slots} steps, the part of a writer, keep while others come"
+      source = f"{num_slots} steps, the part of a writer, keep while others come"
       why = "Items would go before they are sampled"
     case _:
       return
   if table_options.max_size is not None and table_options.max_size < most:
-    most, room, argument = table_options.max_size, "max_size lets in", "max_size"
+    most, source, argument = table_options.max_size, "max_size lets in", "max_size"
   if got > most:
     raise errors.SpecError(
       f"{table_options.operation}: rate_limiter: expected {name} of at most {most}, "
-      f"the items that {room}, got {got}. {why}: raise {argument}, or lower it."
+      f"the items that {source}, got {got}. {why}: raise {argument}, or lower it."
     )
 
 

@@ -142,7 +142,7 @@ class Contexts:
   """A row for each episode, which is reused when the episode has gone.
 
   Attributes:
-    columns: by path, a row an episode.
+    columns: arrays by path, one row per episode.
   """
 
   def __init__(

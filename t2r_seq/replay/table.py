@@ -19,7 +19,7 @@ from t2r_seq.replay.selectors import make_selector
 
 # Items that are not yet in the selectors: one bulk update is faster than many.
 _MAX_PENDING = 4096
-# With fewer items than one in so many rows, items are drawn from a list of them.
+# If fewer than one in this number of rows has an item, sampling lists the items.
 _MAX_MISSES = 32
 
 

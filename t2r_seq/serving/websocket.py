@@ -74,7 +74,7 @@ def unpack(data: bytes) -> Any:
   """Decodes a message of `pack` or of openpi; arrays are read-only.
 
   Raises:
-    SpecError: it is no such message.
+    SpecError: the data is not a message of `pack` or of openpi.
   """
   try:
     return _msgpack().unpackb(data, object_hook=_decode)
@@ -781,7 +781,7 @@ def _number(observation: dict[str, Any], name: str, default: int | None = 0) -> 
   """Removes an integer or a bool from an observation, and returns it.
 
   Raises:
-    SpecError: it is something else.
+    SpecError: the value is neither an integer nor a bool.
   """
   given = observation.pop(name, default)
   if given is None or given is default or isinstance(given, bool):

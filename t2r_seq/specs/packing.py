@@ -98,14 +98,11 @@ def to_array(value: Any, spec: ExtendedTensorSpec) -> np.ndarray | str:
 
 
 def _to_objects(value: Any) -> np.ndarray | str:
-  if isinstance(value, (bytes, str)):
-    array = np.empty((), dtype=object)
-    array[()] = value
-  else:
-    try:
-      array = np.asarray(value, dtype=object)
-    except ValueError:
-      return "a ragged list"
+  """Converts strings to an array of bytes; or describes an invalid value, as above."""
+  try:
+    array = np.asarray(value, dtype=object)
+  except ValueError:
+    return "a ragged list"
   flat = array.ravel().tolist()
   converted = np.empty(len(flat), dtype=object)
   for index, item in enumerate(flat):

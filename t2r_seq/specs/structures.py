@@ -216,7 +216,7 @@ class TensorSpecStruct(MutableMapping):
     )
 
   def to_json(self) -> str:
-    """Returns specs by path as JSON, one line a path; absent optionals are left out."""
+    """Returns specs by path as JSON, a line per path, without absent optional ones."""
     lines = [
       f"  {json.dumps(path)}: {spec.to_json()}"
       for path, spec in self._specs("struct_to_json")

@@ -428,9 +428,9 @@ class SketchAccumulator(NumberAccumulator):
     }
 
 
-# Histograms of one path may have so many bins.
+# Maximum number of bins in the histograms of one path.
 _MAX_BINS = 1 << 20
-# Up to so many columns are counted one by one; measured twice as fast on images.
+# Up to this number of columns are counted one by one, which is twice as fast on images.
 _MAX_SINGLE = 16
 
 

@@ -280,7 +280,7 @@ class Statistics:
     """Writes the JSON file, atomically.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: the file cannot be written.
     """
     try:
       files.write_output(path, self.to_json().encode())
@@ -450,7 +450,7 @@ _MAX_NOTED = 8
 
 
 def table_rows(statistics: Statistics, elements: bool = False) -> list[list[str]]:
-  """Returns rows of texts under `HEADER`: one a path, or with `elements` one each."""
+  """Returns rows of texts under `HEADER`: one per path, or per element of it."""
   rows = []
   for path, measured in statistics.paths.items():
     if elements and measured.count is not None and measured.count.ndim:

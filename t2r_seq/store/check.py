@@ -185,12 +185,12 @@ def _commit_of_index(folder: str, columns: Columns) -> Commit:
   if not count:
     return Commit()
   ends = np.fromfile(paths[layout.ENDS], "<i8", count)
-  # Damaged ends can be anything: there are no more steps than files have room for.
-  room = max(_room_for_steps(column, sizes) for column in columns.values())
-  return Commit(count, min(max(int(ends.max()), 0), room), sizes)
+  # Damaged ends can have any value: the sizes of the files limit the number of steps.
+  most = max(_most_steps(column, sizes) for column in columns.values())
+  return Commit(count, min(max(int(ends.max()), 0), most), sizes)
 
 
-def _room_for_steps(column: Column, sizes: Mapping[str, int]) -> int:
+def _most_steps(column: Column, sizes: Mapping[str, int]) -> int:
   """Returns how many rows a column's file can have; 0 if that is unknown."""
   if column.is_video:
     return sizes[column.data_file]  # No frame is less than a byte.

@@ -266,7 +266,7 @@ class VideoFrames:
     return tf.ensure_shape(frames, rows.shape.concatenate(spec.shape))
 
   def _read_or_note(self, rows: np.ndarray) -> np.ndarray:
-    with self._calls.one():
+    with self._calls.active():
       try:
         return self.read(rows)
       except Exception as error:

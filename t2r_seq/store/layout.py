@@ -139,7 +139,7 @@ class Column:
 
   @functools.cached_property
   def items_per_row(self) -> int:
-    """How many numbers or byte strings one row has."""
+    """Number of numbers or byte strings in one row."""
     return math.prod(self.row_shape)
 
   @functools.cached_property
@@ -195,7 +195,7 @@ Columns = dict[str, Column]
 
 
 Videos = VideoOptions | Mapping[str, VideoOptions] | None
-"""How frames are kept as videos: of all paths, or by path; None: as by default."""
+"""Options of videos: for all paths, or by path; None for the defaults."""
 
 
 def make_columns(

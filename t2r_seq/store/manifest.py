@@ -139,10 +139,10 @@ class Commit:
       missing = {*layout.INDEX_FILES} - {*commit.index_crc32} if commit.episodes else ()
       if missing:
         raise ValueError(f"no checksum of {errors.listing(missing)}")
-      room = commit.sizes.get(layout.ENDS, 8 * commit.episodes)
-      if room < 8 * commit.episodes:
+      index_bytes = commit.sizes.get(layout.ENDS, 8 * commit.episodes)
+      if index_bytes < 8 * commit.episodes:
         raise ValueError(f"an index of fewer than {commit.episodes} episodes")
-      if room and not commit.episodes:  # Readers pass an empty segment by.
+      if index_bytes and not commit.episodes:  # Readers skip an empty segment.
         raise ValueError("an index of episodes, and none of them")
       if commit.steps < commit.episodes or (commit.steps and not commit.episodes):
         raise ValueError(f"{commit.steps} steps of {commit.episodes} episodes")

@@ -32,9 +32,9 @@ def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     dtype: dtype of its numbers.
   """
   num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-  room = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-  start = -room.ctypes.data % _ALIGNMENT
-  return room[start : start + num_bytes].view(dtype).reshape(shape)
+  buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+  start = -buffer.ctypes.data % _ALIGNMENT
+  return buffer[start : start + num_bytes].view(dtype).reshape(shape)
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:

@@ -317,7 +317,7 @@ class Segment:
     name = os.path.join(self.folder, column.data_file)
     data = _MappedFile(name, rows.data, start, end)
     times = steps / column.video.fps
-    # A key frame is nearer than so many frames.
+    # The largest distance to a key frame, half a frame more for rounding.
     seek_after = (column.video.gop + 0.5) / column.video.fps
     where = f"EpisodeStore: {name}: episode {index}: {path}: expected"
     try:
@@ -382,8 +382,9 @@ def read_commits(folder: str) -> dict[str, Commit]:
   """Reads the commit of every segment that is not replaced by a merge, by sorted name.
 
   A merge replaces one commit and then removes the folders of the merged segments, so
-  that a snapshot sees every episode once. This reads again if anything has changed in
-  between; if writers never pause, it accepts segments that have only grown.
+  that a snapshot sees every episode once. So this reads until two reads are equal. From
+  half of `_MAX_SCANS` reads on it accepts segments that have only grown; after the last
+  it returns that one.
   """
   commits: dict[str, Commit] = {}
   for number in range(_MAX_SCANS):

@@ -318,7 +318,7 @@ class _Reading:
     self._frames[count] = pixels.reshape(self._frames.shape[1:])
 
   def _decode(self, start: float) -> Iterator[Any]:
-    # A bit on: a seek must not fall before the key frame that it is at.
+    # Later by `_exact`: rounding must not move a seek before the key frame at `start`.
     target = int((start + self._exact) / self._tick) if start > 0 else 0
     self._container.seek(target, stream=self._stream, backward=True)
     return self._container.decode(self._stream)
@@ -352,14 +352,15 @@ class MissingFrameError(errors.RecordError):
 
 @dataclasses.dataclass(frozen=True)
 class VideoEncoding:
-  """How frames become videos.
+  """Options of a video encoder.
 
   Attributes:
     codec: codec of ffmpeg: 'libsvtav1' (LeRobot's), 'libx264' or 'libx265'.
     gop: frames from one key frame to the next: small ones make windows cheap to read,
       large ones make small files.
-    quality: the crf of the codec, lower is better: 0 to 51, of AV1 to 63.
-    preset: preset of the codec; None for its default, and 8 for libsvtav1.
+    quality: constant rate factor (CRF), lower is better: 0 to 51 for x264 and x265, 0
+      to 63 for AV1.
+    preset: preset of the codec; None: 8 for libsvtav1, otherwise the codec's default.
   """
 
   codec: str = "libsvtav1"
@@ -404,13 +405,13 @@ class VideoEncoding:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class VideoOptions(VideoEncoding):
-  """How a store keeps the frames of a path as videos.
+  """Options of the videos that a store keeps for a path.
 
   Attributes:
     fps: frames a second: step i is the frame at i / fps seconds.
-    unit: unit of the values of a depth image, such as 'mm'; for people.
-    depth: quantiser of an 'mp4' of depth, float32 in metres or uint16 in millimetres of
-      one channel; HEVC keeps the codes exactly.
+    unit: unit of the values of a depth image, such as 'mm'; a description only.
+    depth: quantizer of depth images that are stored as 'mp4': float32 in metres or
+      uint16 in millimetres, one channel; HEVC keeps the codes exactly.
   """
 
   fps: float = 30.0

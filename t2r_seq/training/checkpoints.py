@@ -94,14 +94,14 @@ class Checkpoints:
     Returns:
       Whether there was one.
     Raises:
-      SpecError: it is of another model; or there are damaged ones only.
+      SpecError: the checkpoint is of another model, or all are damaged.
       OSError: a checkpoint may not be read.
     """
     damaged: dict[int, str] = {}
     step: int | None = None
     if workers.is_chief(self._trainer.strategy):
       if self._is_owner:
-        _finish_interrupted(self._model_dir)
+        _publish_whole(self._model_dir)
       step, damaged = _newest_whole(self._model_dir)
     step = workers.of_chief(self._trainer.strategy, step)
     if step is None:
@@ -123,7 +123,7 @@ class Checkpoints:
     """Restores the checkpoint of a step.
 
     Raises:
-      SpecError: it is of another model, or another step's.
+      SpecError: the checkpoint is of another model or another step.
     """
     prefix = _prefix(self._model_dir, step)
     try:
@@ -176,7 +176,7 @@ class Checkpoints:
 
     Raises:
       NanLossError: a step since the last check was not finite.
-      OSError: it could not be written, or read back; older ones are as they were.
+      OSError: the checkpoint cannot be written or read back; older ones are unchanged.
     """
     self.check_finite()
     averages = self._trainer.model.averages
@@ -199,14 +199,14 @@ class Checkpoints:
 
   def _write(self, step: int) -> None:
     folder, name = self._write_dir, f"model.ckpt-{step}"
-    _finish_interrupted(folder)
+    _publish_whole(folder)  # Of an earlier run that was killed.
     with files.new_folder(os.path.join(folder, _WHOLE + name)) as partial:
-      # As tf.train.CheckpointManager does: `restore` reads the counter.
+      # Unlike `save`, `write` stores no counter, and `Checkpoint.restore` expects one.
       self._checkpoint.save_counter.assign_add(1)
       prefix = os.path.join(partial, name)
       self._checkpoint.write(prefix)
       _read_through(prefix)
-    _finish_interrupted(folder)
+    _publish_whole(folder)
     present = steps(folder)
     _write_state(folder, present[-self._keep :])
     for old in present[: -self._keep]:
@@ -302,7 +302,7 @@ def back_up(folder: str, step: int, place: str) -> bool:
 def mark_finished(folder: str, step: int | None) -> None:
   """Records beside the checkpoints that a training has ended; None: removes the mark.
 
-  Who evaluates them in another process looks at it.
+  A continuous evaluation in another process reads it.
   """
   path = os.path.join(folder, _FINISHED)
   if step is not None:
@@ -316,8 +316,8 @@ def is_finished(folder: str) -> bool:
   return os.path.exists(os.path.join(folder, _FINISHED))
 
 
-def _finish_interrupted(folder: str) -> None:
-  """Completes whole checkpoints of killed saves, and removes the others."""
+def _publish_whole(folder: str) -> None:
+  """Moves files of whole checkpoints to their names; removes partial checkpoints."""
   for name in os.listdir(folder):
     path = os.path.join(folder, name)
     if name.startswith(f"{_WHOLE}model.ckpt-"):

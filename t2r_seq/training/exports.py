@@ -125,7 +125,7 @@ class Exporter(abc.ABC):
     """Called before training with the metrics that evaluations will give, if any.
 
     Raises:
-      SpecError: they lack a metric of this exporter; by default it needs none.
+      SpecError: a metric of this exporter is missing; by default it needs none.
     """
     del metric_names
 

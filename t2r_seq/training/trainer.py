@@ -43,7 +43,8 @@ class Trainer:
     Raises:
       SpecError: `jit_compile` on several replicas, which talk to each other in a step.
     """
-    self._is_compiled = jit_compile and not _is_tpu(strategy)
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    self._is_compiled = jit_compile and not is_tpu
     if self._is_compiled and strategy.num_replicas_in_sync > 1:
       raise errors.SpecError(
         "train_eval_model: jit_compile: expected one replica, got "
@@ -223,18 +224,19 @@ class Trainer:
 
   def _train_step(self, *batch: Any) -> tuple[Scalars, dict[str, Any]]:
     with self._recording():
-      scalars, outputs, is_bad = self.strategy.run(self._replica_train_step, batch)
-    bad = self._reduce(tf.distribute.ReduceOp.SUM, is_bad)
+      scalars, outputs, replica_bad = self.strategy.run(self._replica_train_step, batch)
+    num_bad = self._reduce(tf.distribute.ReduceOp.SUM, replica_bad)
     if self._updates.accumulation_steps > 1:
-      bad += self._update_if_due()
+      num_bad += self._update_if_due()
     if self.model.averages:
       self.model.averages.overwrite_if_due(self.optimizer.iterations)
     self.model.after_train_step()
     self._global_step.assign_add(1)
-    is_first_bad = (bad > 0) & (self._first_bad_step < 0)
+    is_first_bad = (num_bad > 0) & (self._first_bad_step < 0)
     self._first_bad_step.assign(
       tf.where(is_first_bad, self._global_step, self._first_bad_step)
     )
+    # Each replica returns its share of the mean over the batch; see `_share_of_mean`.
     return self._reduce(tf.distribute.ReduceOp.SUM, scalars), outputs
 
   @_no_autograph
@@ -277,7 +279,7 @@ class Trainer:
     outputs = {k: v for k, v in scalars.items() if tf.convert_to_tensor(v).shape.rank}
     scalars = {k: v for k, v in scalars.items() if k not in outputs}
     scalars = {"loss": loss, **scalars}
-    scalars = {name: _shared(value, share) for name, value in scalars.items()}
+    scalars = {name: _share_of_mean(value, share) for name, value in scalars.items()}
     # The same on all replicas.
     scalars["gradient_norm"] = norm / self.strategy.num_replicas_in_sync
     is_bad |= ~tf.math.is_finite(loss)
@@ -361,16 +363,12 @@ class Trainer:
     )
 
 
-def _is_tpu(strategy: tf.distribute.Strategy) -> bool:
-  return isinstance(strategy, tf.distribute.TPUStrategy)
-
-
 def _num_examples(features: TensorSpecStruct) -> tf.Tensor:
   first = next(iter(specs.flatten_spec_structure(features).values()))
   return tf.cast(tf.shape(first)[0], tf.float32)
 
 
-def _shared(value: Any, share: tf.Tensor | None) -> tf.Tensor:
+def _share_of_mean(value: Any, share: tf.Tensor | None) -> tf.Tensor:
   """Returns a replica's share of a mean over the batch."""
   value = tf.convert_to_tensor(value)
   if share is None:

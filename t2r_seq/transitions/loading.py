@@ -271,7 +271,7 @@ class Transitions:
     """Returns the n-step transitions, computed while reading; see `windows.NStep`.
 
     Raises:
-      SpecError: they are n-step transitions already.
+      SpecError: these are n-step transitions already.
     """
     for done in (self.saved_n_step, self.joined):
       if done is not None:

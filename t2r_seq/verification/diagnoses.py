@@ -17,7 +17,8 @@ import numpy as np
 
 from t2r_seq.verification import rotations
 
-_OFFSETS = range(-10, 11)
+_MOST_LATE = 10
+_OFFSETS = range(-_MOST_LATE, _MOST_LATE + 1)
 _MOST_PIXELS = 8
 # A fit of fewer distinct values is no evidence.
 _FEWEST_TO_MAP, _FEWEST_TO_FIT = 2, 4
@@ -76,8 +77,8 @@ class Cost(enum.IntEnum):
   FITTED = 2  # A map with one or two fitted numbers.
   SHIFTED = 3  # Other times.
   BY_ELEMENT = 4  # A map with two numbers for each element.
-  HELD = 5
-  NEAR = 6
+  HELD = 5  # A slower sensor: steps that repeat.
+  NEAR = 6  # Small differences without a rule.
 
 
 class Cause(NamedTuple):
@@ -182,7 +183,7 @@ def _find_swapped(case: Case) -> Iterator[Cause]:
 
 
 def _find_not_reset(case: Case) -> Iterator[Cause]:
-  """Values of the episode before, in place of this one's."""
+  """Finds values of the previous episode in place of this one's."""
   if case.before is None:
     return
   wrong = np.flatnonzero(~equal_rows(case.expected, case.got))
@@ -303,10 +304,12 @@ def _fitting_offsets(
 
 
 def _find_held(case: Case, newest: np.ndarray, frames: np.ndarray) -> Iterator[Cause]:
-  """Steps that repeat the step before."""
+  """Finds newest frames that repeat earlier steps, as of a slower sensor."""
   last, repeats = -1, 0
   for row, anchor in zip(newest, case.anchors, strict=True):
-    steps = range(anchor, max(last - 1, anchor - 10, -1), -1)
+    # The newest step that fits, but none before the last one: time never runs back.
+    earliest = max(last, anchor - _MOST_LATE, 0)
+    steps = range(anchor, earliest - 1, -1)
     step = next((s for s in steps if np.array_equal(frames[s], row)), None)
     if step is None:
       return
@@ -321,7 +324,7 @@ def _find_held(case: Case, newest: np.ndarray, frames: np.ndarray) -> Iterator[C
 
 
 def _find_change(case: Case) -> Iterator[Cause]:
-  """Differences between steps in place of values."""
+  """Finds differences between steps in place of values."""
   frames = case.frames
   if frames is None or case.is_stack or frames.dtype.kind not in "fi":
     return
@@ -345,7 +348,7 @@ def _is_image(case: Case) -> bool:
 
 
 def _find_rearranged_image(case: Case) -> Iterator[Cause]:
-  """Channels, axes and directions in another order, or other pixels."""
+  """Finds channels, axes and directions in another order, or another crop."""
   expected, got = case.expected, case.got
   if not _is_image(case):
     return
@@ -383,7 +386,7 @@ def _find_rearranged_image(case: Case) -> Iterator[Cause]:
 
 
 def _find_moved(expected: np.ndarray, got: np.ndarray) -> Iterator[Cause]:
-  """Another crop: the same pixels at other places."""
+  """Finds another crop: the same pixels at other positions."""
   height, width = expected.shape[-3:-1]
   most = min(_MOST_PIXELS, height // 2, width // 2)
   moves = [
@@ -473,7 +476,8 @@ def _find_inverted_mask(case: Case) -> Iterator[Cause]:
 
 def _find_maps(case: Case) -> Iterator[Cause]:
   """All maps of single numbers, or of vectors."""
-  if case.expected.dtype.kind not in "fiu" and not _is_small_float(case.expected):
+  dtype = case.expected.dtype
+  if dtype.kind not in "fiu" and dtype != ml_dtypes.bfloat16:
     return
   if not case.expected.size:
     return
@@ -485,10 +489,6 @@ def _find_maps(case: Case) -> Iterator[Cause]:
   if not _is_image(case):
     reordered = [*_find_reordered(case, vectors)]
     yield from reordered or _find_rotated(vectors)
-
-
-def _is_small_float(values: np.ndarray) -> bool:
-  return values.dtype == ml_dtypes.bfloat16
 
 
 def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
@@ -631,7 +631,7 @@ class _Rotated(NamedTuple):
 
 
 def _find_rotated(vectors: _Vectors) -> Iterator[Cause]:
-  """Other layouts of a rotation, or of one for each arm: in some elements, or all."""
+  """Finds other layouts of a rotation, or of one per arm, in some or all elements."""
   size = vectors.expected.shape[1]
   if not len(vectors.wrong) or np.isnan(vectors.expected).any():
     return

@@ -22,7 +22,7 @@ _TICKS, _STAMPS = "#ticks", "#stamps"
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-  """How the values of a recording come to a robot.
+  """Options of a simulated robot, which receives the values of a recording.
 
   A step of the robot gets all values of each sensor that have come since the step
   before: none, one or several.

@@ -33,10 +33,6 @@ def _are_rotations(values: np.ndarray) -> bool:
   return bool((np.abs(rotations) < 1e-3).all())
 
 
-def _are_unit(values: np.ndarray) -> bool:
-  return bool((np.abs((values * values).sum(1) - 1) < 1e-3).all())
-
-
 def other_layouts(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
   """Yields (kind, text, values in another layout) of the same rotations.
 
@@ -46,7 +42,7 @@ def other_layouts(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
   size = values.shape[1]
   if size == 3:
     yield from _of_three(values)
-  elif size == 4 and _are_unit(values):
+  elif size == 4 and (np.abs((values * values).sum(1) - 1) < 1e-3).all():
     inverse = np.array([-1, -1, -1, 1.0])
     for name, signs in (("last", inverse), ("first", -inverse[::-1])):
       text = f"the inverse rotation, of quaternions with w {name}"

@@ -38,7 +38,7 @@ _RAW, _LABEL = "features/", "labels/"
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-  """One episode of a dataset.
+  """One episode as a robot observes it and as training sees it.
 
   Attributes:
     number: number of the episode.
@@ -46,8 +46,8 @@ class Episode:
     anchors: anchors of training's windows, [n].
     raw: windows of the input pipeline by path, [n, ...].
     inputs: network inputs after training's preprocessing; empty without a model.
-    labels: labels of the windows that a task is learned from, by path.
-    context: the paths that hold for the whole episode.
+    labels: labels of the windows by path, for meta-learning models; empty for others.
+    context: paths with one value per episode.
     num_steps: T.
   """
 
@@ -78,9 +78,9 @@ class Dataset:
     trained_spec: training's features by path, before preprocessing.
     observed_spec: a robot's features by path: a step of each, and context features.
     clock: times the steps for time offsets in seconds; see `windows.Cut`.
-    known: specs of the dataset by path, of values on other clocks as of steps.
-    num_lost: values on other clocks that no step shows, as later ones came before it,
-      by path.
+    step_specs: specs of the dataset by path, of values on other clocks as of steps.
+    num_lost: by path, how many values on other clocks no step reads, because a newer
+      one arrived before the step.
   """
 
   def __init__(
@@ -109,7 +109,7 @@ class Dataset:
         newest value of each sensor.
       **options: options of `open_episodes`, for a path.
     Raises:
-      SpecError: it cannot be read, or lacks features; all are named.
+      SpecError: the dataset cannot be read, or lacks features; lists all of them.
     """
     self._image_decoding, self.replay = image_decoding, replay
     if replay is not None and label_spec is not None:

@@ -277,7 +277,7 @@ def spread(length: int, limit: int) -> np.ndarray:
 
 
 def encode_jpegs(images: np.ndarray, most_pixels: int, quality: int) -> list[bytes]:
-  """Encodes images, uint8 [n, h, w, 1 or 3], with at most so many pixels a side."""
+  """Encodes images, uint8 [n, h, w, 1 or 3], of at most `most_pixels` per side."""
   height, width = images.shape[1:3]
   factor = min(1.0, most_pixels / max(height, width))
   if factor < 1:

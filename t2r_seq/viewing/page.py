@@ -142,7 +142,7 @@ def _describe(
   ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
   progress: Progress | None,
 ) -> tuple[dict[str, Any], str]:
-  """Describes a source, within so many bytes of JSON."""
+  """Describes a source, as JSON of limited size."""
   survey, viewer = page.survey, page.survey.viewer
   columns = viewer.columns
   ranked = survey.ranked[:_MOST_LISTED]

@@ -41,7 +41,7 @@ def write_contact_sheet(
   path: str | os.PathLike[str],
   progress: Progress | None = None,
 ) -> None:
-  """Writes a PNG: 8 frames of each of the worst outliers, a row an episode.
+  """Writes a PNG: 8 frames of each of the worst outliers, one row per episode.
 
   The frames are of the camera that is a reason, or else of the first one. Frozen frames
   have a border.
@@ -49,7 +49,7 @@ def write_contact_sheet(
   Raises:
     SpecError: no source has a camera.
     ImportError: Pillow is not installed.
-    OSError: it cannot be written.
+    OSError: the file cannot be written.
   """
   from PIL import Image
 

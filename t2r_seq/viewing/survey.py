@@ -188,7 +188,7 @@ class Mark:
 
 @dataclasses.dataclass
 class EpisodeStatistics:
-  """Statistics of one episode, by path; arrays have an element a dimension, [D].
+  """Statistics of one episode, by path; arrays have one element per dimension, [D].
 
   Attributes:
     number: number of the episode in its source.
@@ -242,7 +242,7 @@ class Reason:
 
 @dataclasses.dataclass(frozen=True)
 class OutlierScore:
-  """How much an episode differs from the others.
+  """Outlier score of an episode, with its reasons.
 
   Attributes:
     number: number of the episode in its source.

@@ -96,7 +96,7 @@ class NStep:
     """Converts a user's declaration, (n, gamma).
 
     Raises:
-      SpecError: it is no such pair.
+      SpecError: the value is not a pair (n, gamma).
     """
     if n_step is None or isinstance(n_step, NStep):
       return n_step
@@ -135,7 +135,7 @@ def check_one_step(
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Cut:
-  """How episodes become windows.
+  """Options for cutting episodes into windows.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, windows
@@ -372,7 +372,7 @@ class WindowGrid:
     return int(count) if isinstance(num_steps, int) else count
 
   def num_complete(self, num_steps: Any, num_after: int) -> Any:
-    """Returns how many windows have so many steps after their first anchors.
+    """Returns how many windows have `num_after` steps after their first anchors.
 
     Args:
       num_steps: number of steps of an episode; int, array or integer tensor.
@@ -380,8 +380,9 @@ class WindowGrid:
     Returns:
       The counts, of the same kind.
     """
-    room = num_steps - 1 - self.first_anchor - num_after
-    count = array_module(num_steps).maximum(room // self.period + 1, 0)
+    last_anchor = num_steps - 1 - num_after
+    count = (last_anchor - self.first_anchor) // self.period + 1
+    count = array_module(num_steps).maximum(count, 0)
     return int(count) if isinstance(num_steps, int) else count
 
   def start(self, window: Any) -> Any:

@@ -67,7 +67,7 @@ def present_path(source: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-  """How one path is read from an episode.
+  """Description of the values that one path reads from an episode.
 
   Attributes:
     source: the path that it has in the episode.

@@ -18,7 +18,7 @@ from t2r_seq.zoo.signature import Signature
 
 ROBOT_ID, ROBOT_MASK = "robot/id", "robot/mask"
 DIMENSION_MASK = "target_dimension_mask"
-# Numbers that robots can have, unless there are more: room for later ones.
+# The network has at least this number of robot embeddings, so that robots can be added.
 _NUM_IDS = 16
 
 
@@ -89,8 +89,8 @@ class Embodiment:
     places = np.asarray(self.layout.get(path, range(size)), np.int64)
     if len(places) != size:
       raise errors.SpecError(
-        f"Embodiment: {self.name}: layout: {path}: expected {size} places, as the "
-        f"network gets so many elements, got {len(places)}."
+        f"Embodiment: {self.name}: layout: {path}: expected {size} places, one per "
+        f"element of the network's input, got {len(places)}."
       )
     return places
 

@@ -131,7 +131,7 @@ def check_action(env_id: str, space: Any, shape: tuple[int, ...]) -> None:
     space: the environment's action space.
     shape: shape of an action of the policy.
   Raises:
-    SpecError: they differ.
+    SpecError: the shapes differ.
   """
   if tuple(space.shape) != tuple(shape):
     raise errors.SpecError(

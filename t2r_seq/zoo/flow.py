@@ -51,10 +51,10 @@ class DelayPreprocessor(preprocessors.SpecTransformationPreprocessor):
 
 @gin.configurable
 class FlowModel(ImitationModel):
-  """A transformer that makes a chunk of actions from noise, in a few steps.
+  """A flow-matching transformer: integrates noise to an action chunk in a few steps.
 
-  The small form of pi0's action expert (https://arxiv.org/abs/2410.24164): observations
-  become tokens, and the actions, which are tokens, too, attend to them.
+  A small version of pi0's action expert (https://arxiv.org/abs/2410.24164): action
+  tokens attend to observation tokens.
   """
 
   def __init__(
@@ -75,11 +75,12 @@ class FlowModel(ImitationModel):
       num_context_layers: blocks over the observations, which are computed once.
       num_heads: heads of each attention layer.
       num_steps: steps of the integration from noise to actions.
-      max_delay: trains chunks that continue up to so many actions of the previous one,
-        for `overlap='trained'`; None: chunks continue by inpainting, 'real_time'.
+      max_delay: maximum number of actions of the previous chunk that a chunk continues
+        in training, for `overlap='trained'`; None: chunks continue by inpainting,
+        'real_time'.
       **kwargs: arguments of `ImitationModel`.
     Raises:
-      SpecError: the delay is not shorter than a chunk.
+      SpecError: the delay is below 1, or not shorter than a chunk.
     """
     super().__init__(**kwargs)
     if max_delay is not None and not 1 <= max_delay < self.chunk_size:

@@ -360,9 +360,10 @@ class ImitationModel(models.RegressionModel):
     del mode
     features = TensorSpecStruct()
     for path, shape in self.signature.states.items():
-      features[path] = self._observed(path, shape)
+      features[path] = self._observation_spec(path, shape)
     for path, shape in self.signature.cameras.items():
-      features[path] = self._observed(path, [*self._camera_size(path, shape), shape[2]])
+      size = self._camera_size(path, shape)
+      features[path] = self._observation_spec(path, [*size, shape[2]])
     if self.uses_language:
       text = str(self.signature.language)
       is_step = self.signature.language_is_step
@@ -402,17 +403,18 @@ class ImitationModel(models.RegressionModel):
       labels[DIMENSION_MASK] = ExtendedTensorSpec((self.action_size,), tf.bool)
     return labels
 
-  def _observed(self, path: str, shape: Sequence[int]) -> ExtendedTensorSpec:
+  def _observation_spec(self, path: str, shape: Sequence[int]) -> ExtendedTensorSpec:
     """Returns the spec of a path's last steps."""
     convention, size = self._conventions[path]
+    # The network's rotations may have another number of components than the recorded.
     shape = [*shape[:-1], size] if shape else []
-    stacked = () if self.is_sequence else (self.observation_horizon,)
+    history = () if self.is_sequence else (self.observation_horizon,)
     return ExtendedTensorSpec(
-      (*stacked, *shape),
+      (*history, *shape),
       tf.float32,
       path,
       is_sequence=self.is_sequence,
-      time_offsets=range(1 - self.observation_horizon, 1) if stacked else None,
+      time_offsets=None if self.is_sequence else range(1 - self.observation_horizon, 1),
       data_format=self.signature.data_formats.get(path),
       stored_dtype=self._stored_dtype(path),
       convention=convention,

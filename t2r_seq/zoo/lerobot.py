@@ -88,8 +88,8 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
   """Reads the tensors of a safetensors file, by name.
 
   Raises:
-    SpecError: it is no such file, or is damaged.
-    OSError: it cannot be read.
+    SpecError: the file is not a safetensors file, or is damaged.
+    OSError: the file cannot be read.
   """
   try:
     data = np.memmap(path, np.uint8, "r")

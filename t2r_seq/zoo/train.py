@@ -562,7 +562,7 @@ def _small_batch(num_windows: int | None) -> list[str]:
   if num_windows is None or not isinstance(batch, int) or batch <= num_windows:
     return []
   size = max(num_windows, 1)
-  _say(f"batches of {size}, not {batch}: so many windows are there.")
+  _say(f"batches of {size}, not {batch}: the data has {num_windows} windows.")
   return [f"BATCH_SIZE = {size}"]
 
 

@@ -313,7 +313,7 @@ BAD_FLAGS = {
     np.zeros((4, 2)),
     Spec((2,), tf.int64, "k"),
     {"last_key": "k"},
-    r"k: expected one value a step, got shape \(2,\)",
+    r"k: expected one value per step, got shape \(2,\)",
   ),
   "never": (
     STEP_TYPES,

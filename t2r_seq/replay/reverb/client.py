@@ -69,8 +69,9 @@ class Waiting:
     Returns:
       Reverb's infos of all tables; None if the server is unreachable.
     Raises:
-      ReplayTimeoutError: it has been unreachable for too long, or the wait was stopped.
-      SpecError: its table is another, or missing.
+      ReplayTimeoutError: the server was unreachable for too long, or the wait was
+        stopped.
+      SpecError: the server's table is missing, or has other options.
     """
     tables = self._connection.look()
     now = time.monotonic()
@@ -184,8 +185,8 @@ class Connection:
     """Waits for the server and compares its table with the signature.
 
     Raises:
-      ReplayTimeoutError: it does not answer.
-      SpecError: a number of seconds is wrong, or the table is another.
+      ReplayTimeoutError: the server does not answer.
+      SpecError: a number of seconds is invalid, or the server's table differs.
     """
     check_seconds("ReverbReplay", "timeout", timeout)
     check_seconds("ReverbReplay", "server_timeout", server_timeout)
@@ -309,7 +310,7 @@ _no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def rate_limiter_timeout(connection: Connection, element_spec: Any) -> tf.data.Dataset:
-  """Returns a dataset that raises the reason of a timeout: Reverb's just ends."""
+  """Returns a dataset that raises ReplayTimeoutError; Reverb's own just ends."""
 
   def fail() -> Iterator[Any]:
     tables = connection.look()
@@ -335,12 +336,12 @@ def sample_items(
 ) -> tf.data.Dataset:
   """Samples batches of items in stored form.
 
-  Items are batched before they become windows: flat ones are smaller, and stacking a
-  batch is one op for each path.
+  Items are batched before they are stacked into windows: an item holds each step once,
+  and stacking a whole batch is one op per path.
 
   Returns:
-    Endless dataset of (SampleInfo, columns), leaves [B, ...]; ends with an error if the
-    rate limiter times out.
+    Infinite dataset of (SampleInfo, columns), leaves [B, ...]; raises
+    ReplayTimeoutError if the rate limiter times out.
   """
   signature = wire_signature(layout.signature)
   info = connection.tables("sample")[TABLE]
@@ -364,10 +365,12 @@ def sample_items(
   else:
     info_shapes = tf.nest.map_structure(lambda _: [], items.element_spec.info)
     shapes = items.element_spec._replace(info=info_shapes, data=layout.full_shapes)
+    # Items at an episode's ends have fewer steps, and the numbers of their first and
+    # last one: `layout.to_windows` finds the padding by these.
     batches = items.padded_batch(batch_size, shapes, drop_remainder=True)
   batches = batches.map(lambda sample: (SampleInfo(*sample.info), sample.data))
-  too_late = rate_limiter_timeout(connection, batches.element_spec)
-  return batches.concatenate(too_late)
+  timeout_error = rate_limiter_timeout(connection, batches.element_spec)
+  return batches.concatenate(timeout_error)
 
 
 def to_windows(items: tf.data.Dataset, layout: ItemLayout) -> tf.data.Dataset:
@@ -402,7 +405,7 @@ class ReverbWriter(ReplayWriter):
     """Opens the writer; see `ReverbReplay` for the arguments.
 
     Raises:
-      ReplayTimeoutError: no server answers in time, or it was stopped.
+      ReplayTimeoutError: no server answers in time, or the wait was stopped.
     """
     self.should_stop = should_stop
     self._connection = connection
@@ -451,7 +454,7 @@ class ReverbWriter(ReplayWriter):
     """Ends the episode, and waits until the server has taken all items.
 
     Raises:
-      ReplayTimeoutError: it has not; the rest is lost.
+      ReplayTimeoutError: the server has not taken all items; the others are lost.
     """
     if self._is_closed:
       return

@@ -316,7 +316,7 @@ def import_reverb() -> types.ModuleType:
   """Imports Reverb.
 
   Raises:
-    ImportError: it is not installed, or not with the TensorFlow and Python that its
+    ImportError: Reverb is not installed, or not with the TensorFlow and Python that its
       newest wheel is built for; names the command to install it.
   """
   # gRPC reconnects only while something polls. Its backup poller does so every 5 s by

@@ -94,7 +94,7 @@ class CheckpointFolder:
     Returns:
       Its new path.
     Raises:
-      ReplayError: it is not whole, or the disk failed; the former one stays.
+      ReplayError: the checkpoint is damaged, or the disk failed; the former one stays.
     """
     if not is_whole(path):
       shutil.rmtree(path, ignore_errors=True)
@@ -341,7 +341,7 @@ class ReplayServer(files.Closing):
     Call it in the main thread: it handles the two signals while it runs.
     """
     handled = (signal.SIGTERM, signal.SIGINT)
-    former = {number: signal.signal(number, self._on_signal) for number in handled}
+    former = {n: signal.signal(n, lambda *_: self._stopping.set()) for n in handled}
     try:
       while not self._stopping.wait(self._checkpoint_secs):
         self._try_checkpoint()
@@ -431,9 +431,6 @@ class ReplayServer(files.Closing):
         self.checkpoint()
     except errors.ReplayError as error:
       logging.error("%s", error)
-
-  def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
-    self._stopping.set()
 
 
 class _NoCheckpoints:
