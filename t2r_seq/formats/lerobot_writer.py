@@ -85,10 +85,10 @@ class _Column:
     import pyarrow
 
     if self.feature.dtype == IMAGE:
-      items = rows.tolist()
+      images = rows
       if rows.dtype != object:
-        items = [specs.packing.encode_image(frame, PNG) for frame in rows]
-      named = [{"bytes": b, "path": f"frame-{i:06d}"} for i, b in enumerate(items)]
+        images = [specs.packing.encode_image(frame, PNG) for frame in rows]
+      named = [{"bytes": b, "path": f"frame-{i:06d}"} for i, b in enumerate(images)]
       return pyarrow.array(named, self.arrow_type())
     if self.feature.dtype == "string":
       return pyarrow.array([text.decode() for text in rows], self.arrow_type())
