@@ -521,7 +521,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     """Creates the predictors, by default without models.
 
     Args:
-      export_dirs: folders of exports, one a member; a list, or joined by commas.
+      export_dirs: folders of exports, one per member; a list, or joined by commas.
       local_export_root: a folder that has the last names of `export_dirs`.
       ensemble_size: the number of members in use.
       timeout: see `ExportedSavedModelPredictor`.

@@ -57,7 +57,7 @@ def test_listed_names_can_be_imported(name):
   assert functools.reduce(getattr, rest, found) is not None
 
 
-BINDINGS = PAGE.split("## Bindings of its gin files")[1].split("##")[0]
+BINDINGS = PAGE.split("## Bindings of Tensor2Robot's gin files")[1].split("##")[0]
 
 
 def bindings():
