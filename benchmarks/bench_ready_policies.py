@@ -86,8 +86,7 @@ POLICIES: dict[str, tuple[str, int, dict[str, Any], list[str]]] = {
   }, []),
 }  # fmt: skip
 _DATA = {LANDER: "demos", FETCH: "fetch", PIXELS: "pixels", META_WORLD: "push"}
-# Least returns of a success; 1 if the environment reports it.
-_SUCCESS = {LANDER: 200, PIXELS: -500}
+_LANDED = 200  # The least return of a landing.
 _MACROS = {"learning_rate": "LEARNING_RATE", "batch_size": "BATCH_SIZE"}
 _MACROS |= {"learning_starts": "LEARNING_STARTS"}
 Result = tuple[str, str, dict[str, Any]]
@@ -157,18 +156,24 @@ class FetchExpert(policies.Policy):
     return np.clip([*(10 * motion), fingers], -1, 1).astype(np.float32)
 
 
-class PendulumExpert(policies.Policy):
-  """Swings the pendulum up by its energy, and balances it."""
+class ReacherExpert(policies.Policy):
+  """Turns the two joints to where the target is: Reacher has no expert."""
 
   def SelectAction(self, state: Any, context: Any, timestep: int) -> np.ndarray:
-    """Returns a torque in [-2, 2], twice."""
+    """Returns two torques in [-1, 1]."""
     del context, timestep
-    cosine, sine, velocity = state["state"]
-    if cosine > 0.9:
-      torque = -10 * np.arctan2(sine, cosine) - 3 * velocity
-    else:
-      torque = (15 - 15 * cosine - velocity**2 / 2) * velocity
-    return np.full(2, np.clip(torque, -2, 2), np.float32)
+    numbers = state["state"]
+    angles, target = np.arctan2(numbers[2:4], numbers[:2]), numbers[4:6]
+    upper, lower = 0.1, 0.11  # Metres, of the links.
+    cosine = (target @ target - upper**2 - lower**2) / (2 * upper * lower)
+    elbows = np.arccos(np.clip(cosine, -1, 1)) * np.asarray([1, -1])
+    shoulders = np.arctan2(target[1], target[0]) - np.arctan2(
+      lower * np.sin(elbows), upper + lower * np.cos(elbows)
+    )
+    turns = np.stack([shoulders, elbows], axis=1) - angles
+    turns[:, 0] = (turns[:, 0] + np.pi) % (2 * np.pi) - np.pi
+    turn = turns[np.abs(turns).max(axis=1).argmin()]  # The nearer of two solutions.
+    return np.clip(0.3 * turn - 0.05 * numbers[6:8], -1, 1).astype(np.float32)
 
 
 def record(env: str, path: pathlib.Path, num_episodes: int) -> None:
@@ -180,7 +185,7 @@ def record(env: str, path: pathlib.Path, num_episodes: int) -> None:
   if env == LANDER:
     demo.record(path, num_episodes, observe)
   elif env == PIXELS:
-    demo.record(path, num_episodes, observe, make, PendulumExpert(), "swing up", 20)
+    demo.record(path, num_episodes, observe, make, ReacherExpert(), "reach", 50)
   elif env == FETCH:
     demo.record(path, num_episodes, observe, make, FetchExpert(), "pick and place", 25)
   else:
@@ -266,11 +271,11 @@ def tabulate(results: Sequence[Result]) -> str:
     returns = np.asarray([each["returns"] for each in found])
     env, curve = POLICIES[policy][0], "curve" in found[0]
     areas = [np.mean([r for _, r in each["curve"]]) for each in found] if curve else []
-    is_return = env not in (META_WORLD, FETCH)
+    is_return = env not in DEMOS or env == LANDER
     cells = [str(len(found))]
     cells.append(runs.mean_and_interval(returns.mean(axis=1), 0) if is_return else "")
     cells.append(runs.mean_and_interval(areas, 0) if curve else "")
-    successes = 100 * (returns >= _SUCCESS.get(env, 1)).mean(axis=1)
+    successes = 100 * (returns >= (_LANDED if is_return else 1)).mean(axis=1)
     cells.append(runs.mean_and_interval(successes, 0) if env in DEMOS else "")
     cells += [mean("seconds"), mean("cpu"), mean("mib")]
     rows.append([policy, side, *cells, mean("wait", 100) if env in DEMOS else ""])

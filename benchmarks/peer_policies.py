@@ -22,18 +22,20 @@ from benchmarks import process_memory
 
 _START = time.perf_counter()
 LANDER, META_WORLD = "LunarLanderContinuous-v3", "Meta-World/MT1"
-FETCH, PIXELS = "FetchPickAndPlace-v4", "pixels of Pendulum-v1"
+FETCH, PIXELS = "FetchPickAndPlace-v4", "pixels of Reacher-v5"
 # What `gymnasium.make` needs besides, and the observation's numbers that are the state:
 # LeRobot's policies need an image or `observation.environment_state`, which the
 # rest becomes: the contacts of the lander's legs, the object and the goal, or Fetch's
-# goal. The pendulum's state is its velocity; only the image shows the angle.
+# goal. Reacher's state has the joints; only the image shows the target.
 DEMOS: dict[str, tuple[dict[str, Any], int]] = {
   LANDER: ({}, 6),
   META_WORLD: ({"env_name": "push-v3", "terminate_on_success": True}, 4),
   FETCH: ({}, 25),
-  PIXELS: ({"render_mode": "rgb_array"}, 2),
+  PIXELS: ({"render_mode": "rgb_array", "width": 48, "height": 48}, 6),
 }
-_SHRINK = 10  # Pixels of the frame that an image's pixel averages, each way.
+# From above, near enough to fill the image with what the arm reaches.
+_CAMERA = {"distance": 0.62, "elevation": -90.0, "azimuth": 90.0, "lookat": np.zeros(3)}
+_REACHED = 0.02  # Metres.
 _NEEDS = {
   "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers Box2D "
   "metaworld gymnasium-robotics mujoco==3.3.0",
@@ -43,29 +45,34 @@ _FINAL_SEED, _POINT_SEED = 100_000, 200_000
 
 
 def split(env_id: str, observation: Any) -> dict[str, np.ndarray]:
-  """Names the robot's state, and the rest or the image, [50, 50, 3]."""
+  """Names the robot's state, and the rest or the image, uint8 [48, 48, 3]."""
   if env_id == PIXELS:
-    frame = observation["pixels"]
-    height, width, channels = frame.shape
-    shape = height // _SHRINK, _SHRINK, width // _SHRINK, _SHRINK, channels
-    image = frame.reshape(shape).mean(axis=(1, 3)).round().astype(np.uint8)
-    # LeRobot's loader drops the axis of a feature of one number, so there are two.
-    state = np.repeat(observation["state"][DEMOS[env_id][1] :], 2)
-    return {"observation.state": state, "observation.images.front": image}
+    numbers = observation["state"].astype(np.float32)
+    joints = np.append(numbers[:4], numbers[6:8])  # Cosines, sines and velocities.
+    image = np.array(observation["pixels"])
+    return {"observation.state": joints, "observation.images.front": image}
   if env_id == FETCH:
     observation = np.append(observation["observation"], observation["desired_goal"])
   state, rest = np.split(observation.astype(np.float32), [DEMOS[env_id][1]])
   return {"observation.state": state, "observation.environment_state": rest}
 
 
+class _Reaching(gymnasium.Wrapper):
+  """Reports whether the arm's tip is at the target, which Reacher does not."""
+
+  def step(self, action: Any) -> Any:
+    """See the base class."""
+    *result, info = self.env.step(action)
+    is_near = -info["reward_dist"] < _REACHED
+    return (*result, {**info, "is_success": is_near})
+
+
 def make_env(env_id: str, seed: int) -> gymnasium.Env:
   """Creates an environment; Meta-World draws its goals by the seed."""
   if env_id == PIXELS:
-    env = gymnasium.make("Pendulum-v1", **DEMOS[env_id][0])
-    env = gymnasium.wrappers.AddRenderObservation(env, render_only=False)
-    mean, space = lambda action: action.mean(keepdims=True), env.action_space
-    torques = gymnasium.spaces.Box(*np.repeat([space.low, space.high], 2, axis=1))
-    return gymnasium.wrappers.TransformAction(env, mean, torques)
+    options = {**DEMOS[env_id][0], "default_camera_config": _CAMERA}
+    env = _Reaching(gymnasium.make("Reacher-v5", **options))
+    return gymnasium.wrappers.AddRenderObservation(env, render_only=False)
   if env_id == FETCH:
     import gymnasium_robotics
 
@@ -85,7 +92,8 @@ def play(
 ) -> list[float]:
   """Returns the returns of episodes, which have the same seeds for all policies.
 
-  An environment that reports success returns 1 or 0; Fetch, that of its last step.
+  An environment that reports success returns 1 or 0: `success` of any step, which ends
+  the episode, or `is_success` of the last.
   """
   returns = []
   with make_env(spec["env"], first_seed) as env:

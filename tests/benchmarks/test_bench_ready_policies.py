@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from benchmarks import bench_ready_policies, peer_policies
-from t2r_seq import episodes
 from tests import warm_python
 
 _NEEDS = ("Box2D", "pyarrow", "matplotlib")
@@ -46,17 +46,23 @@ def test_missing_peer_is_named(policy, monkeypatch):
     peer_policies.main([json.dumps(spec)])
 
 
-def test_state_of_the_pixel_task_has_no_angle(tmp_path):
-  for package in _NEEDS:
-    pytest.importorskip(package)
-  env, path = peer_policies.PIXELS, tmp_path / "pixels.lerobot"
-  bench_ready_policies.record(env, path, 1)
-  recorded = episodes.open_episodes(path).read(0)
-  with peer_policies.make_env(env, 0) as created:
-    observation, _ = created.reset(seed=0)
-  seen = peer_policies.split(env, observation)
-  assert seen["observation.state"].tolist() == 2 * [observation["state"][2]]
-  assert recorded["observation.images.front"].shape == (200, 50, 50, 3)
-  for name in ("observation.state", "action"):
-    assert recorded[name].shape == (200, 2)
-    assert (recorded[name][:, 0] == recorded[name][:, 1]).all(), name
+def test_reacher_expert_turns_to_the_nearer_solution():
+  expert, rng = bench_ready_policies.ReacherExpert(), np.random.default_rng(0)
+  for shoulder, elbow in rng.uniform([-3, 0.5], [3, 2.5], (20, 2)):
+    tip = shoulder + elbow
+    target = 0.1 * np.array([np.cos(shoulder), np.sin(shoulder)])
+    target += 0.11 * np.array([np.cos(tip), np.sin(tip)])
+    angles = np.array([shoulder + 0.3, elbow - 0.2])
+    numbers = [np.cos(angles), np.sin(angles), target, (1.0, -1.0), np.zeros(2)]
+    torques = expert.SelectAction({"state": np.concatenate(numbers)}, None, 0)
+    np.testing.assert_allclose(
+      torques, [-0.3 * 0.3 - 0.05, 0.3 * 0.2 + 0.05], atol=1e-6
+    )
+
+
+def test_state_of_the_pixel_task_lacks_the_target():
+  numbers = np.arange(10.0)
+  observation = {"state": numbers, "pixels": np.ones((48, 48, 3), np.uint8)}
+  parts = peer_policies.split(peer_policies.PIXELS, observation)
+  assert parts["observation.state"].tolist() == [0, 1, 2, 3, 6, 7]
+  assert parts["observation.images.front"].shape == (48, 48, 3)
