@@ -260,7 +260,7 @@ def conclude(args: argparse.Namespace, text: str, is_good: bool, complaint: str)
     args: of `parser`.
     text: of `table.md`.
     is_good: whether it is what was to be found.
-    complaint: what is said if not.
+    complaint: the message if not.
   Returns:
     The exit status.
   """

@@ -159,13 +159,15 @@ class BCZModel(models.RegressionModel):
   @tf.autograph.experimental.do_not_convert
   def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
     """Predicts the actions [B, n, A], and what each head says."""
-    said = self.network(
+    predicted = self.network(
       features["state/image"],
       features["state/gripper"],
       features["instruction"],
       training=mode == specs.ModeKeys.TRAIN,
     )
-    outputs = {c.name: part for c, part in zip(self._components, said, strict=True)}
+    outputs = {
+      c.name: part for c, part in zip(self._components, predicted, strict=True)
+    }
     actions = [
       tf.sigmoid(outputs[c.name]) if c.loss == "log" else outputs[c.name]
       for c in self._components
@@ -291,8 +293,8 @@ class BCZNetwork(tf.keras.Model):
     return self._heads(tf.concat(seen, axis=-1), training=training)
 
 
-def _error(loss: str, target: tf.Tensor, said: tf.Tensor) -> tf.Tensor:
+def _error(loss: str, target: tf.Tensor, predicted: tf.Tensor) -> tf.Tensor:
   if loss == "log":
-    return tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=said)
-  absolute = tf.abs(said - target)
+    return tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=predicted)
+  absolute = tf.abs(predicted - target)
   return tf.where(absolute < 1.0, 0.5 * tf.square(absolute), absolute - 0.5)

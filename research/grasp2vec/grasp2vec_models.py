@@ -228,9 +228,11 @@ class Grasp2VecModel(models.T2RModel):
   ) -> dict[str, tf.Tensor]:
     """Returns the embeddings, and where the goal was."""
     del features, mode
-    said = {n: value for n, value in inference_outputs.items() if n.endswith("_vector")}
-    heat = heatmaps(said["goal_vector"], inference_outputs["pre_spatial"])
-    return {**said, "heatmap": heat, "location": peaks(heat)}
+    predicted = {
+      n: value for n, value in inference_outputs.items() if n.endswith("_vector")
+    }
+    heat = heatmaps(predicted["goal_vector"], inference_outputs["pre_spatial"])
+    return {**predicted, "heatmap": heat, "location": peaks(heat)}
 
   def model_train_fn(
     self,

@@ -103,8 +103,10 @@ def load_grasps(path: pathlib.Path) -> Grasps:
 
 def embed(predictor: policies.AbstractPredictor, grasps: Grasps) -> Embedded:
   """Returns what an export says of grasps, and what it says was removed."""
-  said = predictor.predict({name: grasps[name] for name in grasp2vec_models.IMAGES})
-  return {**said, "removed": said["pre_vector"] - said["post_vector"]}
+  predicted = predictor.predict(
+    {name: grasps[name] for name in grasp2vec_models.IMAGES}
+  )
+  return {**predicted, "removed": predicted["pre_vector"] - predicted["post_vector"]}
 
 
 def embed_colours(grasps: Grasps) -> Embedded:

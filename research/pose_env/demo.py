@@ -195,7 +195,7 @@ def load_predictor(
 
 
 def look(out: pathlib.Path) -> tuple[figure.SeenWindow, int]:
-  """Acts for half an episode with both policies; returns what was seen and said."""
+  """Acts for half an episode with both policies; returns the frames and the actions."""
   predictors = {
     f"stack of {k}": load_predictor(out, "moving", f"stack{k}") for k in NUM_FRAMES
   }

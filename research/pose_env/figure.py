@@ -1,4 +1,4 @@
-"""The demo's one picture: how it learned, what it saw, and where it said things are."""
+"""The demo's one picture: how it learned, what it saw, and its predictions."""
 
 from __future__ import annotations
 

@@ -212,8 +212,8 @@ class PoseEnvChunkModel(PoseEnvRegressionModel):
   @tf.autograph.experimental.do_not_convert
   def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
     """Predicts the actions [B, n, 2]."""
-    said = super().a_func(features, mode)["inference_output"]
-    return {"inference_output": tf.reshape(said, [-1, self._num_actions, 2])}
+    predicted = super().a_func(features, mode)["inference_output"]
+    return {"inference_output": tf.reshape(predicted, [-1, self._num_actions, 2])}
 
   def loss_fn(
     self,

@@ -36,7 +36,7 @@ _TABLE, _STEEL, _SKIN, _WOOD = (
   (96, 72, 52),
 )
 _SUBSTEPS = 4
-_VIEW, _RENDERED = 2.4, 120  # The width of a frame; and in pixels, where none is said.
+_VIEW, _RENDERED = 2.4, 120  # The width of a frame; and in pixels, the default.
 
 Observation = dict[str, np.ndarray]
 

@@ -171,8 +171,8 @@ class VRGripperRegressionModel(models.RegressionModel):
     points = self.network["tower"](features, task, training=training)
     seen = [points, features.gripper_pose, *([] if task is None else [task])]
     embedded = self.network["head"](tf.concat(seen, axis=-1), training=training)
-    said = self.network["decoder"](tf.nn.relu(embedded), training=training)
-    return {**said, "feature_points": points}
+    prediction = self.network["decoder"](tf.nn.relu(embedded), training=training)
+    return {**prediction, "feature_points": points}
 
 
 class ImageTower(tf.keras.layers.Layer):
@@ -326,9 +326,14 @@ class VRGripperDomainAdaptiveModel(VRGripperRegressionModel):
   @tf.autograph.experimental.do_not_convert
   def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
     """Adds `learned_loss` [B, filters]: an episode's steps are one batch, in order."""
-    said = super().a_func(features, mode)
-    seen = tf.concat([said["feature_points"], said["inference_output"]], axis=-1)
-    return {**said, "learned_loss": self.network["learned_loss"](seen[tf.newaxis])[0]}
+    prediction = super().a_func(features, mode)
+    seen = tf.concat(
+      [prediction["feature_points"], prediction["inference_output"]], axis=-1
+    )
+    return {
+      **prediction,
+      "learned_loss": self.network["learned_loss"](seen[tf.newaxis])[0],
+    }
 
   def inner_loss_fn(
     self,

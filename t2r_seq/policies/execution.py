@@ -127,7 +127,7 @@ class ChunkRunner:
     if self.keeps_outputs:
       state["since"] = ExtendedTensorSpec((), tf.int32)
       for name in self._outputs:
-        state[f"said/{name}"] = self._leaf(name)
+        state[f"output/{name}"] = self._leaf(name)
     return state
 
   @_no_autograph
@@ -153,7 +153,7 @@ class ChunkRunner:
     new = TensorSpecStruct()
     if self.keeps_outputs:
       needs = begins | (state["since"] >= self._execution.num_executed)
-      kept = {name: state[f"said/{name}"] for name in self._outputs}
+      kept = {name: state[f"output/{name}"] for name in self._outputs}
       if is_asked_always:
         fresh = ask()
       else:
@@ -162,7 +162,7 @@ class ChunkRunner:
       since = tf.where(needs, 0, state["since"])
       new["since"] = since + 1
       for name, value in newest.items():
-        new[f"said/{name}"] = value
+        new[f"output/{name}"] = value
     else:
       newest, needs = ask(), tf.ones_like(begins)
       since = tf.zeros_like(begins, tf.int32)

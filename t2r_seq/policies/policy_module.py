@@ -36,7 +36,7 @@ IS_FIRST, ENVS = "is_first", "envs"
 # A step with vectors in place of texts.
 EMBEDDED_STEP = "embedded_step"
 # Prefixes of the names in the signature `inspect`, which exports on disk have.
-SEEN, INPUT, OUTPUT = "seen", "input", "said"
+SEEN, INPUT, OUTPUT = "seen", "input", "output"
 
 
 def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:

@@ -66,13 +66,13 @@ def test_power_cut_finds_what_was_not_synced(name, tmp_path, monkeypatch):
   else:
     monkeypatch.setattr(files, "sync_folder", lambda path: None)
     monkeypatch.setattr(writer, "sync_folder", lambda path: None)
-  said = []
-  attack = stores.PowerAttack(0, str(tmp_path), lambda *words: said.append(words))
+  printed = []
+  attack = stores.PowerAttack(0, str(tmp_path), lambda *words: printed.append(words))
   attack.run(0, 3)
-  assert "wrong" in dict(said)
+  assert "wrong" in dict(printed)
 
 
-# name: (what the process does, what is said of it)
+# name: (what the process does, the report)
 PROCESSES = {
   "a crash": (
     "import os, signal; print('at a case', flush=True); "

@@ -163,7 +163,7 @@ BACK = [0, 1, 1, 3, 2]
 BACKWARDS = (
   "expected time stamps that do not run backwards, got 2.0 at step 4, after 3.0."
 )
-# name: (path, what it is converted to, arguments, status, what is said)
+# name: (path, what it is converted to, arguments, status, the message)
 TIMES = {
   "called so": (
     "obs/timestamp",
@@ -208,7 +208,7 @@ TIMES = {
 
 @pytest.mark.parametrize("name", TIMES)
 def test_time_stamps_that_run_backwards(name, run_main):
-  path, other, argv, want, said = TIMES[name]
+  path, other, argv, want, message = TIMES[name]
   spec = {path: Spec((), tf.float32, is_sequence=True), "task": SPEC["task"]}
   with store.EpisodeStore.create("t", spec) as writer:
     for times in (sorted(BACK), BACK, sorted(BACK)):
@@ -217,7 +217,7 @@ def test_time_stamps_that_run_backwards(name, run_main):
     convert.convert("t", other, drop=("task",))
   status, out, err = run_main("doctor", other or "t", *argv)
   assert status == want
-  assert said in " ".join((out + err).split())
+  assert message in " ".join((out + err).split())
 
 
 CLOCKS = {"clocks/arm": [0, 0, 0, 3, 3], "clocks/cam": [0, 1, 2, 3, 4]}

@@ -136,14 +136,16 @@ def test_inspect_reports_odd_values_and_does_not_propose_them(run_main):
   with tf.io.TFRecordWriter("odd.tfrecord") as writer:
     for number in range(40):
       writer.write(short if number == 7 else _RECORD)
-  said = "'x': 1 of 40 records has 1 x float, not 2 x float: record 7 of odd.tfrecord ("
+  message = (
+    "'x': 1 of 40 records has 1 x float, not 2 x float: record 7 of odd.tfrecord ("
+  )
   hint = "t2r_seq doctor odd.tfrecord --spec spec.json"
   status, out, err = run_main("inspect", "odd.tfrecord", "--output", "spec.json")
   assert (status, err) == (0, "")
-  assert said in " ".join(out.split()) and f"without these: {hint}\n" in out
+  assert message in " ".join(out.split()) and f"without these: {hint}\n" in out
   status, out, err = run_main("inspect", "odd.tfrecord", "--format", "json")
   assert out == pathlib.Path("spec.json").read_text()
-  assert said in err and hint in err
+  assert message in err and hint in err
   # The remedy is one.
   saved = ("--spec", "spec.json", "--salvage", "saved")
   status, out, _ = run_main("doctor", "odd.tfrecord", *saved)

@@ -149,9 +149,9 @@ def test_spec_of_a_store(make_store, run_main):
   got = specs.TensorSpecStruct.from_json(out)
   assert list(got) == list(want)
   assert all(got[path].is_identical_to(spec) for path, spec in want.items())
-  status, said, _ = run_main("inspect", "s", "--output", "spec.json")
-  assert "1 episode, 3 steps" in said
-  assert said.endswith(
+  status, printed, _ = run_main("inspect", "s", "--output", "spec.json")
+  assert "1 episode, 3 steps" in printed
+  assert printed.endswith(
     "\n\nWrote the store's spec to spec.json; use it with --spec spec.json\n"
   )
   assert pathlib.Path("spec.json").read_text() == out

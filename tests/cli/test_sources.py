@@ -53,7 +53,7 @@ def make(*names):
 
 
 READ = r"expected a store \(with a store.json\), a LeRobot folder .* got "
-# name: (what is in the folder, what is said)
+# name: (what is in the folder, the error)
 UNKNOWN = {
   "nothing": (make(), r"got a folder with \[\]. Name the files of the dataset"),
   "other files": (make("notes.txt"), r"got a folder with \[notes.txt\]"),

@@ -464,7 +464,7 @@ NO_PROTOS = {
 }
 
 
-# (name, windowed, place): what is said is the same wherever it stands.
+# (name, windowed, place): the message is the same at each place.
 NO_PROTOS_AT = [
   *(("empty", windowed, place) for windowed in (True, False) for place in (0, 2)),
   ("random", True, 2),

@@ -19,7 +19,7 @@ SECTION = re.compile(r"^### (\w+)$(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def sections():
-  """Yields (module, the names of Tensor2Robot in a row, what is said of them)."""
+  """Yields (module, the names of Tensor2Robot in a row, where they went)."""
   for folder, text in SECTION.findall(PAGE):
     for module, names, here in ROW.findall(text):
       yield f"{folder}/{module}.py", re.findall(r"`(\w+)`", names), here

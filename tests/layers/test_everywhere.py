@@ -73,9 +73,9 @@ class _All:
     for name, (layer, inputs) in self.networks.items():
       outputs[name] = tf.nest.flatten(layer(*inputs, training=training))
     for name, (decoder, inputs, target) in self.decoders.items():
-      said = decoder(inputs, training=training)
-      loss = decoder.loss(said, target, training=training)
-      outputs[name] = [loss, said.get("inference_output", loss)]
+      predicted = decoder(inputs, training=training)
+      loss = decoder.loss(predicted, target, training=training)
+      outputs[name] = [loss, predicted.get("inference_output", loss)]
     return outputs
 
   def keep(self, names):

@@ -56,8 +56,8 @@ class ChunkModel(models.RegressionModel):
     return tf.concat([*seen, mask], axis=-1)
 
   def a_func(self, features, mode):
-    said = self.network(self.embed(features))
-    return {"inference_output": tf.reshape(said, [-1, 4, 2])}
+    predicted = self.network(self.embed(features))
+    return {"inference_output": tf.reshape(predicted, [-1, 4, 2])}
 
 
 SIZES = {"image": 32, "state/pos": 6, "goal": 1}
@@ -90,16 +90,16 @@ def exported(tmp_path_factory):
 def test_inspect_shows_what_both_forms_see_remember_and_give(exported, capsys):
   for folder in exported:
     assert cli.main(["inspect", folder]) == 0
-    said = capsys.readouterr().out
-    assert max(map(len, said.split("\n"))) <= 100
-    shown = [" ".join(line.split()) for line in said.split("\n")]
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.split("\n"))) <= 100
+    shown = [" ".join(line.split()) for line in printed.split("\n")]
     for line in (
       "state/pos float32 3 -3 0 and its mask",
       "goal float32 1 the present one",
       "history/state/pos float32 4x3 48 frames of earlier steps",
       "padding: repeat",
     ):
-      assert line in shown, said
+      assert line in shown, printed
   assert f"step.tflite {os.path.getsize(f'{folder}/step.tflite'):,}" in shown
   assert cli.main(["inspect", folder, "--max_records", "1"]) != 0
   assert "this is a policy" in capsys.readouterr().err
@@ -453,9 +453,9 @@ def test_export_lite_names_operations_that_litert_lacks(tmp_path, capfd):
   capfd.readouterr()
   arguments = ["export", "--lite", str(tmp_path / "exports"), str(tmp_path / "lite")]
   assert cli.main(arguments) == 1
-  said = capfd.readouterr().err.strip().split("\n")
-  assert len(said) == 1
-  assert "expected ops that LiteRT has, got the op [Digamma]. Use others" in said[0]
+  printed = capfd.readouterr().err.strip().split("\n")
+  assert len(printed) == 1
+  assert "expected ops that LiteRT has, got the op [Digamma]. Use others" in printed[0]
   assert [path.name for path in tmp_path.iterdir()] == ["exports"]
 
 

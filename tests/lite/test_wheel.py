@@ -146,8 +146,8 @@ def _served(wheel, folder):
       yield int(process.stdout.readline().rpartition(":")[2])
     finally:
       process.terminate()
-      said, _ = process.communicate()
-  assert (process.returncode, said) == (0, "serve: stopped\n")
+      printed, _ = process.communicate()
+  assert (process.returncode, printed) == (0, "serve: stopped\n")
 
 
 def test_policies_act_as_with_tensorflow(wheel, exported):

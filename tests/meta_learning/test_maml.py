@@ -154,8 +154,8 @@ def test_inner_loss_fn_adapts():
   x, x_new = (features[f"{part}/features/x"] for part in ("condition", "inference"))
   step = 0.001 * tf.reduce_mean(x, axis=1)[:, :, None]
   want = x_new @ (tf.convert_to_tensor(variable) - step)
-  said = model.export_outputs(features)["inference_output"]
-  np.testing.assert_allclose(said, want, rtol=1e-4, atol=1e-6)
+  predicted = model.export_outputs(features)["inference_output"]
+  np.testing.assert_allclose(predicted, want, rtol=1e-4, atol=1e-6)
   learned = model.adapt(features)
   np.testing.assert_allclose(
     learned["task/kernel"], variable - step, rtol=1e-4, atol=1e-6
@@ -469,12 +469,14 @@ def test_export_adapts_like_the_model(trained):
   for env in range(2):
     predictor.adapt({p: v[env] for p, v in condition.items()}, env)
   for is_first in (None, True):  # The task outlives the episode.
-    said = predictor.step(observed, is_first)["inference_output"]
-    np.testing.assert_allclose(said, want[:, 0], rtol=1e-4, atol=1e-5)
+    predicted = predictor.step(observed, is_first)["inference_output"]
+    np.testing.assert_allclose(predicted, want[:, 0], rtol=1e-4, atol=1e-5)
   pure = predictor.pure
   state = pure.adapt(condition, pure.initial_state([0, 1]))
-  said, _ = pure.step(observed, state, [True, True])
-  np.testing.assert_allclose(said["inference_output"], want[:, 0], rtol=1e-4, atol=1e-5)
+  predicted, _ = pure.step(observed, state, [True, True])
+  np.testing.assert_allclose(
+    predicted["inference_output"], want[:, 0], rtol=1e-4, atol=1e-5
+  )
   predictor.reset(2)
   forgotten = predictor.step(observed)["inference_output"]
   np.testing.assert_array_equal(forgotten, before)
@@ -636,8 +638,8 @@ def test_pack_condition_stacks_windows():
   seen = packed["condition/features/x"][..., 0]
   np.testing.assert_array_equal(seen, [[1, 2], [0, 0], [0, 1], [1, 2]])
   for label in ("action", "target"):
-    said = packed[f"condition/labels/{label}"][:, 0]
-    np.testing.assert_array_equal(said, [2, 0, 1, 2])
+    predicted = packed[f"condition/labels/{label}"][:, 0]
+    np.testing.assert_array_equal(predicted, [2, 0, 1, 2])
   np.testing.assert_array_equal(
     packed["condition/labels/reward"][:, 0], [-2, 0, -1, -2]
   )

@@ -112,8 +112,8 @@ def test_model_of_pairs_trains_and_exports(tmp_path):
   given = make_random_numpy(predictor.get_feature_specification(), 4, seed=2)
   mean = given["train/x"].mean(axis=1, keepdims=True)
   want = model.network(given["val/x"] + mean)
-  said = predictor.predict(given)["inference_output"]
-  np.testing.assert_allclose(said, want, rtol=1e-5)
+  predicted = predictor.predict(given)["inference_output"]
+  np.testing.assert_allclose(predicted, want, rtol=1e-5)
 
 
 def test_select_mode():

@@ -96,15 +96,17 @@ def test_export_step_uses_the_adapted_task(trained):
   }
   pure = predictor.pure
   state = pure.adapt(condition, pure.initial_state([0, 1]))
-  said, state = pure.step({"x": x[:, 0]}, state, [True, True])
+  predicted, state = pure.step({"x": x[:, 0]}, state, [True, True])
   np.testing.assert_allclose(
-    said["inference_output"], want["inference_output"][:, 0], rtol=1e-4, atol=1e-5
+    predicted["inference_output"], want["inference_output"][:, 0], rtol=1e-4, atol=1e-5
   )
   # Another episode of the task; and what is known before any.
   again, _ = pure.step({"x": x[:, 0]}, state, [True, True])
-  np.testing.assert_array_equal(again["inference_output"], said["inference_output"])
+  np.testing.assert_array_equal(
+    again["inference_output"], predicted["inference_output"]
+  )
   fresh, _ = pure.step({"x": x[:, 0]}, pure.initial_state([0, 1]), [True, True])
-  assert np.abs(fresh["inference_output"] - said["inference_output"]).max() > 1e-2
+  assert np.abs(fresh["inference_output"] - predicted["inference_output"]).max() > 1e-2
 
 
 def test_sequence_embedding_depends_on_order():

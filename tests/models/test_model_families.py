@@ -254,11 +254,13 @@ def test_classifier_learns_by_gin_and_exports_probabilities(activation, tmp_path
   loaded = tf.saved_model.load(str(tmp_path / "export" / "best" / str(version)))
   points, sectors = _points()
   outputs = loaded.signatures["serving_default"](point=tf.constant(points))
-  said = outputs["a_predicted"].numpy()
-  assert outputs.keys() == {"a_predicted"} and said.min() >= 0 and said.max() <= 1
-  assert np.mean(said.argmax(axis=-1) == sectors) > 0.95
+  predicted = outputs["a_predicted"].numpy()
+  assert (
+    outputs.keys() == {"a_predicted"} and predicted.min() >= 0 and predicted.max() <= 1
+  )
+  assert np.mean(predicted.argmax(axis=-1) == sectors) > 0.95
   if activation == "softmax":
-    np.testing.assert_allclose(said.sum(axis=-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(predicted.sum(axis=-1), 1, rtol=1e-5)
 
 
 def _pairs(scores, is_true):
@@ -308,19 +310,19 @@ def test_metrics_cover_the_evaluation_without_padding(activation, shape):
   if is_softmax:
     odds = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     truth = np.eye(4, dtype=bool)[classes]
-    said = np.eye(4, dtype=bool)[logits.argmax(-1)]
+    predicted = np.eye(4, dtype=bool)[logits.argmax(-1)]
     accuracy = np.mean(logits.argmax(-1) == classes)
   else:
     odds = logits.reshape(len(logits), -1)
-    truth, said = classes.reshape(odds.shape) == 1, odds > 0
-    accuracy = np.mean(truth == said)
-  hits = (truth & said).sum(0)
+    truth, predicted = classes.reshape(odds.shape) == 1, odds > 0
+    accuracy = np.mean(truth == predicted)
+  hits = (truth & predicted).sum(0)
   ratio = lambda whole: np.mean(hits / np.maximum(whole.sum(0), 1))  # noqa: E731
   aucs = [
     _pairs(odds[:, c], truth[:, c]) for c in range(odds.shape[1]) if truth[:, c].any()
   ]
   assert got["accuracy"] == pytest.approx(accuracy)
-  assert got["precision"] == pytest.approx(ratio(said))
+  assert got["precision"] == pytest.approx(ratio(predicted))
   assert got["recall"] == pytest.approx(ratio(truth))
   assert got["auc"] == pytest.approx(np.mean(aucs), abs=2e-3)
   assert model.eval_metric_names() == ["accuracy", "auc", "loss", "precision", "recall"]

@@ -163,11 +163,11 @@ def test_actions_are_those_of_the_export(name, tmp_path, capfd):
   out = str(tmp_path / "lite")
   capfd.readouterr()
   assert cli.main(["export", "--lite", exports, out]) == 0, capfd.readouterr().err
-  said = capfd.readouterr().out
+  printed = capfd.readouterr().out
   narrow = {"mixed_", "", "casts to ", "text sent as "}
   dtype = next((d for d in ("bfloat16", "float16") if name.endswith(d)), None)
   if dtype and name.removesuffix(dtype) in narrow:
-    assert f"({dtype} became float32)." in said
+    assert f"({dtype} became float32)." in printed
   predictor = policies.ExportedSavedModelPredictor(exports, timeout=0)
   predictor.restore()
   policy, step_spec = lite.LitePolicy(out), predictor.get_step_specification()

@@ -218,8 +218,10 @@ def test_windows_continue_from_a_given_state(burn_in):
   assert list(spec) == ["pos", "goal"]
   (episode, *_) = _episodes(spec)
   episode["goal"] = np.broadcast_to(episode["goal"][:1], episode["goal"].shape)
-  said = [predictor.step(*_observations([episode], t)) for t in range(7)]
-  steps = {name: np.concatenate([x[name] for x in said])[None] for name in said[0]}
+  predicted = [predictor.step(*_observations([episode], t)) for t in range(7)]
+  steps = {
+    name: np.concatenate([x[name] for x in predicted])[None] for name in predicted[0]
+  }
   features = specs.TensorSpecStruct(
     {"pos": episode["pos"][None, 3:], "goal": episode["goal"][:1]}
     | {
@@ -246,20 +248,22 @@ class SayModel(StackModel):
     place = tf.reshape(tf.range(4.0), [1, 4, 1])
     seen = tf.reshape(features.state.pos[:, -1, :1], [-1, 1, 1])
     unused = 0.0 * tf.reduce_sum(self.network(tf.ones([1, 9])))
-    said = seen + tf.concat([place, place], axis=-1) / 100 + unused
-    return {"inference_output": said, "seen": seen[:, 0]}
+    predicted = seen + tf.concat([place, place], axis=-1) / 100 + unused
+    return {"inference_output": predicted, "seen": seen[:, 0]}
 
   def create_export_outputs_fn(self, features, inference_outputs, mode):
     # In the units of the data, which are those that are executed.
-    said = 100 * inference_outputs["inference_output"]
-    return {**inference_outputs, "inference_output": said}
+    predicted = 100 * inference_outputs["inference_output"]
+    return {**inference_outputs, "inference_output": predicted}
 
 
 def _ensembled(asked, decay, t):
   """What chunks of the steps `asked` say about step t, averaged as ACT does it."""
-  said = np.array([100 * step + (t - step) for step in asked if 0 <= t - step < 4])
-  weights = np.exp(-decay * (np.arange(len(said)) - (len(said) - 1) * (decay < 0)))
-  return (said * weights).sum() / weights.sum()
+  predicted = np.array([100 * step + (t - step) for step in asked if 0 <= t - step < 4])
+  weights = np.exp(
+    -decay * (np.arange(len(predicted)) - (len(predicted) - 1) * (decay < 0))
+  )
+  return (predicted * weights).sum() / weights.sum()
 
 
 EXECUTIONS = {
@@ -297,8 +301,8 @@ def test_chunks_are_executed_as_declared(case):
       want = 100 * newest + now - newest if want is None else want
       np.testing.assert_allclose(outputs["inference_output"][env], [want] * 2, 1e-5)
       chunk = 100 * newest + np.arange(4)
-      said = outputs["inference_output_chunk"][env]
-      np.testing.assert_allclose(said, np.stack([chunk, chunk], axis=1), 1e-5)
+      predicted = outputs["inference_output_chunk"][env]
+      np.testing.assert_allclose(predicted, np.stack([chunk, chunk], axis=1), 1e-5)
       assert outputs["chunk_step"][env] == now - newest
       assert outputs["seen"][env] == newest
 
@@ -388,6 +392,8 @@ def test_steps_with_and_without_accelerators_are_equal(monkeypatch):
     observation = specs.make_random_numpy(spec, 2, seed=t)
     outputs = []
     for number, each in enumerate((direct, placed)):
-      said, states[number] = each.step(observation, states[number], [t == 0, t == 2])
-      outputs.append(said["inference_output"])
+      predicted, states[number] = each.step(
+        observation, states[number], [t == 0, t == 2]
+      )
+      outputs.append(predicted["inference_output"])
     np.testing.assert_array_equal(*outputs)

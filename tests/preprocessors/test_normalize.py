@@ -206,9 +206,9 @@ def test_constant_elements_come_back_exactly(mode, tmp_path):
   statistics.compute_statistics(tmp_path / "store", tmp_path / "statistics.json")
   labels = {"action": Spec((3,), tf.float32)}
   preprocessor = create(tmp_path / "statistics.json", {"action": mode}, {}, labels)
-  _, said = preprocessor.preprocess({}, {"action": tf.constant(values)}, "train")
+  _, processed = preprocessor.preprocess({}, {"action": tf.constant(values)}, "train")
   noise = [0.04, -0.04, 0]
-  got = unnormalize(preprocessor, "action", said["action"] + noise).numpy()
+  got = unnormalize(preprocessor, "action", processed["action"] + noise).numpy()
   np.testing.assert_array_equal(got[:, :2], values[:, :2])
   np.testing.assert_allclose(got[:, 2], values[:, 2], atol=1e-6)
 

@@ -391,7 +391,7 @@ def test_other_failures_are_not_changed(tmp_path: pathlib.Path) -> None:
     raise tf.errors.InvalidArgumentError(None, None, "no such file")
 
 
-# name: (dtype of the spec, stored as, value, what is said)
+# name: (dtype of the spec, stored as, value, the diagnosis)
 NO_VALUES = {
   "bool": (tf.bool, tf.int64, 2, "values from 0 to 1 for bool, got 2"),
   "float16": (

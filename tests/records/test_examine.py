@@ -332,7 +332,7 @@ def test_example_without_features_is_one(tmp_path):
   assert not examine_records(str(tmp_path / "x.tfrecord")).problems
 
 
-# name: (record, what is said)
+# name: (record, the findings)
 WITHOUT_ANY = {
   "another kind": (FOREIGN, "expected a serialized tf.train.Example"),
   "empty": (b"", r"record: expected one of the features \[image, pose\], got a tf"),

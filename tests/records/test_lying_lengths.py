@@ -51,9 +51,9 @@ def test_everybody_names_file_and_byte(tmp_path, suffix, lengths):
     want[str(path)] = text
   done = warm_python.run(READER, *want)
   assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-  said = [line.split("\t") for line in done.stdout.splitlines()]
-  assert len(said) == (len(EVERYBODY) + 1) * len(lengths)
-  for path, name, text in said:
+  printed = [line.split("\t") for line in done.stdout.splitlines()]
+  assert len(printed) == (len(EVERYBODY) + 1) * len(lengths)
+  for path, name, text in printed:
     if name == "skip":
       assert text == "trained"
     else:

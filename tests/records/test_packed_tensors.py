@@ -125,7 +125,7 @@ def test_values_as_other_writers_list_them(tmp_path):
 
 
 def repeated(*shapes):
-  """One number that stands for all of a tensor, whose shape may be said twice."""
+  """One number that stands for all of a tensor, whose shape may be given twice."""
   protos = [tf.make_tensor_proto(7.0, tf.float64, shape=[1])]
   for shape in shapes:
     protos.append(type(protos[0])(tensor_shape=tf.TensorShape(shape).as_proto()))
@@ -133,7 +133,7 @@ def repeated(*shapes):
   return b"".join(proto.SerializeToString() for proto in protos)
 
 
-# name: (of VALUES, what the record holds, what is said)
+# name: (of VALUES, what the record holds, the error)
 MISFITS = {
   "another shape": (
     "tensor",

@@ -49,7 +49,7 @@ def png(height):
 
 
 X = record(x=[0.0, 1.0, 2.0])
-# name: (records by file, schemas as (records, files), bad records, what is said of one)
+# name: (records by file, schemas as (records, files), bad records, the message)
 CASES = {
   "alike": ([[X] * 10], [(10, 1)], 0, ""),
   "one has a value more": (
@@ -236,7 +236,7 @@ def write_odd(path: pathlib.Path, good: bytes, odd: bytes, num_odd: int = 1) -> 
 
 
 ROW = [0.5, 1.0, 1.5]
-# name: (a good feature, an odd one, how many are, what is proposed, what is said)
+# name: (a good feature, an odd one, how many are, what is proposed, the message)
 ODD = {
   "no image": ([JPEG], [b"\xff\xd8damaged"], 1, (4, 4, 3), "1 x bytes, not 1 x jpeg"),
   "a short row": (ROW, ROW[:2], 1, (3,), "2 x float, not 3 x float"),
@@ -250,18 +250,18 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_proposed_specs_of_mixed_schemas(name: str, tmp_path: pathlib.Path) -> None:
-  good, odd, num_odd, want, said = ODD[name]
+  good, odd, num_odd, want, message = ODD[name]
   path = write_odd(tmp_path / "a", record(x=good), record(x=odd), num_odd)
   summary = records.inspect_records(path)
   proposed = records.propose_spec(summary)["x"]
   is_varlen = proposed.varlen_default_value is not None
   assert ("varlen" if is_varlen else tuple(proposed.shape)) == want
   lines = summary.describe_odd_values()
-  if not said:
+  if not message:
     assert not lines
     return
   (line,) = lines
-  assert line.startswith(f"'x': {num_odd} of 60 records ha") and said in line
+  assert line.startswith(f"'x': {num_odd} of 60 records ha") and message in line
   assert f"record 30 of {path} (byte " in line
   # Nothing odd is parsed into a value that nobody has written.
   error = find_bad_record(path, {"x": proposed})

@@ -81,17 +81,17 @@ def _connect(server):
 def test_eight_clients_have_separate_states(server):
   def run(number):
     client = _connect(server)
-    said = []
+    predicted = []
     for _ in range(2):
       client.reset()
       client.seed(number)
       for step in range(10):
         action, outputs = client.sample_action({"state": {"pos": [number, step]}})
-        said.append(action.tolist())
+        predicted.append(action.tolist())
         assert outputs["seed"] == number
         assert outputs["server_timing"]["infer_ms"] > 0
     client.close()
-    return said
+    return predicted
 
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
     got = list(pool.map(run, range(8)))
@@ -116,8 +116,8 @@ def test_clients_of_openpi_are_understood(server):
       b"shape": (2,),
     }
     raw.send(msgpack.packb({"state/pos": array, "prompt": "reach"}))
-    said = msgpack.unpackb(raw.recv())["inference_output"]
-  assert said == {**array, b"shape": [2]}
+    predicted = msgpack.unpackb(raw.recv())["inference_output"]
+  assert predicted == {**array, b"shape": [2]}
   assert _health(server) == b"OK\n"
 
 

@@ -90,11 +90,11 @@ def test_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_events
   # After n steps it answers 1 - 0.5 ** n.
   assert result["closed_loop/reward"] == pytest.approx(1 - 0.5**4)
   assert result["closed_loop/num_steps"] == 1
-  said = capsys.readouterr().err
+  printed = capsys.readouterr().err
   rates = [
     float(rate)
     for rate in re.findall(
-      r"eval at step \d: closed_loop/.*success_rate ([\d.]+)", said
+      r"eval at step \d: closed_loop/.*success_rate ([\d.]+)", printed
     )
   ]
   assert len(rates) == 4 and rates == sorted(rates) and rates[0] < rates[-1]
@@ -109,7 +109,7 @@ def test_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_events
     "\ndone at step 4: eval closed_loop/",
     f"; exports: {tmp_path}/export/best/{best[-1]}\n",
   ):
-    assert line in said
+    assert line in printed
   assert "closed_loop/reward" in read_events(tmp_path / "eval_callbacks")
   table = read_events(tmp_path)["seen/samples"][2].item().decode()
   assert "| x | float32 (1,) | 0 | 0 |" in table

@@ -65,8 +65,8 @@ class _ChunkModel(models.RegressionModel):
     return tf.concat([*seen, mask], axis=-1)
 
   def a_func(self, features, mode):
-    said = self.network(self.embed(features))
-    return {"inference_output": tf.reshape(said, [-1, 4, 2])}
+    predicted = self.network(self.embed(features))
+    return {"inference_output": tf.reshape(predicted, [-1, 4, 2])}
 
 
 class _TransformerModel(_ChunkModel):
@@ -83,8 +83,8 @@ class _TransformerModel(_ChunkModel):
   def a_func(self, features, mode):
     tokens = self.network["in"](features.state.pos)[:, :, tf.newaxis]
     read = self.network["body"](tokens, features.state.pos_mask)
-    said = self.network["out"](read[:, -1, 0])
-    return {"inference_output": tf.reshape(said, [-1, 4, 2])}
+    predicted = self.network["out"](read[:, -1, 0])
+    return {"inference_output": tf.reshape(predicted, [-1, 4, 2])}
 
 
 class _FlowModel(_ChunkModel):
@@ -139,8 +139,8 @@ class _DrawingLSTMModel(_LSTMModel):
     return {**super().create_network(), "out": self.create_action_decoder()}
 
   def recurrent_network_fn(self, features, state, mode):
-    said, state = super().recurrent_network_fn(features, state, mode)
-    return said["inference_output"], state
+    predicted, state = super().recurrent_network_fn(features, state, mode)
+    return predicted["inference_output"], state
 
 
 class _CriticModel(models.CriticModel):
@@ -404,12 +404,14 @@ def test_cli_compares_both_with_their_export(chunks, store, capsys):
     place = f"ws://127.0.0.1:{server.port}"
     for subject in (chunks.lite, place):
       assert cli.main(["verify", subject, store, "--no_model"]) == 0
-      said = " ".join(capsys.readouterr().out.split())
-      assert said.startswith(subject)
-      assert "compared: windows of goal, image, state/pos, bit for bit" in said
-      assert "compared: masks of" in said
-      assert "compared: the execution of the chunks of inference_output" in said
-      assert said.endswith("3 episodes, 11 steps, identical, as far as was compared.")
+      printed = " ".join(capsys.readouterr().out.split())
+      assert printed.startswith(subject)
+      assert "compared: windows of goal, image, state/pos, bit for bit" in printed
+      assert "compared: masks of" in printed
+      assert "compared: the execution of the chunks of inference_output" in printed
+      assert printed.endswith(
+        "3 episodes, 11 steps, identical, as far as was compared."
+      )
     elsewhere = ["verify", place, store, "--no_model", "--export", chunks.exports]
     assert cli.main(elsewhere) == 0
     # A server of an export tells what its network is given, too.

@@ -55,8 +55,8 @@ class StackModel(models.RegressionModel):
     parts = [tf.reshape(features.x, [-1, 6])]
     if self._has_embedding:
       parts.append(features.task_embedding)
-    said = self.network["dense"](tf.concat(parts, axis=-1))
-    return self.network["decoder"](said, training=mode == specs.ModeKeys.TRAIN)
+    prediction = self.network["dense"](tf.concat(parts, axis=-1))
+    return self.network["decoder"](prediction, training=mode == specs.ModeKeys.TRAIN)
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +182,8 @@ class Still:
     return getattr(self._predictor, name)
 
   def step(self, *args, **kwargs):
-    said = self._predictor.step(*args, **kwargs)
-    return {name: np.full_like(value, 7) for name, value in said.items()}
+    prediction = self._predictor.step(*args, **kwargs)
+    return {name: np.full_like(value, 7) for name, value in prediction.items()}
 
 
 def test_stochastic_policies_are_verified(store, tmp_path):

@@ -64,8 +64,8 @@ class ReachModel(models.RegressionModel):
     parts = [features.camera.left, features.camera.right, features.state.pos, mask]
     sizes = [2 * SIZE * SIZE * 3] * 2 + [9, 3]
     flat = [tf.reshape(x, [-1, n]) for x, n in zip(parts, sizes, strict=True)]
-    said = self.network(tf.concat([*flat, features.goal], axis=-1))
-    return {"inference_output": self.scale * tf.reshape(said, [-1, 4, 2])}
+    predicted = self.network(tf.concat([*flat, features.goal], axis=-1))
+    return {"inference_output": self.scale * tf.reshape(predicted, [-1, 4, 2])}
 
 
 class Changed(preprocessors.NoOpPreprocessor):

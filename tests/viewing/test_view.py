@@ -79,8 +79,8 @@ class Follow(models.RegressionModel):
 
   def a_func(self, features, mode):
     bias = 0.0 * self.network(tf.reduce_mean(features.camera, axis=[1, 2, 3]))
-    said = -0.5 * features.state[:, -1, :2] + bias
-    return {"inference_output": tf.stack([said, said], axis=1)}
+    predicted = -0.5 * features.state[:, -1, :2] + bias
+    return {"inference_output": tf.stack([predicted, predicted], axis=1)}
 
 
 def _episode(number, rng):
@@ -191,8 +191,8 @@ def test_planted_defects_are_among_the_first_five_outliers(folder, model, capsys
   assert (
     main([*arguments, "-o", str(folder / "again.html"), "--episodes", "4,5,7"]) == 0
   )
-  said = capsys.readouterr().out
-  assert "3 episodes" in said and "All 3 episodes are shown" in said
+  printed = capsys.readouterr().out
+  assert "3 episodes" in printed and "All 3 episodes are shown" in printed
   pair = [str(folder / "export")] * 2
   assert main([*arguments[:3], *pair, "-o", str(folder / "pair.html")]) == 0
   first, second = _data(folder / "pair.html")
@@ -271,14 +271,14 @@ def test_bad_numbers_times_and_lengths(tmp_path):
   }
   path = _make_store(tmp_path / "store", episodes)
   survey = survey_episodes(EpisodeViewer(open_episodes(path)))
-  said = {
+  predicted = {
     each.number: [reason.text for reason in each.reasons] for each in survey.ranked
   }
-  assert next(iter(said)) == 2
-  assert said[2] == ["state has 1 NaN or infinite value"]
-  assert said[5] == ["timestamp leaps by 11 steps at once"]
-  assert "action[1] is constant" in said[7]
-  assert said[9][0].startswith("4 steps, where 1")
+  assert next(iter(predicted)) == 2
+  assert predicted[2] == ["state has 1 NaN or infinite value"]
+  assert predicted[5] == ["timestamp leaps by 11 steps at once"]
+  assert "action[1] is constant" in predicted[7]
+  assert predicted[9][0].startswith("4 steps, where 1")
 
 
 def test_contact_sheet_shows_the_suspected_camera(tmp_path):

@@ -290,9 +290,9 @@ def test_timeouts_are_kept():
 
 
 def test_long_wait_of_a_dataset_is_logged(monkeypatch):
-  said = threading.Event()
+  warned = threading.Event()
   monkeypatch.setattr(rate_limiters, "_LOG_EVERY", 0.4)
-  monkeypatch.setattr(rate_limiters.logging, "warning", lambda *_: said.set())
+  monkeypatch.setattr(rate_limiters.logging, "warning", lambda *_: warned.set())
   buffer, _ = numbers(0)
 
   def read():
@@ -301,7 +301,7 @@ def test_long_wait_of_a_dataset_is_logged(monkeypatch):
 
   thread = threading.Thread(target=read)
   thread.start()
-  has_said = said.wait(30)
+  has_warned = warned.wait(30)
   buffer.close()
   thread.join(30)
-  assert has_said and not thread.is_alive()
+  assert has_warned and not thread.is_alive()
