@@ -162,8 +162,7 @@ class ReacherExpert(policies.Policy):
   def SelectAction(self, state: Any, context: Any, timestep: int) -> np.ndarray:
     """Returns two torques in [-1, 1]."""
     del context, timestep
-    numbers = state["state"]
-    angles, target = np.arctan2(numbers[2:4], numbers[:2]), numbers[4:6]
+    angles, target = np.arctan2(state[2:4], state[:2]), state[4:6]
     upper, lower = 0.1, 0.11  # Metres, of the links.
     cosine = (target @ target - upper**2 - lower**2) / (2 * upper * lower)
     elbows = np.arccos(np.clip(cosine, -1, 1)) * np.asarray([1, -1])
@@ -173,7 +172,7 @@ class ReacherExpert(policies.Policy):
     turns = np.stack([shoulders, elbows], axis=1) - angles
     turns[:, 0] = (turns[:, 0] + np.pi) % (2 * np.pi) - np.pi
     turn = turns[np.abs(turns).max(axis=1).argmin()]  # The nearer of two solutions.
-    return np.clip(0.3 * turn - 0.05 * numbers[6:8], -1, 1).astype(np.float32)
+    return np.clip(0.3 * turn - 0.05 * state[6:8], -1, 1).astype(np.float32)
 
 
 def record(env: str, path: pathlib.Path, num_episodes: int) -> None:

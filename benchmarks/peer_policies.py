@@ -22,7 +22,7 @@ from benchmarks import process_memory
 
 _START = time.perf_counter()
 LANDER, META_WORLD = "LunarLanderContinuous-v3", "Meta-World/MT1"
-FETCH, PIXELS = "FetchPickAndPlace-v4", "pixels of Reacher-v5"
+FETCH, PIXELS = "FetchPickAndPlace-v4", "Reacher-v5"
 # What `gymnasium.make` needs besides, and the observation's numbers that are the state:
 # LeRobot's policies need an image or `observation.environment_state`, which the
 # rest becomes: the contacts of the lander's legs, the object and the goal, or Fetch's
@@ -31,10 +31,8 @@ DEMOS: dict[str, tuple[dict[str, Any], int]] = {
   LANDER: ({}, 6),
   META_WORLD: ({"env_name": "push-v3", "terminate_on_success": True}, 4),
   FETCH: ({}, 25),
-  PIXELS: ({"render_mode": "rgb_array", "width": 48, "height": 48}, 6),
+  PIXELS: ({}, 6),
 }
-# From above, near enough to fill the image with what the arm reaches.
-_CAMERA = {"distance": 0.62, "elevation": -90.0, "azimuth": 90.0, "lookat": np.zeros(3)}
 _REACHED = 0.02  # Metres.
 _NEEDS = {
   "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers Box2D "
@@ -47,14 +45,42 @@ _FINAL_SEED, _POINT_SEED = 100_000, 200_000
 def split(env_id: str, observation: Any) -> dict[str, np.ndarray]:
   """Names the robot's state, and the rest or the image, uint8 [48, 48, 3]."""
   if env_id == PIXELS:
-    numbers = observation["state"].astype(np.float32)
-    joints = np.append(numbers[:4], numbers[6:8])  # Cosines, sines and velocities.
-    image = np.array(observation["pixels"])
-    return {"observation.state": joints, "observation.images.front": image}
+    joints = np.append(observation[:4], observation[6:8])  # And their velocities.
+    image = draw_reacher(observation)
+    return {
+      "observation.state": joints.astype(np.float32),
+      "observation.images.front": image,
+    }
   if env_id == FETCH:
     observation = np.append(observation["observation"], observation["desired_goal"])
   state, rest = np.split(observation.astype(np.float32), [DEMOS[env_id][1]])
   return {"observation.state": state, "observation.environment_state": rest}
+
+
+def draw_reacher(observation: np.ndarray, size: int = 48) -> np.ndarray:
+  """Draws arm and target from above, uint8 [size, size, 3].
+
+  MuJoCo's own renderer needs OpenGL, and Mesa's crashes beside TensorFlow.
+  """
+  (cosine, _), (sine, _) = observation[:2], observation[2:4]
+  elbow, target = 0.1 * np.asarray([cosine, sine]), observation[4:6]
+  tip = target + observation[8:10]
+  places = np.linspace(-0.24, 0.24, size)
+  pixels = np.stack(np.meshgrid(places, places[::-1]), axis=-1)
+  image = np.full((size, size, 3), 230.0)
+  for start, end, width, color in (
+    (target, target, 0.014, (220, 60, 120)),
+    (np.zeros(2), elbow, 0.01, (20, 80, 140)),
+    (elbow, tip, 0.01, (20, 120, 160)),
+  ):
+    along = end - start
+    share = (pixels - start) @ along / max(along @ along, 1e-9)
+    nearest = start + np.clip(share, 0, 1)[..., np.newaxis] * along
+    distance = np.linalg.norm(pixels - nearest, axis=-1)
+    # The edge is a pixel wide, so that the drawing shows parts of a pixel.
+    cover = np.clip((width - distance) / (places[1] - places[0]) + 0.5, 0, 1)
+    image += cover[..., np.newaxis] * (np.asarray(color) - image)
+  return image.round().astype(np.uint8)
 
 
 class _Reaching(gymnasium.Wrapper):
@@ -70,9 +96,7 @@ class _Reaching(gymnasium.Wrapper):
 def make_env(env_id: str, seed: int) -> gymnasium.Env:
   """Creates an environment; Meta-World draws its goals by the seed."""
   if env_id == PIXELS:
-    options = {**DEMOS[env_id][0], "default_camera_config": _CAMERA}
-    env = _Reaching(gymnasium.make("Reacher-v5", **options))
-    return gymnasium.wrappers.AddRenderObservation(env, render_only=False)
+    return _Reaching(gymnasium.make(env_id))
   if env_id == FETCH:
     import gymnasium_robotics
 

@@ -54,15 +54,20 @@ def test_reacher_expert_turns_to_the_nearer_solution():
     target += 0.11 * np.array([np.cos(tip), np.sin(tip)])
     angles = np.array([shoulder + 0.3, elbow - 0.2])
     numbers = [np.cos(angles), np.sin(angles), target, (1.0, -1.0), np.zeros(2)]
-    torques = expert.SelectAction({"state": np.concatenate(numbers)}, None, 0)
+    torques = expert.SelectAction(np.concatenate(numbers), None, 0)
     np.testing.assert_allclose(
       torques, [-0.3 * 0.3 - 0.05, 0.3 * 0.2 + 0.05], atol=1e-6
     )
 
 
-def test_state_of_the_pixel_task_lacks_the_target():
-  numbers = np.arange(10.0)
-  observation = {"state": numbers, "pixels": np.ones((48, 48, 3), np.uint8)}
-  parts = peer_policies.split(peer_policies.PIXELS, observation)
-  assert parts["observation.state"].tolist() == [0, 1, 2, 3, 6, 7]
-  assert parts["observation.images.front"].shape == (48, 48, 3)
+def test_only_the_image_shows_the_target():
+  arm, target = np.array([0.0, 1.0, 1.0, 0.0]), np.array([-0.1, 0.05])
+  tip = np.array([0.0, 0.21])  # Both links point up.
+  numbers = np.concatenate([arm, target, (3.0, 4.0), tip - target])
+  parts = peer_policies.split(peer_policies.PIXELS, numbers)
+  assert parts["observation.state"].tolist() == [0, 1, 1, 0, 3, 4]
+  image = parts["observation.images.front"].astype(int)
+  assert image.shape == (48, 48, 3)
+  rows, columns = np.nonzero(image[..., 0] > image[..., 2] + 50)  # Red.
+  center = np.mean([columns, rows], axis=1) * 0.48 / 47 - 0.24
+  np.testing.assert_allclose(center * [1, -1], target, atol=0.005)
