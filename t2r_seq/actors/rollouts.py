@@ -391,7 +391,7 @@ class EpisodeTally:
   """Counts episodes and their rewards, lengths and user-defined metrics."""
 
   def __init__(self, episode_metrics_fn: EpisodeMetricsFn | None = None) -> None:
-    """Starts at nothing.
+    """Creates an empty tally.
 
     Args:
       episode_metrics_fn: steps -> numbers; the run's metrics have their means.
@@ -415,10 +415,10 @@ class EpisodeTally:
         self._extras.setdefault(name, []).append(float(value))
 
   def metrics(self) -> dict[str, float]:
-    """Returns the run's numbers.
+    """Returns the metrics by name.
 
     Returns:
-      'num_episodes', 'num_steps', 'episode_reward' (mean of the sums of rewards),
+      'num_episodes', 'num_steps', 'episode_reward' (mean return, the sum of rewards),
       'episode_reward_std', 'episode_reward_min', 'episode_reward_max',
       'episode_length' (mean), and the means of the user's metrics. Without an episode
       there are only the two counts.

@@ -40,11 +40,11 @@ class UsageError(Exception):
 
 
 def is_expected(error: BaseException) -> bool:
-  """Whether the message of an error is enough.
+  """Whether to print an error as one message, without a traceback.
 
-  Expected are: misfitting data, missing files and packages, a wrong command or config,
-  and what this library or gin raised on purpose, i.e. in a frame of theirs. An error
-  out of a user's model, or out of TensorFlow, is not.
+  Expected are: misfitting data, missing files and packages, TensorFlow's file errors, a
+  wrong command or config, and errors that this library or gin raises on purpose. Other
+  errors of TensorFlow, and errors of a user's model, are not.
   """
   if isinstance(error, (errors.SpecError, ImportError, OSError, UsageError)):
     return True
@@ -91,14 +91,15 @@ def _escape(record: logging.LogRecord) -> bool:
 
 
 def _is_tensorflow_file_error(error: BaseException) -> bool:
-  """Whether TensorFlow did not find a file, or cannot get at it."""
+  """Whether TensorFlow did not find a file, or cannot access it."""
   tf = sys.modules.get("tensorflow")
   if tf is None:
     return False
   if isinstance(error, (tf.errors.NotFoundError, tf.errors.PermissionDeniedError)):
     return True
-  of_files = _raised_in(error.__traceback__).startswith("tensorflow.python.lib.io.")
-  return of_files and isinstance(error, tf.errors.OpError)
+  module = _raised_in(error.__traceback__)
+  is_in_file_io = module.startswith("tensorflow.python.lib.io.")
+  return is_in_file_io and isinstance(error, tf.errors.OpError)
 
 
 def _raised_in(traceback: types.TracebackType | None) -> str:
@@ -360,7 +361,7 @@ def load_specs(source: str) -> tuple[Any, Any]:
 
 
 def load_window_specs(source: str) -> tuple[Any, Any]:
-  """Loads specs, unchanged.
+  """Loads specs with their time offsets; `load_specs` flattens them.
 
   Args:
     source: 'module:name', where the name is a spec structure or a function without
@@ -369,7 +370,7 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
     The feature specs and the label specs (None unless it is a .pbtxt).
   Raises:
     UsageError: no such module or name, or the source has another form.
-    SpecError: it is not a spec structure.
+    SpecError: the source has no valid spec structure, or no specs.
   """
   from t2r_seq import specs
   from t2r_seq.specs import structures

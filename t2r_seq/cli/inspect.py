@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--output",
     metavar="OUT",
-    help="write the spec to a file; .py, .pbtxt or .json, if --format doesn't say",
+    help="write the spec to a file; .py, .pbtxt or .json, if --format is missing",
   )
   console.add_arguments(parser)
 
@@ -172,10 +172,13 @@ def _write_spec(
   spec: Any,
   text_format: str,
   output: str | None,
-  what: str,
+  description: str,
   questions: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-  """Prints a spec, or writes it to a file; Python has questions as comments."""
+  """Prints a spec, or writes it to a file.
+
+  `questions`, guessed conventions by path, become comments of the Python form.
+  """
   from google.protobuf import text_format as proto_text
 
   from t2r_seq import specs
@@ -192,7 +195,7 @@ def _write_spec(
     print(text, end="")
     return
   files.write_output(output, text.encode())
-  print(f"Wrote {what} to {output}; use it with --spec {_spec_option(output)}")
+  print(f"Wrote {description} to {output}; use it with --spec {_spec_option(output)}")
 
 
 def _to_python(
@@ -264,16 +267,17 @@ def _check(
   expected: tuple[Any, Any],
   summary: RecordSummary,
 ) -> int:
-  """Checks all records against the specs."""
+  """Prints whether all records fit the specs; returns the exit status."""
   from t2r_seq.records.check import find_bad_record
 
-  def place(error: errors.RecordError) -> str:
+  def location(error: errors.RecordError) -> str:
     return str(error).partition(": ")[0]
 
   bad_record = find_bad_record(file_patterns, *expected)
   if bad_record is None:
     print(f"All records fit {source}.")
-  elif place(bad_record) not in map(place, summary.damages.values()):
+  # _show_damages prints the errors of damaged records: do not print them twice.
+  elif location(bad_record) not in map(location, summary.damages.values()):
     _print_error(str(bad_record))
   _show_damages(summary)
   return 0 if bad_record is None else 1

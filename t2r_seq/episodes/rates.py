@@ -25,7 +25,10 @@ def control_period(metadata: Mapping[str, Any]) -> float | None:
 
 
 def measured_period(episodes: Episodes) -> float | None:
-  """Returns the control period, or the period of the steps' stamps."""
+  """Returns the control period.
+
+  If it is missing and values have other clocks, measures the steps' time stamps.
+  """
   period = control_period(episodes.metadata)
   clock = default_clock(episodes.metadata, episodes.spec)
   if period is not None or not episodes.clocks or not isinstance(clock, str):
@@ -54,15 +57,17 @@ def default_clock(
 ) -> str | float | None:
   """Returns the clock of a data set's steps, as `windows.Cut.clock`.
 
-  That is its only path of time stamps in seconds or nanoseconds, or else its only one
-  of `clocks/`, or else its control period; None if it has none.
+  That is its only per-step path of time stamps (seconds, or integer nanoseconds).
+  Without any such path: the only sequence below `clocks/`. Otherwise: the control
+  period, or None.
 
   Args:
     metadata: metadata of the data set.
     stored: its specs by path.
   """
   paths = [path for path, spec in stored.items() if _is_clock(path, spec)]
-  if not paths:  # Stamps of other clocks than the steps' are no sequences.
+  if not paths:
+    # Below `clocks/` only the steps' own clock is a sequence: it has a stamp per step.
     paths = [p for p, s in stored.items() if p.startswith(CLOCKS) and s.is_sequence]
   return paths[0] if len(paths) == 1 else control_period(metadata)
 

@@ -28,7 +28,7 @@ FORMAT = "t2r_seq lite policy"
 VERSION = 1
 LAYOUT_FILE = "policy.json"
 STEP_FILE = "step.tflite"
-# The halves of a step of a policy that executes chunks.
+# The functions of an overlapped step, of a policy that executes chunks.
 HALVES = OBSERVE, PLAN, REPLAN = "observe", "plan", "replan"
 # Arguments of `replan`.
 PREFIX = ("prefix_actions", "prefix_num_frozen", "prefix_num_known")
@@ -242,9 +242,10 @@ class LiteModel(policy_io.PurePolicy):
 
   @functools.cached_property
   def halves(self) -> dict[str, _Function]:
-    """The two halves of a step by name, of a folder with overlap.
+    """The functions of an overlapped step by name; empty without `--overlap`.
 
-    Each has its interpreter: the history advances while the network runs.
+    These are 'observe', 'plan' and, if the network continues a prefix, 'replan'. Each
+    has its interpreter: the history advances while the network runs.
     """
     place = self.model_path
     return {
@@ -284,14 +285,14 @@ class LiteModel(policy_io.PurePolicy):
   ) -> dict[str, Any]:
     """Returns the checked arguments of a step."""
     policy_io.check_state(state, self.layout.model)
-    observation, state = self._pushed(observation, state, is_first)
-    given = self._checked(observation)
+    observation, state = self._push_sensor_values(observation, state, is_first)
+    features = self._checked_features(observation)
     if self.time_paths:
-      given |= policy_io.take_times(observation, self.time_paths, 1)
-    for path, words in self._texts.items():
-      given[path] = words.embed(given[path])
+      features |= policy_io.take_times(observation, self.time_paths, 1)
+    for path, embedder in self._texts.items():
+      features[path] = embedder.embed(features[path])
     values = {
-      leaf.argument: given[path] for path, leaf in self.layout.observation.items()
+      leaf.argument: features[path] for path, leaf in self.layout.observation.items()
     }
     starts = np.array([policy_io.check_is_first(is_first, 1)])
     return {**values, **state.tensors, IS_FIRST: starts}
@@ -299,13 +300,13 @@ class LiteModel(policy_io.PurePolicy):
   def inspect(
     self, observation: Any, state: PolicyState, is_first: Any = False
   ) -> policy_io.Inspection:
-    """Shows the inputs of the network at such a step; no step is taken.
+    """Shows the inputs of the network at this step; no step is taken.
 
     Preprocessed values, and whole chunks that are executed, are not shown.
     """
-    observation, state = self._pushed(observation, state, is_first)
+    observation, state = self._push_sensor_values(observation, state, is_first)
     outputs, new = self.step(observation, state, is_first)
-    seen = self._checked(observation)
+    seen = self._checked_features(observation)
     for path, window in self.layout.windows.items():
       frames, offsets = new[window.state], np.asarray(window.offsets)
       if path in self._texts:  # The state has vectors for the texts of a window.
@@ -317,28 +318,28 @@ class LiteModel(policy_io.PurePolicy):
         seen[window.mask] = ages - 1 + offsets >= 0
     return policy_io.Inspection(seen, {}, {} if CHUNK_STEP in outputs else outputs)
 
-  def _pushed(
+  def _push_sensor_values(
     self, observation: Any, state: PolicyState, is_first: Any
   ) -> tuple[Any, PolicyState]:
-    """Adds several values of a sensor to the state."""
+    """Moves all but one value of each sensor to the state; see `push_values`."""
     spec, times = self._step_spec, self.time_paths
     return push_values(observation, state, spec, times, is_first, self._allow_nan)
 
-  def _checked(self, observation: Mapping[str, Any]) -> dict[str, Any]:
+  def _checked_features(self, observation: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the features of an observation after a check; texts as UTF-8."""
     spec = {p: leaf for p, leaf in self._step_spec.items() if p not in self.time_paths}
-    given: dict[str, Any] = {path: observation.get(path) for path in spec}
+    features: dict[str, Any] = {path: observation.get(path) for path in spec}
     for path in self._texts:
-      given[path] = _as_bytes(np.asarray(given[path]))
+      features[path] = _as_bytes(np.asarray(features[path]))
     for path, leaf in spec.items():
-      value = given[path]
+      value = features[path]
       if (
         getattr(value, "shape", None) != self._shapes[path] or value.dtype != leaf.dtype
       ):
-        _check("step", {p: v[0] for p, v in given.items() if np.ndim(v)}, spec)
+        _check("step", {p: v[0] for p, v in features.items() if np.ndim(v)}, spec)
     if not self._allow_nan:
-      policy_io.check_finite("step", given, has_envs=True)
-    return given
+      policy_io.check_finite("step", features, has_envs=True)
+    return features
 
 
 class LitePolicy:
@@ -397,7 +398,7 @@ class LitePolicy:
     return self._envs[0].step_one(observation)
 
   def inspect(self, observation: Any) -> policy_io.Inspection:
-    """Shows the inputs of the network at such a step, [1, ...]; no step is taken."""
+    """Shows the inputs of the network at this step, [1, ...]; no step is taken."""
     return self._envs[0].inspect_one(observation)
 
   def reset(self) -> None:

@@ -197,7 +197,7 @@ class PurePolicy(abc.ABC):
     is_first: Any = False,
     prefix: Prefix | None = None,
   ) -> dict[str, np.ndarray]:
-    """Runs the network as such a step does; returns outputs with whole chunks.
+    """Runs the network as this step does; returns outputs with whole chunks.
 
     Args:
       observation: observation of `step`.
@@ -560,12 +560,12 @@ class StatefulPolicy:
     return {name: value[0] for name, value in outputs.items()}
 
   def inspect(self, observation: Any, is_first: Any = None) -> Inspection:
-    """Shows the inputs of the network at such a step; no step is taken."""
+    """Shows the inputs of the network at this step; no step is taken."""
     starts = self._starts(is_first)
     return self._policy.inspect(observation, self.state, starts)
 
   def inspect_one(self, observation: Any, is_first: bool = False) -> Inspection:
-    """Shows the inputs of the network at such a step of the only environment."""
+    """Shows the inputs of the network at this step of the only environment."""
     packed = pack(observation, self._policy.step_specification())
     return self.inspect({p: value[np.newaxis] for p, value in packed.items()}, is_first)
 

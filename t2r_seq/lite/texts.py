@@ -22,11 +22,14 @@ _NUM_CACHED = 64
 
 @dataclasses.dataclass(frozen=True)
 class HashedWords:
-  """A fixed random vector for each word; a text is the sum over the root of its words.
+  """A fixed random vector for each word.
+
+  The vector of a text is the sum of its words' vectors, divided by the square root of
+  their number.
 
   Attributes:
     num_buckets: rows of the table, which words may share.
-    ngrams: the largest number of neighbours that also count as a word.
+    ngrams: the largest n of the n-grams that have a vector; 1 for single words.
     seed: seed of the table.
     size: size of a vector.
   """
@@ -83,12 +86,13 @@ def _words(text: str | bytes, ngrams: int) -> list[str]:
 
 
 def fingerprint64(data: bytes) -> int:
-  """Returns FarmHash's Fingerprint64, by which `tf.strings` chooses buckets."""
+  """Returns FarmHash's Fingerprint64, as `tf.strings.to_hash_bucket_fast` uses it."""
   size = len(data)
   if size <= 16:
     return _hash_16(data)
   if size <= 64:
     return _hash_64(data)
+  # farmhashna::Hash64, with its names and seed.
   seed = 81
   y = (seed * _K1 + 113) & _MASK
   z = _mix(y * _K2 + 113) * _K2 & _MASK
@@ -125,7 +129,7 @@ def _block(
   z = _rotate(z + w[0], 33) * mul
   v = _weak(data, at, v[1] * mul, x + w[0])
   w = _weak(data, at + 32, z + w[1], y + _word(data, at + 16))
-  return z & _MASK, y & _MASK, x, v, w
+  return z & _MASK, y & _MASK, x, v, w  # FarmHash swaps x and z after each block.
 
 
 def _hash_16(data: bytes) -> int:

@@ -498,23 +498,23 @@ class CEMPolicy(policy.Policy):
     self, state: Any, context: Any, timestep: int | None
   ) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
     """Returns a function from samples to the critic's outputs."""
-    pack = self._packer(state, context, timestep)
+    pack = self._create_pack_fn(state, context, timestep)
 
     def evaluate(samples: np.ndarray) -> dict[str, np.ndarray]:
       outputs = self._critic.predict(pack(samples))
       if "q_predicted" not in outputs:
         raise errors.SpecError(
           f"select action: the model has no output 'q_predicted', only "
-          f"{errors.listing(outputs)}. It takes a critic."
+          f"{errors.listing(outputs)}. CEMPolicy requires a critic."
         )
       return outputs
 
     return evaluate
 
-  def _packer(
+  def _create_pack_fn(
     self, state: Any, context: Any, timestep: int | None
   ) -> Callable[[np.ndarray], Any]:
-    """Returns a function that packs the features of samples."""
+    """Returns a function from samples to the predictor's features."""
     if self._pack_fn is not None:
       return functools.partial(self._pack_fn, self._t2r_model, state, context, timestep)
     spec = self._critic.get_feature_specification()
@@ -526,22 +526,25 @@ class CEMPolicy(policy.Policy):
       )
     (path,) = paths
     shape, size = spec[path].shape.as_list(), self._action_size
-    count = self._cem_samples
-    if math.prod(shape) == count * size:  # action_batch_size
-      count = 1
+    batch_size = self._cem_samples
+    if math.prod(shape) == self._cem_samples * size:
+      # The critic takes all samples as one action feature (its `action_batch_size`).
+      batch_size = 1
     elif math.prod(shape) != size:
       raise errors.SpecError(
         f"CEMPolicy: action_size: expected that of the critic's {path}, "
         f"{errors.describe(spec[path])}, or cem_samples of them, got action_size "
-        f"{size} and cem_samples {count}."
+        f"{size} and cem_samples {self._cem_samples}."
       )
     rest = specs.TensorSpecStruct((p, s) for p, s in spec.items() if p != path)
     features = policy.pack_observation(state, rest, context)
-    packed = {p: np.repeat(x[np.newaxis], count, axis=0) for p, x in features.items()}
+    packed = {
+      p: np.repeat(x[np.newaxis], batch_size, axis=0) for p, x in features.items()
+    }
     dtype = spec[path].dtype.as_numpy_dtype
     return lambda samples: {
       **packed,
-      path: samples.reshape([count, *shape]).astype(dtype),
+      path: samples.reshape([batch_size, *shape]).astype(dtype),
     }
 
 

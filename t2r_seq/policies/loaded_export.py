@@ -197,7 +197,7 @@ class LoadedPolicy(policy_io.PurePolicy):
   def inspect(
     self, observation: Any, state: PolicyState, is_first: Any = False
   ) -> Inspection:
-    """Returns the inputs of the network at such a step; no step is taken."""
+    """Returns the inputs of the network at this step; no step is taken."""
     inputs = self._step_inputs(observation, state, is_first)
     inspected = _to_numpy(self._call("inspect", inputs))
     seen, network_inputs, outputs = (

@@ -142,8 +142,8 @@ class PolicyFunctions:
     records if all specs have names. 'step' maps observations and a state to outputs and
     the next state; 'initial_state' returns a first state, 'inspect' the inputs of the
     network at a step, and 'adapt' a state that has learned a task. 'observe', 'plan'
-    and 'replan' are the two halves of a step that executes chunks. Models of sequences
-    without a recurrent state have no step.
+    and 'replan' are the functions of an overlapped step, for models that execute
+    chunks. Models of sequences without a recurrent state have no step.
     """
     signatures = {"serving_default": self._serving()}
     if self._is_parseable():

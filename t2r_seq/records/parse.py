@@ -380,10 +380,10 @@ def _is_empty(
 ) -> tf.Tensor:
   """Whether records are episodes of no steps: their lists are present, and empty.
 
-  TensorFlow's parser takes such a list for an absent one. The bytes tell them apart,
-  and are searched only if no list has a value.
+  TensorFlow's parser treats such a list as missing. The serialized bytes differ; they
+  are searched only if no list has a value.
   """
-  is_bare = tf.equal(tf.add_n(list(counts.values())), 0)
+  has_no_values = tf.equal(tf.add_n(list(counts.values())), 0)
   empty = [
     protos.FeatureEntry(
       key=feature.name, value=protos.to_feature([], feature.kind)
@@ -392,15 +392,17 @@ def _is_empty(
     if not feature.is_optional
   ]
 
-  def has_all() -> tf.Tensor:
-    is_complete = tf.ones_like(is_bare)
+  def has_all_lists() -> tf.Tensor:
+    is_complete = tf.ones_like(has_no_values)
     for entry in empty:
       pieces = tf.strings.split(tf.reshape(serialized, [-1]), entry)
-      is_complete &= tf.reshape(pieces.row_lengths() > 1, tf.shape(is_bare))
+      is_complete &= tf.reshape(pieces.row_lengths() > 1, tf.shape(has_no_values))
     return is_complete
 
-  none = tf.zeros_like(is_bare)
-  return is_bare & tf.cond(tf.reduce_any(is_bare), has_all, lambda: none)
+  no_record = tf.zeros_like(has_no_values)
+  return has_no_values & tf.cond(
+    tf.reduce_any(has_no_values), has_all_lists, lambda: no_record
+  )
 
 
 def _num_steps(
@@ -408,12 +410,14 @@ def _num_steps(
 ) -> tf.Tensor:
   per_step = feature.values_per_step
   fits = tf.equal(count % per_step, 0)
-  want = f"{per_step} values a step, for shape {tuple(feature.spec.shape)}"
+  want = f"{per_step} values per step, for shape {tuple(feature.spec.shape)}"
   if not feature.is_optional:
-    # Without this a feature that is missing would be an episode without steps.
+    # The parser returns an empty list for a missing feature: without this check it
+    # would be an episode without steps. In such an episode (`is_empty`) all lists are
+    # present, and empty.
     fits = tf.logical_and(fits, (count > 0) | is_empty)
     want += ", and at least one step"
-  message = f"parse: {feature.path}: expected {want}, got values:"
+  message = f"parse: {feature.path}: expected {want}, got these numbers of values:"
   count = features_lib.require(count, tf.reduce_all(fits), [message, count])
   return count // per_step
 
@@ -421,11 +425,12 @@ def _num_steps(
 def _to_steps(
   feature: RecordFeature, values: tf.Tensor | tf.RaggedTensor, num_steps: tf.Tensor
 ) -> tf.Tensor:
-  # The shapes depend on the checked number of steps, so that no value skips its check.
+  # Reshape by num_steps, not by -1: so the result depends on the check in `_num_steps`.
   shape = tf.constant(feature.record_shape, tf.int64)
   if not isinstance(values, tf.RaggedTensor):
     steps = tf.reshape(values, tf.concat([[num_steps], shape], 0))
     return tf.ensure_shape(steps, [None, *feature.record_shape])
+  # 0 for an empty batch, where reduce_max is int64.min.
   longest = tf.reduce_max(tf.concat([[0], num_steps], 0))
   fill = tf.zeros([], values.dtype)
   width = longest * feature.values_per_step
@@ -439,8 +444,8 @@ def as_lists(
 ) -> RecordContents:
   """Moves concatenated features to where a SequenceExample has them, in Python.
 
-  So the same code explains both. The last step of a list that ends too early has fewer
-  values. The contents are changed and returned.
+  So the same code diagnoses Examples and SequenceExamples. The last step of a list that
+  ends too early has fewer values. The contents are changed and returned.
   """
   names = {feature.name for feature in features if feature.is_concatenated}
   for feature in features:
@@ -453,8 +458,8 @@ def as_lists(
     if value is not None and kind_of(value):
       contents.steps[feature.name] = divide_list(value, feature.values_per_step)
   if any(contents.steps.get(name) for name in names):
-    # Beside lists with values an empty one counts as absent; alone, all are of an
-    # episode without steps.
+    # If another list has values, an empty list counts as missing. If all are empty, the
+    # episode has no steps.
     for name in names:
       if not contents.steps.get(name, [None]):
         del contents.steps[name]

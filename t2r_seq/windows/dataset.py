@@ -28,8 +28,8 @@ def windows(
 ) -> tf.data.Dataset:
   """Cuts flat episodes into windows.
 
-  What passes through the shuffle are (episode, anchor) pairs: an episode's tensors are
-  shared by reference, so the buffer holds every frame once, and stacks are gathered
+  (episode, window number) pairs pass through the shuffle buffer: an episode's tensors
+  are shared by reference, so the buffer holds every frame once. Stacks are gathered
   after it. Windows never cross episodes.
 
   With `sequence_length` L, specs with `is_sequence=True` get [L, K, ...]: L stacks
@@ -61,7 +61,7 @@ def windows(
     num_epochs: passes over the dataset, each shuffled, and ended before the next
       begins; None: no end. Better than `repeat` on the result: tf.data makes gathering
       and a `batch` that follows at once one step, a third faster on large frames.
-    **fields: or the fields of a `Cut`.
+    **fields: fields of `Cut`, in place of `cut`.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [L, K, ...]; dtypes unchanged.
   Raises:
@@ -88,9 +88,9 @@ def windows(
       effects.append(print_too_short(num_steps, count, reader.min_steps))
     with tf.control_dependencies(effects):
       count = tf.identity(count)
-    # Nothing but the episode and a number: what is made here is made by one thread
-    # and goes through the shuffle. The rest is left to `gather`, which runs in
-    # parallel; with T and the anchor made here, a window cost a sixth more.
+    # Only the episode and a number: this runs in one thread, and its results fill the
+    # shuffle buffer. `gather` computes the rest in parallel: computing T and the anchor
+    # here costs a sixth more per window.
     return tf.data.Dataset.range(count).map(_no_autograph(lambda i: (flat, i)))
 
   @_no_autograph
@@ -153,12 +153,13 @@ def gather_windows(
 class WindowReport:
   """Counts episodes, steps and windows as a dataset is read.
 
-  An episode that is too short for a single window under padding 'drop' gives nothing;
-  it is counted here, so that nothing is lost silently. Counts add up over passes;
-  where all episodes are known before they are read, they are those of one pass.
+  An episode that is too short for a single window under padding 'drop' has no window;
+  it is counted here, so that nothing is lost silently. Counts add up over passes,
+  except for data whose episode lengths are known in advance: those are counted once.
 
   Attributes:
-    is_of_one_pass: whether they are.
+    is_of_one_pass: True if the counts are of one pass, because all lengths are known in
+      advance; False if they add up over passes.
   """
 
   is_of_one_pass = False
