@@ -287,15 +287,15 @@ class Report:
   """Results of `checks.check` for a data set.
 
   Attributes:
-    path: of the data set.
+    path: path of the data set.
     counts: records by TFRecord file, episodes by segment of a store, or by the path of
       the data set. Damaged bytes between two records count as one.
-    problems: in the order of the data.
+    problems: all problems, in the order of the data.
     unit: what is counted, 'record' or 'episode'.
-    paths: of the values that were checked; None if none were, because of damage.
-    notes: what is no problem, but may be a mistake; sentences.
-    num_bytes: how many were compared with checksums of the store.
-    compression: of all TFRecord files, if the suffixes don't tell.
+    paths: a report of each checked path; None if damage prevented the check.
+    notes: possible mistakes that are not problems, one sentence each.
+    num_bytes: number of bytes compared with checksums of the store.
+    compression: compression of all TFRecord files, if the suffixes don't show it.
   """
 
   path: str
@@ -347,20 +347,21 @@ class Salvaged:
 
 
 Finding = tuple[str, str, str]
-"""Expectation, finding and hint, as of a `Mismatch`."""
+"""(expected, got, hint), the fields of a `Mismatch`."""
 # Rows that are compared at a time: large columns are mapped, not held.
 _BLOCK_VALUES = 1 << 20
 
 
-def explain_numbers(values: np.ndarray, is_sequence: bool) -> Finding | None:
+def describe_nonfinite(values: np.ndarray, is_sequence: bool) -> Finding | None:
   """Describes the first NaN or infinity of an episode's values, or returns None."""
   found = find_nonfinite(values)
   if found is None:
     return None
   text, index = found
   places = [f"step {index[0]}"] if is_sequence else []
-  rest = index[is_sequence:]
-  if rest and values.shape[-1 * len(rest) :] != (1,):
+  first = 1 if is_sequence else 0
+  rest = index[first:]
+  if rest and values.shape[first:] != (1,):  # A single value needs no index.
     places.append(f"value {rest[0] if len(rest) == 1 else rest}")
   got = f"{text} at {', '.join(places)}" if places else text
   count = int((~np.isfinite(values)).sum())
@@ -371,10 +372,10 @@ def explain_numbers(values: np.ndarray, is_sequence: bool) -> Finding | None:
 def find_bad_numbers(
   values: np.ndarray, ends: np.ndarray, is_sequence: bool = True
 ) -> Iterator[tuple[int, Finding]]:
-  """Yields the episodes with a NaN or an infinity, each with what it is.
+  """Yields the episodes with a NaN or an infinity, each with its `Finding`.
 
   Args:
-    values: of all episodes, [rows, ...].
+    values: values of all episodes, [rows, ...].
     ends: the row after each episode's last one, int64 [episodes].
     is_sequence: rows are steps; else each is the value of an episode.
   """
@@ -388,8 +389,8 @@ def find_bad_numbers(
       rows = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))
       bad.append(start + rows)
   for episode in np.unique(np.searchsorted(ends, np.concatenate(bad), "right")):
-    own = values[ends[episode - 1] if episode else 0 : ends[episode]]
-    finding = explain_numbers(own if is_sequence else own[0], is_sequence)
+    rows = values[ends[episode - 1] if episode else 0 : ends[episode]]
+    finding = describe_nonfinite(rows if is_sequence else rows[0], is_sequence)
     assert finding is not None
     yield int(episode), finding
 
@@ -397,7 +398,7 @@ def find_bad_numbers(
 def find_misplaced(
   times: np.ndarray, ends: np.ndarray, is_rising: bool = False
 ) -> Iterator[tuple[int, Finding]]:
-  """Yields the episodes whose time stamps run backwards, each with what it is.
+  """Yields the episodes whose time stamps run backwards, each with its `Finding`.
 
   Args:
     times: one for each step of all episodes, [n] or [n, 1].

@@ -26,8 +26,8 @@ from t2r_seq.training.callbacks import Run
 class TargetNetworkUpdate(training.Callback):
   """Moves target networks towards the trained networks.
 
-  Hard: `rate` 1, every so many steps. Soft: a small rate, each step; there
-  `T2RModel.after_train_step` costs less, because it is a part of the train step.
+  Hard updates have `rate` 1 and a large `every_n_steps`. For soft updates, a small rate
+  at each step, `T2RModel.after_train_step` is cheaper: it is a part of the train step.
   """
 
   def __init__(
@@ -40,7 +40,7 @@ class TargetNetworkUpdate(training.Callback):
 
     Args:
       targets: keys in `create_network`'s dict: from target to source.
-      rate: of the way; 1 copies.
+      rate: fraction of the way from the target's weights to the source's; 1 copies.
       every_n_steps: counted over all runs in the folder.
     """
     self._targets = dict(targets)
@@ -93,7 +93,7 @@ class EarlyStopping(training.Callback):
     """Creates the callback.
 
     Args:
-      metric: of the evaluations.
+      metric: name of an evaluation metric.
       patience: evaluations in a row without a better value. A resumed run starts at 0.
       min_delta: smaller improvements do not count.
       larger_is_better: False for losses.
@@ -102,14 +102,14 @@ class EarlyStopping(training.Callback):
     self._patience = errors.check_count("EarlyStopping", "patience", patience)
     self._min_delta = min_delta
     self._sign = -1.0 if larger_is_better else 1.0
-    self._best, self._num_worse = math.inf, 0
+    self._best, self._num_without_improvement = math.inf, 0
 
   def on_begin(self, run: Run) -> None:
-    """Begins to count."""
-    self._best, self._num_worse = math.inf, 0
+    """Resets the count."""
+    self._best, self._num_without_improvement = math.inf, 0
 
   def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> None:
-    """Counts, and stops the run if it is time.
+    """Counts evaluations without an improvement; stops the run after `patience`.
 
     Raises:
       SpecError: the evaluation has no such metric.
@@ -121,14 +121,16 @@ class EarlyStopping(training.Callback):
       )
     value = self._sign * metrics[self._metric]
     if value < self._best - self._min_delta:
-      self._best, self._num_worse = value, 0
+      self._best, self._num_without_improvement = value, 0
       return
-    self._num_worse += 1
-    if self._num_worse >= self._patience:
+    self._num_without_improvement += 1
+    if self._num_without_improvement >= self._patience:
       best = self._sign * self._best
       logging.info(
         "EarlyStopping: %s is no better than %.5g for %d evaluations: the run ends.",
-        *(self._metric, best, self._num_worse),
+        self._metric,
+        best,
+        self._num_without_improvement,
       )
       run.stop()
 

@@ -31,7 +31,7 @@ _NUM_DELAYS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """Actions of the ticks from `requested` on.
+  """Actions of consecutive ticks; the first is of tick `requested`.
 
   Attributes:
     requested: the tick whose observation the network got.
@@ -66,14 +66,15 @@ class Schedule:
     """Whether to request a chunk at a tick if no request is pending.
 
     Args:
-      tick: the present one.
+      tick: current tick.
       last: the newest chunk.
-      delay: forecast of the ticks from a request to its arrival. The request is
-        earlier if the chunk would end before.
+      delay: forecast of the ticks from a request to its arrival. Requests earlier if
+        `last` would run out before the new chunk arrives.
     """
     if last is None:
       return True
     if self.overlap == SYNCHRONOUS:
+      # The robot waits for the chunk: its first action is executed at the arrival.
       return tick >= last.arrived + min(self.num_executed, len(last.actions))
     return tick - last.requested >= min(
       self.num_executed, max(1, len(last.actions) - delay)
@@ -83,7 +84,7 @@ class Schedule:
     """Returns the action of a tick, or None, and its step in the chunk.
 
     Args:
-      tick: the present one.
+      tick: current tick.
       chunks: chunks that have arrived, the oldest first. Those that end before the tick
         may be left out, except in synchronous execution with temporal ensembling, where
         each counts `num_executed` steps.
@@ -295,7 +296,7 @@ class OverlappedPolicy:
     self.reset()
 
   def _bind(self) -> None:
-    """Uses the model that the policy has loaded."""
+    """Reads how a newly loaded model executes its chunks."""
     model = getattr(self._policy, "pure", self._policy)
     if model is getattr(self, "_model", None):
       return
@@ -308,23 +309,24 @@ class OverlappedPolicy:
         f"{'whole chunks' if execution is None else execution['outputs']}. Give the "
         "model an execution, policies.ChunkExecution(...), and export it again."
       )
-    given = self._num_executed
+    num_executed = self._num_executed
     self._schedule = Schedule(
-      execution["num_executed"] if given is None else given,
+      execution["num_executed"] if num_executed is None else num_executed,
       execution["ensemble_decay"],
       self._overlap or execution.get("overlap", SYNCHRONOUS),
     )
     errors.check_count("overlap", "num_executed", self._schedule.num_executed)
     prefix = record.get("prefix_mode")
     if self._schedule.overlap in WITH_PREFIX and self._schedule.overlap != prefix:
-      able = ["synchronous", "asynchronous", *([prefix] if prefix else [])]
+      modes = ["synchronous", "asynchronous", *([prefix] if prefix else [])]
       raise errors.SpecError(
-        f"overlap: expected one of {errors.listing(able)}, as this model can do, got "
+        f"overlap: expected one of {errors.listing(modes)}, as this model can do, got "
         f"'{self._schedule.overlap}'. {_HINTS[self._schedule.overlap]}"
       )
     self._max_delay = record.get("max_delay")
-    is_bound = hasattr(model, "observe_one")
-    self._source = model if is_bound else policy_io.StatefulPolicy(model)
+    # A PolicyClient's server keeps the state; a PurePolicy needs a StatefulPolicy.
+    keeps_state = hasattr(model, "observe_one")
+    self._source = model if keeps_state else policy_io.StatefulPolicy(model)
 
   @property
   def control_period(self) -> float | None:

@@ -153,7 +153,7 @@ def _explain_nan(contents: RecordContents, features: list[RecordFeature]) -> _Fi
     # RLDS leaves the action and the reward of the last step undefined.
     rows = rows[:-1] if feature.is_concatenated else rows
     values = rows if is_sequence else rows.ravel()
-    finding = errors.explain_numbers(values, is_sequence)
+    finding = errors.describe_nonfinite(values, is_sequence)
     if finding:
       yield feature, finding
 

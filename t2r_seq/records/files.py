@@ -72,7 +72,7 @@ def compression_type(filename: str, compression: str | None = None) -> str:
   """Returns the compression of a file: '', 'GZIP' or 'ZLIB'.
 
   Args:
-    filename: its suffix tells, unless `compression` is given.
+    filename: name of the file; its suffix decides unless `compression` is given.
     compression: 'GZIP', 'ZLIB', '' or None.
   """
   if compression is None:
@@ -429,7 +429,7 @@ def record_dataset(
   check: bool = True,
   read_file: Callable[[Any, Any], tf.data.Dataset] | None = None,
 ) -> tf.data.Dataset:
-  """Reads serialized records; the same arguments give the same order.
+  """Reads serialized records; the order is repeatable if shuffled files have a seed.
 
   Args:
     filenames: TFRecord files, compressed or not by their suffixes; or patterns, see
@@ -439,13 +439,15 @@ def record_dataset(
     shuffle_files: shuffles the files again in every epoch.
     seed: seed of the shuffle; without one the order is not reproducible.
     compression: compression of all files, if the suffixes don't show it.
-    check: checks the frames of each local file.
+    check: checks the types of local files, and uncompressed ones for impossible frame
+      lengths, for a limited time; see `check_file_types`.
     read_file: reads one file, given its name and compression; None: by
-      `tf.data.TFRecordDataset`, which stops at a damage.
+      `tf.data.TFRecordDataset`, which stops at the first damaged record.
   Returns:
     Dataset of scalar strings.
   Raises:
-    SpecError: no files; a RecordError if one is no TFRecord file.
+    SpecError: there are no files.
+    RecordError: a file is not a TFRecord file.
   """
   names = _expand(filenames)
   if not names:
@@ -526,7 +528,8 @@ def parallel_read(
   Returns:
     Dataset of scalar strings.
   Raises:
-    SpecError: a pattern matches no file; a RecordError if a file is no TFRecord file.
+    SpecError: a pattern matches no file.
+    RecordError: a file is not a TFRecord file.
   """
   _, filenames = get_data_format_and_filenames(file_patterns)
   num_files = len(filenames) if num_shards is None else num_shards

@@ -626,23 +626,26 @@ def damage_error(filename: str, frame: Frame) -> errors.RecordError:
 
 
 def check_lengths(filename: str, deadline: float = math.inf) -> None:
-  """Checks that TensorFlow's reader can be given an uncompressed file.
+  """Checks an uncompressed file for frames longer than the file.
 
-  It allocates as much memory as a frame claims. If a false length has a fitting
-  checksum, the process dies.
+  TensorFlow's reader allocates the length of a frame before it reads it: a wrong length
+  with a valid checksum exhausts memory and kills the process. Files at URLs are not
+  checked.
 
   Args:
     filename: name of a TFRecord file.
-    deadline: by `time.monotonic`, when to stop.
+    deadline: value of `time.monotonic()` at which the check stops; the rest is not
+      checked.
   Raises:
     RecordError: a frame is longer than the whole file, and more than a GiB. The reader
-      itself reports a shorter one, of a file that was cut.
+      reports a shorter one as a truncated file.
     OSError: the file cannot be read.
   """
   too_long = _find_too_long(filename, deadline)
   if too_long is not None:
+    _, start = too_long
     frames = read_frames(filename, lengths=())
-    raise damage_error(filename, next(f for f in frames if f.start == too_long[1]))
+    raise damage_error(filename, next(f for f in frames if f.start == start))
 
 
 def num_readable(filename: str) -> int:

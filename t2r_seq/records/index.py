@@ -4,7 +4,7 @@ Opening compares size and time of change, two numbers that the file system gives
 reading: any writer changes the time. `check_index` reads the frames as well, which also
 finds a file that was swapped for one of the same size and time.
 
-Every checksum is verified on the way: an index is a promise that the file was whole.
+Writing an index verifies every checksum: an index means that the file was intact.
 """
 
 from __future__ import annotations

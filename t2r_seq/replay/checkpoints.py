@@ -22,7 +22,7 @@ from t2r_seq import errors, files, specs
 from t2r_seq.replay import options
 from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.replay import StampCheck
-from t2r_seq.replay.ring import Lanes
+from t2r_seq.replay.ring import RingIndex
 from t2r_seq.replay.table import Table
 from t2r_seq.specs.names import source_path
 from t2r_seq.store import EpisodeStore, verify_store
@@ -91,7 +91,7 @@ def save(
 
 
 def restore(
-  table: Table, identity: dict[str, Any], path: str, free_lanes: Container[int]
+  table: Table, identity: dict[str, Any], path: str, free_writers: Container[int]
 ) -> str:
   """Restores a buffer without steps from the newest whole checkpoint at a path.
 
@@ -103,19 +103,19 @@ def restore(
   _check_identity(saved.path, identity, saved.values["identity"])
   with table.lock:
     table.check_open("restore")
-    if table.lanes.num_steps:
+    if table.index.num_steps:
       raise errors.ReplayError(
-        f"restore: expected a buffer without steps, got one of {table.lanes.num_steps}"
+        f"restore: expected a buffer without steps, got one of {table.index.num_steps}"
         ". Restore before anything is appended."
       )
     for index, episode in enumerate(saved.episodes):
       _read_episode(table, episode, saved.store.episode(index))
-    _load_lanes(table.lanes, saved.arrays)
+    _load_index(table.index, saved.arrays)
     _load_items(table, saved.values, saved.arrays)
     with _nothing_waits(table):
-      for lane in range(table.lanes.num_writers):
-        if lane not in free_lanes:
-          table.end_episode(lane)
+      for writer in range(table.index.num_writers):
+        if writer not in free_writers:
+          table.end_episode(writer)
   return saved.path
 
 
@@ -140,7 +140,9 @@ def export(
 
 
 def load_store(table: Table, columns: Columns, path: str) -> None:
-  """Appends the last episodes of a store that fit.
+  """Appends the newest episodes of a store, as many as fill the buffer.
+
+  The oldest of them may lose its first steps.
 
   For n-step transitions, the observation after the last row, such as
   `final_observations`, becomes one more row.
@@ -151,11 +153,11 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
   """
   store = EpisodeStore(os.path.abspath(path))
   sources = _find_sources(store, columns)
-  reader = table.lanes.rule.reader
+  reader = table.index.rule.reader
   check_one_step(f"from_store: {store.path}", store.metadata, reader.cut.n_step)
   finals = _find_finals(store, sources, reader)
-  # The last episodes that together fill the buffer.
-  capacity = table.lanes.num_slots * table.lanes.num_writers
+  # The first of these episodes may have more steps than are left.
+  capacity = table.index.num_slots * table.index.num_writers
   num_steps = np.cumsum(store.episode_lengths[::-1])
   first = max(0, len(store) - 1 - int(np.searchsorted(num_steps, capacity)))
   stamps = StampCheck(reader, columns)
@@ -171,14 +173,16 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
         else:
           context[column_path] = episode[of].reshape(column.row_shape)[()]
       # To the writer's part that has the fewest steps so far.
-      lane = int(np.argmin(table.lanes.counts))
+      writer = int(np.argmin(table.index.counts))
       stamps.end_episode()
       for row in zip(*steps, strict=True):
         stamps.add(stamps.see(row))
-        table.append(lane, list(row), context, None)
+        table.append(writer, list(row), context, None)
       if finals and len(steps[0]):
-        table.append(lane, _final_row(episode, sources, columns, finals), context, None)
-      table.end_episode(lane)
+        table.append(
+          writer, _final_row(episode, sources, columns, finals), context, None
+        )
+      table.end_episode(writer)
 
 
 @contextlib.contextmanager
@@ -284,7 +288,7 @@ def _explain(error: OSError, folder: str) -> OSError:
 class _Episode(NamedTuple):
   """The part of an episode that is in a ring: steps of a writer, and their end."""
 
-  lane: int
+  writer: int
   first: int
   end: int
 
@@ -292,11 +296,11 @@ class _Episode(NamedTuple):
 def _held_episodes(counts: np.ndarray, all_ends: Any, num_slots: int) -> list[_Episode]:
   """Lists the episodes with steps in the ring, by writer, the oldest first."""
   episodes = []
-  for lane, (count, ends) in enumerate(zip(counts.tolist(), all_ends, strict=True)):
+  for writer, (count, ends) in enumerate(zip(counts.tolist(), all_ends, strict=True)):
     first = max(0, count - num_slots)
     for end in (*ends, count):
       if end > first:
-        episodes.append(_Episode(lane, first, end))
+        episodes.append(_Episode(writer, first, end))
         first = end
   return episodes
 
@@ -308,13 +312,13 @@ def _write_episodes(
   describe: Callable[[list[int]], Any] | None = None,
 ) -> int:
   """Writes the episodes in the ring to a store; returns how many they are."""
-  lanes, contexts = table.lanes, table.contexts
+  index, contexts = table.index, table.contexts
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
-  episodes = _held_episodes(lanes.counts, lanes.ends, lanes.num_slots)
+  episodes = _held_episodes(index.counts, index.ends, index.num_slots)
   about = describe and describe([episode.end - episode.first for episode in episodes])
   if about:  # Stored transitions have a row after the terminal one.
     done = table.ring.columns[about[TRANSITIONS_KEY]["done"]]
-    last_rows = [lanes.row(episode.lane, episode.end - 1) for episode in episodes]
+    last_rows = [index.row(episode.writer, episode.end - 1) for episode in episodes]
     about = None if done[last_rows].any() else about
   with EpisodeStore.create(
     path, flat, about, commit_every=len(episodes) + 1, allow_nan=True
@@ -336,28 +340,30 @@ def _read_episode(
   """Writes an episode to the rows that it had."""
   contexts = table.contexts
   if contexts:
-    contexts.begin(episode.lane, {path: values[path][()] for path in contexts.columns})
+    contexts.begin(
+      episode.writer, {path: values[path][()] for path in contexts.columns}
+    )
   start = 0
   for rows in _blocks(table, episode):
     for path, column in table.ring.columns.items():
       column[rows] = values[path][start : start + len(rows)]
     for row in rows.tolist() if contexts else ():
-      contexts.add_step(episode.lane, row)
+      contexts.add_step(episode.writer, row)
     start += len(rows)
 
 
 def _blocks(table: Table, episode: _Episode) -> Iterator[np.ndarray]:
   """Yields the rows of an episode, int64 [n], some at a time."""
   size = max(1, _BLOCK_BYTES // table.ring.row_bytes)
-  lanes = table.lanes
+  index = table.index
   for first in range(episode.first, episode.end, size):
     steps = np.arange(first, min(first + size, episode.end))
-    yield steps % lanes.num_slots * lanes.num_writers + episode.lane
+    yield steps % index.num_slots * index.num_writers + episode.writer
 
 
 def _write_state(folder: str, table: Table, identity: dict[str, Any]) -> None:
   """Writes everything but the steps and the features of episodes."""
-  limiter, lanes = table.limiter, table.lanes
+  limiter, index = table.limiter, table.index
   values = {
     "identity": identity,
     "num_inserts": limiter.num_inserts,
@@ -365,19 +371,21 @@ def _write_state(folder: str, table: Table, identity: dict[str, Any]) -> None:
     "num_deletes": limiter.num_deletes,
     "num_ignored_updates": table.num_ignored_updates,
     "greatest_priority": table.items.greatest,
-    "given": [table.items.given(lane) for lane in range(lanes.num_writers)],
+    "given": [
+      table.items.pending_priorities(writer) for writer in range(index.num_writers)
+    ],
     "rng": table.rng.bit_generator.state,
   }
   arrays = {
-    "counts": lanes.counts,
-    "starts": lanes.starts,
-    "ends": np.array([end for ends in lanes.ends for end in ends], np.int64),
-    "num_ends": np.array([len(ends) for ends in lanes.ends]),
-    "marks": lanes.marks,
+    "counts": index.counts,
+    "starts": index.starts,
+    "ends": np.array([end for ends in index.ends for end in ends], np.int64),
+    "num_ends": np.array([len(ends) for ends in index.ends]),
+    "marks": index.marks,
     **table.items.arrays(),
   }
-  if lanes.ages is not None:
-    arrays["ages"] = lanes.ages
+  if index.ages is not None:
+    arrays["ages"] = index.ages
   header = {
     "format": _FORMAT,
     "version": _VERSION,
@@ -415,17 +423,17 @@ def _split_ends(arrays: Mapping[str, np.ndarray]) -> list[list[int]]:
   return [ends.tolist() for ends in np.split(arrays["ends"], stops)]
 
 
-def _load_lanes(lanes: Lanes, arrays: Mapping[str, np.ndarray]) -> None:
+def _load_index(index: RingIndex, arrays: Mapping[str, np.ndarray]) -> None:
   """Sets which steps and items there are."""
-  lanes.counts[:] = arrays["counts"]
-  lanes.starts[:] = arrays["starts"]
-  lanes.dead[:] = np.maximum(lanes.counts - lanes.num_slots, 0)
-  for ends, saved in zip(lanes.ends, _split_ends(arrays), strict=True):
+  index.counts[:] = arrays["counts"]
+  index.starts[:] = arrays["starts"]
+  index.dead[:] = np.maximum(index.counts - index.num_slots, 0)
+  for ends, saved in zip(index.ends, _split_ends(arrays), strict=True):
     ends.extend(saved)
-  lanes.marks[:] = arrays["marks"]
-  lanes.num_items = int(np.count_nonzero(lanes.marks))
-  if lanes.ages is not None:
-    lanes.ages[:] = arrays["ages"]
+  index.marks[:] = arrays["marks"]
+  index.num_items = int(np.count_nonzero(index.marks))
+  if index.ages is not None:
+    index.ages[:] = arrays["ages"]
 
 
 def _load_items(
@@ -440,9 +448,9 @@ def _load_items(
   table.rng.bit_generator.state = values["rng"]
   table.items.greatest = values["greatest_priority"]
   table.items.load(arrays)
-  for lane, saved in enumerate(values["given"]):
+  for writer, saved in enumerate(values["given"]):
     for step, priority in saved:
-      table.items.give(table.lanes.row(lane, step), priority)
+      table.items.set_pending_priority(table.index.row(writer, step), priority)
   table.remove_surplus()
 
 

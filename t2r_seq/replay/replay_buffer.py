@@ -31,7 +31,7 @@ from t2r_seq.replay.replay import (
   make_columns,
   warn_of_invented_steps,
 )
-from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring, column_dtype
+from t2r_seq.replay.ring import AnchorRule, Contexts, Ring, RingIndex, column_dtype
 from t2r_seq.replay.sampling import Batch, Sampling, make_dataset
 from t2r_seq.replay.table import Items, Table, item_bytes
 from t2r_seq.specs.structures import stored_specs
@@ -123,15 +123,15 @@ class ReplayBuffer(Replay):
     contexts = {p: c for p, c in self._columns.items() if not c.is_per_step}
     with capacity.memory_for(_OPERATION):
       ring = Ring(steps, capacity.num_slots, capacity.num_writers)
-      lanes = Lanes(rule, capacity.num_slots, capacity.num_writers)
+      index = RingIndex(rule, capacity.num_slots, capacity.num_writers)
       held = Contexts(contexts, ring.num_rows, capacity.num_writers)
-      items = Items(lanes, table_options)
+      items = Items(index, table_options)
     rng = _make_rng(_OPERATION, seed)
-    self._table = Table(ring, held, lanes, items, table_options, rng)
+    self._table = Table(ring, held, index, items, table_options, rng)
     self._sampling = Sampling(self._table, reader)
     self._window_spec = reader.window_spec
     self._allow_nan = allow_nan
-    self._free_lanes = list(range(capacity.num_writers))
+    self._free_writers = list(range(capacity.num_writers))
 
   @classmethod
   def from_store(
@@ -183,19 +183,19 @@ class ReplayBuffer(Replay):
     """Returns a writer for one environment; see `Replay.writer`."""
     with self._table.lock:
       self._table.check_open("writer")
-      if not self._free_lanes:
+      if not self._free_writers:
         raise errors.ReplayError(
           "writer: expected no more open writers than num_writers, "
-          f"{self._table.lanes.num_writers}, got one more. Close one, or make the "
+          f"{self._table.index.num_writers}, got one more. Close one, or make the "
           "buffer with more."
         )
       # After `restore` an episode of a former process may be running here.
-      self._table.end_episode(self._free_lanes[0], should_stop)
-      lane = self._free_lanes.pop(0)
+      self._table.end_episode(self._free_writers[0], should_stop)
+      number = self._free_writers.pop(0)
       self._table.limiter.fail_waiting("")
-    stamps = StampCheck(self._table.lanes.rule.reader, self._columns)
+    stamps = StampCheck(self._table.index.rule.reader, self._columns)
     packing = StepPacking(self._columns, self._allow_nan)
-    writer = MemoryWriter(self._table, packing, stamps, lane, self._give_back)
+    writer = MemoryWriter(self._table, packing, stamps, number, self._give_back)
     writer.should_stop = should_stop
     return writer
 
@@ -242,9 +242,9 @@ class ReplayBuffer(Replay):
     table = self._table
     with table.lock:
       return ReplayCounters(
-        num_episodes=table.lanes.num_episodes,
-        num_steps=table.lanes.num_steps,
-        num_items=table.lanes.num_items,
+        num_episodes=table.index.num_episodes,
+        num_steps=table.index.num_steps,
+        num_items=table.index.num_items,
         num_inserts=table.limiter.num_inserts,
         num_samples=table.limiter.num_samples,
         num_deletes=table.limiter.num_deletes,
@@ -337,12 +337,12 @@ class ReplayBuffer(Replay):
     place = options.check_path(
       "restore", "path", path, "Name a checkpoint, or a folder of them."
     )
-    return checkpoints.restore(self._table, self._identity(), place, self._free_lanes)
+    return checkpoints.restore(self._table, self._identity(), place, self._free_writers)
 
   def fail_waiting(self, error: BaseException) -> None:
     """Fails waiting samplers if no writer is open; see `Replay.fail_waiting`."""
     with self._table.lock:
-      if len(self._free_lanes) == self._table.lanes.num_writers:
+      if len(self._free_writers) == self._table.index.num_writers:
         text = next(iter(str(error).splitlines()), "")
         self._table.limiter.fail_waiting(f"{type(error).__name__}: {text}")
 
@@ -352,21 +352,21 @@ class ReplayBuffer(Replay):
 
   def _identity(self) -> dict[str, Any]:
     """Returns the properties that a buffer and its saved state must share."""
-    lanes = self._table.lanes
+    index = self._table.index
     return {
       **json.loads(self.spec_structure.to_json()),
-      "num_writers": lanes.num_writers,
-      checkpoints.NUM_SLOTS: lanes.num_slots,
-      checkpoints.ANCHORS: lanes.rule.to_json_dict(),
+      "num_writers": index.num_writers,
+      checkpoints.NUM_SLOTS: index.num_slots,
+      checkpoints.ANCHORS: index.rule.to_json_dict(),
     }
 
   def _count_samples(self) -> None:
     with self._table.lock:
       self._table.items.count_samples()
 
-  def _give_back(self, lane: int) -> None:
-    self._free_lanes.append(lane)
-    self._free_lanes.sort()
+  def _give_back(self, number: int) -> None:
+    self._free_writers.append(number)
+    self._free_writers.sort()
 
 
 class MemoryWriter(ReplayWriter):
@@ -377,25 +377,25 @@ class MemoryWriter(ReplayWriter):
     table: Table,
     packing: StepPacking,
     stamps: StampCheck,
-    lane: int,
+    number: int,
     free: Callable[[int], None],
   ) -> None:
-    """Opens writer `lane` of a table; `free` is called with it when it is closed."""
+    """Opens writer `number` of a table; `free` is called with it when it is closed."""
     self._table = table
     self._packing, self._stamps = packing, stamps
-    self._lane = lane
+    self._number = number
     self._free = free
 
   def _append(self, step: Any, priority: float | None) -> None:
-    table, lane = self._table, self._lane
+    table, index, number = self._table, self._table.index, self._number
     context = None
-    if table.contexts and table.lanes.counts.item(lane) > table.lanes.starts.item(lane):
-      context = table.contexts.of_newest(lane)
+    if table.contexts and index.counts.item(number) > index.starts.item(number):
+      context = table.contexts.of_newest(number)
     packed = self._packing.pack(step, context)
     stamps = self._stamps.see(packed[0])
     with table.lock:
       self._check_open("append")
-      table.append(lane, *packed, priority, self.should_stop)
+      table.append(number, *packed, priority, self.should_stop)
       self._stamps.add(stamps)
 
   def end_episode(self) -> None:
@@ -403,7 +403,7 @@ class MemoryWriter(ReplayWriter):
     with self._table.lock:
       self._check_open("end_episode")
       self._stamps.end_episode()
-      self._table.end_episode(self._lane, self.should_stop)
+      self._table.end_episode(self._number, self.should_stop)
 
   def close(self) -> None:
     """Ends the episode and frees the writer's part of the ring.
@@ -416,9 +416,9 @@ class MemoryWriter(ReplayWriter):
         return
       try:
         if not self._table.is_closed:
-          self._table.end_episode(self._lane, self.should_stop)
+          self._table.end_episode(self._number, self.should_stop)
       finally:
-        self._free(self._lane)
+        self._free(self._number)
         self._is_closed = True
 
   def _check_open(self, operation: str) -> None:
@@ -461,8 +461,8 @@ class Capacity:
       for item in column.flat
       if item is not None
     )
-    ends = _END_BYTES * sum(map(len, table.lanes.ends))
-    steps = table.lanes.num_steps * self.row_bytes
+    ends = _END_BYTES * sum(map(len, table.index.ends))
+    steps = table.index.num_steps * self.row_bytes
     return steps + strings + ends + table.contexts.num_bytes
 
   @contextlib.contextmanager

@@ -165,7 +165,7 @@ class Contexts:
   def __bool__(self) -> bool:
     return bool(self.columns)
 
-  def begin(self, lane: int, values: Mapping[str, np.ndarray]) -> None:
+  def begin(self, writer: int, values: Mapping[str, np.ndarray]) -> None:
     """Stores the features of a writer's new episode."""
     if self._free:
       row = self._free.pop()
@@ -173,15 +173,15 @@ class Contexts:
       row, self._used = self._used, self._used + 1
     for path, column in self.columns.items():
       column[row] = values[path]
-    self._held[lane].append(row)
+    self._held[writer].append(row)
 
-  def add_step(self, lane: int, row: int) -> None:
+  def add_step(self, writer: int, row: int) -> None:
     """Assigns a row of the ring to the writer's newest episode."""
-    self._rows_of[row] = self._held[lane][-1]
+    self._rows_of[row] = self._held[writer][-1]
 
-  def keep(self, lane: int, num_episodes: int) -> None:
+  def keep(self, writer: int, num_episodes: int) -> None:
     """Frees the features of all but a writer's newest episodes."""
-    held = self._held[lane]
+    held = self._held[writer]
     while len(held) > num_episodes:
       self._free.append(held.popleft())
 
@@ -189,9 +189,9 @@ class Contexts:
     """Returns the features of the episodes of rows of the ring, [B, ...]."""
     return self.columns[path].take(self._rows_of.take(rows), 0)
 
-  def of_newest(self, lane: int) -> dict[str, np.ndarray]:
+  def of_newest(self, writer: int) -> dict[str, np.ndarray]:
     """Returns the features of a writer's newest episode."""
-    row = self._held[lane][-1]
+    row = self._held[writer][-1]
     return {path: column[row] for path, column in self.columns.items()}
 
   @property
@@ -200,7 +200,7 @@ class Contexts:
     return self._used * sum(column[:1].nbytes for column in self.columns.values())
 
 
-class Lanes:
+class RingIndex:
   """Counts the steps of each writer, and keeps the marks of the items.
 
   A writer's steps are counted from 0; step c is in the slot c % num_slots. A step is
@@ -250,40 +250,40 @@ class Lanes:
     """Episodes with steps in the ring."""
     return sum(map(len, self.ends)) + int((self.counts > self.starts).sum())
 
-  def row(self, lane: int, step: int) -> int:
+  def row(self, writer: int, step: int) -> int:
     """Returns the row of a step."""
-    return step % self.num_slots * self.num_writers + lane
+    return step % self.num_slots * self.num_writers + writer
 
-  def next_anchor(self, lane: int) -> int:
+  def next_anchor(self, writer: int) -> int:
     """Returns the anchor whose item the next step completes, or -1."""
-    anchor = self.counts.item(lane) - self.rule.need
-    age = anchor - self.starts.item(lane)
+    anchor = self.counts.item(writer) - self.rule.need
+    age = anchor - self.starts.item(writer)
     return anchor if self.rule.grid.is_anchor(age) else -1
 
-  def make_room(self, lane: int) -> list[int]:
+  def make_room(self, writer: int) -> list[int]:
     """Removes the step whose row the next one needs; returns rows that lost items."""
-    dead = self.counts.item(lane) + 1 - self.num_slots
+    dead = self.counts.item(writer) + 1 - self.num_slots
     if dead <= 0:
       return []
     # Must precede the write to the row: readers check `dead` after they read.
-    self.dead[lane] = dead
-    self._forget_episodes(lane, dead)
+    self.dead[writer] = dead
+    self._forget_episodes(writer, dead)
     # Items whose window starts before the first step that is still alive.
     first = 0 if dead == 1 else dead - 1 + self.rule.back
-    rows = [self.row(lane, anchor) for anchor in range(first, dead + self.rule.back)]
+    rows = [self.row(writer, anchor) for anchor in range(first, dead + self.rule.back)]
     lost = [row for row in rows if self.marks.item(row)]
     for row in lost:
       self.marks[row] = 0
     self.num_items -= len(lost)
     return lost
 
-  def add_step(self, lane: int) -> None:
+  def add_step(self, writer: int) -> None:
     """Counts a step whose row has been written."""
-    count = self.counts.item(lane)
+    count = self.counts.item(writer)
     if self.ages is not None:
-      age = min(count - self.starts.item(lane), self.rule.back)
-      self.ages[self.row(lane, count)] = age
-    self.counts[lane] = count + 1
+      age = min(count - self.starts.item(writer), self.rule.back)
+      self.ages[self.row(writer, count)] = age
+    self.counts[writer] = count + 1
 
   def mark(self, row: int, left: int) -> None:
     """Marks an item, by its anchor's row and the steps of its episode after it."""
@@ -295,31 +295,31 @@ class Lanes:
     self.marks[rows] = 0
     self.num_items -= len(rows)
 
-  def ended_anchors(self, lane: int, last_flag: bool = False) -> np.ndarray:
+  def ended_anchors(self, writer: int, last_flag: bool = False) -> np.ndarray:
     """Returns the anchors that become items if the episode ends now, ascending."""
-    start, count = self.starts.item(lane), self.counts.item(lane)
+    start, count = self.starts.item(writer), self.counts.item(writer)
     grid, num_steps = self.rule.grid, count - start
     first = grid.num_complete(num_steps, self.rule.need)
     num_rows = self.rule.reader.num_rows(num_steps, last_flag)
     anchors = start + grid.start(np.arange(first, grid.num_windows(num_rows)))
-    dead = self.dead.item(lane)
+    dead = self.dead.item(writer)
     return anchors[anchors >= (dead + self.rule.back if dead else 0)]
 
-  def end_episode(self, lane: int) -> None:
+  def end_episode(self, writer: int) -> None:
     """Ends the running episode, if it has steps."""
-    count = self.counts.item(lane)
-    if count > self.starts.item(lane):
-      self.ends[lane].append(count)
-      self.starts[lane] = count
+    count = self.counts.item(writer)
+    if count > self.starts.item(writer):
+      self.ends[writer].append(count)
+      self.starts[writer] = count
 
   def steps_of(
     self, rows: np.ndarray, counts: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the steps in rows at given counts, and their writers; both int64 [B]."""
     if self.num_writers > 1:
-      slots, lanes = np.divmod(rows, self.num_writers)
-      newest = counts[lanes] - 1
-      return newest - (newest - slots) % self.num_slots, lanes
+      slots, writers = np.divmod(rows, self.num_writers)
+      newest = counts[writers] - 1
+      return newest - (newest - slots) % self.num_slots, writers
     # One writer: the same without gathers, in a third of the time.
     rounds, newest = divmod(counts.item(0) - 1, self.num_slots)
     steps = rows + rounds * self.num_slots
@@ -328,10 +328,10 @@ class Lanes:
 
   def keys(self, rows: np.ndarray) -> np.ndarray:
     """Returns the keys of the items of rows now, uint64 [B]."""
-    steps, lanes = self.steps_of(rows, self.counts)
+    steps, writers = self.steps_of(rows, self.counts)
     if self.num_writers > 1:
       steps *= self.num_writers
-      steps += lanes
+      steps += writers
     return steps.view(np.uint64)
 
   def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -343,8 +343,8 @@ class Lanes:
     if self.num_writers == 1:
       steps, counts = keys, self.counts
     else:
-      steps, lanes = np.divmod(keys, self.num_writers)
-      counts = self.counts[lanes]
+      steps, writers = np.divmod(keys, self.num_writers)
+      counts = self.counts[writers]
     rows = keys % len(self.marks)
     is_held = (steps < counts) & (steps >= counts - self.num_slots)
     return rows, is_held & (self.marks.take(rows) > 0)
@@ -357,11 +357,11 @@ class Lanes:
       have_died = (self.dead > counts - self.num_slots).any()
     if not have_died:
       return True
-    steps, lanes = self.steps_of(rows, counts)
-    dead = self.dead[lanes]
+    steps, writers = self.steps_of(rows, counts)
+    dead = self.dead[writers]
     return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())
 
-  def _forget_episodes(self, lane: int, dead: int) -> None:
-    ends = self.ends[lane]
+  def _forget_episodes(self, writer: int, dead: int) -> None:
+    ends = self.ends[writer]
     while ends and ends[0] <= dead:
       ends.popleft()

@@ -93,7 +93,7 @@ class Sampling:
     ages = draw.ages
     before = np.zeros_like(after) if ages is None else ages.astype(np.int64)
     # The next step is N rows later.
-    anchors = Anchors(draw.rows, before, after, table.lanes.num_writers)
+    anchors = Anchors(draw.rows, before, after, table.index.num_writers)
     return self._reader.read_at(take, anchors)
 
   def _is_whole(self, draw: Draw) -> bool:
@@ -102,9 +102,9 @@ class Sampling:
     It takes the lock, under which steps die and are overwritten. So writes after this
     check were not gathered, and earlier ones are seen.
     """
-    lanes = self._table.lanes
+    index = self._table.index
     with self._table.lock:
-      return all(lanes.are_alive(rows, counts) for rows, counts in draw.seen)
+      return all(index.are_alive(rows, counts) for rows, counts in draw.seen)
 
   def _sample_again(self, count: int) -> tuple[SampleInfo | None, Batch] | None:
     """Returns another batch for an incomplete one; None if there are no items.

@@ -14,7 +14,7 @@ from t2r_seq import errors
 from t2r_seq.replay import options
 from t2r_seq.replay.rate_limiters import StopFn, make_rate_limiter
 from t2r_seq.replay.replay import SampleInfo, check_open
-from t2r_seq.replay.ring import Contexts, Lanes, Ring, allocate
+from t2r_seq.replay.ring import Contexts, Ring, RingIndex, allocate
 from t2r_seq.replay.selectors import make_selector
 
 # Items that are not yet in the selectors: one bulk update is faster than many.
@@ -30,8 +30,8 @@ class Draw(NamedTuple):
     rows: rows of the anchors, int64 [B].
     marks: marks of these rows: 1 + the steps of their episodes after the anchors.
     ages: the steps before them; None if no front is padded.
-    seen: rows that were drawn at one time, and the steps of each writer then, int64
-      [N]; together they identify the steps of the rows.
+    seen: for each call, its rows and the writers' step counts at that time, int64 [N].
+      A row is overwritten later: both together identify the step.
   """
 
   rows: np.ndarray
@@ -63,24 +63,25 @@ Probabilities = float | np.ndarray
 
 
 class Items:
-  """The items of a buffer, by the rows of their anchors; calls need its lock.
+  """The items of a buffer, by the rows of their anchors; callers hold its lock.
 
-  Uniform draws take O(1) and no memory: rows are tried until one is marked. Otherwise
-  selectors choose. They get inserts and removals before the next draw, many at once:
-  one by one they would take most of the time of an append.
+  Uniform draws try rows until one has an item; if fewer than one row in 32 has one,
+  they list all items. Otherwise selectors choose. Inserts and removals are batched
+  until the next draw: one by one they would dominate the time of an append.
 
   Attributes:
-    times_sampled: samples of each row's item, int32; None until it is requested.
-    greatest: priority of an item so far, and at least 1.
+    times_sampled: number of times that each row's item was sampled, int32; None if not
+      counted.
+    greatest: largest priority of any item so far, at least 1.
   """
 
-  def __init__(self, lanes: Lanes, how: options.TableOptions) -> None:
-    num_rows = len(lanes.marks)
-    self._lanes = lanes
-    self._sampler = make_selector(how.sampler, num_rows)
+  def __init__(self, index: RingIndex, table_options: options.TableOptions) -> None:
+    num_rows = len(index.marks)
+    self._index = index
+    self._sampler = make_selector(table_options.sampler, num_rows)
     self._remover = None
-    if how.max_size is not None:
-      self._remover = make_selector(how.remover, num_rows)
+    if table_options.max_size is not None:
+      self._remover = make_selector(table_options.remover, num_rows)
     # Recorded by kind: a checkpoint's order fits the same kind only.
     self._selectors = {
       f"{use}_{type(selector).__name__}": selector
@@ -91,33 +92,33 @@ class Items:
     self._priorities: np.ndarray | None = None
     if self._selectors:
       self._priorities = allocate((num_rows,), np.float32)
-    self._initial = how.initial_priority
+    self._initial = table_options.initial_priority
     self.greatest = 1.0
     self._new: dict[int, None] = {}
     self._gone: list[int] = []
     self.times_sampled: np.ndarray | None = None
-    if how.max_times_sampled:
+    if table_options.max_times_sampled:
       self.count_samples()
 
   def count_samples(self) -> None:
     """Counts samples of items from now on."""
     if self.times_sampled is None:
-      self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
+      self.times_sampled = allocate(self._index.marks.shape, np.int32)
 
-  def give(self, row: int, priority: float | None) -> None:
+  def set_pending_priority(self, row: int, priority: float | None) -> None:
     """Keeps the priority of a step, or None, until it has an item."""
     if self._priorities is not None:
       self._priorities[row] = np.nan if priority is None else priority
 
-  def given(self, lane: int) -> list[tuple[int, float]]:
+  def pending_priorities(self, writer: int) -> list[tuple[int, float]]:
     """Returns the steps of a writer without an item yet, and their priorities."""
-    lanes, held = self._lanes, self._priorities
-    if held is None:
+    index, priorities = self._index, self._priorities
+    if priorities is None:
       return []
-    start, count = lanes.starts.item(lane), lanes.counts.item(lane)
-    steps = range(max(start, count - lanes.rule.need), count)
-    kept = [(step, held.item(lanes.row(lane, step))) for step in steps]
-    return [(step, priority) for step, priority in kept if priority == priority]
+    start, count = index.starts.item(writer), index.counts.item(writer)
+    steps = range(max(start, count - index.rule.need), count)
+    pending = [(step, priorities.item(index.row(writer, step))) for step in steps]
+    return [(step, each) for step, each in pending if each == each]
 
   def insert(self, row: int) -> None:
     """Inserts an item that was just marked."""
@@ -152,14 +153,14 @@ class Items:
       Rows, int64 [B], and their probabilities, float64 [B]; or one for all.
     """
     if self._sampler is None:
-      return self._draw_alike(count, rng), 1.0 / self._lanes.num_items
+      return self._draw_uniform(count, rng), 1.0 / self._index.num_items
     self._flush()
     return self._sampler.sample(count, rng)
 
   def choose_surplus(self, rng: np.random.Generator) -> np.ndarray:
     """Returns the row of the item to remove, int64 [1]."""
     if self._remover is None:
-      return self._draw_alike(1, rng)
+      return self._draw_uniform(1, rng)
     self._flush()
     return self._remover.sample(1, rng)[0]
 
@@ -193,32 +194,32 @@ class Items:
       self.times_sampled[:] = arrays.get("times_sampled", 0)
     if self._priorities is None:
       return
-    lanes = self._lanes
-    marked = lanes.marks.nonzero()[0]
+    index = self._index
+    marked = index.marks.nonzero()[0]
     self._priorities[:] = np.nan
     saved = arrays.get("priorities")
     self._priorities[marked] = 1.0 if saved is None else saved[marked]
-    ages = lanes.steps_of(marked, lanes.counts)[0]
+    ages = index.steps_of(marked, index.counts)[0]
     by_age = marked[np.argsort(ages, kind="stable")]
     for name, selector in self._selectors.items():
       rows = arrays.get(name, by_age)
       selector.insert(rows, self._priorities[rows])
 
-  def _draw_alike(self, count: int, rng: np.random.Generator) -> np.ndarray:
-    lanes = self._lanes
-    counts = lanes.counts
+  def _draw_uniform(self, count: int, rng: np.random.Generator) -> np.ndarray:
+    index = self._index
+    counts = index.counts
     newest = counts.item(0) if len(counts) == 1 else int(counts.max())
-    slots = min(newest, lanes.num_slots)
-    num_rows, num_items = slots * lanes.num_writers, lanes.num_items
+    slots = min(newest, index.num_slots)
+    num_rows, num_items = slots * index.num_writers, index.num_items
     if num_items * _MAX_MISSES < num_rows:
-      listed = lanes.marks[:num_rows].nonzero()[0]
+      listed = index.marks[:num_rows].nonzero()[0]
       return listed[rng.integers(0, num_items, count)]
     tries = int(count * num_rows / num_items * 1.05) + 8
     rows = np.zeros(0, np.int64)
     while len(rows) < count:
       # Never num_rows itself; half as long as `integers`.
       candidates = (rng.random(tries) * num_rows).astype(np.int64)
-      hits = candidates[lanes.marks.take(candidates) != 0]
+      hits = candidates[index.marks.take(candidates) != 0]
       rows = np.concatenate([rows, hits]) if len(rows) else hits
     return rows[:count]
 
@@ -238,10 +239,12 @@ class Items:
         selector.insert(new, self._priorities[new])
 
 
-def item_bytes(how: options.TableOptions) -> int:
+def item_bytes(table_options: options.TableOptions) -> int:
   """Returns the memory of an item, with that of the selectors."""
   counts, priority = 4, 4
-  chosen = [how.sampler] if how.max_size is None else [how.sampler, how.remover]
+  chosen = [table_options.sampler]
+  if table_options.max_size is not None:
+    chosen.append(table_options.remover)
   selectors = [made for option in chosen if (made := make_selector(option, 1))]
   sizes = [selector.row_bytes for selector in selectors]
   return counts + (priority + sum(sizes) if sizes else 0)
@@ -254,7 +257,7 @@ class Table:
     lock: lock of all attributes.
     ring: the steps.
     contexts: the features of episodes.
-    lanes: steps and items of the table.
+    index: steps of the writers, and rows that have items.
     items: draws and removes them.
     limiter: makes inserts and samples wait.
     rng: generator of all random numbers.
@@ -266,38 +269,40 @@ class Table:
     self,
     ring: Ring,
     contexts: Contexts,
-    lanes: Lanes,
+    index: RingIndex,
     items: Items,
-    how: options.TableOptions,
+    table_options: options.TableOptions,
     rng: np.random.Generator,
   ) -> None:
     self.lock = threading.RLock()
     self.ring = ring
     self.contexts = contexts
-    self.lanes = lanes
+    self.index = index
     self.items = items
-    self.limiter = make_rate_limiter(how.rate_limiter, self.lock)
+    self.limiter = make_rate_limiter(table_options.rate_limiter, self.lock)
     self.rng = rng
     self.num_ignored_updates = 0
     self.is_closed = False
     # Draws of batches whose wait ended before they were whole.
     self._partial: list[tuple[Draw, Probabilities]] = []
-    self._how = how
+    self._options = table_options
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
     weakref.finalize(self, self.limiter.close_for_good)
 
   @property
   def consumes(self) -> bool:
     """Whether sampling removes items."""
-    return self._how.max_times_sampled > 0
+    return self._options.max_times_sampled > 0
 
   @property
   def draws_alike(self) -> bool:
     """Whether draws do not depend on each other, and never wait in the middle."""
-    how = self._how
-    is_plain = isinstance(how.sampler, options.Uniform) and how.max_size is None
+    choices = self._options
     return (
-      is_plain and isinstance(how.rate_limiter, options.MinSize) and not self.consumes
+      isinstance(choices.sampler, options.Uniform)
+      and choices.max_size is None
+      and isinstance(choices.rate_limiter, options.MinSize)
+      and not self.consumes
     )
 
   def check_open(self, operation: str) -> None:
@@ -306,45 +311,45 @@ class Table:
 
   def append(
     self,
-    lane: int,
+    writer: int,
     values: list[Any],
     context: Mapping[str, np.ndarray],
     priority: float | None,
     should_stop: StopFn | None = None,
   ) -> None:
     """Appends a valid step; waits first if it completes an item."""
-    lanes = self.lanes
-    anchor = lanes.next_anchor(lane)
+    index = self.index
+    anchor = index.next_anchor(writer)
     if anchor >= 0:
-      self.limiter.await_insert(1, self._how.timeout, should_stop)
-    step = lanes.counts.item(lane)
-    row = lanes.row(lane, step)
-    self._remove(lanes.make_room(lane))
+      self.limiter.await_insert(1, self._options.timeout, should_stop)
+    step = index.counts.item(writer)
+    row = index.row(writer, step)
+    self._remove(index.make_room(writer))
     if self.contexts:
-      self._note_context(lane, row, context)
+      self._note_context(writer, row, context)
     self.ring.write(row, values)
-    lanes.add_step(lane)
-    self.items.give(row, priority)
+    index.add_step(writer)
+    self.items.set_pending_priority(row, priority)
     if anchor >= 0:
-      self._insert(lanes.row(lane, anchor), lanes.rule.need)
+      self._insert(index.row(writer, anchor), index.rule.need)
 
-  def end_episode(self, lane: int, should_stop: StopFn | None = None) -> None:
+  def end_episode(self, writer: int, should_stop: StopFn | None = None) -> None:
     """Ends an episode; its last windows become items, one by one.
 
     Raises:
       ReplayTimeoutError: the episode has ended, without the remaining items.
     """
-    lanes = self.lanes
-    end, flag = lanes.counts.item(lane), lanes.rule.reader.end_flag
+    index = self.index
+    end, flag = index.counts.item(writer), index.rule.reader.end_flag
     is_set = False
-    if flag is not None and end > lanes.starts.item(lane):
-      is_set = bool(np.any(self.ring.columns[flag][lanes.row(lane, end - 1)]))
+    if flag is not None and end > index.starts.item(writer):
+      is_set = bool(np.any(self.ring.columns[flag][index.row(writer, end - 1)]))
     try:
-      for anchor in lanes.ended_anchors(lane, is_set).tolist():
-        self.limiter.await_insert(1, self._how.timeout, should_stop)
-        self._insert(lanes.row(lane, anchor), end - 1 - anchor)
+      for anchor in index.ended_anchors(writer, is_set).tolist():
+        self.limiter.await_insert(1, self._options.timeout, should_stop)
+        self._insert(index.row(writer, anchor), end - 1 - anchor)
     finally:
-      lanes.end_episode(lane)
+      index.end_episode(writer)
 
   def draw(self, count: int, began: float | None = None) -> Drawn:
     """Waits for samples, draws and counts them.
@@ -382,7 +387,7 @@ class Table:
     Returns:
       As `draw`, counted once; None, and not counted, if there are no items left.
     """
-    if not self.lanes.num_items:
+    if not self.index.num_items:
       self.limiter.did_sample(-count)
       return None
     rows, probabilities = self.items.draw(count, self.rng)
@@ -396,20 +401,20 @@ class Table:
     draw, info = self.draw(1, began)
     rows = draw.rows
     times = self.items.times_sampled
-    if times is not None and times[rows[0]] >= self._how.max_times_sampled:
-      self.lanes.unmark(rows)
+    if times is not None and times[rows[0]] >= self._options.max_times_sampled:
+      self.index.unmark(rows)
       self._remove(rows.tolist())
     return draw, info
 
   def locate(self, rows: np.ndarray) -> Draw:
     """Returns where the steps of items are."""
-    lanes = self.lanes
-    ages = None if lanes.ages is None else lanes.ages.take(rows)
-    return Draw(rows, lanes.marks.take(rows), ages, ((rows, lanes.counts.copy()),))
+    index = self.index
+    ages = None if index.ages is None else index.ages.take(rows)
+    return Draw(rows, index.marks.take(rows), ages, ((rows, index.counts.copy()),))
 
   def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
     """Sets the priorities of the items that still exist; returns how many."""
-    rows, are_there = self.lanes.find(keys)
+    rows, are_there = self.index.find(keys)
     num_there = int(np.count_nonzero(are_there))
     if num_there < len(keys):
       self.num_ignored_updates += len(keys) - num_there
@@ -419,10 +424,10 @@ class Table:
 
   def remove_surplus(self) -> None:
     """Removes items until there are at most `max_size`."""
-    most = self._how.max_size
-    while most is not None and self.lanes.num_items > most:
+    most = self._options.max_size
+    while most is not None and self.index.num_items > most:
       surplus = self.items.choose_surplus(self.rng)
-      self.lanes.unmark(surplus)
+      self.index.unmark(surplus)
       self._remove(surplus.tolist())
 
   def close(self) -> None:
@@ -432,19 +437,19 @@ class Table:
       self.limiter.close()
 
   def _note_context(
-    self, lane: int, row: int, context: Mapping[str, np.ndarray]
+    self, writer: int, row: int, context: Mapping[str, np.ndarray]
   ) -> None:
-    lanes, step = self.lanes, self.lanes.counts.item(lane)
-    if step == lanes.starts.item(lane):
-      self.contexts.keep(lane, len(lanes.ends[lane]))
-      self.contexts.begin(lane, context)
+    index, step = self.index, self.index.counts.item(writer)
+    if step == index.starts.item(writer):
+      self.contexts.keep(writer, len(index.ends[writer]))
+      self.contexts.begin(writer, context)
     else:
-      self.contexts.keep(lane, len(lanes.ends[lane]) + 1)
-    self.contexts.add_step(lane, row)
+      self.contexts.keep(writer, len(index.ends[writer]) + 1)
+    self.contexts.add_step(writer, row)
 
   def _insert(self, row: int, left: int) -> None:
     """Makes an item of a row that has `left` steps of its episode after it."""
-    self.lanes.mark(row, left)
+    self.index.mark(row, left)
     self.items.insert(row)
     self.limiter.did_insert()
     self.remove_surplus()
@@ -477,14 +482,14 @@ class Table:
   def _await_samples(self, count: int, began: float | None) -> int:
     """Waits until an item can be sampled; returns how many can."""
     try:
-      return self.limiter.await_sample(count, self._how.timeout, began)
+      return self.limiter.await_sample(count, self._options.timeout, began)
     except errors.ReplayTimeoutError as error:
-      if self.lanes.num_items:
+      if self.index.num_items:
         raise
       # There may be steps in episodes that are too short for an item.
-      rule = self.lanes.rule
+      rule = self.index.rule
       raise errors.ReplayTimeoutError(
-        f"{error} There are {self.lanes.num_steps} steps, and the first item takes "
+        f"{error} There are {self.index.num_steps} steps, and the first item takes "
         f"{rule.grid.first_anchor + rule.need + 1} of one episode."
       ) from None
 
@@ -493,9 +498,9 @@ class Table:
     if times is None:
       return None
     return SampleInfo(
-      self.lanes.keys(rows),
+      self.index.keys(rows),
       np.full(len(rows), probabilities),
-      np.full(len(rows), self.lanes.num_items),
+      np.full(len(rows), self.index.num_items),
       self.items.priorities(rows),
       times.take(rows),
     )

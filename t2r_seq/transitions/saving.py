@@ -21,6 +21,10 @@ from t2r_seq.windows import Cut, NStep
 from t2r_seq.windows.n_step import TransitionFields
 
 _OPERATION = "save_transitions"
+_UNSTACKED_HINT = (
+  " If it is not a stack of consecutive frames, leave it out of `stacked`: it is saved "
+  "unchanged."
+)
 # Memory of the blocks in which arrays are read.
 _BLOCK_BYTES = 1 << 22
 
@@ -43,7 +47,9 @@ def _check_arrays(
       problem
       for path, of in fields.next_of.items()
       if of in stacks
-      for problem in _stack_problems(path, arrays[path], of, arrays[of], stacks[of])
+      for problem in _stack_problems(
+        path, arrays[path], of, arrays[of], stacks[of], _UNSTACKED_HINT
+      )
     ]
   if mismatches:
     raise errors.mismatch_error(_OPERATION, mismatches)
@@ -93,7 +99,12 @@ def _frames(array: np.ndarray, stack: FrameStack, part: slice) -> np.ndarray:
 
 
 def _stack_problems(
-  path: str, following: np.ndarray, of: str, now: np.ndarray, stack: FrameStack
+  path: str,
+  following: np.ndarray,
+  of: str,
+  now: np.ndarray,
+  stack: FrameStack,
+  hint: str = "",
 ) -> Iterator[errors.Mismatch]:
   """Yields the first transition whose next stack is not its own and one frame more."""
   older, newer = slice(None, -1), slice(1, None)
@@ -107,14 +118,15 @@ def _stack_problems(
         path,
         f"the last {stack.num_frames - 1} frames of {of}, and a new one",
         f"others at {index}",
-        f"Is axis {stack.axis} that of the frames, the oldest first? What is no stack "
-        "of the last steps is saved as it is without `stacked`.",
+        f"Is axis {stack.axis} that of the frames, the oldest first?{hint}",
       )
       return
 
 
 def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
-  """Returns the frames of an episode's stacks, such as Gymnasium's, for a store.
+  """Undoes frame stacking: returns the newest frame of each step, as stores keep it.
+
+  For example, for stacks of Gymnasium's FrameStackObservation.
 
   Args:
     stacks: [T, ...] of one episode, one stack a step, the oldest frame first.
@@ -122,8 +134,8 @@ def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
   Returns:
     [T, ...], the newest frame of each step.
   Raises:
-    SpecError: a stack does not continue the previous one by a frame, or the first one
-      is not padded by its last frame or zeros.
+    SpecError: a stack does not continue the previous one by a frame; or in the first
+      one, earlier frames are neither copies of its newest frame nor zeros.
   """
   arrays = {"stacks": stacks[:-1], "next_stacks": stacks[1:]}
   fields = TransitionFields((), {"next_stacks": "stacks"}, (), "", "", None)

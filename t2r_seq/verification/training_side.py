@@ -449,7 +449,7 @@ class _TrainingWindows:
       num_steps: T.
     Returns:
       (anchors, [n]; windows below 'features/' and 'labels/', [n, ...]; the network's
-      inputs).
+      inputs, empty without a preprocessor).
     """
     grid = self._reader.grid
     anchors = grid.start(np.arange(grid.num_windows(num_steps)))
@@ -468,7 +468,11 @@ class _TrainingWindows:
   def read_replayed(
     self, where: str, values: Arrays, stamps: Arrays, received: Received
   ) -> tuple[Arrays, Arrays]:
-    """Cuts the windows of what a robot gets; returns them and the network's inputs."""
+    """Cuts windows from the values that a simulated robot received.
+
+    Returns:
+      The windows, and the network's inputs, as `read`.
+    """
     paths = {
       f"{_RAW}{path}": path
       for path in received.rows
@@ -481,7 +485,7 @@ class _TrainingWindows:
 
   @functools.cached_property
   def _goals(self) -> list[str]:
-    """Paths of an episode's last step."""
+    """Paths whose spec has time_offsets='last'."""
     stored = self._dataset.step_specs
     return [
       path

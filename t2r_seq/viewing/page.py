@@ -87,10 +87,10 @@ def write_page(
   """
   template = _TEMPLATE.read_text(encoding="utf-8")
   ranges = _ranges(pages)
-  room = (max_bytes - len(template.encode())) // max(len(pages), 1)
+  page_bytes = (max_bytes - len(template.encode())) // max(len(pages), 1)
   described, chosen = [], []
   for page in pages:
-    values, sentence = _describe(page, room, ranges, progress)
+    values, sentence = _describe(page, page_bytes, ranges, progress)
     described.append(values)
     chosen.append(sentence)
   text = json.dumps({"sources": described}, separators=(",", ":"), allow_nan=False)
@@ -138,11 +138,11 @@ def _ranges(pages: Sequence[SourcePage]) -> dict[str, tuple[np.ndarray, np.ndarr
 
 def _describe(
   page: SourcePage,
-  room: int,
+  max_bytes: int,
   ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
   progress: Progress | None,
 ) -> tuple[dict[str, Any], str]:
-  """Describes a source, as JSON of limited size."""
+  """Describes a source, in at most `max_bytes` of JSON."""
   survey, viewer = page.survey, page.survey.viewer
   columns = viewer.columns
   ranked = survey.ranked[:_MOST_LISTED]
@@ -188,12 +188,12 @@ def _describe(
       "offsets": list(page.export.offsets),
     },
   }
-  room -= len(json.dumps(values).encode()) + 2000
-  room -= _add_thumbnails(values["episodes"], survey, room // 6)
-  rung, shown = _choose(page, room)
-  detail = _details(page, rung, shown, ranges, room, progress)
+  max_bytes -= len(json.dumps(values).encode()) + 2000
+  max_bytes -= _add_thumbnails(values["episodes"], survey, max_bytes // 6)
+  size_index, chosen = _choose(page, max_bytes)
+  detail = _details(page, size_index, chosen, ranges, max_bytes, progress)
   values["detail"] = detail
-  sentence = _sentence(page, rung, len(detail))
+  sentence = _sentence(page, size_index, len(detail))
   notes = [*viewer.notes]
   if page.export is not None and page.export.note:
     notes.append(page.export.note)
@@ -247,22 +247,22 @@ def _statistics(
 
 
 def _add_thumbnails(
-  episodes: Sequence[dict[str, Any]], survey: Survey, room: int
+  episodes: Sequence[dict[str, Any]], survey: Survey, max_bytes: int
 ) -> int:
-  """Adds thumbnails while there is room; returns the bytes that they take."""
+  """Adds thumbnails up to `max_bytes`; returns the bytes that they take."""
   num_bytes = 0
   for each in episodes:
     if each["n"] in survey.thumbnails:
       text = _base64(survey.thumbnails[each["n"]])
-      if num_bytes + len(text) > room:
+      if num_bytes + len(text) > max_bytes:
         break
       each["thumb"] = text
       num_bytes += len(text) + 12
   return num_bytes
 
 
-def _choose(page: SourcePage, room: int) -> tuple[int, list[int]]:
-  """Chooses sizes, and which episodes are shown, the most important first."""
+def _choose(page: SourcePage, max_bytes: int) -> tuple[int, list[int]]:
+  """Returns an index of SIZES and the episodes to show, the most important first."""
   survey = page.survey
   ranked = [each.number for each in survey.ranked]
   lengths = {each.number: each.num_steps for each in survey.episodes}
@@ -276,47 +276,44 @@ def _choose(page: SourcePage, room: int) -> tuple[int, list[int]]:
   ]
   order = list(dict.fromkeys([*mixed, *ranked]))[:count]
   first = order[: min(_MIN_SHOWN, len(order))]
-  rung = next(
-    (
-      rung
-      for rung in range(len(SIZES))
-      if sum(_estimate(page, rung, lengths[n]) for n in first) < 0.8 * room
-    ),
-    len(SIZES) - 1,
-  )
-  shown: list[int] = []
+  for size_index in range(len(SIZES)):  # The last one if no size fits.
+    if sum(_estimate(page, size_index, lengths[n]) for n in first) < 0.8 * max_bytes:
+      break
+  chosen: list[int] = []
   num_bytes = 0.0
   for number in order:
-    num_bytes += _estimate(page, rung, lengths[number])
-    if shown and num_bytes > 0.85 * room:
+    num_bytes += _estimate(page, size_index, lengths[number])
+    if chosen and num_bytes > 0.85 * max_bytes:
       break
-    shown.append(number)
-  return rung, shown
+    chosen.append(number)
+  return size_index, chosen
 
 
-def _estimate(page: SourcePage, rung: int, length: int) -> float:
-  """Returns about how many bytes of JSON an episode takes."""
+def _estimate(page: SourcePage, size_index: int, length: int) -> float:
+  """Estimates the JSON bytes of an episode."""
   survey = page.survey
-  frame = survey.frame_bytes[SIZES[rung]]
-  frames = min(length, _FRAMES[rung]) * frame
+  frame_bytes = survey.frame_bytes[SIZES[size_index]]  # Of all cameras together.
+  frames = min(length, _FRAMES[size_index]) * frame_bytes
   points = min(length, _MOST_POINTS)
-  elements = sum(found.measure("mean").size for found in survey.statistics.values())
-  curves = 2 * points * elements
-  seen = 0.0
+  elements = sum(each.measure("mean").size for each in survey.statistics.values())
+  curves = 2 * points * elements  # uint16.
+  windows = 0.0
   if page.model is not None:
-    ratio = (_WINDOW_PIXELS[rung] / SIZES[rung][0]) ** 0.8
+    # JPEG bytes grow more slowly than pixels.
+    ratio = (_WINDOW_PIXELS[size_index] / SIZES[size_index][0]) ** 0.8
     for path, spec in page.model.spec.items():
       stack = spec.shape[0] if spec.is_stacked else 1
       is_image = page.model.column(path) in survey.viewer.columns.cameras
-      one = ratio * frame / max(len(survey.viewer.columns.cameras), 1)
+      image_bytes = ratio * frame_bytes / max(len(survey.viewer.columns.cameras), 1)
       size = spec.shape.num_elements() or 0
-      of_numbers = 8 * size if size / max(stack, 1) <= _MOST_IN_WINDOW else 0
-      seen += min(stack, _MOST_IN_STRIP) * one if is_image else of_numbers
-    seen *= min(length, _WINDOWS[rung])
-  return 4 / 3 * (frames + curves + seen) + 2000
+      number_bytes = 8 * size if size / max(stack, 1) <= _MOST_IN_WINDOW else 0
+      windows += min(stack, _MOST_IN_STRIP) * image_bytes if is_image else number_bytes
+    windows *= min(length, _WINDOWS[size_index])
+  # Base64 takes 4/3; 2 kB for names and markup.
+  return 4 / 3 * (frames + curves + windows) + 2000
 
 
-def _sentence(page: SourcePage, rung: int, count: int) -> str:
+def _sentence(page: SourcePage, size_index: int, count: int) -> str:
   """Describes which episodes, frames and pixels the page has."""
   survey = page.survey
   total = len(survey.episodes)
@@ -324,19 +321,19 @@ def _sentence(page: SourcePage, rung: int, count: int) -> str:
   sentence = f"{which} {total:,} episodes are shown with their curves"
   if not survey.viewer.columns.cameras:
     return f"{sentence}; the source has no images."
-  pixels, quality = SIZES[rung]
+  pixels, quality = SIZES[size_index]
   return (
-    f"{sentence} and frames: at most {_FRAMES[rung]} a camera, of at most {pixels} "
-    f"pixels, JPEG of quality {quality}."
+    f"{sentence} and frames: at most {_FRAMES[size_index]} a camera, of at most "
+    f"{pixels} pixels, JPEG of quality {quality}."
   )
 
 
 def _details(
   page: SourcePage,
-  rung: int,
-  shown: Sequence[int],
+  size_index: int,
+  chosen: Sequence[int],
   ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
-  room: int,
+  max_bytes: int,
   progress: Progress | None,
 ) -> dict[str, Any]:
   """Reads the chosen episodes again, as many as fit."""
@@ -349,15 +346,15 @@ def _details(
     )
   )
   made, sizes = {}, {}
-  for number, values in page.survey.viewer.episodes(shown, progress, "draw"):
-    detail = _detail(page, rung, values, ranges, starts[number])
+  for number, values in page.survey.viewer.episodes(chosen, progress, "draw"):
+    detail = _detail(page, size_index, values, ranges, starts[number])
     detail["marks"] = [
       [mark.what, mark.path, mark.start, mark.stop] for mark in measured[number].marks
     ][:500]
     made[number], sizes[number] = detail, len(json.dumps(detail)) + 16
   kept, num_bytes = [], 0
-  for number in shown:
-    if number in made and num_bytes + sizes[number] <= room:
+  for number in chosen:
+    if number in made and num_bytes + sizes[number] <= max_bytes:
       kept.append(number)
       num_bytes += sizes[number]
   return {str(number): made[number] for number in kept}
@@ -365,21 +362,21 @@ def _details(
 
 def _detail(
   page: SourcePage,
-  rung: int,
+  size_index: int,
   values: Values,
   ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
   first_number: int,
 ) -> dict[str, Any]:
   survey, viewer = page.survey, page.survey.viewer
   columns, length = viewer.columns, num_steps(values, viewer.spec)
-  steps = spread(length, _FRAMES[rung])
+  steps = spread(length, _FRAMES[size_index])
   points = spread(length, _MOST_POINTS)
   detail: dict[str, Any] = {
     "steps": steps.tolist(),
     "frames": {
       path: [
         _base64(jpeg)
-        for jpeg in encode_jpegs(viewer.frames(values, path, steps), *SIZES[rung])
+        for jpeg in encode_jpegs(viewer.frames(values, path, steps), *SIZES[size_index])
       ]
       for path in columns.cameras
       if path in values
@@ -401,9 +398,9 @@ def _detail(
   }
   anchors = np.zeros(0, np.int64)
   if page.model is not None:
-    anchors = page.model.anchors(length, _WINDOWS[rung])
+    anchors = page.model.anchors(length, _WINDOWS[size_index])
     seen = page.model.see(values, anchors, first_number)
-    detail["windows"] = _windows(seen, _WINDOW_PIXELS[rung], SIZES[rung][1])
+    detail["windows"] = _windows(seen, _WINDOW_PIXELS[size_index], SIZES[size_index][1])
   if page.export is not None and (predicted := page.export.predict(values)) is not None:
     now = int(np.argmin(np.abs(page.export.offsets)))
     scale = survey.scale(page.export.column)

@@ -331,8 +331,8 @@ def rank_episodes(
   """Orders episodes by their outlier scores.
 
   Each statistic is compared with that of the other episodes, in robust deviations: the
-  median of the distances from the median. What is ordinary in a set, such as a camera
-  that shows each frame twice, is no reason; NaN always is one.
+  median of the distances from the median. Whatever is usual in a set, such as a camera
+  that shows each frame twice, is not a reason; NaN always is one.
 
   Args:
     measured: statistics of all episodes.
@@ -382,7 +382,8 @@ class _Ranking:
   def __init__(self, measured: Sequence[EpisodeStatistics]) -> None:
     self._statistics = measured
     self.reasons: list[list[Reason]] = [[] for _ in measured]
-    self._minor = np.zeros(len(measured))  # Largest deviations that are no reason.
+    # Largest deviation below NOTABLE, by episode.
+    self._minor = np.zeros(len(measured))
 
   def judge(
     self,
@@ -400,7 +401,7 @@ class _Ranking:
       what: see `Reason`.
       numbers: the statistic, [num_episodes].
       floor: the least that counts as one robust deviation.
-      text: describes the reason, by the place of an episode.
+      text: describes the reason, given an episode's index.
       weight: a factor of the deviations.
       both_sides: whether small numbers are reasons, too.
       path: see `Reason`.
@@ -497,26 +498,27 @@ class _Ranking:
     self.judge("jerk", jerks, 0.12, jerk_text)
 
   def judge_times(self, path: str) -> None:
+    """Scores episodes by their longest gap, in usual gaps, on a log scale."""
     median = float(
-      np.median([f.usual_gap[path] for f in self._statistics if path in f.usual_gap])
+      np.median([e.usual_gap[path] for e in self._statistics if path in e.usual_gap])
     )
     if median <= 0:
       return
-    longest = np.asarray([f.longest_gap.get(path, np.nan) for f in self._statistics])
-    longest = longest / median
+    longest = np.asarray([e.longest_gap.get(path, np.nan) for e in self._statistics])
+    num_steps = longest / median
     self.judge(
       "time",
-      np.log(np.maximum(longest, 1e-3)),
-      0.15,
-      lambda index: f"{path} leaps by {longest[index]:.3g} steps at once",
+      np.log(np.maximum(num_steps, 1e-3)),
+      floor=0.15,
+      text=lambda index: f"{path} has a gap of {num_steps[index]:.3g} usual steps",
     )
 
   def judge_errors(self) -> None:
     """Scores episodes by the export's RMSE, on a log scale: ratios matter."""
     rmse = np.asarray(
       [
-        np.nan if f.error is None else math.sqrt(float(f.error.mean()))
-        for f in self._statistics
+        np.nan if each.error is None else math.sqrt(float(each.error.mean()))
+        for each in self._statistics
       ]
     )
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -154,7 +154,7 @@ def test_no_torn_windows(name):
   counters = buffer.counters
   assert min(threads.rounds.values()) > 0 and len(threads.rounds) == 6
   assert counters.num_inserts - counters.num_deletes == counters.num_items
-  assert counters.num_items == np.count_nonzero(buffer._table.lanes.marks)
+  assert counters.num_items == np.count_nonzero(buffer._table.index.marks)
 
 
 def test_items_that_go_while_a_batch_waits():

@@ -276,7 +276,7 @@ def test_bad_numbers_times_and_lengths(tmp_path):
   }
   assert next(iter(predicted)) == 2
   assert predicted[2] == ["state has 1 NaN or infinite value"]
-  assert predicted[5] == ["timestamp leaps by 11 steps at once"]
+  assert predicted[5] == ["timestamp has a gap of 11 usual steps"]
   assert "action[1] is constant" in predicted[7]
   assert predicted[9][0].startswith("4 steps, where 1")
 

@@ -76,7 +76,7 @@ def step(rng: np.random.Generator, number: int, is_rich: bool) -> dict:
 def write(buffer, rng, num_episodes: int, longest: int = 30) -> None:
   """Whole episodes, by all writers in turn."""
   is_rich = "task" in buffer.flat_spec
-  num_writers = buffer._table.lanes.num_writers
+  num_writers = buffer._table.index.num_writers
   writers = [buffer.writer() for _ in range(num_writers)]
   for episode in range(num_episodes):
     number = 100 * (buffer.counters.num_inserts + episode)

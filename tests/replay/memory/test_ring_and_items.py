@@ -372,7 +372,7 @@ def test_capacity_in_bytes_counts_all(length, name):
   writers = [buffer.writer() for _ in range(num_writers)]
   flat = buffer.flat_spec
   step = {p: np.zeros(s.shape, s.dtype.as_numpy_dtype) for p, s in flat.items()}
-  num_slots = buffer._table.lanes.num_slots
+  num_slots = buffer._table.index.num_slots
   for t in range(num_slots + 20):
     for writer in writers:
       writer.append(step)

@@ -82,7 +82,7 @@ def test_items_larger_than_the_buffer_are_refused(name):
 
 
 def _steps(buffer):
-  return buffer._table.lanes.counts.tolist()
+  return buffer._table.index.counts.tolist()
 
 
 BLOCKS = {

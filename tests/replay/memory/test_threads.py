@@ -229,7 +229,7 @@ def test_writer_that_was_faster_is_seen(monkeypatch):
   for t in range(24):
     writer.append(step(0, 0, t))
   lock, looked, steps_to_come = buffer._table.lock, [], iter(range(24, 48))
-  gather, are_alive = sampling.Sampling.gather, buffer._table.lanes.are_alive
+  gather, are_alive = sampling.Sampling.gather, buffer._table.index.are_alive
 
   def overtaken(*args):
     batch = gather(*args)
@@ -243,7 +243,7 @@ def test_writer_that_was_faster_is_seen(monkeypatch):
     return are_alive(*args)
 
   monkeypatch.setattr(sampling.Sampling, "gather", overtaken)
-  monkeypatch.setattr(buffer._table.lanes, "are_alive", look)
+  monkeypatch.setattr(buffer._table.index, "are_alive", look)
   batch = next(iter(buffer.dataset(8, with_info=True)))[1]
   check(batch)
   assert int(tf.reduce_min(batch["code"])) >= 24
