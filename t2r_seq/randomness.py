@@ -123,7 +123,7 @@ def of_seeds(seeds: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _spread(low: tf.Tensor, high: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-  """Makes numbers from [0, 1), float32 [N, count], of 64 bits for each, uint32 [N]."""
+  """Makes float32 [N, count], in [0, 1), from 64 bits per sample, two uint32 [N]."""
   places = tf.range(count, dtype=tf.int32)
   words = _fold(tf.bitcast(places, tf.uint32) + low[:, tf.newaxis], _STEPS_32, 16)
   words = _fold(tf.bitwise.bitwise_xor(words, high[:, tf.newaxis]), _STEPS_32, 16)
@@ -162,7 +162,7 @@ def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 class _Present(threading.local):
-  """State of `numbered`, by thread: a function is traced in one."""
+  """Thread-local state of `sample_number_scope`: a function is traced in one thread."""
 
   numbers: tf.Tensor | None = None
   on_host: bool = False
@@ -173,13 +173,16 @@ _present = _Present()
 
 
 @contextlib.contextmanager
-def numbered(numbers: tf.Tensor | None, on_host: bool = False) -> Iterator[None]:
+def sample_number_scope(
+  numbers: tf.Tensor | None, on_host: bool = False
+) -> Iterator[None]:
   """Sets the sample numbers for functions that are traced inside.
 
   Args:
     numbers: numbers of the samples of a batch, int64 [B]; None for no numbers.
     on_host: the ops run in an input pipeline, and not on the device that trains.
   """
+  # threading.local has a separate __dict__ in each thread.
   before = dict(_present.__dict__)
   _present.__dict__.update(numbers=numbers, on_host=on_host, num_calls=0)
   try:

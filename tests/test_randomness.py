@@ -90,7 +90,7 @@ def test_other_purposes_seeds_and_scopes_are_independent(other):
 
 def test_batches_are_numbered_inside_and_drawn_for_outside():
   numbers = tf.constant([4, 5], tf.int64)
-  with randomness.numbered(numbers, on_host=True):
+  with randomness.sample_number_scope(numbers, on_host=True):
     assert randomness.is_on_host()
     inside = randomness.of_samples(2, seed=3)
     batches = [randomness.of_batch() for _ in range(2)]

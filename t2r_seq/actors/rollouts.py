@@ -249,7 +249,7 @@ class _SingleEnvironment:
       policy.seed(policy_seed)
     policy.reset()
     result = self._env.reset() if seed is None else self._env.reset(seed=seed)
-    self._observation, info = _copied(_check_length("reset", result, 2))
+    self._observation, info = _copy_arrays(_check_length("reset", result, 2))
     return {0: (self._observation, info)}
 
   def act(
@@ -262,7 +262,7 @@ class _SingleEnvironment:
   def step(self, actions: Sequence[Any]) -> list[StepResult]:
     """Takes the action."""
     values = _check_length("step", self._env.step(actions[0]), 5)
-    result = StepResult(*_copied(values))
+    result = StepResult(*_copy_arrays(values))
     self._observation = result.observation
     return [result]
 
@@ -353,16 +353,16 @@ def _check_length(method: str, result: Any, length: int) -> Any:
   )
 
 
-def _copied(value: Any) -> Any:
+def _copy_arrays(value: Any) -> Any:
   """Copies the arrays of an environment's result; the rest stays unchanged."""
   if isinstance(value, np.ndarray):
     return value.copy()
   if isinstance(value, dict):
     copied = copy.copy(value)
-    copied.update((key, _copied(item)) for key, item in value.items())
+    copied.update((key, _copy_arrays(item)) for key, item in value.items())
     return copied
   if type(value) in (tuple, list):
-    return type(value)(_copied(item) for item in value)
+    return type(value)(_copy_arrays(item) for item in value)
   return value
 
 

@@ -59,7 +59,7 @@ def run_env(
   steps = rollouts.generate_steps(
     env, policy, num_episodes, seed, explore_prob, max_steps
   )
-  episodes = rollouts.whole_episodes(_recorded(steps, sink, stop))
+  episodes = rollouts.whole_episodes(_record_steps(steps, sink, stop))
   with contextlib.closing(episodes):
     for episode in episodes:
       tally.add(episode)
@@ -71,7 +71,7 @@ def run_env(
   return tally.metrics()
 
 
-def _recorded(
+def _record_steps(
   steps: rollouts.Steps,
   sink: sinks.EpisodeSink | None,
   stop: stopping.StopCondition | None,

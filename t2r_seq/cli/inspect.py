@@ -175,10 +175,7 @@ def _write_spec(
   description: str,
   questions: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-  """Prints a spec, or writes it to a file.
-
-  `questions`, guessed conventions by path, become comments of the Python form.
-  """
+  """Prints or writes a spec; `questions` on conventions become comments in Python."""
   from google.protobuf import text_format as proto_text
 
   from t2r_seq import specs

@@ -90,7 +90,7 @@ class EpisodePools(PoolReader):
     counts = np.asarray(reader.grid.num_windows(num_rows))
     if reader.clocks:
       parts = [EpisodePart(int(number)) for number in numbers]
-      stamps = map(self._counted, episodes.read_many(parts, reader.clocks))
+      stamps = map(self._count_values, episodes.read_many(parts, reader.clocks))
       places = (episodes.place(part.episode) for part in parts)
       reader.survey_stamps(zip(places, stamps, strict=True))
     step_bytes = self._count_step_bytes(self._timed)
@@ -115,7 +115,7 @@ class EpisodePools(PoolReader):
     """Returns the sizes of an epoch of all shards, and which episodes are too short."""
     return WindowReport.of_episodes(self.lengths, self.counts)
 
-  def _counted(self, stamps: dict[str, Any]) -> dict[str, Any]:
+  def _count_values(self, stamps: dict[str, Any]) -> dict[str, Any]:
     """Counts an episode's values on other clocks, and those before its first step."""
     step_stamps = next(v for p, v in stamps.items() if p not in self._data.clocks)
     for path, values in stamps.items():

@@ -199,13 +199,14 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     with tf.init_scope():
       episodes = self._open(mode)
       if episodes.lengths is None:
-        return self._streamed(episodes, mode, plan)
+        return self._stream(episodes, mode, plan)
       pools = self._pools(episodes, mode)
-      loader, self._report = pools.loader(plan.seeded("quasi_random")), pools.report()
+      plan = plan.with_seed("quasi_random")
+      loader, self._report = pools.loader(plan), pools.report()
     self._reads_ahead = True
     return loader.dataset(start)
 
-  def _streamed(self, episodes: Episodes, mode: str, plan: Plan) -> tf.data.Dataset:
+  def _stream(self, episodes: Episodes, mode: str, plan: Plan) -> tf.data.Dataset:
     """Returns batches of episodes that can only be read in order."""
     if self._episodes is not None:
       raise errors.SpecError(

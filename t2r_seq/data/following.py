@@ -102,7 +102,7 @@ def wait_for_store(path: Any, follow: Follow) -> EpisodeStore:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
   """Raises the errors of a follower, or its store, instead of TensorFlow's."""
   try:
     yield
@@ -269,9 +269,9 @@ class StoreFollower:
         f"got some that lack {errors.listing(columns.absent)}."
       )
     self._windows = windows
-    self._choose(self._arrived())
+    self._choose(self._arrival_numbers())
 
-  def _arrived(self) -> np.ndarray:
+  def _arrival_numbers(self) -> np.ndarray:
     """Returns the arrival number of each episode; new ones are last.
 
     Where a follower begins, the episodes of segments are taken to have arrived evenly.

@@ -624,15 +624,15 @@ class AbstractInputGenerator(abc.ABC):
     batch_size, start, place, num_places = request.pipeline()
 
     @tf.autograph.experimental.do_not_convert
-    def numbered(number: tf.Tensor, batch: Any) -> Any:
+    def finish_numbered(number: tf.Tensor, batch: Any) -> Any:
       first = next(iter(batch.values()))
       numbers = number * batch_size + tf.range(tf.shape(first)[0], dtype=tf.int64)
       # Workers take turns, as they do in the order of a store. Random numbers are a
       # function of the seed and the sample's number.
-      with randomness.numbered(numbers * num_places + place, on_host=True):
+      with randomness.sample_number_scope(numbers * num_places + place, on_host=True):
         return finish(batch)
 
-    return batches.enumerate(start).map(numbered, tf.data.AUTOTUNE)
+    return batches.enumerate(start).map(finish_numbered, tf.data.AUTOTUNE)
 
   @tf.autograph.experimental.do_not_convert
   def _validate(
@@ -718,7 +718,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
     return stages
 
   def _numbered_plan(self, request: BatchRequest) -> tuple[Plan, int]:
-    """Returns the plan of numbered batches, and the number of the first one.
+    """Returns the plan of finish_numbered batches, and the number of the first one.
 
     A resumed run continues the previous run's order, unless a service runs it, which
     has no position.

@@ -24,12 +24,7 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.data import pool as pool_lib
-from t2r_seq.data.plan import (
-  Plan,
-  PoolOrder,
-  WindowOrder,
-  dataset_options,
-)
+from t2r_seq.data.plan import Plan, PoolOrder, WindowOrder, dataset_options
 from t2r_seq.store.mapped import HeldTensor, dataset_over
 from t2r_seq.windows.times import stamps_error
 
@@ -171,10 +166,7 @@ class NumpyBatches(Iterator[Batch]):
   """
 
   def __init__(
-    self,
-    reads: tf.data.Dataset,
-    batch_size: int | None = None,
-    start_batch: int = 0,
+    self, reads: tf.data.Dataset, batch_size: int | None = None, start_batch: int = 0
   ) -> None:
     """Creates the iterator; nothing is read yet.
 
@@ -369,11 +361,7 @@ class PoolReader(abc.ABC):
     return PoolSize(max(size, 1), num_bytes(max(size, 1)))
 
   def batches(
-    self,
-    order: PoolOrder,
-    last_epoch: int,
-    start_batch: int,
-    is_portable: bool = False,
+    self, order: PoolOrder, last_epoch: int, start_batch: int, is_portable: bool = False
   ) -> tf.data.Dataset:
     """Creates the dataset of batches.
 
@@ -401,7 +389,7 @@ class PoolReader(abc.ABC):
 
     def reorder(pool: pool_lib.Pool) -> tf.data.Dataset:
       return tf.data.Dataset.range(start, end).map(
-        _no_autograph(lambda n: begin({**pool, "order": self._renumbered(order, n)}, n))
+        _no_autograph(lambda n: begin({**pool, "order": self._reorder(order, n)}, n))
       )
 
     if per_epoch == order.plan.num_shards == 1 and end > start + 1 and not is_portable:
@@ -459,7 +447,7 @@ class PoolReader(abc.ABC):
     episodes = tf.range(tf.size(counts, tf.int64))
     return self._pool(episodes, ends, tf.zeros_like(counts), counts)
 
-  def _renumbered(self, order: PoolOrder, epoch: tf.Tensor) -> tf.Tensor:
+  def _reorder(self, order: PoolOrder, epoch: tf.Tensor) -> tf.Tensor:
     """Returns the order of an epoch of one pool, by numbers of all windows."""
     permuted, ends = order.episodes(epoch)
     first, end = order.bounds(tf.constant(0, tf.int64))
@@ -538,7 +526,7 @@ class WindowLoader:
     Raises:
       SpecError: the data is too small for one batch, or has no pools for the order.
     """
-    self.plan = plan = plan.seeded("global" if read else "quasi_random")
+    self.plan = plan = plan.with_seed("global" if read else "quasi_random")
     self.num_windows = num_windows
     self._window_bytes = window_bytes
     self.pool_size: PoolSize | None = None

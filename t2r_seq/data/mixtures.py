@@ -708,12 +708,12 @@ class MixtureInputGenerator(AbstractInputGenerator):
     _ = self.n_step  # Raises unless all sources join transitions alike.
     self.source_preprocessing(request.mode)
     report = None if request.is_portable else MixtureReport(self._sources)
-    make = self._mixed if request.is_train else self._one_after_another
+    make = self._mix if request.is_train else self._one_after_another
     dataset = make(request, report)
     self._report = report
     return dataset
 
-  def _mixed(
+  def _mix(
     self, request: BatchRequest, report: MixtureReport | None
   ) -> tf.data.Dataset:
     batch_size, first, place, num_places = request.pipeline()
@@ -748,7 +748,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
           f"'{request.mode}', got one that does not. Evaluate it on its own."
         )
 
-    def counted(batch: Any, source: int) -> Any:
+    def count_batch(batch: Any, source: int) -> Any:
       size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
       counts = tf.one_hot(source, num_sources, on_value=size, dtype=tf.int64)
       with tf.control_dependencies([report.count(counts)] if report else []):
@@ -757,7 +757,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return functools.reduce(
       tf.data.Dataset.concatenate,
       [
-        d.map(_no_autograph(functools.partial(counted, source=i)))
+        d.map(_no_autograph(functools.partial(count_batch, source=i)))
         for i, d in enumerate(datasets)
       ],
     )

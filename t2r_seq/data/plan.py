@@ -27,7 +27,7 @@ MAX_SEED = 2**32  # `index_shuffle` takes seeds of uint32.
 _POOL_STREAM = 0x9E3779B9
 
 
-def permuted(
+def permute_positions(
   places: tf.Tensor, size: tf.Tensor, seed: int | None, number: tf.Tensor
 ) -> tf.Tensor:
   """Returns the values of a permutation of range(size) at some places.
@@ -110,7 +110,7 @@ class Plan:
     """Number of epochs; repeating without end is a large number."""
     return np.iinfo(np.int64).max if self.num_epochs is None else self.num_epochs
 
-  def seeded(self, order: str | None = None) -> Plan:
+  def with_seed(self, order: str | None = None) -> Plan:
     """Returns the plan with a seed, and with a default order if it had none."""
     seed = draw_seed() if self.seed is None else self.seed
     return dataclasses.replace(self, seed=seed, order=self.order or order)
@@ -272,7 +272,7 @@ class WindowOrder(Order):
     if self.plan.order == "sequential":
       return positions
     size = tf.constant(self.num_windows, tf.int64)
-    return permuted(positions, size, self.plan.seed, epoch)
+    return permute_positions(positions, size, self.plan.seed, epoch)
 
 
 class PoolOrder(Order):
@@ -309,7 +309,7 @@ class PoolOrder(Order):
     number = tf.constant(len(self.counts), tf.int64)
     order = tf.range(number)
     if self.plan.order != "sequential":
-      order = permuted(order, number, self.plan.seed, epoch)
+      order = permute_positions(order, number, self.plan.seed, epoch)
     counts = tf.gather(tf.constant(self.counts, tf.int64), order)
     return order, tf.cumsum(counts)
 
@@ -339,7 +339,7 @@ class PoolOrder(Order):
       return order
     number = epoch * self.pools_per_epoch + pool
     seed = (self.plan.seed or 0) ^ _POOL_STREAM
-    return permuted(order, num_windows, seed, number)
+    return permute_positions(order, num_windows, seed, number)
 
 
 def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:

@@ -14,7 +14,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool, streams
 from t2r_seq.data.episode_pools import element_spec
 from t2r_seq.data.input_generator import InputReport
-from t2r_seq.data.plan import Plan, permuted
+from t2r_seq.data.plan import Plan, permute_positions
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.episodes.splits import choose_episodes
 from t2r_seq.records import framing
@@ -756,7 +756,7 @@ def stream_records(
   Returns:
     Dataset of batches.
   """
-  plan = plan.seeded()
+  plan = plan.with_seed()
   names, *others = files.values()
   parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
   texts = tf.data.Dataset.from_tensors({key: tf.constant("") for key in files})
@@ -791,7 +791,7 @@ def _permuted_records(
     return read_file(tf.gather(names, number), tf.gather(compressions, number))
 
   count = tf.constant(len(names), tf.int64)
-  index = permuted(tf.range(count), count, seed, epoch)
+  index = permute_positions(tf.range(count), count, seed, epoch)
   # A single thread: reads ahead by several would not be counted in the budget.
   return tf.data.Dataset.from_tensor_slices(index).interleave(
     _no_autograph(read), cycle_length=min(cycle_length, len(names)), block_length=1

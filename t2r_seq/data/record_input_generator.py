@@ -233,7 +233,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
         plan, start = self._numbered_plan(request)
         order = "quasi_random" if shuffle else "sequential"
         plan = dataclasses.replace(plan, order=order, where=self._where())
-        return self._indexed(index, joined, cut, plan, start)
+        return self._index_batches(index, joined, cut, plan, start)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
       chosen = self._chosen_records(files)
@@ -295,7 +295,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     chosen = self._choose(self._where(), len(index), lambda: splits_of(index))
     return np.arange(len(index)) if chosen is None else chosen
 
-  def _indexed(
+  def _index_batches(
     self,
     index: RecordIndex,
     joined: specs.TensorSpecStruct,
@@ -308,7 +308,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     if windows.is_windowed(joined):
       pools = self._pools(index, numbers, joined, cut)
       self._report, self._reads_ahead = pools.report(), True
-      return pools.loader(plan.seeded()).dataset(start)
+      return pools.loader(plan.with_seed()).dataset(start)
     self._report = None
     self._leave_out_absent(index)
     loader = _example_loader(

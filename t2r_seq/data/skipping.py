@@ -57,7 +57,7 @@ class RecordInputReport:
     self._bad_records: dict[int, Problem] = {}
 
   @property
-  def skipped(self) -> int:
+  def num_skipped(self) -> int:
     """Records left out, each counted once, however many epochs there were."""
     return len(self._bad_records)
 
@@ -72,7 +72,7 @@ class RecordInputReport:
     return self.window_report.too_short if self.window_report else 0
 
   def __str__(self) -> str:
-    left_out = f"{self.skipped} bad records left out"
+    left_out = f"{self.num_skipped} bad records left out"
     return f"{self.window_report}; {left_out}" if self.window_report else left_out
 
   def add(self, place: int) -> None:
@@ -278,7 +278,7 @@ class SkippingReading(RecordReading):
     # So they are parsed twice: first to see whether they can be.
     good = self._good(
       serialized.batch(batch_size * num_batches),
-      _checked(parse_fn) if has_sequences else parse_fn,
+      _checker(parse_fn) if has_sequences else parse_fn,
       num_parallel_calls,
     )
     batches = good.rebatch(batch_size, drop_remainder)
@@ -377,8 +377,8 @@ def _pack(*value: Any) -> Any:
   return tf.experimental.Optional.from_value(value if len(value) > 1 else value[0])
 
 
-def _checked(parse_fn: Callable[[tf.Tensor], Any]) -> Callable[[tf.Tensor], tf.Tensor]:
-  """Returns a function that hands records on if they can be parsed, and else fails."""
+def _checker(parse_fn: Callable[[tf.Tensor], Any]) -> Callable[[tf.Tensor], tf.Tensor]:
+  """Returns an identity of records that raises if parsing fails."""
 
   def check(serialized: tf.Tensor) -> tf.Tensor:
     leaves = tf.nest.flatten(parse_fn(serialized))

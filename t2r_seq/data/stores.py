@@ -237,7 +237,7 @@ class StoreWindowLoader(WindowLoader):
     if not isinstance(store, EpisodeStore):
       store = EpisodeStore(store)
     plan = dataclasses.replace(
-      plan.seeded("global"), where=f"{plan.where}: {store.path}"
+      plan.with_seed("global"), where=f"{plan.where}: {store.path}"
     )
     columns: Any = StoreColumns(store)
     self.failures = columns.failures
@@ -434,7 +434,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     mode, is_train = request.mode, request.is_train
     plan, start = self._numbered_plan(request)
     if is_train and self._follow is not None:
-      return self._followed(self._follow, plan, start, request.is_portable)
+      return self._follow_batches(self._follow, plan, start, request.is_portable)
     # A dataset may be created while a graph is built; the store is opened outside.
     with tf.init_scope():
       store = EpisodeStore(self._store_path)
@@ -462,10 +462,10 @@ class StoreInputGenerator(DatasetInputGenerator):
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Raises the errors of reading or following a store, instead of TensorFlow's."""
-    with following.explained(), raised_as_read(lambda: self._failures):
+    with following.explain_errors(), raised_as_read(lambda: self._failures):
       yield
 
-  def _followed(
+  def _follow_batches(
     self, follow: Follow, plan: Plan, start_batch: int, is_portable: bool
   ) -> tf.data.Dataset:
     """Creates the dataset of a store that grows."""
@@ -509,7 +509,7 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   def _stack_and_finish(self, features: Any, labels: Any) -> joint.Pair:
     features = specs.TensorSpecStruct(features)
-    with randomness.numbered(features.pop(_NUMBERS, None)):
+    with randomness.sample_number_scope(features.pop(_NUMBERS, None)):
       return self._stack(features, labels)
 
   def _stack(self, features: Any, labels: Any) -> joint.Pair:

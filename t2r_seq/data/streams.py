@@ -14,7 +14,7 @@ from t2r_seq.data.plan import (
   Plan,
   dataset_options,
   draw_seed,
-  permuted,
+  permute_positions,
   plan_and_cut,
 )
 from t2r_seq.data.pool import Pool, PoolColumns
@@ -187,7 +187,7 @@ def shuffled_windows(
     ends = tf.cumsum(counts)
     order = tf.range(ends[-1])
     if plan.order != "sequential":
-      order = permuted(order, ends[-1], seed, filled["number"])
+      order = permute_positions(order, ends[-1], seed, filled["number"])
     first_rows = tf.cumsum(lengths, exclusive=True)
     return {
       "rows": columns.join(filled["kept"]),

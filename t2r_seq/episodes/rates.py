@@ -25,10 +25,7 @@ def control_period(metadata: Mapping[str, Any]) -> float | None:
 
 
 def measured_period(episodes: Episodes) -> float | None:
-  """Returns the control period.
-
-  If it is missing and values have other clocks, measures the steps' time stamps.
-  """
+  """Returns the control period; if values have other clocks, it may be measured."""
   period = control_period(episodes.metadata)
   clock = default_clock(episodes.metadata, episodes.spec)
   if period is not None or not episodes.clocks or not isinstance(clock, str):

@@ -44,7 +44,7 @@ def leave_out(path: str) -> str:
 
 
 @contextlib.contextmanager
-def explained(place: str, expected: str) -> Iterator[None]:
+def explain_errors(place: str, expected: str) -> Iterator[None]:
   """Names the place of damage: libraries raise any error for damaged files."""
   try:
     yield

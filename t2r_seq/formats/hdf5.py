@@ -76,7 +76,7 @@ def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
   load_h5py()
   keys = {}
   for path in paths:
-    with reading.explained(path, "an HDF5 file"):
+    with reading.explain_errors(path, "an HDF5 file"):
       status = os.stat(path)
       keys[path] = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
   new = [path for path in paths if keys[path] not in _walked]
@@ -223,7 +223,7 @@ def recognises(path: str) -> bool:
 
 def find_layout(path: str) -> Layout:
   """Recognises the layout of a file; otherwise the error shows its datasets."""
-  with open_file(path) as file, reading.explained(path, "an HDF5 file"):
+  with open_file(path) as file, reading.explain_errors(path, "an HDF5 file"):
     h5py = load_h5py()
     top = {name: own(file, name) for name in file}
     groups = {name for name, item in top.items() if isinstance(item, h5py.Group)}
@@ -405,12 +405,12 @@ class LayoutEpisodes(Episodes):
     self._lock = threading.Lock()  # The last file that was opened stays open.
     self._check_foreign(foreign)
     for name in self._names:
-      with reading.explained(name, "an HDF5 file"):
+      with reading.explain_errors(name, "an HDF5 file"):
         self._scan(name, self._file(name))
     if not self._episodes:
       tree = render_tree(self._file(self._names[0]))
       raise reading.fault(path, f"episodes at '{layout.episodes}'", f"\n{tree}")
-    with reading.explained(path, "an HDF5 file"):
+    with reading.explain_errors(path, "an HDF5 file"):
       self._spec_fields = self._make_fields()
       self.metadata = self._read_metadata()
     for name in {**self._own, **dict.fromkeys(self._own.values())}:
@@ -455,7 +455,7 @@ class LayoutEpisodes(Episodes):
     place = self._episodes[episode]
     steps = range(place.stop - place.start)[start:stop]
     own = self._spec_fields if paths is None else paths
-    with self._lock, reading.explained(str(place), "an episode"):
+    with self._lock, reading.explain_errors(str(place), "an episode"):
       return self._read(place, own, steps.start, max(steps.start, steps.stop))
 
   def place(self, episode: int) -> str:

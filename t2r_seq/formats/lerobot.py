@@ -81,7 +81,7 @@ class LeRobotEpisodes(Episodes):
     ]
     self.depth = [p for p in self.videos if features[keys[p]].depth is not None]
     name = os.path.join(self.folder.path, EXTRA)
-    with reading.explained(name, "the options of its videos"):
+    with reading.explain_errors(name, "the options of its videos"):
       self._were_kept = {
         path: VideoOptions.from_json_dict(options)
         for path, options in self._extra.get("videos", {}).items()
@@ -125,7 +125,7 @@ class LeRobotEpisodes(Episodes):
     if not self._extra:
       return {}
     name = os.path.join(self.folder.path, EXTRA)
-    with reading.explained(name, "the specs of a conversion"):
+    with reading.explain_errors(name, "the specs of a conversion"):
       fields = reading.fields_from_json(self._extra["spec"])
       sizes = {key: math.prod(leaf["shape"]) for key, leaf in of_keys.items()}
       self._keys = {

@@ -210,7 +210,7 @@ class LeRobotFolder:
     self._is_v2 = self.info["codebase_version"].startswith("v2")
     self.fps = float(self.info["fps"])
     self.features = self._read_features()
-    with reading.explained(os.path.join(self.path, "meta"), "tasks and episodes"):
+    with reading.explain_errors(os.path.join(self.path, "meta"), "tasks and episodes"):
       self.tasks = self._read_tasks()
       self._table = self._read_episodes()
     self.lengths = self._table["length"]
@@ -245,7 +245,7 @@ class LeRobotFolder:
         want = f"a range of the {len(self)} episodes, such as '0:{len(self)}'"
         raise self._fault(INFO, f"splits: {name}", want, repr(text)) from error
       splits[name] = range(first, end)
-    with reading.explained(os.path.join(self.path, EXTRA), "splits"):
+    with reading.explain_errors(os.path.join(self.path, EXTRA), "splits"):
       extra = self.extra.get("splits") or {}
       return splits | {name: list(map(int, numbers)) for name, numbers in extra.items()}
 
@@ -351,13 +351,13 @@ class LeRobotFolder:
     times = self._frame_times(self._read_rows(episode, [TIMESTAMP]), episode)
     self._check_span(episode, key, times)
     name, times = self._times_in_video(episode, key, times)
-    with self._explained(name, key, episode, times, 0):
+    with self._explain_video_errors(name, key, episode, times, 0):
       return videos.cut_video(os.path.join(self.path, name), times, fps)
 
   def gop(self, key: str) -> int:
     """Returns the most frames between key frames in the first video of a key."""
     name, _ = self._times_in_video(0, key, np.zeros(0))
-    with self._explained(name, key, 0, np.zeros(0), 0):
+    with self._explain_video_errors(name, key, 0, np.zeros(0), 0):
       return videos.VideoInfo.read(os.path.join(self.path, name)).gop
 
   def quantizer(self, key: str) -> videos.DepthQuantizer | None:
@@ -544,7 +544,7 @@ class LeRobotFolder:
       if key not in file.schema_arrow.names:
         got = errors.listing(file.schema_arrow.names)
         raise self._fault(name, key, "a column of it", got, episode)
-      with self._undamaged(name, key, "rows that can be read", episode):
+      with self._explain_damage(name, key, "rows that can be read", episode):
         column = file.read_row_group(group, [key])[key].combine_chunks()
       try:
         array = to_numpy(column, self.features[key])
@@ -560,7 +560,7 @@ class LeRobotFolder:
       path = os.path.join(self.path, name)
       if not os.path.isfile(path):
         raise self._fault(name, "", "a file", "none", episode)
-      with self._undamaged(name, "", _PARQUET, episode):
+      with self._explain_damage(name, "", _PARQUET, episode):
         self._files[name] = load_parquet().ParquetFile(path)
     return self._files[name]
 
@@ -568,20 +568,20 @@ class LeRobotFolder:
     path = os.path.join(self.path, name)
     if not os.path.isfile(path):
       raise self._fault(name, "", "a file", f"none: {_UNFINISHED}")
-    with self._undamaged(name, "", _PARQUET):
+    with self._explain_damage(name, "", _PARQUET):
       return load_parquet().ParquetFile(path).read(columns)
 
   def _read_lines(self, name: str) -> list[dict[str, Any]]:
     """Reads a file of JSON lines."""
     path = os.path.join(self.path, name)
     with (
-      self._undamaged(name, "", "a file of JSON lines"),
+      self._explain_damage(name, "", "a file of JSON lines"),
       open(path, encoding="utf-8") as file,
     ):
       return [json.loads(line) for line in file if line.strip()]
 
   @contextlib.contextmanager
-  def _undamaged(
+  def _explain_damage(
     self, name: str, key: str, want: str, episode: int | None = None
   ) -> Iterator[None]:
     """Explains errors of pyarrow and of the operating system."""
@@ -737,7 +737,7 @@ class LeRobotFolder:
     depth = self.quantizer(key)
     if not len(times):
       return np.empty((0, *shape), np.float32 if depth else np.uint8)
-    with self._explained(name, key, episode, times, first):
+    with self._explain_video_errors(name, key, episode, times, first):
       frames = videos.read_frames(
         os.path.join(self.path, name),
         times,
@@ -772,7 +772,7 @@ class LeRobotFolder:
     return name, start + times
 
   @contextlib.contextmanager
-  def _explained(
+  def _explain_video_errors(
     self, name: str, key: str, episode: int, times: np.ndarray, first: int
   ) -> Iterator[None]:
     """Names the episode and the step of a video that cannot be read."""

@@ -415,7 +415,7 @@ class LeRobotWriter(EpisodeWriter):
     clock = self._spec[self._of_clock].dtype if self._of_clock else tf.float32
     return clock if key == TIMESTAMP else tf.int64
 
-  def _stored(self) -> list[_Column]:
+  def _stored_columns(self) -> list[_Column]:
     """Returns the columns of the parquet files."""
     own = [column for column in self._columns if column.feature.dtype != VIDEO]
     for key in DERIVED:
@@ -427,7 +427,7 @@ class LeRobotWriter(EpisodeWriter):
   def _table(self, rows: Mapping[str, np.ndarray]) -> Any:
     import pyarrow
 
-    columns = self._stored()
+    columns = self._stored_columns()
     schema = pyarrow.schema([(c.feature.key, c.arrow_type()) for c in columns])
     arrays = [column.to_arrow(rows[column.feature.key]) for column in columns]
     return pyarrow.Table.from_arrays(arrays, schema=schema)
@@ -479,7 +479,7 @@ class LeRobotWriter(EpisodeWriter):
   def _values(self, key: str) -> np.ndarray:
     """Reads a key's values of all episodes, or evenly spaced ones of very many."""
     every = -(-sum(row["length"] for row in self._episodes) // _MAX_RANKED)
-    (column,) = (c for c in self._stored() if c.feature.key == key)
+    (column,) = (c for c in self._stored_columns() if c.feature.key == key)
     columns = []
     for place in range(self._place + 1):
       name = self._data_file(place)
@@ -640,7 +640,7 @@ def _measure(rows: np.ndarray) -> dict[str, Any]:
   values = rows.reshape(len(rows), -1).astype(np.float64)
   measures = {"min": values.min(0), "max": values.max(0)}
   measures |= {"mean": values.mean(0), "std": values.std(0), **_rank(values)}
-  return _shaped(measures, rows.shape[1:], len(rows))
+  return _reshape(measures, rows.shape[1:], len(rows))
 
 
 def _rank(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -657,7 +657,7 @@ def _merge(measured: Sequence[Mapping[str, Any]], values: np.ndarray) -> dict[st
   merged = {"min": of_each["min"].min(0), "max": of_each["max"].max(0), "mean": mean}
   merged["std"] = np.sqrt((counts * squares).sum(0) / total)
   merged |= _rank(values.reshape(len(values), -1).astype(np.float64))
-  return _shaped(merged, values.shape[1:], int(total))
+  return _reshape(merged, values.shape[1:], int(total))
 
 
 def _histogram(pixels: np.ndarray, num_levels: int) -> np.ndarray:
@@ -680,10 +680,10 @@ def _of_histogram(
     for name, part in parts.items()
   }
   shape = (len(histogram), 1, 1)
-  return _shaped({**measures, "mean": mean, "std": np.sqrt(variance)}, shape, count)
+  return _reshape({**measures, "mean": mean, "std": np.sqrt(variance)}, shape, count)
 
 
-def _shaped(
+def _reshape(
   measures: Mapping[str, np.ndarray], shape: tuple[int, ...], count: int
 ) -> dict[str, Any]:
   shaped = {k: v.reshape(shape or (1,)).tolist() for k, v in measures.items()}

@@ -354,7 +354,7 @@ class McapEpisodes(Episodes):
       for topic, path in self._clocks.items()
       if path in own
     }
-    with reading.explained(self._bags[episode][0], "messages"):
+    with reading.explain_errors(self._bags[episode][0], "messages"):
       return values | self._gather(episode, [p for p in self._forms if p in own], steps)
 
   def place(self, episode: int) -> str:
@@ -390,7 +390,7 @@ class McapEpisodes(Episodes):
     """Finds the form of each path, by the first message of its topic."""
     mismatches = []
     for path, (topic, field) in self._fields.items():
-      with reading.explained(name, "messages"):
+      with reading.explain_errors(name, "messages"):
         _, _, message, first = next(self._iterate(parts, [topic]))
         try:
           value = _find(message, message.decode(first.data), field)
@@ -426,7 +426,7 @@ class McapEpisodes(Episodes):
     """Finds which message of each topic a step shows; reads times only, once."""
     if episode not in self._shown:
       name, parts = self._bags[episode]
-      with reading.explained(name, "messages"):
+      with reading.explain_errors(name, "messages"):
         self._shown[episode] = self._find_shown(name, parts)
     return self._shown[episode]
 
@@ -666,7 +666,7 @@ def _make(place: str, message: _Message, field: _Found) -> tuple[_Form, Any]:
     pixels = _pixels(place, field.value)
     return _Form(pixels.dtype, pixels.shape), pixels
   if set(fields) >= _COMPRESSED:
-    return _encoded(place, field.value)
+    return _encoded_bytes(place, field.value)
   if _base(field.type) in _STRINGS:
     is_array = "[" in field.type
     items = field.value if is_array else [field.value]
@@ -721,7 +721,7 @@ def _pixels(place: str, image: Any) -> np.ndarray:
   return pixels[..., list(channels)].astype(dtype)
 
 
-def _encoded(place: str, image: Any) -> tuple[_Form, bytes]:
+def _encoded_bytes(place: str, image: Any) -> tuple[_Form, bytes]:
   """Returns the bytes of a JPEG or PNG; a PNG with the channels of a swapped one."""
   data = bytes(image.data)
   if _DEPTH in image.format:

@@ -59,7 +59,7 @@ def list_topics(bag: Bag) -> dict[str, tuple[str, int]]:
   """Returns type and number of messages of a recording by topic."""
   topics: dict[str, tuple[str, int]] = {}
   for name in bag[1]:
-    with reading.explained(name, "an MCAP file"):
+    with reading.explain_errors(name, "an MCAP file"):
       for topic, schema, count in _count_messages(name):
         kind, before = topics.get(topic, (schema.name if schema else "?", 0))
         topics[topic] = (kind, before + count)

@@ -122,10 +122,10 @@ class MinariEpisodes(Episodes):
     tables = []
     for name in names:
       name = os.path.join(folder, name)
-      with reading.explained(name, "an Arrow file"), pyarrow.OSFile(name) as file:
+      with reading.explain_errors(name, "an Arrow file"), pyarrow.OSFile(name) as file:
         tables.append(pyarrow.ipc.open_file(file).read_all())
         tables[-1].validate(full=True)
-    with reading.explained(place, "Arrow files of the same columns"):
+    with reading.explain_errors(place, "Arrow files of the same columns"):
       table = pyarrow.concat_tables(tables)
     num_rows = self._lengths[number] + 1
     if len(table) != num_rows:

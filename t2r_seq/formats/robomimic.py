@@ -75,7 +75,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     """Checks every demo; reads masks, and next_obs; see `hdf5.LayoutEpisodes`."""
     super().__init__(path, foreign, hdf5.ROBOMIMIC, dropped)
     self._finals = _final_paths(self._spec_fields)
-    with reading.explained(path, "masks"):
+    with reading.explain_errors(path, "masks"):
       self.splits = self._read_splits()
 
   def _path_at(self, place: str) -> str | None:
@@ -146,7 +146,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     others = {name: _to_json(value) for name, value in attributes.items()}
     others.pop(TOTAL, None)
     others.pop(SPEC_ATTRIBUTE, None)
-    with reading.explained(self._names[0], f"JSON in {METADATA_ATTRIBUTE}"):
+    with reading.explain_errors(self._names[0], f"JSON in {METADATA_ATTRIBUTE}"):
       metadata = dict(json.loads(others.pop(METADATA_ATTRIBUTE, "{}")))
     return _with_names(
       metadata, {"attrs": others} if others else {}, self._demo_names()

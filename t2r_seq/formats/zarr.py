@@ -402,7 +402,7 @@ class ZarrEpisodes(Episodes):
     self._arrays: dict[str, Any] = {}
     self.notes: list[str] = []
     self.problems: list[str] = []
-    with reading.explained(path, "a zarr group"):
+    with reading.explain_errors(path, "a zarr group"):
       self._group = open_group(path)
       self._ends = self._read_ends()
       lengths = np.diff(self._ends, prepend=0)
@@ -447,7 +447,7 @@ class ZarrEpisodes(Episodes):
     for path in self._spec_fields if paths is None else paths:
       is_sequence = self._spec_fields[path].get("is_sequence", False)
       rows = (first + begin, first + end) if is_sequence else (index, index + 1)
-      with reading.explained(f"{self.place(episode)}: {path}", "chunks"):
+      with reading.explain_errors(f"{self.place(episode)}: {path}", "chunks"):
         rows_read = self._columns[path].read(*rows)
       values[path] = (
         rows_read if is_sequence else rows_read.reshape(rows_read.shape[1:])

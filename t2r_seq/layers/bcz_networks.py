@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.layers import snail
-from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer, get_layer
 from t2r_seq.layers.vision_layers import MLP, ImagesToFeatures
 
 EndPoints = dict[str, tf.Tensor]
@@ -276,14 +276,14 @@ def SpatialSoftmaxTorso(
   image: tf.Tensor, aux_input: tf.Tensor | None, is_training: bool
 ) -> tuple[tf.Tensor, EndPoints]:
   """Maps images to features; Tensor2Robot's function of `ImageTorso`."""
-  layer = stored("SpatialSoftmaxTorso", ImageTorso)
+  layer = get_layer("SpatialSoftmaxTorso", ImageTorso)
   return layer(image, aux_input, training=is_training)
 
 
 @gin.configurable
 def LinearHead(net: tf.Tensor, output_size: int) -> tf.Tensor:
   """Maps [..., F] to [..., output_size]; Tensor2Robot's name of one dense layer."""
-  return stored("LinearHead", lambda: tf.keras.layers.Dense(output_size))(net)
+  return get_layer("LinearHead", lambda: tf.keras.layers.Dense(output_size))(net)
 
 
 @gin.configurable
@@ -315,7 +315,7 @@ def ConvLSTM(
   del condition_sequence_length, inference_sequence_length
   points, end_points = conv_torso_fn(image, aux_input, is_training=is_training)
   create = lambda: RecurrentHead(lstm_num_units, output_size, "gru")  # noqa: E731
-  outputs, _ = stored("ConvLSTM", create)(points, training=is_training)
+  outputs, _ = get_layer("ConvLSTM", create)(points, training=is_training)
   return outputs, end_points
 
 
@@ -352,7 +352,7 @@ def SNAIL(
   """
   points, end_points = conv_torso_fn(image, aux_input, is_training=is_training)
   length = condition_sequence_length + inference_sequence_length
-  layer = stored(
+  layer = get_layer(
     "SNAIL",
     lambda: SNAILEncoder(
       length, output_size, num_blocks, tc_filters, attention_size, "relu"
@@ -372,7 +372,7 @@ def MultiHeadMLP(
   stop_gradient_future_waypoints: bool = True,
 ) -> list[tf.Tensor]:
   """Maps features to waypoints; Tensor2Robot's function of `WaypointHeads`."""
-  layer = stored(
+  layer = get_layer(
     "MultiHeadMLP",
     lambda: WaypointHeads(
       action_sizes, num_waypoints, fc_layers, stop_gradient_future_waypoints

@@ -45,7 +45,7 @@ class LayerStore(dict[str, Any]):
 
 
 @tf.autograph.experimental.do_not_convert
-def stored(name: str, create: Callable[[], Any], scope: str = "") -> Any:
+def get_layer(name: str, create: Callable[[], Any], scope: str = "") -> Any:
   """Returns the layer of a function's call: of the active store, or a new one.
 
   Args:

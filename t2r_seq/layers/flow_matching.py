@@ -497,7 +497,7 @@ class DiffusionDecoder(_NoiseDecoder):
         most = tf.norm(known.weights * (known.target - action), axis=-1, keepdims=True)
         size = tf.maximum(tf.norm(change, axis=-1, keepdims=True), 1e-6)
         action += change * tf.minimum(1.0, most / size)
-        action, noise = self._clipped(action, noise, flat, signal, sigma)
+        action, noise = self._clip(action, noise, flat, signal, sigma)
       flat = next_signal * action + rest * noise
       if self._sampler == "ddpm":
         flat += spread * self._step_noise(i, flat)
@@ -510,7 +510,7 @@ class DiffusionDecoder(_NoiseDecoder):
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits noisy actions by a prediction of the network."""
     action, noise = self._split(flat, predicted, signal, sigma)
-    return self._clipped(action, noise, flat, signal, sigma)
+    return self._clip(action, noise, flat, signal, sigma)
 
   def _split(
     self, flat: tf.Tensor, predicted: tf.Tensor, signal: tf.Tensor, sigma: tf.Tensor
@@ -525,7 +525,7 @@ class DiffusionDecoder(_NoiseDecoder):
       noise = signal * predicted + sigma * flat
     return action, noise
 
-  def _clipped(
+  def _clip(
     self,
     action: tf.Tensor,
     noise: tf.Tensor,

@@ -134,7 +134,7 @@ def cosine_triplet_semihard_loss(
   embeddings = tf.cast(embeddings, tf.float32)
   if mask is not None:
     mask = _of_each(where, "mask", mask, embeddings, tf.bool)
-    embeddings = _masked(embeddings, mask)
+    embeddings = _mask_embeddings(embeddings, mask)
   distances = 1.0 - tf.matmul(embeddings, embeddings, transpose_b=True)
   count = tf.shape(embeddings)[0]
   distances = tf.linalg.set_diag(distances, tf.zeros([count], distances.dtype))
@@ -184,7 +184,7 @@ def n_pairs_loss(
   """
   labels, mask = _classes("n_pairs_loss", anchors, labels, mask)
   anchors, positives = (
-    _masked(tf.cast(each, tf.float32), mask) for each in (anchors, positives)
+    _mask_embeddings(tf.cast(each, tf.float32), mask) for each in (anchors, positives)
   )
   norms = tf.reduce_sum(tf.square(anchors) + tf.square(positives), axis=1)
   loss = 0.5 * norm_weight * masked_mean(norms, mask)
@@ -265,6 +265,6 @@ def _of_each(
   return values
 
 
-def _masked(embeddings: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+def _mask_embeddings(embeddings: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
   """Replaces masked values by zeros: NaN would reach gradients, too."""
   return tf.where(mask[:, tf.newaxis], embeddings, tf.zeros_like(embeddings))

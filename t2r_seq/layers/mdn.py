@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.layers.action_decoders import ActionDecoder, Outputs, check_inference
-from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer, get_layer
 
 # Makes softplus(...) 1.
 _UNIT_SIGMA = math.log(math.e - 1)
@@ -222,7 +222,7 @@ def predict_mdn_params(
   inputs: tf.Tensor, num_alphas: int, sample_size: int, condition_sigmas: bool = False
 ) -> tf.Tensor:
   """Maps inputs to parameters; Tensor2Robot's function of `MDNParams`."""
-  layer = stored(
+  layer = get_layer(
     "predict_mdn_params",
     lambda: MDNParams(num_alphas, sample_size, condition_sigmas),
   )

@@ -9,7 +9,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer, get_layer
 from t2r_seq.layers.vision_layers import film
 
 # The blocks of each block layer, by the number of weight layers.
@@ -237,7 +237,7 @@ def linear_film_generator(
   Returns:
     For each block layer and block [B, 2 * filters], or None if it is not enabled.
   """
-  layer = stored(
+  layer = get_layer(
     "linear_film_generator",
     lambda: LinearFiLMGenerator(block_sizes, filter_sizes, enabled_block_layers),
   )
@@ -285,7 +285,7 @@ def resnet_model(
       "resnet_model: film_generator_fn: expected a generator for the given "
       "film_generator_input, got None. Pass e.g. linear_film_generator."
     )
-  layer = stored(
+  layer = get_layer(
     "resnet_model",
     lambda: ResNet(num_classes, resnet_size, 2, num_filters, kernel_size, weight_decay),
   )

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer, get_layer
 
 
 @configurable_layer
@@ -163,7 +163,7 @@ def CausalConv(
   create = lambda: CausalConv1D(  # noqa: E731
     filters, dilation_rate, kernel_size, _CONTRIB_ACTIVATION
   )
-  return stored("CausalConv", create, scope)(x)
+  return get_layer("CausalConv", create, scope)(x)
 
 
 def DenseBlock(
@@ -173,7 +173,7 @@ def DenseBlock(
   create = lambda: GatedDenseBlock(  # noqa: E731
     filters, dilation_rate, _CONTRIB_ACTIVATION
   )
-  return stored("DenseBlock", create, scope)(x)
+  return get_layer("DenseBlock", create, scope)(x)
 
 
 def TCBlock(
@@ -183,7 +183,7 @@ def TCBlock(
   create = lambda: TemporalConvBlock(  # noqa: E731
     sequence_length, filters, _CONTRIB_ACTIVATION
   )
-  return stored("TCBlock", create, scope)(x)
+  return get_layer("TCBlock", create, scope)(x)
 
 
 def AttentionBlock(
@@ -191,4 +191,4 @@ def AttentionBlock(
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
   """Appends the output of attention; Tensor2Robot's function of `CausalAttention`."""
   create = lambda: CausalAttention(key_size, value_size)  # noqa: E731
-  return stored("AttentionBlock", create, scope)(x)
+  return get_layer("AttentionBlock", create, scope)(x)

@@ -12,7 +12,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer, get_layer
 from t2r_seq.layers.losses import (
   contrastive_loss,
   cosine_triplet_semihard_loss,
@@ -131,7 +131,7 @@ def embed_fullstate(
   """Embeds states [N, F]; Tensor2Robot's function of `MLP`."""
   del reuse  # A `LayerStore` shares the layers of one scope.
   create = lambda: MLP(fc_layers, embed_size)  # noqa: E731
-  return stored("embed_fullstate", create, scope)(fullstate)
+  return get_layer("embed_fullstate", create, scope)(fullstate)
 
 
 @gin.configurable
@@ -145,7 +145,7 @@ def embed_condition_images(
   """Embeds images [N, H, W, C]; Tensor2Robot's function of `ImageEmbedding`."""
   del reuse  # A `LayerStore` shares the layers of one scope.
   create = lambda: ImageEmbedding(fc_layers, use_spatial_softmax)  # noqa: E731
-  return stored("embed_condition_images", create, scope)(condition_image)
+  return get_layer("embed_condition_images", create, scope)(condition_image)
 
 
 @gin.configurable
@@ -160,7 +160,7 @@ def reduce_temporal_embeddings(
 ) -> tf.Tensor:
   """Embeds episodes; Tensor2Robot's function of `TemporalReduction`."""
   del reuse  # A `LayerStore` shares the layers of one scope.
-  layer = stored(
+  layer = get_layer(
     "reduce_temporal_embeddings",
     lambda: TemporalReduction(
       output_size, conv1d_layers, fc_hidden_layers, combine_mode

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer, get_layer
 from t2r_seq.layers.spatial_softmax import SpatialSoftmax
 
 Normalizer = str | Callable[[], Any] | None
@@ -330,7 +330,7 @@ def BuildImagesToFeaturesModel(
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
   """Maps images to features; Tensor2Robot's function of `ImagesToFeatures`."""
   _check_no_params(normalizer_params)
-  layer = stored(
+  layer = get_layer(
     "BuildImagesToFeaturesModel",
     lambda: ImagesToFeatures(
       filter_size,
@@ -356,7 +356,7 @@ def BuildFILMParams(
   Returns:
     [B, film_output_size].
   """
-  layer = stored("BuildFILMParams", lambda: tf.keras.layers.Dense(film_output_size))
+  layer = get_layer("BuildFILMParams", lambda: tf.keras.layers.Dense(film_output_size))
   return layer(embedding)
 
 
@@ -373,7 +373,7 @@ def BuildImagesToFeaturesModelHighRes(
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
   """Maps images to points; Tensor2Robot's function of `ImagesToFeaturesHighRes`."""
   _check_no_params(normalizer_params)
-  layer = stored(
+  layer = get_layer(
     "BuildImagesToFeaturesModelHighRes",
     lambda: ImagesToFeaturesHighRes(
       filter_size, num_blocks, num_output_maps, normalizer_fn, weight_regularization
@@ -395,7 +395,7 @@ def BuildImageFeaturesToPoseModel(
   bias_transform_size: int = 10,
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
   """Maps features to a pose; Tensor2Robot's function of `ImageFeaturesToPose`."""
-  layer = stored(
+  layer = get_layer(
     "BuildImageFeaturesToPoseModel",
     lambda: ImageFeaturesToPose(
       num_outputs,

@@ -204,7 +204,7 @@ class LiteModel(policy_io.PurePolicy):
       _load(self.model_path, STEP_FILE, num_threads, self.layout.size)
     )
     try:
-      self._initial = _packed(stored, self.layout.state, self._step.shapes)
+      self._initial = _pack_state(stored, self.layout.state, self._step.shapes)
       for name in (*self.layout.outputs, *self._initial):
         _ = self._step.outputs[name]
     except (KeyError, ValueError) as error:
@@ -455,7 +455,7 @@ class LitePolicy:
     return True
 
 
-def _packed(
+def _pack_state(
   stored: Mapping[str, np.ndarray],
   leaves: Mapping[str, Leaf],
   shapes: Mapping[str, Any],

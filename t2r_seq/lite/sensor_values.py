@@ -77,7 +77,7 @@ def push_values(
     is_event = names[0] not in state.leaves  # Only their stamps are kept.
     zeros = np.zeros([*kept.shape, *frame], values.dtype)
     past = zeros if is_event else state[names[0]]
-    rows = [*_merged(path, [past, kept], [values, stamps], begins, is_event)]
+    rows = [*_merge(path, [past, kept], [values, stamps], begins, is_event)]
     columns = [np.stack(column) for column in zip(*rows, strict=True)]
     parts |= {n: c for n, c in zip(names, columns, strict=False) if n in state.leaves}
     given[path], given[names[1]] = columns[2:]
@@ -109,7 +109,7 @@ def _stamps(path: str, given: Mapping[str, Any], num_envs: int) -> np.ndarray:
   return to_nanoseconds(stamps).reshape([num_envs, count])
 
 
-def _merged(
+def _merge(
   path: str,
   held: list[np.ndarray],
   new: list[np.ndarray],

@@ -25,7 +25,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
   """Adapts a network to a task by gradient descent (Finn et al., 2017).
 
   The outer loss is differentiated through the steps. Layers need no change; see
-  `substituted`.
+  `substitute_variables`.
   """
 
   def __init__(
@@ -122,13 +122,13 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     # The result of the last step on its own data; nothing is learned from it.
     features, labels = inputs_list[-2]
     adapted = list(adapting.values())
-    with substituted(adapted, values), local_means():
+    with substitute_variables(adapted, values), local_means():
       outputs = inference_network_fn(features=features, labels=labels, **inner)
       inner_losses.append(_loss(model_train_fn, features, labels, outputs, inner))
       inner_outputs.append(outputs)
     features, labels = inputs_list[-1]
     last = {"features": features, "labels": labels, "mode": mode, **extra}
-    with substituted(adapted, values):
+    with substitute_variables(adapted, values):
       conditioned = inference_network_fn(**last)
     return [inference_network_fn(**last), conditioned], inner_outputs, inner_losses
 
@@ -169,16 +169,16 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     for features, labels in inputs_list:
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(values)
-        with substituted(adapted, values), local_means():
+        with substitute_variables(adapted, values), local_means():
           outputs = inference_network_fn(features=features, labels=labels, **options)
           loss = _loss(model_train_fn, features, labels, outputs, options)
-      values = self._descended(names, values, tape.gradient(loss, values))
+      values = self._descend(names, values, tape.gradient(loss, values))
       inner_outputs.append(outputs)
       inner_losses.append(loss)
     return values, inner_outputs, inner_losses
 
   @tf.autograph.experimental.do_not_convert
-  def _descended(
+  def _descend(
     self,
     names: Sequence[str],
     values: Sequence[tf.Tensor],
@@ -275,7 +275,7 @@ def _parts(variable: Any) -> list[tf.Variable]:
 
 @tf.autograph.experimental.do_not_convert
 @contextlib.contextmanager
-def substituted(
+def substitute_variables(
   variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]
 ) -> Iterator[None]:
   """Makes reads of variables return tensors, in this thread and its traces.
@@ -290,7 +290,7 @@ def substituted(
     RuntimeError: outside a `tf.function`, where ops read variables without Python.
   """
   if tf.executing_eagerly():
-    raise RuntimeError("substituted: expected to be inside a tf.function.")
+    raise RuntimeError("substitute_variables: expected to be inside a tf.function.")
   substitutes = {}
   for variable, value in zip(variables, values, strict=True):
     for part in _parts(variable):

@@ -13,7 +13,7 @@ from t2r_seq import models, specs
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.meta_learning.maml_inner_loop import (
   MAMLInnerLoopGradientDescent,
-  substituted,
+  substitute_variables,
 )
 from t2r_seq.meta_learning.task_model import (
   CARRIED,
@@ -149,7 +149,7 @@ class MAMLModel(TaskModel):
     mode: str,
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Returns the base model's loss on the inference, and the inner losses."""
-    x, y, outputs = self._inferred(features, labels, inference_outputs, mode)
+    x, y, outputs = self._inference_batch(features, labels, inference_outputs, mode)
     loss, scalars, *_ = self._split_loss(
       self._base_model.model_train_fn(x, y, outputs, mode)
     )
@@ -167,7 +167,7 @@ class MAMLModel(TaskModel):
     That is 'unconditioned/loss'.
     """
     metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
-    x, y, _ = self._inferred(features, labels, inference_outputs, mode)
+    x, y, _ = self._inference_batch(features, labels, inference_outputs, mode)
     outputs = meta_tfdata.flatten_batch_examples(
       branch_of(inference_outputs, "full_inference_output_unconditioned")
     )
@@ -248,7 +248,7 @@ class MAMLModel(TaskModel):
       values = [element["state"][name] for name in names]
       one = tf.nest.map_structure(lambda value: value[tf.newaxis], element)
       carried = base_state(self._base_model, one["state"])
-      with recording_network_inputs() as inputs, substituted(adapted, values):
+      with recording_network_inputs() as inputs, substitute_variables(adapted, values):
         outputs, carried = self._base_model.export_step(
           TensorSpecStruct(one["features"]), carried, one.get("seeds")
         )
@@ -306,7 +306,7 @@ class MAMLModel(TaskModel):
     }
 
   @tf.autograph.experimental.do_not_convert
-  def _inferred(
+  def _inference_batch(
     self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
   ) -> tuple[Any, Any, Any]:
     base, inference = self._base_model, features["inference"]["features"]

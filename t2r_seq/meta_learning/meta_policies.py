@@ -144,7 +144,7 @@ def _pack(
   offsets = None if record is None else record.adaptation_offsets
   windows = {"time_offsets": offsets} if offsets else {}
   spec = predictor.get_adaptation_specification()
-  stacked = _stacked(spec, predictor.get_step_specification())
+  stacked = _stack_specs(spec, predictor.get_step_specification())
   packed = pack_condition_fn(episode_data, stacked or spec, **windows)
   if stacked is None:
     return packed
@@ -155,7 +155,7 @@ def _pack(
   )
 
 
-def _stacked(
+def _stack_specs(
   spec: specs.TensorSpecStruct, step_spec: specs.TensorSpecStruct
 ) -> specs.TensorSpecStruct | None:
   """Stacks the specs of samples '<path>/0', ...; None if they are stacked."""

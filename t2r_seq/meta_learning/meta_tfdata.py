@@ -140,7 +140,7 @@ def flatten_batch_examples(tensor_collection: Any) -> Any:
 
   def flatten(tensor: Any) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
-    return tensor if tensor.shape.rank == 1 else _merged(tensor, 2)
+    return tensor if tensor.shape.rank == 1 else _merge_axes(tensor, 2)
 
   return specs.map_leaves(flatten, tensor_collection)
 
@@ -151,7 +151,7 @@ def unflatten_batch_examples(
   """Splits [tasks * samples, ...] into a flat struct of [tasks, samples, ...]."""
   flat = specs.flatten_spec_structure(tensor_collection)
   return TensorSpecStruct(
-    (path, _expanded(tensor, [-1, num_samples_per_task]))
+    (path, _split_axis(tensor, [-1, num_samples_per_task]))
     for path, tensor in flat.items()
   )
 
@@ -159,14 +159,14 @@ def unflatten_batch_examples(
 def merge_first_n_dims(structure: Any, n: int) -> Any:
   """Joins the first n axes of each tensor of a structure."""
   return tf.nest.map_structure(
-    lambda value: _merged(value, n) if tf.is_tensor(value) else value, structure
+    lambda value: _merge_axes(value, n) if tf.is_tensor(value) else value, structure
   )
 
 
 def expand_batch_dims(structure: Any, batch_sizes: Any) -> Any:
   """Splits the first axis of each tensor of a structure into `batch_sizes`."""
   return tf.nest.map_structure(
-    lambda value: _expanded(value, batch_sizes) if tf.is_tensor(value) else value,
+    lambda value: _split_axis(value, batch_sizes) if tf.is_tensor(value) else value,
     structure,
   )
 
@@ -196,7 +196,7 @@ def multi_batch_apply(
   return expand_batch_dims(f(*merged[0], **merged[1]), sizes)
 
 
-def _merged(tensor: tf.Tensor, n: int) -> tf.Tensor:
+def _merge_axes(tensor: tf.Tensor, n: int) -> tf.Tensor:
   """Joins the first n axes; keeps the static shape."""
   lead, rest = tensor.shape[:n], tensor.shape[n:]
   size = lead.num_elements() if lead.is_fully_defined() else None
@@ -204,7 +204,7 @@ def _merged(tensor: tf.Tensor, n: int) -> tf.Tensor:
   return tf.ensure_shape(merged, [size, *rest])
 
 
-def _expanded(tensor: tf.Tensor, sizes: Any) -> tf.Tensor:
+def _split_axis(tensor: tf.Tensor, sizes: Any) -> tf.Tensor:
   """Splits the first axis; keeps the static shape."""
   sizes = tf.cast(tf.convert_to_tensor(sizes), tf.int32)
   dims = tf.get_static_value(sizes)

@@ -298,7 +298,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
       of_task = first_number + tf.range(sizes[1], dtype=tf.int64)
       numbers = numbers[:, tf.newaxis] * (2 * _MAX_SAMPLES) + of_task
       numbers = tf.reshape(numbers, [-1])
-    with randomness.numbered(numbers, randomness.is_on_host()):
+    with randomness.sample_number_scope(numbers, randomness.is_on_host()):
       features, labels = self._base_preprocessor.preprocess(merged[0], merged[1], mode)
     split: list[Any] = [
       part and TensorSpecStruct(meta_tfdata.expand_batch_dims(part.to_dict(), sizes))

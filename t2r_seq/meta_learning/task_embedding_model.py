@@ -205,7 +205,7 @@ class TaskEmbeddingModel(TaskModel):
     """
     condition, inference = features["condition"], features["inference"]["features"]
     embedding = self._embed(condition["features"], condition["labels"], mode)
-    packed, sizes = self._packed(inference, embedding, mode)
+    packed, sizes = self._pack(inference, embedding, mode)
     targets = None if labels is None else self._targets(labels, mode)
     base = flat(self._base_model.inference_network_fn(packed, targets, mode))
     outputs = TensorSpecStruct(meta_tfdata.expand_batch_dims(base, sizes))
@@ -222,7 +222,7 @@ class TaskEmbeddingModel(TaskModel):
     mode: str,
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Returns the base model's loss on the inference, and the contrastive loss."""
-    given = self._inferred(features, labels, inference_outputs, mode)
+    given = self._inference_batch(features, labels, inference_outputs, mode)
     loss, scalars, *_ = self._split_loss(self._base_model.model_train_fn(*given, mode))
     if self._contrastive_weight:
       contrastive = compute_embedding_contrastive_loss(
@@ -239,7 +239,7 @@ class TaskEmbeddingModel(TaskModel):
   ) -> dict[str, tf.Tensor]:
     """Returns the base model's exported outputs, and the embedding."""
     embedding = inference_outputs[TASK_EMBEDDING]
-    packed, sizes = self._packed(features["inference"]["features"], embedding, mode)
+    packed, sizes = self._pack(features["inference"]["features"], embedding, mode)
     outputs = self._base_model.create_export_outputs_fn(
       packed, self._merged_outputs(inference_outputs), mode
     )
@@ -319,7 +319,7 @@ class TaskEmbeddingModel(TaskModel):
     return tf.math.l2_normalize(task, axis=-1)
 
   @tf.autograph.experimental.do_not_convert
-  def _packed(
+  def _pack(
     self, inference: Any, embedding: tf.Tensor, mode: str
   ) -> tuple[SpecStructure, Any]:
     """Returns the base model's features, [tasks * samples, ...], and the two sizes."""
@@ -340,11 +340,11 @@ class TaskEmbeddingModel(TaskModel):
     base = {path: value for path, value in flat(outputs).items() if path not in own}
     return TensorSpecStruct(meta_tfdata.merge_first_n_dims(base, 2))
 
-  def _inferred(
+  def _inference_batch(
     self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
   ) -> tuple[Any, Any, Any]:
     inference = features["inference"]["features"]
-    packed, _ = self._packed(inference, outputs[TASK_EMBEDDING], mode)
+    packed, _ = self._pack(inference, outputs[TASK_EMBEDDING], mode)
     return packed, self._targets(labels, mode), self._merged_outputs(outputs)
 
 

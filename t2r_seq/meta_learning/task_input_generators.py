@@ -16,7 +16,7 @@ from t2r_seq import data, errors, randomness, records, replay, specs, store, win
 from t2r_seq.data import joint
 from t2r_seq.data.input_generator import BatchRequest
 from t2r_seq.data.loaders import batches_in_order
-from t2r_seq.data.plan import draw_seed, permuted
+from t2r_seq.data.plan import draw_seed, permute_positions
 from t2r_seq.data.stores import DecodedColumns
 from t2r_seq.episodes.splits import EpisodeNumbers as Episodes
 from t2r_seq.episodes.splits import choose_episodes
@@ -206,7 +206,7 @@ class _TaskOrder:
     tasks = first + tf.range(min(num_batches * self.num_tasks, used), dtype=tf.int64)
     tasks = tasks[: used - first]
     if self.is_shuffled:
-      tasks = permuted(tasks, tf.constant(total, tf.int64), self.seed, epoch)
+      tasks = permute_positions(tasks, tf.constant(total, tf.int64), self.seed, epoch)
     tasks = tf.repeat(tasks, self.num_samples)
     sizes = np.array([len(episodes) for episodes in self.task_episodes], np.int64)
     starts, counts = np.cumsum(sizes) - sizes, self.counts.astype(np.int64)

@@ -110,7 +110,7 @@ class TaskModel(models.T2RModel):
     self._base_model.after_train_step()
 
   @abc.abstractmethod
-  def _inferred(
+  def _inference_batch(
     self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
   ) -> tuple[Any, Any, Any]:
     """Returns (features, labels, outputs) of the inference as one batch."""
@@ -123,7 +123,7 @@ class TaskModel(models.T2RModel):
     mode: str,
   ) -> dict[str, tf.Tensor]:
     """Returns the base model's metrics on the inference."""
-    given = self._inferred(features, labels, inference_outputs, mode)
+    given = self._inference_batch(features, labels, inference_outputs, mode)
     return self._base_model.model_eval_fn(*given, mode)
 
   def eval_tallies_fn(
@@ -134,7 +134,7 @@ class TaskModel(models.T2RModel):
     mode: str,
   ) -> dict[str, tf.Tensor]:
     """Returns the base model's tallies on the inference."""
-    given = self._inferred(features, labels, inference_outputs, mode)
+    given = self._inference_batch(features, labels, inference_outputs, mode)
     return self._base_model.eval_tallies_fn(*given, mode)
 
   def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:

@@ -104,7 +104,7 @@ class RecurrentModel(T2RModel):
       x for x in specs.flatten_spec_structure(features).values() if x is not None
     )
     if self._stored_state and mode == ModeKeys.TRAIN:
-      state = self._stored(features, mode)
+      state = self._stored_initial_state(features, mode)
     else:
       state = self.initial_recurrent_state(tf.shape(first)[0])
     if not self._burn_in or mode != ModeKeys.TRAIN:
@@ -140,7 +140,7 @@ class RecurrentModel(T2RModel):
     features, _ = self.pack(features, None, mode)
     with self._holding_step():
       outputs, state = self._run(features, recurrent_state, mode)
-      outputs = self._exported(features, raw_features, outputs)
+      outputs = self._export_outputs(features, raw_features, outputs)
     outputs = {name: tf.squeeze(x, axis=1) for name, x in outputs.items()}
     if self._stored_state:  # As it was before the step.
       for path, value in specs.flatten_spec_structure(recurrent_state).items():
@@ -156,7 +156,7 @@ class RecurrentModel(T2RModel):
     spec = self.get_recurrent_state_specification(mode)
     return outputs, specs.validate_and_pack(spec, state, ignore_batch=True)
 
-  def _stored(self, features: SpecStructure, mode: str) -> SpecStructure:
+  def _stored_initial_state(self, features: SpecStructure, mode: str) -> SpecStructure:
     """Returns the state that the data have of the first steps of windows."""
     flat = specs.flatten_spec_structure(features)
     names = {path: f"{STORED_STATE}/{path}" for path in self._state_specs(mode)}

@@ -51,7 +51,7 @@ def image(name: str, images: tf.Tensor, description: str = "") -> None:
       f"summaries.image: {name}: expected images [B, H, W, C] or stacks of them, with "
       f"1, 3 or 4 channels, got {tuple(images.shape)}."
     )
-  _write(name, _encode_images(_enlarged(strip)), "images", description)
+  _write(name, _encode_images(_enlarge(strip)), "images", description)
 
 
 def histogram(name: str, values: Any, buckets: int = 30) -> None:
@@ -119,7 +119,7 @@ def _cell(value: np.ndarray) -> str:
   return " ".join([*shown, *(["..."] if len(flat) > _MAX_VALUES else [])])
 
 
-def _enlarged(images: tf.Tensor) -> tf.Tensor:
+def _enlarge(images: tf.Tensor) -> tf.Tensor:
   """Repeats the pixels of small images."""
   height = images.shape[1]
   times = 1 if height is None else -(-_MIN_HEIGHT // max(height, 1))

@@ -625,9 +625,9 @@ class T2RModel(PolicyModel):
     features, _ = self.pack(features, None, mode)
     with self._holding_step():
       outputs = self._infer(features, None, mode)
-      return self._exported(features, raw_features, outputs)
+      return self._export_outputs(features, raw_features, outputs)
 
-  def _exported(
+  def _export_outputs(
     self, features: SpecStructure, raw: SpecStructure, outputs: dict[str, tf.Tensor]
   ) -> dict[str, tf.Tensor]:
     outputs = self.create_export_outputs_fn(features, outputs, ModeKeys.INFER)

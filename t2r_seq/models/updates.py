@@ -136,7 +136,7 @@ class Updates:
     return _state(self.optimizer)
 
   @property
-  def accumulated(self) -> list[tf.Variable]:
+  def gradient_sums(self) -> list[tf.Variable]:
     """Sums of gradients that are not applied yet, for checkpoints."""
     return self._sums
 
@@ -156,7 +156,7 @@ class Updates:
     scale = scaler.get_scaled_loss(one) if scaler else _scale_loss(optimizer, one)
     return None if scale is one else scale
 
-  def unscaled(self, gradients: Sequence[Any], scale: tf.Tensor | None) -> list[Any]:
+  def unscale(self, gradients: Sequence[Any], scale: tf.Tensor | None) -> list[Any]:
     """Divides gradients by the `loss_scale`.
 
     Args:
@@ -196,7 +196,7 @@ class Updates:
         self._sums[place].assign(tf.zeros_like(self._sums[place]))
     return sums
 
-  def summed(self, gradients: Sequence[Any]) -> list[Any]:
+  def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
     """Sums gradients over the replicas."""
     if self._num_replicas == 1:
       return list(gradients)

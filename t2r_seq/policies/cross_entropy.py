@@ -159,17 +159,10 @@ def CategoricalCrossEntropyMethod(
 
   def update(params: Params, elites: np.ndarray) -> Params:
     counts = (elites[..., np.newaxis] == np.arange(initial.shape[1])).mean(axis=0)
-    return {
-      "probabilities": decay * params["probabilities"] + (1 - decay) * counts,
-    }
+    return {"probabilities": decay * params["probabilities"] + (1 - decay) * counts}
 
   _, _, params = CrossEntropyMethod(
-    sample,
-    objective_fn,
-    update,
-    {"probabilities": initial},
-    num_elites,
-    num_iterations,
+    sample, objective_fn, update, {"probabilities": initial}, num_elites, num_iterations
   )
   return params["probabilities"]
 
@@ -538,9 +531,7 @@ class CEMPolicy(policy.Policy):
       )
     rest = specs.TensorSpecStruct((p, s) for p, s in spec.items() if p != path)
     features = policy.pack_observation(state, rest, context)
-    packed = {
-      p: np.repeat(x[np.newaxis], batch_size, axis=0) for p, x in features.items()
-    }
+    packed = {p: np.repeat(x[None], batch_size, axis=0) for p, x in features.items()}
     dtype = spec[path].dtype.as_numpy_dtype
     return lambda samples: {
       **packed,

@@ -304,10 +304,10 @@ def _convert(function: Any, path: str, weights: str) -> bytes:
     signatures = {lite_policy.SIGNATURE: function}
     tf.saved_model.save(tf.Module(), saved, signatures, options)
     converter = tf.lite.TFLiteConverter.from_saved_model(saved, [lite_policy.SIGNATURE])
-    return _converted(converter, path, weights, function)
+    return _run_converter(converter, path, weights, function)
 
 
-def _converted(converter: Any, path: str, weights: str, function: Any) -> bytes:
+def _run_converter(converter: Any, path: str, weights: str, function: Any) -> bytes:
   if weights != "float32":
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
   if weights == "float16":

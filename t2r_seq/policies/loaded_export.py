@@ -137,7 +137,7 @@ class LoadedPolicy(policy_io.PurePolicy):
       flat = _validate("predict", self._predict_spec, features)
       _check_batch("predict", flat)
     self._check_finite("predict", flat)
-    return _to_numpy(self._call("serving_default", _keyed(flat, self._predict_keys)))
+    return _to_numpy(self._call("serving_default", _feed(flat, self._predict_keys)))
 
   def predict_records(
     self, serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]]
@@ -232,7 +232,7 @@ class LoadedPolicy(policy_io.PurePolicy):
     _check_batch("adapt", flat, num_tasks)
     self._check_finite("adapt", flat, has_envs=True)
     numbers = list(range(num_tasks) if envs is None else envs)
-    inputs = {**_keyed(flat, _inputs(spec)), ENVS: tf.constant(numbers, tf.int32)}
+    inputs = {**_feed(flat, _inputs(spec)), ENVS: tf.constant(numbers, tf.int32)}
     return self._state(self._call("adapt", {**inputs, **_tensors(state)}))
 
   def _step_inputs(
@@ -243,12 +243,7 @@ class LoadedPolicy(policy_io.PurePolicy):
     policy_io.check_state(state, self.path)
     num_envs = _num_rows(state)
     observation, state = push_values(
-      observation,
-      state,
-      self._step_spec,
-      self.time_paths,
-      is_first,
-      self._allow_nan,
+      observation, state, self._step_spec, self.time_paths, is_first, self._allow_nan
     )
     flat: Any = self._observation.take(observation, num_envs)
     if flat is None:
@@ -471,7 +466,7 @@ def _inputs(signature: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]
   return [(path, signature_key(path), spec.dtype) for path, spec in signature.items()]
 
 
-def _keyed(
+def _feed(
   features: Mapping[str, Any], inputs: Iterable[tuple[str, str, tf.DType]]
 ) -> dict[str, tf.Tensor]:
   """Returns a signature's inputs."""

@@ -49,7 +49,7 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
       signature.
   """
   in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.INFER)
-  flat = _required(in_spec)
+  flat = _required_specs(in_spec)
   mismatches = []
   by_key: dict[str, str] = {}
   times = time_specs(flat)
@@ -87,7 +87,7 @@ def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
   return stored
 
 
-def _required(in_spec: specs.SpecStructure) -> TensorSpecStruct:
+def _required_specs(in_spec: specs.SpecStructure) -> TensorSpecStruct:
   given = specs.flatten_spec_structure(in_spec)
   flat = filter_required_flat_tensor_spec(given)
   # A policy is given frames, also where the data are whole videos.
@@ -265,7 +265,7 @@ class PolicyFunctions:
     return initial_state
 
   def _adapt(self) -> Any:
-    flat = _required(self._model.get_adaptation_specification())
+    flat = _required_specs(self._model.get_adaptation_specification())
     inputs = {
       path: tf.TensorSpec([None, *spec.shape], spec.dtype, signature_key(path))
       for path, spec in flat.items()

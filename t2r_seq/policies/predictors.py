@@ -596,7 +596,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
   def predict(self, features: Any) -> dict[str, np.ndarray]:
     """See the base class; aggregates the members' outputs."""
     self.assert_is_loaded()
-    return self._joined([each.predict(features) for each in self._ensemble])
+    return self._combine([each.predict(features) for each in self._ensemble])
 
   def step(
     self,
@@ -612,7 +612,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     if any(path.startswith(f"{STAMPS}/") for path in self.get_step_specification()):
       features = with_times(features, timestamp, stamps)
     outputs = [first.step(features, is_first, timestamp)]
-    return self._joined(outputs + [each.step(features, is_first) for each in others])
+    return self._combine(outputs + [each.step(features, is_first) for each in others])
 
   def reset(self, num_envs: int = 1) -> None:
     """See the base class."""
@@ -675,7 +675,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
   def _ensemble(self) -> list[ExportedSavedModelPredictor]:
     return [self._predictors[member] for member in self._members]
 
-  def _joined(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  def _combine(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {
       name: self._aggregate(np.stack([each[name] for each in outputs])).astype(
         first.dtype

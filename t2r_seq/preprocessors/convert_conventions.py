@@ -83,7 +83,7 @@ class ConvertConventions(SpecTransformationPreprocessor):
     """Returns under which of its names the data declares a spec."""
     return [key for key in (path, getattr(spec, "name", None)) if key in self._data]
 
-  def _declared(self, path: str, spec: Any) -> tuple[Convention | None, int]:
+  def _declared_convention(self, path: str, spec: Any) -> tuple[Convention | None, int]:
     """Returns the convention and the size of the data that a spec reads."""
     spec = ExtendedTensorSpec.to_spec(spec)
     model = spec.convention
@@ -97,7 +97,7 @@ class ConvertConventions(SpecTransformationPreprocessor):
   def _plan(self, kind: str, path: str, spec: ExtendedTensorSpec) -> Converter | None:
     where, (data, size) = (
       f"ConvertConventions: {kind}/{path}",
-      self._declared(path, spec),
+      self._declared_convention(path, spec),
     )
     model = spec.convention
     if not spec.shape.rank or (data is None and model is None):
@@ -107,7 +107,7 @@ class ConvertConventions(SpecTransformationPreprocessor):
     name = reference_path(model, model_size) or reference_path(data, size)
     if name is not None:
       state_path = self._find_state(where, name)
-      state = self._declared(state_path, self._specs[FEATURES][state_path])
+      state = self._declared_convention(state_path, self._specs[FEATURES][state_path])
     converter = Converter(data, model, size, model_size, where, state)
     converter.warn()
     if converter.needs_chunk and spec.time_offsets not in (None, 0):

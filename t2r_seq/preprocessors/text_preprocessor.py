@@ -110,7 +110,7 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
       if embedded is None:
         self.update_spec(tensor_spec_struct, path, shape=shape[:-1], dtype=tf.string)
       else:
-        embedded[path] = self._hashed(shape[-1])
+        embedded[path] = self._hashed_words(shape[-1])
     return tensor_spec_struct
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
@@ -122,12 +122,12 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
         features[path] = self._embed(features[path], expected[path])
     return features, labels
 
-  def _hashed(self, size: int) -> HashedWords:
+  def _hashed_words(self, size: int) -> HashedWords:
     return HashedWords(self._num_buckets, self._ngrams, self._seed, size)
 
   def _embed(self, texts: tf.Tensor, spec: Any) -> tf.Tensor:
     size = spec.shape[-1]
-    table = self._hashed(size).table
+    table = self._hashed_words(size).table
     lower = tf.strings.lower(tf.reshape(texts, [-1]), encoding="utf-8")
     words = tf.strings.split(
       tf.strings.regex_replace(lower, r"[^\p{L}\p{M}\p{N}]+", " ")

@@ -72,10 +72,10 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
     return self._preprocessor
 
   def get_in_feature_specification(self, mode: str) -> Any:
-    return _parsed(self._preprocessor.get_in_feature_specification(mode))
+    return _parsed_specs(self._preprocessor.get_in_feature_specification(mode))
 
   def get_in_label_specification(self, mode: str) -> Any:
-    return _parsed(self._preprocessor.get_in_label_specification(mode))
+    return _parsed_specs(self._preprocessor.get_in_label_specification(mode))
 
   def get_out_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
     given = self._preprocessor.get_out_feature_specification(mode)
@@ -88,10 +88,10 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
   def receive(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     """Casts bfloat16 back to float32."""
     expected = self._preprocessor.get_out_feature_specification(mode)
-    features = _received(features, expected)
+    features = _widen(features, expected)
     if labels is not None:
       expected = self._preprocessor.get_out_label_specification(mode)
-      labels = _received(labels, expected)
+      labels = _widen(labels, expected)
     return self._preprocessor.receive(features, labels, mode)
 
   def representations(self, before: Representations | None = None) -> Representations:
@@ -117,7 +117,7 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
     return features, labels
 
 
-def _parsed(structure: Any) -> specs.TensorSpecStruct:
+def _parsed_specs(structure: Any) -> specs.TensorSpecStruct:
   """Returns specs with float32 for bfloat16."""
   flat = specs.TensorSpecStruct(specs.flatten_spec_structure(structure).items())
   return replace_dtype(flat, tf.bfloat16, tf.float32)
@@ -140,7 +140,7 @@ def _cast(batch: Any, out_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruc
 
 
 @tf.autograph.experimental.do_not_convert
-def _received(batch: Any, structure: Any) -> specs.TensorSpecStruct:
+def _widen(batch: Any, structure: Any) -> specs.TensorSpecStruct:
   expected = specs.flatten_spec_structure(structure)
   received = specs.TensorSpecStruct()
   for path, tensor in specs.flatten_spec_structure(batch).items():

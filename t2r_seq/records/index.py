@@ -581,12 +581,12 @@ def _describe_bad(states: list[IndexState]) -> str:
 
 def _is_stored_alike(leaf: Any, other: Any) -> bool:
   """Whether a feature that fits one spec may fit the other, as the parser sees it."""
-  one, two = _stored(leaf), _stored(other)
+  one, two = _stored_form(leaf), _stored_form(other)
   # The shape tells how much of a feature of variable length is read.
   return one[:-1] == two[:-1] and (None in (one[-1], two[-1]) or one[-1] == two[-1])
 
 
-def _stored(spec: Any) -> tuple[bool, str, Any]:
+def _stored_form(spec: Any) -> tuple[bool, str, Any]:
   what = spec.data_format or features_lib.record_dtype(spec).name
   if spec.varlen_default_value is not None:
     return spec.is_sequence, what, None

@@ -212,10 +212,10 @@ def _missing(
   feature: features.RecordFeature, path: str, given: Iterable[str]
 ) -> errors.Mismatch:
   hint = errors.nearest(path, given) or "Optional features need is_optional=True."
-  return errors.Mismatch(path, _expected(feature), "nothing", hint)
+  return errors.Mismatch(path, _describe_expected(feature), "nothing", hint)
 
 
-def _expected(feature: features.RecordFeature) -> str:
+def _describe_expected(feature: features.RecordFeature) -> str:
   spec = feature.spec
   shape = [str(size) for size in spec.shape]
   if feature.is_varlen:
@@ -244,7 +244,7 @@ def _compare(
         return None
       hint = "Cast it."
   got = specs.packing.describe_array(array)
-  return errors.Mismatch(path, _expected(feature), got, hint)
+  return errors.Mismatch(path, _describe_expected(feature), got, hint)
 
 
 def _compare_shared(

@@ -41,7 +41,7 @@ def check_open(operation: str, is_closed: bool) -> None:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
   """Raises the errors of a replay in place of TensorFlow's that wrap them."""
   try:
     yield
@@ -211,7 +211,7 @@ class Replay(files.Closing):
 
   def explain_failures(self) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which a `dataset` raises the errors of the replay."""
-    return explained()
+    return explain_errors()
 
   def watch(self) -> Callable[[], Any] | None:
     """Starts to watch a wait for a batch; see `AbstractInputGenerator.watch`."""

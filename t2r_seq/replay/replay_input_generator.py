@@ -107,7 +107,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Raises the replay's errors in place of TensorFlow's that wrap them."""
-    with replay_lib.explained():  # The replay itself may not have been made yet.
+    with replay_lib.explain_errors():  # The replay itself may not have been made yet.
       yield
 
   def watch(self) -> Callable[[], Any] | None:

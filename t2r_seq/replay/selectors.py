@@ -163,7 +163,7 @@ class SumTree:
     sums = np.zeros((_FANOUT + 1, len(rest)))
     places = np.arange(len(rest))
     for blocks in self._blocks[-2::-1]:
-      children = _transposed(blocks.take(nodes, 0))
+      children = _transpose(blocks.take(nodes, 0))
       for child in range(_FANOUT):
         np.add(sums[child], children[child], sums[child + 1])
       # The rest may exceed the parent's sum by a rounding error.
@@ -193,10 +193,10 @@ class SumTree:
 
 
 def _sums(blocks: np.ndarray) -> np.ndarray:
-  return np.add.reduce(_transposed(blocks), 0)
+  return np.add.reduce(_transpose(blocks), 0)
 
 
-def _transposed(blocks: np.ndarray) -> np.ndarray:
+def _transpose(blocks: np.ndarray) -> np.ndarray:
   """Returns a child a row, float64: numpy adds long rows of one dtype fast."""
   return blocks.T.astype(np.float64, "C")
 

@@ -387,7 +387,7 @@ class PolicyServer:
       request = _observation(message)
       if OVERLAP in request:
         return await self._plan(policy, _overlap(request[OVERLAP]), packer, latest)
-      observation = self._renamed(request)
+      observation = self._rename_paths(request)
       is_first = bool(_number(observation, IS_FIRST))
       seed = _number(observation, SEED, None)
       inspects = bool(_number(observation, INSPECT))
@@ -417,7 +417,7 @@ class PolicyServer:
   ) -> bytes:
     """Adds observations to the history, and returns the chunk of the last one."""
     for each in request[OBSERVATIONS]:
-      observation = self._renamed(each)
+      observation = self._rename_paths(each)
       is_first = bool(_number(observation, IS_FIRST))
       seed = _number(observation, SEED, None)
       if seed is not None:
@@ -448,7 +448,7 @@ class PolicyServer:
     self._is_fast = seconds < _FAST_SECONDS
     return result, seconds
 
-  def _renamed(self, observation: dict[str, Any]) -> dict[str, Any]:
+  def _rename_paths(self, observation: dict[str, Any]) -> dict[str, Any]:
     """Returns an observation by the policy's paths."""
     if not self._rename:
       return observation

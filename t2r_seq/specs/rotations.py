@@ -244,11 +244,11 @@ def _to_angles(rotation: str, q: Quaternion) -> list[Any]:
   first, third = half_sum - half_difference, half_sum + half_difference
   if not is_proper:
     middle, third = middle - np.pi / 2, third * sign
-  angles = [_wrapped(first), middle, _wrapped(third)]
+  angles = [_wrap_angle(first), middle, _wrap_angle(third)]
   return angles if kind == _EXTRINSIC else angles[::-1]
 
 
-def _wrapped(angle: Any) -> Any:
+def _wrap_angle(angle: Any) -> Any:
   xp = array_module(angle)
   angle = xp.where(angle > np.pi, angle - 2 * np.pi, angle)
   return xp.where(angle < -np.pi, angle + 2 * np.pi, angle)

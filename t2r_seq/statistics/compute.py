@@ -368,7 +368,7 @@ def _without_missing(spec: ExtendedTensorSpec, rows: np.ndarray) -> np.ndarray:
   return rows[is_present.all(axis=tuple(range(1, rows.ndim)))]
 
 
-def _traced(function: Callable[..., Any], signature: tf.TensorSpec) -> Any:
+def _trace(function: Callable[..., Any], signature: tf.TensorSpec) -> Any:
   """Traces apart from the call: five first calls in a row would look like retracing."""
   traced = tf.function(function, input_signature=[signature], autograph=False)
   return traced.get_concrete_function()
@@ -379,7 +379,7 @@ def _make_decoder(
 ) -> Callable[[np.ndarray], np.ndarray]:
   """Returns a function from encoded images [n, ...] to their pixels."""
   outer = [None] * (spec.shape.rank - 3 + 1)
-  decode = _traced(
+  decode = _trace(
     lambda encoded: decode_images(encoded, spec, path),
     tf.TensorSpec(outer, tf.string),
   )
@@ -421,7 +421,7 @@ class _RecordSource(_Source):
       specs.add_sequence_length_specs(self.spec), decode_images=False
     )
     rank = [None] if self.is_blocks else []
-    self._parse = _traced(parse, tf.TensorSpec(rank, tf.string))
+    self._parse = _trace(parse, tf.TensorSpec(rank, tf.string))
 
   def _infer(self) -> TensorSpecStruct:
     # From all records: a list that is empty once does not fit what the first ones have.

@@ -159,7 +159,7 @@ class PreprocessorTransform(Transform):
         (path, ExtendedTensorSpec.from_spec(spec, name=spec.name or _own(path)))
         for path, spec in self._flat.items()
       )
-    named = {p: spec for p, spec in self._named(stored).items() if p in self._flat}
+    named = {p: spec for p, spec in self._name_specs(stored).items() if p in self._flat}
     missing = [
       errors.Mismatch(
         path, errors.describe(spec), "nothing", errors.nearest(_own(path), stored)
@@ -183,7 +183,7 @@ class PreprocessorTransform(Transform):
       sources += [path for path in clocks if path in stored]
     return TensorSpecStruct((source, stored[source]) for source in sources)
 
-  def _named(self, stored: Mapping[str, Any]) -> TensorSpecStruct:
+  def _name_specs(self, stored: Mapping[str, Any]) -> TensorSpecStruct:
     """Sets the name of each spec to the stored path that it reads, as in training."""
     named = TensorSpecStruct()
     for branch in _BRANCHES:
@@ -206,7 +206,7 @@ class PreprocessorTransform(Transform):
     return any(
       not spec.is_sequence
       and getattr(source.spec.get(path, source.spec.get(spec.name)), "is_sequence", 0)
-      for path, spec in self._named(source.spec).items()
+      for path, spec in self._name_specs(source.spec).items()
     )
 
   def _reader(self, source: Counted, present: Iterable[str]) -> WindowReader:
@@ -223,7 +223,7 @@ class PreprocessorTransform(Transform):
         clock = cut.clock or default_clock(source.metadata, of_steps)
         # Padding is left out by its mask.
         cut = dataclasses.replace(cut, clock=clock, clocks=source.clocks, masks=True)
-      self._readers[key] = WindowReader(element, self._named(element), cut)
+      self._readers[key] = WindowReader(element, self._name_specs(element), cut)
     return self._readers[key]
 
   def to_rows(self, values: Values, source: Counted) -> Rows:
@@ -259,7 +259,7 @@ class PreprocessorTransform(Transform):
     }
 
   def _select(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    named = self._named(tensors)
+    named = self._name_specs(tensors)
     sources = {p: p if p in tensors else s.name for p, s in named.items()}
     return {path: tensors[s] for path, s in sources.items() if s in tensors}
 

@@ -224,7 +224,7 @@ class Spans:
   def __len__(self) -> int:
     return len(self.starts)
 
-  def scaled(self, factor: int, offset: int = 0) -> Spans:
+  def scale(self, factor: int, offset: int = 0) -> Spans:
     """Returns the ranges in smaller units."""
     return Spans(
       offset + self.starts * factor, offset + self.stops * factor, self.is_known
@@ -258,10 +258,10 @@ def _file_spans(column: Column, name: str, rows: Spans, offsets: np.ndarray) -> 
   if name == column.present_file:
     return _episode_spans(len(rows))
   if name == column.offsets_file:
-    return rows.scaled(8 * column.items_per_row, 8)
+    return rows.scale(8 * column.items_per_row, 8)
   if not column.is_bytes:
-    return rows.scaled(column.items_per_row * column.dtype.itemsize)
-  items = rows.scaled(column.items_per_row)
+    return rows.scale(column.items_per_row * column.dtype.itemsize)
+  items = rows.scale(column.items_per_row)
   is_known = items.is_known & (items.stops < len(offsets))
   starts, stops = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
   starts[is_known] = offsets[items.starts[is_known]]
@@ -471,7 +471,7 @@ class SegmentCheck:
       count = max(self._sizes[column.offsets_file], 0) // 8
       path = self._path(column.offsets_file)
       offsets = mapped.map_file(path, np.dtype("<i8"), (count,))
-      self._check_offsets(column, rows.scaled(column.items_per_row), offsets)
+      self._check_offsets(column, rows.scale(column.items_per_row), offsets)
     return _file_spans(column, name, rows, offsets)
 
   def _rows(self, column: Column, name: str) -> Spans:

@@ -364,7 +364,7 @@ class FileColumns(StoreColumns):
     items = runs.times(column.items_per_row)
     offsets = self._files[column.offsets_file]
     starts = _decode(offsets.read(items.times(8)), tf.int64)
-    ends = _decode(offsets.read(items.times(8).moved(8)), tf.int64)
+    ends = _decode(offsets.read(items.times(8).shift(8)), tf.int64)
     lasts = tf.cumsum(items.counts)
     firsts = tf.gather(starts, lasts - items.counts)
     spans = _Runs(items.segments, firsts, tf.gather(ends, lasts - 1) - firsts)
@@ -404,7 +404,7 @@ class _Runs:
     """Returns the runs in smaller units."""
     return _Runs(self.segments, self.starts * factor, self.counts * factor)
 
-  def moved(self, offset: int) -> _Runs:
+  def shift(self, offset: int) -> _Runs:
     """Returns the runs further on."""
     return _Runs(self.segments, self.starts + offset, self.counts)
 

@@ -61,7 +61,7 @@ def collect(
     else:
       rows[path] = result
   if has_steps:
-    mismatches += _ragged(columns, rows)
+    mismatches += _find_ragged(columns, rows)
   if mismatches:
     raise errors.mismatch_error(operation, mismatches)
   return rows
@@ -167,7 +167,7 @@ def _missing(
   return [
     errors.Mismatch(
       path,
-      _expected(column, has_steps and column.is_timed),
+      _describe_expected(column, has_steps and column.is_timed),
       "nothing",
       errors.nearest(path, unused) or "What may be absent needs is_optional=True.",
     )
@@ -176,7 +176,7 @@ def _missing(
   ]
 
 
-def _ragged(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]:
+def _find_ragged(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]:
   """Compares the steps of all paths with the first path's."""
   counts = {p: r.count for p, r in rows.items() if columns[p].is_timed}
   first = next(iter(counts), "")
@@ -222,7 +222,7 @@ def _to_rows(
       hint = "Cast it."
   return errors.Mismatch(
     column.path,
-    _expected(column, is_many),
+    _describe_expected(column, is_many),
     got or specs.packing.describe_array(array),
     hint,
   )
@@ -335,7 +335,7 @@ def _bytes_rows(array: np.ndarray, count: int) -> Rows:
   return Rows(count, np.frombuffer(b"".join(items), np.uint8), lengths)
 
 
-def _expected(column: Column, has_steps: bool) -> str:
+def _describe_expected(column: Column, has_steps: bool) -> str:
   kind = column.dtype_name
   if column.image_format:
     kind = f"bytes, encoded as {column.image_format}"

@@ -178,7 +178,7 @@ def read_frames(
     raise errors.RecordError(f"video: {path}: expected a video file, got none.")
   what = f"a video that can be decoded, from {seconds[0]:.4f} s to {seconds[-1]:.4f} s"
   with (
-    _explained(path, what),
+    _explain_errors(path, what),
     av.open(source, buffer_size=_IO_BYTES, metadata_errors="replace") as container,
   ):
     reading = _Reading(path, container, seconds, out, num_threads, depth, tolerance)
@@ -186,7 +186,7 @@ def read_frames(
 
 
 @contextlib.contextmanager
-def _explained(path: str, expected: str) -> Iterator[None]:
+def _explain_errors(path: str, expected: str) -> Iterator[None]:
   """Explains PyAV's errors of damaged files."""
   try:
     yield
@@ -477,7 +477,7 @@ class FrameWriter:
     kind = _frame_format(pixels.dtype, pixels.shape[-1])
     if self._depth is not None:
       kind, pixels = DEPTH_FORMAT, self._depth.to_codes(pixels)
-    with self._explained():
+    with self._explain_errors():
       if self._stream is None:
         self._stream = self._make_stream(kind)
         self._stream.height, self._stream.width = pixels.shape[:2]
@@ -508,12 +508,12 @@ class FrameWriter:
 
   def close(self) -> None:
     """Writes the rest, and closes the file."""
-    with self._explained(), self._container:
+    with self._explain_errors(), self._container:
       if self._stream is not None:
         self._container.mux(self._stream.encode())
 
   @contextlib.contextmanager
-  def _explained(self) -> Iterator[None]:
+  def _explain_errors(self) -> Iterator[None]:
     try:
       yield
     except load_av().FFmpegError as error:
@@ -599,7 +599,7 @@ class VideoInfo:
     """Reads the packets of a video."""
     av, path = load_av(), _name(source)
     with (
-      _explained(path, "a whole video"),
+      _explain_errors(path, "a whole video"),
       av.open(source, buffer_size=_IO_BYTES, metadata_errors="replace") as container,
     ):
       stream = _video_stream(path, container)
@@ -636,7 +636,7 @@ def cut_video(
   seconds, output = np.asarray(times, np.float64), io.BytesIO()
   rate = fractions.Fraction(fps).limit_denominator(1001)
   with (
-    _explained(path, "a video to be cut"),
+    _explain_errors(path, "a video to be cut"),
     av.open(source, buffer_size=_IO_BYTES, metadata_errors="replace") as container,
   ):
     stream = _video_stream(path, container)
@@ -674,12 +674,12 @@ def join_videos(path: str, parts: Sequence[str]) -> None:
   """Joins videos of one codec, size and rate to one .mp4 file, without re-encoding."""
   av = load_av()
   with (
-    _explained(path, "videos that can be joined"),
+    _explain_errors(path, "videos that can be joined"),
     av.open(path, "w", format="mp4") as container,
   ):
     stream, offset, last = None, fractions.Fraction(0), None
     for name in parts:
-      with _explained(name, "a video that can be joined"), av.open(name) as source:
+      with _explain_errors(name, "a video that can be joined"), av.open(name) as source:
         video = _video_stream(name, source)
         if stream is None:
           # Opaque: what decodes a format has another name than what encodes it.

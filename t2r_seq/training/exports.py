@@ -117,7 +117,7 @@ class Exporter(abc.ABC):
     folder = os.path.join(path, LITE_FOLDER)
     if self.lite and not os.path.exists(folder):
       export_lite(path, folder)
-    self._exported(export_dir, metrics)
+    self._remember_export(export_dir, metrics)
     remove_old_exports(export_dir, self._exports_to_keep)
     return path
 
@@ -148,7 +148,7 @@ class Exporter(abc.ABC):
   def _export_dir(self, model_dir: str) -> str:
     return os.path.join(model_dir, "export", self._name)
 
-  def _exported(self, export_dir: str, metrics: Metrics) -> None:
+  def _remember_export(self, export_dir: str, metrics: Metrics) -> None:
     """Called after an export; by default there is nothing to remember."""
     del export_dir, metrics
 
@@ -242,7 +242,7 @@ class BestExporter(Exporter):
         "the next evaluation counts as the best then."
       ) from error
 
-  def _exported(self, export_dir: str, metrics: Metrics) -> None:
+  def _remember_export(self, export_dir: str, metrics: Metrics) -> None:
     filename = _best_filename(export_dir)
     best = json.dumps({self._metric: metrics[self._metric]})
     files.replace_file(filename, best.encode())

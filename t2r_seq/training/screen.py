@@ -243,7 +243,7 @@ class ProgressLog:
     return scalars
 
   @contextlib.contextmanager
-  def paused(self) -> Iterator[None]:
+  def pause(self) -> Iterator[None]:
     """Excludes the block, such as an evaluation, from the measurement."""
     start = time.perf_counter()
     yield

@@ -348,7 +348,7 @@ class _Training:
         self._log(scalars, progress, writer, generator)
       is_last = is_last or run.is_stopped
       if step % config.save_checkpoints_steps == 0 or is_last:
-        with progress.paused():
+        with progress.pause():
           self._save(signal)
           if not is_last:
             # Cut short, it is as if it had never been due: the step is saved.

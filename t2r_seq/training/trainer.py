@@ -116,8 +116,8 @@ class Trainer:
       state["averages"] = _nested(
         {n: averages[id(v)] for n, v in named.items() if id(v) in averages}
       )
-    if self._updates.accumulated:
-      state["accumulated"] = self._updates.accumulated
+    if self._updates.gradient_sums:
+      state["accumulated"] = self._updates.gradient_sums
     return tf.train.Checkpoint(**state)
 
   def write_summaries(self, writer: SummaryWriter, every_n_steps: int) -> None:
@@ -302,7 +302,7 @@ class Trainer:
     Returns:
       (norm of the gradients applied last, whether it was bad).
     """
-    unscaled = self._updates.unscaled(gradients, scale)
+    unscaled = self._updates.unscale(gradients, scale)
     if self._updates.accumulation_steps > 1:
       self._updates.accumulate(unscaled)
       return tf.identity(self._updates.accumulated_norm), tf.constant(False)
@@ -326,7 +326,7 @@ class Trainer:
       but where the optimizer leaves out steps whose scaled gradients overflow, such a
       step is bad only if it can't scale less.
     """
-    gradients = self._updates.summed(gradients)
+    gradients = self._updates.sum_gradients(gradients)
     norm = tf.linalg.global_norm(gradients)
     is_finite = tf.math.is_finite(norm)
     is_first = tf.equal(self.optimizer.iterations, 0)

@@ -86,7 +86,7 @@ class TransitionsMetadata:
       return None
     assert reader.n_step is not None
     fields = reader.n_step.fields
-    if set(fields.stored) != set(element_spec):
+    if set(fields.stored_paths) != set(element_spec):
       return None
     stacks = {}
     for path, reading in reader.readings.items():
@@ -313,11 +313,7 @@ class Transitions:
     return specs.TensorSpecStruct((path, read[path].numpy()) for path in self.spec)
 
   def dataset(
-    self,
-    batch_size: int,
-    order: str = "global",
-    start_batch: int = 0,
-    **fields: Any,
+    self, batch_size: int, order: str = "global", start_batch: int = 0, **fields: Any
   ) -> tf.data.Dataset:
     """Returns a dataset of batches.
 
@@ -335,11 +331,7 @@ class Transitions:
     return self._loader(batch_size, order, fields).dataset(start_batch)
 
   def numpy_batches(
-    self,
-    batch_size: int,
-    order: str = "global",
-    start_batch: int = 0,
-    **fields: Any,
+    self, batch_size: int, order: str = "global", start_batch: int = 0, **fields: Any
   ) -> NumpyBatches:
     """Returns an iterator of the batches of `dataset`, as dicts of numpy arrays."""
     return self._loader(batch_size, order, fields).numpy_batches(start_batch)
@@ -351,7 +343,7 @@ class Transitions:
       batch_size=batch_size, order=order, where=f"transitions: {self.path}", **fields
     )
     return WindowLoader(
-      plan.seeded(), self.read, len(self), self.max_bytes, held=self._held
+      plan.with_seed(), self.read, len(self), self.max_bytes, held=self._held
     )
 
 
@@ -386,7 +378,7 @@ def load_transitions(
 
 def _check_columns(store: EpisodeStore, about: TransitionsMetadata) -> None:
   """Checks that the store matches its metadata."""
-  want, got = set(about.fields.stored), set(store.spec)
+  want, got = set(about.fields.stored_paths), set(store.spec)
   if want != got:
     raise errors.StoreError(
       f"load_transitions: {store.path}: expected columns {errors.listing(want)}, got "

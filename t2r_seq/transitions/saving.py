@@ -21,10 +21,6 @@ from t2r_seq.windows import Cut, NStep
 from t2r_seq.windows.n_step import TransitionFields
 
 _OPERATION = "save_transitions"
-_UNSTACKED_HINT = (
-  " If it is not a stack of consecutive frames, leave it out of `stacked`: it is saved "
-  "unchanged."
-)
 # Memory of the blocks in which arrays are read.
 _BLOCK_BYTES = 1 << 22
 
@@ -47,15 +43,13 @@ def _check_arrays(
       problem
       for path, of in fields.next_of.items()
       if of in stacks
-      for problem in _stack_problems(
-        path, arrays[path], of, arrays[of], stacks[of], _UNSTACKED_HINT
-      )
+      for problem in _stack_problems(path, arrays[path], of, arrays[of], stacks[of])
     ]
   if mismatches:
     raise errors.mismatch_error(_OPERATION, mismatches)
   return specs.TensorSpecStruct(
     (path, _column_spec(_newest_frames(arrays[path][:1], stacks.get(path))))
-    for path in fields.stored
+    for path in fields.stored_paths
   )
 
 
@@ -99,12 +93,7 @@ def _frames(array: np.ndarray, stack: FrameStack, part: slice) -> np.ndarray:
 
 
 def _stack_problems(
-  path: str,
-  following: np.ndarray,
-  of: str,
-  now: np.ndarray,
-  stack: FrameStack,
-  hint: str = "",
+  path: str, following: np.ndarray, of: str, now: np.ndarray, stack: FrameStack
 ) -> Iterator[errors.Mismatch]:
   """Yields the first transition whose next stack is not its own and one frame more."""
   older, newer = slice(None, -1), slice(1, None)
@@ -118,15 +107,14 @@ def _stack_problems(
         path,
         f"the last {stack.num_frames - 1} frames of {of}, and a new one",
         f"others at {index}",
-        f"Is axis {stack.axis} that of the frames, the oldest first?{hint}",
+        f"Is axis {stack.axis} that of the frames, the oldest first? Save stacks of "
+        "other than consecutive frames unchanged.",
       )
       return
 
 
 def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
-  """Undoes frame stacking: returns the newest frame of each step, as stores keep it.
-
-  For example, for stacks of Gymnasium's FrameStackObservation.
+  """Undoes frame stacking, such as Gymnasium's: returns the newest frame of each step.
 
   Args:
     stacks: [T, ...] of one episode, one stack a step, the oldest frame first.
@@ -384,7 +372,7 @@ def _rows_before(
 ) -> dict[str, np.ndarray]:
   """Returns the earlier frames of a chain's first stacks, and zeros elsewhere."""
   rows = {}
-  for path in about.fields.stored:
+  for path in about.fields.stored_paths:
     stack, first = about.stacks.get(path), arrays[path][start : start + 1]
     frame = _newest_frames(first, stack)
     rows[path] = np.full(
@@ -404,14 +392,14 @@ def _chain_rows(
   def take(path: str, first: int, last: int, of: str | None = None) -> np.ndarray:
     return _newest_frames(arrays[path][first:last], about.stacks.get(of or path))
 
-  row_bytes = max(1, sum(arrays[path][:1].nbytes for path in fields.stored))
+  row_bytes = max(1, sum(arrays[path][:1].nbytes for path in fields.stored_paths))
   block = max(1, _BLOCK_BYTES // row_bytes)
   last_block = start + (end - start - 1) // block * block
   for first in range(start, last_block, block):
-    yield {path: take(path, first, first + block) for path in fields.stored}
+    yield {path: take(path, first, first + block) for path in fields.stored_paths}
   finals = {of: take(path, end - 1, end, of) for path, of in fields.next_of.items()}
   rows = {}
-  for path in fields.stored:
+  for path in fields.stored_paths:
     values = take(path, last_block, end)
     final = finals.get(path)
     if final is None:

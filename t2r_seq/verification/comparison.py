@@ -136,7 +136,7 @@ class Comparison:
     is_of_tasks = any(path.startswith("condition/") for path in self._specs)
     return is_of_tasks and self._subject.one_task is None
 
-  def ordered(self) -> list[Difference]:
+  def first_differences(self) -> list[Difference]:
     """Returns the differences of the first differing stage, which cause later ones."""
     ordered = sorted(
       self.differences.values(),
@@ -144,7 +144,7 @@ class Comparison:
     )
     return [each for each in ordered if each.stage == ordered[0].stage]
 
-  def compared(self, has_model: bool) -> list[str]:
+  def describe_compared(self, has_model: bool) -> list[str]:
     """Describes what was compared."""
     listed = {
       stage: ", ".join(sorted(paths)) for stage, paths in self._paths.items() if paths
@@ -221,7 +221,7 @@ class Comparison:
     predicted, stepped = replay.part("outputs"), _stack(replay.steps)
     expected: Arrays = {}
     if self._predict is not None:
-      expected = self._predicted(episode, self._predict, stepped, replay.condition)
+      expected = self._predict_steps(episode, self._predict, stepped, replay.condition)
     self._compare_outputs(episode, predicted, stepped, expected)
     if self._execution is not None:
       # Without the network's own outputs those that are expected stand for them.
@@ -432,7 +432,7 @@ class Comparison:
       if name not in predicted:
         continue
       got, chunks = stepped[name], predicted[name]
-      expected = _executed(chunks, execution).astype(got.dtype)
+      expected = _execute(chunks, execution).astype(got.dtype)
       same = self._close_rows(got, expected)
       own = name + CHUNK_SUFFIX
       if (
@@ -441,7 +441,7 @@ class Comparison:
         and _varies(self._draws(episode, replay, stepped)["step"][own])
       ):
         chunks = stepped[own]  # A step returns the chunk that it has drawn.
-        expected = _executed(chunks, execution).astype(got.dtype)
+        expected = _execute(chunks, execution).astype(got.dtype)
         same = self._close_rows(got, expected)
       case = Case(expected, got, np.arange(episode.num_steps))
       self._compare_rows(episode, "action", name, case, same)
@@ -480,7 +480,7 @@ class Comparison:
       }
       if self._predict is not None and len(episode.anchors):
         args = (episode, self._predict, stepped, replay.condition, 1)
-        rows = [self._predicted(*args) for _ in range(_NUM_DRAWS)]
+        rows = [self._predict_steps(*args) for _ in range(_NUM_DRAWS)]
         # Sequences give all steps at once.
         rows = [{name: value[:1] for name, value in row.items()} for row in rows]
         self._sampled["reference"] = _stack(rows)
@@ -492,7 +492,7 @@ class Comparison:
     error = relative_errors(expected, got).reshape([len(got), -1])
     return np.asarray((error <= self._tolerance).all(axis=1))
 
-  def _predicted(
+  def _predict_steps(
     self,
     episode: Episode,
     predict: Callable[..., Arrays],
@@ -555,7 +555,7 @@ def _rounded_alike(expected: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, i
   return same, int(np.ceil(rows[same].max(initial=0.0)))
 
 
-def _executed(chunks: np.ndarray, execution: policies.ChunkExecution) -> np.ndarray:
+def _execute(chunks: np.ndarray, execution: policies.ChunkExecution) -> np.ndarray:
   """Returns the actions that chunks, [T, n, ...], should lead to."""
   length, actions = chunks.shape[1], []
   for step in range(len(chunks)):
@@ -578,12 +578,12 @@ def _execution_cause(
   length = chunks.shape[1]
   for late in range(1, min(length, 4)):
     moved = np.concatenate([chunks[:, late:], np.repeat(chunks[:, -1:], late, 1)], 1)
-    if np.allclose(_executed(moved, execution), got, 1e-4, 1e-5):
+    if np.allclose(_execute(moved, execution), got, 1e-4, 1e-5):
       return f"each chunk is executed from its action {late + 1} on"
   for num_executed in range(1, length + 1):
     for decay in {None, 0.0, 0.01, execution.ensemble_decay}:
       other = policies.ChunkExecution(num_executed, decay, execution.outputs)
-      if np.allclose(_executed(chunks, other), got, 1e-4, 1e-5):
+      if np.allclose(_execute(chunks, other), got, 1e-4, 1e-5):
         return (
           f"chunks are executed with num_executed={num_executed}, ensemble_decay="
           f"{decay} in place of {execution.num_executed}, {execution.ensemble_decay}"

@@ -27,10 +27,7 @@ class FitCheck:
   """Collects statistics of replayed episodes, and compares them with training's."""
 
   def __init__(
-    self,
-    dataset: Dataset,
-    trained: Statistics | None,
-    record: PolicyRecord | None,
+    self, dataset: Dataset, trained: Statistics | None, record: PolicyRecord | None
   ) -> None:
     """Creates the check; `trained` are the statistics of the training data."""
     self._dataset = dataset
@@ -64,7 +61,7 @@ class FitCheck:
       warnings += _check(
         path, found_path, trained[path], self._are_bgr(path, trained[path])
       )
-    warnings += self._swapped(measured, trained)
+    warnings += self._find_swapped(measured, trained)
     return warnings
 
   def _find(self, path: str) -> PathStatistics | None:
@@ -110,7 +107,7 @@ class FitCheck:
       f"policy was trained on one every {1e3 * trained:.4g} ms ({1 / trained:.4g} Hz)"
     ]
 
-  def _swapped(
+  def _find_swapped(
     self, measured: dict[str, PathStatistics], trained: dict[str, PathStatistics | None]
   ) -> list[str]:
     swapped = []
@@ -156,10 +153,7 @@ def _check(
   mean, std, least, most = map(trained.measure, _COMPARED)
   if std.shape != own_mean.shape:
     got, want = own_mean.shape, std.shape
-    return [
-      *warnings,
-      f"{path}: training statistics are of {want}, its own of {got}",
-    ]
+    return [*warnings, f"{path}: training statistics are of {want}, its own of {got}"]
 
   def warn(mask: np.ndarray, text: str, *values: np.ndarray) -> None:
     """Adds a warning about some elements; the text has a place for each value."""

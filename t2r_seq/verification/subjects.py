@@ -91,7 +91,7 @@ class _Exported(Subject):
   def take(
     self, observation: Arrays, is_first: bool
   ) -> tuple[Arrays, policy_io.Inspection]:
-    given = _batched(observation)
+    given = _add_batch_axis(observation)
     inspection = self._predictor.inspect(given, is_first=is_first)
     return self._predictor.step(given, is_first=is_first), inspection
 
@@ -106,7 +106,7 @@ class _Lite(Subject):
     self.name = f"{policy.model_path} (LiteRT, step {policy.global_step})"
     self.weights = policy.layout.weights
     self.step_spec = policy.pure.step_specification()
-    described = _described(self.name, policy.pure.describe())
+    described = _read_description(self.name, policy.pure.describe())
     self.feature_spec, self.label_spec, self.record = described
 
   def take(
@@ -115,7 +115,7 @@ class _Lite(Subject):
     if is_first:
       self._policy.reset()
     inspection = self._policy.inspect(observation)
-    return _batched(self._policy.step(observation)), inspection
+    return _add_batch_axis(self._policy.step(observation)), inspection
 
 
 class _Served(Subject):
@@ -134,7 +134,7 @@ class _Served(Subject):
       path: lite_policy.Leaf("", tuple(leaf["shape"]), np.dtype(leaf["dtype"]))
       for path, leaf in metadata["observation"].items()
     }
-    described = _described(self.name, metadata)
+    described = _read_description(self.name, metadata)
     self.feature_spec, self.label_spec, self.record = described
     self.tells_inputs = False
 
@@ -150,7 +150,7 @@ class _Served(Subject):
         inspection.seen[path] = value.astype(self.step_spec[path].dtype)
     del answer["server_timing"]
     self.tells_inputs = bool(inspection.inputs)
-    return _batched(answer), inspection
+    return _add_batch_axis(answer), inspection
 
 
 class Overlapped(Subject):
@@ -229,11 +229,11 @@ class Overlapped(Subject):
     return {name: value[0] for name, value in outputs.items()}
 
 
-def _batched(values: Mapping[str, np.ndarray]) -> Arrays:
+def _add_batch_axis(values: Mapping[str, np.ndarray]) -> Arrays:
   return {name: np.asarray(value)[np.newaxis] for name, value in values.items()}
 
 
-def _described(
+def _read_description(
   name: str, description: Mapping[str, Any]
 ) -> tuple[TensorSpecStruct, TensorSpecStruct, PolicyRecord | None]:
   """Reads the description of a policy, see `LoadedPolicy.describe`."""

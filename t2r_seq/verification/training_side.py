@@ -216,14 +216,14 @@ class Dataset:
       values = read.values
       where = f"verify: {self.path}: episode {number}"
       if self.replay is not None:
-        yield self._replayed(self.replay, where, number, values)
+        yield self._replay_episode(self.replay, where, number, values)
         continue
       observed, context = {}, set()
       for path, column in self._columns.items():
         rows = None
         if column in self.source.clocks:
           rows = self._newest(where, values, path, column)
-        observed[path] = self._observed(where, values, path, rows)
+        observed[path] = self._observe(where, values, path, rows)
         if self._is_context(path):
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
@@ -242,7 +242,7 @@ class Dataset:
         num_steps,
       )
 
-  def _observed(
+  def _observe(
     self, where: str, values: Arrays, path: str, rows: np.ndarray | None = None
   ) -> np.ndarray:
     """Returns what a robot observes at a path, at all or some of the recorded rows."""
@@ -250,14 +250,14 @@ class Dataset:
     stored, array = self.step_specs[column], _value(where, values, path, column)
     array = array if rows is None else array[rows]
     is_whole, seen = self.is_whole(column, stored), self.observed_spec[path]
-    shown = _decoded(array, stored, seen, path, is_whole)
+    shown = _decode_observation(array, stored, seen, path, is_whole)
     return shown[-1] if path in self._goals and stored.is_sequence else shown
 
   def _is_context(self, path: str) -> bool:
     """Whether an observation is the same at all steps."""
     return path in self._goals or not self.step_specs[self._columns[path]].is_sequence
 
-  def _replayed(
+  def _replay_episode(
     self, replay: Replay, where: str, number: int, values: Arrays
   ) -> Episode:
     """Returns an episode as a robot gets its values."""
@@ -270,7 +270,7 @@ class Dataset:
     received = replay.receive(where, number, stamps, self._stamps(where, values))
     observed: dict[str, Any] = {TIMESTAMP: received.ticks}
     for path in self._columns:
-      array = self._observed(where, values, path)
+      array = self._observe(where, values, path)
       if path in self._timed and path not in context:
         parts = [(path, array), (f"{STAMPS}/{path}", stamps[path])]
         for name, recorded in parts:
@@ -463,16 +463,12 @@ class _TrainingWindows:
     windows = self._reader.read_at(
       take, Anchors(anchors, anchors, num_steps - 1 - anchors)
     )
-    return anchors, windows, self._preprocessed(windows, len(anchors))
+    return anchors, windows, self._network_inputs(windows, len(anchors))
 
   def read_replayed(
     self, where: str, values: Arrays, stamps: Arrays, received: Received
   ) -> tuple[Arrays, Arrays]:
-    """Cuts windows from the values that a simulated robot received.
-
-    Returns:
-      The windows, and the network's inputs, as `read`.
-    """
+    """Cuts a simulated robot's windows; returns them and the network's inputs."""
     paths = {
       f"{_RAW}{path}": path
       for path in received.rows
@@ -480,8 +476,8 @@ class _TrainingWindows:
     }
     columns = self._decode(where, values)
     columns |= {path: columns[path][-1] for path in self._goals}
-    windows = self._replayed.read(columns, stamps, received, paths)
-    return windows, self._preprocessed(windows, len(received.ticks))
+    windows = self._replayed_windows.read(columns, stamps, received, paths)
+    return windows, self._network_inputs(windows, len(received.ticks))
 
   @functools.cached_property
   def _goals(self) -> list[str]:
@@ -494,7 +490,7 @@ class _TrainingWindows:
     ]
 
   @functools.cached_property
-  def _replayed(self) -> ReplayedWindows:
+  def _replayed_windows(self) -> ReplayedWindows:
     window_specs, element = dict(self._specs.items()), dict(self._recorded)
     for path in self._goals:  # As context features.
       window_specs[path] = ExtendedTensorSpec.from_spec(
@@ -503,7 +499,7 @@ class _TrainingWindows:
       element[path] = tf.TensorSpec(element[path].shape[1:], element[path].dtype)
     return ReplayedWindows(element, TensorSpecStruct(window_specs), self._padding)
 
-  def _preprocessed(self, windows: Arrays, count: int) -> Arrays:
+  def _network_inputs(self, windows: Arrays, count: int) -> Arrays:
     """Returns the network's inputs of windows; none without a preprocessor."""
     inputs: list[Arrays] = []
     if self._preprocessor is not None:
@@ -515,7 +511,7 @@ class _TrainingWindows:
         }
         made = self._prepare(batch)
         inputs.append({path: value.numpy() for path, value in made.items()})
-    return _joined(inputs)
+    return _concatenate(inputs)
 
   def _decode(self, where: str, values: Arrays) -> Arrays:
     """Returns the columns of an episode with decoded images."""
@@ -568,7 +564,7 @@ def _value(where: str, values: Arrays, path: str, column: str) -> np.ndarray:
   return np.asarray(values[column])
 
 
-def _joined(parts: list[Arrays]) -> Arrays:
+def _concatenate(parts: list[Arrays]) -> Arrays:
   if not parts:
     return {}
   return {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
@@ -582,7 +578,7 @@ def _below(values: Arrays, prefix: str) -> Arrays:
   }
 
 
-def _decoded(
+def _decode_observation(
   values: np.ndarray,
   stored: ExtendedTensorSpec,
   seen: ExtendedTensorSpec,

@@ -194,15 +194,15 @@ def verify(
     count, steps = count + 1, steps + episode.num_steps
     if comparison.differences:
       break  # Later differences have the same cause.
-  differences = declared or comparison.ordered()
-  compared = comparison.compared(model is not None)
+  differences = declared or comparison.first_differences()
+  compared = comparison.describe_compared(model is not None)
   if act is not None and not differences:
-    name, path = _acted(subject, data)
+    name, path = _find_actions(subject, data)
     differences = find_command_differences(
       act, data.source, path, output=name, num_episodes=num_episodes
     )
     compared.append(f"commands that the robot's code makes of recorded {path}")
-  compared += [*_late(subject), *_received(data)]
+  compared += [*_late(subject), *_describe_replay(data)]
   warnings = [*check.warnings(), *_optional_features(preprocessor), *_lost(data)]
   return VerificationReport(
     subject.name,
@@ -245,7 +245,7 @@ def _lost(data: Dataset) -> Iterator[str]:
       )
 
 
-def _acted(subject: Subject, data: Dataset) -> tuple[str, str]:
+def _find_actions(subject: Subject, data: Dataset) -> tuple[str, str]:
   """Returns the output that predicts actions, and their path in the dataset."""
   stored, record = data.source.spec, subject.record
   paths = source_paths(subject.label_spec, stored)
@@ -272,7 +272,7 @@ def _late(subject: Subject) -> Iterator[str]:
     )
 
 
-def _received(data: Dataset) -> Iterator[str]:
+def _describe_replay(data: Dataset) -> Iterator[str]:
   """Yields how a robot was given its values."""
   if data.replay is not None:
     yield f"the recorded values as a robot gets them, {data.replay}"

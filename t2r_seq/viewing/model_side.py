@@ -212,7 +212,7 @@ class ModelSide:
   ) -> dict[str, tf.Tensor]:
     # Op by op: to make a graph of a preprocessor takes longer than a page's windows.
     features, labels = joint.split(given)
-    with randomness.numbered(numbers, on_host=True):
+    with randomness.sample_number_scope(numbers, on_host=True):
       made = self._preprocessor.preprocess(
         features, labels if len(labels) else None, ModeKeys.TRAIN
       )

@@ -15,13 +15,7 @@ import numpy as np
 from t2r_seq import errors, files
 from t2r_seq.episodes.episodes import Values, num_steps
 from t2r_seq.progress import Progress
-from t2r_seq.viewing.episodes import (
-  as_pixels,
-  encode_jpegs,
-  series_of,
-  spread,
-  text_of,
-)
+from t2r_seq.viewing.episodes import as_pixels, encode_jpegs, series_of, spread, text_of
 from t2r_seq.viewing.model_side import ExportSide, ModelSide, SeenWindows
 from t2r_seq.viewing.survey import SIZES, Survey
 
@@ -161,7 +155,7 @@ def _describe(
     "unseen": list(columns.unseen),
     "series": [
       {"path": path, "low": _finite(ranges[path][0]), "high": _finite(ranges[path][1])}
-      for path in _ordered(columns.series, columns.actions, columns.signals)
+      for path in _order_series(columns.series, columns.actions, columns.signals)
       if path in ranges
     ],
     "stats": [_statistics(path, survey, ranges[path]) for path in survey.statistics],
@@ -214,7 +208,7 @@ def _runs(numbers: Sequence[int]) -> list[list[int]]:
   return [[int(part[0]), int(part[-1]) + 1] for part in parts if len(part)]
 
 
-def _ordered(series: Sequence[str], *first: Sequence[str]) -> list[str]:
+def _order_series(series: Sequence[str], *first: Sequence[str]) -> list[str]:
   return list(dict.fromkeys([*(p for group in first for p in group), *series]))
 
 
@@ -383,7 +377,7 @@ def _detail(
     },
     "points": None if len(points) == length else points.tolist(),
     "series": {
-      path: _quantized(series_of(values, path)[points], *ranges[path])
+      path: _quantize(series_of(values, path)[points], *ranges[path])
       for path in columns.series
       if path in values and path in ranges
     },
@@ -421,7 +415,7 @@ def _detail(
   return detail
 
 
-def _quantized(series: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
+def _quantize(series: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
   """Encodes numbers as uint16, scaled from `low` to `high`; `_NAN` if not finite."""
   span = np.where(high > low, high - low, 1.0)
   with np.errstate(invalid="ignore"):

@@ -369,7 +369,7 @@ def rank_episodes(
     for path, count in each.not_finite.items():
       text = f"{path} has {count} NaN or infinite value{'s' * (count > 1)}"
       reasons.append(Reason("not finite", text, _CERTAIN))
-  return ranking.ordered()
+  return ranking.scores()
 
 
 def _paths(parts: Iterable[Mapping[str, object]]) -> list[str]:
@@ -418,7 +418,7 @@ class _Ranking:
       score = float(min(z[index], _MOST))
       self.reasons[index].append(Reason(what, text(int(index)), score, path))
 
-  def ordered(self) -> list[OutlierScore]:
+  def scores(self) -> list[OutlierScore]:
     scored = []
     for each, reasons, minor in zip(
       self._statistics, self.reasons, self._minor, strict=True

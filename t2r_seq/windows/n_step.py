@@ -82,7 +82,7 @@ class TransitionFields:
     # The path of a name: that of a later branch where several have it.
     names = {own_path(path, branches): path for path in paths}
     next_of: dict[str, str] = {}
-    mismatches = [*_unpaired(names, next_of), *_missing(names, rew, done)]
+    mismatches = [*_pair_fields(names, next_of), *_missing(names, rew, done)]
     for path in paths:
       name = own_path(path, branches)
       is_part = name in (done, truncated) or _is_in(name, rew)
@@ -94,7 +94,7 @@ class TransitionFields:
     return cls(paths, next_of, rewards, rew, names[done], names.get(truncated))
 
   @property
-  def stored(self) -> tuple[str, ...]:
+  def stored_paths(self) -> tuple[str, ...]:
     """The fields with a column: all except `next_` fields of stored ones."""
     return tuple(path for path in self.paths if path not in self.next_of)
 
@@ -468,7 +468,7 @@ def _is_in(name: str, branch: str) -> bool:
   return name == branch or name.startswith(f"{branch}/")
 
 
-def _unpaired(
+def _pair_fields(
   names: Mapping[str, str], next_of: dict[str, str]
 ) -> Iterable[errors.Mismatch]:
   """Pairs fields with their next ones; yields fields without a partner."""

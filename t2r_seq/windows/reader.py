@@ -796,7 +796,7 @@ def plan_readings(
         hint = _missing(path, spec.name, element)
         if path.split("/")[-1] in (DISCOUNT, NUM_STEPS) and grid.cut.n_step is None:
           hint = "It comes with n_step=(n, gamma)."
-        mismatches.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
+        mismatches.append(errors.Mismatch(path, _describe(spec), "nothing", hint))
       continue
     result = _plan_path(path, spec, source, element[source], grid)
     if isinstance(result, errors.Mismatch):
@@ -838,7 +838,7 @@ def _plan_path(
   if spec.time_offsets is None and not spec.is_sequence:
     if given.shape.rank is None:
       hint = "Set its static shape, or say time_offsets=0 for the anchor's own step."
-      return misfit(_expected(spec), hint)
+      return misfit(_describe(spec), hint)
     axes = added_axes(given.shape, frame_shape)
     is_scalar_a_step = frame_shape == [1] and given.shape.as_list() == [None]
     if axes or (given.shape.rank == frame_shape.rank and not is_scalar_a_step):
@@ -865,7 +865,7 @@ def _plan_path(
     )
   fits = axes or flat_shape.is_compatible_with(given.shape)
   if given.dtype != dtype or not fits:
-    return misfit(_expected(spec), _hint(dtype, given))
+    return misfit(_describe(spec), _hint(dtype, given))
   period = grid.cut.period
   if seconds and seconds.clock is None and period and seconds.steps(period) is not None:
     seconds = None
@@ -1003,6 +1003,6 @@ def _hint(dtype: tf.DType, given: tf.TypeSpec) -> str:
   return f"Declare {name}, and convert it: preprocessors.ImageToFloatPreprocessor."
 
 
-def _expected(spec: ExtendedTensorSpec) -> str:
+def _describe(spec: ExtendedTensorSpec) -> str:
   step = tf.TensorSpec(spec.frame_shape, spec.dtype)
   return f"[T] steps of {errors.describe(step)}"

@@ -56,7 +56,7 @@ def random_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Tenso
       a graph the first of these fails at run time.
   """
   lengths = _check("random_indices", lengths, num_samples)
-  return _sorted(_draw(lengths, num_samples, _seeds(seed)[0]))
+  return _sort(_draw(lengths, num_samples, _seeds(seed)[0]))
 
 
 def boundary_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Tensor:
@@ -209,7 +209,7 @@ def _scale(bits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
   return tf.bitwise.right_shift(bits * counts, tf.constant(32, tf.int64))
 
 
-def _sorted(indices: tf.Tensor) -> tf.Tensor:
+def _sort(indices: tf.Tensor) -> tf.Tensor:
   return tf.sort(indices, axis=1)
 
 
@@ -226,7 +226,7 @@ def _with_boundaries(
   distinct = 1 + _distinct(bits, lengths - 2)
   is_long = lengths[:, tf.newaxis] >= num_samples
   middle = tf.where(is_long, distinct, repeated)
-  return _sorted(tf.concat([ends, middle], axis=1))
+  return _sort(tf.concat([ends, middle], axis=1))
 
 
 def _distinct(bits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:

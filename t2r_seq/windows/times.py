@@ -207,11 +207,11 @@ class TimedSteps:
       period = self.period
       assert period is not None
       slack = SLACK
-      times = _rounded(own, period) + offsets
+      times = _round(own, period) + offsets
       times = xp.zeros_like(first) + times
 
       def at(steps: Any) -> Any:
-        return _rounded(steps, period)
+        return _round(steps, period)
 
       def find_last(times: Any) -> Any:
         steps = xp.floor((_float(times) + 0.5) / period)
@@ -620,7 +620,7 @@ def _slack(stamps: Any, offsets: Any) -> Any:
   return precision(stamps.dtype.name, of_stamps + np.abs(offsets).max())
 
 
-def _rounded(steps: Any, period: float) -> Any:
+def _round(steps: Any, period: float) -> Any:
   return _int(array_module(steps).round(_float(steps) * period))
 
 

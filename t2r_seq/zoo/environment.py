@@ -205,7 +205,7 @@ class PolicyEnvironment:
       self.frames.append(np.asarray(frame))
     flat = _flat(observation)
     values: dict[str, Any] = {
-      path: self._resized(path, frame) if key == RENDER else flat[key]
+      path: self._resize(path, frame) if key == RENDER else flat[key]
       for path, key in self._matching.items()
     }
     for path, value in values.items():
@@ -213,7 +213,7 @@ class PolicyEnvironment:
         values[path] = np.asarray(value, np.float32)
     return {**values, **self._texts}
 
-  def _resized(self, path: str, frame: Any) -> np.ndarray:
+  def _resize(self, path: str, frame: Any) -> np.ndarray:
     size = tuple(self._sizes.get(path, frame.shape))[:2]
     if frame.shape[:2] == size:
       return np.asarray(frame)

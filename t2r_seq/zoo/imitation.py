@@ -112,12 +112,12 @@ def robot_conventions(
   """
   chosen = {}
   for path in robot.vectors_and_cameras:
-    if words := _declared(robot, path, changes.get(robot.role(path), {})):
+    if words := _filter(robot, path, changes.get(robot.role(path), {})):
       chosen[path] = words
   return model_conventions(robot.signature, chosen)
 
 
-def _declared(robot: Embodiment, path: str, words: Mapping[str, Any]) -> dict[str, Any]:
+def _filter(robot: Embodiment, path: str, words: Mapping[str, Any]) -> dict[str, Any]:
   """Returns those words of a change that the robot declares at its path."""
   given = Convention.of(robot.signature.conventions.get(path))
   if given is None:
@@ -264,7 +264,7 @@ class ImitationModel(models.RegressionModel):
       )
     for role, words in self._changes.items():
       owners = {
-        (name, path): _declared(robot, path, words)
+        (name, path): _filter(robot, path, words)
         for name, robot in self._embodiments.items()
         for path in robot.vectors_and_cameras
         if robot.role(path) == role

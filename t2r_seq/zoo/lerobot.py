@@ -421,7 +421,7 @@ def _num_filters(source: _Checkpoint, name: str) -> int:
   return len(source.tensors[name]) if name in source.tensors else 64
 
 
-def _numbered(name: str, number: int) -> str:
+def _layer_name(name: str, number: int) -> str:
   return f"{name}_{number}" if number else name
 
 
@@ -436,7 +436,7 @@ def _act_names(source: _Checkpoint, layer_counts: Sequence[int], size: int) -> _
   yield "queries", "model.decoder_pos_embed.weight"
   for i, path in enumerate(source.signature.states):
     kind = "env" if is_environment(path) else "robot"
-    yield _numbered("state_in", i), f"model.encoder_{kind}_state_input_proj"
+    yield _layer_name("state_in", i), f"model.encoder_{kind}_state_input_proj"
   yield "image_in", "model.encoder_img_feat_input_proj"
   yield from _resnet_names("res_net", "model.backbone.{}", size)
   parts = [("encoder", "encoder"), ("decoder", "decoder"),
@@ -452,7 +452,7 @@ def _act_names(source: _Checkpoint, layer_counts: Sequence[int], size: int) -> _
 def _transformer_names(ours: str, theirs: str, count: int) -> _Pairs:
   has_memory = ours == "decoder"
   for i in range(count):
-    block = f"{ours}/{_numbered('transformer_block', i)}/"
+    block = f"{ours}/{_layer_name('transformer_block', i)}/"
     other = f"{theirs}.layers.{i}."
     pairs = {"self_attention": "self_attn"}
     if has_memory:
@@ -479,14 +479,14 @@ def _resnet_names(
   num_convs, block = 3 if size >= 50 else 2, 0
   for i, count in enumerate(layers.resnet.block_and_filter_sizes(size)[0]):
     for j in range(count):
-      inner = f"{ours}/{_numbered('block_v1', block)}/"
+      inner = f"{ours}/{_layer_name('block_v1', block)}/"
       other = f"{name(f'layer{i + 1}')}.{j}."
       for k in range(num_convs + 1):
         is_last = k == num_convs
         conv, norm = ("downsample.0", "downsample.1") if is_last else (
           f"conv{k + 1}", f"bn{k + 1}")  # fmt: skip
-        yield f"{inner}{_numbered('padded_conv', k)}/conv2d", f"{other}{conv}"
-        yield f"{inner}{_numbered('NORM', k)}", f"{other}{norm}"
+        yield f"{inner}{_layer_name('padded_conv', k)}/conv2d", f"{other}{conv}"
+        yield f"{inner}{_layer_name('NORM', k)}", f"{other}{norm}"
       block += 1
 
 
@@ -512,14 +512,14 @@ def _diffusion_names(
     for i in range(count):
       place = f"{other}{name}_modules." + (f"{i}." if sampler else "")
       for j in range(2):
-        inner = f"{ours}{_numbered(name, 2 * i + j)}/"
+        inner = f"{ours}{_layer_name(name, 2 * i + j)}/"
         for k in range(2):
           yield f"{inner}conv_{k}/conv1d", f"{place}{j}.conv{k + 1}.block.0"
           yield f"{inner}conv_{k}/NORM", f"{place}{j}.conv{k + 1}.block.1"
         yield f"{inner}film", f"{place}{j}.cond_encoder.1"
         yield f"{inner}projection", f"{place}{j}.residual_conv"
       if sampler:
-        yield f"{ours}{_numbered(sampler, i)}", f"{place}2"
+        yield f"{ours}{_layer_name(sampler, i)}", f"{place}2"
   yield f"{ours}last/conv1d", f"{other}final_conv.0.block.0"
   yield f"{ours}last/NORM", f"{other}final_conv.0.block.1"
   yield f"{ours}output", f"{other}final_conv.1"

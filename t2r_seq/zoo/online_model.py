@@ -194,13 +194,13 @@ def huber(error: tf.Tensor) -> tf.Tensor:
   return 0.5 * tf.square(quadratic) + size - quadratic
 
 
-def squared(error: tf.Tensor) -> tf.Tensor:
+def square(error: tf.Tensor) -> tf.Tensor:
   """Returns the square."""
   return tf.square(error)
 
 
 ErrorFn = Callable[[tf.Tensor], tf.Tensor]
-ERRORS: Mapping[str, ErrorFn] = {"huber": huber, "squared": squared}
+ERRORS: Mapping[str, ErrorFn] = {"huber": huber, "squared": square}
 
 
 def error_fn(policy: str, name: str) -> ErrorFn:

@@ -64,7 +64,7 @@ class SACModel(ActorCriticModel):
   ) -> dict[str, tf.Tensor]:
     """Returns the distribution of the actions before they are squashed."""
     outputs = self.act("actor", self.observations(features))
-    return {"distribution": _bounded(outputs)}
+    return {"distribution": _bound_log_std(outputs)}
 
   def model_train_fn(
     self,
@@ -77,7 +77,7 @@ class SACModel(ActorCriticModel):
     log_temperature = self.network["temperature"]()
     temperature = tf.stop_gradient(tf.exp(log_temperature))
     following = self.next_observations(labels)
-    sampled = self._sample(_bounded(self.act("actor", following)), 0)
+    sampled = self._sample(_bound_log_std(self.act("actor", following)), 0)
     values = [self.value(n, following, sampled[0]) for n in self.target_networks]
     soft = tf.minimum(*values) - temperature * sampled[1]
     loss, scalars, examples = self.critic_loss(
@@ -127,7 +127,7 @@ class SACModel(ActorCriticModel):
     return tf.tanh(raw), tf.reduce_sum(log_prob, axis=1)
 
 
-def _bounded(outputs: tf.Tensor) -> tf.Tensor:
+def _bound_log_std(outputs: tf.Tensor) -> tf.Tensor:
   """Keeps the logarithms of the standard deviations in their range, smoothly."""
   mean, log_std = tf.split(outputs, 2, axis=1)
   low, high = _LOG_STD_RANGE

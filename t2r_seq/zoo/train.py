@@ -144,7 +144,7 @@ def configure_policy(
   with gin.unlock_config():  # Checks macros and references without a lock at the end.
     gin.finalize()
   shown = [f"# {line}" for line in bindings]
-  return _joined(text, shown, gin_configs, gin_bindings)
+  return _join_configs(text, shown, gin_configs, gin_bindings)
 
 
 def policy_statistics(
@@ -217,7 +217,7 @@ def configure_online(
   _parse_config("\n".join([text, *bindings]), gin_configs, gin_bindings)
   with gin.unlock_config():  # Checks macros and references without a lock at the end.
     gin.finalize()
-  return _joined(text, bindings, gin_configs, gin_bindings)
+  return _join_configs(text, bindings, gin_configs, gin_bindings)
 
 
 def _choose(policy: str, kind: str) -> registry.ReadyPolicy:
@@ -231,7 +231,7 @@ def _choose(policy: str, kind: str) -> registry.ReadyPolicy:
   return chosen
 
 
-def _joined(
+def _join_configs(
   text: str,
   bindings: Sequence[str],
   gin_configs: Sequence[str],

@@ -136,6 +136,6 @@ def test_plan_is_checked_when_it_is_made(name):
 def test_plan_fills_in_unset_options():
   assert Plan(drop_remainder=None, num_epochs=None).drops
   assert not Plan(drop_remainder=None).drops
-  drawn = [Plan(seed=None).seeded("global") for _ in range(2)]
+  drawn = [Plan(seed=None).with_seed("global") for _ in range(2)]
   assert drawn[0].order == "global"
   assert drawn[0].seed != drawn[1].seed

@@ -99,7 +99,7 @@ def test_rest_of_a_batch_is_kept(build, tmp_path, caplog, name):
   (problem,) = generator.report.problems
   assert (problem.source, problem.record) == (str(tmp_path / "a"), 5)
   assert caplog.text.count("Left out bad record 5 of") == 1
-  assert generator.report.skipped == 1
+  assert generator.report.num_skipped == 1
   assert str(generator.report) == "1 bad records left out"
 
 
@@ -124,7 +124,7 @@ def test_batches_stay_full_and_the_same_over_many_epochs(build, tmp_path):
     generator = build("train", shuffle_buffer_size=10, **kwargs)
     dataset = generator.create_dataset("train")
     assert dataset.element_spec[0]["x"].shape == [4]
-    return values(dataset.take(40)), generator.report.skipped
+    return values(dataset.take(40)), generator.report.num_skipped
 
   got, skipped = batches()
   # A record is one bad record, however often it is read.
@@ -181,7 +181,7 @@ def test_skipping_finds_later_damage_in_the_next_epoch(build, tmp_path, kit, cap
   os.utime(path, (0, 0))
   # Some hundred records have been read ahead, and one epoch ends at the damage.
   few = itertools.islice(batches, 2_000)
-  late = (batch for batch in few if generator.report.skipped)
+  late = (batch for batch in few if generator.report.num_skipped)
   next(late)
   (problem,) = generator.report.problems
   assert (problem.source, problem.record) == (path, 3)
@@ -228,7 +228,7 @@ def test_episodes_are_left_out(build, tmp_path, kit, monkeypatch, mode, at_once)
   assert (tasks == {0, 2, 4}) or mode == "train"
   report = generator.report
   if mode == "eval":
-    assert (report.window_report.episodes, report.skipped) == (3, 2)
+    assert (report.window_report.episodes, report.num_skipped) == (3, 2)
     assert "9 windows from 3 episodes" in str(report)
     assert "2 bad records left out" in str(report)
   text = "\n".join(str(problem) for problem in report.problems)
@@ -366,7 +366,7 @@ def test_whole_sequences(build, tmp_path, kit):
   batches = [features for features, _ in generator.create_dataset("eval")]
   assert [b["x"][:, 0, 0].numpy().tolist() for b in batches] == [[0, 1, 3], [4, 5]]
   assert [b["x_length"].numpy().tolist() for b in batches] == [[1, 2, 1], [2, 3]]
-  assert generator.report.skipped == 1
+  assert generator.report.num_skipped == 1
 
 
 # Limits.
@@ -439,7 +439,7 @@ def test_only_bad_records_raise(build, tmp_path, num_parallel_calls):
   want = r"\*: expected an example in each epoch, got none: .* all of their records bad"
   with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
     collections.deque(batches, maxlen=0)
-  assert generator.report.skipped == 6
+  assert generator.report.num_skipped == 6
 
 
 @pytest.mark.parametrize(("windowed", "policy"), [(True, "skip"), (False, "raise")])
@@ -545,4 +545,4 @@ def test_first_three_places_are_named(build, tmp_path, caplog):
     assert values(generator.create_dataset("eval")) == [[0]]
   assert caplog.text.count("Left out bad record") == 3
   assert "record 3 of " in caplog.text and "record 4 of " not in caplog.text
-  assert generator.report.skipped == 11
+  assert generator.report.num_skipped == 11

@@ -36,7 +36,7 @@ def run(preprocessor, images, mode="train", first=0, on_host=False):
   """Preprocesses the images, samples `first` and so on, at every path."""
   numbers = first + tf.range(len(images), dtype=tf.int64)
   paths = preprocessor.get_in_feature_specification(mode)
-  with randomness.numbered(numbers, on_host):
+  with randomness.sample_number_scope(numbers, on_host):
     done, _ = preprocessor.preprocess(dict.fromkeys(paths, images), None, mode)
   return {path: image.numpy() for path, image in done.items()}
 
@@ -72,7 +72,7 @@ def test_labels_of_a_feature_camera_get_its_draw(mode, share_cameras):
     assert (stored[path].shape[1:], stored[path].dtype) == ((12, 16, 3), tf.uint8)
   frames = RNG.integers(0, 256, (6, 4, 12, 16, 3), np.uint8)
   given = {"next": frames[:, 1:3], "last": frames[:, 2:4], "other": tf.zeros([6])}
-  with randomness.numbered(tf.range(6, dtype=tf.int64)):
+  with randomness.sample_number_scope(tf.range(6, dtype=tf.int64)):
     features, done = preprocessor.preprocess({"image": frames[:, :2]}, given, mode)
   np.testing.assert_array_equal(features.image[:, 1], done["next"][:, 0])
   np.testing.assert_array_equal(done["next"][:, 1], done["last"][:, 0])
@@ -349,7 +349,7 @@ def test_host_and_device_and_any_batch_give_the_same_pixels():
   )
 
   def compiled(numbers, images, on_host=False):
-    with randomness.numbered(numbers, on_host):
+    with randomness.sample_number_scope(numbers, on_host):
       return chained.preprocess({"a": images}, None, "train")[0]["a"]
 
   numbers, frames = tf.range(5, dtype=tf.int64), tf.constant(FRAMES)

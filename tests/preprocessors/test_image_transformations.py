@@ -105,7 +105,7 @@ def test_global_seed_makes_draws_repeatable():
 
 
 def test_photometric_distortions_are_those_of_tf_image():
-  with randomness.numbered(tf.constant([7], tf.int64)):
+  with randomness.sample_number_scope(tf.constant([7], tf.int64)):
     done = image_transformations.ApplyPhotometricImageDistortions([UNIT], **ALL)[0]
   drawn = randomness.RandomNumbers(tf.constant([7], tf.int64)).scoped("call 1")
   want = tf.image.adjust_brightness(UNIT, drawn.uniform("brightness", -0.125, 0.125)[0])
@@ -117,7 +117,7 @@ def test_photometric_distortions_are_those_of_tf_image():
 
 def test_parallel_distortions_are_those_of_each_image():
   apply = image_transformations.ApplyPhotometricImageDistortionsParallel
-  with randomness.numbered(tf.constant([7, 9, 20, 21], tf.int64)):
+  with randomness.sample_number_scope(tf.constant([7, 9, 20, 21], tf.int64)):
     done = apply(UNIT, **ALL)
   drawn = randomness.RandomNumbers(tf.range(7, 11, dtype=tf.int64)).scoped("call 1")
   delta = drawn.uniform("brightness", -0.125, 0.125)

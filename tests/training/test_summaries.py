@@ -128,7 +128,7 @@ def test_speed_and_input_wait(clock, caplog):
   for _ in range(8):
     assert progress.next_batch(batches) == "batch"
     clock.now += 0.75
-  with progress.paused():
+  with progress.pause():
     clock.now += 1000
   with caplog.at_level(logging.INFO, logger="absl"):
     scalars = progress.log(8, 0.125)
