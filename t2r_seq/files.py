@@ -37,7 +37,7 @@ class Closing(abc.ABC):
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Releases everything; closing twice is no error."""
+    """Releases everything; closing twice is not an error."""
 
   def close_after(self, error: BaseException) -> None:
     """Closes when the block has ended by an error, which is raised again."""

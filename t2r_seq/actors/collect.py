@@ -275,7 +275,7 @@ def collect_eval_loop(
   Args:
     collect_env: a Gymnasium environment or a `gymnasium.vector` one, or a function that
       makes one; None collects nothing.
-    eval_env: likewise, to evaluate in; None evaluates nothing.
+    eval_env: environment to evaluate in, as `collect_env`; None evaluates nothing.
     policy_class: makes the policy.
     run_agent_fn: runs the policy; is called with arguments of `run_env`, by name, in
       the gin scopes 'collect' and 'eval': `collect/run_env.explore_prob = 0.1`.

@@ -133,7 +133,7 @@ class _Checks:
       allowed = np.clip(allowed, self._before - most, self._before + most)
     low = -np.inf if safety.low is None else safety.low
     allowed = np.clip(allowed, low, np.inf if safety.high is None else safety.high)
-    # NaN is no number that a robot can execute, and passes every comparison.
+    # NaN is not a number that a robot can execute, and passes every comparison.
     if not np.isfinite(allowed).all():
       raise _Unsafe("limits")
     if not np.array_equal(allowed, given):
@@ -248,7 +248,7 @@ def run_robot(
     wait: waits for some seconds; None also listens for signals meanwhile.
     safety: watchdog and limits.
   Raises:
-    SpecError: the rate or max_steps is no positive number.
+    SpecError: the rate or max_steps is not a positive number.
     ConnectionError: the policy's server has gone, and there is no watchdog.
   """
   _check_options(policy, rate_hz, max_steps)

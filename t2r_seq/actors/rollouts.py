@@ -76,7 +76,7 @@ def generate_steps(
     A generator of the environment's number and an `EpisodeStep`; the last one of an
     episode is terminated or truncated.
   Raises:
-    ValueError: a count is below 1, or this is no Gymnasium environment.
+    ValueError: a count is below 1, or this is not a Gymnasium environment.
   """
   for name, count in (("num_episodes", num_episodes), ("max_steps", max_steps)):
     if count is not None and count < 1:

@@ -76,7 +76,7 @@ def _record_steps(
   sink: sinks.EpisodeSink | None,
   stop: stopping.StopCondition | None,
 ) -> rollouts.Steps:
-  """Passes the steps to the sink as they come, until it is time to stop."""
+  """Passes the steps to the sink as they come, until the stop condition holds."""
   running: set[int] = set()
   with contextlib.closing(steps), contextlib.ExitStack() as stack:
     if sink is not None:

@@ -66,7 +66,7 @@ def check(
   Returns:
     What was checked, and the problems in the order of the data.
   Raises:
-    SpecError: a path of `time_keys` is missing, or is no number for each step.
+    SpecError: a path of `time_keys` is missing, or is not a number for each step.
     ConversionError: nothing that can be read.
   """
   if not isinstance(source, (str, os.PathLike)):

@@ -225,7 +225,7 @@ def parse(args: argparse.Namespace) -> None:
   They may import modules of the current folder.
 
   Raises:
-    UsageError: neither was given, or one is no gin; quotes it.
+    UsageError: neither was given, or one is not gin; quotes it.
   """
   if not args.gin_configs and not args.gin_bindings:
     raise UsageError(
@@ -245,7 +245,7 @@ def read_gin(args: argparse.Namespace) -> None:
   Args:
     args: arguments with `gin_configs` and `gin_bindings`.
   Raises:
-    UsageError: a binding is no gin; quotes it.
+    UsageError: a binding is not gin; quotes it.
     Exception: any that gin raises for a config that it cannot read.
   """
   load_configurables()
@@ -267,7 +267,7 @@ def read_gin(args: argparse.Namespace) -> None:
     gin.parse_config(args.gin_bindings)
   except (SyntaxError, tokenize.TokenError) as error:
     raise UsageError(
-      f"--gin_bindings: {_culprit(error, args.gin_bindings)!r} is no gin: "
+      f"--gin_bindings: {_culprit(error, args.gin_bindings)!r} is not gin: "
       f"{_reason(error)}."
     ) from error
   if unknown := gin_registry.unknown_parameter():

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       f"--{name}",
       dest=f"{name}_format",
       choices=choices,
-      help=f"the format of {where}, if its contents or its name do not tell",
+      help=f"the format of {where}, if its contents or its name do not show it",
     )
   add("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_bounds(parser)
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--compression",
     choices=("GZIP", "ZLIB", "gzip"),
-    help="of TFRecord files, if their suffixes do not tell (.gz, .zz); "
+    help="of TFRecord files, if their suffixes do not show it (.gz, .zz); "
     "gzip: of the observations in an HDF5 file",
   )
   add(
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="train=0.9,eval=0.1 deals the episodes to splits at random, which are kept; "
     "a name reads only that split of SRC",
   )
-  add("--seed", type=int, help="of the dealing (0)")
+  add("--seed", type=int, help="seed of the random split (0)")
   add("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
   sources.add_clocks(parser)
   add(

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action="store_true",
     help="store: also salvage readable episodes without a valid checksum",
   )
-  add("--allow_nan", action="store_true", help="NaN and infinities are no problem")
+  add("--allow_nan", action="store_true", help="NaN and infinities are not problems")
   add(
     "--time_key",
     action="append",
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace, is_folder: bool) -> None:
   if not is_folder and args.lenient:
-    raise console.UsageError("--lenient is for a store; this is no folder.")
+    raise console.UsageError("--lenient is for a store; this is not a folder.")
   if args.schema is not None and (is_folder or args.spec):
     raise console.UsageError("--schema is for TFRecord files without --spec.")
   if args.salvage == "":

@@ -66,9 +66,9 @@ def _collect_eval(args: argparse.Namespace) -> int:
     )
     if key in result
   ]
-  how = "Stopped by a signal" if result["was_stopped"] else "Done"
+  outcome = "Stopped by a signal" if result["was_stopped"] else "Done"
   print(
-    f"{how} at the policy of step "
+    f"{outcome} at the policy of step "
     f"{int(result['global_step'])}: collected {int(result['num_episodes'])} episodes "
     f"({int(result['num_steps'])} steps) in {int(result['num_rounds'])} rounds"
     f"{''.join(f'; {text}' for text in rewards)}."

@@ -657,9 +657,9 @@ def _render_record(record: Mapping[str, Any]) -> Iterator[str]:
     lines.append(f"control period: {1e3 * period:.4g} ms ({1 / period:.4g} Hz)")
   if execution := record["execution"]:
     averaged = execution["ensemble_decay"]
-    how = "" if averaged is None else f", averaged with a decay of {averaged:g}"
+    note = "" if averaged is None else f", averaged with a decay of {averaged:g}"
     outputs = ", ".join(execution["outputs"])
-    lines.append(f"chunks of {outputs}: {execution['num_executed']} executed{how}")
+    lines.append(f"chunks of {outputs}: {execution['num_executed']} executed{note}")
   if sources := record.get("source_preprocessing"):
     listed = policy_io.list_stages(sources)
     lines.append(f"not in the export, done by training's input before: {listed}")
@@ -688,7 +688,7 @@ def _shape(shape: Sequence[Any]) -> str:
 
 def _offsets(offsets: Any) -> str:
   if offsets is None:
-    return "the present one"
+    return "the current step"
   if isinstance(offsets, str) or not isinstance(offsets, Sequence):
     return str(offsets)
   shown = [str(offset) for offset in offsets]

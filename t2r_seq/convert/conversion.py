@@ -46,8 +46,8 @@ class ConversionReport:
   """The result of a conversion, or of a comparison of its two sides.
 
   Attributes:
-    source_format: such as 'store'; see `episodes.registry.formats`.
-    destination_format: likewise.
+    source_format: format such as 'store'; see `episodes.registry.formats`.
+    destination_format: format of the destination.
     num_episodes: number of episodes of the destination.
     num_steps: number of steps of all episodes.
     num_bytes: bytes of the values that were read.

@@ -129,7 +129,7 @@ def params_batch_size(where: str, params: Any) -> int | None:
   """Returns the batch size in the params of an Estimator, if there is one.
 
   Raises:
-    SpecError: the params are no mapping.
+    SpecError: the params are not a mapping.
   """
   if params is None:
     return None

@@ -26,7 +26,7 @@ class StageTime:
   Attributes:
     name: name of the stage; it includes the stages before it.
     seconds: wall time of a batch, with all stages up to this one at work.
-    cpu_seconds: processor time of a batch, of all threads, likewise.
+    cpu_seconds: processor time of all threads for a batch, with all these stages.
   """
 
   name: str

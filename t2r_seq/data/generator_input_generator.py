@@ -233,7 +233,8 @@ class GeneratorInputGenerator(AbstractInputGenerator):
         or 0 keeps the order.
       **options: base class's seed, drop_remainder, sequence_length, n_step, ...
     Raises:
-      SpecError: generator_fn is no function, a size is too small, or a flag is no bool.
+      SpecError: generator_fn is not a function, a size is too small, or a flag is not
+        a bool.
     """
     super().__init__(batch_size, **options)
     where = type(self).__name__

@@ -345,7 +345,7 @@ class AbstractInputGenerator(abc.ABC):
     Args:
       mode: value of `specs.ModeKeys`, for which the specs have been set.
     Returns:
-      Stages by source; the name of a generator that is no mixture is ''.
+      Stages by source; the name of a generator that is not a mixture is ''.
     """
     del mode
     return {"": self._own_stages()}

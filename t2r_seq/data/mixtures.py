@@ -571,7 +571,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @property
   def num_examples(self) -> int | None:
-    """Examples of one pass over all sources; None if one of them can't tell."""
+    """Examples of one pass over all sources; None if one of them is unknown."""
     sizes = [source.num_examples for source in self._sources.values()]
     return None if None in sizes else sum(size for size in sizes if size)
 
@@ -589,7 +589,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     }
 
   def count_examples(self) -> int | None:
-    """Returns the examples of one pass over all sources; None if one can't tell."""
+    """Returns the examples of one pass over all sources; None if one is unknown."""
     sizes = [source.count_examples() for source in self._sources.values()]
     return None if None in sizes else sum(size for size in sizes if size)
 

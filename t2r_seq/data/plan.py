@@ -343,7 +343,7 @@ class PoolOrder(Order):
 
 
 def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:
-  """Yields the numbers of a plan that are no integers, or out of range."""
+  """Yields the numbers of a plan that are not integers, or out of range."""
   least = {"batch_size": 1, "num_shards": 1, "memory_budget": 1}
   least |= {"shard_index": 0, "seed": 0, "num_epochs": 0}
   is_wrong = False

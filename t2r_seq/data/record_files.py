@@ -334,7 +334,7 @@ def check_whole(
 
 
 def _feature_names(serialized: tf.Tensor) -> set[str] | None:
-  """Names the features with values; None if this is no record at all."""
+  """Names the features with values; None if this is not a record at all."""
   try:
     return present_names(serialized.numpy())
   except errors.RecordError:
@@ -667,7 +667,7 @@ def check_enough(
     num_found: examples that there are.
     min_steps: steps of the shortest episode with a window.
     report: report of the episodes that were read; None if examples are not windows.
-    left_out: report of the skipped bad records, if they are no errors.
+    left_out: report of the skipped bad records, if they are not errors.
   Raises:
     RecordError: there are too few.
   """

@@ -137,7 +137,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
 
   @property
   def num_examples(self) -> int | None:
-    """Examples of one pass; None unless counted for specs like the present ones."""
+    """Examples of one pass; None unless counted for specs like the current ones."""
     return self._counted.get(self._counted_as()) if self.has_specifications else None
 
   @tf.autograph.experimental.do_not_convert
@@ -189,8 +189,8 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
         raise
       with raised_as_read(lambda: self._failures):
         features, labels = joint.split(self._parsed_spec)
-        how = self._decode_images
-        with records.explain_failures(self._files, features, labels, how):
+        decoding = self._decode_images
+        with records.explain_failures(self._files, features, labels, decoding):
           raise
 
   def _has_numbers(self) -> bool:
@@ -557,7 +557,7 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
       eval_name: the only one to evaluate on; None: 'multi_eval_name' of the
         environment variable TF_CONFIG if that is there, and else all.
     Raises:
-      SpecError: there are no evals by name, a value is no input generator, a name is
+      SpecError: evals have no names, a value is not an input generator, a name is
         not that of a folder, or there is no eval with that name.
     """
     super().__init__()
@@ -626,7 +626,7 @@ class MultiEvalRecordInputGenerator(MultiEvalInputGenerator):
       eval_name: see the base class.
       **record_arguments: arguments of `DefaultRecordInputGenerator`, for all of them.
     Raises:
-      SpecError: see the base class; eval_map is no map of file patterns.
+      SpecError: see the base class; eval_map is not a map of file patterns.
     """
     self._check_map("eval_map", "file patterns", eval_map)
     where = type(self).__name__

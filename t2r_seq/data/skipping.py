@@ -244,7 +244,7 @@ class SkippingReading(RecordReading):
         return runs
       readable, damaged = readable_runs(name, compression.decode())
     except (OSError, tf.errors.OpError) as error:
-      # The file is no bad record, to be left out in later epochs.
+      # The file is not a bad record, to be left out in later epochs.
       self._report.fail(f"{name}: expected a file that can be read, got: {error}.")
     if before is not None:
       logging.warning("%s: changed while it was in use: its new content is read.", name)

@@ -226,7 +226,7 @@ class StoreWindowLoader(WindowLoader):
       episodes: numbers of the episodes to read, or a file that lists them; None for
         all.
       split: split of the store, such as 'train'; None for all.
-      **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
+      **fields: fields of the plan and the cut, in place of them: seed=1, ...
     Raises:
       SpecError: the store does not fit the specs, or is too small for one batch; or
         there is no such split or episode.

@@ -119,7 +119,7 @@ def streamed_windows(
     decode_images: whether to decode images, or the `records.ImageDecoding` to use;
       False: strings.
     max_windows: maximum windows of a pool, for episodes that come slowly.
-    **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
+    **fields: fields of the plan and the cut, in place of them: seed=1, ...
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   Raises:

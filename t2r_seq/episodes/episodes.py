@@ -63,7 +63,7 @@ class EpisodeReader:
     numbers: numbers of the selected episodes in the data set, int64; None for all.
     splits: numbers of episodes by the name of the split.
     clocks: the time stamps of values on other clocks than the steps', by path. Such a
-      value has the shape (None, ...), and is no sequence: an episode has as many as
+      value has the shape (None, ...), and is not a sequence: an episode has as many as
       its clock has stamps, which `read` returns whole. The stamps are on themselves.
     metadata: JSON values: the control period or the clocks, the robot, the task texts.
     notes: sentences for the user on how the data set was read.

@@ -108,7 +108,7 @@ class Episodes(EpisodeReader):
     """Leaves out paths; a name leaves out all paths below it, too.
 
     Raises:
-      SpecError: a name is no path; all are listed.
+      SpecError: a name is not a path; all are listed.
     """
     dropped = Dropped(names)
     kept = dropped.filter(self.spec)
@@ -623,9 +623,9 @@ class Joined(Episodes):
     self.videos = [p for p in first.videos if all(p in o.videos for o in self._parts)]
     kept = [part.kept_videos for part in self._parts]
     self.kept_videos = {
-      path: how
-      for path, how in kept[0].items()
-      if all(other.get(path) == how for other in kept)
+      path: form
+      for path, form in kept[0].items()
+      if all(other.get(path) == form for other in kept)
     }
 
   @property

@@ -130,7 +130,7 @@ def read_attributes(group: Any) -> dict[str, np.ndarray]:
 
 
 def _to_array(group: Any, value: Any) -> np.ndarray:
-  if isinstance(value, np.void):  # Opaque: bytes that are no text.
+  if isinstance(value, np.void):  # Opaque: bytes that are not text.
     return reading.scalar(value.tobytes())
   array = np.asarray(value)
   if array.dtype.kind not in "SUO":
@@ -156,7 +156,7 @@ class Layout:
   Attributes:
     name: for people.
     episodes: a pattern of the groups that are an episode each, such as 'runs/*'; '/' if
-      each file is one; '' if `ends` tells.
+      each file is one; '' if `ends` marks them.
     ends: datasets of flags, one per step; an episode ends after a step with a flag.
     paths: datasets by the path that they become, from the group of an episode on; None
       takes all, by their own names.
@@ -761,7 +761,7 @@ def _look_at(on_disk: PathOnDisk, dataset: Any) -> None:
     on_disk.dtype == np.uint8 and len(on_disk.shape) == 1 and on_disk.shape[0] > 64
   )
   if not is_object and not is_padded:
-    return  # Rows of any number of numbers among them: they are no bytes.
+    return  # Rows of any number of numbers among them: they are not bytes.
   form = reading.image_form(_to_bytes(dataset[0]))
   # Numbers may begin as a bitmap does: only two formats are unmistakable.
   if form is not None and (is_object or form[0] in _PADDED):

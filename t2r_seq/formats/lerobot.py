@@ -100,7 +100,7 @@ class LeRobotEpisodes(Episodes):
     if TIMESTAMP in self._spec_fields:
       self.notes.insert(
         0,
-        f"{TIMESTAMP} is kept: its values are no multiples of 1 / fps, as those of a "
+        f"{TIMESTAMP} is kept: its values are not multiples of 1 / fps, as those of a "
         "clock.",
       )
     if not self._extra:
@@ -116,7 +116,7 @@ class LeRobotEpisodes(Episodes):
 
   @functools.cached_property
   def derived_spec(self) -> Mapping[str, specs.ExtendedTensorSpec]:  # type: ignore[override]
-    """Specs of the keys that are no paths; see `EpisodeReader`."""
+    """Specs of the keys that are not paths; see `EpisodeReader`."""
     fields = self.folder.fields
     return make_specs({k: fields[k] for k in fields if k not in self._spec_fields})
 

@@ -230,7 +230,7 @@ class LeRobotFolder:
     Those of `info.json`, which are ranges, and others that a conversion left.
 
     Raises:
-      ConversionError: a value is no range of numbers.
+      ConversionError: a value is not a range of numbers.
     """
     splits: dict[str, range | list[int]] = {}
     ranges = self.info.get("splits") or {}
@@ -783,7 +783,7 @@ class LeRobotFolder:
       want = f"the frame of step {step} at {times[error.index]:.6f} s"
       got = error.got
       if self._is_by_clock:
-        got += f". The time stamps are no multiples of 1 / fps.{_BY_INDEX}"
+        got += f". The time stamps are not multiples of 1 / fps.{_BY_INDEX}"
       raise self._fault(name, key, want, got, episode) from error
     except errors.RecordError as error:
       want = "a video that can be decoded"
@@ -926,7 +926,7 @@ def delta_time_offsets(
     delta_timestamps: seconds from the anchor's step, multiples of 1 / fps.
     fps: frame rate of the dataset.
   Raises:
-    SpecError: a time is no multiple, by more than LeRobot tolerates.
+    SpecError: a time is not a multiple, by more than LeRobot tolerates.
   """
   offsets = tuple(round(delta * fps) for delta in delta_timestamps)
   for delta, offset in zip(delta_timestamps, offsets, strict=True):

@@ -594,7 +594,7 @@ class LeRobotWriter(EpisodeWriter):
     extra = {"keys": keys, "spec": json.loads(self._spec.to_json())}
     if self._kept_videos:
       kept = self._kept_videos.items()
-      extra["videos"] = {path: how.to_json_dict() for path, how in kept}
+      extra["videos"] = {path: form.to_json_dict() for path, form in kept}
     if self._of_clock is not None:
       # Frame i of a video is that of step i, for any clock.
       extra["frames_by"] = "index"

@@ -367,7 +367,7 @@ class McapEpisodes(Episodes):
     notes, clock = [*self._opening_notes], self._contract.clock
     if self._skipped:
       notes.append(
-        f"{sum(self._skipped.values())} messages of {clock} are no steps: not all "
+        f"{sum(self._skipped.values())} messages of {clock} are not steps: not all "
         f"topics had one before them, first in {next(iter(self._skipped))}."
       )
     if self._repeated:

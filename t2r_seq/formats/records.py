@@ -65,7 +65,7 @@ class RecordFiles:
       compression: compression of all files, if the suffixes don't show it.
     Raises:
       SpecError: nothing matches.
-      RecordError: a file is no TFRecord file.
+      RecordError: a file is not a TFRecord file.
     """
     _, self.names = get_data_format_and_filenames(patterns)
     self.compression = compression
@@ -228,7 +228,7 @@ class _RecordSource(Episodes):
       self.notes += summary.describe_odd_values()
       self.notes += [
         f"'{path}' has different numbers of values in records: shorter ones are filled "
-        f"up with {leaf.varlen_default_value!r}, which is no data. Name it in a "
+        f"up with {leaf.varlen_default_value!r}, which is not data. Name it in a "
         f"--spec, or leave it out: --drop {path}."
         for path, leaf in spec.items()
         if leaf.varlen_default_value is not None and leaf.dtype != tf.string
@@ -496,7 +496,7 @@ def splits_of(index: RecordIndex) -> dict[str, np.ndarray]:
 
 
 def _as_episodes(spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Returns the specs of episodes: how records store their steps is no part of them."""
+  """Returns the specs of episodes, without how records store their steps."""
   return specs.TensorSpecStruct(
     (path, specs.ExtendedTensorSpec(**{**leaf.fields(), "is_concatenated": False}))
     for path, leaf in spec.items()
@@ -878,7 +878,7 @@ def _constant(path: str, steps: np.ndarray, place: str) -> np.ndarray:
   """Returns the value that all steps have in common."""
   for step in range(len(steps)):
     if not _is_same(steps[step], steps[0]):
-      want = "the same value in all steps, because it is no sequence"
+      want = "the same value in all steps, because it is not a sequence"
       hint = "Declare is_sequence=True."
       raise reading.fault(f"{place}: {path}", want, f"another at step {step}", hint)
   first = np.empty(steps.shape[1:], steps.dtype)

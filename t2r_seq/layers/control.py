@@ -40,7 +40,7 @@ class StackEncoder(CompositeLayer):
     self._ranks = {path: len(shape) for path, shape in shapes.items()}
     self._categories = dict(categories or {})
     self._towers = {
-      # Keras tracks layers in a dictionary by keys that are no paths.
+      # Keras tracks layers in a dictionary by keys that are not paths.
       path.replace("/", "__"): _image_tower(shape, image_features)
       for path, shape in shapes.items()
       if len(shape) in (2, 3)

@@ -184,8 +184,8 @@ def compute_embedding_contrastive_loss(
 
   Args:
     inf_embedding: embedding of the episodes to act in, [tasks, episodes, D], of norm 1.
-    con_embedding: embedding of the episodes to learn from, [tasks, episodes, D],
-      likewise.
+    con_embedding: embedding of the episodes to learn from, [tasks, episodes, D], of
+      norm 1.
     positives: [tasks], bool: which tasks equal the first one; None: only itself.
       For 'triplet' the number of each task; None for all different.
     contrastive_loss_mode: 'default' compares the first inference embedding with the

@@ -366,7 +366,7 @@ class LitePolicy:
       allow_nan: accepts observations with NaN or infinity, which are otherwise an
         error.
     Raises:
-      SpecError: the folder is no lite policy, is of another version, lacks a file, or
+      SpecError: the folder is not a lite policy, has another version, lacks a file, or
         a file has changed since the export.
       ImportError: the interpreter is missing; names the extra.
     """

@@ -317,7 +317,7 @@ def take_times(
   Returns:
     By path int64 nanoseconds, [N]; those of the step with their precision, [N, 2].
   Raises:
-    SpecError: the time of the step is missing, or a time is no number.
+    SpecError: the time of the step is missing, or a time is not a number.
   """
   given = observation if isinstance(observation, Mapping) else {}
   if isinstance(given.get(STAMPS), Mapping):
@@ -598,7 +598,7 @@ def history_depth(record: Mapping[str, Any] | None) -> int:
 
 
 def timestamp_of(observation: Any, spec: Mapping[str, Any]) -> Any:
-  """Returns the `timestamp` of an observation that is no feature; None without one."""
+  """Returns an observation's `timestamp` if it is not a feature; None without one."""
   if isinstance(observation, Mapping) and TIMESTAMP not in spec:
     return observation.get(TIMESTAMP)
   return None
@@ -739,7 +739,7 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
   try:
     array = np.asarray(value)
   except ValueError as error:
-    want, got = errors.describe(spec), f"a {type(value).__name__} that is no array"
+    want, got = errors.describe(spec), f"a {type(value).__name__} that is not an array"
     mismatch = errors.Mismatch(path, want, got, f"NumPy says: {error}")
     raise errors.mismatch_error("pack observation", [mismatch]) from error
   kind, want_kind = _kind(array.dtype), _kind(want_dtype)

@@ -18,8 +18,8 @@ class TrainValPair(NamedTuple):
   """Support and query set of a task, or their specs.
 
   Attributes:
-    train: [tasks, samples, ...].
-    val: likewise.
+    train: the support set, [tasks, samples, ...].
+    val: the query set, [tasks, samples, ...].
     val_mode: bool [tasks, 1]: whether an outcome is that on `val`.
   """
 

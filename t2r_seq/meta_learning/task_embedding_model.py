@@ -258,7 +258,7 @@ class TaskEmbeddingModel(TaskModel):
     )
 
   def initial_task(self, batch_size: tf.Tensor) -> TensorSpecStruct:
-    """Returns zeros, which are no task's embedding."""
+    """Returns zeros, which are not a task's embedding."""
     size = self._embedding_spec().shape[0]
     return TensorSpecStruct({TASK_EMBEDDING: tf.zeros([batch_size, size])})
 

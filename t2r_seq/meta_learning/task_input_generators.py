@@ -54,7 +54,7 @@ class _TaskInputGenerator(data.AbstractInputGenerator):
     """Takes specs and preprocessing from a model of tasks, such as a `MAMLModel`.
 
     Raises:
-      SpecError: its preprocessor is no `MAMLPreprocessorV2`.
+      SpecError: its preprocessor is not a `MAMLPreprocessorV2`.
     """
     preprocessor = t2r_model.preprocessor
     if not hasattr(preprocessor, "create_meta_map_fn"):

@@ -266,7 +266,7 @@ def create_grouped_optimizer(
   Returns:
     What `create_optimizer_fn` gives.
   Raises:
-    SpecError: there is no group, or one is no function.
+    SpecError: there is no group, or one is not a function.
   """
   wrong = {
     pattern: create for pattern, create in groups.items() if not callable(create)

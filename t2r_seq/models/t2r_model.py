@@ -469,7 +469,7 @@ class T2RModel(PolicyModel):
     float16, an optimizer without loss scaling gets it, as `compile` of Keras does it.
 
     Raises:
-      SpecError: `create_optimizer_fn` is no function, or its optimizer cannot
+      SpecError: `create_optimizer_fn` is not a function, or its optimizer cannot
         be used here.
     """
     name = type(self).__name__

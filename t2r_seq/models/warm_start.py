@@ -171,7 +171,7 @@ def init_from_keras_weights_fn(
     filepath: file from `save_weights` of a Keras model of the same architecture.
     part: key of `create_network`'s dict; None for the whole network.
   Raises:
-    SpecError: there is no such part, or it is no Keras model.
+    SpecError: there is no such part, or it is not a Keras model.
     ValueError: the file does not fit; raised by Keras.
   """
   network = model.network

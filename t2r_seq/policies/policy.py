@@ -481,7 +481,7 @@ class PerEpisodeSwitchPolicy(Policy):
       explore_prob: the probability of an exploring episode, in [0, 1].
       seed: seed of the choice.
     Raises:
-      ValueError: explore_prob is no probability.
+      ValueError: explore_prob is not a probability.
     """
     super().__init__()
     if not 0.0 <= explore_prob <= 1.0:

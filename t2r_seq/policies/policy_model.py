@@ -235,7 +235,7 @@ class PolicyRecord:
       None if there are none. Each has a name, 'stage', and options.
     texts: how the texts of each path become vectors; None without texts.
     state: place of each part of the state of a step, by path; None without a step.
-    embedded_state: likewise, for a step that takes vectors for texts.
+    embedded_state: `state` of the step that takes vectors for texts; None without it.
     prefix_mode: how a chunk can continue another one: 'real_time', 'trained', or None.
     max_delay: the longest prefix that was trained, in steps; None for any.
     robots: the fields of each `Embodiment` by name, if the export has several. Each

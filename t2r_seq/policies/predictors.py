@@ -476,7 +476,7 @@ class ExportedSavedModelPredictor(LoadingPredictor):
     oldest_first, unfinished = scan_exports(self._place)
     for path, missing in unfinished.items():
       self._log_once(
-        logging.WARNING, path, f"is no export: {', '.join(missing)} is missing"
+        logging.WARNING, path, f"is not an export: {', '.join(missing)} is missing"
       )
     newest_first = oldest_first[::-1]
     own = next((e for e in newest_first if current and e.path == current.path), None)

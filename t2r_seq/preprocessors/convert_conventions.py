@@ -52,7 +52,7 @@ class ConvertConventions(SpecTransformationPreprocessor):
         path of a data set that declares them. None changes nothing.
     Raises:
       SpecError: no path of that name, a conversion that is not possible, or a state
-        that is no feature.
+        that is not a feature.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     is_path = isinstance(data, (str, os.PathLike))

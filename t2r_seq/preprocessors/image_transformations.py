@@ -181,7 +181,7 @@ def ApplyPhotometricImageDistortions(
 
   Args:
     images: tensors [..., H, W, 3] of floats in [0, 1].
-    **options: random_brightness=True, max_delta_brightness=0.125, and likewise
+    **options: random_brightness=True, max_delta_brightness=0.125; the same with
       `lower_`, `upper_` and `random_saturation`, `random_hue`, `random_contrast`;
       random_noise_level, random_noise_apply_probability.
   Returns:

@@ -69,7 +69,7 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
       ngrams: the largest n of the n-grams that count as words; 1 for single words.
       seed: seed of the table.
     Raises:
-      SpecError: a count is below 1, or a path is no vector of floats.
+      SpecError: a count is below 1, or a path is not a vector of floats.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     whose = type(self).__name__

@@ -263,7 +263,7 @@ def examine_records(
       `propose_spec` gives for the records of one schema.
     label_spec: the same for labels, or None.
     compression: of all files, if the suffixes don't tell.
-    allow_nan: a NaN or an infinity is no problem. In the last step of RLDS it never is.
+    allow_nan: accepts NaN and infinity. In the last step of RLDS they are always valid.
     schema: without specs, which records the others are compared with: 1 for those of
       the most frequent schema, see `RecordSummary`.
     time_keys: names of sequences that are time stamps, beside those with such a name
@@ -321,7 +321,7 @@ def examine_records(
 def _notes(
   counts: Mapping[str, int], num_empty: int, unread: Collection[str]
 ) -> Iterator[str]:
-  """Yields what is no error, but may be a mistake."""
+  """Yields what is not an error, but may be a mistake."""
   empty = [name for name, count in counts.items() if not count]
   if empty:
     yield f"Files without a record: {errors.listing(empty, 3)}"

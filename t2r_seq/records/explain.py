@@ -287,7 +287,7 @@ def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
     try:
       image = decoding.decode(value, spec, feature.path)
     except tf.errors.OpError as error:
-      what = f"a corrupt {header.format} image" if header else "bytes that are no image"
+      what = f"a corrupt {header.format} image" if header else "bytes, not an image"
       reason = error.message.split("\n")[0].split("}} ")[-1][:160]
       got = f"{what} ({len(value)} bytes, {value[:8]!r}...; {reason})"
       return f"a {spec.data_format} image of size {size}", got, ""

@@ -82,7 +82,7 @@ def unpack_value(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
   if packed_format(spec) == "tensor":
     header = read_tensor_header(data)
     if header is None:
-      raise ValueError(f"{len(data)} bytes that are no serialized tensor")
+      raise ValueError(f"{len(data)} bytes that are not a serialized tensor")
     if header != (spec.dtype, tuple(spec.shape.as_list())):
       raise ValueError(f"one of {header[1]} {header[0].name}")
     return tf.io.parse_tensor(data, spec.dtype).numpy()

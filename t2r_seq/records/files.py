@@ -302,7 +302,7 @@ def get_data_format_and_filenames_list(
     indices (see `write_index`), `statistics.json` and `*.conversion` count only if the
     pattern names them.
   Raises:
-    SpecError: a pattern matches no file, or is no pattern.
+    SpecError: a pattern matches no file, or is not a pattern.
   """
   data_format = infer_data_format(file_patterns)
   patterns = [

@@ -350,7 +350,7 @@ class _Content:
   def go_to_header(self) -> int:
     """Skips to the next header with a valid checksum and a whole frame.
 
-    Returns the bytes of archives on the way: frames in them are no records of the
+    Returns the bytes of archives on the way: frames in them are not records of the
     file.
     """
     passed = 0
@@ -438,7 +438,7 @@ def _tar_size(peek_at: Callable[[int, int], bytes]) -> tuple[int, bool]:
 
 
 def _tar_entry_size(header: bytes) -> int | None:
-  """Returns the bytes of a tar archive's entry, or None if it is no header."""
+  """Returns the bytes of a tar archive's entry, or None if it is not a header."""
   if header[_TAR_AT:].startswith(_TAR):
     with contextlib.suppress(tarfile.TarError):
       # A forged size may be negative.
@@ -477,7 +477,7 @@ def inflate(file: Any) -> Iterator[bytes]:
     zlib.error: the file is damaged; after the content before the damage.
     EOFError: the file ends too early.
   """
-  bits = zlib.MAX_WBITS | 32  # The header tells gzip from zlib.
+  bits = zlib.MAX_WBITS | 32  # Detects gzip or zlib by the header.
   inflater, is_empty = zlib.decompressobj(bits), True
   while chunk := file.read(_CHUNK_SIZE):
     is_empty = False

@@ -259,7 +259,7 @@ def decode_images(
   encoded: tf.Tensor,
   spec: specs.ExtendedTensorSpec,
   path: str,
-  how: DecodeImages = True,
+  decode: DecodeImages = True,
 ) -> tf.Tensor:
   """Decodes encoded images of any of the formats, detected from their bytes.
 
@@ -271,13 +271,13 @@ def decode_images(
     encoded: [...] strings.
     spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
     path: path of the spec, for the error at run time.
-    how: the way of decoding, an `ImageDecoding`.
+    decode: options of decoding, an `ImageDecoding`, or True.
   Returns:
     [..., h, w, c] of the spec's dtype; of cropped images the window's h and w. An image
     of another size or bit depth fails at run time.
   """
-  image_shape = image_decoding(how).image_shape(path, spec)
-  images = decode_to_list(tf.reshape(encoded, [-1]), spec, path, how).stack()
+  image_shape = image_decoding(decode).image_shape(path, spec)
+  images = decode_to_list(tf.reshape(encoded, [-1]), spec, path, decode).stack()
   full_shape = tf.concat([tf.shape(encoded), image_shape.as_list()], 0)
   return tf.ensure_shape(
     tf.reshape(images, full_shape), encoded.shape.concatenate(image_shape)
@@ -288,10 +288,10 @@ def decode_to_list(
   encoded: tf.Tensor,
   spec: specs.ExtendedTensorSpec,
   path: str,
-  how: DecodeImages = True,
+  decode: DecodeImages = True,
 ) -> RowList:
   """Decodes N encoded images as `decode_images` does, to a list of separate images."""
-  decoding = image_decoding(how)
+  decoding = image_decoding(decode)
   image_shape = decoding.image_shape(path, spec)
 
   def check_sizes(sizes: tf.Tensor) -> tf.Operation | None:

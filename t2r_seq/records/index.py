@@ -582,7 +582,7 @@ def _describe_bad(states: list[IndexState]) -> str:
 def _is_stored_alike(leaf: Any, other: Any) -> bool:
   """Whether a feature that fits one spec may fit the other, as the parser sees it."""
   one, two = _stored_form(leaf), _stored_form(other)
-  # The shape tells how much of a feature of variable length is read.
+  # The shape is the part of a feature of variable length that is read.
   return one[:-1] == two[:-1] and (None in (one[-1], two[-1]) or one[-1] == two[-1])
 
 

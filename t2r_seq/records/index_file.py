@@ -118,7 +118,7 @@ class FileIndex:
     Returns:
       The index.
     Raises:
-      RecordError: the bytes are no index, are damaged, or of another version.
+      RecordError: the bytes are not an index, are damaged, or of another version.
     """
     header, position = _read_header(data)
     try:
@@ -230,7 +230,7 @@ def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
   try:
     return json.loads(data[_START.size : position]), position
   except (RecursionError, ValueError) as error:
-    raise _damage(f"a header that is no JSON ({error})") from error
+    raise _damage(f"a header that is not JSON ({error})") from error
 
 
 def _damage(got: str) -> errors.RecordError:

@@ -35,7 +35,7 @@ def create_parse_tf_example_fn(
   """Creates the function that parses serialized records into spec'd tensors.
 
   The records of a dataset are `tf.train.Example`s when none of its specs is a
-  sequence, and `tf.train.SequenceExample`s when any is; specs that are no sequences
+  sequence, and `tf.train.SequenceExample`s when any is; specs that are not sequences
   then come from the context. Sequences with `is_concatenated` come from Examples. The
   function consists of graph ops only, so it runs in `Dataset.map`, `tf.function` and an
   exported SavedModel.

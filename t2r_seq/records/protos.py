@@ -122,7 +122,7 @@ class RecordContents:
   """The features of one record, an Example or a SequenceExample.
 
   Attributes:
-    context: features that are no sequences, by name.
+    context: features that are not sequences, by name.
     steps: features of each step, by name; empty for a tf.train.Example.
   """
 
@@ -157,7 +157,7 @@ class RecordContents:
 
 
 def no_proto(data: bytes) -> tuple[str, str]:
-  """Returns (expected, got), as text, for bytes that are no proto."""
+  """Returns (expected, got), as text, for bytes that are not a proto."""
   expected = f"a serialized {EXAMPLE} or {SEQUENCE_EXAMPLE}"
   if not data:
     return expected, "an empty record (0 bytes)"
@@ -167,8 +167,8 @@ def no_proto(data: bytes) -> tuple[str, str]:
 def present_names(serialized: bytes) -> set[str]:
   """Returns the names of a record's features that have a value, and of its sequences.
 
-  An absent optional feature is parsed as zeros; this tells them apart. Raises
-  RecordError for bytes that are no record.
+  Parsed values do not show it: an absent optional feature is parsed as zeros. Raises
+  RecordError for bytes that are not a record.
   """
   contents = RecordContents(serialized)
   return {name for name, feature in contents.context.items() if kind_of(feature)} | set(

@@ -259,7 +259,7 @@ def check_checkpoint_dir(operation: str, path: Any) -> str | None:
   while not os.path.lexists(place):
     place = os.path.dirname(place)
   if not os.path.isdir(place):
-    error = bad_checkpoint_dir(operation, path, f"{place} is no folder")
+    error = bad_checkpoint_dir(operation, path, f"{place} is not a folder")
     raise errors.SpecError(str(error))
   if not os.access(place, os.W_OK | os.X_OK):
     raise bad_checkpoint_dir(operation, path, f"{place} may not be written to")

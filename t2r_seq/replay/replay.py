@@ -255,7 +255,7 @@ def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) 
   Returns:
     float32 [B], in (0, 1]; of the same kind.
   Raises:
-    SpecError: info is no SampleInfo, or beta is no such number.
+    SpecError: info is not a SampleInfo, or beta is no such number.
   """
   if not isinstance(info, SampleInfo):
     raise errors.SpecError(

@@ -69,7 +69,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
       batch_size: windows in a batch, over all replicas together.
       importance_exponent: exponent of the weights, 0 to 1; see `importance_weights`.
     Raises:
-      SpecError: replay is no replay and makes none, or a number is out of range.
+      SpecError: replay is not a replay and makes none, or a number is out of range.
     """
     super().__init__(batch_size)
     self._exponent = replay_lib.check_exponent(importance_exponent)

@@ -325,7 +325,7 @@ class PolicyServer:
       self._abort_idle(1)
 
   def _abort_idle(self, count: int) -> None:
-    """Closes the oldest connections that are no clients."""
+    """Closes the oldest connections that are not clients."""
     idle = [each for each, is_client in self._is_client.items() if not is_client]
     for connection in idle[:count]:
       del self._is_client[connection]
@@ -645,8 +645,8 @@ class PolicyClient:
       if not spec:
         raise errors.SpecError(
           f"policy client: {self._place}: expected a dictionary by the server's names, "
-          f"got {errors.describe(observation)}. It is no t2r_seq server, and does not "
-          "list them."
+          f"got {errors.describe(observation)}. A server that is not t2r_seq's does "
+          "not list them."
         )
       observation = {next(iter(spec)): observation}
     message = dict(observation)

@@ -121,7 +121,7 @@ def list_exports(export_dir: str) -> list[Export]:
 
   Args:
     export_dir: holds one folder per version; or is itself one export, whose version is
-      0 if its name is no number.
+      0 if its name is not a number.
   """
   return scan_exports(export_dir)[0]
 

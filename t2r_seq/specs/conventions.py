@@ -60,7 +60,7 @@ class Convention:
     gripper: (open value, closed value), and 'binary' if there is nothing in between.
     control: 'absolute'; 'relative' to the state at the anchor; 'delta': relative to the
       previous step (the first step: to the state); 'tool_relative' and 'tool_delta':
-      likewise, as SE(3) motions in the tool's frame; 'velocity'; or 'torque'.
+      the same, as SE(3) motions in the tool's frame; 'velocity'; or 'torque'.
     reference: path of the state that relative actions refer to; it has the same
       elements. 'path[7:14]' selects a part.
     channels: channel order of images, 'rgb' or 'bgr'.

@@ -40,7 +40,7 @@ class Seconds:
       two; 'linear', interpolated between both neighbours; 'slerp', the same for unit
       quaternions (..., 4); 'event', how many stamps are after the offset before and at
       or before this one, whatever their values. The first interval is as long as the
-      second one. A bool tells whether there is any.
+      second one. A bool is True if there is any.
     tolerance: seconds that a used value may be from its time. Beyond it, the element is
       padded, and its mask is False. Of events, the length of each interval.
     clock: path of the time stamps of the values; None for the clock of the anchors.

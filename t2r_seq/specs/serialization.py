@@ -81,7 +81,7 @@ def fields_from_proto(
   """Returns the fields of a proto, also Tensor2Robot's.
 
   Raises:
-    SpecError: a default value, at `path`, is no JSON.
+    SpecError: a default value, at `path`, is not JSON.
   """
   fields: dict[str, Any] = {
     "shape": None
@@ -215,7 +215,7 @@ def parse_proto(message_cls: Callable[[], _Message], serialized: bytes) -> _Mess
 
 @contextlib.contextmanager
 def decoding(operation: str, path: str = "") -> Iterator[None]:
-  """Raises SpecError for a string that is no UTF-8, or an invalid default."""
+  """Raises SpecError for a string that is not UTF-8, or an invalid default."""
   try:
     yield
   except errors.SpecError:

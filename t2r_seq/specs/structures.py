@@ -443,7 +443,7 @@ def iterate_leaves(
   """Yields (path, leaf) in the structure's order, None leaves too.
 
   Raises:
-    SpecError: a leaf is no spec, tensor or array, or there is no structure.
+    SpecError: a leaf is not a spec, tensor or array, or there is no structure.
   """
   if not isinstance(spec_structure, (Mapping, list, tuple)):
     raise errors.SpecError(

@@ -262,7 +262,7 @@ def _describe_image_checks(
   if header is None and not data:
     return "an empty byte string", "Only an optional spec has images that are absent."
   if header is None:
-    return f"{len(data)} bytes that are no image", ""
+    return f"{len(data)} bytes that are not an image", ""
   got = f"{header.height}x{header.width} {header.format.upper()}"
   if header.bits == bits:
     return got, ""

@@ -435,7 +435,7 @@ class _RecordSource(_Source):
       if leaf.varlen_default_value is not None and leaf.dtype != tf.string
     ]
     hint = (
-      "Its records have different numbers of values, and padding is no data. Name it "
+      "Its records have different numbers of values, and padding is not data. Name it "
       "in a spec to have it count; t2r_seq doctor shows the kinds of records."
     )
     if padded and len(padded) == len(proposed):
@@ -552,7 +552,7 @@ class _EpisodesSource(_Source):
       for path, leaf in ((path, episodes.spec[path]) for path in paths)
     )
     super().__init__(spec, images, reads_bytes)
-    # Optional ones are read, as only their values tell which episodes have them.
+    # Optional ones are read: only their values show which episodes have them.
     read = {p for p in paths if spec[p].is_optional or p in self.clocks}
     self._unread = [p for p in paths if p in self._counted and p not in read]
     self._read = [path for path in paths if path not in self._unread]

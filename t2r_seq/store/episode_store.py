@@ -469,7 +469,7 @@ class EpisodeStore:
       spec_structure: the specs of a window.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: gives each step of a window once; see `windows.stack_windows`.
-      **fields: or fields of the cut: sequence_length, padding, n_step, ...
+      **fields: fields of `Cut`, in place of `cut`: sequence_length, padding, n_step.
     Raises:
       SpecError: the store does not fit the specs; every path is named.
       StoreError: the store has no episodes.

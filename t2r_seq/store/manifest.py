@@ -163,7 +163,7 @@ def _has_episodes(folder: str) -> bool:
 
 def _count(value: Any) -> int:
   if type(value) is not int or not 0 <= value < 1 << 62:
-    raise ValueError(f"{value!r:.40} is no count")
+    raise ValueError(f"{value!r:.40} is not a count")
   return value
 
 
@@ -173,7 +173,7 @@ def _check_names(own: str, replaced: tuple[str, ...]) -> None:
     if name == own:
       raise ValueError(f"{name!r} in the place of itself")
     if not layout.SEGMENT_NAME.fullmatch(name):
-      raise ValueError(f"{name!r} is no name of a segment")
+      raise ValueError(f"{name!r} is not a name of a segment")
 
 
 def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def _no_store(folder: str) -> str:
     return (
       message + f"{got}. This is a zarr group: `t2r_seq convert` makes a store of it."
     )
-  return message + f"{got}. This is no EpisodeStore; EpisodeStore.create makes one."
+  return message + f"{got}. This is not an EpisodeStore; EpisodeStore.create makes one."
 
 
 def check_spec(
@@ -345,7 +345,7 @@ def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:
 
 
 def _describe(column: Column) -> str:
-  """Renders shape, dtype, encoding and time axis; the name in records is no matter."""
+  """Renders shape, dtype, encoding and time axis, without the name in records."""
   parts = _values_of(column)
   if column.is_video:
     parts.append(f"kept as {column.video_format}")

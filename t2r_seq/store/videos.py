@@ -196,7 +196,7 @@ def _explain_errors(path: str, expected: str) -> Iterator[None]:
     got = getattr(error, "strerror", None) or error
     raise errors.RecordError(
       f"video: {path}: expected {expected}, got {type(error).__name__}: {got}. The "
-      "file is damaged or was cut, or it is no video."
+      "file is damaged or was cut, or it is not a video."
     ) from error
 
 

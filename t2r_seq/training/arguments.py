@@ -57,7 +57,7 @@ def check(
 
 
 def bad_counts(counts: Mapping[str, Any]) -> list[errors.Mismatch]:
-  """Returns a mismatch for each value that is no integer of at least 1."""
+  """Returns a mismatch for each value that is not an integer of at least 1."""
   return [
     errors.Mismatch(name, "an integer of at least 1", repr(value))
     for name, value in counts.items()
@@ -77,7 +77,7 @@ def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> N
     model.preprocessor.get_in_label_specification(specs.ModeKeys.TRAIN),
   )
   unmasked = invented_paths(read, windows.Cut(padding=model.padding))
-  if unmasked and source.n_step is None:  # A replay connects to tell its n_step.
+  if unmasked and source.n_step is None:  # Replays connect to get n_step.
     logging.warning(
       "%s look ahead and are padded (%r) at the end of every episode, which trains on "
       "invented values. Declare masks (windows.add_mask_specs) and use them in the "

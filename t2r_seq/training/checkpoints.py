@@ -359,7 +359,7 @@ def _read_through(prefix: str) -> None:
   """Reads every tensor of a checkpoint; TensorFlow compares their checksums.
 
   Raises:
-    OSError: a file may not be read, which is no damage.
+    OSError: a file may not be read, which is not damage.
     Exception: an error in `DAMAGE`.
   """
   folder, name = os.path.split(prefix)

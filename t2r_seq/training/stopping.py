@@ -78,7 +78,7 @@ class StopSignal:
     return is_sent or (self._other is not None and self._other.is_set())
 
   def check(self) -> None:
-    """Raises Stopped if it is time to stop."""
+    """Raises Stopped if a stop was requested."""
     if self.is_set():
       raise Stopped
 
@@ -146,7 +146,7 @@ class StopSignal:
         self._is_waiting = False
         raise Stopped
     elif not self._is_held and now - self._first > _INSISTS_SECONDS:
-      self._first = None  # Ended by this signal, which is no repeat.
+      self._first = None  # Ended by this signal, which is not a repeat.
       self._put_back()
       signal.raise_signal(number)
 
@@ -168,7 +168,7 @@ class StopSignal:
 
 @contextlib.contextmanager
 def given_up(stop: StopCondition) -> Iterator[None]:
-  """Within it, a wait for a replay that is given up to stop is no failure.
+  """Within it, a wait for a replay that is given up to stop is not a failure.
 
   Raises:
     Stopped: in place of the wait's ReplayTimeoutError.

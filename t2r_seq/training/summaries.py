@@ -65,7 +65,7 @@ class SummaryWriter:
 
     Args:
       features: features of the model, [B, ...].
-      labels: likewise, if there are any.
+      labels: labels of the model, [B, ...], or None.
       step: step of the batch.
       offsets: steps, or seconds, of a path's stack.
     """

@@ -77,7 +77,7 @@ class TransitionsMetadata:
       cut: cut of the windows; its `n_step` names the fields.
       lengths: steps of the episodes; the last one has only the last observation.
     Returns:
-      The description; None if the windows are no transitions.
+      The description; None if the windows are not transitions.
     """
     joined = Cut(n_step=cut.n_step or NStep(1, 1.0), padding=cut.padding)
     try:

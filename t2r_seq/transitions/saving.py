@@ -444,7 +444,7 @@ def read_pickled_arrays(file: IO[bytes]) -> Any:
 
 
 class _RefusedError(ValueError):
-  """Something that is no data."""
+  """Something that is not data."""
 
 
 def _check_sizes(file: IO[bytes]) -> None:
@@ -525,7 +525,7 @@ def _numbers(value: Any) -> Any:
   if type(value) in _PLAIN:
     return value
   kind = "array of objects" if isinstance(value, _Array) else type(value).__name__
-  raise _RefusedError(f"a value of type {kind}, which is no array of numbers")
+  raise _RefusedError(f"a value of type {kind}, which is not an array of numbers")
 
 
 _IMPORT = "import_cpprb"

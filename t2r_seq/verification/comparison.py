@@ -155,10 +155,12 @@ class Comparison:
       if stage in listed
     ]
     if "network input" in listed:
-      how = "bit for bit"
+      exact = "bit for bit"
       if self._ulps:
-        how += f", except for the rounding of the last place (at most {self._ulps} ulp)"
-      lines.append(f"network inputs {listed['network input']}, {how}")
+        exact += (
+          f", except for the rounding of the last place (at most {self._ulps} ulp)"
+        )
+      lines.append(f"network inputs {listed['network input']}, {exact}")
     elif has_model and not self._subject.tells_inputs and "output" in listed:
       lines.append("preprocessed values, only by the outputs of this form")
     if "step" in listed:

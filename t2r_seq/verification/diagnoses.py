@@ -20,7 +20,7 @@ from t2r_seq.verification import rotations
 _MOST_LATE = 10
 _OFFSETS = range(-_MOST_LATE, _MOST_LATE + 1)
 _MOST_PIXELS = 8
-# A fit of fewer distinct values is no evidence.
+# A fit of fewer distinct values is not evidence.
 _FEWEST_TO_MAP, _FEWEST_TO_FIT = 2, 4
 # Integers may be rounded. The error of floats is relative to the largest value.
 _ROUNDING, _PRECISION = 1.0, 3e-5
@@ -295,7 +295,7 @@ def _fitting_offsets(
     inside = (steps >= 0) & (steps < len(frames))
     repeated = frames[np.clip(steps, 0, len(frames) - 1)]
     same = equal_rows(repeated, shown)
-    # A few steps at an end of the episode are no evidence.
+    # A few steps at an end of the episode are not evidence.
     if inside.any() and same[inside].all() and (same.all() or inside.mean() >= 0.5):
       if offset == declared:
         return [offset]

@@ -361,9 +361,9 @@ class Dataset:
     shown = ExtendedTensorSpec.from_spec(
       spec, shape=spec.frame_shape, dtype=_stored_dtype(spec), time_offsets=None
     )
-    how = self._image_decoding or True
-    given = tf.constant(encoded.tolist(), tf.string, encoded.shape)
-    return decode_images(given, shown, column, how).numpy()
+    decoding = self._image_decoding or True
+    strings = tf.constant(encoded.tolist(), tf.string, encoded.shape)
+    return decode_images(strings, shown, column, decoding).numpy()
 
 
 class _TrainingWindows:

@@ -72,7 +72,7 @@ class ModelSide:
     Args:
       viewer: viewer of the episodes.
       features: specs of the preprocessor's input, or of records.
-      labels: likewise.
+      labels: specs of the labels, as `features`.
       padding: padding of the model.
       preprocessor: preprocessor of the model; None shows raw windows only.
     Raises:
@@ -250,7 +250,7 @@ class Predicted:
   Attributes:
     anchors: the steps of the windows, [n].
     actions: actions of the export, float64 [n, K, D]; K is 1 without chunks.
-    recorded: likewise.
+    recorded: recorded actions, float64 [n, K, D].
     real: flags of recorded actions that are not padding, bool [n, K].
   """
 

@@ -194,7 +194,7 @@ class EpisodeStatistics:
     number: number of the episode in its source.
     num_steps: T.
     mean: mean of the finite values of signals.
-    std: likewise.
+    std: standard deviation of the finite values of signals.
     edges: for actions, the share of steps at the episode's own minimum or maximum,
       beyond one each; 1 if it is constant.
     jerk: for signals, the root mean square of the third difference.

@@ -69,7 +69,7 @@ class NStep:
     rew: path of the reward, or of a nested dict of rewards.
     done: path of the terminal flag.
     truncated: path of the truncation flag, if there is one.
-    branches: first components of paths that are no part of these names, such as
+    branches: first components of paths that are not part of these names, such as
       'features' and 'labels' if one structure has both.
   """
 
@@ -296,7 +296,7 @@ class Anchors(NamedTuple):
   Attributes:
     rows: rows of the (first) anchors.
     before: steps of their episodes before them; may be counted up to what windows show.
-    after: steps of their episodes after them; likewise.
+    after: steps of their episodes after them, counted in the same way.
     stride: rows from a step to the next one.
   """
 
@@ -526,7 +526,7 @@ def time_span(
 
 
 def history_length(spec_structure: specs.SpecStructure) -> int:
-  """Returns how many steps, the present one included, a policy must remember."""
+  """Returns the number of steps, with the current one, that a policy must remember."""
   return 1 - time_span(spec_structure)[0]
 
 

@@ -71,7 +71,7 @@ class TransitionFields:
       rew: path of the reward, or of a branch of several.
       done: path of the flag of terminals.
       truncated: path of the flag of truncations; there may be none.
-      branches: first components of paths that are no part of the names of fields.
+      branches: first components of paths that are not part of the names of fields.
     Returns:
       The fields.
     Raises:
@@ -341,7 +341,7 @@ def plan_n_step(
   Returns:
     The arithmetic.
   Raises:
-    SpecError: the specs are no one-step transitions; all that is wrong is named.
+    SpecError: the specs are not one-step transitions; all that is wrong is named.
   """
   names = (n_step.rew, n_step.done, n_step.truncated, n_step.branches)
   fields = TransitionFields.from_paths("n_step", reads, *names)
@@ -404,7 +404,7 @@ def find_finals(
     readings: how each path is read: with `source`, `steps` and `frame_shape`.
     window_spec: specs of these paths.
     element: specs of the episode, by path.
-    branches: first components of paths that are no part of the names of fields.
+    branches: first components of paths that are not part of the names of fields.
   Returns:
     Context feature by path of the episode: its path or name begins with 'final_', and
     it has the shape and dtype of a row.
@@ -483,7 +483,7 @@ def _pair_fields(
       next_of[path] = names[own]
     elif name in later:
       hint = errors.nearest(own, (other for other in names if other not in later))
-      hint = hint or f"Where it is no next one, name it without '{_NEXT}'."
+      hint = hint or f"Where it is not a next one, name it without '{_NEXT}'."
       yield errors.Mismatch(own, f"the field that {path} follows", "nothing", hint)
     elif name.split("/")[0] in with_next and _NEXT + name not in names:
       hint = errors.nearest(_NEXT + name, later)

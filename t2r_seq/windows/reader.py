@@ -737,7 +737,7 @@ def stack_windows(
     flat: by path, [B, F, ...]; context features [B, ...].
     spec_structure: the specs of a window, as the reader had them.
     cut: the reader's cut.
-    **fields: or fields of `Cut`: sequence_length, stride.
+    **fields: fields of `Cut`, in place of `cut`: sequence_length, stride.
   Returns:
     By path, [B, L, K, ...]; paths without a spec are unchanged.
   Raises:

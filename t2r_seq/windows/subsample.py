@@ -28,7 +28,7 @@ def uniform_indices(lengths: Any, num_samples: int) -> tf.Tensor:
   Returns:
     Sorted indices, int64 [B, n]; those of short rows repeat.
   Raises:
-    SpecError: the lengths are no integers [B], or one of them or n is less than 1; in
+    SpecError: the lengths are not integers [B], or one of them or n is less than 1; in
       a graph the first of these fails at run time.
   """
   lengths = _check("uniform_indices", lengths, num_samples)
@@ -52,7 +52,7 @@ def random_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Tenso
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are no integers [B], or one of them or n is less than 1; in
+    SpecError: the lengths are not integers [B], or one of them or n is less than 1; in
       a graph the first of these fails at run time.
   """
   lengths = _check("random_indices", lengths, num_samples)
@@ -72,7 +72,7 @@ def boundary_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Ten
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are no integers [B], or one of them or n is less than 1; in
+    SpecError: the lengths are not integers [B], or one of them or n is less than 1; in
       a graph the first of these fails at run time.
   """
   lengths = _check("boundary_indices", lengths, num_samples)
@@ -97,7 +97,7 @@ def random_span_indices(
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are no integers [B], one of them or a count is less than 1,
+    SpecError: the lengths are not integers [B], one of them or a count is less than 1,
       or the shortest span is longer than the longest.
   """
   lengths = _check("random_span_indices", lengths, num_samples)
@@ -205,7 +205,7 @@ def _random_bits(rows: tf.Tensor, num_samples: int, seed: tf.Tensor) -> tf.Tenso
 
 
 def _scale(bits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-  # A product's upper half: no float, which could not tell the steps of long rows apart.
+  # A product's upper half: a float cannot represent each step of long rows.
   return tf.bitwise.right_shift(bits * counts, tf.constant(32, tf.int64))
 
 

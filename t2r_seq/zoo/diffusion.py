@@ -50,7 +50,7 @@ class DiffusionModel(ImitationModel):
     """Creates the model.
 
     Args:
-      observation_horizon: steps that the network sees, the present one included.
+      observation_horizon: steps that the network sees, with the current one.
       prediction_horizon: steps of the chunk, the first one seen included.
       num_executed: actions of a chunk that are executed.
       normalization: see `ImitationModel`. Predicted actions are clipped to [-1, 1].

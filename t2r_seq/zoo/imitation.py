@@ -193,7 +193,7 @@ class ImitationModel(models.RegressionModel):
     Args:
       signature: signature of the data set.
       statistics_path: JSON file of statistics, which normalise states and actions.
-      observation_horizon: H, steps that the network sees, the present one included.
+      observation_horizon: H, steps that the network sees, with the current one.
       chunk_size: actions that the policy predicts, from the present step on.
       num_past_actions: actions before the present step that are fitted, too, and that
         the policy does not execute.

@@ -134,7 +134,7 @@ class OnlineModel(models.T2RModel):
       self._update_targets(1.0)
 
   def after_train_step(self) -> None:
-    """Moves the target networks, if it is time."""
+    """Updates the target networks when the step is due."""
     if self._target_update_steps == 1:
       self._update_targets(self._target_rate)
       return
@@ -195,7 +195,7 @@ def huber(error: tf.Tensor) -> tf.Tensor:
 
 
 def square(error: tf.Tensor) -> tf.Tensor:
-  """Returns the square."""
+  """Returns the squared error."""
   return tf.square(error)
 
 

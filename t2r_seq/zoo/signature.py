@@ -18,7 +18,7 @@ from t2r_seq.specs.extended_tensor_spec import frame_spec
 
 _ACTION = re.compile(r"(^|[/.])actions?$")
 _OBSERVATION = re.compile(r"^(obs|observations?)([/.]|$)")
-# Paths that are no observation of the present step, at the top of a data set.
+# Paths that are not observations of the current step, at the top of a data set.
 _OTHER = re.compile(
   r"(^|[/._])(actions?|next|rewards?|returns?|dones?|discount|success|info|infos|clocks"
   r"|terminals?|terminations?|terminated|truncations?|truncated|timeouts?|timestamp"

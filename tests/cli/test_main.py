@@ -230,7 +230,7 @@ def test_no_command_is_a_usage_error(capsys):
 def test_binding_that_is_no_gin_is_quoted(run_main, bad, want, rest):
   status, out, err = run_main("train", "--gin_bindings", *rest, bad)
   assert (status, out) == (1, "")
-  assert err.startswith(f"t2r_seq train: --gin_bindings: {bad!r} is no gin: ")
+  assert err.startswith(f"t2r_seq train: --gin_bindings: {bad!r} is not gin: ")
   assert want in err
   assert err.count("\n") == 1
 

@@ -361,7 +361,9 @@ def test_time_stamps_of_a_clock_are_kept(copy, name):
   stamps = STAMPS[name].astype(np.float32)
   change(ROWS, timestamp=stamps)
   source = open_episodes("own", drop=(CAMERA,))
-  assert "timestamp is kept: its values are no multiples of 1 / fps" in source.notes[-1]
+  assert (
+    "timestamp is kept: its values are not multiples of 1 / fps" in source.notes[-1]
+  )
   assert "[episode_index, frame_index, index, task_index] are left" in source.notes[0]
   found = np.concatenate([episode.values["timestamp"] for episode in source])
   np.testing.assert_array_equal(found, stamps)

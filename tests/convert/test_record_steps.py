@@ -124,7 +124,7 @@ def test_convert_notes_fill_values_of_missing_values():
   report = convert.convert("x.tfrecord", "back", episode_per_file=True)
   (_, note) = report.notes
   assert note.startswith("'lat' has different numbers of values in records: shorter")
-  assert "filled up with 0.0, which is no data" in note and "--drop lat" in note
+  assert "filled up with 0.0, which is not data" in note and "--drop lat" in note
 
 
 def test_files_that_end_within_an_episode():

@@ -175,7 +175,7 @@ BAD_RECORDS = {
   "no image": (
     {"frame": [b"no image"] * 4},
     r"record 3 of x.tfrecord .*, step 0: frame: expected an image of \(8, 6, 3\), got "
-    "8 bytes that are no image",
+    "8 bytes that are not an image",
   ),
   "an image of another size": (
     {"frame": [encode_image(np.zeros((4, 6, 3), np.uint8), "png")] * 4},

@@ -229,9 +229,9 @@ def _splits(text):
 
 DAMAGED = {
   "{}": "expected splits",
-  _splits("[0.5]"): "0.5 is no count",
-  _splits("[true]"): "True is no count",
-  _splits('"0"'): "'0' is no count",
+  _splits("[0.5]"): "0.5 is not a count",
+  _splits("[true]"): "True is not a count",
+  _splits('"0"'): "'0' is not a count",
   _splits("[1]"): "split 'a': expected numbers from 0 to 0, got 1",
   _splits('[0], "b": [0]')[:-1] + ', "segments": [["gone", 1]]}': "dealt of, .gone.",
 }

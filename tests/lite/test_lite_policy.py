@@ -95,7 +95,7 @@ def test_inspect_shows_what_both_forms_see_remember_and_give(exported, capsys):
     shown = [" ".join(line.split()) for line in printed.split("\n")]
     for line in (
       "state/pos float32 3 -3 0 and its mask",
-      "goal float32 1 the present one",
+      "goal float32 1 the current step",
       "history/state/pos float32 4x3 48 frames of earlier steps",
       "padding: repeat",
     ):

@@ -85,7 +85,9 @@ def test_dtypes_of_the_same_kind_are_converted(case):
 
 
 def test_ragged_list_is_named():
-  want = r"pack observation: state/pos: expected \(3,\) float32, got a list that is no"
+  want = (
+    r"pack observation: state/pos: expected \(3,\) float32, got a list that is not an"
+  )
   with pytest.raises(errors.SpecError, match=want):
     pack_observation([[1.0], [1.0, 2.0]], ONE)
 

@@ -118,7 +118,7 @@ BAD_EXAMPLES = {
   ),
   "no image": (
     changed_example("state/image", ENCODED, b"hello"),
-    r"got bytes that are no image \(5 bytes, b'hello'",
+    r"got bytes, not an image \(5 bytes, b'hello'",
   ),
   "many images": (
     changed_example("state/image", Spec((2,), tf.string, "image"), [PNG, PNG]),

@@ -155,7 +155,7 @@ MISFITS = {
     repeated([1, 3], [1 << 38]),
     r"got one of \(1, 3, 274877906944\) float64",
   ),
-  "no tensor": ("tensor", b"xyz", "got 3 bytes that are no serialized tensor"),
+  "no tensor": ("tensor", b"xyz", "got 3 bytes that are not a serialized tensor"),
   "not compressed": ("zlib", X.tobytes(), "24 bytes .*got 24 bytes that are not comp"),
   "too few": ("zlib", zlib.compress(bytes(8)), r"24 bytes for \(1, 3\).*got 8 bytes"),
   "too many": ("zlib", zlib.compress(bytes(99)), "got more than 24 bytes, compressed"),

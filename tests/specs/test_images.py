@@ -68,7 +68,7 @@ DEEP = encode(4, 6, "png", 16)
 MISFITS = {
   "no image": (
     *("uint8", [GOOD, b"garbage"], 1),
-    "x: expected an image of (4, 6, 3), got 7 bytes that are no image.",
+    "x: expected an image of (4, 6, 3), got 7 bytes that are not an image.",
   ),
   "another size": (
     *("uint8", [GOOD, GOOD, encode(8, 9), b""], 2),

@@ -121,7 +121,7 @@ OPENED = {
   ),
   "segment escape": (
     lambda p: edit(in_main(p, "commit.json"), replaces=["../../elsewhere"]),
-    r"commit\.json: .*'\.\./\.\./elsewhere' is no name of a segment",
+    r"commit\.json: .*'\.\./\.\./elsewhere' is not a name of a segment",
   ),
   "fields of a commit": (
     lambda p: edit(in_main(p, "commit.json"), sizes=3),
@@ -190,7 +190,7 @@ FOLDERS = {
     r"a store.json, got nothing there\. Check the path; EpisodeStore\.create makes",
   ),
   "a file": (lambda p: write(p, "x"), "with a store.json, got a file there"),
-  "empty": (os.mkdir, r"with a store.json, got \[\]\. This is no EpisodeStore"),
+  "empty": (os.mkdir, r"with a store.json, got \[\]\. This is not an EpisodeStore"),
   "foreign": (
     lambda p: (os.mkdir(p), write(f"{p}/.zgroup", "{}")),
     r"got \[\.zgroup\]\. This is a zarr group: `t2r_seq convert` makes a store of it",

@@ -275,7 +275,7 @@ def encode(height, width, dtype=np.uint8):
 
 # name: (the image at step 2, the error)
 BAD_IMAGES = {
-  "no image": (b"garbage", r"got 7 bytes that are no image at step 2\."),
+  "no image": (b"garbage", r"got 7 bytes that are not an image at step 2\."),
   "size": (encode(8, 8), r"image of \(20, 30, 3\), got 8x8 PNG at step 2\."),
   "depth": (encode(20, 30, np.uint16), "got 20x30 PNG with 16 bits per channel at s"),
   "empty": (b"", "got an empty byte string at step 2. Only an optional spec has "),

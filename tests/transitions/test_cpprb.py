@@ -150,7 +150,7 @@ BAD = {
   ),
   "a list": (
     lambda path: write(path, [1, 2]),
-    "data: expected arrays of numbers, got a value of type list, which is no array",
+    "data: expected arrays of numbers, got a value of type list, which is not an array",
   ),
   "no zip": (lambda path: path.write_bytes(b"hello"), "expected a .npz file of cpprb"),
   "something else": (
@@ -209,7 +209,9 @@ def test_rejects_expanding_archives(data, tmp_path):
   boxed = np.empty((), object)
   boxed[()] = data
   np.savez(path, data=boxed, version=1, safe=True, Nstep=False)
-  want = "data: expected arrays of numbers, got a value of type list, which is no array"
+  want = (
+    "data: expected arrays of numbers, got a value of type list, which is not an array"
+  )
   with pytest.raises(errors.SpecError, match=want):
     transitions.import_cpprb(path, tmp_path / "s")
   assert not (tmp_path / "s").exists()

@@ -261,7 +261,7 @@ class Connection:
       ) from error
     kept = server.kept_path(written)
     if kept == written:
-      return written  # Of a server that is no ReplayServer.
+      return written  # Of a server that is not a ReplayServer.
     if not os.path.isdir(written):
       time.sleep(_TAKING_SECS)  # The next one might remove it.
       return kept
@@ -567,7 +567,7 @@ class ReverbReplay(Replay):
       max_in_flight_samples: items that a dataset requests ahead; None for two batches.
         Rate limiters and `max_times_sampled` count them when they are sent.
       allow_nan: appends NaN and infinity, which are otherwise an error.
-      **fields: or fields of the cut, as of `ReplayBuffer`.
+      **fields: fields of the cut, in place of `cut`; see `ReplayBuffer`.
     Raises:
       SpecError: an argument is wrong, or the server's table is for other windows; all
         differences are named.

@@ -286,7 +286,7 @@ class ReplayServer(files.Closing):
     """
     reverb = import_reverb()
     where = "ReplayServer"
-    how, fields = options.split_fields(
+    table_options, fields = options.split_fields(
       where, {**fields, "max_size": max_size}, without=("initial_priority", "timeout")
     )
     cut = windows.Cut.of(where, cut, fields)
@@ -298,13 +298,14 @@ class ReplayServer(files.Closing):
     folder = check_checkpoint_dir(where, checkpoint_dir)
     check_seconds(where, "checkpoint_secs", checkpoint_secs, is_above=True)
     errors.check_count(where, "max_size", max_size)
-    _check_room(max_size, how.rate_limiter)
+    _check_room(max_size, table_options.rate_limiter)
     self._signature = make_signature(layout)
     sampler, remover = (
       getattr(reverb.selectors, type(option).__name__)(*dataclasses.astuple(option))
-      for option in (how.sampler, how.remover)
+      for option in (table_options.sampler, table_options.remover)
     )
-    limiter, arguments = how.rate_limiter, dataclasses.astuple(how.rate_limiter)
+    limiter = table_options.rate_limiter
+    arguments = dataclasses.astuple(limiter)
     if isinstance(limiter, options.SampleToInsertRatio):
       arguments = (*arguments[:2], limiter.bounds)
     table = reverb.Table(
@@ -314,7 +315,7 @@ class ReplayServer(files.Closing):
       max_size=max_size,
       # Options have the names, and the fields, of Reverb's own.
       rate_limiter=getattr(reverb.rate_limiters, type(limiter).__name__)(*arguments),
-      max_times_sampled=how.max_times_sampled,
+      max_times_sampled=table_options.max_times_sampled,
       signature=self._signature,
     )
     self._folder = None if folder is None else CheckpointFolder(folder)
@@ -381,7 +382,7 @@ class ReplayServer(files.Closing):
       return self._folder.take_in(written)
 
   def close(self) -> None:
-    """Stops serving at once, without a checkpoint; closing twice is no error."""
+    """Stops serving at once, without a checkpoint; closing twice is not an error."""
     self._stopping.set()
     self._server.stop()
     self._looking.join()

@@ -354,7 +354,11 @@ DAMAGES = {
   "state": ("state.npz", _truncate, f"expected the state of a replay{FORMER}"),
   "no state": ("state.npz", os.remove, "expected a checkpoint or a folder of them"),
   "rows": ("episodes/segments/main/obs.data", _truncate, f"obs.data{FORMER}"),
-  "no store": ("episodes/store.json", os.remove, f"This is no EpisodeStore{FORMER}"),
+  "no store": (
+    "episodes/store.json",
+    os.remove,
+    f"This is not an EpisodeStore{FORMER}",
+  ),
   "no episodes": (
     "episodes",
     shutil.rmtree,

@@ -81,7 +81,7 @@ def test_checkpoints_reject_paths_that_cannot_be_folders(name, tmp_path):
     replay.ReplayBuffer(X, 10, checkpoint_dir=path)
   assert str(caught.value).startswith(
     "ReplayBuffer: checkpoint_dir: expected a folder that it may write to, or a place "
-    f"for a new one, got {path!r}. {place} is no folder: name another place."
+    f"for a new one, got {path!r}. {place} is not a folder: name another place."
   )
   assert sorted(os.listdir(tmp_path)) == ["f", "l"]
 

@@ -219,8 +219,8 @@ def test_bad_arguments(name):
 
 # Where there is a file 'f'; and what is wrong with them.
 BAD_FOLDERS = {
-  "file": ("{}/f", errors.SpecError, "{}/f is no folder"),
-  "below a file": ("{}/f/a/b", errors.SpecError, "{}/f is no folder"),
+  "file": ("{}/f", errors.SpecError, "{}/f is not a folder"),
+  "below a file": ("{}/f/a/b", errors.SpecError, "{}/f is not a folder"),
   "impossible": ("/proc/nowhere", errors.ReplayError, ".*(/proc|No such file).*"),
 }
 
