@@ -134,5 +134,6 @@ def test_missing_file_is_logged_once(tmp_path, write_export, caplog, older):
   for _ in range(2):
     assert predictor.restore() is older
   assert messages(caplog, "t2r_assets.pbtxt") == [
-    f"The folder {tmp_path}/2 is not an export: assets.extra/t2r_assets.pbtxt is missing."
+    f"The folder {tmp_path}/2 is not an export: assets.extra/t2r_assets.pbtxt is "
+    "missing."
   ]
