@@ -543,10 +543,7 @@ def _check_identity(
   hint = "They follow from padding, sequence_length, stride, shift and n_step."
   mismatches = [
     errors.Mismatch(
-      name,
-      _text(want.get(name)),
-      _text(got.get(name)),
-      hint if name == ANCHORS else "",
+      name, _text(want.get(name)), _text(got.get(name)), hint if name == ANCHORS else ""
     )
     for name in {**want, **got}
     if _text(want.get(name)) != _text(got.get(name))

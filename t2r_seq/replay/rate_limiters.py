@@ -131,10 +131,7 @@ class RateLimiter:
     return self._await("insert", self.can_insert, why_not, count, timeout, should_stop)
 
   def await_sample(
-    self,
-    count: int = 1,
-    timeout: float | None = None,
-    began: float | None = None,
+    self, count: int = 1, timeout: float | None = None, began: float | None = None
   ) -> int:
     """Waits until an item can be sampled; see `await_insert`.
 

@@ -131,10 +131,7 @@ class StoreWindows:
       return self.columns.take(path, episodes if rows is None else rows)
 
     return self.reader.read_with(
-      take,
-      self.reader.grid.start(window_ids - first_windows),
-      num_steps,
-      first_rows,
+      take, self.reader.grid.start(window_ids - first_windows), num_steps, first_rows
     )
 
   def _survey_stamps(self, reader: windows.reader.WindowReader) -> None:

@@ -80,11 +80,7 @@ def boundary_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Ten
 
 
 def random_span_indices(
-  lengths: Any,
-  num_samples: int,
-  min_steps: int,
-  max_steps: int,
-  seed: Any = None,
+  lengths: Any, num_samples: int, min_steps: int, max_steps: int, seed: Any = None
 ) -> tf.Tensor:
   """Draws a span of each row, and keeps the steps of it as `boundary_indices` does.
 
