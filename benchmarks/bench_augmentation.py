@@ -64,7 +64,7 @@ def _preprocess(work: AugmentationWork, on_host: bool) -> Callable[..., tf.Tenso
 
   def preprocess(frames: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     numbers = number * work.batch_size + tf.range(work.batch_size, dtype=tf.int64)
-    with randomness.numbered(numbers, on_host):
+    with randomness.sample_number_scope(numbers, on_host):
       return chain.preprocess({"image": frames}, None, "train")[0]["image"]
 
   return preprocess
