@@ -193,7 +193,7 @@ def sample_number_scope(
 
 
 def sample_numbers() -> tf.Tensor | None:
-  """Returns the sample numbers, int64 [B], that `numbered` set; None outside of it."""
+  """Returns int64 [B] as set by `sample_number_scope`; None outside of it."""
   return _present.numbers
 
 
