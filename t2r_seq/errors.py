@@ -234,14 +234,14 @@ class Problem:
   Attributes:
     place: record and file, segment and file, or episode; '' if the text names it.
     text: what was expected, what there is, what to do.
-    kind: of `KINDS`: 'frame' (damaged bytes), 'index' (of a TFRecord file), 'content'
-      (what cannot be read), 'lengths' (sequences that disagree), 'episodes' (a record
-      that is not one), 'times' (time stamps that run backwards), 'nan' (infinities,
-      too), 'schemas' (of records).
-    path: of the values, or the file of a segment; '' for none.
+    kind: one of `KINDS`: 'frame' (damaged bytes), 'index' (of a TFRecord file),
+      'content' (what cannot be read), 'lengths' (sequences that disagree), 'episodes'
+      (a record that is not one), 'times' (time stamps that run backwards), 'nan'
+      (infinities, too), 'schemas' (of records).
+    path: path of the values, or file of a segment; '' if there is none.
     source: the TFRecord file, or the segment; '' for the data set.
     record: number of the record in its file, from 0; None for the whole file.
-    offset: of the record's frame in bytes, in a compressed file after decompression.
+    offset: byte offset of the record's frame; in a compressed file after decompression.
     episodes: numbers in the segment, or the data set, that it concerns.
   """
 
@@ -268,9 +268,9 @@ class PathReport:
   """One path over all records or episodes that could be read.
 
   Attributes:
-    path: of the values.
+    path: path of the values.
     described: shape, dtype and encoding, as text.
-    num_problems: of content, lengths and order.
+    num_problems: number of problems with content, lengths and order.
     num_absent: records or episodes that do not have it.
     num_nan: records or episodes with a NaN or an infinity.
   """
@@ -334,7 +334,7 @@ class Salvaged:
   """Results of copying what is good out of a damaged data set.
 
   Attributes:
-    path: of the new store, or the folder of the new files.
+    path: path of the new store, or folder of the new files.
     source: the report of the old one.
     num_kept: records by new file, or episodes by new segment.
     left_out: why a record or an episode was not copied, by (file or segment, number).

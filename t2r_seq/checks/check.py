@@ -56,11 +56,11 @@ def check(
     source: a path, as for `open_episodes`, patterns of TFRecord files, or episodes.
     spec: flat specs that records must fit, by default what most of them seem to have;
       or those that a store was created with, if its `store.json` is damaged.
-    label_spec: of records, the same for labels, or None.
+    label_spec: specs of the labels of records, or None.
     allow_nan: accepts NaN and infinities.
     time_keys: paths of time stamps, beside those with such a name.
-    schema: of records without specs, which of them the others are compared with: 1 for
-      those of the most frequent schema.
+    schema: number of the schema that records without specs are compared with; 1 for the
+      most frequent one.
     format: its name; by default the path decides.
     **options: arguments of `open_episodes`.
   Returns:
@@ -201,8 +201,8 @@ class _Values:
     """Yields the bad episodes of a path, each with kind and text.
 
     Args:
-      path: of the values.
-      values: of one episode or several, [rows, ...]; steps, or a row for each episode.
+      path: path of the values.
+      values: values of episodes, [rows, ...]; rows are steps, or one per episode.
       ends: the row after each episode's last one, [episodes].
       is_sequence: rows are steps.
     """
@@ -266,7 +266,7 @@ def _time_paths(fields: Mapping[str, Fields], named: Collection[str]) -> list[st
   """Returns the paths of time stamps: those with such a name, and those named.
 
   Args:
-    fields: of the specs, by path.
+    fields: fields of the specs, by path.
     named: paths that a user names, --time_key.
   """
   for path in named:

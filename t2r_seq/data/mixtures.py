@@ -124,8 +124,8 @@ def make_schedule(
     weights: weight of each source, above 0, of any scale.
     batch_size: B.
     seed: seed of the first batch's place in the round.
-    shard_index: of the pipeline. Pipelines are spread over the round, so that their
-      batches of one step are together in proportion, too.
+    shard_index: index of the pipeline. Pipelines are spread over the round, so that
+      their batches of one step are together in proportion, too.
     num_shards: how many pipelines there are.
   Returns:
     Examples of each source in each batch of a period, int64 [P, S].
@@ -191,7 +191,7 @@ def _put_together(
     parts: datasets of the same paths; their i-th batches together have B examples.
     batch_size: B.
     seed: seed of the order of the rows.
-    numbers: of the batches.
+    numbers: numbers of the batches.
     report: counts the examples, if it is not None.
   Returns:
     Dataset of batches [B, ...].
@@ -768,8 +768,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
     """Creates the sources' datasets, of batches with the same paths, joined.
 
     Args:
-      request: of the mixture.
-      batch_sizes: of each source, of this pipeline.
+      request: request for batches of the mixture.
+      batch_sizes: this pipeline's batch size for each source.
       start_steps: batches of each to leave out, of this pipeline.
     """
     _, _, place, num_places = request.pipeline()

@@ -419,7 +419,7 @@ class CheckpointExportListener:
 
     Args:
       session: None; TensorFlow 2 has none.
-      global_step: of the checkpoint.
+      global_step: step of the checkpoint.
     Returns:
       The new version's folder.
     """

@@ -40,7 +40,7 @@ def push_values(
   Args:
     observation: arrays by path. A sensor with M values has [N, M, ...], and stamps
       [N, M], which may be out of order; M may be 0.
-    state: of N environments.
+    state: state of N environments.
     spec: specs of one value by path.
     time_paths: the paths of times that the policy takes.
     is_first: bool, or bool [N]; an episode starts with a sensor's newest value.
@@ -119,7 +119,7 @@ def _merge(
   """Yields the values and stamps to hold, and one of each for the step, by environment.
 
   Args:
-    path: of the sensor, for errors.
+    path: path of the sensor, for errors.
     held: values and stamps of the state, [N, depth, ...].
     new: those of the step, [N, M, ...].
     begins: bool [N]; where an episode starts.

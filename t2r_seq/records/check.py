@@ -42,7 +42,7 @@ class _Examination:
   Attributes:
     num_records: by file.
     num_empty: episodes without a step.
-    names: of the features that records have, of the first one of each batch.
+    names: names of the features in the first record of each batch.
   """
 
   def __init__(
@@ -58,7 +58,7 @@ class _Examination:
     Args:
       features: those of the dataset; none to look at frames and protos only.
       finds_nan: a NaN is a problem.
-      compression: of all files, if the suffixes don't tell.
+      compression: compression of all files, if the suffixes don't show it.
       checks_values: finds NaN and time stamps that run backwards.
       times: names of features that are time stamps, beside those with such a name.
     """
@@ -258,14 +258,14 @@ def examine_records(
   itself, and the next ones are read.
 
   Args:
-    file_patterns: of the files, or a dict of them by dataset_key.
+    file_patterns: file patterns, or a dict of them by dataset_key.
     feature_spec: a structure of specs without time offsets; None takes the spec that
       `propose_spec` gives for the records of one schema.
     label_spec: the same for labels, or None.
-    compression: of all files, if the suffixes don't tell.
+    compression: compression of all files, if the suffixes don't show it.
     allow_nan: accepts NaN and infinity. In the last step of RLDS they are always valid.
-    schema: without specs, which records the others are compared with: 1 for those of
-      the most frequent schema, see `RecordSummary`.
+    schema: number of the schema that records without specs are compared with; 1 for the
+      most frequent one, see `RecordSummary`.
     time_keys: names of sequences that are time stamps, beside those with such a name
       (time, timestamp, robot_timestamp_ns, ...): within a record they must not run
       backwards.
@@ -438,10 +438,10 @@ def find_bad_record(
   """Scans files for the first record that cannot be parsed.
 
   Args:
-    file_patterns: of the files, or a dict of them by dataset_key.
+    file_patterns: file patterns, or a dict of them by dataset_key.
     feature_spec: a structure of specs without time offsets.
     label_spec: the same for labels, or None.
-    compression: of all files, if the suffixes don't tell.
+    compression: compression of all files, if the suffixes don't show it.
     decode_images: how encoded images are decoded.
   Returns:
     The error that names file, record, byte, path and feature, what was expected and
@@ -514,7 +514,7 @@ def salvage_records(report: Report, out: str | os.PathLike[str]) -> Salvaged:
   only read.
 
   Args:
-    report: of `examine_records`, for these files as they are now.
+    report: report of `examine_records` for these files, which are unchanged.
     out: a folder that does not exist. Files of several folders keep these within it.
   Raises:
     RecordError: `out` exists, or a file is not the one of the report.

@@ -44,7 +44,7 @@ def explain_record(
   Args:
     data: the serialized record.
     features: those of the record's dataset; for 'nan' and 'times' numbers only.
-    kind: of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
+    kind: kind of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
   Returns:
     All mismatches, by the label of the feature; empty if the record looks good.
   """

@@ -679,7 +679,7 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   (TensorShape([3]), True)
 
   Args:
-    summary: of the files, by `inspect_records`.
+    summary: summary of the files, from `inspect_records`.
   Returns:
     Specs by path.
   Raises:

@@ -69,7 +69,7 @@ def restrict(address: str, port: int | None = None) -> None:
   Args:
     address: 'localhost' for 127.0.0.1 and ::1; one of the machine's addresses; or
       '0.0.0.0', which changes nothing.
-    port: of the servers; None for all that listen for TCP now.
+    port: port of the servers; None for all that listen for TCP now.
   Raises:
     SpecError: see `check_address`.
     OSError: no server listens, or the system refuses.

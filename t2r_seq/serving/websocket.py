@@ -58,7 +58,7 @@ def pack(value: Any, packer: Any = None) -> bytes:
 
   Args:
     value: the message.
-    packer: of `make_packer`; None for a new one.
+    packer: packer from `make_packer`; None for a new one.
   Raises:
     SpecError: the message has other objects.
   """
@@ -497,11 +497,11 @@ class PolicyClient:
     """Connects.
 
     Args:
-      host: of the server.
-      port: of the server.
+      host: host name of the server.
+      port: port of the server.
       action_key: the output of `sample_action`; None for 'inference_output', or for
         'actions' of an openpi server.
-      timeout: of a connection, and of an answer, seconds.
+      timeout: seconds to wait for a connection, and for an answer.
     Raises:
       ConnectionError: there is no server, or it is full.
       ImportError: a package is missing; names the extra.
@@ -629,7 +629,7 @@ class PolicyClient:
     """Sends observations since the last request; returns a whole chunk.
 
     Args:
-      arguments: of `observe_one`.
+      arguments: arguments of `observe_one`.
       prefix: what the chunk continues; see `policy_io.PurePolicy.plan`.
     """
     new = [message for number, message in arguments if number > self._num_sent]

@@ -26,7 +26,7 @@ def verify_store(
   """Verifies the lengths, offsets and checksums of a store.
 
   Args:
-    path: of the folder.
+    path: path of the folder.
     spec: the flat specs that the store was created with, needed only if its
       `store.json` is damaged; those of a whole store must be equal.
   Returns:
@@ -250,10 +250,10 @@ def _file_spans(column: Column, name: str, rows: Spans, offsets: np.ndarray) -> 
   """Returns the bytes of each episode in one file of a column.
 
   Args:
-    column: of the store.
-    name: of the file.
+    column: column of the store.
+    name: name of the file.
     rows: those of each episode in the column.
-    offsets: of byte strings, int64, as many as the file has; else unused.
+    offsets: offsets of all byte strings in the file, int64; unused for other columns.
   """
   if name == column.present_file:
     return _episode_spans(len(rows))
@@ -294,7 +294,7 @@ def _check_file(path: str, size: int, spans: Spans, sums: np.ndarray) -> _FileFa
   the process.
 
   Args:
-    path: of the file.
+    path: path of the file.
     size: how many of its bytes can count; -1 if it is missing.
     spans: the bytes of each episode.
     sums: CRC-32 of the first episodes' bytes, uint32 [n]; the rest is not compared.
@@ -352,8 +352,8 @@ class SegmentCheck:
   """Checks every file of a segment that can be read.
 
   Attributes:
-    folder: of the segment.
-    name: of the segment.
+    folder: folder of the segment.
+    name: name of the segment.
     commit: how much counts; without `index_crc32` if the real one was lost.
     problems: what is wrong.
     unverified: episodes that can be read, but that have no valid checksum.
@@ -541,10 +541,10 @@ class SegmentCheck:
     """Adds which episodes are broken in a file.
 
     Args:
-      name: of the file.
-      failures: of its episodes.
+      name: name of the file.
+      failures: failures of its episodes.
       causes: the files whose problems explain that bytes cannot be found.
-      rows: of each episode in the file's column.
+      rows: rows of each episode in the file's column.
     """
     if failures.lost and not self._blame(causes, {*failures.lost}):
       got = f"less for {_listing(failures.lost)}: {next(iter(failures.lost.values()))}"

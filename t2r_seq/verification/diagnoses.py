@@ -430,7 +430,7 @@ class _Vectors:
 
   Attributes:
     expected: training's values, float64 [N, D].
-    got: the policy's values, likewise.
+    got: the policy's values, float64 [N, D].
     raw_got: the policy's values in their own dtype.
     wrong: numbers of the elements that differ.
     whose: begins a sentence about these.

@@ -33,7 +33,7 @@ class Replay:
     drop: the probability that a value is lost, in [0, 1).
     delay: seconds from a measurement until its value comes, at most; uniform, so that
       values may come out of order.
-    seed: of the random numbers.
+    seed: seed of the random numbers.
   """
 
   rate: float | None = None
@@ -62,7 +62,7 @@ class Replay:
 
     Args:
       where: the episode, for errors.
-      number: of the episode; each has other random numbers.
+      number: number of the episode; each has other random numbers.
       stamps: measurement times by path, int64 nanoseconds [R].
       steps: those of the recorded steps.
     Returns:

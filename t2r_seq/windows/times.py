@@ -52,11 +52,11 @@ class Moments(NamedTuple):
 
   Attributes:
     rows: int64; of the values, or of the earlier neighbors.
-    later: of the later neighbors; None if values are not interpolated.
-    weights: of the later neighbors, float32.
+    later: rows of the later neighbors; None if values are not interpolated.
+    weights: weights of the later neighbors, float32.
     real: whether the values are real, and no padding.
     shown: whether they are shown, and no zeros; None for all.
-    counts: of events, int64, in place of values.
+    counts: numbers of events, int64, in place of values.
   """
 
   rows: Any
@@ -243,7 +243,7 @@ class TimedSteps:
     """Limits how far windows reach.
 
     Args:
-      fetches: of all windows.
+      fetches: fetches of all windows.
       rate: steps a second, at most.
     """
     spans = [(*fetch.seconds.extent, int(fetch.anchors.max())) for fetch in fetches]
@@ -286,7 +286,7 @@ class TimedSteps:
     """Checks the stamps of all episodes, and finds how far windows reach.
 
     Args:
-      fetches: of all windows.
+      fetches: fetches of all windows.
       episodes: the place of each for errors, and its stamps by path.
     Raises:
       SpecError: stamps are NaN or fall, or a tolerance is below half a period.
@@ -436,7 +436,7 @@ def interpolate(select: str, earlier: Any, later: Any, weights: Any) -> Any:
     select: 'linear' or 'slerp'.
     earlier: floats, weights.shape + [...].
     later: the same.
-    weights: of the later ones, from 0 to 1.
+    weights: weights of the later ones, from 0 to 1.
   """
   is_tensor = imports.is_tensor(earlier)
   xp = tf if is_tensor else np
@@ -482,8 +482,8 @@ def assert_stamps(
   None in eager mode, where they fail at once; see `check_stamps`.
 
   Args:
-    path: of the stamps.
-    stamps: of an episode.
+    path: path of the stamps.
+    stamps: time stamps of an episode.
     tolerance: the least one of the windows; at least half the median interval.
   """
   flat = tf.reshape(stamps, [-1])
@@ -541,7 +541,7 @@ def check_seconds(
 
   Args:
     timed: the offsets by path of the windows.
-    cut: of the windows.
+    cut: cut of the windows.
     element: specs of the episode by path.
     is_flat: whether windows are to be stacked later.
   Returns:
