@@ -144,7 +144,7 @@ def convert(
     raise errors.ConversionError(
       f"convert: {episodes.path}: expected at least one episode, got none."
     )
-  with _locked(path):
+  with _lock_destination(path):
     if _read_record(path) != earlier and present:
       raise errors.ConversionError(
         f"convert: {path}: expected no other conversion to it, got one that another "
@@ -532,7 +532,7 @@ def _write_record(path: str, record: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
+def _lock_destination(path: str) -> Iterator[None]:
   """Locks a destination; afterwards removes a folder that got no conversion.json."""
   folder = _folder(path)
   files.make_folders(folder)

@@ -218,7 +218,7 @@ class Convention:
     sides = (self, *(each for _, _, each in self.elements))
     return any(getattr(side, field) is not None for side in sides)
 
-  def changed(self, size: int, **words: Any) -> tuple[Convention, int]:
+  def replace(self, size: int, **words: Any) -> tuple[Convention, int]:
     """Returns the convention with other words in all parts that have such a field.
 
     `rotation` changes the rotation parts, and their sizes; `unit` the parts of the same

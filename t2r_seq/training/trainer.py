@@ -107,13 +107,13 @@ class Trainer:
     """
     state: dict[str, Any] = {
       "global_step": self._global_step,
-      "model": _nested(self.model.named_variables),
+      "model": _nest(self.model.named_variables),
       "optimizer": self._updates.state,
     }
     if self.model.averages:
       averages = self.model.averages.by_weight
       named = self.model.named_variables
-      state["averages"] = _nested(
+      state["averages"] = _nest(
         {n: averages[id(v)] for n, v in named.items() if id(v) in averages}
       )
     if self._updates.gradient_sums:
@@ -377,7 +377,7 @@ def _share_of_mean(value: Any, share: tf.Tensor | None) -> tf.Tensor:
   return value * tf.cast(share, value.dtype)
 
 
-def _nested(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:
+def _nest(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:
   """Makes dicts in dicts of names with slashes."""
   tree: dict[str, Any] = {}
   for name, variable in variables.items():

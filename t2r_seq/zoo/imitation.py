@@ -97,7 +97,7 @@ def model_conventions(
           f"{convention}. Declare it in the data set, or bind "
           "find_signature.conventions = {'" + path + "': {...}}."
         )
-    conventions[path] = convention.changed(size, **options)
+    conventions[path] = convention.replace(size, **options)
   return conventions
 
 

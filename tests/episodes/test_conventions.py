@@ -73,7 +73,7 @@ def test_file_and_an_argument_declare(store_path):
   "make", [data.EpisodesInputGenerator, data.StoreInputGenerator]
 )
 def test_training_refuses_data_of_another_convention(store_path, make, caplog):
-  other, _ = POSE.changed(8, rotation="quaternion_wxyz")
+  other, _ = POSE.replace(8, rotation="quaternion_wxyz")
   for declared, is_right in ((POSE, True), (other, False)):
     generator = make(str(store_path), batch_size=2)
     generator.set_feature_specifications(

@@ -19,7 +19,7 @@ DATA = Convention(
     (7, 8, Convention(gripper=(0, 1))),
   ],
 )
-MODEL, SIZE = DATA.changed(
+MODEL, SIZE = DATA.replace(
   8,
   unit="m",
   rotation="rot6d_columns",
@@ -147,7 +147,7 @@ def test_statistics_are_of_one_representation(tmp_path):
     writer.append_episode({"action": rows})
   path = tmp_path / "statistics.json"
   statistics.compute_statistics(tmp_path / "store", path)
-  other, _ = DATA.changed(8, rotation="quaternion_xyzw")
+  other, _ = DATA.replace(8, rotation="quaternion_xyzw")
   for convention, is_right in ((DATA, True), (None, True), (other, False)):
     spec = Spec((8,), tf.float32, "action", convention=convention)
     normalize = functools.partial(

@@ -325,7 +325,7 @@ def test_specs_keep_conventions():
 
 def test_changed_words_move_the_elements():
   known, size = pose("quaternion_wxyz", control="absolute", frame="base")
-  found, new_size = known.changed(
+  found, new_size = known.replace(
     size, rotation="rot6d_rows", control="relative", reference="s", gripper=(0, 1)
   )
   assert new_size == 10
@@ -336,4 +336,4 @@ def test_changed_words_move_the_elements():
   with pytest.raises(
     errors.SpecError, match="expected a part that declares a rotation"
   ):
-    Convention(unit="m").changed(3, rotation="matrix")
+    Convention(unit="m").replace(3, rotation="matrix")

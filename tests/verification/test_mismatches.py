@@ -24,7 +24,7 @@ POSE = Convention(
     (7, 8, Convention(gripper=(1, 0))),
   ],
 )
-ACTION, _ = POSE.changed(8, rotation="axis_angle")
+ACTION, _ = POSE.replace(8, rotation="axis_angle")
 RGB = Convention(channels="rgb")
 FEATURES = {
   "state": Spec((8,), tf.float32, "state", convention=POSE, time_offsets=0),
@@ -126,19 +126,19 @@ MISMATCHES = {
     ACT, part(3, 6, layout("axis_angle", "euler_xyz_extrinsic")),
     r"elements 3 to 5: Euler angles \(xyz, fixed axes\) for an axis-angle"),
   "rotation: declared w first": (
-    DATA, {"state": POSE.changed(8, rotation="quaternion_wxyz")[0]},
+    DATA, {"state": POSE.replace(8, rotation="quaternion_wxyz")[0]},
     "rotation 'quaternion_wxyz' for 'quaternion_xyzw'"),
   "rotation: declared Euler angles": (
-    DATA, {"action": ACTION.changed(7, rotation="euler_xyz_extrinsic")[0]},
+    DATA, {"action": ACTION.replace(7, rotation="euler_xyz_extrinsic")[0]},
     "rotation 'euler_xyz_extrinsic' for 'axis_angle'"),
   "gripper: inverted": (ACT, part(6, 7, lambda g: 1 - g), "inverted"),
   "gripper: declared open at 0": (
-    DATA, {"action": ACTION.changed(7, gripper=(0, 1))[0]}, "gripper"),
+    DATA, {"action": ACTION.replace(7, gripper=(0, 1))[0]}, "gripper"),
   "action: declared relative": (
-    DATA, {"action": ACTION.changed(7, control="relative", reference="state")[0]},
+    DATA, {"action": ACTION.replace(7, control="relative", reference="state")[0]},
     "control 'relative' for 'absolute'"),
   "state: declared millimetres": (
-    DATA, {"state": POSE.changed(8, unit="mm")[0]}, "unit 'mm' for 'm'"),
+    DATA, {"state": POSE.replace(8, unit="mm")[0]}, "unit 'mm' for 'm'"),
   "time: a late command": (ACT, Late(1), "1 step late"),
   "image: declared BGR": (
     DATA, {"camera": {"channels": "bgr"}}, "channels 'bgr' for 'rgb'"),
@@ -187,7 +187,7 @@ def test_right_pairs_raise_no_alarm(bench, name):
     words = options.pop("robot")
     robot, size = ACTION, 7
     for field, value in words.items():
-      robot, size = robot.changed(size, **{field: value})
+      robot, size = robot.replace(size, **{field: value})
     convert_to_robot = Converter(ACTION, robot, 7, size)
 
     def act(outputs, begins):

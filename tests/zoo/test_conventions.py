@@ -159,7 +159,7 @@ def test_rot6d_in_the_tools_frame_over_quaternions(
   assert found.mean.shape == (10,)
   assert found.spec.convention.elements[1][2].rotation == "rot6d_rows"
   numbers = np.loadtxt(run / "train_episodes.txt", np.int64, ndmin=1)
-  model, size = POSE.changed(
+  model, size = POSE.replace(
     8, rotation="rot6d_rows", control="tool_relative", reference="observation.state"
   )
   convert = Converter(POSE, model, 8, size, state=(POSE, 8))
