@@ -238,7 +238,7 @@ class Problem:
       'content' (what cannot be read), 'lengths' (sequences that disagree), 'episodes'
       (a record that is not one), 'times' (time stamps that run backwards), 'nan'
       (infinities, too), 'schemas' (of records).
-    path: path of the values, or file of a segment; '' if there is none.
+    path: path of the values, or file of a segment; '' without one.
     source: the TFRecord file, or the segment; '' for the data set.
     record: number of the record in its file, from 0; None for the whole file.
     offset: byte offset of the record's frame; in a compressed file after decompression.
