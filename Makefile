@@ -132,7 +132,7 @@ $(STAMP_EXTRAS): $(STAMP) requirements/benchmarks.txt
 
 setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
 
-test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
+test: $(STAMP)  ## Runs the whole test suite on TensorFlow 2.21.
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS)
 
 test-tf215: $(STAMP_TF215)  ## Runs Reverb, models, exports and parsers on TensorFlow 2.15.
@@ -213,7 +213,7 @@ research-vrgripper: $(STAMP)  ## Heads of actions, and learning from demonstrati
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 
-bench: $(STAMP_PEERS)  ## Runs all benchmarks but Reverb's; two hours on a quiet machine.
+bench: $(STAMP_PEERS)  ## Runs all benchmarks but Reverb's and the trainings; an hour and a half.
 	@for name in store store_files windows records streaming parsing train_step \
 	  augmentation policy robot search server seconds scale writing video replay; do \
 	  $(RUN_PEERS) -m benchmarks.bench_$$name || exit 1; done

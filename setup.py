@@ -10,7 +10,7 @@ import setuptools
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
-# The core runs on both ends of the TensorFlow range. Serialized specs use protobuf,
+# The core runs on this whole range of TensorFlow. Serialized specs use protobuf,
 # which TensorFlow brings in the range that it works with.
 CORE = [
   "tensorflow>=2.15,<2.23",
@@ -45,7 +45,7 @@ MCAP = ["mcap>=1.1,<2", "mcap-ros2-support>=0.5.5,<1"]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP]
 # A viewer of recordings with images, of its own process; 100 MB.
 RERUN = ["rerun-sdk>=0.23"]
-# The server of threads sends keepalive pings since 15: silent clients are closed.
+# Since 15 the synchronous client, too, sends pings and closes a dead connection.
 SERVE = ["websockets>=15", "msgpack>=1"]
 # moviepy is what Gymnasium records videos with.
 TEST = ["pytest>=9", "pytest-xdist>=3.5", "hypothesis>=6.90", "moviepy>=2"]
@@ -83,11 +83,14 @@ def read_description() -> str:
   if not REPOSITORY:
     return text
   tag = f"v{read_version()}"
-  link = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)]+)\)")
-  kinds = {"!": "raw", "": "blob"}
-  return link.sub(
-    lambda m: f"{m[1]}{m[2]}({REPOSITORY}/{kinds[m[1]]}/{tag}/{m[3]})", text
-  )
+  # A picture, or the end of any other link: the text of a link may be a picture.
+  link = re.compile(r"(!\[[^\[\]]*|)\]\((?![a-z]+:|#)([^)]+)\)")
+
+  def absolute(match: re.Match[str]) -> str:
+    kind = "raw" if match[1] else "blob"
+    return f"{match[1]}]({REPOSITORY}/{kind}/{tag}/{match[2]})"
+
+  return link.sub(absolute, text)
 
 
 setuptools.setup(

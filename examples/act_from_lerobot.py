@@ -2,8 +2,10 @@
 
   python examples/act_from_lerobot.py --dataset my.lerobot --folder run --steps 20000
 
-The command line does the same: `t2r_seq train --policy act --dataset my.lerobot`. In
-Python you can inspect each stage.
+The command line does the same, and Python lets you inspect each stage:
+
+  t2r_seq train --policy act --size tiny --steps 20000 --dataset my.lerobot \\
+    --model_dir run/run
 """
 
 import argparse
@@ -70,7 +72,8 @@ def main(argv: list[str] | None = None) -> np.ndarray:
   export = f"{run}/export/latest"
   assert cli.main(["verify", export, dataset, "--episodes", "2"]) == 0
 
-  # 4. Act. The predictor keeps the state: the current chunk and its ensemble.
+  # 4. Act. The predictor keeps the state: the current chunk, and with `--size base` the
+  # earlier ones, for the ensemble.
   policy = policies.RegressionPolicy(policies.ExportedSavedModelPredictor(export))
   policy.restore()
   policy.reset()

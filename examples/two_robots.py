@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
 
   # 1. Train. Each data set is a robot (LeRobot sets of one robot_type would be
   # pooled to one): its vectors are padded to the largest, and
-  # normalized by its statistics. Each batch has a fixed number of samples per robot.
+  # normalized by its statistics. Each batch has robots in proportion to their windows.
   run = str(folder / "run")
   bindings = [f"NUM_TRAIN_STEPS = {args.steps}", *args.bindings]
   result = zoo.train_policy("mlp", datasets, run, args.size, gin_bindings=bindings)

@@ -105,8 +105,8 @@ class ClosedLoopEvaluation(training.Callback):
   """At each evaluation, runs the current policy in an environment.
 
   Adds success rate and reward to the metrics. To export by them, set
-  `BestExporter.metric = "closed_loop/success_rate"`. Each robot of a model of several
-  acts in its environment: `"closed_loop/ur5/success_rate"`, and their means.
+  `BestExporter.metric = "closed_loop/success_rate"` and `larger_is_better = True`. Each
+  robot of a model of several has an environment: `"closed_loop/ur5/success_rate"`.
   """
 
   def __init__(

@@ -230,7 +230,7 @@ def run_robot(
 
   Step k is due `k / rate_hz` seconds after the first. Late steps are counted, and steps
   whose time has passed meanwhile are left out: the loop never makes up for lost time by
-  a burst of actions. SIGINT, SIGTERM and `stop` end it between two steps.
+  a burst of actions. SIGINT, SIGTERM, SIGHUP and `stop` end it between two steps.
 
   A network that is slower than a step needs an `OverlappedPolicy`: the clock starts
   when its first chunk is there, and then no step waits for the network.

@@ -304,13 +304,15 @@ def configures_model(args: argparse.Namespace, config_path: str | None = None) -
     args: arguments with `gin_configs`, `gin_bindings` and `no_model`.
     config_path: the config that an export keeps, used if no other is given.
   Raises:
-    UsageError: a given config has no model.
+    UsageError: a given config has no model, or is not used.
   """
   import gin
 
-  if args.no_model:
-    return False
   is_given = bool(args.gin_configs or args.gin_bindings)
+  if args.no_model:
+    if is_given:
+      raise UsageError("--gin_configs, --gin_bindings: no effect with --no_model.")
+    return False
   if not is_given:
     if config_path is None or not os.path.exists(config_path):
       return False
@@ -413,6 +415,20 @@ def load_store_specs(source: str) -> Any:
       )
     joined[path] = spec
   return joined
+
+
+def reject_options(
+  args: argparse.Namespace, allowed: Collection[str], reason: str
+) -> None:
+  """Raises a UsageError that names the given options beside `allowed`, and a reason."""
+  given = [
+    option.option_strings[-1]
+    for option in args.parsers[args.command]._actions
+    if option.option_strings and option.dest not in {*allowed, "debug", "help"}
+    if getattr(args, option.dest) != option.default
+  ]
+  if given:
+    raise UsageError(f"{', '.join(given)}: no effect {reason}.")
 
 
 def add_robot(parser: argparse.ArgumentParser) -> None:

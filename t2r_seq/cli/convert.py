@@ -101,7 +101,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   sources.add_episodes(parser)
   sources.add_frames(parser)
-  parser.set_defaults(frame_tolerance=None)
   _add_writing(parser)
   add(
     "--keep_videos",
@@ -146,7 +145,8 @@ _OPTIONS = (
   *("episode_key", "first_key", "last_key", "episode_per_file", "layout"),
   *("drop", "rename", "cast", "decode_images", "split", "filter", "seed"),
   *("allow_nan", "keep_videos", "num_shards", "compression"),
-  *("clocks", "resample", "fps", "task", "video_codec", "video_gop", "video_quality"),
+  *("clocks", "resample", "frames_by", "frame_tolerance", "fps", "task"),
+  *("video_codec", "video_gop", "video_quality"),
 )
 
 
@@ -164,6 +164,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
   if args.num_shards is not None and args.num_shards < 1:
     raise console.UsageError(f"--num_shards must be >= 1, got {args.num_shards}.")
+  if args.seed is not None and "=" not in (args.split or ""):
+    raise console.UsageError("--seed: no effect without --split NAME=SHARE,...")
   spec = console.load_store_specs(args.spec) if args.spec else None
   options = {name: getattr(args, name) for name in _OPTIONS}
   report = convert.convert(
@@ -174,8 +176,7 @@ def run(args: argparse.Namespace) -> int:
     format=args.to_format,
     progress=progress,
     episodes=sources.parse_episodes(args.episodes),
-    **{name: value for name, value in options.items() if value not in (None, False)},
-    **sources.frame_options(args),
+    **sources.given_options(options),
   )
   if report.resumed_at == report.num_episodes:
     print(f"{_counts(report)} were converted before; --verify compares them.")

@@ -88,6 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the server until SIGTERM or SIGINT."""
+  others = {"work_dir", "worker_timeout"}
+  if args.role == "dispatcher":
+    others = {"dispatcher", "host", "heartbeat"}
+  console.reject_options(args, {*vars(args)} - others, f"for a {args.role}")
   if args.role == "worker" and not re.fullmatch(_ADDRESS, args.dispatcher):
     raise errors.SpecError(
       "data-service: --dispatcher: expected HOST:PORT of the dispatcher, got "

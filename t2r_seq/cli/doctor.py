@@ -32,12 +32,7 @@ The data is only read; --salvage copies what is good.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   add = parser.add_argument
-  add(
-    "sources",
-    metavar="SOURCE",
-    nargs="+",
-    help="folder of an EpisodeStore, or TFRecord files or patterns",
-  )
+  add("sources", metavar="SOURCE", nargs="+", help=sources.SOURCE_HELP)
   add(
     "--spec",
     metavar="SPEC",
@@ -104,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_options(args: argparse.Namespace, is_folder: bool) -> None:
   if not is_folder and args.lenient:
     raise console.UsageError("--lenient is for a store; this is not a folder.")
+  if args.lenient and not args.salvage:
+    raise console.UsageError("--lenient: no effect without --salvage OUT.")
   if args.schema is not None and (is_folder or args.spec):
     raise console.UsageError("--schema is for TFRecord files without --spec.")
   if args.salvage == "":
@@ -150,8 +147,8 @@ def _salvage(args: argparse.Namespace, is_store: bool) -> Salvaged:
 
   if not is_store:
     return salvage_records(_check(args, is_store), args.salvage)
-  if args.split is not None:
-    raise console.UsageError("--split and --salvage: a whole store is salvaged.")
+  allowed = ("spec", "salvage", "lenient", "max_shown")
+  console.reject_options(args, allowed, "with --salvage, which copies a whole store")
   (folder,) = args.sources
   return salvage_store(folder, args.salvage, _store_spec(args), args.lenient)
 

@@ -107,6 +107,8 @@ def environment_options(args: argparse.Namespace) -> dict[str, Any]:
       options = json.loads(args.env_options)
     except ValueError as error:
       raise console.UsageError(f"--env_options: expected JSON: {error}.") from error
+    if not isinstance(options, dict):
+      raise console.UsageError(f"--env_options: expected an object, got {options}.")
   return {"observe": observe, "task": args.task, "options": options}
 
 
@@ -121,6 +123,9 @@ def run(args: argparse.Namespace) -> int:
   predictors = {
     name: console.load_export(name, False, args.robot) for name in args.export_dirs
   }
+  seen = [s for p in predictors.values() for s in p.get_step_specification().values()]
+  if args.task and not any(spec.dtype == "string" for spec in seen):
+    raise console.UsageError("--task: no effect for a policy that takes no text.")
   results = {
     name: evaluate_export(
       predictor,

@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
   """Writes or checks; prints the counts."""
   if args.num_parallel is not None and args.num_parallel < 1:
     raise console.UsageError(f"--num_parallel must be >= 1, got {args.num_parallel}.")
-  if args.check and args.force:
-    raise console.UsageError("--check writes nothing; leave out --force.")
+  if args.check:
+    console.reject_options(args, ("check", "spec"), "with --check, which only reads")
   spec = _load_spec(args.spec) if args.spec else None
   if args.check:
     return _check(args.files, spec)
@@ -96,17 +96,14 @@ def _check(patterns: Sequence[str], spec: Any) -> int:
   _print_problems(
     [f"{state.state}: {state.filename}: {state.reason}." for state in bad]
   )
-  counts = [f"{sum(s.state == kind for s in states)} {kind}" for kind in _kinds(states)]
+  kinds = dict.fromkeys(state.state for state in states)
+  counts = [f"{sum(s.state == kind for s in states)} {kind}" for kind in kinds]
   print(f"{len(states)} files: {', '.join(counts)}.")
   if bad:
     print(f"Run: t2r_seq index {' '.join(repr(p) for p in patterns)}")
   else:
     console.show(describe([state.index for state in states]))
   return 1 if bad else 0
-
-
-def _kinds(states: Sequence[Any]) -> list[str]:
-  return list(dict.fromkeys(state.state for state in states))
 
 
 def describe(indices: Sequence[Any]) -> str:

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "files",
     metavar="FILES",
     nargs="*",
-    help="TFRecord files or patterns, the folder of a store, or of an export",
+    help=f"{sources.SOURCE_HELP}; or the folder of an export",
   )
   add("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_opening(parser)
@@ -103,14 +103,10 @@ def run(args: argparse.Namespace) -> int:
   text_format = _text_format(args)
   is_folder = len(args.files) == 1 and os.path.isdir(args.files[0])
   if is_folder and (shown := _render_policy(args.files[0])) is not None:
-    if args.max_records is not None or args.spec or args.format or args.output:
-      raise console.UsageError(
-        "--max_records, --spec, --format and --output are for TFRecord files and "
-        "stores; this is a policy."
-      )
+    console.reject_options(args, (), f"for a policy, {args.files[0]}")
     console.show(shown)
     return 0
-  if sources.is_store(args.files) and not (args.split or args.drop):
+  if sources.is_store(args.files) and not sources.opening_options(args):
     return _show_store(args, text_format)
   if not sources.has_specs(args.files, args):
     console.load_tensorflow()
@@ -123,6 +119,8 @@ def _explain_pipeline(args: argparse.Namespace) -> int:
   """Prints the stages of a training's input, and their cost."""
   if args.files:
     raise console.UsageError("expected FILES or --gin_configs, got both.")
+  allowed = ("gin_configs", "gin_bindings")
+  console.reject_options(args, allowed, "with --gin_configs and --gin_bindings")
   console.load_tensorflow()
   args.no_model = False
   console.configures_model(args)

@@ -90,7 +90,7 @@ def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     "--random", action="store_true", help="random inputs that fit the specs"
   )
   add("--max_records", type=int, default=5, metavar="N", help="how many inputs (5)")
-  add("--seed", type=int, default=0, help="of the random inputs (0)")
+  add("--seed", type=int, help="of the random inputs (0)")
   add("--json", action="store_true", help="one JSON object a line, in full precision")
   console.add_robot(parser)
 
@@ -99,10 +99,12 @@ def _predict(args: argparse.Namespace) -> int:
   """Prints one line of outputs per input."""
   if args.max_records < 1:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
+  if args.seed is not None and not args.random:
+    raise console.UsageError("--seed: no effect without --random.")
   console.load_tensorflow()
   predictor = console.load_export(args.export_dir, robot=args.robot)
   if args.random:
-    outputs = _predict_random(predictor, args.max_records, args.seed)
+    outputs = _predict_random(predictor, args.max_records, args.seed or 0)
   else:
     outputs = _predict_records(predictor, args.records, args.max_records)
   print(_render(outputs, args.json))
@@ -242,10 +244,16 @@ def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
   from t2r_seq.verification.replay import parse_replay
 
   is_export = isinstance(policy, policies.ExportedSavedModelPredictor)
+  if is_export and args.export is not None:
+    raise console.UsageError(f"--export: no effect: {args.export_dir} is an export.")
+  if not is_export and args.robot is not None:
+    raise console.UsageError(f"--robot: no effect: {args.export_dir} has one robot.")
   export = policy if is_export else _find_export(args.export, policy)
   model = reference = None
   if console.configures_model(args, _config_path(policy, export)):
     model = _create_model(policy)
+    if args.checkpoint and export is None:
+      raise console.UsageError("--checkpoint needs the export: name it by --export.")
     reference = None if export is None else _reference(args.checkpoint, export)
   elif args.checkpoint:
     raise console.UsageError("--checkpoint needs the model's code: name --gin_configs.")

@@ -112,6 +112,8 @@ def _pair(text: str) -> tuple[str, str]:
 def _load(folder: str, allow_nan: bool, robot: str | None) -> Any:
   """Returns the policy of one environment; TensorFlow is loaded for exports only."""
   if os.path.exists(os.path.join(folder, lite_policy.LAYOUT_FILE)):
+    if robot is not None:
+      raise console.UsageError(f"--robot: no effect: {folder} has one robot.")
     return lite.LitePolicy(folder, allow_nan=allow_nan)
   console.load_tensorflow()
   predictor = console.load_export(folder, allow_nan, robot)

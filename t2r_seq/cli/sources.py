@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # compares them.
 KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
 SOURCE_KINDS = (*KINDS, "rlds", "minari", "mcap")
+SOURCE_HELP = "a data set of any format; several TFRecord files, or patterns of them"
 LAYOUT_HELP = (
   'what an episode of HDF5 files is: {"episodes": "runs/*"}, {"episodes": "/"} or '
   '{"ends": ["done"]}; "paths" names datasets. Of MCAP files: {"clock": "/arm", '
@@ -112,9 +113,15 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
 def opening_options(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options of `open_episodes` that are given, with `format`."""
   names = ("split", "layout", "clocks", "frames_by", "frame_tolerance", *BOUNDS)
-  given = {name: getattr(args, name) for name in names}
-  given |= {"format": args.source_format, "drop": args.drop or None}
-  return {name: value for name, value in given.items() if value not in (None, False)}
+  options = {name: getattr(args, name) for name in names}
+  return given_options(
+    options | {"format": args.source_format, "drop": args.drop or None}
+  )
+
+
+def given_options(options: dict[str, Any]) -> dict[str, Any]:
+  """Returns the options that are given; 0 is a value."""
+  return {k: v for k, v in options.items() if v is not None and v is not False}
 
 
 def open_source(
@@ -141,8 +148,8 @@ def are_records(paths: Sequence[str], args: argparse.Namespace) -> bool:
 
   With an option that marks how episodes end, their episodes are.
   """
-  is_part = args.drop or any(getattr(args, name) for name in BOUNDS)
-  return not (has_specs(paths, args) or is_part)
+  given = {*opening_options(args)} - {"format"}
+  return not (has_specs(paths, args) or given - {"split"})
 
 
 def _find_format(paths: Sequence[str], args: argparse.Namespace) -> Any:
@@ -160,12 +167,6 @@ def record_files(paths: Sequence[str], split: str | None) -> list[str]:
     return [*paths]
   names = get_data_format_and_filenames([*paths])[1]
   return files.files_of_split(" ".join(paths), names, split)
-
-
-def frame_options(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the options of `add_frames` that are given."""
-  given = {name: getattr(args, name) for name in ("frames_by", "frame_tolerance")}
-  return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_episodes(text: str | None) -> Any:

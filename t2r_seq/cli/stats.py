@@ -33,9 +33,7 @@ _OF_SPLIT, _OF_EPISODES = "{}.statistics.json", "episodes"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   add = parser.add_argument
-  add(
-    "source", metavar="SOURCE", nargs="+", help="a store, or TFRecord files or patterns"
-  )
+  add("source", metavar="SOURCE", nargs="+", help=sources.SOURCE_HELP)
   add("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_opening(parser)
   sources.add_episodes(parser)
@@ -63,6 +61,13 @@ def run(args: argparse.Namespace) -> int:
   """Computes or checks; prints the table."""
   if args.num_workers is not None and args.num_workers < 1:
     raise console.UsageError(f"--num_workers must be >= 1, got {args.num_workers}.")
+  ignored = {"spec", "transform", "images", "num_workers"}
+  if args.check:
+    ignored |= {"policy", "gin_configs", "gin_bindings"}
+    reason = "with --check, which computes nothing"
+    console.reject_options(args, {*vars(args)} - ignored, reason)
+  elif args.policy:
+    console.reject_options(args, {*vars(args)} - ignored, "with --policy")
   console.load_tensorflow()
   if args.policy:
     console.read_gin(args)
@@ -109,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _policy_statistics(args: argparse.Namespace, output: str) -> Any:
-  if len(args.source) > 1 or args.transform or args.spec:
-    raise console.UsageError("--policy takes one SOURCE, no --transform and no --spec.")
+  if len(args.source) > 1:
+    raise console.UsageError("--policy takes one SOURCE.")
   from t2r_seq.zoo.train import policy_statistics
 
   return policy_statistics(

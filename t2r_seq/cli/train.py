@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -45,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--size",
     choices=("tiny", "base"),
-    default="base",
     help="as in the paper (base), or for a laptop's CPU (tiny)",
   )
   parser.add_argument(
@@ -77,6 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   sources.add_opening(parser)
 
 
+_GIN = ("model_dir", "print_config", "gin_configs", "gin_bindings")
+_SHARED = (*_GIN, "policy", "size", "steps")
+_OF_ENV = {"env_options", "observe", "task"}
+
+
 def run(args: argparse.Namespace) -> int:
   """Trains."""
   if args.policy is None:
@@ -86,20 +91,30 @@ def run(args: argparse.Namespace) -> int:
   from t2r_seq.zoo.registry import find_policy
   from t2r_seq.zoo.train import configure_policy
 
-  is_online = find_policy(args.policy).kind == "online"
-  if is_online or (args.env is not None and args.dataset is None):
+  chosen = find_policy(args.policy)
+  is_online, policy = chosen.kind == "online", f"--policy {args.policy}"
+  allowed, reason = {*vars(args)}, ""
+  if is_online:
+    allowed = {*_SHARED, "env", "env_options"}
+    reason = f"with {policy}, which learns in an environment"
+  elif args.dataset is None:
+    allowed = {*_SHARED, "action", "observations"}
+    reason = "without --dataset PATH"
+  elif args.env is None:
+    allowed, reason = allowed - _OF_ENV, "without --env NAME"
+  elif "language" not in chosen.model_cls.needs:
+    allowed, reason = allowed - {"task"}, f"with {policy}, which takes no text"
+  console.reject_options(args, allowed, reason)
+  for name in ("env" if is_online else "dataset", "model_dir"):
+    if getattr(args, name) is None and not args.print_config:
+      raise console.UsageError(f"{policy} needs --{name}.")
+  if is_online:
     return _run_online(args)
-  if args.dataset is None and not args.print_config:
-    raise console.UsageError(
-      f"--policy {args.policy} needs a data set: --dataset PATH."
-    )
-  if args.model_dir is None and not args.print_config:
-    raise console.UsageError(f"--policy {args.policy} needs a folder: --model_dir RUN.")
   text = configure_policy(
     args.policy,
     args.dataset,
     args.model_dir or "run",
-    args.size,
+    args.size or "base",
     gin_configs=args.gin_configs,
     gin_bindings=_bindings(args) + args.gin_bindings,
     open_options=sources.opening_options(args),
@@ -126,19 +141,13 @@ def _run_online(args: argparse.Namespace) -> int:
   env = _environments(args.env)
   if isinstance(env, dict):
     raise console.UsageError(f"--policy {args.policy} learns in one environment.")
-  for name in ("env", "model_dir"):
-    if getattr(args, name) is None and not args.print_config:
-      raise console.UsageError(f"--policy {args.policy} needs --{name}.")
-  if args.dataset is not None:
-    raise console.UsageError(
-      f"--policy {args.policy} learns in an environment: leave out --dataset."
-    )
   steps = [] if args.steps is None else [f"NUM_STEPS = {args.steps}"]
   text = configure_online(
     args.policy,
     env,
     args.model_dir or "run",
-    args.size,
+    args.size or "base",
+    env_options=evaluate.environment_options(args)["options"],
     gin_configs=args.gin_configs,
     gin_bindings=steps + args.gin_bindings,
   )
@@ -151,8 +160,8 @@ def _run_online(args: argparse.Namespace) -> int:
   if not result["was_stopped"]:
     best = os.path.join(args.model_dir, "export", "best")
     print(
-      f"next: t2r_seq evaluate {best} --env {env} --episodes 50 && t2r_seq export "
-      f"--lite {best} robot && t2r_seq serve robot",
+      f"next: {_evaluation(args, best, env)} && t2r_seq export --lite {best} robot && "
+      "t2r_seq serve robot",
       file=sys.stderr,
     )
   return 0
@@ -180,11 +189,7 @@ def _bindings(args: argparse.Namespace) -> list[str]:
 
 def _run_gin(args: argparse.Namespace) -> int:
   """Trains; see `t2r_seq.training.train_eval_model` for its parameters."""
-  if args.dataset is not None:
-    from t2r_seq.zoo.registry import policies
-
-    names = ", ".join(policies())
-    raise console.UsageError(f"--dataset needs a policy: --policy NAME, of {names}.")
+  console.reject_options(args, _GIN, "without --policy NAME; use --gin_bindings")
   if args.model_dir is not None:
     args.gin_bindings.append(f"train_eval_model.model_dir = {args.model_dir!r}")
   console.parse(args)
@@ -231,11 +236,20 @@ def _suggest(args: argparse.Namespace) -> None:
     env = env if isinstance(env, str) else "ENV"
     robot = " --robot NAME" if len(args.dataset) > 1 else ""
     print(
-      f"next: t2r_seq evaluate {export} --env {env} --episodes 50{robot}\n"
+      f"next: {_evaluation(args, export, env)}{robot}\n"
       f"then: t2r_seq verify {export} {args.dataset[0]}{robot} && t2r_seq export "
       f"--lite {export} robot{robot} && t2r_seq serve robot",
       file=sys.stderr,
     )
+
+
+def _evaluation(args: argparse.Namespace, export: str, env: str | None) -> str:
+  """Returns the command that evaluates an export as the training did."""
+  words = ["t2r_seq", "evaluate", export, "--env", str(env), "--episodes", "50"]
+  for name in sorted(_OF_ENV):
+    if value := getattr(args, name):
+      words += [f"--{name}", *([value] if isinstance(value, str) else value)]
+  return shlex.join(words)
 
 
 def _bound(name: str) -> Any:

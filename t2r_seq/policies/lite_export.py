@@ -115,7 +115,7 @@ def export_lite(
 
   Args:
     export_dir: holds exports, of which the newest is taken; or is itself one.
-    folder: to write; must not exist.
+    folder: to write; new, or empty.
     weights: 'float32'; 'float16' halves the file; 'int8' quarters it, and also rounds
       the inputs of large layers.
     tolerance: tolerance of float32 outputs, as a share of the range of each element.

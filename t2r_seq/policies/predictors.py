@@ -565,6 +565,8 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     ]
     self._members: list[int] = []
     self._num_envs = 1
+    if restore_model_option is not RestoreOptions.DO_NOT_RESTORE:
+      self.resample_ensemble()
 
   def _resolve(self, path: str, root: str | None) -> str:
     if root is None:
@@ -607,12 +609,14 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
   ) -> dict[str, np.ndarray]:
     """See the base class; each member has a separate state."""
     self.assert_is_loaded()
-    # Without repetitions: a state sees each observation once. The first one warns.
-    first, *others = (self._predictors[i] for i in dict.fromkeys(self._members))
     if any(path.startswith(f"{STAMPS}/") for path in self.get_step_specification()):
       features = with_times(features, timestamp, stamps)
-    outputs = [first.step(features, is_first, timestamp)]
-    return self._combine(outputs + [each.step(features, is_first) for each in others])
+    # A state sees each observation once, for all repetitions. The first one warns.
+    outputs: dict[int, dict[str, np.ndarray]] = {}
+    for i in dict.fromkeys(self._members):
+      outputs[i] = self._predictors[i].step(features, is_first, timestamp)
+      timestamp = None
+    return self._combine([outputs[i] for i in self._members])
 
   def reset(self, num_envs: int = 1) -> None:
     """See the base class."""

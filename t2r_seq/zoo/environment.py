@@ -24,8 +24,11 @@ _PACKAGES = {
 }
 
 
+@gin.configurable
 def make_environment(
-  env_id: str, options: Mapping[str, Any] | None = None, is_rendered: bool = False
+  env_id: str = gin.REQUIRED,
+  options: Mapping[str, Any] | None = None,
+  is_rendered: bool = False,
 ) -> Any:
   """Makes a Gymnasium environment; imports the package that registers it.
 

@@ -55,7 +55,7 @@ def import_policy(
   Args:
     checkpoint: folder with `config.json` and `model.safetensors`, or its parent.
     export_dir: folder of all versions of the export; made if it is missing.
-    seed: begins each denoising with the same noise; None with new noise.
+    seed: begins each denoising with the same noise; None with new noise, and for ACT.
   Returns:
     The new version's folder.
   Raises:
@@ -302,7 +302,8 @@ _Names = Mapping[str, str]
 def _create_act(
   source: _Checkpoint, options: dict[str, Any], seed: int | None
 ) -> tuple[ImitationModel, _Names]:
-  del seed
+  if seed is not None:
+    raise errors.SpecError("import: seed: ACT draws no random numbers: leave it out.")
   config = source.config
   source.require(
     vision_backbone=[*_BACKBONES],

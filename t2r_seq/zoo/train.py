@@ -193,6 +193,7 @@ def configure_online(
   model_dir: str | os.PathLike[str],
   size: str = "base",
   *,
+  env_options: Mapping[str, Any] | None = None,
   gin_configs: Sequence[str] = (),
   gin_bindings: Sequence[str] = (),
 ) -> str:
@@ -203,6 +204,7 @@ def configure_online(
     env: name of a Gymnasium environment; None leaves it to the bindings.
     model_dir: folder of the run.
     size: 'base', as published, or 'tiny', for a laptop's CPU.
+    env_options: options of `gymnasium.make`.
     gin_configs: files of further bindings; a later binding wins.
     gin_bindings: bindings on top.
   Returns:
@@ -214,6 +216,8 @@ def configure_online(
   text = registry.config_text(chosen.config_file(size))
   bindings = [f"train_online.model_dir = {os.fspath(model_dir)!r}"]
   bindings += [] if env is None else [f"ENV = {env!r}"]
+  if env_options:
+    bindings.append(f"make_environment.options = {dict(env_options)!r}")
   _parse_config("\n".join([text, *bindings]), gin_configs, gin_bindings)
   with gin.unlock_config():  # Checks macros and references without a lock at the end.
     gin.finalize()

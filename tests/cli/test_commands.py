@@ -32,6 +32,7 @@ DefaultRecordInputGenerator.file_patterns = 'data/train*.tfrecord'
 DefaultRecordInputGenerator.batch_size = 16
 DefaultRecordInputGenerator.seed = 0
 """
+EXPORT = "runs/drift/export/latest"
 
 
 @pytest.fixture(name="project", scope="module")
@@ -80,7 +81,7 @@ def test_train(project):
   assert "Sharding callback" not in train.stderr
   assert train.stdout.startswith("Trained to step 20: loss ")
   assert train.stdout.endswith("; exports in runs/drift/export/latest.\n")
-  (export,) = policies.list_exports(str(folder / "runs/drift/export/latest"))
+  (export,) = policies.list_exports(str(folder / EXPORT))
   predictor = policies.ExportedSavedModelPredictor(export.path, timeout=0)
   assert predictor.restore()
   assert predictor.global_step == 20
@@ -121,7 +122,7 @@ def test_inspect(run_python, folder):
 
 
 def test_inspect_against_specs(folder, run_main):
-  (export,) = policies.list_exports("runs/drift/export/latest")
+  (export,) = policies.list_exports(EXPORT)
   (folder / "specs.json").write_text(
     specs.TensorSpecStruct(
       [("p", specs.ExtendedTensorSpec((2,), np.float32, "pos", is_sequence=True))]
@@ -186,15 +187,13 @@ def test_inspect_an_empty_file(folder, run_main):
 
 def test_predict_records(folder):
   shown = warm_python.run(
-    "-m", "t2r_seq", "predict", "runs/drift/export/latest", "--records",
+    "-m", "t2r_seq", "predict", EXPORT, "--records",
     "data/train*.tfrecord", "--max_records", 3, "--json", cwd=folder,
   )  # fmt: skip
   assert shown.returncode == 0, shown.stderr
   got = [json.loads(line)["inference_output"] for line in shown.stdout.splitlines()]
   # An episode's prediction is that of its last step.
-  predictor = policies.ExportedSavedModelPredictor(
-    str(folder / "runs/drift/export/latest"), timeout=0
-  )
+  predictor = policies.ExportedSavedModelPredictor(str(folder / EXPORT), timeout=0)
   predictor.restore()
   flat = specs.TensorSpecStruct(
     [("pos", specs.ExtendedTensorSpec((2,), np.float32, "pos", is_sequence=True))]
@@ -208,7 +207,7 @@ def test_predict_records(folder):
 
 
 def test_predict_random(folder, run_main):
-  argv = ("predict", "runs/drift/export/latest", "--random", "--max_records", 2)
+  argv = ("predict", EXPORT, "--random", "--max_records", 2)
   status, out, err = run_main(*argv)
   assert (status, err) == (0, "")
   lines = out.splitlines()
@@ -226,16 +225,16 @@ def test_predict_random(folder, run_main):
       "no finished export in runs/drift. Did you mean runs/drift/export/latest?",
     ),
     (
-      ["runs/drift/export/latest", "--random", "--max_records", "0"],
+      [EXPORT, "--random", "--max_records", "0"],
       "--max_records must be >= 1, got 0",
     ),
-    (["runs/drift/export/latest", "--records", "no*"], "no*: expected at least one"),
+    ([EXPORT, "--records", "no*"], "no*: expected at least one"),
     (
-      ["runs/drift/export/latest", "--records", "my_store"],
+      [EXPORT, "--records", "my_store"],
       "got a folder. Make them of this store: t2r_seq convert my_store records.tfr",
     ),
     (
-      ["runs/drift/export/latest", "--records", "runs"],
+      [EXPORT, "--records", "runs"],
       "got a folder. It has none; `t2r_seq inspect` shows what it is.",
     ),
   ],
@@ -253,9 +252,7 @@ def test_predict_errors(folder, run_main, argv, want):
 def test_predict_names_the_bad_record(folder, run_main):
   flat = {"x": specs.ExtendedTensorSpec((3,), np.float32, "pos", is_sequence=True)}
   records.write_records("bad.tfrecord", flat, [{"x": np.zeros([4, 3], np.float32)}])
-  status, _, err = run_main(
-    "predict", "runs/drift/export/latest", "--records", "bad.tfrecord"
-  )
+  status, _, err = run_main("predict", EXPORT, "--records", "bad.tfrecord")
   assert status == 1
   assert "bad.tfrecord" in err
   assert "pos" in err
@@ -264,7 +261,7 @@ def test_predict_names_the_bad_record(folder, run_main):
 
 def test_predict_with_a_broken_export(folder, run_main):
   broken = folder / "broken" / "5"
-  (export,) = policies.list_exports("runs/drift/export/latest")
+  (export,) = policies.list_exports(EXPORT)
   shutil.copytree(export.path, broken)
   (broken / "saved_model.pb").write_bytes(b"no model")
   status, _, err = run_main("predict", "broken", "--random")
@@ -272,8 +269,26 @@ def test_predict_with_a_broken_export(folder, run_main):
   assert "t2r_seq predict: the newest export, broken/5, cannot be loaded" in err
 
 
+# Command lines for the export, and options without an effect in them.
+IGNORED = {
+  "export of an export": (["verify", EXPORT, "none", "--export", EXPORT], "--export"),
+  "text": (["evaluate", EXPORT, "--env", "none", "--task", "t"], "--task"),
+  "gin": (
+    ["verify", EXPORT, "none", "--no_model", "--gin_configs", "a"],
+    "--gin_configs",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_options_without_effect_are_named(name, folder, run_main):
+  argv, option = IGNORED[name]
+  status, _, err = run_main(*argv)
+  assert status == 1 and f": {option}" in err and ": no effect" in err, err
+
+
 def test_verify(folder, run_main):
-  argv = ["verify", "runs/drift/export/latest", "data/train*.tfrecord"]
+  argv = ["verify", EXPORT, "data/train*.tfrecord"]
   # The model's code and the checkpoint are found by the export.
   status, out, err = run_main(*argv, "--json")
   assert status == 0, err

@@ -63,5 +63,6 @@ def test_servers_keep_freed_memory(role, monkeypatch):
   monkeypatch.setattr(signal, "signal", lambda *_: None)
   monkeypatch.setattr(data_service, "_find", lambda *_: None)
   monkeypatch.setattr(data_service, f"_{role}", start)
-  assert main(["data-service", role, "--dispatcher", "localhost:1"]) == 1
+  options = ["--dispatcher", "localhost:1"] if role == "worker" else []
+  assert main(["data-service", role, *options]) == 1
   assert events == ["keep", "start"]

@@ -101,7 +101,7 @@ def test_one_bad_file_does_not_stop_the_others(folder, run_main):
 
 def test_wrong_use(folder, run_main):
   assert run_main("index", "*.tfrecord", "--check", "--force")[2] == (
-    "t2r_seq index: --check writes nothing; leave out --force.\n"
+    "t2r_seq index: --force: no effect with --check, which only reads.\n"
   )
   assert (
     "--num_parallel must be >= 1, got 0"

@@ -102,7 +102,14 @@ def test_inspect_shows_what_both_forms_see_remember_and_give(exported, capsys):
       assert line in shown, printed
   assert f"step.tflite {os.path.getsize(f'{folder}/step.tflite'):,}" in shown
   assert cli.main(["inspect", folder, "--max_records", "1"]) != 0
-  assert "this is a policy" in capsys.readouterr().err
+  assert "--max_records: no effect for a policy, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["serve"], ["verify", "none"]])
+def test_lite_folder_has_no_robot_to_choose(command, exported, capsys):
+  name, *dataset = command
+  assert cli.main([name, exported[1], *dataset, "--robot", "left"]) == 1
+  assert "--robot: no effect: " in capsys.readouterr().err
 
 
 def test_inspect_of_an_export_loads_no_tensorflow(exported):

@@ -34,6 +34,10 @@ def _predictor(export_dirs, **kwargs):
 
 
 SAID = 2 * np.array(_SCALES) + 5
+RESTORING = [
+  policies.RestoreOptions.RESTORE_SYNCHRONOUSLY,
+  policies.RestoreOptions.RESTORE_ASYNCHRONOUSLY,
+]
 AGGREGATIONS = {
   "mean": ({}, SAID.mean()),
   "min": ({"aggregation": "min"}, SAID.min()),
@@ -61,6 +65,22 @@ def test_members_become_one(case, export_dirs):
   )
   assert predictor.global_step == -1
   assert len(predictor.model_path.split(",")) == 3
+
+
+@pytest.mark.parametrize("option", RESTORING)
+def test_ensemble_can_restore_when_it_is_made(option, export_dirs):
+  predictor = _predictor(export_dirs, ensemble_size=3, restore_model_option=option)
+  outputs = predictor.predict(_WINDOWS)["inference_output"]
+  np.testing.assert_allclose(outputs, np.full([2, 3], SAID.mean()), rtol=1e-6)
+
+
+def test_repeated_members_count_in_steps_as_in_predictions(export_dirs):
+  predictor = _predictor(export_dirs, ensemble_size=4, seed=0)
+  predictor.restore()
+  outputs = predictor.predict(_WINDOWS)["inference_output"]
+  predictor.reset(2)
+  step = {"state/pos": _WINDOWS["state/pos"][:, 0], "goal": _WINDOWS["goal"]}
+  np.testing.assert_allclose(predictor.step(step)["inference_output"], outputs, 1e-6)
 
 
 def test_one_of_several_is_drawn(export_dirs):
@@ -96,13 +116,7 @@ def test_wrong_options_are_refused(options, message, export_dirs):
     _predictor(export_dirs, **options)
 
 
-@pytest.mark.parametrize(
-  "option",
-  [
-    policies.RestoreOptions.RESTORE_SYNCHRONOUSLY,
-    policies.RestoreOptions.RESTORE_ASYNCHRONOUSLY,
-  ],
-)
+@pytest.mark.parametrize("option", RESTORING)
 def test_predictor_can_restore_when_it_is_made(option, export_dirs):
   predictor = policies.ExportedSavedModelPredictor(
     export_dirs[0], timeout=0, restore_model_option=option

@@ -439,10 +439,12 @@ def test_command_trains_and_prints_its_config(tmp_path, capsys):
   fast = ["--gin_bindings", "OnlineSchedule.num_evaluations = 1", "BATCH_SIZE = 4"]
   fast += ["OnlineSchedule.eval_episodes = 2"]
   run_dir = tmp_path / "run"
-  status, out, err = run(*argv, "--model_dir", run_dir, "--steps", 520, *fast)
+  options = ["--env_options", '{"max_episode_steps": 5}']
+  status, out, err = run(*argv, "--model_dir", run_dir, "--steps", 520, *options, *fast)
   assert status == 0, err
-  assert "Trained to step 20: closed_loop/reward" in out.replace("num_steps", "reward")
+  assert "Trained to step 20: " in out and "closed_loop/reward 5 " in out
   assert f"next: t2r_seq evaluate {run_dir}/export/best --env CartPole-v1" in err
+  assert f"--env_options '{options[1]}' && t2r_seq export" in err
   status, out, _ = run(*argv, "--print_config")
   assert status == 0 and "DQNModel.n_step = 3" in out and "\ninclude " not in out
   status, _, err = run("--policy", "dqn", "--model_dir", run_dir)
@@ -450,4 +452,4 @@ def test_command_trains_and_prints_its_config(tmp_path, capsys):
   status, _, err = run(
     "--policy", "mlp", "--env", "CartPole-v1", "--model_dir", run_dir
   )
-  assert status != 0 and "expected a data set: --dataset PATH" in err
+  assert status != 0 and "--env: no effect without --dataset PATH" in err
