@@ -60,10 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help=f"address to listen on; {listening.EVERYWHERE}: all interfaces; default: "
     "localhost only",
   )
-  add(
-    "--host",
-    help="worker: the address that others connect to, if not --listen",
-  )
+  add("--host", help="worker: the address that others connect to, if not --listen")
   add(
     "--heartbeat",
     type=float,

@@ -49,10 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="as in the paper (base), or for a laptop's CPU (tiny)",
   )
   parser.add_argument(
-    "--steps",
-    type=int,
-    metavar="N",
-    help="of training, or in the environment",
+    "--steps", type=int, metavar="N", help="of training, or in the environment"
   )
   parser.add_argument("--action", metavar="PATH", help="of the actions, if not found")
   parser.add_argument(
