@@ -1,4 +1,4 @@
-"""Progress of a long job: bars, times, and a line for episodes."""
+"""Progress of a long job: bars, times, and a line for episodes or files."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Progress:
     self,
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
+    noun: str = "episodes",
   ) -> None:
     """Shows nothing yet.
 
@@ -39,7 +40,9 @@ class Progress:
       stream: stream to write to; stderr by default. On a terminal one line is kept up
         to date; otherwise there is one line per minute.
       clock: seconds.
+      noun: what is counted.
     """
+    self._noun = noun
     self._stream = sys.stderr if stream is None else stream
     self._clock = clock
     self._is_terminal = self._stream.isatty()
@@ -88,10 +91,9 @@ class Progress:
   def _render(self, now: float, fraction: float | None) -> str:
     seconds = max(now - self._begin, 1e-9)
     of_total = f"/{self._total}" if self._total else ""
-    parts = [
-      f"{self._episodes}{of_total} episodes",
-      f"{self._bytes / seconds / 1e6:.1f} MB/s",
-    ]
+    parts = [f"{self._episodes:,}{of_total} {self._noun}"]
+    if self._bytes:
+      parts.append(f"{self._bytes / seconds / 1e6:.1f} MB/s")
     if fraction is None:
       return f"{self._label} {', '.join(parts)}"
     gained = fraction - (self._first_fraction or 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ are skipped. Exits with 1 if a file cannot be indexed; the others are.
 
 With --check it writes nothing, and exits with 1 if an index is missing, stale or
 damaged."""
-_PROGRESS_SECONDS = 1.0
 _MAX_LINES = 20
 
 
@@ -74,10 +72,14 @@ def _load_spec(source: str) -> Any:
 
 def _write(patterns: Sequence[str], spec: Any, num_parallel: int, force: bool) -> int:
   from t2r_seq import records
+  from t2r_seq.progress import Progress
 
-  progress = _Progress()
-  results = records.write_index(patterns, spec, num_parallel, force, progress)
-  progress.end()
+  progress = Progress(noun="files")
+  progress.start("indexed", 0, None)
+  results = records.write_index(
+    patterns, spec, num_parallel, force, lambda _: progress.advance(0)
+  )
+  progress.stop()
   failed = [result for result in results if result.index is None]
   _print_problems([result.error for result in failed])
   good = [result for result in results if result.index is not None]
@@ -132,26 +134,3 @@ def _print_problems(problems: Sequence[str]) -> None:
   if len(problems) > _MAX_LINES:
     rest = len(problems) - _MAX_LINES
     print(f"t2r_seq index: ... and {rest} more", file=sys.stderr)
-
-
-class _Progress:
-  """Shows progress on a terminal's stderr, once a second."""
-
-  def __init__(self) -> None:
-    self._num_files = self._num_records = 0
-    self._last = time.monotonic()
-    self._is_shown = False
-
-  def __call__(self, result: Any) -> None:
-    self._num_files += 1
-    self._num_records += result.index.num_records if result.index is not None else 0
-    now = time.monotonic()
-    if sys.stderr.isatty() and now - self._last >= _PROGRESS_SECONDS:
-      self._last, self._is_shown = now, True
-      line = f"\r{self._num_files:,} files, {self._num_records:,} records"
-      print(line, end="", file=sys.stderr, flush=True)
-
-  def end(self) -> None:
-    """Leaves the line of the progress."""
-    if self._is_shown:
-      print(file=sys.stderr)
