@@ -180,11 +180,7 @@ class ChunkRunner:
     return outputs, new
 
   def _plan(
-    self,
-    chunk: tf.Tensor,
-    plan: tf.Tensor,
-    needs: tf.Tensor,
-    counts: tf.Tensor | None,
+    self, chunk: tf.Tensor, plan: tf.Tensor, needs: tf.Tensor, counts: tf.Tensor | None
   ) -> tf.Tensor:
     """Returns the actions of this step and the next ones, [N, n, ...].
 

@@ -296,10 +296,7 @@ class _ExploringPolicy(RegressionPolicy):
   """A `RegressionPolicy` with random numbers for each environment."""
 
   def __init__(
-    self,
-    predictor: predictors.AbstractPredictor,
-    action_key: str,
-    seed: int | None,
+    self, predictor: predictors.AbstractPredictor, action_key: str, seed: int | None
   ) -> None:
     super().__init__(predictor, action_key)
     self._rngs = Generators(seed)

@@ -71,10 +71,7 @@ class FrameHistory:
 
   @_no_autograph
   def push(
-    self,
-    frames: Frames,
-    observations: Mapping[str, tf.Tensor],
-    ages: tf.Tensor,
+    self, frames: Frames, observations: Mapping[str, tf.Tensor], ages: tf.Tensor
   ) -> Frames:
     """Returns the frames with the newest step at the end.
 

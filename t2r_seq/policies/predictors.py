@@ -18,11 +18,7 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.lite.policy_io import STAMPS, Inspection, StatefulPolicy, with_times
-from t2r_seq.policies.loaded_export import (
-  LoadedExport,
-  LoadedPolicy,
-  UnknownRobotError,
-)
+from t2r_seq.policies.loaded_export import LoadedExport, LoadedPolicy, UnknownRobotError
 from t2r_seq.policies.policy_model import PolicyRecord
 from t2r_seq.specs.assets import scan_exports
 

@@ -163,10 +163,7 @@ class FlowModel(ImitationModel):
     }
 
   def a_func(
-    self,
-    features: SpecStructure,
-    mode: str,
-    known: Continuation | None = None,
+    self, features: SpecStructure, mode: str, known: Continuation | None = None
   ) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)

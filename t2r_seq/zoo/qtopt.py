@@ -141,10 +141,7 @@ class QTOptModel(OnlineModel):
     return tf.cast(self.network[name]["value"](joined)[..., 0], tf.float32)
 
   def _best(
-    self,
-    names: Sequence[str],
-    observations: dict[str, tf.Tensor],
-    seeds: tf.Tensor,
+    self, names: Sequence[str], observations: dict[str, tf.Tensor], seeds: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Searches by the first network; see `bellman.best_actions`."""
 
