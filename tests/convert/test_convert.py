@@ -400,7 +400,7 @@ def test_progress_where_the_total_is_not_known():
   for fraction in (0.25, 0.5):
     now[0] += 3600
     progress.advance(0, fraction)
-  assert " 50% 2 episodes, 0.0 MB/s, ETA 4:00:00" in stream.getvalue()
+  assert " 50% 2 episodes, ETA 4:00:00" in stream.getvalue()
 
 
 def test_progress_elsewhere(source):
