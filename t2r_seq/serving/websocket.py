@@ -98,11 +98,7 @@ def _encode(value: Any) -> Any:
       b"shape": value.shape,
     }
   if isinstance(value, np.generic):
-    return {
-      b"__npgeneric__": True,
-      b"data": value.item(),
-      b"dtype": value.dtype.str,
-    }
+    return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
   raise TypeError(f"a {type(value).__name__}")
 
 

@@ -97,10 +97,7 @@ class DiffusionModel(ImitationModel):
     }
 
   def a_func(
-    self,
-    features: SpecStructure,
-    mode: str,
-    known: Continuation | None = None,
+    self, features: SpecStructure, mode: str, known: Continuation | None = None
   ) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)

@@ -451,9 +451,7 @@ class ImitationModel(models.RegressionModel):
       normalized = self._normalization
     stages.append(
       functools.partial(
-        preprocessors.Normalize,
-        statistics_path=self._statistics_path,
-        modes=normalized,
+        preprocessors.Normalize, statistics_path=self._statistics_path, modes=normalized
       )
     )
     return functools.partial(
