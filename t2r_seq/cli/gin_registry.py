@@ -64,12 +64,12 @@ def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
       break
   parameters |= _fields_of_values(parameters, functions[0])
   allowed, denied = configurable.allowlist, configurable.denylist or ()
-  own = {
+  options = {
     name: parameter
     for name, parameter in parameters.items()
     if name not in denied and (not allowed or name in allowed)
   }
-  return own, is_all
+  return options, is_all
 
 
 def _is_keras_layer(function: Any) -> bool:

@@ -265,9 +265,9 @@ class _Plan:
       given,
       {*_OWN, *target.writer_options, *readable},
     )
-    own = {*_OWN} - target.writer_options
-    edits = {name: _edit_as_json(name, given[name]) for name in own if name in given}
-    others = {n: _as_json(value) for n, value in given.items() if n not in own}
+    fields = {*_OWN} - target.writer_options
+    edits = {name: _edit_as_json(name, given[name]) for name in fields if name in given}
+    others = {n: _as_json(value) for n, value in given.items() if n not in fields}
     writing = {n: v for n, v in others.items() if n in target.writer_options}
     reading = {n: v for n, v in others.items() if n not in writing}
     flat = None if spec is None else specs.flatten_spec_structure(spec)

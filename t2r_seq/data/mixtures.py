@@ -200,7 +200,7 @@ def _put_together(
   @_no_autograph
   def stitch(number: tf.Tensor, batches: Sequence[Any]) -> Any:
     leaves = [tf.nest.flatten(batch) for batch in batches]
-    counts = tf.stack([tf.shape(own[0])[0] for own in leaves])
+    counts = tf.stack([tf.shape(source[0])[0] for source in leaves])
     seeds = tf.stack([tf.constant(seed, tf.int64), number])
     rows = tf.random.experimental.stateless_shuffle(tf.range(batch_size), seeds)
     places = tf.split(rows, counts, num=len(leaves))
@@ -277,19 +277,19 @@ def _fill(
   """
   delivered: dict[str, tf.TensorSpec] = {}
   for path in sorted(joint_spec):
-    for own in given.values():
-      if path in own:
+    for source in given.values():
+      if path in source:
         delivered.setdefault(
-          path, tf.TensorSpec(own[path].shape, joint_spec[path].dtype)
+          path, tf.TensorSpec(source[path].shape, joint_spec[path].dtype)
         )
   masks = {mask: path for mask, path in masks.items() if path in delivered}
   _log_filled(delivered, {*masks, *mask_paths(joint_spec)}, given, joint_spec)
 
-  def fill(batch: TensorSpecStruct, own: TensorSpecStruct) -> TensorSpecStruct:
+  def fill(batch: TensorSpecStruct, source: TensorSpecStruct) -> TensorSpecStruct:
     size = tf.shape(next(iter(batch.values())))[:1]
     filled = TensorSpecStruct()
     for path, spec in delivered.items():
-      if path in own:
+      if path in source:
         filled[path] = batch[path]
         continue
       # An example that no replay has drawn counts as it is.
@@ -297,11 +297,11 @@ def _fill(
       shape = tf.concat([size, tf.constant(spec.shape.as_list(), tf.int32)], 0)
       filled[path] = (tf.ones if is_weight else tf.zeros)(shape, spec.dtype)
     for mask, path in masks.items():
-      filled[mask] = batch[mask] if mask in own else tf.fill(size, path in own)
+      filled[mask] = batch[mask] if mask in source else tf.fill(size, path in source)
     return filled
 
   return [
-    dataset.map(_no_autograph(functools.partial(fill, own=given[name])))
+    dataset.map(_no_autograph(functools.partial(fill, source=given[name])))
     for name, dataset in datasets.items()
   ]
 
@@ -315,8 +315,8 @@ def _log_filled(
   """Logs what is filled with zeros, and warns if no mask marks them."""
   added = (input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT)
   paths = [p for p in delivered if p not in masks and joint_spec[p].name not in added]
-  for name, own in given.items():
-    lacking = [path for path in paths if path not in own]
+  for name, spec in given.items():
+    lacking = [path for path in paths if path not in spec]
     if lacking:
       logging.info("Source '%s' lacks %s: filled with zeros.", name, lacking)
     if unmasked := [path for path in lacking if mask_path(path) not in masks]:
@@ -559,9 +559,9 @@ class MixtureInputGenerator(AbstractInputGenerator):
     options: dict[str, Any] = {"batch_size": self._batch_size, "seed": self._seed}
     return {
       robot: MixtureInputGenerator(
-        {name: self._sources[name] for name in own}, embodiments=own, **options
+        {name: self._sources[name] for name in group}, embodiments=group, **options
       )
-      for robot, own in robots.items()
+      for robot, group in robots.items()
     }
 
   @property

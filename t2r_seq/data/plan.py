@@ -158,7 +158,7 @@ def plan_and_cut(
       have.
   """
   names = [field.name for field in dataclasses.fields(Plan) if field.name != "where"]
-  own = {name: value for name, value in fields.items() if name in names}
+  plan_fields = {name: value for name, value in fields.items() if name in names}
   others = {name: value for name, value in fields.items() if name not in names}
   cut_names = [field.name for field in dataclasses.fields(windows.Cut)]
   for name in others:
@@ -168,12 +168,12 @@ def plan_and_cut(
         f"{errors.nearest(name, names + cut_names)}"
       )
   if plan is None:
-    plan = Plan(**own, where=where)
+    plan = Plan(**plan_fields, where=where)
   elif isinstance(plan, Plan):
     for name in ("batch_size", "order"):
-      if own.get(name, plan) is None:
-        del own[name]
-    plan = dataclasses.replace(plan, **own, where=where)
+      if plan_fields.get(name, plan) is None:
+        del plan_fields[name]
+    plan = dataclasses.replace(plan, **plan_fields, where=where)
   else:
     raise errors.SpecError(
       f"{where}: plan: expected a Plan, got {plan!r}. Name its fields, or make one: "

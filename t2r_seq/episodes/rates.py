@@ -122,14 +122,14 @@ class Resampled(View):
   ) -> Values:
     """Reads the whole episode, and returns its steps."""
     del out
-    own = list(self.spec if paths is None else paths)
-    stamps = {self._clock, *(self._clocks.get(path, path) for path in own)}
-    values = self._base.read(episode, [*dict.fromkeys([*own, *stamps])])
+    names = list(self.spec if paths is None else paths)
+    stamps = {self._clock, *(self._clocks.get(path, path) for path in names)}
+    values = self._base.read(episode, [*dict.fromkeys([*names, *stamps])])
     changed = self._change(values, self._base.place(episode))
     return {
       path: array[start:stop] if self.spec[path].is_sequence else array
       for path, array in changed.items()
-      if path in own
+      if path in names
     }
 
   def _change(self, values: Values, place: str) -> Values:

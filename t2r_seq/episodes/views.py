@@ -238,8 +238,8 @@ class View(Episodes):
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
     """Reads an episode, changed; see `Episodes.read`."""
-    own = list(self.spec if paths is None else paths)
-    sources = {self._source(path): path for path in own}
+    names = list(self.spec if paths is None else paths)
+    sources = {self._source(path): path for path in names}
     # Values that are changed afterwards cannot be decoded into their final array.
     arrays = {s: (out or {})[p] for s, p in sources.items() if p in (out or {})}
     arrays = {s: array for s, array in arrays.items() if self._is_unchanged(s)}

@@ -454,9 +454,9 @@ class LayoutEpisodes(Episodes):
     """Reads steps of an episode; see `Episodes.read`."""
     place = self._episodes[episode]
     steps = range(place.stop - place.start)[start:stop]
-    own = self._spec_fields if paths is None else paths
+    names = self._spec_fields if paths is None else paths
     with self._lock, reading.explain_errors(str(place), "an episode"):
-      return self._read(place, own, steps.start, max(steps.start, steps.stop))
+      return self._read(place, names, steps.start, max(steps.start, steps.stop))
 
   def place(self, episode: int) -> str:
     """Returns the group or the rows, and the file, of an episode."""
@@ -500,7 +500,7 @@ class LayoutEpisodes(Episodes):
     """Whether something is read of a dataset, or of a group of them."""
     read = [path]
     if self._layout.paths is not None:
-      read = [n for own, n in self._layout.paths.items() if not self._dropped.has(own)]
+      read = [n for p, n in self._layout.paths.items() if not self._dropped.has(p)]
     elif self._dropped.has(path):
       read = []
     return any(f"{n}/".startswith(f"{path}/") for n in (*read, *self._layout.ends))

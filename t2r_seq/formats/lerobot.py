@@ -219,11 +219,11 @@ class LeRobotEpisodes(Episodes):
   ) -> Values:
     """Reads steps of an episode; decodes only the frames that they show."""
     index = self._episodes[episode]
-    own = list(self.spec if paths is None else paths)
-    kept = [path for path in own if path in self.kept_videos]
-    keys = {path: self._key(path) for path in own if path not in kept}
+    names = list(self.spec if paths is None else paths)
+    kept = [path for path in names if path in self.kept_videos]
+    keys = {path: self._key(path) for path in names if path not in kept}
     targets = {keys[path]: array for path, array in (out or {}).items() if path in keys}
-    for path in own:
+    for path in names:
       if path in self._millimetres and keys[path] not in targets:
         count = len(range(int(self.folder.lengths[index]))[start:stop])
         targets[keys[path]] = np.empty((count, *self.spec[path].shape), np.uint16)

@@ -85,7 +85,7 @@ class _Column:
     import pyarrow
 
     if self.feature.dtype == IMAGE:
-      images = rows
+      images: Any = rows
       if rows.dtype != object:
         images = [specs.packing.encode_image(frame, PNG) for frame in rows]
       named = [{"bytes": b, "path": f"frame-{i:06d}"} for i, b in enumerate(images)]
@@ -417,12 +417,12 @@ class LeRobotWriter(EpisodeWriter):
 
   def _stored_columns(self) -> list[_Column]:
     """Returns the columns of the parquet files."""
-    own = [column for column in self._columns if column.feature.dtype != VIDEO]
+    columns = [column for column in self._columns if column.feature.dtype != VIDEO]
     for key in DERIVED:
       dtype = self._derived_dtype(key)
       leaf = specs.ExtendedTensorSpec((), dtype, key, is_sequence=True)
-      own.append(_Column(key, leaf, lerobot_folder.Feature(key, dtype.name, (1,))))
-    return own
+      columns.append(_Column(key, leaf, lerobot_folder.Feature(key, dtype.name, (1,))))
+    return columns
 
   def _table(self, rows: Mapping[str, np.ndarray]) -> Any:
     import pyarrow

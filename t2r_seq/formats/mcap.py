@@ -291,15 +291,15 @@ class McapEpisodes(Episodes):
     forms = {**self._forms, **dict.fromkeys(self._clocks.values(), time)}
     topics = {path: topic for path, (topic, _) in self._fields.items()}
     topics |= {path: topic for topic, path in self._clocks.items()}
-    own = {path for path, topic in topics.items() if self._keeps_all(topic)}
+    clocked = {path for path, topic in topics.items() if self._keeps_all(topic)}
     self._spec_fields = {
-      path: form.fields(path, path in own) for path, form in sorted(forms.items())
+      path: form.fields(path, path in clocked) for path, form in sorted(forms.items())
     }
-    lost = {topics[path] for path in own} - {*self._clocks}
+    lost = {topics[path] for path in clocked} - {*self._clocks}
     if lost:
       want = "the times of their messages, too"
       raise reading.fault(f"{path}: {errors.listing(lost)}", want, "them dropped")
-    self.clocks = {path: self._clocks[topics[path]] for path in sorted(own)}
+    self.clocks = {path: self._clocks[topics[path]] for path in sorted(clocked)}
     self.metadata = {
       "mcap": {
         "layout": dataclasses.asdict(self._contract),
@@ -347,15 +347,16 @@ class McapEpisodes(Episodes):
   ) -> Values:
     """Decodes the messages that some steps show; see `Episodes.read`."""
     shown = self._show(episode)
-    own = self._spec_fields if paths is None else paths
+    names = self._spec_fields if paths is None else paths
     steps = slice(*slice(start, stop).indices(shown.num_steps))
     values = {
       path: shown.times[topic][slice(None) if self._keeps_all(topic) else steps]
       for topic, path in self._clocks.items()
-      if path in own
+      if path in names
     }
     with reading.explain_errors(self._bags[episode][0], "messages"):
-      return values | self._gather(episode, [p for p in self._forms if p in own], steps)
+      gathered = [p for p in self._forms if p in names]
+      return values | self._gather(episode, gathered, steps)
 
   def place(self, episode: int) -> str:
     """Returns the file or the folder of a recording."""
@@ -585,7 +586,7 @@ class McapEpisodes(Episodes):
 
   # Values.
 
-  def _gather(self, episode: int, own: Sequence[str], steps: slice) -> Values:
+  def _gather(self, episode: int, paths: Sequence[str], steps: slice) -> Values:
     """Decodes each message that the steps show, once, into all that show it."""
     name, parts = self._bags[episode]
     shown = {
@@ -594,7 +595,7 @@ class McapEpisodes(Episodes):
     }
     values: Values = {}
     topics: dict[str, list[str]] = {}
-    for path in own:
+    for path in paths:
       form, num_values = self._forms[path], len(shown[self._fields[path][0]])
       shape, dtype = (num_values, *form.shape), form.dtype
       if form.data_format:

@@ -45,10 +45,10 @@ def find_bags(path: str) -> list[Bag]:
   if not os.path.isdir(path):
     return [(path, [path])]
   names = sorted(os.listdir(path), key=reading.natural_order)
-  own = [os.path.join(path, n) for n in names if n.lower().endswith(SUFFIX)]
-  if own and _ROSBAG in names:
-    return [(path, own)]
-  bags = [(name, [name]) for name in own]
+  bag_files = [os.path.join(path, n) for n in names if n.lower().endswith(SUFFIX)]
+  if bag_files and _ROSBAG in names:
+    return [(path, bag_files)]
+  bags = [(name, [name]) for name in bag_files]
   for name in (os.path.join(path, n) for n in names):
     if os.path.isfile(os.path.join(name, _ROSBAG)):
       bags += [bag for bag in find_bags(name) if bag[0] == name]

@@ -370,16 +370,16 @@ class RecordEpisodes(_RecordSource):
       )
       for row, part in enumerate(group):
         length = int(self.lengths[part.episode])
-        own = {
+        columns = {
           path: array[row, :length] if self._parsed[path].is_sequence else array[row]
           for path, array in values.items()
         }
         if self._flags:
-          self._check_whole(own, numbers[row])
+          self._check_whole(columns, numbers[row])
         yield {
-          path: own[path][part.start : part.stop]
+          path: columns[path][part.start : part.stop]
           if self._parsed[path].is_sequence
-          else own[path]
+          else columns[path]
           for path in key
         }
 
@@ -734,17 +734,17 @@ class RecordSteps(_RecordSource):
       ends = [*(np.flatnonzero(is_cut) + 1).tolist(), count] if count else []
       for begin, stop in itertools.pairwise([0, *ends]):
         rows = slice(begin, stop)
-        own = group[rows] if self._is_step else group
+        part_records = group[rows] if self._is_step else group
         yield _Part(
           self._cut(values, rows),
-          own[0].place,
-          own[-1].place,
+          part_records[0].place,
+          part_records[-1].place,
           stop - begin,
           absent[rows] if self._is_step else absent,
           str(labels[begin]) if labels else None,
           bool(is_first[begin]),
           bool(is_last[stop - 1]),
-          self._files.fraction_done(file_index, own[-1]),
+          self._files.fraction_done(file_index, part_records[-1]),
         )
 
   def _num_steps(self, values: Values, record: Record, absent: frozenset[str]) -> int:

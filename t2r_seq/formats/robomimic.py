@@ -176,8 +176,8 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
             f"{MASK}/{key} names missing demos: {errors.listing(missing, 5)}."
           )
         places = [(file_name, f"{DATA}/{demo}") for demo in demos]
-        own = sorted(numbers[place] for place in places if place in numbers)
-        splits.setdefault(key, []).extend(own)
+        split_numbers = sorted(numbers[place] for place in places if place in numbers)
+        splits.setdefault(key, []).extend(split_numbers)
     return splits
 
   def _read(

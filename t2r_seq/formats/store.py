@@ -132,12 +132,12 @@ class StoreEpisodes(Episodes):
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
     """Reads steps of an episode; see `Episodes.read`."""
-    own = list(self.spec if paths is None else paths)
-    decoded = [path for path in own if path not in self.kept_videos]
+    names = list(self.spec if paths is None else paths)
+    decoded = [path for path in names if path not in self.kept_videos]
     segment, place = self._store.find_episode(episode)
     values = segment.episode(place, decoded, start, stop, out)
     for path in self.kept_videos:
-      if path in own and segment.is_present(path)[place]:
+      if path in names and segment.is_present(path)[place]:
         values[path] = np.array(segment.bytes_column(path)[place], object)
     return values
 

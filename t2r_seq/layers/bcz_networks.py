@@ -152,9 +152,10 @@ class RecurrentHead(CompositeLayer):
     if state is None:
       state = self.initial_state(tf.shape(inputs)[0])
     outputs, new = inputs, []
+    size = self._num_states
     for number, rnn in enumerate(self._rnns):
-      first = number * self._num_states
-      own = [tf.cast(x, outputs.dtype) for x in state[first : first + self._num_states]]
+      part = state[number * size : (number + 1) * size]
+      states = [tf.cast(x, outputs.dtype) for x in part]
       if self._resets:
         flags = tf.zeros_like(outputs[..., :1])
         if is_first is not None:
@@ -162,11 +163,11 @@ class RecurrentHead(CompositeLayer):
         outputs = tf.concat([outputs, flags], axis=-1)
       if outputs.shape[1] == 1 and rnn.built:
         # A step of an export: without a loop LiteRT sees the static shapes.
-        output, own = rnn.cell(outputs[:, 0], own)
+        output, states = rnn.cell(outputs[:, 0], states)
         outputs = output[:, tf.newaxis]
       else:
-        outputs, *own = rnn(outputs, initial_state=own)
-      new += own
+        outputs, *states = rnn(outputs, initial_state=states)
+      new += states
     return self._output(outputs), new
 
 

@@ -126,7 +126,7 @@ def _merge(
     is_event: whether there may be none.
   """
   for env, is_first in enumerate(begins):
-    (values, stamps), (own, times) = (
+    (values, stamps), (new_values, times) = (
       [each[env] for each in both] for both in (held, new)
     )
     if not len(times):
@@ -142,7 +142,7 @@ def _merge(
     last = len(times) - 1
     if is_first:  # A policy knows nothing before its first step.
       last -= int(np.argmax(times[::-1]))
-      yield values, stamps, own[last], times[last]
+      yield values, stamps, new_values[last], times[last]
       continue
     every = np.concatenate([stamps, times[:-1]])
     order = np.argsort(every, kind="stable")
@@ -150,5 +150,5 @@ def _merge(
     # Of one stamp the last value is kept, and the oldest values leave.
     is_kept = np.append(ordered[1:] != ordered[:-1], True) | (ordered == EMPTY)
     rows = order[is_kept][-len(stamps) :]
-    joined = np.concatenate([values, own[:-1].astype(values.dtype, copy=False)])
-    yield joined[rows], every[rows], own[last], times[last]
+    joined = np.concatenate([values, new_values[:-1].astype(values.dtype, copy=False)])
+    yield joined[rows], every[rows], new_values[last], times[last]

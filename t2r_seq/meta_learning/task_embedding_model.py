@@ -336,8 +336,8 @@ class TaskEmbeddingModel(TaskModel):
 
   @tf.autograph.experimental.do_not_convert
   def _merged_outputs(self, outputs: Any) -> TensorSpecStruct:
-    own = (TASK_EMBEDDING, "inference_embedding")
-    base = {path: value for path, value in flat(outputs).items() if path not in own}
+    extra = (TASK_EMBEDDING, "inference_embedding")
+    base = {path: value for path, value in flat(outputs).items() if path not in extra}
     return TensorSpecStruct(meta_tfdata.merge_first_n_dims(base, 2))
 
   def _inference_batch(

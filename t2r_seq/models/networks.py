@@ -116,22 +116,22 @@ def _places(network: Any, scope: str) -> Iterator[tuple[str, _Named]]:
       flat = part._flatten(
         predicate=lambda value: isinstance(value, tf.Variable), with_path=True
       )
-      own = [("/".join(map(_plain, path)), v) for path, v in flat]
-      yield scope, [(name, v) for name, v in own if id(v) not in seen]
-      seen.update(id(v) for _, v in own)
+      scope_variables = [("/".join(map(_plain, path)), v) for path, v in flat]
+      yield scope, [(name, v) for name, v in scope_variables if id(v) not in seen]
+      seen.update(id(v) for _, v in scope_variables)
       return
     children = list(part._flatten_layers(recursive=False, include_self=False))
     names = _child_names(children)
     for child, name in zip(children, names, strict=True):
       yield from walk(child, f"{scope}{name}/")
-    own = []
+    scope_variables = []
     for variable in part.variables:
       (inner,) = tf_variables([variable])
       if id(inner) not in seen:
         seen.add(id(inner))
         name = _plain(variable.name.partition(":")[0].rpartition("/")[2])
-        own.append((f"{name}_variable" if name in names else name, inner))
-    yield scope, own
+        scope_variables.append((f"{name}_variable" if name in names else name, inner))
+    yield scope, scope_variables
 
   yield from walk(network, scope)
 

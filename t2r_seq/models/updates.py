@@ -93,10 +93,10 @@ class Updates:
     _same("loss scaling", scaling)
     self._parts = []
     for name, member in members.items():
-      own = {names[place]: self._variables[place] for place in places[name]}
+      variables = {names[place]: self._variables[place] for place in places[name]}
       clips = _take_clipping(member)
-      _exclude_from_decay(member, own)
-      member.build(list(own.values()))
+      _exclude_from_decay(member, variables)
+      member.build(list(variables.values()))
       if self._num_replicas > 1:
         _take_summing(member)
       interval = getattr(optimizer, "intervals", {}).get(name, 1)
@@ -225,15 +225,15 @@ class Updates:
     step = tf.cast(self._parts[-1].optimizer.iterations, tf.int32) + 1
     for part in self._parts:
       places = [place for place in part.places if place in by_place]
-      own = part.clip([by_place[place] for place in places])
-      if not own:
+      grads = part.clip([by_place[place] for place in places])
+      if not grads:
         continue
       kwargs = {}
       if hasattr(part.optimizer, "aggregate_gradients") and self._num_replicas > 1:
         kwargs["skip_gradients_aggregation"] = True  # Of Keras 2.
       if scale is not None and _unscaler(part.optimizer) is None:
-        own = [_multiply(gradient, scale) for gradient in own]
-      pairs = list(zip(own, [self._variables[p] for p in places], strict=True))
+        grads = [_multiply(gradient, scale) for gradient in grads]
+      pairs = list(zip(grads, [self._variables[p] for p in places], strict=True))
       update = functools.partial(_apply, part.optimizer, pairs, kwargs)
       if part.interval == 1:
         update()
@@ -368,8 +368,8 @@ def _scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
   loss = optimizer.scale_loss(loss)
   inner = getattr(optimizer, "inner_optimizer", None)
   # Keras' own classes speak for themselves alone; others are taken to ask it.
-  own = (_LossScaleOptimizer.scale_loss, tf.keras.optimizers.Optimizer.scale_loss)
-  return _scale_loss(inner, loss) if inner is not None and scale in own else loss
+  builtin = (_LossScaleOptimizer.scale_loss, tf.keras.optimizers.Optimizer.scale_loss)
+  return _scale_loss(inner, loss) if inner is not None and scale in builtin else loss
 
 
 def _multiply(gradient: Any, factor: tf.Tensor) -> Any:

@@ -475,8 +475,8 @@ class ExportedSavedModelPredictor(LoadingPredictor):
         logging.WARNING, path, f"is not an export: {', '.join(missing)} is missing"
       )
     newest_first = oldest_first[::-1]
-    own = next((e for e in newest_first if current and e.path == current.path), None)
-    newer = newest_first[: newest_first.index(own)] if own else newest_first
+    active = next((e for e in newest_first if current and e.path == current.path), None)
+    newer = newest_first[: newest_first.index(active)] if active else newest_first
     newest = self._load_first(
       {
         export.path: functools.partial(

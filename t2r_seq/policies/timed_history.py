@@ -65,9 +65,9 @@ class TimedHistory:
           f"{span:g} s, got none. Pass it to the model: control_period=0.05."
         )
       # A robot may also give each step a value of a slower sensor, without stamps.
-      own = min(period, known.get(columns[path], period))
-      own = min(own, _EVENT_PERIOD) if _is_event(spec) else own
-      self._depths[path] = _MOST_RATE * math.ceil(span / own - 1e-6) + 2
+      spacing = min(period, known.get(columns[path], period))
+      spacing = min(spacing, _EVENT_PERIOD) if _is_event(spec) else spacing
+      self._depths[path] = _MOST_RATE * math.ceil(span / spacing - 1e-6) + 2
 
   @property
   def time_specs(self) -> dict[str, ExtendedTensorSpec]:

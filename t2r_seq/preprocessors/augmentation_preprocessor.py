@@ -333,9 +333,9 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
   ) -> Images:
     done = {}
     for path, image in images.items():
-      own = drawn if self._share_cameras else drawn.scoped(path)
+      random = drawn if self._share_cameras else drawn.scoped(path)
       for index, transform in enumerate(self._transforms):
-        image = transform.augment(image, own.scoped(str(index)))
+        image = transform.augment(image, random.scoped(str(index)))
       done[path] = augmentations.convert(image, expected[path].dtype)
     return self._drop_cameras(done, drawn) if self._camera_dropout else done
 

@@ -319,13 +319,13 @@ def ApplyDepthImageDistortions(
         f"{errors.describe(image)}."
       )
     if random_noise_level:
-      own = drawn.scoped(str(index))
+      random = drawn.scoped(str(index))
       factor = 1.0
       if scaling_noise:
-        seed = own.seeds("scale")[0]
+        seed = random.seeds("scale")[0]
         factor = tf.random.stateless_gamma([], seed, gamma_shape, gamma_scale_inverse)
-      noise = own.normal("noise", tf.shape(image))[0] * random_noise_level
-      applies = own.chance("applies", random_noise_apply_probability)[0]
+      noise = random.normal("noise", tf.shape(image))[0] * random_noise_level
+      applies = random.chance("applies", random_noise_apply_probability)[0]
       distorted = tf.cast(factor, image.dtype) * image + tf.cast(noise, image.dtype)
       image = tf.where(applies, distorted, image)
     done.append(tf.clip_by_value(image, min_depth_allowed, max_depth_allowed))

@@ -487,9 +487,9 @@ def file_split(filename: str) -> str | None:
 def files_of_split(where: str, filenames: Iterable[str], split: str) -> list[str]:
   """Returns the files of a split, by their names; SpecError if there are none."""
   by_name = {name: file_split(name) for name in filenames}
-  files = [name for name, own in by_name.items() if own == split]
+  files = [name for name, part in by_name.items() if part == split]
   if not files:
-    all_splits = {own for own in by_name.values() if own}
+    all_splits = {part for part in by_name.values() if part}
     raise errors.SpecError(
       f"{where}: split: expected one that files are named after, as in "
       f"NAME-{split}.tfrecord-00000-of-00001, of {errors.listing(all_splits)}, got "

@@ -330,14 +330,14 @@ def _fill_absent(
   sequences = [f for f in features if f.spec.is_sequence]
   filled = dict(lengths)
   for feature in filter(_may_be_absent, sequences):
-    own = lengths[feature.name]
+    length = lengths[feature.name]
     longest = tf.reduce_max(tf.stack([lengths[f.name] for f in sequences]), axis=0)
-    filled[feature.name] = tf.where(tf.equal(own, 0), longest, own)
+    filled[feature.name] = tf.where(tf.equal(length, 0), longest, length)
     tensor, fill = tensors[feature.name], 0
     if feature.is_varlen and not feature.is_image:
       fill = features_lib.default_value(feature.spec)
     fill = tf.zeros([], tensor.dtype) if fill == 0 else tf.constant(fill, tensor.dtype)
-    axis, shape = own.shape.rank, tf.shape(tensor, out_type=tf.int64)
+    axis, shape = length.shape.rank, tf.shape(tensor, out_type=tf.int64)
     missing = tf.maximum(tf.reduce_max(filled[feature.name]) - shape[axis], 0)
     extra = tf.fill(tf.concat([shape[:axis], [missing], shape[axis + 1 :]], 0), fill)
     sizes = tensor.shape.as_list()

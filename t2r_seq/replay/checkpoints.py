@@ -211,10 +211,10 @@ def _find_finals(
   finals = {}
   for path in {reader.readings[path].source for path in n_step.fields.next_of}:
     final, stored = final_path(sources[path]), store.spec
-    spec, own = stored.get(final), stored[sources[path]]
+    spec, column_spec = stored.get(final), stored[sources[path]]
     if spec is None or spec.is_sequence or not store.is_present(final).all():
       return {}
-    if (spec.shape, spec.dtype) != (own.shape, own.dtype):
+    if (spec.shape, spec.dtype) != (column_spec.shape, column_spec.dtype):
       return {}
     finals[path] = final
   return finals

@@ -202,17 +202,17 @@ def _shows_same_steps(
 
   `shape` is that of a window at the path, which fits the model's.
   """
-  own = held[source]
-  num_axes = own.shape.rank + own.is_sequence
-  if shape.rank != num_axes or shape[own.is_sequence :] != own.shape:
+  leaf = held[source]
+  num_axes = leaf.shape.rank + leaf.is_sequence
+  if shape.rank != num_axes or shape[leaf.is_sequence :] != leaf.shape:
     return True  # Of flat windows only the number of steps is declared.
   if spec.is_sequence and spec.time_offsets is None:
     return True
-  if spec.is_sequence != own.is_sequence and isinstance(spec.time_offsets, tuple):
+  if spec.is_sequence != leaf.is_sequence and isinstance(spec.time_offsets, tuple):
     return False
-  expected, given = _as_tuple(spec.time_offsets), _as_tuple(own.time_offsets)
+  expected, given = _as_tuple(spec.time_offsets), _as_tuple(leaf.time_offsets)
   # A model may declare the next observation as a separate path at its own step.
-  is_alias = own.name != source and own.name in held and own.name != spec.name
+  is_alias = leaf.name != source and leaf.name in held and leaf.name != spec.name
   return expected == given or (is_alias and expected == (0,))
 
 

@@ -136,11 +136,11 @@ def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
   """
   # Not normpath: it would spoil the two slashes of a URL.
   export_dir = export_dir.rstrip("/") or "/"
-  own = missing_files(export_dir)
-  if not own:
+  missing_names = missing_files(export_dir)
+  if not missing_names:
     name = os.path.basename(export_dir)
     return [Export(int(name) if name.isdecimal() else 0, export_dir)], {}
-  unfinished = {export_dir: own} if len(own) < len(_FILES) else {}
+  unfinished = {export_dir: missing_names} if len(missing_names) < len(_FILES) else {}
   if not _path_functions(export_dir).isdir(export_dir):
     return [], unfinished
   exports = []

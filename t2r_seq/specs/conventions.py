@@ -199,17 +199,17 @@ class Convention:
     """Returns the parts of a vector, also those without a declaration, in order."""
     parts, end = [], 0
     common = dataclasses.replace(self, elements=(), names=None)
-    for start, stop, own in (*self.elements, (size, size, Convention())):
+    for start, stop, local in (*self.elements, (size, size, Convention())):
       if start > end:
         parts.append(Part(end, start, common))
       if stop > start:
-        names: Sequence[str] = _OF_MOTION if own.gripper is not None else ()
-        if own.rotation is not None and not _is_angle(own.rotation, self.unit):
+        names: Sequence[str] = _OF_MOTION if local.gripper is not None else ()
+        if local.rotation is not None and not _is_angle(local.rotation, self.unit):
           names = ("unit",)
         inherited = {
           name: value for name, value in common._fields().items() if name not in names
         }
-        parts.append(Part(start, stop, Convention(**{**inherited, **own._fields()})))
+        parts.append(Part(start, stop, Convention(**{**inherited, **local._fields()})))
       end = stop
     return parts
 
@@ -240,22 +240,22 @@ class Convention:
     elements: list[tuple[int, int, Convention]] = []
     start, used = 0, set()
     for part in self.parts(size):
-      own = part.convention
-      if own.rotation is not None and "rotation" in changes:
-        is_angle = _is_angle(changes["rotation"], own.unit)
-        unit = own.unit if is_angle else None
-        own = dataclasses.replace(own, rotation=changes["rotation"], unit=unit)
+      local = part.convention
+      if local.rotation is not None and "rotation" in changes:
+        is_angle = _is_angle(changes["rotation"], local.unit)
+        unit = local.unit if is_angle else None
+        local = dataclasses.replace(local, rotation=changes["rotation"], unit=unit)
         used.add("rotation")
       kept = {
         name: value
         for name, value in changes.items()
         if name != "rotation"
-        and (own.gripper is not None) == (name == "gripper")
-        and (name != "unit" or _quantity(own) == UNITS[value][0])
+        and (local.gripper is not None) == (name == "gripper")
+        and (name != "unit" or _quantity(local) == UNITS[value][0])
       }
       used |= {*kept}
-      stop = start + rotations.SIZES.get(own.rotation or "", part.size)
-      elements.append((start, stop, dataclasses.replace(own, **kept)))
+      stop = start + rotations.SIZES.get(local.rotation or "", part.size)
+      elements.append((start, stop, dataclasses.replace(local, **kept)))
       start = stop
     for name in changes:
       if name not in used:

@@ -187,9 +187,9 @@ class PreprocessorTransform(Transform):
     """Sets the name of each spec to the stored path that it reads, as in training."""
     named = TensorSpecStruct()
     for branch in _BRANCHES:
-      own = {_own(p): s for p, s in self._in.items() if p.startswith(f"{branch}/")}
-      sources = source_paths(own, stored)
-      for path, spec in own.items():
+      leaves = {_own(p): s for p, s in self._in.items() if p.startswith(f"{branch}/")}
+      sources = source_paths(leaves, stored)
+      for path, spec in leaves.items():
         name = sources[path]
         named[f"{branch}/{path}"] = ExtendedTensorSpec.from_spec(spec, name=name)
     return named

@@ -95,8 +95,8 @@ class StoreColumns:
       if column.is_ragged:
         ends = [segment.ragged_rows(path)[2] for segment in self._segments]
         starts = np.cumsum([0, *(each[-1] for each in ends)])
-        own = zip(starts[:-1], ends, strict=True)
-        self.row_ends[path] = np.concatenate([start + each for start, each in own])
+        bounds = zip(starts[:-1], ends, strict=True)
+        self.row_ends[path] = np.concatenate([start + each for start, each in bounds])
         self._row_ends[path] = starts[1:]
     self._open()
 
@@ -290,8 +290,8 @@ class VideoFrames:
       self._calls.check()
       episode = int(of_episode[part[0]])
       first = int(self._ends[episode - 1]) if episode else 0
-      steps, own = requested[slice(*part)] - first, out[slice(*part)]
-      self._decode(episode, steps, own, 1 if len(parts) > 1 else None)
+      steps, target = requested[slice(*part)] - first, out[slice(*part)]
+      self._decode(episode, steps, target, 1 if len(parts) > 1 else None)
 
     if len(parts) == 1:
       read_part(parts[0])

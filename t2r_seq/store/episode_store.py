@@ -152,9 +152,9 @@ class StoreWindows:
       for number in range(len(steps))
     )
     for path, clock in reader.rows_paths.items():
-      own = next(stamps[each] for each in stamps if reader.has_steps(each))
+      step_stamps = next(stamps[each] for each in stamps if reader.has_steps(each))
       starts = np.concatenate([np.zeros(1, np.int64), ends[clock][:-1]])
-      surveys = map(clock_rows, own, stamps[clock], starts)
+      surveys = map(clock_rows, step_stamps, stamps[clock], starts)
       self._clock_rows[path] = HeldTensor.of(np.concatenate([*surveys]))
 
   def _last_flags(self) -> np.ndarray | None:

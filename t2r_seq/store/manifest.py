@@ -167,10 +167,10 @@ def _count(value: Any) -> int:
   return value
 
 
-def _check_names(own: str, replaced: tuple[str, ...]) -> None:
+def _check_names(segment: str, replaced: tuple[str, ...]) -> None:
   """Checks names that will be removed: segments of the store, and not this one."""
   for name in replaced:
-    if name == own:
+    if name == segment:
       raise ValueError(f"{name!r} in the place of itself")
     if not layout.SEGMENT_NAME.fullmatch(name):
       raise ValueError(f"{name!r} is not a name of a segment")

@@ -230,8 +230,8 @@ class Segment:
       if offsets[number + 1] > start:  # Present. In front is where each string ends.
         counts[number] = count = int(rows.data[start : start + 8].view("<i8")[0])
         first = start + 8 * (count + 1)
-        own = np.frombuffer(rows.data[start + 8 : first].tobytes(), "<i8")
-        places.append(first + np.concatenate([none, [0], own[:-1]]))
+        item_ends = np.frombuffer(rows.data[start + 8 : first].tobytes(), "<i8")
+        places.append(first + np.concatenate([none, [0], item_ends[:-1]]))
     items = np.concatenate([*places, offsets[-1:]]).astype(np.int64)
     return rows.data, items, np.cumsum(counts // step.items_per_row)
 
@@ -286,8 +286,8 @@ class Segment:
       return values[start:stop]
     count, before = step.items_per_row, index + 1
     items = slice(start * count + before, stop * count + before + 1)
-    own = BytesColumn(values, offsets[items], (stop - start, *step.row_shape))
-    return own.rows(0, stop - start)
+    items_column = BytesColumn(values, offsets[items], (stop - start, *step.row_shape))
+    return items_column.rows(0, stop - start)
 
   def frames(
     self,

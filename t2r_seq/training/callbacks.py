@@ -143,10 +143,10 @@ class Callback:
     By default 1 if it overrides `before_step` or `after_step`. Steps in between may run
     in one call, see `steps_per_loop` of `RunConfig`; read before each call.
     """
-    own = type(self)
+    cls = type(self)
     is_told = (
-      own.before_step is not Callback.before_step
-      or own.after_step is not Callback.after_step
+      cls.before_step is not Callback.before_step
+      or cls.after_step is not Callback.after_step
     )
     return int(is_told)
 

@@ -257,8 +257,8 @@ def steps(folder: str) -> list[int]:
 def _files(folder: str, step: int) -> list[str]:
   """Lists the files of a checkpoint, the index last."""
   names = [name for name in os.listdir(folder) if _FILE.fullmatch(name)]
-  own = sorted(name for name in names if name.startswith(f"model.ckpt-{step}."))
-  return [os.path.join(folder, name) for name in own]
+  step_files = sorted(name for name in names if name.startswith(f"model.ckpt-{step}."))
+  return [os.path.join(folder, name) for name in step_files]
 
 
 def identity(folder: str, step: int) -> str | None:

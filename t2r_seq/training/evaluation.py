@@ -103,12 +103,12 @@ def _by_name(by_eval: dict[str, dict[str, float]]) -> dict[str, float]:
     return by_eval[""]
   metrics = {
     f"{name}/{metric}": value
-    for name, own in by_eval.items()
-    for metric, value in own.items()
+    for name, eval_metrics in by_eval.items()
+    for metric, value in eval_metrics.items()
   }
   sums: dict[str, list[float]] = {}
-  for own in by_eval.values():
-    for metric, value in own.items():
+  for eval_metrics in by_eval.values():
+    for metric, value in eval_metrics.items():
       sums.setdefault(metric, []).append(value)
   return {**{metric: sum(v) / len(v) for metric, v in sums.items()}, **metrics}
 
@@ -183,12 +183,12 @@ class ModelEvaluation:
       if self._evals:
         metrics = _by_name({e.name: e.run(self._eval_steps) for e in self._evals})
       if self._own_names:
-        own = self._run.evaluate()
+        run_metrics = self._run.evaluate()
         if self._own_writer is None:
           folder = os.path.join(self._run.write_dir, "eval_callbacks")
           self._own_writer = SummaryWriter(folder)
-        self._own_writer.scalars(own, step)
-        metrics = {**metrics, **own}
+        self._own_writer.scalars(run_metrics, step)
+        metrics = {**metrics, **run_metrics}
       shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
       logging.info("eval at step %d: %s", step, shown)
       self._run.notify("after_evaluation", metrics)

@@ -390,12 +390,12 @@ def _outside_strategies(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _check(model: T2RModel) -> None:
-  for own, functions, signatures, record in _policies(model).values():
+  for policy, functions, signatures, record in _policies(model).values():
     for name, function in signatures.items():
       concrete = function.get_concrete_function()
       _check_tracked(model, functions.module, name, concrete)
     with tempfile.TemporaryDirectory() as folder:
-      _write_records(own, robot_assets(folder), 0, record)
+      _write_records(policy, robot_assets(folder), 0, record)
       _write_rest(folder, signatures, (1,))
 
 
@@ -427,8 +427,8 @@ def _save(
   policies = _policies(model)
   signatures = {
     robot_signature(name, robot): function
-    for robot, (_, _, own, _) in policies.items()
-    for name, function in own.items()
+    for robot, (_, _, by_name, _) in policies.items()
+    for name, function in by_name.items()
   }
   _, functions, _, record = next(iter(policies.values()))
   tf.saved_model.save(functions.module, path, signatures=signatures)

@@ -44,12 +44,12 @@ def of_chief(strategy: tf.distribute.Strategy, number: int | None) -> int | None
   """
   if not is_multi_worker(strategy):
     return number
-  own = tf.constant(-1 if number is None else number, tf.int64)
+  local = tf.constant(-1 if number is None else number, tf.int64)
 
   def vote() -> tf.Tensor:
     # The first replica is one of the chief's.
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return tf.where(tf.equal(replica, 0), own, tf.zeros_like(own))
+    return tf.where(tf.equal(replica, 0), local, tf.zeros_like(local))
 
   @tf.function
   def count() -> tf.Tensor:

@@ -58,9 +58,9 @@ class TransitionsMetadata:
 
   def offsets(self, path: str) -> int | tuple[int, ...]:
     """Returns the time offsets of a field, relative to its transition."""
-    own = self.fields.next_of.get(path, path)
+    stored_path = self.fields.next_of.get(path, path)
     later = int(path in self.fields.next_of)
-    stack = self.stacks.get(own)
+    stack = self.stacks.get(stored_path)
     if stack is None:
       return later
     return tuple(range(later - stack.num_frames + 1, later + 1))

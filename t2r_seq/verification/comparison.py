@@ -436,13 +436,13 @@ class Comparison:
       got, chunks = stepped[name], predicted[name]
       expected = _execute(chunks, execution).astype(got.dtype)
       same = self._close_rows(got, expected)
-      own = name + CHUNK_SUFFIX
+      chunk_name = name + CHUNK_SUFFIX
       if (
         not same.all()
-        and own in stepped
-        and _varies(self._draws(episode, replay, stepped)["step"][own])
+        and chunk_name in stepped
+        and _varies(self._draws(episode, replay, stepped)["step"][chunk_name])
       ):
-        chunks = stepped[own]  # A step returns the chunk that it has drawn.
+        chunks = stepped[chunk_name]  # A step returns the chunk that it has drawn.
         expected = _execute(chunks, execution).astype(got.dtype)
         same = self._close_rows(got, expected)
       case = Case(expected, got, np.arange(episode.num_steps))

@@ -215,25 +215,25 @@ class ReplayedWindows:
       for each in {path, present_path(path)} & values.keys():
         shown[each] = values[each][rows]
 
-    for path, own in paths.items():
+    for path, column in paths.items():
       if path not in self.timed:
-        show(path, received.newest(own))
+        show(path, received.newest(column))
 
     def take(path: str, rows: np.ndarray | None) -> Any:
       return shown[path][np.newaxis] if rows is None else shown[path][rows]
 
     for tick in range(len(ticks)):
       for path, clock in self.timed.items():
-        own = paths[path]
-        rows = received.rows[own][tick]
+        column = paths[path]
+        rows = received.rows[column][tick]
         if not tick:
           # A policy has seen nothing before the newest values of its first step.
-          rows = rows[np.argsort(stamps[own][rows], kind="stable")][-1:]
+          rows = rows[np.argsort(stamps[column][rows], kind="stable")][-1:]
         if len(rows) or not tick:
           joined = np.concatenate([known[path], rows])
-          known[path] = joined[np.argsort(stamps[own][joined], kind="stable")]
+          known[path] = joined[np.argsort(stamps[column][joined], kind="stable")]
           show(path, known[path])
-          shown[clock] = stamps[own][known[path]]
+          shown[clock] = stamps[column][known[path]]
         at[clock][tick] = clock_rows(ticks[tick : tick + 1], shown[clock], begin=0)[0]
       row = np.array([tick])
       for path, window in self._reader.read_at(

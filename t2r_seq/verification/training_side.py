@@ -387,14 +387,14 @@ class _TrainingWindows:
     step_specs, others = dataset.step_specs, dataset.source.clocks
     self._columns: dict[str, str] = {}
     for prefix in (_RAW, _LABEL):
-      own = {
+      raw_spec = {
         p.removeprefix(prefix): s
         for p, s in window_spec.items()
         if p.startswith(prefix)
       }
       self._columns |= {
         f"{prefix}{path}": column
-        for path, column in source_paths(own, step_specs).items()
+        for path, column in source_paths(raw_spec, step_specs).items()
         if column in step_specs and f"{prefix}{path}" not in masks
       }
     self._encoded = {

@@ -287,7 +287,7 @@ class Cut:
     """
     ends = [("front", expected.front, self.front)] if span[0] < 0 else []
     ends += [("end", expected.end, self.end)] if span[1] > 0 else []
-    return [(end, want, own) for end, want, own in ends if own not in (want, "drop")]
+    return [(end, want, got) for end, want, got in ends if got not in (want, "drop")]
 
 
 class Anchors(NamedTuple):

@@ -365,31 +365,31 @@ def plan_n_step(
 
 
 def _next_problem(
-  path: str, read: PathRead, of: str, own: PathRead, pads_front: bool
+  path: str, read: PathRead, of: str, current: PathRead, pads_front: bool
 ) -> errors.Mismatch | None:
   """Returns what is wrong with the steps of a next observation, or None."""
   want = f"the offsets of {of}, each one step later"
-  if read.steps is None or own.steps is None:
+  if read.steps is None or current.steps is None:
     return errors.Mismatch(path, want, _got(read.steps))
-  is_same_step = np.array_equal(read.steps, own.steps)
-  is_next_step = np.array_equal(read.steps, own.steps + 1)
-  parts = (read.name or "").split("/") if read.name != own.name else []
+  is_same_step = np.array_equal(read.steps, current.steps)
+  is_next_step = np.array_equal(read.steps, current.steps + 1)
+  parts = (read.name or "").split("/") if read.name != current.name else []
   if is_next_step and any(part.startswith(_NEXT) for part in parts):
     hint = f"{read.name} has the next observations: read it at the offsets of {of}."
     return errors.Mismatch(path, f"the offsets of {of}", _got(read.steps), hint)
-  if is_same_step and read.source != own.source:
+  if is_same_step and read.source != current.source:
     if not read.steps.ndim or not pads_front:
       return None
     # The stack before the first row would repeat a next observation.
-    hint = f"Read {own.source} one step later, or pad with ('drop', 'drop')."
+    hint = f"Read {current.source} one step later, or pad with ('drop', 'drop')."
     return errors.Mismatch(path, want, f"stacks of {read.source}, padded", hint)
   return None if is_next_step else errors.Mismatch(path, want, _got(read.steps))
 
 
 def final_path(source: str, branches: tuple[str, ...] = ()) -> str:
   """Returns the path of the value after the last row of a path."""
-  own = own_path(source, branches)
-  return f"{source.removesuffix(own)}{_FINAL}{own}"
+  tail = own_path(source, branches)
+  return f"{source.removesuffix(tail)}{_FINAL}{tail}"
 
 
 def find_finals(
@@ -478,13 +478,13 @@ def _pair_fields(
     yield errors.Mismatch("the transitions", want, errors.listing(names))
   with_next = {name.removeprefix(_NEXT).split("/")[0] for name in later}
   for name, path in names.items():
-    own = name.removeprefix(_NEXT)
-    if name in later and own in names:
-      next_of[path] = names[own]
+    field = name.removeprefix(_NEXT)
+    if name in later and field in names:
+      next_of[path] = names[field]
     elif name in later:
-      hint = errors.nearest(own, (other for other in names if other not in later))
+      hint = errors.nearest(field, (other for other in names if other not in later))
       hint = hint or f"Where it is not a next one, name it without '{_NEXT}'."
-      yield errors.Mismatch(own, f"the field that {path} follows", "nothing", hint)
+      yield errors.Mismatch(field, f"the field that {path} follows", "nothing", hint)
     elif name.split("/")[0] in with_next and _NEXT + name not in names:
       hint = errors.nearest(_NEXT + name, later)
       yield errors.Mismatch(_NEXT + name, f"the next of {name}", "nothing", hint)

@@ -485,8 +485,9 @@ class WindowReader:
     missing = {path: c for path, c in self.rows_paths.items() if path not in episode}
     if not missing:
       return episode
-    own = episode[next(path for path in self.clocks if self.has_steps(path))]
-    return {**episode, **{p: clock_rows(own, episode[c]) for p, c in missing.items()}}
+    stamps = episode[next(path for path in self.clocks if self.has_steps(path))]
+    rows = {p: clock_rows(stamps, episode[c]) for p, c in missing.items()}
+    return {**episode, **rows}
 
   def read_with(
     self,
@@ -548,8 +549,8 @@ class WindowReader:
     if self.n_step is not None:
       steps = self.n_step.reward_offsets(shift)
       for path in self.n_step.fields.rewards:
-        reading, own = self.readings[path], self.n_step.offsets[path]
-        offsets = steps + own if own else steps
+        reading, ahead = self.readings[path], self.n_step.offsets[path]
+        offsets = steps + ahead if ahead else steps
         rows = anchors.rows + _times(offsets, anchors.stride)
         rewards = reading.fit(take(reading.source, rows))
         read[path] = self.n_step.total(rewards, shift)

@@ -94,9 +94,9 @@ def clock_rows(steps: Any, stamps: Any, first_row: Any = 0, begin: Any = None) -
     int64 [T, 3].
   """
   xp = array_module(steps)
-  own, others = (nanoseconds(xp.reshape(each, [-1])) for each in (steps, stamps))
-  times = own + _slack(xp.reshape(steps, [-1]), 0)
-  if imports.is_tensor(own):
+  step_times, others = (nanoseconds(xp.reshape(each, [-1])) for each in (steps, stamps))
+  times = step_times + _slack(xp.reshape(steps, [-1]), 0)
+  if imports.is_tensor(step_times):
     rows = tf.searchsorted(others, times, "right", tf.int64) - 1
     count = tf.shape(others, tf.int64)[0]
   else:
@@ -132,10 +132,10 @@ class TimedSteps:
 
   def clocks(self, seconds: Seconds) -> tuple[str, ...]:
     """Returns the paths of the stamps of anchors and of values; none if regular."""
-    own = self.cut.clock if isinstance(self.cut.clock, str) else None
-    if seconds.clock is None and own is None:
+    cut_clock = self.cut.clock if isinstance(self.cut.clock, str) else None
+    if seconds.clock is None and cut_clock is None:
       return ()
-    names = own or seconds.clock, seconds.clock or own
+    names = cut_clock or seconds.clock, seconds.clock or cut_clock
     return tuple(self.paths[str(name)] for name in names)
 
   def other_clock(self, seconds: Seconds) -> str | None:
@@ -159,8 +159,8 @@ class TimedSteps:
     xp = array_module(first_row)
     given = add_axes(fetch.anchors, int(is_stack))
     # An anchor after the end has no time.
-    own = xp.minimum(xp.zeros_like(last) + given, last) if given.any() else given
-    clocks, reach, present = self.clocks(seconds), self.reach, own
+    anchor = xp.minimum(xp.zeros_like(last) + given, last) if given.any() else given
+    clocks, reach, present = self.clocks(seconds), self.reach, anchor
     stride, of_anchor = anchors.stride, None
 
     def stamps(clock: str, steps: Any, axes: int = 0) -> Any:
@@ -169,10 +169,10 @@ class TimedSteps:
       return values if len(values.shape) == len(rows.shape) else values[..., 0]
 
     if clocks:
-      of_anchor = stamps(clocks[0], own)
+      of_anchor = stamps(clocks[0], anchor)
     if (other := self.other_clock(seconds)) is not None:
       # The same arithmetic around the row of the other clock at the anchor.
-      rows = take(rows_path(other), _rows(first_row, own, stride))
+      rows = take(rows_path(other), _rows(first_row, anchor, stride))
       first_row, first, last = rows[..., 0], -rows[..., 1], rows[..., 2]
       present, stride, reach = xp.zeros_like(first), 1, self.reaches.get(other)
     end = last
@@ -207,7 +207,7 @@ class TimedSteps:
       period = self.period
       assert period is not None
       slack = SLACK
-      times = _round(own, period) + offsets
+      times = _round(anchor, period) + offsets
       times = xp.zeros_like(first) + times
 
       def at(steps: Any) -> Any:
@@ -225,12 +225,12 @@ class TimedSteps:
       counts = before - find_last(starts + slack)
       # An episode may have no event.
       counts = xp.where(xp.zeros_like(counts) + end < first, 0 * counts, counts)
-      real = xp.equal(xp.zeros_like(counts) + own, given)
+      real = xp.equal(xp.zeros_like(counts) + anchor, given)
       return Moments(_rows(first_row, before, stride), None, None, real, None, counts)
     selected = select(seconds, before, times, slack, at, first, last, later)
     earlier, later, weights, real = selected
     if given.any():
-      real &= xp.equal(own, given)
+      real &= xp.equal(anchor, given)
     return Moments(
       _rows(first_row, earlier, stride),
       None if later is None else _rows(first_row, later, stride),
@@ -305,8 +305,8 @@ class TimedSteps:
         repeats = repeats or not gap.all()
         gaps.setdefault(path, []).append(gap[gap > 0])
       for fetch in fetches:
-        own, of_values = (stamps[path] for path in self.clocks(fetch.seconds))
-        other, steps = self.other_clock(fetch.seconds), np.arange(len(own))
+        step_times, of_values = (stamps[path] for path in self.clocks(fetch.seconds))
+        other, steps = self.other_clock(fetch.seconds), np.arange(len(step_times))
         shown = reach if other is None else reaches.setdefault(other, [0, 0])
         offsets = nanoseconds(np.array(fetch.seconds.extent))
         if fetch.seconds.select == "event" and not np.diff(of_values).all():
@@ -317,7 +317,7 @@ class TimedSteps:
         # Of the last anchor of a sequence, too.
         most = int(fetch.anchors.max())
         for anchor in {0, most}:
-          times = own[np.minimum(steps + anchor, len(own) - 1)]
+          times = step_times[np.minimum(steps + anchor, len(step_times) - 1)]
           low = np.searchsorted(of_values, times + offsets.min() - slack, "left") - 1
           high = np.searchsorted(of_values, times + offsets.max() + slack, "right")
           if repeats:  # A neighbor is the last step of its stamp.

@@ -55,12 +55,12 @@ class Embodiment:
         f"Embodiment: name: expected a text without '/', got {self.name!r}."
       )
     errors.check_count(where, "id", self.id, minimum=0)
-    own = self.vectors_and_cameras
+    paths = self.vectors_and_cameras
     for path in (*self.paths, *self.layout):
-      if path not in (*own, self.signature.language):
+      if path not in (*paths, self.signature.language):
         raise errors.SpecError(
-          f"{where}: {path}: expected a path of the robot, of {errors.listing(own)}."
-          f"{errors.nearest(path, own)}"
+          f"{where}: {path}: expected a path of the robot, of {errors.listing(paths)}."
+          f"{errors.nearest(path, paths)}"
         )
     for path, places in self.layout.items():
       if len({*places}) != len(places) or min(places, default=0) < 0:
@@ -76,8 +76,8 @@ class Embodiment:
   @property
   def vectors_and_cameras(self) -> tuple[str, ...]:
     """All paths except that of the text."""
-    own = self.signature
-    return (*own.states, *own.cameras, own.action)
+    signature = self.signature
+    return (*signature.states, *signature.cameras, signature.action)
 
   @property
   def cameras(self) -> dict[str, str]:
@@ -100,12 +100,12 @@ class Embodiment:
     Args:
       model: specs of the model's features and labels by path.
     """
-    own = self.signature
-    sizes = _stored_sizes(own)
+    signature = self.signature
+    sizes = _stored_sizes(signature)
     vectors = [
       f"{path} {sizes[path]} of {model[role].shape[-1]}"
-      for path in (*own.states, own.action)
-      if (role := self.role(path) if path != own.action else "target") in model
+      for path in (*signature.states, signature.action)
+      if (role := self.role(path) if path != signature.action else "target") in model
     ]
     missing = [
       p for p, s in model.items() if s.shape.rank > 3 and p not in self.cameras
@@ -191,11 +191,11 @@ def design_embodiments(
   has_one_state = all(len(each.states) == 1 for each in signatures.values())
   paths: dict[str, dict[str, str]] = {}
   spellings: dict[str, str] = {}
-  for name, own in signatures.items():
-    pairs = [(own.action, first.action), (own.language, first.language)]
-    pairs += zip(own.states, first.states, strict=False) if has_one_state else []
+  for name, signature in signatures.items():
+    pairs = [(signature.action, first.action), (signature.language, first.language)]
+    pairs += zip(signature.states, first.states, strict=False) if has_one_state else []
     paths[name] = {a: b for a, b in pairs if a and b and a != b}
-    for path in (*own.states, *own.cameras):
+    for path in (*signature.states, *signature.cameras):
       role = paths[name].get(path, path)
       # RLDS writes observation/state, LeRobot observation.state.
       shared = spellings.setdefault(re.sub(r"[/.]", "_", role), role)
@@ -219,13 +219,13 @@ def design_embodiments(
     name: Embodiment(
       name=name,
       id=number,
-      signature=own,
+      signature=signature,
       paths=paths[name],
       layout=layouts[name],
       statistics=statistics[name],
       control_period=control_periods[name],
     )
-    for number, (name, own) in enumerate(signatures.items())
+    for number, (name, signature) in enumerate(signatures.items())
   }
 
 
@@ -234,8 +234,8 @@ def _vectors(
 ) -> list[dict[str, str]]:
   """Returns the robots' paths by name, for each vector of the model."""
   vectors: dict[str, dict[str, str]] = {}
-  for name, own in signatures.items():
-    for path in (*own.states, own.action):
+  for name, signature in signatures.items():
+    for path in (*signature.states, signature.action):
       vectors.setdefault(paths[name].get(path, path), {})[name] = path
   return [*vectors.values()]
 
@@ -261,18 +261,18 @@ def shared_signature(
   cameras: dict[str, Sequence[int]] = {}
   action_size = 0
   for robot in robots:
-    own = robot.signature
-    given = sizes[robot.name] if sizes else _stored_sizes(own)
+    signature = robot.signature
+    given = sizes[robot.name] if sizes else _stored_sizes(signature)
     needs = {
       path: int(robot.places(path, size).max(initial=-1)) + 1
       for path, size in given.items()
-      if path in own.states or path == own.action
+      if path in signature.states or path == signature.action
     }
-    for path in own.states:
+    for path in signature.states:
       role = robot.role(path)
       states[role] = [max(needs[path], states.get(role, [0])[0])]
-    action_size = max(action_size, needs[own.action])
-    for path, shape in own.cameras.items():
+    action_size = max(action_size, needs[signature.action])
+    for path, shape in signature.cameras.items():
       first = cameras.setdefault(robot.role(path), shape)
       if first[2] != shape[2]:
         raise errors.SpecError(
@@ -328,23 +328,25 @@ def _misfits(
   signature: Signature,
   sizes: Mapping[str, Mapping[str, int]],
 ) -> Iterator[errors.Mismatch]:
-  own = {path: shape[0] for path, shape in signature.states.items()}
+  limits = {path: shape[0] for path, shape in signature.states.items()}
   for path in (ROBOT_ID, ROBOT_MASK):
-    if path not in own:
+    if path not in limits:
       yield errors.Mismatch(path, "a state of the model's signature", "none")
       return
-  masked = sum(n for path, n in own.items() if path not in (ROBOT_ID, ROBOT_MASK))
+  masked = sum(n for path, n in limits.items() if path not in (ROBOT_ID, ROBOT_MASK))
   masked += signature.action_size + len(signature.cameras)
-  if own[ROBOT_MASK] != masked:
+  if limits[ROBOT_MASK] != masked:
     hint = "One of each element of states and actions, and one of each camera."
-    yield errors.Mismatch(ROBOT_MASK, f"{masked} elements", str(own[ROBOT_MASK]), hint)
-  own[signature.action] = signature.action_size
+    yield errors.Mismatch(
+      ROBOT_MASK, f"{masked} elements", str(limits[ROBOT_MASK]), hint
+    )
+  limits[signature.action] = signature.action_size
   used = {ROBOT_ID, ROBOT_MASK}
   for name, robot in robots.items():
-    if robot.id >= own[ROBOT_ID]:
+    if robot.id >= limits[ROBOT_ID]:
       hint = "Raise the size of robot/id."
       yield errors.Mismatch(
-        f"{name}: id", f"below {own[ROBOT_ID]}", f"{robot.id}", hint
+        f"{name}: id", f"below {limits[ROBOT_ID]}", f"{robot.id}", hint
       )
     for path, size in sizes[name].items():
       role = robot.role(path)
@@ -355,14 +357,14 @@ def _misfits(
           want = f"a role of {errors.listing(signature.cameras)}"
           yield errors.Mismatch(f"{name}: {path}", want, f"'{role}'", near)
         continue
-      if role not in own:
-        near = errors.nearest(role, own).strip()
-        want = f"a vector of the model, of {errors.listing(own)}"
+      if role not in limits:
+        near = errors.nearest(role, limits).strip()
+        want = f"a vector of the model, of {errors.listing(limits)}"
         yield errors.Mismatch(f"{name}: {path}", want, f"'{role}'", near)
         continue
       need = int(robot.places(path, size).max(initial=-1)) + 1
-      if need > own[role]:
-        want = f"at most {own[role]} elements, the size of the model's '{role}'"
+      if need > limits[role]:
+        want = f"at most {limits[role]} elements, the size of the model's '{role}'"
         yield errors.Mismatch(f"{name}: {path}", want, str(need))
   for path in (*signature.states, *signature.cameras):
     if path not in used:
@@ -403,11 +405,11 @@ class EmbodimentPreprocessor(preprocessors.AbstractPreprocessor):
       model_label_specification_fn,
     )
     self._native, self._embodiment, self._target = native, embodiment, target
-    own = embodiment.signature
+    robot = embodiment.signature
     sizes = native.network_sizes()
     self._places = {
       embodiment.role(path): embodiment.places(path, sizes[path])
-      for path in (*own.states, own.action)
+      for path in (*robot.states, robot.action)
     }
     self._action = self._places[signature.action]
     self._is_action = _mask(self._action, signature.action_size)

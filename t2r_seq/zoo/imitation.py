@@ -297,17 +297,17 @@ class ImitationModel(models.RegressionModel):
 
   def native_model(self, robot: Embodiment) -> ImitationModel:
     """Returns the model of one robot: its specs and its stages, no network."""
-    own = copy.copy(self)
-    own._robot, own._native, own._embodiments = None, own, {}
-    own.signature, own._statistics_path = robot.signature, robot.statistics
-    own._conventions = robot_conventions(robot, self._changes)
-    _, own._action_size = own._conventions[own.signature.action]
-    own._camera_sizes = {
+    native = copy.copy(self)
+    native._robot, native._native, native._embodiments = None, native, {}
+    native.signature, native._statistics_path = robot.signature, robot.statistics
+    native._conventions = robot_conventions(robot, self._changes)
+    _, native._action_size = native._conventions[native.signature.action]
+    native._camera_sizes = {
       path: self.signature.cameras[role][:2]
       for role, path in robot.cameras.items()
       if role in self.signature.cameras
     }
-    return own
+    return native
 
   def robot_preprocessor_cls(self, name: str) -> Any:
     """Returns the chain of a robot: from its data to the network, without arguments.
@@ -604,10 +604,10 @@ class ImitationModel(models.RegressionModel):
   @property
   def converts_actions(self) -> bool:
     """Whether the export converts actions to the data's convention."""
-    own = self._native
-    name = own.signature.action
-    given = own.signature.conventions.get(name)
-    return given is not None and Convention.of(given) != own._conventions[name][0]
+    native = self._native
+    name = native.signature.action
+    given = native.signature.conventions.get(name)
+    return given is not None and Convention.of(given) != native._conventions[name][0]
 
   @property
   def _action_places(self) -> Any:

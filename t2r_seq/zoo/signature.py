@@ -117,14 +117,14 @@ def find_signature(
   language = min(
     (p for p in texts if _LANGUAGE.search(p)), key=lambda p: (len(p), p), default=None
   )
-  own = (*states, *cameras, action)
+  paths = (*states, *cameras, action)
   given = {p: Convention.of(each) for p, each in (conventions or {}).items()}
-  if unknown := [path for path in given if path not in own]:
+  if unknown := [path for path in given if path not in paths]:
     raise errors.SpecError(
-      f"{where}: conventions: expected paths of {errors.listing(own)}, got "
-      f"'{unknown[0]}'.{errors.nearest(unknown[0], own)}"
+      f"{where}: conventions: expected paths of {errors.listing(paths)}, got "
+      f"'{unknown[0]}'.{errors.nearest(unknown[0], paths)}"
     )
-  declared = {path: given.get(path, candidates[path].convention) for path in own}
+  declared = {path: given.get(path, candidates[path].convention) for path in paths}
   for path, each in declared.items():
     ExtendedTensorSpec.from_spec(
       candidates[path], name=path, convention=each

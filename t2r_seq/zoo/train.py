@@ -518,13 +518,13 @@ class _Run:
       model: has the stages before `Normalize`; None: gin's config.
     """
     signature = self._signature
-    own = (*signature.states, signature.action)
+    vector_paths = (*signature.states, signature.action)
     opened = open_episodes(
       self._dataset,
       self._format,
       episodes=train,
       split=self._split if train is None else None,
-      drop=[other for other in self._episodes.spec if other not in own],
+      drop=[other for other in self._episodes.spec if other not in vector_paths],
       **self._options,
     )
     casts = {path: tf.float32 for path in signature.stored_dtypes}
@@ -627,11 +627,11 @@ class _Robots:
     found: list[str] = []
     successes = []
     for name, each in envs.items():
-      own = runs[name].signature
+      signature = runs[name].signature
       seen = {
         key: path
         for key, path in (observe or {}).items()
-        if path in (*own.states, *own.cameras)
+        if path in (*signature.states, *signature.cameras)
       }
       bindings, has_success = runs[name].policy_environment_bindings(
         each, name, seen, **options
@@ -651,8 +651,8 @@ class _Robots:
     signature = shared_signature(robots, sizes)
     bindings, num_windows, held_out = [], 0, []
     for name, run in self._runs.items():
-      own, has_eval, count = run.source_bindings(name)
-      bindings += own
+      lines, has_eval, count = run.source_bindings(name)
+      bindings += lines
       held_out += [name] if has_eval else []
       num_windows += count
       bindings += _robot_bindings(robots[self._robots[name]], name)
@@ -688,11 +688,11 @@ class _Robots:
     owners: dict[str, list[_Run]] = {}
     for name, run in self._runs.items():
       owners.setdefault(self._robots[name], []).append(run)
-    files = {n: [run.statistics_path for run in own] for n, own in owners.items()}
+    files = {n: [run.statistics_path for run in group] for n, group in owners.items()}
     return design_embodiments(
-      {name: own[0].signature for name, own in owners.items()},
-      {name: own if len(own) > 1 else own[0] for name, own in files.items()},
-      {name: own[0].robot[1] for name, own in owners.items()},
+      {name: group[0].signature for name, group in owners.items()},
+      {name: group if len(group) > 1 else group[0] for name, group in files.items()},
+      {name: group[0].robot[1] for name, group in owners.items()},
     )
 
   def _mixture(self, split: str, names: Sequence[str]) -> list[str]:
