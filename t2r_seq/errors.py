@@ -151,9 +151,9 @@ def check_local(operation: str, path: str | os.PathLike[str]) -> None:
 def listing(names: Iterable[str], limit: int = 20) -> str:
   """Renders names for a message, sorted; long lists are cut and counted."""
   ordered: Sequence[str] = sorted(str(name) for name in names)
-  shown = ", ".join(ordered[:limit])
+  head = ", ".join(ordered[:limit])
   rest = len(ordered) - limit
-  return f"[{shown}" + (f", ... {rest} more]" if rest > 0 else "]")
+  return f"[{head}" + (f", ... {rest} more]" if rest > 0 else "]")
 
 
 def ranges(numbers: Iterable[int], limit: int = 12) -> str:

@@ -99,8 +99,8 @@ class Progress:
     gained = fraction - (self._first_fraction or 0.0)
     if gained > 0:
       parts.append(f"ETA {duration_text(seconds * (1 - fraction) / gained)}")
-    shown = f"{bar_text(fraction)} " if self._is_terminal else ""
-    return f"{self._label} {shown}{fraction:4.0%} {', '.join(parts)}"
+    bar = f"{bar_text(fraction)} " if self._is_terminal else ""
+    return f"{self._label} {bar}{fraction:4.0%} {', '.join(parts)}"
 
   def _show(self, line: str) -> None:
     self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")

@@ -188,8 +188,8 @@ def _render(report: Report, max_shown: int) -> Iterator[str]:
     if bad[source]
   ]
   if lines:
-    shown = [*map(console.fill, lines[:max_shown])]
-    yield "\n".join([*shown, *_rest(lines, max_shown)])
+    head = [*map(console.fill, lines[:max_shown])]
+    yield "\n".join([*head, *_rest(lines, max_shown)])
   if report.paths:
     numbers = ["bad", "absent", "NaN"]
     rows = [

@@ -102,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
     raise console.UsageError("expected FILES, or --gin_configs of a training.")
   text_format = _text_format(args)
   is_folder = len(args.files) == 1 and os.path.isdir(args.files[0])
-  if is_folder and (shown := _render_policy(args.files[0])) is not None:
+  if is_folder and (text := _render_policy(args.files[0])) is not None:
     console.reject_options(args, (), f"for a policy, {args.files[0]}")
-    console.show(shown)
+    console.show(text)
     return 0
   if sources.is_store(args.files) and not sources.opening_options(args):
     return _show_store(args, text_format)
@@ -602,8 +602,8 @@ def _leaf(fields: Mapping[str, Any]) -> types.SimpleNamespace:
 def _export_record(record: Mapping[str, Any]) -> list[str]:
   """Renders the state of an export, or "", and its training and execution."""
   leaf, state = policy_io.Leaf.from_json, record.get("state") or {}
-  shown = _render_state({path: leaf(each) for path, each in state.items()})
-  return [shown if state else "", *_render_record(record)]
+  text = _render_state({path: leaf(each) for path, each in state.items()})
+  return [text if state else "", *_render_record(record)]
 
 
 def _render_features(rows: Iterable[Sequence[Any]]) -> str:
@@ -689,10 +689,10 @@ def _offsets(offsets: Any) -> str:
     return "the current step"
   if isinstance(offsets, str) or not isinstance(offsets, Sequence):
     return str(offsets)
-  shown = [str(offset) for offset in offsets]
-  if len(shown) > 8:
-    shown = [*shown[:3], "...", *shown[-2:]]
-  return " ".join(shown)
+  texts = [str(offset) for offset in offsets]
+  if len(texts) > 8:
+    texts = [*texts[:3], "...", *texts[-2:]]
+  return " ".join(texts)
 
 
 def _numbers(values: Any) -> str:

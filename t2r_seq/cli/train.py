@@ -210,12 +210,12 @@ def _report(result: Any, model_dir: str | None = None) -> None:
     print(f"Stopped by a signal at step {int(step)}; the same command resumes there.")
     return
   names = sorted(result, key=lambda name: (name != "loss", name))
-  shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
-  text = f"Trained to step {int(step)}" if shown else f"At step {int(step)}"
-  if shown:
+  metrics = ", ".join(f"{name} {result[name]:.5g}" for name in names)
+  text = f"Trained to step {int(step)}" if metrics else f"At step {int(step)}"
+  if metrics:
     # A train step always has a loss; callbacks evaluate without one.
     is_eval = _bound("input_generator_eval") is not None or "loss" not in result
-    text += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
+    text += f": {metrics} ({'of the last evaluation' if is_eval else 'in training'})"
   exports = os.path.join(model_dir or str(_bound("model_dir") or ""), "export")
   folders = sorted(os.listdir(exports)) if os.path.isdir(exports) else []
   where = ", ".join(os.path.join(exports, name) for name in folders)

@@ -82,10 +82,10 @@ def run(args: argparse.Namespace) -> int:
     progress=Progress(),
   )
   for survey, chosen in zip(made.surveys, made.page.chosen, strict=True):
-    shown, viewer = _render(survey, chosen), survey.viewer
+    parts, viewer = _render(survey, chosen), survey.viewer
     unfinished = sources.unfinished_conversion(viewer.path, viewer.num_episodes or 0)
-    shown += [unfinished] if unfinished else []
-    console.show("\n\n".join(shown) + "\n")
+    parts += [unfinished] if unfinished else []
+    console.show("\n\n".join(parts) + "\n")
   written = [made.page.path, *(path for path in (args.png, args.rrd) if path)]
   console.show(f"Written: {', '.join(written)} ({made.page.num_bytes / 1e6:.1f} MB)")
   return 0

@@ -70,9 +70,9 @@ class InputExplanation:
       cpu = max(stage.cpu_seconds - before, 0.0)
       before = stage.cpu_seconds
       lines.append(f"{stage.name:14} {1e3 * stage.seconds:10.2f}  {1e3 * cpu:14.2f}")
-    held = "" if self.held_bytes is None else f"; memory grew by {_mb(self.held_bytes)}"
+    note = "" if self.held_bytes is None else f"; memory grew by {_mb(self.held_bytes)}"
     return "\n".join(
-      [*lines, f"a batch has {_mb(self.batch_bytes)}{held}", self.advice]
+      [*lines, f"a batch has {_mb(self.batch_bytes)}{note}", self.advice]
     )
 
 

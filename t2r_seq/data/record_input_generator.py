@@ -415,8 +415,8 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
 
   def _where(self) -> str:
     patterns = str(self._file_patterns)
-    shown = patterns if len(patterns) <= _MAX_SHOWN else f"{patterns[:_MAX_SHOWN]}..."
-    return f"{type(self).__name__}: {shown}"
+    text = patterns if len(patterns) <= _MAX_SHOWN else f"{patterns[:_MAX_SHOWN]}..."
+    return f"{type(self).__name__}: {text}"
 
 
 def _example_loader(

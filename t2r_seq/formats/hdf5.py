@@ -256,8 +256,8 @@ def render_tree(file: Any) -> str:
 
   def add(group: Any, depth: int) -> None:
     names = sorted(group, key=reading.natural_order)
-    shown = names if len(names) <= _MAX_ALIKE else names[:_NUM_ALIKE]
-    for name in shown:
+    first = names if len(names) <= _MAX_ALIKE else names[:_NUM_ALIKE]
+    for name in first:
       item = own(group, name)
       if hasattr(item, "keys"):
         lines.append(f"{'  ' * depth}{name}/")
@@ -265,8 +265,8 @@ def render_tree(file: Any) -> str:
       elif item is not None:
         shape, dtype = tuple(item.shape or ()), item.dtype
         lines.append(f"{'  ' * depth}{name}  {shape} {dtype}")
-    if len(shown) < len(names):
-      lines.append(f"{'  ' * depth}... {len(names) - len(shown)} more")
+    if len(first) < len(names):
+      lines.append(f"{'  ' * depth}... {len(names) - len(first)} more")
 
   add(file, 1)
   more = len(lines) - _MAX_SHOWN

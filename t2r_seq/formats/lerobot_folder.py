@@ -322,18 +322,18 @@ class LeRobotFolder:
       columns.add(TASK_INDEX)
     rows = self._read_rows(episode, columns)
     values: Values = {}
-    shown = slice(start, stop)
+    steps = slice(start, stop)
     times = self._frame_times(rows, episode) if any(is_video.values()) else None
     for key in paths:
       if is_video[key]:
         assert times is not None
         target = None if out is None else out.get(key)
         self._check_span(episode, key, times)
-        values[key] = self._decode(episode, key, times[shown], start, target)
+        values[key] = self._decode(episode, key, times[steps], start, target)
       elif key in self.features:
-        values[key] = rows[key][shown]
+        values[key] = rows[key][steps]
       else:
-        values[key] = self._texts(episode, rows[TASK_INDEX][shown])
+        values[key] = self._texts(episode, rows[TASK_INDEX][steps])
     return values
 
   def frames(

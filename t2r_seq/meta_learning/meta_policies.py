@@ -90,25 +90,25 @@ def _samples(
   episode_data: Sequence[Episode], num_samples: int | None, num_episodes: int | None
 ) -> list[tuple[Episode, int]]:
   """Returns (episode, step) of each sample of the condition."""
-  shown = [steps for steps in episode_data if len(steps)]
-  if not shown:
+  episodes = [steps for steps in episode_data if len(steps)]
+  if not episodes:
     raise errors.SpecError("adapt: episode_data: expected steps, got none.")
   if num_episodes is None:
-    samples = [(steps, t) for steps in shown for t in range(len(steps))]
+    samples = [(steps, t) for steps in episodes for t in range(len(steps))]
     return samples[-num_samples:] if num_samples else samples
   if not num_samples or num_samples % num_episodes:
     raise errors.SpecError(
       f"adapt: num_samples: expected as many of each of the {num_episodes} episodes, "
       f"got {num_samples}."
     )
-  if len(shown) < num_episodes:
+  if len(episodes) < num_episodes:
     raise errors.SpecError(
-      f"adapt: episode_data: expected {num_episodes} episodes, got {len(shown)}."
+      f"adapt: episode_data: expected {num_episodes} episodes, got {len(episodes)}."
     )
   each = num_samples // num_episodes
   return [
     (steps, meta_tfdata.spread(i, each, len(steps)))
-    for steps in shown[-num_episodes:]
+    for steps in episodes[-num_episodes:]
     for i in range(each)
   ]
 

@@ -234,8 +234,8 @@ class _TaskOrder:
       query = sample - self.num_condition
       if not self.is_shuffled:
         window = meta_tfdata.spread(query, self.num_inference, many)
-      shown = meta_tfdata.spread(sample % each, each, many)
-      window = tf.where(query < 0, shown, window)
+      support = meta_tfdata.spread(sample % each, each, many)
+      window = tf.where(query < 0, support, window)
     return tf.gather(tf.constant(np.cumsum(counts) - counts), episodes) + window
 
   def _slots(self, sample: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

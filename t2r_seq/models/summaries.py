@@ -108,7 +108,7 @@ def samples_table(tensors: Mapping[str, tf.Tensor]) -> str:
 
 def _cell(value: np.ndarray) -> str:
   flat = np.asarray(value).reshape(-1)
-  shown = [
+  cells = [
     item.decode("utf-8", "replace")[:40].replace("|", "/")
     if isinstance(item, bytes)
     else f"{item:.4g}"
@@ -116,7 +116,7 @@ def _cell(value: np.ndarray) -> str:
     else str(item)
     for item in flat[:_MAX_VALUES]
   ]
-  return " ".join([*shown, *(["..."] if len(flat) > _MAX_VALUES else [])])
+  return " ".join([*cells, *(["..."] if len(flat) > _MAX_VALUES else [])])
 
 
 def _enlarge(images: tf.Tensor) -> tf.Tensor:

@@ -104,11 +104,11 @@ class FrameHistory:
     """Returns the new frames, [N, depth], as rows of [old, newest, zeros]."""
     num_envs = tf.shape(ages)[0]
     envs = tf.range(num_envs)[:, tf.newaxis]
-    steps, _, shown = self._steps(np.arange(1 - depth, 1), ages)
+    steps, _, visible = self._steps(np.arange(1 - depth, 1), ages)
     steps, newest = tf.cast(steps, tf.int32), num_envs * depth
     # The newest step before this one is at -1 now.
     rows = tf.where(steps < 0, (envs + 1) * depth + steps, newest + envs)
-    return rows if shown is None else tf.where(shown, rows, newest + num_envs)
+    return rows if visible is None else tf.where(visible, rows, newest + num_envs)
 
   @_no_autograph
   def windows(self, frames: Frames, ages: tf.Tensor) -> TensorSpecStruct:
@@ -171,12 +171,12 @@ class PolicyStep:
     masks = mask_paths(feature_specs)
     seen = [path for path in feature_specs if path not in masks]
     self._paths = model.step_paths(seen)
-    shown = [
+    paths = [
       p for p in self._paths if feature_specs[p].time_offsets not in GIVEN_EACH_STEP
     ]
-    timed = [p for p in shown if isinstance(feature_specs[p].time_offsets, Seconds)]
+    timed = [p for p in paths if isinstance(feature_specs[p].time_offsets, Seconds)]
     self._windowed = TensorSpecStruct(
-      (path, feature_specs[path]) for path in shown if path not in timed
+      (path, feature_specs[path]) for path in paths if path not in timed
     )
     self._timed: TimedHistory | None = None
     if timed:
@@ -399,10 +399,10 @@ class PolicyStep:
     seen = {path: observation[path] for path in self._paths}
     seen.update(self._history.windows(frames, new[AGE]))
     if self._timed is not None:
-      held, stamps = _at(_HISTORY, state), _at(_STAMPS, state)
-      held, stamps = self._timed.push(held, stamps, observation, begins)
-      new.update({**_below(_HISTORY, held), **_below(_STAMPS, stamps)})
-      seen.update(self._timed.windows(held, stamps, observation))
+      history, stamps = _at(_HISTORY, state), _at(_STAMPS, state)
+      history, stamps = self._timed.push(history, stamps, observation, begins)
+      new.update({**_below(_HISTORY, history), **_below(_STAMPS, stamps)})
+      seen.update(self._timed.windows(history, stamps, observation))
     carried = _at(RECURRENT, state)
     if carried:
       initial = self._initial_recurrent(tf.shape(begins)[0])

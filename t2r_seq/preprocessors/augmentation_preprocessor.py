@@ -256,10 +256,10 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     for mode in specs.ModeKeys.ALL:
       images = self._images(self.get_out_feature_specification(mode))
       labels = self.get_out_label_specification(mode)
-      shown = {path: labels[path] for path in self._labels_by_name(labels, images)}
+      frames = {path: labels[path] for path in self._labels_by_name(labels, images)}
       for branch, out, given in (
         ("features", images, self.get_in_feature_specification(mode)),
-        ("labels", shown, self.get_in_label_specification(mode)),
+        ("labels", frames, self.get_in_label_specification(mode)),
       ):
         changed |= {
           f"{branch}/{path}" for path in out if out[path].dtype != given[path].dtype

@@ -338,9 +338,9 @@ class Normalize(SpecTransformationPreprocessor):
     }
     if not hints:
       return ""
-    shown = ", ".join(f"{dtype} at '{key}'" for key, dtype in hints.items())
+    sources = ", ".join(f"{dtype} at '{key}'" for key, dtype in hints.items())
     hint = _COMPUTE_AFTER.format(stages="this stage")
-    return f" The statistics are of {shown}. {hint}"
+    return f" The statistics are of {sources}. {hint}"
 
   def before_normalization(self) -> AbstractPreprocessor:
     """Returns a preprocessor that changes nothing."""

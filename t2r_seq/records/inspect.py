@@ -165,11 +165,11 @@ class RecordSummary:
     """
     if len(self.schemas) < 2:
       return []
-    shown = self.schemas[:_MAX_SCHEMAS]
-    numbers = ", ".join(f"{len(schema.files):,}" for schema in shown)
+    schemas = self.schemas[:_MAX_SCHEMAS]
+    numbers = ", ".join(f"{len(schema.files):,}" for schema in schemas)
     lines = [f"{len(self.schemas):,} schemas: {numbers} files"]
     main = {(f.is_sequence, f.name): f.variant for f in self.schemas[0].features}
-    for number, schema in enumerate(shown, 1):
+    for number, schema in enumerate(schemas, 1):
       variants = {(f.is_sequence, f.name): f.variant for f in schema.features}
       texts = [f"no '{key[1]}'" for key in main if key not in variants]
       texts += [f"also '{key[1]}'" for key in variants if key not in main]

@@ -256,13 +256,13 @@ def _call_weakly(
   reference = weakref.ref(sampling)
 
   def in_python(argument: np.ndarray) -> list[Any]:
-    held = reference()
-    if held is None:
+    owner = reference()
+    if owner is None:
       raise errors.ReplayError(
         "replay: dataset: expected the buffer, got none: it was deleted. Keep a "
         "reference to the buffer, or to the dataset."
       )
-    return function(held, argument)
+    return function(owner, argument)
 
   return tf.numpy_function(in_python, [argument], dtypes)
 

@@ -176,8 +176,8 @@ class Convention:
     return {name: value for name, value in values.items() if value not in (None, ())}
 
   def __repr__(self) -> str:
-    shown = ", ".join(f"{name}={value!r}" for name, value in self._fields().items())
-    return f"Convention({shown})"
+    fields = ", ".join(f"{name}={value!r}" for name, value in self._fields().items())
+    return f"Convention({fields})"
 
   def check_shape(self, where: str, shape: Sequence[int | None]) -> None:
     """Raises SpecError if a tensor of this shape can't have the convention."""

@@ -521,12 +521,12 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   def __repr__(self) -> str:
     shape = None if self.shape.rank is None else tuple(self.shape.as_list())
-    shown = {"shape": shape, "dtype": self.dtype, "name": self.name}
+    fields = {"shape": shape, "dtype": self.dtype, "name": self.name}
     for field, default in _DEFAULTS.items():
       value = getattr(self, field)
       if value != default or type(value) is not type(default):
-        shown[field] = value
-    return f"ExtendedTensorSpec({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+        fields[field] = value
+    return f"ExtendedTensorSpec({', '.join(f'{k}={v!r}' for k, v in fields.items())})"
 
   def __reduce__(self) -> tuple[Any, ...]:
     return functools.partial(type(self), **self.fields()), ()

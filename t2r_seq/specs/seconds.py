@@ -173,15 +173,15 @@ class Seconds:
 
   def __repr__(self) -> str:
     offsets = self.offsets if isinstance(self.offsets, tuple) else (self.offsets,)
-    shown = [f"{each:g}" for each in offsets]
-    if self.is_stack and len(shown) == 1:
-      shown = [f"({shown[0]},)"]
+    texts = [f"{each:g}" for each in offsets]
+    if self.is_stack and len(texts) == 1:
+      texts = [f"({texts[0]},)"]
     fields = {
       "select": self.select,
       **({} if self.tolerance is None else {"tolerance": self.tolerance}),
       **({} if self.clock is None else {"clock": self.clock}),
     }
-    return f"Seconds({', '.join([*shown, *(f'{k}={v!r}' for k, v in fields.items())])})"
+    return f"Seconds({', '.join([*texts, *(f'{k}={v!r}' for k, v in fields.items())])})"
 
 
 def check_stamps(where: str, stamps: np.ndarray) -> None:

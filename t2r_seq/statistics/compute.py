@@ -141,12 +141,12 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
     now = file_fingerprints(get_data_format_and_filenames(patterns)[1])
   changes = statistics.find_changes(now)
   if changes:
-    shown = "; ".join(changes[:_MAX_SHOWN])
+    text = "; ".join(changes[:_MAX_SHOWN])
     if len(changes) > _MAX_SHOWN:
-      shown += f"; {len(changes) - _MAX_SHOWN} changes more"
+      text += f"; {len(changes) - _MAX_SHOWN} changes more"
     raise errors.SpecError(
       f"statistics: {os.fspath(path)}: expected the source that they were computed "
-      f"from, got another: {shown}. Compute them again."
+      f"from, got another: {text}. Compute them again."
     )
   return statistics
 

@@ -464,10 +464,10 @@ def table_rows(statistics: Statistics, elements: bool = False) -> list[list[str]
 
 def describe_lengths(lengths: LengthStatistics) -> str:
   """Describes the lengths of the episodes in a line."""
-  shown = ", ".join(f"{100 * q:g} %: {n}" for q, n in lengths.quantiles.items())
+  values = ", ".join(f"{100 * q:g} %: {n}" for q, n in lengths.quantiles.items())
   return (
     f"{lengths.num_episodes} episodes of {lengths.min} to {lengths.max} steps, mean "
-    f"{lengths.mean:.4g}, {lengths.num_steps} in all ({shown})"
+    f"{lengths.mean:.4g}, {lengths.num_steps} in all ({values})"
   )
 
 
@@ -539,5 +539,5 @@ def _where(mask: np.ndarray) -> str:
   places = np.argwhere(mask)
   indices = places[:, 0].tolist() if mask.ndim == 1 else places.tolist()
   more = f" and {len(indices) - _MAX_NOTED} more" if len(indices) > _MAX_NOTED else ""
-  shown = ", ".join(str(index) for index in indices[:_MAX_NOTED])
-  return f"in element{'' if len(indices) == 1 else 's'} {shown}{more}"
+  numbers = ", ".join(str(index) for index in indices[:_MAX_NOTED])
+  return f"in element{'' if len(indices) == 1 else 's'} {numbers}{more}"

@@ -131,11 +131,11 @@ class StoreColumns:
     """Returns a function from numbers of values on another clock to the values."""
     values, offsets, ends = rows
     arrays = [values, offsets, ends] if column.is_bytes else [values]
-    held = [HeldTensor(to_tensor(each)) for each in arrays]
-    self.held += held
+    tensors = [HeldTensor(to_tensor(each)) for each in arrays]
+    self.held += tensors
 
     def take(rows: tf.Tensor) -> tf.Tensor:
-      values, *places = [each.read_value() for each in held]
+      values, *places = [each.read_value() for each in tensors]
       if column.is_bytes:  # In front of those of each episode is one more.
         flat, shape = tf.reshape(rows, [-1]), list(column.row_shape)
         before = tf.searchsorted(places[1], flat, "right", tf.int64) + 1

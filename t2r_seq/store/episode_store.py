@@ -126,8 +126,8 @@ class StoreWindows:
     first_windows, first_rows, num_steps = tf.unstack(places, axis=1)
 
     def take(path: str, rows: tf.Tensor | None) -> tf.Tensor:
-      if (held := self._clock_rows.get(path)) is not None:
-        return tf.gather(held.read_value(), rows)
+      if (tensor := self._clock_rows.get(path)) is not None:
+        return tf.gather(tensor.read_value(), rows)
       return self.columns.take(path, episodes if rows is None else rows)
 
     return self.reader.read_with(

@@ -311,11 +311,11 @@ def merge(folder: str) -> int:
   target, *others = names
   try:
     finish(folder, target)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
       writer = SegmentWriter(layout.segment_folder(folder, target), columns)
-      held.callback(writer.close)
+      stack.callback(writer.close)
       for name in others:
-        held.callback(lock_segment(layout.segment_folder(folder, name)).release)
+        stack.callback(lock_segment(layout.segment_folder(folder, name)).release)
       _check_still_there(folder, names)
       _renew_splits(folder, names)
       try:

@@ -424,13 +424,13 @@ def resume_batch(
     if set(changed) == {"batch_size"} and _is_continued(options):
       batch = _continue(batch, step, before["options"], options)
     elif changed:
-      shown = ", ".join(f"{k} {v!r}, now {options[k]!r}" for k, v in changed.items())
+      changes = ", ".join(f"{k} {v!r}, now {options[k]!r}" for k, v in changed.items())
       logging.warning(
         "train_eval_model: %s: expected to resume the input that the run began with, "
         "got another one: %s. After step %d samples of this pass are repeated or left "
         "out. Resume with the options as they were, or train in another model_dir "
         "(init_from_checkpoint_fn takes the weights along).",
-        *(folder, shown, step),
+        *(folder, changes, step),
       )
   if is_chief and options:
     content = {"step": step, "batch": batch, "options": options}
@@ -449,14 +449,14 @@ def _continue(
 ) -> int:
   """Returns the first new batch whose samples have not been shown."""
   epoch, in_epoch = divmod(batch, _batches_per_epoch(before))
-  shown = in_epoch * before["batch_size"]
+  num_seen = in_epoch * before["batch_size"]
   size = options["batch_size"]
-  number = min(-(-shown // size), _batches_per_epoch(options))
+  number = min(-(-num_seen // size), _batches_per_epoch(options))
   logging.info(
     "The batch size is %d, and was %d before step %d: the input continues at sample %d "
     "of epoch %d, with %d samples left out to fill batches.",
     *(size, before["batch_size"], step, number * size, epoch),
-    max(number * size - shown, 0),
+    max(number * size - num_seen, 0),
   )
   return epoch * _batches_per_epoch(options) + number
 

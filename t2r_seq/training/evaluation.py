@@ -189,8 +189,8 @@ class ModelEvaluation:
           self._own_writer = SummaryWriter(folder)
         self._own_writer.scalars(run_metrics, step)
         metrics = {**metrics, **run_metrics}
-      shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
-      logging.info("eval at step %d: %s", step, shown)
+      text = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
+      logging.info("eval at step %d: %s", step, text)
       self._run.notify("after_evaluation", metrics)
     self._export(step, metrics)
     self._last = time.monotonic()

@@ -73,10 +73,10 @@ class SummaryWriter:
     for path, tensor in features.items():
       if summaries.image_strip(tensor) is not None:
         images[f"seen/{path}"] = tensor
-        shown = ", ".join(_step_name(k) for k in offsets.get(path, ()))
+        names = ", ".join(_step_name(k) for k in offsets.get(path, ()))
         texts[f"seen/{path}"] = (
           f"{path}: {tensor.dtype.name} {tuple(tensor.shape[1:])}, one picture a sample"
-          + (f"; frames from left to right: {shown}" if shown else "")
+          + (f"; frames from left to right: {names}" if names else "")
         )
     self.images(images, step, texts)
     rest = {p: t for p, t in features.items() if f"seen/{p}" not in images}

@@ -159,10 +159,10 @@ def _front_padding(
   kinds = {"repeat", "zero"}
   for path, stack in stacks.items():
     for first in firsts:
-      shown = _frames(arrays[path][first : first + 1], stack, slice(None))[0]
-      if not same_rows(shown[:-1], np.broadcast_to(shown[-1:], shown[:-1].shape)).all():
+      rows = _frames(arrays[path][first : first + 1], stack, slice(None))[0]
+      if not same_rows(rows[:-1], np.broadcast_to(rows[-1:], rows[:-1].shape)).all():
         kinds.discard("repeat")
-      if not same_rows(shown[:-1], np.zeros_like(shown[:-1])).all():
+      if not same_rows(rows[:-1], np.zeros_like(rows[:-1])).all():
         kinds.discard("zero")
       if not kinds:
         return "drop"

@@ -316,8 +316,8 @@ class Comparison:
   def _compare_windows(self, episode: Episode, seen: Arrays) -> None:
     masks, tells_texts = mask_paths(self._specs), self._subject.tells_inputs
     hidden = self._hidden_windows()
-    shown = {*episode.raw, *seen} - hidden if len(episode.anchors) else ()
-    for path in sorted(shown):
+    paths = {*episode.raw, *seen} - hidden if len(episode.anchors) else ()
+    for path in sorted(paths):
       expected, got = episode.raw.get(path), seen.get(path)
       if expected is None or got is None:
         # A lite form keeps vectors of texts; a search has no action to compare.
@@ -333,9 +333,9 @@ class Comparison:
       got = got[episode.anchors]
       if expected.dtype == object and got.dtype != object:
         continue  # A lite form keeps vectors of texts.
-      held = self._subject.step_spec.get(path)
-      if held is not None:  # A lite form keeps float64 as float32, for example.
-        expected = expected.astype(getattr(held.dtype, "as_numpy_dtype", held.dtype))
+      spec = self._subject.step_spec.get(path)
+      if spec is not None:  # A lite form keeps float64 as float32, for example.
+        expected = expected.astype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype))
       stage = "mask" if path in masks else "window"
       case = self._case(episode, path, expected, got, episode.raw)
       self._compare_rows(episode, stage, path, case)

@@ -259,7 +259,7 @@ def _find_other_steps(case: Case) -> Iterator[Cause]:
   if not all(fitting):
     yield from _find_held(case, newest, frames)
     return
-  shown = [offsets[0] for offsets in fitting]
+  steps = [offsets[0] for offsets in fitting]
   # Periodic values fit several times, and those of one step fit anything.
   is_clear = any(
     len(offsets) == 1 and offsets[0] != declared and _changes(windows[:, i])
@@ -267,17 +267,17 @@ def _find_other_steps(case: Case) -> Iterator[Cause]:
   )
   if not is_clear:
     return
-  if len(case.offsets) > 1 and shown == [*case.offsets[::-1]]:
+  if len(case.offsets) > 1 and steps == [*case.offsets[::-1]]:
     text = "the stack is turned around: the newest step comes first"
     yield Cause(Cost.SHIFTED, text)
     return
-  delays = np.array(case.offsets) - np.array(shown, int)
+  delays = np.array(case.offsets) - np.array(steps, int)
   if (delays == delays[0]).all():
     late = "late" if delays[0] > 0 else "early"
     noun = "step" if abs(delays[0]) == 1 else "steps"
     yield Cause(Cost.SHIFTED, f"it comes {abs(delays[0])} {noun} {late}")
     return
-  text = f"the window shows the steps {tuple(shown)} in place of {case.offsets}"
+  text = f"the window shows the steps {tuple(steps)} in place of {case.offsets}"
   yield Cause(Cost.SHIFTED, text)
 
 
@@ -286,7 +286,7 @@ def _changes(frames: np.ndarray) -> bool:
 
 
 def _fitting_offsets(
-  case: Case, frames: np.ndarray, shown: np.ndarray, place: int
+  case: Case, frames: np.ndarray, values: np.ndarray, place: int
 ) -> list[int]:
   """Returns the possible offsets of a place of windows, the nearest first."""
   declared, fitting = case.offsets[place], []
@@ -294,7 +294,7 @@ def _fitting_offsets(
     steps = case.anchors + offset
     inside = (steps >= 0) & (steps < len(frames))
     repeated = frames[np.clip(steps, 0, len(frames) - 1)]
-    same = equal_rows(repeated, shown)
+    same = equal_rows(repeated, values)
     # A few steps at an end of the episode are not evidence.
     if inside.any() and same[inside].all() and (same.all() or inside.mean() >= 0.5):
       if offset == declared:

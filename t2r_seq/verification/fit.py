@@ -158,8 +158,8 @@ def _check(
   def warn(mask: np.ndarray, text: str, *values: np.ndarray) -> None:
     """Adds a warning about some elements; the text has a place for each value."""
     if mask.any():
-      shown = text.format(*(_short(value[mask]) for value in values))
-      warnings.append(f"{path}: {_which(mask)} {shown}")
+      message = text.format(*(_short(value[mask]) for value in values))
+      warnings.append(f"{path}: {_which(mask)} {message}")
 
   varied = is_constant & (std > 0)
   warn(
@@ -214,5 +214,5 @@ def _which(mask: np.ndarray) -> str:
 def _short(values: np.ndarray) -> str:
   flat = np.ravel(values)[:3]
   more = ", ..." if np.size(values) > 3 else ""
-  shown = ", ".join(f"{value:.4g}" for value in flat)
-  return f"[{shown}{more}]" if np.size(values) > 1 else shown
+  text = ", ".join(f"{value:.4g}" for value in flat)
+  return f"[{text}{more}]" if np.size(values) > 1 else text

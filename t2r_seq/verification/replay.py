@@ -206,21 +206,21 @@ class ReplayedWindows:
       Windows by path, [T, ...].
     """
     ticks, found = received.ticks, dict[str, list[np.ndarray]]()
-    shown = {**values, _TICKS: ticks}
+    series = {**values, _TICKS: ticks}
     known = {path: np.zeros(0, np.int64) for path in self.timed}
     at = {clock: np.zeros([len(ticks), 3], np.int64) for clock in self.timed.values()}
-    shown |= {rows_path(clock): rows for clock, rows in at.items()}
+    series |= {rows_path(clock): rows for clock, rows in at.items()}
 
     def show(path: str, rows: np.ndarray) -> None:
       for each in {path, present_path(path)} & values.keys():
-        shown[each] = values[each][rows]
+        series[each] = values[each][rows]
 
     for path, column in paths.items():
       if path not in self.timed:
         show(path, received.newest(column))
 
     def take(path: str, rows: np.ndarray | None) -> Any:
-      return shown[path][np.newaxis] if rows is None else shown[path][rows]
+      return series[path][np.newaxis] if rows is None else series[path][rows]
 
     for tick in range(len(ticks)):
       for path, clock in self.timed.items():
@@ -233,8 +233,8 @@ class ReplayedWindows:
           joined = np.concatenate([known[path], rows])
           known[path] = joined[np.argsort(stamps[column][joined], kind="stable")]
           show(path, known[path])
-          shown[clock] = stamps[column][known[path]]
-        at[clock][tick] = clock_rows(ticks[tick : tick + 1], shown[clock], begin=0)[0]
+          series[clock] = stamps[column][known[path]]
+        at[clock][tick] = clock_rows(ticks[tick : tick + 1], series[clock], begin=0)[0]
       row = np.array([tick])
       for path, window in self._reader.read_at(
         take, Anchors(row, row, 0 * row)

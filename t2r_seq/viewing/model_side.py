@@ -320,12 +320,12 @@ class ExportSide:
       return None
     path = f"labels/{self.label}"
     shape = (len(anchors), len(self.offsets), -1)
-    shown = real.get(path, np.ones(shape[:2], bool)).reshape(shape[:2])
+    mask = real.get(path, np.ones(shape[:2], bool)).reshape(shape[:2])
     return Predicted(
       anchors,
       np.asarray(outputs[self.output], np.float64).reshape(shape),
       np.asarray(raw[path], np.float64).reshape(shape),
-      shown,
+      mask,
     )
 
   def _predict(self, given: Arrays, labels: Arrays) -> Arrays:

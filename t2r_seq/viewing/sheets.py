@@ -72,9 +72,9 @@ def write_contact_sheet(
   for row in rows:
     sheet.paste(row, (_GAP, top))
     top += row.height + _GAP
-  held = io.BytesIO()
-  sheet.save(held, "PNG", optimize=True)
-  files.write_output(path, held.getvalue())
+  buffer = io.BytesIO()
+  sheet.save(buffer, "PNG", optimize=True)
+  files.write_output(path, buffer.getvalue())
 
 
 def _rows(

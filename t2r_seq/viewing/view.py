@@ -117,9 +117,9 @@ def view(
         record = predictor.get_policy_record()
         padding = padding if record is None else record.padding
       side = ModelSide(viewer, features, labels, padding, preprocessor)
-    shown = None if predictor is None else ExportSide(viewer, predictor)
-    survey = survey_episodes(viewer, shown, progress)
-    pages.append(SourcePage(name, survey, side, shown))
+    export_side = None if predictor is None else ExportSide(viewer, predictor)
+    survey = survey_episodes(viewer, export_side, progress)
+    pages.append(SourcePage(name, survey, side, export_side))
   report = write_page(pages, output, max_bytes, progress)
   if png is not None:
     sheets.write_contact_sheet(pages, png, progress)

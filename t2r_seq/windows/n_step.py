@@ -351,11 +351,11 @@ def plan_n_step(
     if own_path(path, n_step.branches) in (DISCOUNT, NUM_STEPS)
   ]
   for path in (*fields.rewards, *fields.flags):
-    shown = reads[path].steps
-    if shown is None or shown.ndim or shown not in (0, 1):
+    steps = reads[path].steps
+    if steps is None or steps.ndim or steps not in (0, 1):
       want = "the anchor's own step, time_offsets=0"
       hint = "time_offsets=1 reads what is stored with the state that follows."
-      mismatches.append(errors.Mismatch(path, want, _got(shown), hint))
+      mismatches.append(errors.Mismatch(path, want, _got(steps), hint))
   for path, of in fields.next_of.items():
     if problem := _next_problem(path, reads[path], of, reads[of], pads_front):
       mismatches.append(problem)

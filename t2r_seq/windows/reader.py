@@ -321,8 +321,8 @@ class WindowReader:
         spans[path] = offset, offset + further
     for fetch in self._fetches:
       last = int(fetch.offsets.max()) + further * fetch.is_later
-      shown = int(fetch.offsets.min()), last
-      spans.update(dict.fromkeys(fetch.paths, shown))
+      span = int(fetch.offsets.min()), last
+      spans.update(dict.fromkeys(fetch.paths, span))
     clocks = [path for path in self.clocks if self.has_steps(path)]
     for timed in self._timed_fetches:
       if self._times.other_clock(timed.seconds) is not None:  # It is read whole.
@@ -532,10 +532,10 @@ class WindowReader:
     if self.n_step is not None:
       finals = {of: take(path, None) for of, path in self.n_step.finals.items()}
     for fetch in self._fetches:
-      rows, real, shown, beyond = self._rows(fetch, anchors, shift)
+      rows, real, visible, beyond = self._rows(fetch, anchors, shift)
       for path, source in fetch.paths.items():
         fit = self.readings[path].fit
-        values = _fill_zeros(fit(take(source, rows)), shown)
+        values = _fill_zeros(fit(take(source, rows)), visible)
         if beyond is not None and source in finals:
           last = fit(finals[source])
           values = _fill_beyond(values, last, beyond, len(anchors.rows.shape))
@@ -654,12 +654,12 @@ class WindowReader:
       before = add_axes(before, num_axes)
     if self.cut.pads_end or reads_beyond:
       after = add_axes(after, num_axes)
-    offsets, real, shown = self.grid.steps(offsets, before, after)
+    offsets, real, visible = self.grid.steps(offsets, before, after)
     if reads_beyond:
       beyond = offsets > after if n_step and n_step.finals else None
       offsets = array_module(after).minimum(offsets, after)
     rows = add_axes(anchors.rows, num_axes) + _times(offsets, anchors.stride)
-    return rows, real, shown, beyond
+    return rows, real, visible, beyond
 
   def _plan_fetches(self) -> list[Fetch]:
     fetches: dict[Any, Fetch] = {}
@@ -901,20 +901,20 @@ def _is_last(steps: np.ndarray) -> bool:
   return not steps.ndim and steps == _LAST_STEP
 
 
-def _fill_zeros(values: Any, shown: Any | None) -> Any:
+def _fill_zeros(values: Any, visible: Any | None) -> Any:
   """Puts zeros, or empty strings, where no step is shown.
 
   Args:
     values: shown.shape + [...]; an array is changed in place.
     shown: bool; None where all are.
   """
-  if shown is None:
+  if visible is None:
     return values
   if not imports.is_tensor(values):
-    values[~shown] = b"" if values.dtype == object else 0
+    values[~visible] = b"" if values.dtype == object else 0
     return values
   rank = tf.rank(values) if values.shape.rank is None else values.shape.rank
-  keep = add_axes(shown, rank - shown.shape.rank)
+  keep = add_axes(visible, rank - visible.shape.rank)
   return tf.where(keep, values, tf.zeros((), values.dtype))
 
 

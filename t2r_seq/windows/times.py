@@ -198,8 +198,8 @@ class TimedSteps:
         if reach is not None and reach[1] - reach[0] < _MOST_COMPARED:
           steps = np.arange(reach[0], reach[1] + 1)
           inside = [add_axes(each, 1) for each in (first, end, low, high)]
-          shown = xp.maximum(xp.minimum(steps, inside[1]), inside[0])
-          is_before = nanoseconds(stamps(clocks[1], shown, 1)) <= add_axes(times, 1)
+          probe = xp.maximum(xp.minimum(steps, inside[1]), inside[0])
+          is_before = nanoseconds(stamps(clocks[1], probe, 1)) <= add_axes(times, 1)
           is_before &= (steps >= inside[2]) & (steps <= inside[3])
           return low - 1 + _count(is_before)
         return search(at, times, low, high, _iterations(reach, low, high))
@@ -307,7 +307,7 @@ class TimedSteps:
       for fetch in fetches:
         step_times, of_values = (stamps[path] for path in self.clocks(fetch.seconds))
         other, steps = self.other_clock(fetch.seconds), np.arange(len(step_times))
-        shown = reach if other is None else reaches.setdefault(other, [0, 0])
+        bounds = reach if other is None else reaches.setdefault(other, [0, 0])
         offsets = nanoseconds(np.array(fetch.seconds.extent))
         if fetch.seconds.select == "event" and not np.diff(of_values).all():
           raise errors.SpecError(
@@ -329,8 +329,8 @@ class TimedSteps:
               np.searchsorted(of_values, times + late, "right") - 1
               for late in (slack, 0)
             )
-          shown[0] = min(shown[0], int((low - before).min(initial=0)) - 1)
-          shown[1] = max(shown[1], int((high - after).max(initial=0)) + 1)
+          bounds[0] = min(bounds[0], int((low - before).min(initial=0)) - 1)
+          bounds[1] = max(bounds[1], int((high - after).max(initial=0)) + 1)
     self.reach, self.has_repeats = (reach[0], reach[1]), repeats
     self.reaches = {clock: (low, high) for clock, (low, high) in reaches.items()}
     periods = {path: _median(each) for path, each in gaps.items()}

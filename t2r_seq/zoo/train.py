@@ -143,8 +143,8 @@ def configure_policy(
   _parse_user(gin_configs, gin_bindings)
   with gin.unlock_config():  # Checks macros and references without a lock at the end.
     gin.finalize()
-  shown = [f"# {line}" for line in bindings]
-  return _join_configs(text, shown, gin_configs, gin_bindings)
+  comments = [f"# {line}" for line in bindings]
+  return _join_configs(text, comments, gin_configs, gin_bindings)
 
 
 def policy_statistics(

@@ -74,11 +74,11 @@ def make_bundles(
   spans: Mapping[str, tuple[int, int]], steps: Mapping[str, tf.TensorSpec]
 ) -> list[Bundle]:
   """Bundles paths that are shown at the same steps; a single path stays alone."""
-  shown: dict[tuple[int, int], dict[str, tf.TensorSpec]] = {}
+  groups: dict[tuple[int, int], dict[str, tf.TensorSpec]] = {}
   for path in sorted(spans):
     if steps[path].dtype != tf.string:
-      shown.setdefault(spans[path], {})[path] = steps[path]
-  return [Bundle(*span, fields) for span, fields in shown.items() if len(fields) > 1]
+      groups.setdefault(spans[path], {})[path] = steps[path]
+  return [Bundle(*span, fields) for span, fields in groups.items() if len(fields) > 1]
 
 
 def describe_columns(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
@@ -202,9 +202,9 @@ class ItemLayout:
     """
     start, end = self._grid.start(number), num_steps - 1
     rows: dict[str, Rows] = {path: (path, None) for path in self._context}
-    shown = {bundle.column: (bundle.first, bundle.last) for bundle in self._bundles}
-    shown |= {p: span for p, span in self._spans.items() if p not in self._bundled}
-    for column, (first, last) in shown.items():
+    spans = {bundle.column: (bundle.first, bundle.last) for bundle in self._bundles}
+    spans |= {p: span for p, span in self._spans.items() if p not in self._bundled}
+    for column, (first, last) in spans.items():
       steps = range(_clip(start + first, end), _clip(start + last, end) + 1)
       rows[column] = column, steps
     if self._has_edges:
@@ -237,8 +237,8 @@ class ItemLayout:
         return items[path]
       first = tf.clip_by_value(before + self._spans[path][0], 0, before + after)
       number, step = rows // length, rows % length
-      held = tf.shape(items[path], tf.int64)[1]
-      index = number * held + step - tf.gather(first, number)
+      count = tf.shape(items[path], tf.int64)[1]
+      index = number * count + step - tf.gather(first, number)
       values = tf.reshape(items[path], [-1, *items[path].shape[2:]])
       return tf.gather(values, index)
 
@@ -270,12 +270,12 @@ class ItemLayout:
 
 def _spans(reader: WindowReader) -> dict[str, tuple[int, int]]:
   """Returns the first and last step that an item shows of each path with steps."""
-  shown: dict[str, tuple[int, int]] = {}
+  spans: dict[str, tuple[int, int]] = {}
   for path, (first, last) in reader.spans.items():
     source = reader.readings[path].source
-    low, high = shown.get(source, (first, last))
-    shown[source] = min(first, low), max(last, high)
-  return shown
+    low, high = spans.get(source, (first, last))
+    spans[source] = min(first, low), max(last, high)
+  return spans
 
 
 def _clip(step: int, end: int) -> int:
@@ -410,8 +410,8 @@ def _describe_table(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
   columns: dict[str, tf.TensorSpec] = {}
   described: dict[str, Any] = {}
   for name, spec in signature.items():
-    shown, separator, text = (spec.name or "").partition(_WINDOWS)
-    columns[name] = tf.TensorSpec(spec.shape, spec.dtype, shown)
+    steps, separator, text = (spec.name or "").partition(_WINDOWS)
+    columns[name] = tf.TensorSpec(spec.shape, spec.dtype, steps)
     described.update(json.loads(text) if separator else {})
   texts = {f"the windows' {name}": str(value) for name, value in described.items()}
   return {**describe_columns(columns), **texts}
