@@ -22,7 +22,7 @@ _LAST_SHIFT = 31
 # lowbias32 of Chris Wellons's search for hashes of 32 bits.
 _STEPS_32 = ((16, 0x7FEB352D), (15, 0x846CA68B))
 _GOLDEN = 0x9E3779B97F4A7C15
-# Rounds of a permutation: from four on all orders of a few numbers are as frequent.
+# Rounds of `permute`; 4 make all orders of a few numbers equally frequent.
 _EXCHANGES = 24
 
 
@@ -203,11 +203,11 @@ def is_on_host() -> bool:
 
 
 def of_samples(batch_size: tf.Tensor, seed: int = 0) -> RandomNumbers:
-  """Returns the random numbers of the batch in hand.
+  """Returns the random numbers of the batch that the traced function gets.
 
   Args:
-    batch_size: B, an integer scalar; counts where nothing numbers the samples. They
-      get numbers of TensorFlow's global generator then, see `tf.random.set_seed`.
+    batch_size: B, an integer scalar; used only outside of `sample_number_scope`. There
+      the numbers come from TensorFlow's global generator; see `tf.random.set_seed`.
     seed: seed of the numbers.
   """
   if _present.numbers is not None:

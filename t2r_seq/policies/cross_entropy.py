@@ -89,7 +89,7 @@ def NormalCrossEntropyMethod(
     num_iterations: rounds of the search.
     decay: the share of the old parameters in the new ones, in [0, 1).
     low: a bound of the samples, a scalar or [D]; None for no bound.
-    high: likewise.
+    high: upper bound of the samples, as `low`.
     seed: seed of the samples.
   Returns:
     The final (mean, stddev), [D].
@@ -183,7 +183,7 @@ class CrossEntropySearch:
       element of the action, flattened.
     stddev: standard deviation of the first round.
     low: lower bound of the action; a number or one for each element; None for no bound.
-    high: likewise.
+    high: upper bound of the action, as `low`.
     decay: the share of the distribution before that the next one keeps, in [0, 1).
     min_stddev: no distribution becomes narrower.
   """
@@ -429,7 +429,7 @@ class CEMPolicy(policy.Policy):
       predictor: predictor of a critic, with the output 'q_predicted'.
       decay: see `NormalCrossEntropyMethod`.
       low: lower bound of the action's elements, one number or several; None: no bound.
-      high: likewise.
+      high: upper bound, as `low`.
       seed: seed of the samples.
     """
     super().__init__(predictor)

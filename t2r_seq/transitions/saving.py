@@ -107,8 +107,8 @@ def _stack_problems(
         path,
         f"the last {stack.num_frames - 1} frames of {of}, and a new one",
         f"others at {index}",
-        f"Is axis {stack.axis} that of the frames, the oldest first? Save stacks of "
-        "other than consecutive frames unchanged.",
+        f"Is axis {stack.axis} that of the frames, the oldest first? If these are not "
+        "stacks of consecutive frames, save them unchanged.",
       )
       return
 
