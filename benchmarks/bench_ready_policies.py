@@ -172,7 +172,7 @@ class ReacherExpert(policies.Policy):
     turns = np.stack([shoulders, elbows], axis=1) - angles
     turns[:, 0] = (turns[:, 0] + np.pi) % (2 * np.pi) - np.pi
     turn = turns[np.abs(turns).max(axis=1).argmin()]  # The nearer of two solutions.
-    return np.clip(0.3 * turn - 0.05 * state[6:8], -1, 1).astype(np.float32)
+    return np.clip(0.1 * turn - 0.03 * state[6:8], -1, 1).astype(np.float32)
 
 
 def record(env: str, path: pathlib.Path, num_episodes: int) -> None:

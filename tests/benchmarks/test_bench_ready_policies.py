@@ -56,7 +56,7 @@ def test_reacher_expert_turns_to_the_nearer_solution():
     numbers = [np.cos(angles), np.sin(angles), target, (1.0, -1.0), np.zeros(2)]
     torques = expert.SelectAction(np.concatenate(numbers), None, 0)
     np.testing.assert_allclose(
-      torques, [-0.3 * 0.3 - 0.05, 0.3 * 0.2 + 0.05], atol=1e-6
+      torques, [-0.1 * 0.3 - 0.03, 0.1 * 0.2 + 0.03], atol=1e-6
     )
 
 
