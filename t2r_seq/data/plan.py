@@ -188,7 +188,7 @@ class Order:
   Attributes:
     num_windows: N >= 1, in the whole dataset.
     plan: plan of the batches, with a seed. If it drops remainders, all batches are full
-      and all shards have equally many; otherwise every window comes once an epoch, in
+      and all shards have equally many; otherwise every window comes once per epoch, in
       exactly one shard.
   """
 

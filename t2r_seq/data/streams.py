@@ -100,7 +100,7 @@ def streamed_windows(
   Consecutive episodes fill a pool, until another would exceed the budget. Each image is
   decoded once, the windows of a pool are permuted, and a batch is gathered at once. The
   next pool is filled meanwhile; the first ones are small, so that the first batch comes
-  soon. Every window comes once an epoch; windows that fill no batch join those of the
+  soon. Every window comes once per epoch; windows that fill no batch join those of the
   next pool. The order depends on the seed only.
 
   Args:

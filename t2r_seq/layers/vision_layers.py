@@ -449,7 +449,7 @@ def create_normalizer(normalizer: Normalizer, scale: bool = True) -> Any:
     normalizer: kind of the normalizer.
     scale: whether batch normalisation has a scale.
   Raises:
-    SpecError: its name is not known.
+    SpecError: the normalizer is unknown.
   """
   if normalizer == "layer_norm":
     return LayerNorm()

@@ -54,7 +54,7 @@ class _TaskInputGenerator(data.AbstractInputGenerator):
     """Takes specs and preprocessing from a model of tasks, such as a `MAMLModel`.
 
     Raises:
-      SpecError: its preprocessor is not a `MAMLPreprocessorV2`.
+      SpecError: the model's preprocessor is not a `MAMLPreprocessorV2`.
     """
     preprocessor = t2r_model.preprocessor
     if not hasattr(preprocessor, "create_meta_map_fn"):
@@ -140,8 +140,8 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
 class _TaskOrder:
   """The windows of every batch of tasks, as a function of its number; a `WindowOrder`.
 
-  Each task is used once an epoch. Its samples are windows of different episodes, unless
-  the condition shows whole episodes.
+  Each task is used once per epoch. Its samples are windows of different episodes,
+  unless the condition shows whole episodes.
 
   Attributes:
     task_episodes: the episodes of each task; with several kinds, all tasks' episodes
@@ -265,7 +265,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
   """Reads tasks from a store with a column that names each episode's task.
 
   Samples of a task are windows of different episodes, or the condition shows whole
-  episodes, such as demonstrations. Each task is used once an epoch. The order is a
+  episodes, such as demonstrations. Each task is used once per epoch. The order is a
   function of the seed; a resumed run continues with the next batch.
   """
 

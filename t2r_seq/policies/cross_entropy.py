@@ -396,7 +396,7 @@ PackFn = Callable[[Any, Any, Any, Any, np.ndarray], Any]
 class CEMPolicy(policy.Policy):
   """Chooses the action that a critic values most, by the cross-entropy method.
 
-  The search is in Python, and calls the predictor once an iteration, with any critic
+  The search is in Python, and calls the predictor once per iteration, with any critic
   and packing. An export of a `CriticModel` with a `search` does the same inside of one
   `step`, several times as fast: act with a `RegressionPolicy`, `action_key='action'`.
   """

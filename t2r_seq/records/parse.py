@@ -221,7 +221,7 @@ def _require_bytes(
     values = parsed[feature.name]
     is_step = tf.sequence_mask(lengths[feature.name], tf.shape(values)[1])
     fits = tf.reduce_all((tf.strings.length(values) > 0) | ~is_step)
-    message = f"parse: {feature.path}: expected {num_bytes} bytes a step, got none."
+    message = f"parse: {feature.path}: expected {num_bytes} bytes per step, got none."
     parsed[feature.name] = features_lib.require(values, fits, [message])
 
 

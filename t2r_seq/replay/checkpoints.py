@@ -149,7 +149,7 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
 
   Raises:
     StoreError: there is no such store.
-    SpecError: it lacks columns; every path is named.
+    SpecError: the store lacks columns; lists all of them.
   """
   store = EpisodeStore(os.path.abspath(path))
   sources = _find_sources(store, columns)

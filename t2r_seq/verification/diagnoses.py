@@ -315,6 +315,7 @@ def _find_held(case: Case, newest: np.ndarray, frames: np.ndarray) -> Iterator[C
       return
     repeats += step == last
     last = step
+  # Fewer repeats may be a scene that stands still for a moment.
   if repeats >= max(2, (len(newest) - 1) / 3):
     yield Cause(
       Cost.HELD,

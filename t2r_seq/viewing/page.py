@@ -20,7 +20,7 @@ from t2r_seq.viewing.model_side import ExportSide, ModelSide, SeenWindows
 from t2r_seq.viewing.survey import SIZES, Survey
 
 MAX_BYTES = 20_000_000
-# Frames a camera and windows an episode, of each of SIZES; pixels of a window's frame.
+# By index into SIZES: frames per camera, windows per episode, pixels of their frames.
 _FRAMES = (150, 100, 72, 60, 48, 24)
 _WINDOWS = (40, 30, 24, 16, 12, 8)
 _WINDOW_PIXELS = (160, 144, 128, 112, 96, 64)

@@ -44,7 +44,7 @@ class Survey:
     episodes: statistics of each episode, in the order of the source.
     ranked: the largest outlier score first.
     statistics: by path.
-    samples: rows by path, at most 64 an episode, float64 [n, D].
+    samples: rows by path, at most 64 per episode, float64 [n, D].
     thumbnails: JPEGs by number, of the first camera.
     texts: by number; '' without any.
     frame_bytes: mean bytes of a JPEG of all cameras together, by (size, quality).
