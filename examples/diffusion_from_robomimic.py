@@ -14,7 +14,7 @@ from t2r_seq import lite, policies, zoo
 
 
 def write_demonstrations(path: pathlib.Path) -> str:
-  """Writes what robomimic records: a group each demonstration, arrays by name."""
+  """Writes what robomimic records: a group of arrays for each demonstration."""
   rng = np.random.default_rng(0)
   with h5py.File(path, "w") as file:
     data = file.create_group("data")

@@ -138,8 +138,8 @@ def _text_format(args: argparse.Namespace) -> str | None:
     return None
   if args.spec:
     raise console.UsageError(
-      "--format and --output are for the spec of a store, or the one that is proposed "
-      "for TFRecord files, and is not available with --spec."
+      "--format and --output write the spec of a store, or the one that is proposed "
+      "for TFRecord files: leave out --spec."
     )
   if not args.output:
     return args.format

@@ -119,6 +119,18 @@ def opening_options(args: argparse.Namespace) -> dict[str, Any]:
   )
 
 
+def opening_words(args: argparse.Namespace) -> list[str]:
+  """Returns the options of `add_opening` that are given, as words of a command."""
+  names = {"source_format", *opening_options(args)} - {"format"}
+  words: list[str] = []
+  for option in args.parsers[args.command]._actions:
+    value = getattr(args, option.dest, None) if option.dest in names else None
+    if value is not None:
+      values = value if isinstance(value, list) else [value] * (value is not True)
+      words += [option.option_strings[-1], *map(str, values)]
+  return words
+
+
 def given_options(options: dict[str, Any]) -> dict[str, Any]:
   """Returns the options that are given; 0 is a value."""
   return {k: v for k, v in options.items() if v is not None and v is not False}

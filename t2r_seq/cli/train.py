@@ -157,8 +157,7 @@ def _run_online(args: argparse.Namespace) -> int:
   if not result["was_stopped"]:
     best = os.path.join(args.model_dir, "export", "best")
     print(
-      f"next: {_evaluation(args, best, env)} && t2r_seq export --lite {best} robot && "
-      "t2r_seq serve robot",
+      f"next: {_evaluation(args, best, env)} && {_lite(best)} && t2r_seq serve robot",
       file=sys.stderr,
     )
   return 0
@@ -232,10 +231,11 @@ def _suggest(args: argparse.Namespace) -> None:
     env = _environments(args.env)
     env = env if isinstance(env, str) else "ENV"
     robot = " --robot NAME" if len(args.dataset) > 1 else ""
+    opening = sources.opening_words(args)
+    verify = shlex.join(["t2r_seq", "verify", export, args.dataset[0], *opening])
     print(
       f"next: {_evaluation(args, export, env)}{robot}\n"
-      f"then: t2r_seq verify {export} {args.dataset[0]}{robot} && t2r_seq export "
-      f"--lite {export} robot{robot} && t2r_seq serve robot",
+      f"then: {verify}{robot} && {_lite(export)}{robot} && t2r_seq serve robot",
       file=sys.stderr,
     )
 
@@ -247,6 +247,10 @@ def _evaluation(args: argparse.Namespace, export: str, env: str | None) -> str:
     if value := getattr(args, name):
       words += [f"--{name}", *([value] if isinstance(value, str) else value)]
   return shlex.join(words)
+
+
+def _lite(export: str) -> str:
+  return shlex.join(["t2r_seq", "export", "--lite", export, "robot"])
 
 
 def _bound(name: str) -> Any:

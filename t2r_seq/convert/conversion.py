@@ -94,7 +94,7 @@ def convert(
     sources: a path as of `open_episodes`; or several, which are joined; or episodes.
     destination: path of the new data set.
     spec: flat specs of the sources; None takes all paths, and for TFRecord files
-      proposes specs from all records.
+      proposes specs from a sample of the records.
     source_format: format of the sources, if the paths do not show it.
     format: format of the destination; by default its name decides.
     progress: shows how many episodes are converted; None shows nothing.

@@ -42,7 +42,7 @@ Weights = str | Mapping[str, float] | Sequence[float] | None
 
 _no_autograph = tf.autograph.experimental.do_not_convert
 # Batches after which a schedule repeats. Shares that don't come out even by then
-# are rounded to one example in a whole period.
+# are off by at most one example in a whole period.
 _MAX_PERIOD = 4096
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -64,7 +64,7 @@ class MixtureReport:
       self._counts = tf.Variable(tf.zeros([len(sources)], tf.int64), trainable=False)
 
   def count(self, num_examples: tf.Tensor) -> tf.Operation:
-    """Adds a batch, of each source int64 [S]; called inside the input pipeline."""
+    """Adds the number of examples of each source, int64 [S]; runs in the pipeline."""
     return self._counts.assign_add(num_examples, read_value=False)
 
   @property
@@ -415,7 +415,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
   In mode 'train' every batch has examples in proportion to the weights. Counts are
   rounded up or down so that they are exact over time. Rows are shuffled. The other
   modes are one pass, one source after the other. Batches are reproducible if every
-  source is seeded; a source without a seed gets one.
+  source can be seeded: one without a seed gets a seed of the mixture's.
 
   A source delivers the features of the mixture's specs. If stored data differs, give
   the source a preprocessor, or its own specs and `preprocess_fn`. Missing optional
@@ -462,7 +462,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
       preprocessors: by name, for sources whose data is not yet what the mixture
         delivers: a preprocessor, or a class of them that is called with functions from
         a mode to the mixture's feature and label specs, as a model calls it.
-      episodes: by name, the numbers of those that a source reads, or a file of them.
+      episodes: by name, the numbers of those that a source reads, or a file of them;
+        the others keep their own choice.
       split: split that all sources read, such as 'train'; None for each source's own.
       embodiments: the robot of each source, an `Embodiment`; several sources may
         have one. The model has the same ones.
@@ -481,7 +482,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._memory_budget = memory_budget
     if memory_budget is not None:
       self._check_count("memory_budget", memory_budget)
-    self._made: dict[str, Any] = {}  # The same, for the specs that are set.
+    self._made: dict[str, Any] = {}  # Preprocessors for the specs that are set.
     self._has_warned = False
     self._raise(
       [
@@ -501,7 +502,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       ]
     )
     if episodes is not None or split is not None:
-      self.set_episodes(episodes, split)
+      self._restrict(dict(episodes or {}), split)
     self._evals = self._split_by_robot()
     # Specs that were set before this are the source's own, and stay.
     self._with_own_specs = {
@@ -523,6 +524,17 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._raise(_no_source("episodes", by_name, self._sources))
     for name, source in self._sources.items():
       source.set_episodes(by_name.get(name), split)
+
+  def _restrict(self, episodes: dict[str, Any], split: str | None) -> None:
+    """Sets what is given; beside it the sources keep their own choices."""
+    self._raise(_no_source("episodes", episodes, self._sources))
+    for name, source in self._sources.items():
+      numbers = episodes.get(name)
+      if isinstance(source, MixtureInputGenerator):
+        source._restrict(dict(numbers or {}), split)
+      elif numbers is not None or split is not None:
+        numbers = source._episodes if numbers is None else numbers
+        source.set_episodes(numbers, source._split if split is None else split)
 
   def set_specification_from_model(self, t2r_model: Any, mode: str) -> None:
     """See the base class; takes the stages of each robot from the model, too.
@@ -882,7 +894,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       errors.Mismatch(
         name,
         f"a source of known size, for weights='{weights}'",
-        "none" if size == 0 else "one that can't",
+        "none" if size == 0 else "one of unknown size",
         "Give weights.",
       )
       for name, size in sizes.items()

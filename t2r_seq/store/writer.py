@@ -90,7 +90,7 @@ class EpisodeWriter(Closing):
     Raises:
       SpecError: the structure does not fit the spec; nothing is appended.
       OSError: the disk is full or failed; this episode is not appended. If the commit
-        failed, all episodes since the last one are dropped.
+        failed, all episodes after the last commit are dropped.
     """
     segment = self._open_segment()
     self._check_no_steps("append_episode")
@@ -108,7 +108,7 @@ class EpisodeWriter(Closing):
       self.num_left_out += 1
       logging.log_first_n(
         logging.WARNING,
-        "EpisodeStore: %s: an episode without a step is left out, as all like it.",
+        "EpisodeStore: %s: episodes without a step are left out.",
         1,
         self._folder,
       )

@@ -111,7 +111,7 @@ MISTAKES = {
   ),
   "with a spec": (
     ["--format", "json", "--spec", "x:y"],
-    "is not available with --spec",
+    "leave out --spec",
   ),
 }
 

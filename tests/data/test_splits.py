@@ -130,6 +130,21 @@ def test_unknown_splits_are_named(folder, case):
     seen(GENERATORS[name](folder, **options), "eval")
 
 
+def test_sources_of_a_mixture_keep_their_own_choices(folder):
+  def source(**options):
+    return data.StoreInputGenerator(folder / "store", 2, **options)
+
+  def mix(sources, **options):
+    return data.MixtureInputGenerator(sources, batch_size=2, seed=0, **options)
+
+  both = {"split": source(split="train"), "listed": source(episodes=[0, 6])}
+  assert seen(mix(both, episodes={"listed": [3]}), "eval") == sorted([*TRAIN, 3])
+  assert seen(mix(both, episodes={"split": [1]}), "eval") == [1, 3]
+  listed = {"listed": source(episodes=[0, 6])}
+  assert seen(mix(listed, split="eval"), "eval") == [6]
+  assert seen(mix({"inner": mix(listed)}, split="train"), "eval") == [0]
+
+
 def test_sources_without_episode_numbers_reject_splits(folder):
   with pytest.raises(errors.SpecError, match="expected 'raise' where episodes are"):
     records_of("many", folder, episodes=[1], on_bad_record="skip")

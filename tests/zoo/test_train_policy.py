@@ -30,6 +30,7 @@ def train(capsys, *argv):
 def test_mlp_from_a_lerobot_folder(lerobot_path, tmp_path, capsys):
   run = tmp_path / "run"
   argv = ["--policy", "mlp", "--size", "tiny", "--dataset", lerobot_path]
+  argv += ["--frames_by", "timestamp"]
   argv += ["--model_dir", run, "--steps", 2, "--gin_bindings", *FAST]
   status, out, err = train(capsys, *argv)
   assert status == 0, err
@@ -37,7 +38,7 @@ def test_mlp_from_a_lerobot_folder(lerobot_path, tmp_path, capsys):
   assert "observation.images.top 24x32x3, observation.state 3 -> action 2" in err
   assert f"statistics of the training episodes: {run}/statistics.json" in err
   export = f"{run}/export/best"
-  assert f"then: t2r_seq verify {export} {lerobot_path}" in err
+  assert f"then: t2r_seq verify {export} {lerobot_path} --frames_by timestamp &&" in err
   held_out = np.loadtxt(run / "eval_episodes.txt", np.int64, ndmin=1)
   trained = np.loadtxt(run / "train_episodes.txt", np.int64, ndmin=1)
   assert sorted([*held_out, *trained]) == [0, 1, 2, 3] and len(held_out) == 1
