@@ -151,25 +151,26 @@ def _is_main_in_tensorflow() -> bool:
 
 @functools.cache
 def keep_freed_memory() -> bool:
-  """Makes glibc keep freed memory for the next batch, once a process.
+  """Makes glibc keep freed memory for the next batch, once per process.
 
   By default glibc returns blocks of some megabytes to the system when two or three are
-  free, and the next batch takes them again page by page, each filled with zeros: if
-  page faults are expensive, half of the time of batches of frames. And each thread
-  frees to an arena that others do not use. With this, up to 72 MiB stay at the top of
-  an arena, and there are two arenas for each core, at most eight.
+  free, and the next batch takes them again page by page, each filled with zeros. If
+  page faults are expensive, this takes half of the time of a batch of frames. And each
+  thread frees to an arena that others do not use. With this, up to 72 MiB stay at the
+  top of an arena, and there are two arenas for each core, at most eight.
 
   The command line calls this, because it owns its process. The library does not: a
   program that needs it calls it first.
 
   Returns:
-    Whether it was changed: not if one of glibc's variables (`MALLOC_ARENA_MAX` and
-    others, or `glibc.malloc` in `GLIBC_TUNABLES`) is set, and not for other allocators.
+    Whether all settings were applied. False if a variable of glibc's malloc is set
+    (`MALLOC_ARENA_MAX` and others, or `glibc.malloc` in `GLIBC_TUNABLES`), or if the
+    libc has no `mallopt`. A preloaded allocator is not detected.
   """
   tunables = os.environ.get("GLIBC_TUNABLES", "")
-  decided = any(name.startswith("MALLOC_") for name in os.environ)
+  is_configured = any(name.startswith("MALLOC_") for name in os.environ)
   mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-  if decided or "glibc.malloc." in tunables or mallopt is None:
+  if is_configured or "glibc.malloc." in tunables or mallopt is None:
     return False
   cores = len(os.sched_getaffinity(0))
   arenas = min(_MAX_ARENAS, _ARENAS_A_CORE * cores)

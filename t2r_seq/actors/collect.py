@@ -60,7 +60,7 @@ def collect_episodes(
     episode_to_features_fn: steps -> numpy structure that matches `spec`; None looks
       each path up in the steps, see `sinks.make_step_to_features`.
     explore_prob: passed to the policy with each observation.
-    max_steps: truncates an episode.
+    max_steps: steps after which an episode is truncated; None for no limit.
     sink: takes the steps in place of record files, e.g. a `StoreSink`; is closed.
     stop: e.g. a `threading.Event`; checked after each step, ends the collection as
       SIGTERM does.
@@ -181,12 +181,12 @@ class _NewestPolicy:
   """
 
   def __init__(self, policy: Any, initial_policy_class: Any = None) -> None:
-    self.policy = policy
-    self.global_step = 0
-    self.is_initial = False
-    self.is_new = True
     self._policy = policy
     self._initial = initial_policy_class() if initial_policy_class else None
+    self.is_initial = self._initial is not None
+    self.policy = self._initial if self.is_initial else policy
+    self.global_step = 0
+    self.is_new = True
     self._last_step = -2  # That of an ensemble is -1.
     self._logged = time.monotonic()
 
@@ -195,9 +195,8 @@ class _NewestPolicy:
     try:
       rollouts.restore_policy(self._policy)
     except NoModelError:
-      if self._initial is None:
+      if not self.is_initial:
         raise
-      self.policy, self.is_initial = self._initial, True
       return
     self.global_step = int(getattr(self._policy, "global_step", 0))
     self.policy, self.is_initial = self._policy, False
@@ -210,7 +209,7 @@ class _NewestPolicy:
       self.is_new = False
 
   def log_wait(self) -> None:
-    """Logs once a minute that no newer model has come."""
+    """Logs once per minute that no newer model has come."""
     if time.monotonic() - self._logged >= _LOG_EVERY_SECONDS:
       self._logged = time.monotonic()
       logging.info("Waiting for a policy newer than that of step %d.", self.global_step)
@@ -221,8 +220,8 @@ class Rounds:
   """The rounds of `collect_eval_loop`.
 
   Attributes:
-    num_collect: episodes a round. With 1 and `wait_for_new_policy=False` every episode
-      has the newest policy.
+    num_collect: episodes per round. With 1 and `wait_for_new_policy=False` every
+      episode has the newest policy.
     num_eval: episodes that each new policy is evaluated in.
     continuous: continues with the next policy, until `max_steps`; False ends after one
       round.
@@ -539,9 +538,9 @@ class CollectThread:
 class CollectByExport(training.Callback):
   """Collects episodes after each export, while the training waits.
 
-  Like `collect_eval_loop`, but in the learner's thread. The learner's input generator
-  reads the replay that the sink fills. A first round before the first train step
-  fills it.
+  Collects as `collect_eval_loop` does, in the learner's thread and without evaluation.
+  The learner's input generator reads the replay that the sink fills. The first round,
+  before the first train step, fills the replay.
   """
 
   def __init__(
@@ -550,7 +549,7 @@ class CollectByExport(training.Callback):
     policy_class: Callable[[], Any] = gin.REQUIRED,
     sink: sinks.EpisodeSink = gin.REQUIRED,
     num_episodes: int = 50,
-    initial_policy_class: Callable[[], Any] | None = None,
+    initial_policy_class: Callable[[], Any] = gin.REQUIRED,
     seed: int = 0,
     max_steps: int | None = None,
   ) -> None:
@@ -561,10 +560,11 @@ class CollectByExport(training.Callback):
       policy_class: makes the policy, which restores the newest export of the training.
       sink: receives the steps; is closed at the end.
       num_episodes: episodes of each round.
-      initial_policy_class: makes the policy that collects as long as there is no
-        export; give the predictor `timeout=0` then.
+      initial_policy_class: makes the policy that collects until there is an export.
+        Give the predictor `timeout=0`: a resumed run then does not wait for a first
+        export.
       seed: seed of the rounds, which have different episodes.
-      max_steps: truncates an episode.
+      max_steps: steps after which an episode is truncated; None for no limit.
     """
     errors.check_count("CollectByExport", "num_episodes", num_episodes)
     self._env, self._sink = env, sink
@@ -577,11 +577,14 @@ class CollectByExport(training.Callback):
     """See the base class: the first round."""
     self._env = _open(self._env, self._open)
     self._open.enter_context(self._sink)
+    if run.step > 0:  # A new run has no export, and `restore` would wait for one.
+      self._collector.restore()
     self._collect(run)
 
   def after_export(self, run: Run, name: str, path: str) -> None:
     """See the base class: a round by the new export."""
     del name, path
+    self._collector.restore()
     self._collect(run)
 
   def on_end(self, run: Run) -> None:
@@ -590,7 +593,6 @@ class CollectByExport(training.Callback):
     self._open.close()
 
   def _collect(self, run: Run) -> None:
-    self._collector.restore()
     # Seeded by the step, too: a resumed run collects other episodes.
     seed = rollouts.episode_seed(self._seed + run.step, self._num_rounds, 2)
     self._num_rounds += 1

@@ -239,9 +239,9 @@ def run_robot(
     policy: has `reset()` and `sample_action(observation)`, e.g. a `lite.LitePolicy`.
     observe: returns an observation; None ends the episode.
     act: executes an action.
-    rate_hz: steps a second; there is a warning if it differs from that of the policy's
-      training data.
-    max_steps: ends the episode; None for no limit.
+    rate_hz: steps per second; there is a warning if it differs from that of the
+      policy's training data.
+    max_steps: steps after which the episode ends; None for no limit.
     halt: called at the end, after an error, too. Makes the robot stand still.
     stop: e.g. a `threading.Event`.
     clock: returns seconds.

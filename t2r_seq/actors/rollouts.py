@@ -71,7 +71,7 @@ def generate_steps(
     num_episodes: >= 1.
     seed: makes the run repeatable; None leaves the randomness to the environment.
     explore_prob: passed to the policy with each observation.
-    max_steps: truncates an episode that reaches it.
+    max_steps: steps after which an episode is truncated; None for no limit.
   Returns:
     A generator of the environment's number and an `EpisodeStep`; the last one of an
     episode is terminated or truncated.

@@ -43,7 +43,7 @@ def run_env(
     explore_prob: passed to the policy with each observation.
     episode_writer: called with the steps of each finished episode.
     episode_metrics_fn: steps -> numbers of one episode; their means are returned.
-    max_steps: truncates an episode.
+    max_steps: steps after which an episode is truncated; None for no limit.
     sink: sink for every step as it is taken; is left open. Episodes in progress when
       the run ends early or fails are abandoned, see `EpisodeSink.abandon_episode`.
     restore_policy: whether the policy's newest parameters are loaded first.

@@ -433,8 +433,8 @@ Expected outputs are those of the export's checkpoint, if it still exists, and o
 of the export's own network. For a lite folder, or a server, the export is looked for at
 its old path; if it has moved, give it with --export.
 
-The status is 0 where all is identical, and 1 where something differs; with --strict
-also where the dataset does not fit.""",
+The status is 0 if all is identical, and 1 if something differs; with --strict also
+if the dataset does not fit.""",
   _verify,
   _add_verify_arguments,
 )

@@ -274,7 +274,7 @@ class StoreFollower:
   def _arrival_numbers(self) -> np.ndarray:
     """Returns the arrival number of each episode; new ones are last.
 
-    Where a follower begins, the episodes of segments are taken to have arrived evenly.
+    When a follower starts, it assumes that episodes of all segments arrived evenly.
     """
     segments = self._store.segments
     sizes = {segment.name: len(segment) for segment in segments}

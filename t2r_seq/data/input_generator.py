@@ -208,7 +208,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def reads_shards(self) -> bool:
-    """Whether `params['input_context']` makes a dataset of one worker's part."""
+    """Whether `create_dataset(input_context=...)` reads one worker's part only."""
     return False
 
   @property
@@ -456,16 +456,18 @@ class AbstractInputGenerator(abc.ABC):
       mode: value of `specs.ModeKeys`.
       params: params of an Estimator, as Tensor2Robot passes them; only
         `params['batch_size']` is read.
-      batch_size: replaces the generator's.
+      batch_size: replaces the generator's and that of `params`.
       start_step: the step that a resumed run continues at, so that it does not see the
         batches of its start again.
       seed: seed for a generator without one.
-      input_context: the worker of a strategy, for generators that `reads_shards`.
-      is_portable: makes a pipeline that other processes can run, and leaves it to the
-        caller to send it to them; None: sends it to the generator's `DataService`.
+      input_context: the worker of a strategy, for generators whose `reads_shards` is
+        True; each worker then reads its own part.
+      is_portable: True: a pipeline that the caller may send to other processes. False:
+        a local one. None: in mode 'train' the generator's `DataService` distributes it,
+        if that has an address.
       is_flat: makes each element one struct, features and labels below 'features/' and
-        'labels/', for `joint.split` inside of a function: TensorFlow's Python takes
-        half as long.
+        'labels/'. Split it by `joint.split` inside a `tf.function`: passing one struct
+        halves TensorFlow's Python overhead per batch.
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
@@ -500,7 +502,8 @@ class AbstractInputGenerator(abc.ABC):
       dataset = self._data_service.distribute(dataset, where)
     elif self._preprocess_fn is None and self._reads_ahead:
       return dataset  # More prefetching evicts batches from the CPU cache.
-    return dataset.prefetch(2)  # AUTOTUNE lets more wait after each pause.
+    # Not AUTOTUNE: it grows the buffer after a pause, and more batches wait in memory.
+    return dataset.prefetch(2)
 
   def explain(
     self, mode: str = specs.ModeKeys.TRAIN, num_batches: int = 50
@@ -524,7 +527,7 @@ class AbstractInputGenerator(abc.ABC):
       return explain_pipeline(self, stored, batches, dataset, num_batches)
 
   def _check_shards(self, context: tf.distribute.InputContext) -> None:
-    """Raises SpecError where each of several pipelines would read all of the data."""
+    """Raises SpecError if each of several pipelines would read all of the data."""
     if not self.reads_shards:
       raise errors.SpecError(
         f"{type(self).__name__}: input_context: expected a generator that "

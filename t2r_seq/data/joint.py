@@ -48,7 +48,7 @@ def join_paths(
 
   Args:
     features: from paths of the features to paths of the features.
-    labels: specs of the labels.
+    labels: from paths of the labels to paths of the labels.
   Returns:
     One map.
   """

@@ -540,14 +540,17 @@ class MixtureInputGenerator(AbstractInputGenerator):
     """See the base class; takes the stages of each robot from the model, too.
 
     Raises:
-      SpecError: the model has no such robot.
+      SpecError: a robot is missing in the model, or differs from the model's robot of
+        that name.
     """
     embodiments = getattr(t2r_model, "embodiments", {})
     self._raise(
       errors.Mismatch(
         f"embodiments: {name}",
-        f"a robot of the model, of {errors.listing(embodiments)}",
-        f"'{robot.name}'" if embodiments.get(robot.name) is None else "another one",
+        f"one of the model's robots {errors.listing(embodiments)}",
+        f"'{robot.name}'"
+        if embodiments.get(robot.name) is None
+        else f"a different robot named '{robot.name}'",
         "Bind the same embodiments to the model and to the mixture.",
       )
       for name, robot in self._embodiments.items()

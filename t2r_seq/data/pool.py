@@ -413,10 +413,10 @@ class PoolColumns(PoolRows):
 def gather_batches(
   pools: tf.data.Dataset, rows: PoolRows, plan: Plan
 ) -> tf.data.Dataset:
-  """Gathers the windows of pools, a batch at a time.
+  """Gathers the windows of pools to batches; small batches several at once.
 
   Args:
-    pools: dataset of `Pool`s; the reader ahead counts their memory.
+    pools: dataset of `Pool`s. The memory budget must include those that it prefetches.
     rows: spec of the rows of the pools.
     plan: plan of the batches.
   Returns:
@@ -440,7 +440,8 @@ def gather_batches(
     else:
       num_rest = num_windows(pool["rest"])
       gathered = rows.gather(pool, tf.maximum(start - num_rest, 0), stop - num_rest)
-      # `rest` is less than a batch, so it fits into the first chunk.
+      # `rest`: windows of the last pool that filled no batch. They are fewer than a
+      # batch, so they fit into the first chunk.
       gathered = tf.cond(
         start < num_rest,
         _no_autograph(lambda: concatenate(pool["rest"], gathered)),

@@ -343,7 +343,7 @@ def _feature_names(serialized: tf.Tensor) -> set[str] | None:
 
 
 def _zip_strictly(datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
-  """Zips datasets; fails, other than `Dataset.zip`, where one ends before another."""
+  """Zips datasets; unlike `Dataset.zip` it fails if one ends before another."""
   keys = list(datasets)
   ended = tf.data.Dataset.from_tensors((tf.constant(""), False))
   zipped = tf.data.Dataset.zip(

@@ -100,8 +100,8 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       cycle_length: files that mode 'train' reads in turns.
       num_parallel_calls: number of parallel parse calls, None for one at a time; does
         not change the order.
-      index: 'require': reads by the files' index, and refuses to without one; 'auto':
-        where all files have one; None: in order. A stale index is always refused.
+      index: 'require': reads by the files' index, and raises without one; 'auto': by
+        the index if all files have one; None: in order. A stale index always raises.
       on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
         leaves it out, logs it and counts it in the report.
       max_bad_records: to leave out; one more is an error.

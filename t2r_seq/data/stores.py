@@ -357,7 +357,7 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   @property
   def reads_shards(self) -> bool:
-    """Whether workers read their own parts: unless it shows a part already."""
+    """Whether workers read their own parts; False for a shard, or a followed store."""
     return self._plan.num_shards == 1 and self._follow is None
 
   @property

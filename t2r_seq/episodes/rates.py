@@ -177,15 +177,15 @@ def check_rate(operation: str, source: Episodes, fps: float) -> None:
     return
   rate, origin, _ = declared[0]
   raise errors.ConversionError(
-    f"{operation}: fps: expected {rate:.4g} steps a second, as {origin}, got {fps:g}: "
-    "fps names the rate of the data and does not resample them. Leave it out, or name "
-    f"the right one: --fps {rate:.4g}. To train at a lower rate, choose steps by "
-    "time_offsets and stride."
+    f"{operation}: fps: expected {rate:.4g} steps per second, as {origin}, got "
+    f"{fps:g}: fps names the rate of the data and does not resample them. Leave it out, "
+    f"or name the right one: --fps {rate:.4g}. To train at a lower rate, choose steps "
+    "by time_offsets and stride."
   )
 
 
 def _measured_rates(source: Episodes) -> dict[str, list[float]]:
-  """Returns steps a second by path of time stamps, in each unit that they may have."""
+  """Returns steps per second by path of time stamps, in each unit they may have."""
   timed = [
     path
     for path, leaf in source.spec.items()

@@ -384,8 +384,8 @@ def written_format(path: str | os.PathLike[str], format: str | None = None) -> F
     return writable[_FALLBACK]
   suffixes = [suffix for each in writable.values() for suffix in each.suffixes]
   raise errors.ConversionError(
-    f"write: {path}: expected a name that ends in {errors.listing(suffixes)}, or the "
-    f"name of a format, of {errors.listing(writable)}, got neither."
+    f"write: {path}: expected a name that ends in {errors.listing(suffixes)}, or one "
+    f"of the formats {errors.listing(writable)}, got neither."
   )
 
 

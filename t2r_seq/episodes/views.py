@@ -41,7 +41,7 @@ class Dropped:
     mismatches = [
       errors.Mismatch(
         name,
-        f"a path to drop, of {errors.listing(self._paths)}",
+        f"one of the paths {errors.listing(self._paths)}",
         "no such path",
         errors.nearest(name, self._paths),
       )
@@ -339,7 +339,7 @@ class Renamed(View):
     for old, name in names.items():
       below = [p for p in base.spec if p == old or p.startswith(f"{old}/")]
       if not below:
-        want = f"a path to rename, of {errors.listing(base.spec)}"
+        want = f"one of the paths {errors.listing(base.spec)}"
         near = errors.nearest(old, base.spec)
         mismatches.append(errors.Mismatch(old, want, "no such path", near))
       new |= {path: name + path[len(old) :] for path in below}

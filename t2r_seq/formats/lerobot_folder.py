@@ -173,7 +173,7 @@ class LeRobotFolder:
   Attributes:
     path: path of the folder.
     info: contents of `info.json`.
-    fps: steps a second.
+    fps: steps per second.
     features: by key, those that say where a step is included.
     tasks: texts by `task_index`.
     lengths: steps of each episode, int64 [episodes].
@@ -391,7 +391,7 @@ class LeRobotFolder:
       raise self._fault(INFO, "codebase_version", want, f"{version!r}.{hint}")
     fps, chunk = info["fps"], info.get("chunks_size", 1000)
     if not isinstance(fps, (int, float)) or not 0 < fps < math.inf:
-      raise self._fault(INFO, "fps", "steps a second", repr(fps))
+      raise self._fault(INFO, "fps", "steps per second", repr(fps))
     if type(chunk) is not int or chunk < 1:
       raise self._fault(INFO, "chunks_size", "episodes of a folder", repr(chunk))
     return info

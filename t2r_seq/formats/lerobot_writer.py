@@ -188,7 +188,7 @@ def _make_column(
 
 
 def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
-  """Returns steps a second: as given, or of the metadata, or of the videos."""
+  """Returns steps per second: as given, or of the metadata, or of the videos."""
   if fps is not None:
     check_rate(f"write: {path}", episodes, fps)
   lerobot = episodes.metadata.get("lerobot")
@@ -202,7 +202,7 @@ def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
     fps = rates.pop()
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
     raise errors.ConversionError(
-      f"write: {path}: expected a number of steps a second, got {fps}. "
+      f"write: {path}: expected a number of steps per second, got {fps}. "
       "Say it: --fps 10."
     )
   return fps
@@ -225,7 +225,7 @@ class LeRobotWriter(EpisodeWriter):
 
     Args:
       episodes: to write; their metadata's 'lerobot' gives rate, robot, tasks and names.
-      fps: steps a second of the data, which is not resampled; None takes that of the
+      fps: steps per second of the data, which is not resampled; None takes that of the
         metadata.
       task: text for episodes that come without one.
       video_codec: the encoder of videos; 'png' stores pixels exactly, as images.

@@ -223,7 +223,7 @@ class _Shown:
   Attributes:
     numbers: numbers of the messages, int64 [T] by topic.
     times: times of the messages, ns, int64 [T] by topic.
-    num_steps: T.
+    num_steps: T, the steps of the episode.
   """
 
   numbers: dict[str, np.ndarray]
@@ -397,7 +397,7 @@ class McapEpisodes(Episodes):
           value = _find(message, message.decode(first.data), field)
         except KeyError as error:
           fields = error.args[0]
-          want = f"a field of {message.type}, of {errors.listing(fields)}"
+          want = f"one of the fields {errors.listing(fields)} of {message.type}"
           near = errors.nearest(field.rpartition(".")[2], fields)
           mismatches.append(errors.Mismatch(path, want, f"'{field}' of {topic}", near))
           continue
@@ -680,7 +680,7 @@ def _make(place: str, message: _Message, field: _Found) -> tuple[_Form, Any]:
   except KeyError as error:
     hint = reading.leave_out(place.rpartition(": ")[2])
     if fields:
-      hint = f"Name a field of it: /topic:field, of {errors.listing(fields)}."
+      hint = f"Name a field of it, /topic:field: one of {errors.listing(fields)}."
     want = "numbers, text or an image"
     raise reading.fault(place, want, field.type, hint) from error
   array = np.asarray(_numbers(message, field.value, field.type), dtype)

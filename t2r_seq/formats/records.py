@@ -467,11 +467,12 @@ def find_index(
   Args:
     where: the reader, for messages.
     option: None: without an index. 'auto': by the index if every file has one and none
-      is compressed. 'require': a missing index is an error.
+      is compressed. 'require': raises unless every file has one and none is compressed.
     names: names of the files.
   Raises:
     SpecError: no such option.
-    RecordError: an index is stale; or it is required and missing.
+    RecordError: an index is stale or damaged; with 'require', an index is missing, or a
+      file is compressed.
   """
   check_index_option(where, option)
   is_indexed = all(

@@ -161,9 +161,9 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     return _with_names(self.metadata, robomimic, [names[n] for n in episodes.tolist()])
 
   def _read_splits(self) -> dict[str, list[int]]:
-    """Reads the filter keys of all files, as numbers of demos."""
+    """Reads the filter keys of all files as indices of episodes."""
     splits: dict[str, list[int]] = {}
-    numbers = {(p.file, p.group): number for number, p in enumerate(self._episodes)}
+    indices = {(p.file, p.group): index for index, p in enumerate(self._episodes)}
     for file_name in self._names:
       file = self._file(file_name)
       masks = hdf5.own(file, MASK)
@@ -175,9 +175,9 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
           self.notes.append(
             f"{MASK}/{key} names missing demos: {errors.listing(missing, 5)}."
           )
-        places = [(file_name, f"{DATA}/{demo}") for demo in demos]
-        split_numbers = sorted(numbers[place] for place in places if place in numbers)
-        splits.setdefault(key, []).extend(split_numbers)
+        demo_keys = [(file_name, f"{DATA}/{demo}") for demo in demos]
+        split = sorted(indices[demo] for demo in demo_keys if demo in indices)
+        splits.setdefault(key, []).extend(split)
     return splits
 
   def _read(

@@ -188,7 +188,7 @@ class SNAILEncoder(CompositeLayer):
     """Creates the layer.
 
     Args:
-      sequence_length: T.
+      sequence_length: steps of the sequences.
       output_size: units of the dense layer.
       num_blocks: pairs of convolutions and attention.
       tc_filters: filters of `TemporalConvBlock`.

@@ -45,10 +45,12 @@ def time_features(time: tf.Tensor) -> tf.Tensor:
 
 
 class Continuation(NamedTuple):
-  """Actions that are planned for a chunk's first steps, which it continues.
+  """The previous chunk's actions for the first steps of a new chunk.
+
+  `weights` say how closely the new chunk follows them.
 
   Attributes:
-    target: [B, n, ...].
+    target: the previous actions, [B, n, ...].
     weights: float32 [B, n]: 1 for actions that will have been executed, which the
       chunk repeats; less for planned ones, to which it stays close; 0 for others.
   """
@@ -63,9 +65,10 @@ class Continuation(NamedTuple):
     """Weighs the actions of a plan, after https://arxiv.org/abs/2506.07339.
 
     Args:
-      target: [B, n, ...].
-      num_frozen: int32 [B].
-      num_known: int32 [B], at least `num_frozen`.
+      target: the previous actions, [B, n, ...].
+      num_frozen: actions that will have been executed when the chunk arrives, int32
+        [B].
+      num_known: actions that the previous chunk has, int32 [B], at least `num_frozen`.
     """
     places = tf.range(target.shape[1], dtype=tf.float32)[tf.newaxis]
     frozen, known = (

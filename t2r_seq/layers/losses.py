@@ -178,7 +178,7 @@ def n_pairs_loss(
     mask: [N], bool, which pairs count, also as others; None for all.
     norm_weight: half of it times the mean squared norms is added to the loss.
   Returns:
-    A scalar; 0 where no pair counts.
+    A scalar; 0 if no pair counts.
   Raises:
     SpecError: the labels or the mask are of another form.
   """

@@ -88,7 +88,7 @@ class TemporalConvBlock(CompositeLayer):
     """Creates the layer.
 
     Args:
-      sequence_length: T.
+      sequence_length: steps of the sequences.
       filters: channels that each dense block appends.
       activation: activation of the causal convolutions.
       **kwargs: arguments of the Keras layer.

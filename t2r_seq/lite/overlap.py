@@ -197,7 +197,7 @@ class SimulatedLatency:
     Args:
       latency: seconds from a request to its answer.
       jitter: latencies are uniform between `latency - jitter` and `latency + jitter`.
-      control_rate: ticks a second.
+      control_rate: ticks per second.
     Raises:
       SpecError: a number is out of range.
     """
@@ -211,7 +211,7 @@ class SimulatedLatency:
         if name == "jitter":
           expected = f"seconds between 0 and the latency, {latency}"
         if name == "control_rate":
-          expected = "ticks a second, > 0"
+          expected = "ticks per second, > 0"
         raise errors.SpecError(f"evaluate: {name}: expected {expected}, got {value}.")
     self._latency, self._jitter, self._rate = latency, jitter, control_rate
     self._answer: np.ndarray | None = None

@@ -84,7 +84,7 @@ class ClassificationModel(T2RModel):
   ) -> tf.Tensor:
     """Returns the mean cross entropy, a scalar.
 
-    Where the labels have a `classes_mask`, padded ones count for nothing.
+    If the labels have a `classes_mask`, padded ones are excluded.
     """
     del mode
     logits = inference_outputs["logits"]
@@ -133,6 +133,7 @@ class ClassificationModel(T2RModel):
         tf.argmax(logits, -1), num_classes, True, False, dtype=tf.bool
       )
       log_p = tf.nn.log_softmax(logits)
+      # log(p / (1 - p)); expm1 keeps 1 - p exact near p = 1.
       log_odds = log_p - tf.math.log(-tf.math.expm1(log_p))
     else:
       truth, predicted, log_odds = classes > 0.5, logits > 0, logits
@@ -143,16 +144,16 @@ class ClassificationModel(T2RModel):
       while mask.shape.rank < weight.shape.rank:
         mask = mask[..., tf.newaxis]
       weight *= tf.cast(mask, tf.float32)
-    each = weight[..., tf.newaxis] if self._is_softmax else weight
-    each = tf.broadcast_to(each, tf.shape(truth))
+    class_weight = weight[..., tf.newaxis] if self._is_softmax else weight
+    class_weight = tf.broadcast_to(class_weight, tf.shape(truth))
     if logits.shape.rank == 1:  # A yes or no per example is one class.
-      each, truth, predicted, log_odds = [
-        x[:, tf.newaxis] for x in (each, truth, predicted, log_odds)
+      class_weight, truth, predicted, log_odds = [
+        x[:, tf.newaxis] for x in (class_weight, truth, predicted, log_odds)
       ]
 
     def count(which: tf.Tensor) -> tf.Tensor:
       axes = list(range(which.shape.rank - 1))
-      return tf.reduce_sum(tf.where(which, each, 0.0), axes)
+      return tf.reduce_sum(tf.where(which, class_weight, 0.0), axes)
 
     return {
       "num_right": tf.reduce_sum(tf.where(is_right, weight, 0.0)),
@@ -160,8 +161,8 @@ class ClassificationModel(T2RModel):
       "true_positives": count(truth & predicted),
       "false_positives": count(~truth & predicted),
       "false_negatives": count(truth & ~predicted),
-      "positives": _histograms(log_odds, tf.where(truth, each, 0.0)),
-      "negatives": _histograms(log_odds, tf.where(truth, 0.0, each)),
+      "positives": _histograms(log_odds, tf.where(truth, class_weight, 0.0)),
+      "negatives": _histograms(log_odds, tf.where(truth, 0.0, class_weight)),
     }
 
   def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:

@@ -417,7 +417,7 @@ class T2RModel(PolicyModel):
     self._global_step = tf.constant(global_step, tf.int64)
 
   def maybe_init_from_checkpoint(self) -> None:
-    """Initialises the variables by `init_from_checkpoint_fn`, if given."""
+    """Initializes the variables by `init_from_checkpoint_fn`, if given."""
     if self._init_from_checkpoint_fn is not None:
       self._init_from_checkpoint_fn(self)
 

@@ -63,7 +63,7 @@ def default_init_from_checkpoint_fn(
   filter_restorables_fn: NameFilter | None = None,
   assignment_map: Mapping[str, str] | None = None,
 ) -> None:
-  """Initialises a model's variables from a checkpoint, by their names.
+  """Initializes a model's variables from a checkpoint, by their names.
 
   The log lists matched and unmatched variables. After Tensor2Robot's function.
 
@@ -123,7 +123,7 @@ def default_init_from_checkpoint_fn(
     )
   unused = set(keys) - set(matched.values())
   logging.info(
-    "Initialised %d of %d variables from %s. Not in it: %s. Not used of it: %s.",
+    "Initialized %d of %d variables from %s. Not in it: %s. Not used of it: %s.",
     len(matched),
     len(variables),
     checkpoint,
@@ -164,14 +164,16 @@ def _other_names(name: str, scopes: Mapping[str, str]) -> list[str]:
 def init_from_keras_weights_fn(
   model: NamedModel, filepath: str = gin.REQUIRED, part: str | None = None
 ) -> None:
-  """Initialises a model, or a part of it, from a file of Keras weights.
+  """Initializes a model, or a part of it, from a file of Keras weights.
 
   Args:
     model: a built model.
-    filepath: file from `save_weights` of a Keras model of the same architecture.
+    filepath: .h5 or .keras file of a Keras model of the same architecture, as from
+      `save_weights`.
     part: key of `create_network`'s dict; None for the whole network.
   Raises:
-    SpecError: there is no such part, or it is not a Keras model.
+    SpecError: there is no such part, it is not a Keras model, or the file has another
+      suffix.
     ValueError: the file does not fit; raised by Keras.
   """
   network = model.network
@@ -188,9 +190,15 @@ def init_from_keras_weights_fn(
       f"init_from_keras_weights_fn: {part or 'the network'}: expected a Keras model, "
       f"got {type(network).__name__}. Name the part that is one."
     )
+  # Keras 2 reads other names as TensorFlow checkpoints, and ignores missing variables.
+  if not str(filepath).endswith((".h5", ".keras")):
+    raise errors.SpecError(
+      f"init_from_keras_weights_fn: {filepath}: expected an .h5 or .keras file, got "
+      "another suffix. Save it by save_weights('NAME.weights.h5')."
+    )
   network.load_weights(filepath)
   logging.info(
-    "Initialised all %d variables of %s from %s.",
+    "Initialized all %d variables of %s from %s.",
     len(networks.all_variables(network)),
     part or "the network",
     filepath,

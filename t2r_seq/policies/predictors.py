@@ -425,8 +425,8 @@ class LoadingPredictor(AbstractPredictor):
 class ExportedSavedModelPredictor(LoadingPredictor):
   """Predicts with the newest export of a folder; needs no model code.
 
-  Nothing is loaded before `restore`, which starts with initial states if it finds a
-  newer export: call it between episodes.
+  By default nothing is loaded before `restore`. A newer export clears all policy
+  states, so call `restore` between episodes.
 
   >>> import numpy as np
   >>> from t2r_seq import policies, testing, training
@@ -458,8 +458,8 @@ class ExportedSavedModelPredictor(LoadingPredictor):
       poll_interval: seconds between two checks.
       restore_model_option: whether to restore now, and in which thread.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
-      robot: to act for, of an export of several robots; `restore` lists them if it is
-        missing.
+      robot: name of the robot, for an export of several robots. If it is missing,
+        `restore` raises and lists their names.
     """
     self._robot = robot
     super().__init__(
@@ -607,7 +607,8 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     self.assert_is_loaded()
     if any(path.startswith(f"{STAMPS}/") for path in self.get_step_specification()):
       features = with_times(features, timestamp, stamps)
-    # A state sees each observation once, for all repetitions. The first one warns.
+    # A member that was sampled several times steps once. Only the first one gets the
+    # timestamp, so that a wrong rate is logged once.
     outputs: dict[int, dict[str, np.ndarray]] = {}
     for i in dict.fromkeys(self._members):
       outputs[i] = self._predictors[i].step(features, is_first, timestamp)

@@ -261,20 +261,28 @@ def examine_records(
     file_patterns: file patterns, or a dict of them by dataset_key.
     feature_spec: a structure of specs without time offsets; None takes the spec that
       `propose_spec` gives for the records of one schema.
-    label_spec: the same for labels, or None.
+    label_spec: the same for labels, or None; needs `feature_spec`.
     compression: compression of all files, if the suffixes don't show it.
-    allow_nan: accepts NaN and infinity. In the last step of RLDS they are always valid.
+    allow_nan: accepts NaN and infinity, which the last step of an RLDS episode may
+      always have.
     schema: number of the schema that records without specs are compared with; 1 for the
       most frequent one, see `RecordSummary`.
     time_keys: names of sequences that are time stamps, beside those with such a name
       (time, timestamp, robot_timestamp_ns, ...): within a record they must not run
       backwards.
+  Returns:
+    The problems, and statistics of each path.
   Raises:
-    SpecError: the patterns match no file, a spec cannot be parsed, or there are fewer
-      schemas.
+    SpecError: the patterns match no file, a spec cannot be parsed, `label_spec` is
+      alone, `schema` exceeds the number of schemas, or no spec reads a time key.
     OSError: a file cannot be read.
   """
   operation = "examine_records"
+  if feature_spec is None and label_spec is not None:
+    raise errors.SpecError(
+      f"{operation}: feature_spec: expected specs beside label_spec, got none. Give "
+      "feature_spec={} to check the labels only."
+    )
   by_dataset = (
     {"": None} if feature_spec is None else _collect(feature_spec, label_spec)
   )
@@ -304,7 +312,7 @@ def examine_records(
   if absent - names:
     near = errors.nearest(min(absent - names), names)
     raise errors.SpecError(
-      f"{operation}: time_keys: expected features of the records, got "
+      f"{operation}: time_keys: expected features that specs read, got "
       f"{errors.listing(absent - names)}.{near}"
     )
   return Report(

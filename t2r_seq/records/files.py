@@ -491,9 +491,9 @@ def files_of_split(where: str, filenames: Iterable[str], split: str) -> list[str
   if not files:
     all_splits = {part for part in by_name.values() if part}
     raise errors.SpecError(
-      f"{where}: split: expected one that files are named after, as in "
-      f"NAME-{split}.tfrecord-00000-of-00001, of {errors.listing(all_splits)}, got "
-      f"'{split}'.{errors.nearest(split, all_splits)}"
+      f"{where}: split: expected one of {errors.listing(all_splits)}, splits in names "
+      f"of files (as in NAME-{split}.tfrecord-00000-of-00001), got '{split}'."
+      f"{errors.nearest(split, all_splits)}"
     )
   return files
 

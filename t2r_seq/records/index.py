@@ -231,7 +231,7 @@ class Indexed:
   Attributes:
     filename: name of the TFRecord file.
     index: the index; None if the file cannot be indexed.
-    is_new: False where the index that was there still holds.
+    is_new: False if the present index is still valid.
     error: why the file cannot be indexed, or ''.
   """
 
@@ -457,7 +457,7 @@ class RecordIndex:
     )
 
   def require_random_access(self) -> None:
-    """Raises RecordError where a file is compressed: it can only be read in order."""
+    """Raises RecordError if a file is compressed: it can only be read in order."""
     for name, index in zip(self.filenames, self.files, strict=True):
       if index.compression:
         raise errors.RecordError(
@@ -487,7 +487,7 @@ class RecordIndex:
   def _check_counted(
     self, by_name: dict[str, str], flat: specs.TensorSpecStruct
   ) -> None:
-    """Checks that the sequences are in the index, where one can expect them."""
+    """Checks that the sequences are in the index, as far as they are required."""
     mismatches = []
     counted = {name for index in self.files for name in index.steps}
     for name, path in by_name.items():

@@ -484,11 +484,11 @@ def _guess_images(images: tuple[ImageHeader, ...]) -> str:
   return f"{formats} {low}..{high}"
 
 
-_Place = tuple[bool, str]
+_FeatureKey = tuple[bool, str]
 # The kind of a feature's values, and how many there are, of which size; None if that
 # does not matter.
 _Variant = tuple[str, Any]
-_Key = frozenset[tuple[_Place, _Variant]]
+_Key = frozenset[tuple[_FeatureKey, _Variant]]
 _NOTHING: _Variant = ("", None)
 # A feature of more variants, none of which most records have, is one that varies; and
 # one of nearly as many as there are records.
@@ -504,15 +504,17 @@ class _Group:
     self.example = example
     self.num_records = self.num_rlds = self.num_empty = 0
     self.files: dict[str, None] = {}
-    self.forms: dict[_Place, _FeatureForms] = collections.defaultdict(_FeatureForms)
+    self.forms: dict[_FeatureKey, _FeatureForms] = collections.defaultdict(
+      _FeatureForms
+    )
 
   def merge(self, other: _Group) -> None:
     self.num_records += other.num_records
     self.num_rlds += other.num_rlds
     self.num_empty += other.num_empty
     self.files |= other.files
-    for place, forms in other.forms.items():
-      self.forms[place].merge(forms)
+    for feature, forms in other.forms.items():
+      self.forms[feature].merge(forms)
 
   def freeze(self) -> RecordSummary:
     # In the record, RLDS has lists, not sequences.
@@ -524,7 +526,8 @@ class _Group:
       is_complete=True,
       proto=protos.SEQUENCE_EXAMPLE if is_sequence else protos.EXAMPLE,
       features=tuple(
-        self.forms[place].freeze(place[1], place[0]) for place in sorted(self.forms)
+        self.forms[feature].freeze(feature[1], feature[0])
+        for feature in sorted(self.forms)
       ),
       is_rlds=0 < self.num_rlds == self.num_records,
       example=self.example,
@@ -537,7 +540,7 @@ class _Schemas:
 
   def __init__(self) -> None:
     self._groups: dict[_Key, _Group] = {}
-    self._varied: set[_Place] = set()
+    self._varied: set[_FeatureKey] = set()
 
   def add(self, record: framing.Record, contents: protos.RecordContents) -> None:
     is_rlds = rlds.is_rlds(contents)
@@ -546,7 +549,8 @@ class _Schemas:
     values |= {(True, name): steps for name, steps in contents.steps.items()}
     is_empty = bool(contents.steps) and not any(contents.steps.values())
     key = frozenset(
-      (place, self._variant(place, steps, is_empty)) for place, steps in values.items()
+      (feature, self._variant(feature, steps, is_empty))
+      for feature, steps in values.items()
     )
     group = self._groups.get(key)
     if group is None:
@@ -555,47 +559,48 @@ class _Schemas:
     group.num_rlds += is_rlds
     group.num_empty += is_empty
     group.files[record.filename] = None
-    for place, steps in values.items():
-      group.forms[place].add(steps, place[0], record)
+    for feature, steps in values.items():
+      group.forms[feature].add(steps, feature[0], record)
+    # Bounds memory: the feature with the most variants no longer separates groups.
     if len(self._groups) > _MAX_GROUPS:
       variants = self._count()
-      most = max(variants, key=lambda place: len(variants[place]))
+      most = max(variants, key=lambda feature: len(variants[feature]))
       if len(variants[most]) > 1:
         self._merge([most])
 
   def _variant(
-    self, place: _Place, steps: list[protos.Feature], is_empty: bool
+    self, feature: _FeatureKey, steps: list[protos.Feature], is_empty: bool
   ) -> _Variant:
     lengths = {len(protos.values_of(step)) for step in steps}
     if is_empty and not any(lengths):
       return _NOTHING
     kinds = {protos.kind_of(step) for step in steps}
     kind = kinds.pop() if len(kinds) == 1 else "mixed" if kinds else ""
-    if not steps or place in self._varied or rlds.is_nested(place[1]):
+    if not steps or feature in self._varied or rlds.is_nested(feature[1]):
       return kind, None
     image = None
     if kind == "bytes" and (values := protos.values_of(steps[0])):
       image = read_image_header(values[0])
     return kind, (lengths.pop() if len(lengths) == 1 else "varied", image)
 
-  def _count(self) -> dict[_Place, collections.Counter[_Variant]]:
+  def _count(self) -> dict[_FeatureKey, collections.Counter[_Variant]]:
     """Counts the records of each variant of each feature."""
-    counts: dict[_Place, collections.Counter[_Variant]] = collections.defaultdict(
+    counts: dict[_FeatureKey, collections.Counter[_Variant]] = collections.defaultdict(
       collections.Counter
     )
     for key, group in self._groups.items():
-      for place, variant in key:
-        counts[place][variant] += group.num_records
+      for feature, variant in key:
+        counts[feature][variant] += group.num_records
     return counts
 
-  def _merge(self, varied: Iterable[_Place]) -> None:
+  def _merge(self, varied: Iterable[_FeatureKey]) -> None:
     """Merges groups that differ only by how many values some features have."""
     self._varied |= {*varied}
     groups, self._groups = self._groups, {}
     for key, group in groups.items():
       merged = frozenset(
-        (place, (variant[0], None) if place in self._varied else variant)
-        for place, variant in key
+        (feature, (variant[0], None) if feature in self._varied else variant)
+        for feature, variant in key
       )
       if merged in self._groups:
         self._groups[merged].merge(group)
@@ -603,7 +608,7 @@ class _Schemas:
         self._groups[merged] = group
 
   def freeze(self) -> RecordSummary:
-    self._merge(place for place, c in self._count().items() if _is_ragged(c))
+    self._merge(feature for feature, c in self._count().items() if _is_ragged(c))
     ordered = sorted(
       self._groups.items(),
       key=lambda item: (item[1].num_empty == item[1].num_records, -item[1].num_records),
@@ -633,7 +638,7 @@ def _is_like(key: _Key, earlier: _Key) -> bool:
   """Whether a record's features match a group's, as far as they have values."""
   ours, theirs = dict(key), dict(earlier)
   return ours.keys() == theirs.keys() and all(
-    variant in (_NOTHING, theirs[place]) for place, variant in ours.items()
+    variant in (_NOTHING, theirs[feature]) for feature, variant in ours.items()
   )
 
 

@@ -120,7 +120,7 @@ class RateLimiter:
     Args:
       count: items to insert.
       timeout: seconds; None for no limit, with a warning in the log every half minute.
-      should_stop: called about once a second; True ends the wait.
+      should_stop: called about once per second; True ends the wait.
     Returns:
       How many of them can be inserted now, at least 1.
     Raises:

@@ -109,7 +109,7 @@ class ReplayWriter(files.Closing):
   its process died, ends at the last step that arrived.
 
   Attributes:
-    should_stop: called about once a second while the writer waits for a server or a
+    should_stop: called about once per second while the writer waits for a server or a
       rate limiter; True ends the wait with a ReplayTimeoutError.
   """
 
@@ -413,7 +413,7 @@ class StampCheck:
           passed = (stamp - known[1 - count]) / NANOSECONDS
           if passed < least - 1e-6:
             raise errors.SpecError(
-              f"append: {path}: expected at most {self._rate:g} steps a second, got "
+              f"append: {path}: expected at most {self._rate:g} steps per second, got "
               f"{count - 1} in {passed:.4g} s. Raise max_rate."
             )
       found[path] = stamp

@@ -583,8 +583,8 @@ def _row_bytes(
 ) -> int:
   """Returns the memory of a step and its item, without the episode's."""
   values = sum(_value_bytes(c) for c in columns.values() if c.is_per_step)
-  marks = np.min_scalar_type(rule.need + 1).itemsize
-  ages = np.min_scalar_type(rule.back).itemsize if rule.has_ages else 0
+  marks = np.min_scalar_type(rule.num_after_growing + 1).itemsize
+  ages = np.min_scalar_type(rule.num_before).itemsize if rule.has_ages else 0
   # The index of its episode's features.
   episode = 0 if all(column.is_per_step for column in columns.values()) else 8
   return values + marks + ages + episode + item_bytes(table_options)

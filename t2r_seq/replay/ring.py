@@ -20,20 +20,21 @@ from t2r_seq.windows.reader import WindowReader
 class AnchorRule:
   """Decides which anchors have an item while steps arrive and episodes end.
 
-  An anchor has an item after `need` more steps, or when its episode has ended and the
-  grid has the anchor.
+  An item is one window. An anchor has one once `num_after_growing` more steps have
+  arrived, or once its episode has ended, if `grid` has the anchor for that length.
 
   Attributes:
     reader: reader of the windows.
     grid: the anchors of whole episodes.
-    back: steps of a window before its anchor.
-    need: steps after the anchor that a running episode must have; n for n-step.
+    num_before: steps of a window before its anchor.
+    num_after_growing: steps after the anchor that a running episode must have. With
+      n-step: n if a next observation is read, n - 1 otherwise.
   """
 
   reader: WindowReader
   grid: WindowGrid
-  back: int
-  need: int
+  num_before: int
+  num_after_growing: int
 
   @classmethod
   def of(cls, reader: WindowReader) -> AnchorRule:
@@ -43,12 +44,12 @@ class AnchorRule:
   @property
   def has_ages(self) -> bool:
     """Whether padding depends on the number of steps before an anchor."""
-    return self.grid.cut.pads_front and self.back > 0
+    return self.grid.cut.pads_front and self.num_before > 0
 
   @property
   def min_steps(self) -> int:
     """The fewest steps that a ring needs for one item."""
-    return self.back + self.need + 1
+    return self.num_before + self.num_after_growing + 1
 
   def most_items(self, num_slots: int) -> int:
     """Returns how many items the steps of a writer have at most."""
@@ -56,7 +57,7 @@ class AnchorRule:
     if grid.keeps_first:  # Episodes of one step each.
       return num_slots
     num_after = self.reader.min_steps - 1 - grid.first_anchor
-    anchors = num_slots - min(grid.first_anchor, self.back) - num_after
+    anchors = num_slots - min(grid.first_anchor, self.num_before) - num_after
     return -(-anchors // min(grid.period, grid.first_anchor + num_after + 1))
 
   def most_queued(self, num_slots: int) -> int:
@@ -64,15 +65,15 @@ class AnchorRule:
 
     With that many, the next step, which waits until one is taken, overwrites no step.
     """
-    return (num_slots - self.back - self.need) // self.grid.period
+    return (num_slots - self.num_before - self.num_after_growing) // self.grid.period
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the rule for checkpoints."""
     return {
       "first": self.grid.first_anchor,
       "period": self.grid.period,
-      "back": self.back,
-      "need": self.need,
+      "back": self.num_before,
+      "need": self.num_after_growing,
       "need_ended": self.grid.num_after,
       "keeps_start": self.grid.keeps_first,
       "is_padded": self.grid.cut.pads_front,
@@ -207,8 +208,8 @@ class RingIndex:
   marked dead just before its row is overwritten. Readers gather rows without the lock,
   then check `dead` under it, and sample again if one of their steps has died.
 
-  An item is removed when the step `rule.back` before its anchor dies. Changes need the
-  lock of the buffer.
+  An item is removed when the step `rule.num_before` before its anchor dies. Changes
+  need the lock of the buffer.
 
   Attributes:
     counts: steps of each writer so far, int64 [N].
@@ -217,9 +218,9 @@ class RingIndex:
     ends: for each writer, the step after the last one of each ended episode that has
       steps in the ring.
     marks: for each row, 0 without an item, or else 1 + how many steps of its episode
-      come after it, `rule.need` at most.
-    ages: for each row, the steps of its episode before it, `rule.back` at most; None if
-      no window is padded.
+      come after it, `rule.num_after_growing` at most.
+    ages: for each row, the steps of its episode before it, `rule.num_before` at most;
+      None if no window is padded.
     num_items: number of marked items.
   """
 
@@ -234,10 +235,10 @@ class RingIndex:
       collections.deque() for _ in range(num_writers)
     ]
     num_rows = num_slots * num_writers
-    self.marks = allocate((num_rows,), np.min_scalar_type(rule.need + 1))
+    self.marks = allocate((num_rows,), np.min_scalar_type(rule.num_after_growing + 1))
     self.ages = None
     if rule.has_ages:
-      self.ages = allocate((num_rows,), np.min_scalar_type(rule.back))
+      self.ages = allocate((num_rows,), np.min_scalar_type(rule.num_before))
     self.num_items = 0
 
   @property
@@ -256,7 +257,7 @@ class RingIndex:
 
   def next_anchor(self, writer: int) -> int:
     """Returns the anchor whose item the next step completes, or -1."""
-    anchor = self.counts.item(writer) - self.rule.need
+    anchor = self.counts.item(writer) - self.rule.num_after_growing
     age = anchor - self.starts.item(writer)
     return anchor if self.rule.grid.is_anchor(age) else -1
 
@@ -269,8 +270,10 @@ class RingIndex:
     self.dead[writer] = dead
     self._forget_episodes(writer, dead)
     # Items whose window starts before the first step that is still alive.
-    first = 0 if dead == 1 else dead - 1 + self.rule.back
-    rows = [self.row(writer, anchor) for anchor in range(first, dead + self.rule.back)]
+    first = 0 if dead == 1 else dead - 1 + self.rule.num_before
+    rows = [
+      self.row(writer, anchor) for anchor in range(first, dead + self.rule.num_before)
+    ]
     lost = [row for row in rows if self.marks.item(row)]
     for row in lost:
       self.marks[row] = 0
@@ -281,7 +284,7 @@ class RingIndex:
     """Counts a step whose row has been written."""
     count = self.counts.item(writer)
     if self.ages is not None:
-      age = min(count - self.starts.item(writer), self.rule.back)
+      age = min(count - self.starts.item(writer), self.rule.num_before)
       self.ages[self.row(writer, count)] = age
     self.counts[writer] = count + 1
 
@@ -299,11 +302,11 @@ class RingIndex:
     """Returns the anchors that become items if the episode ends now, ascending."""
     start, count = self.starts.item(writer), self.counts.item(writer)
     grid, num_steps = self.rule.grid, count - start
-    first = grid.num_complete(num_steps, self.rule.need)
+    first = grid.num_complete(num_steps, self.rule.num_after_growing)
     num_rows = self.rule.reader.num_rows(num_steps, last_flag)
     anchors = start + grid.start(np.arange(first, grid.num_windows(num_rows)))
     dead = self.dead.item(writer)
-    return anchors[anchors >= (dead + self.rule.back if dead else 0)]
+    return anchors[anchors >= (dead + self.rule.num_before if dead else 0)]
 
   def end_episode(self, writer: int) -> None:
     """Ends the running episode, if it has steps."""
@@ -359,7 +362,7 @@ class RingIndex:
       return True
     steps, writers = self.steps_of(rows, counts)
     dead = self.dead[writers]
-    return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())
+    return bool((steps >= np.where(dead > 0, dead + self.rule.num_before, 0)).all())
 
   def _forget_episodes(self, writer: int, dead: int) -> None:
     ends = self.ends[writer]

@@ -116,7 +116,7 @@ class Items:
     if priorities is None:
       return []
     start, count = index.starts.item(writer), index.counts.item(writer)
-    steps = range(max(start, count - index.rule.need), count)
+    steps = range(max(start, count - index.rule.num_after_growing), count)
     pending = [(step, priorities.item(index.row(writer, step))) for step in steps]
     return [(step, each) for step, each in pending if each == each]
 
@@ -331,7 +331,7 @@ class Table:
     index.add_step(writer)
     self.items.set_pending_priority(row, priority)
     if anchor >= 0:
-      self._insert(index.row(writer, anchor), index.rule.need)
+      self._insert(index.row(writer, anchor), index.rule.num_after_growing)
 
   def end_episode(self, writer: int, should_stop: StopFn | None = None) -> None:
     """Ends an episode; its last windows become items, one by one.
@@ -490,7 +490,7 @@ class Table:
       rule = self.index.rule
       raise errors.ReplayTimeoutError(
         f"{error} There are {self.index.num_steps} steps, and the first item takes "
-        f"{rule.grid.first_anchor + rule.need + 1} of one episode."
+        f"{rule.grid.first_anchor + rule.num_after_growing + 1} of one episode."
       ) from None
 
   def _info(self, rows: np.ndarray, probabilities: Probabilities) -> SampleInfo | None:

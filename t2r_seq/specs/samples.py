@@ -41,7 +41,7 @@ def make_random_numpy(
   Args:
     spec_structure: specs in any structure.
     batch_size: > 0 prepends a batch axis; None and <= 0 don't.
-    sequence_length: T of sequences, [batch, T, *shape]; None leaves the axis out.
+    sequence_length: T, steps of sequences, [batch, T, *shape]; None: no such axis.
     seed: seed of the random numbers.
     unknown_size: size of unknown dimensions; a shape of unknown rank is a scalar.
   Returns:

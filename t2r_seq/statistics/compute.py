@@ -285,7 +285,7 @@ class _Item:
     values: by path, [T, ...] and context features of an episode, [B, ...] of a block.
       Absent optionals are left out.
     skipped: rows by path that are only counted, because they are bytes.
-    num_steps: T; None for a block.
+    num_steps: T, the steps of the episode; None for a block.
   """
 
   values: Values

@@ -408,7 +408,7 @@ class VideoOptions(VideoEncoding):
   """Options of the videos that a store keeps for a path.
 
   Attributes:
-    fps: frames a second: step i is the frame at i / fps seconds.
+    fps: frames per second: step i is the frame at i / fps seconds.
     unit: unit of the values of a depth image, such as 'mm'; a description only.
     depth: quantizer of depth images that are stored as 'mp4': float32 in metres or
       uint16 in millimetres, one channel; HEVC keeps the codes exactly.
@@ -422,7 +422,8 @@ class VideoOptions(VideoEncoding):
     super().__post_init__()
     if isinstance(self.fps, bool) or not 0 < self.fps <= 1000:
       raise errors.SpecError(
-        f"VideoOptions: fps: expected frames a second, at most 1000, got {self.fps!r}."
+        "VideoOptions: fps: expected frames per second, at most 1000, got "
+        f"{self.fps!r}."
       )
 
   def to_json_dict(self) -> dict[str, Any]:

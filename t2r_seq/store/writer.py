@@ -501,13 +501,14 @@ def _check_vacant(folder: str) -> None:
   if not os.path.lexists(folder):
     return
   names = set(os.listdir(folder)) if os.path.isdir(folder) else {"a file"}
-  leavings = {layout.SEGMENTS}
+  allowed = {layout.SEGMENTS}
   if os.path.isdir(folder):
-    killed = left_behind(os.path.join(folder, layout.MANIFEST))
-    leavings |= {os.path.basename(path) for path in killed}
+    # May be of a create that still runs: the manifest that is written last replaces it.
+    temporaries = left_behind(os.path.join(folder, layout.MANIFEST))
+    allowed |= {os.path.basename(path) for path in temporaries}
   segments = os.path.join(folder, layout.SEGMENTS)
   has_data = os.path.isdir(segments) and bool(os.listdir(segments))
-  if has_data or not names <= leavings:
+  if has_data or not names <= allowed:
     hint = "Choose another folder, or continue a store with EpisodeStore.append."
     raise errors.StoreError(
       f"EpisodeStore.create: {folder}: expected nothing there or an empty folder, got "

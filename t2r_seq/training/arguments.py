@@ -92,31 +92,34 @@ def follow_sources(
   train: AbstractInputGenerator | None,
   evaluation: AbstractInputGenerator | None,
 ) -> None:
-  """Records in the model the input's stages before it, which its export lacks.
+  """Records in the model the input's stages before the model's preprocessor.
 
-  Logs if the evaluation's input has other stages than the training's.
+  An export does not have these stages. Sets the specs of the generators. Logs if the
+  evaluation's input has other stages than the training's.
 
   Args:
     model: to train, or to evaluate and export.
     train: generator of training batches; None uses `evaluation`.
     evaluation: generator of eval batches, of one or several sets, or None.
   """
-  evaluated = {
+  eval_stages = {
     f"{name}/{source}".strip("/"): stages
     for name, each in (evaluation.named_evals() if evaluation else {}).items()
     for source, stages in _stages(model, each, specs.ModeKeys.EVAL).items()
   }
-  trained = evaluated
+  train_stages = eval_stages
   if train is not None:
-    trained = _stages(model, train, specs.ModeKeys.TRAIN)
-  model.follow_source_preprocessing(trained)
-  other = {n: each for n, each in evaluated.items() if each not in trained.values()}
-  if other:
+    train_stages = _stages(model, train, specs.ModeKeys.TRAIN)
+  model.follow_source_preprocessing(train_stages)
+  # Names of sources differ between the two, so any source of the training may match.
+  known = [*train_stages.values()]
+  differing = {n: stages for n, stages in eval_stages.items() if stages not in known}
+  if differing:
     logging.warning(
       "The evaluation's input has other stages before the model's preprocessor than "
       "the training's: %s, not %s.",
-      policy_io.list_stages(other),
-      policy_io.list_stages(trained),
+      policy_io.list_stages(differing),
+      policy_io.list_stages(train_stages),
     )
 
 

@@ -148,8 +148,8 @@ class Trainer:
     """Creates the batches to train on, split among the replicas.
 
     Args:
-      input_generator: has the model's specs. Where there are several workers and it
-        `reads_shards`, each reads its own part of the data and no other.
+      input_generator: has the model's specs. If its `reads_shards` is True, each of
+        several workers reads its own part of the data.
       start_step: step at which a resumed run continues.
     Returns:
       Distributed batches, features and labels joined: see `train_step`.

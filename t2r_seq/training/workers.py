@@ -174,7 +174,7 @@ def create_multi_worker_mirrored_strategy(
 
 @gin.configurable
 def create_tpu_strategy(tpu: str = "") -> tf.distribute.Strategy:
-  """Creates a strategy of a TPU, which it connects to and initialises.
+  """Creates a strategy of a TPU, which it connects to and initializes.
 
   Args:
     tpu: name or address of the TPU; 'local' on its own machine; '': from the

@@ -28,7 +28,7 @@ class Replay:
   before: none, one or several.
 
   Attributes:
-    rate: steps a second; None for the recorded steps.
+    rate: steps per second; None for the recorded steps.
     jitter: seconds by which steps come early or late, at most.
     drop: the probability that a value is lost, in [0, 1).
     delay: seconds from a measurement until its value comes, at most; uniform, so that
@@ -46,7 +46,7 @@ class Replay:
     """Raises SpecError if an option is out of range."""
     rate = 1.0 if self.rate is None else self.rate
     for name, value, is_good, expected in (
-      ("rate", self.rate, rate > 0, "steps a second, > 0, or None"),
+      ("rate", self.rate, rate > 0, "steps per second, > 0, or None"),
       ("jitter", self.jitter, self.jitter >= 0, "seconds >= 0"),
       ("drop", self.drop, 0 <= self.drop < 1, "a probability in [0, 1)"),
       ("delay", self.delay, self.delay >= 0, "seconds >= 0"),

@@ -48,7 +48,7 @@ class Episode:
     inputs: network inputs after training's preprocessing; empty without a model.
     labels: labels of the windows by path, for meta-learning models; empty for others.
     context: paths with one value per episode.
-    num_steps: T.
+    num_steps: T, the steps of the episode.
   """
 
   number: int
@@ -446,7 +446,7 @@ class _TrainingWindows:
     Args:
       where: the episode, for errors.
       values: values of the episode, as stored.
-      num_steps: T.
+      num_steps: steps of the episode.
     Returns:
       (anchors, [n]; windows below 'features/' and 'labels/', [n, ...]; the network's
       inputs, empty without a preprocessor).

@@ -256,7 +256,7 @@ def _find_actions(subject: Subject, data: Dataset) -> tuple[str, str]:
   ]
   if len({*actions}) != 1:
     raise errors.SpecError(
-      f"verify: act: expected one label with recorded actions, of "
+      f"verify: act: expected one label with recorded actions, one of "
       f"{errors.listing(stored)}, got {errors.listing(actions)}."
     )
   execution = None if record is None else record.execution

@@ -192,7 +192,7 @@ class EpisodeStatistics:
 
   Attributes:
     number: number of the episode in its source.
-    num_steps: T.
+    num_steps: steps of the episode.
     mean: mean of the finite values of signals.
     std: standard deviation of the finite values of signals.
     edges: for actions, the share of steps at the episode's own minimum or maximum,

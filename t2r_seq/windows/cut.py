@@ -165,7 +165,7 @@ class Cut:
       from a step to the next one.
     clocks: the time stamps of values on other clocks than the steps', by path; see
       `Episodes.clocks`.
-    max_rate: steps a second by their time stamps, at most. Needed where windows by time
+    max_rate: steps per second by their time stamps, at most. Needed if windows by time
       are cut before the stamps are known, as in a replay; for 'clock' a path.
   """
 
@@ -196,7 +196,7 @@ class Cut:
       object.__setattr__(self, "clock", float(self.clock))
     if self.max_rate is not None and not 0 < self.max_rate < math.inf:
       raise errors.SpecError(
-        f"windows: max_rate: expected steps a second, > 0, got {self.max_rate!r}."
+        f"windows: max_rate: expected steps per second, > 0, got {self.max_rate!r}."
       )
     is_valid = isinstance(self.clock, str) or self.clock is None
     if not (is_valid or (isinstance(self.clock, float) and 0 < self.clock < math.inf)):
@@ -310,8 +310,8 @@ class Anchors(NamedTuple):
 class WindowGrid:
   """The anchors of an episode, and the steps around them that a window may show.
 
-  Where the front is 'drop' the first anchor is the first that has all steps before it
-  that its window shows, otherwise step 0. Where the end is 'drop' only sequences count
+  If the front is 'drop', the first anchor is the first that has all steps before it
+  that its window shows, otherwise step 0. If the end is 'drop', only sequences count
   that have all steps after them; otherwise every later step on the stride is an
   anchor of some sequence, unless `shift` leaves anchors out between two sequences, and
   the last sequence may run over the end.
@@ -396,7 +396,9 @@ class WindowGrid:
     return (step >= self.first_anchor) & ((step - self.first_anchor) % self.period == 0)
 
   def clip(self, offsets: Any, before: Any, after: Any) -> Any:
-    """Keeps offsets inside the episode where it is padded.
+    """Clips offsets to the episode at the ends that are padded.
+
+    At an end with 'drop' no window leaves the episode, so they stay unchanged.
 
     Args:
       offsets: steps relative to an anchor, int64.
@@ -451,8 +453,6 @@ def too_short_error(
   Returns:
     The error, to be raised by the caller.
   """
-  many = f"all {num_episodes} episodes are"
-  shorter = "the only episode is" if num_episodes == 1 else many
   shorter = "the only episode is"
   if num_episodes != 1:
     shorter = f"all {num_episodes} episodes are"
@@ -482,7 +482,7 @@ def check_padding(padding: Any) -> Padding:
 
 
 def add_axes(values: Any, count: Any) -> Any:
-  """Appends `count` axes of size 1; with one cheap op where one size is unknown."""
+  """Appends `count` axes of size 1; with one cheap op if one size is unknown."""
   if not imports.is_tensor(values):
     return np.reshape(values, np.shape(values) + (1,) * count) if count else values
   sizes = [-1 if size is None else size for size in values.shape]

@@ -483,7 +483,7 @@ def _pair_fields(
       next_of[path] = names[field]
     elif name in later:
       hint = errors.nearest(field, (other for other in names if other not in later))
-      hint = hint or f"Where it is not a next one, name it without '{_NEXT}'."
+      hint = hint or f"If it is not a next one, name it without '{_NEXT}'."
       yield errors.Mismatch(field, f"the field that {path} follows", "nothing", hint)
     elif name.split("/")[0] in with_next and _NEXT + name not in names:
       hint = errors.nearest(_NEXT + name, later)

@@ -396,7 +396,7 @@ class WindowReader:
 
     Args:
       episode: tensors by path.
-      check: False where the episode has been checked before.
+      check: False if the episode has been checked before.
     Returns:
       int64 scalar.
     """
@@ -431,7 +431,7 @@ class WindowReader:
   def check_starts(self, starts: Any, num_steps: Any) -> tf.Operation | None:
     """Checks that windows start inside an episode and have all that is not padded.
 
-    Where tf.gather runs on a CPU it would fail, too; on a GPU it gives zeros instead.
+    tf.gather on a CPU would fail, too; on a GPU it gives zeros instead.
 
     Args:
       starts: first anchor(s), int scalar or [B].
@@ -500,7 +500,7 @@ class WindowReader:
 
     Args:
       take: called with a path of an episode and the rows to read, starts.shape + [L,
-        K]; returns their values, or the context features where the rows are None.
+        K]; returns their values, or the context features if the rows are None.
       starts: first anchor(s) in their episodes, int64 scalar or [B].
       num_steps: T, int64 scalar, or [B] for windows of several episodes.
       first_rows: row of the first step of each episode, int64 [B]; None: the rows are
@@ -906,7 +906,7 @@ def _fill_zeros(values: Any, visible: Any | None) -> Any:
 
   Args:
     values: shown.shape + [...]; an array is changed in place.
-    shown: bool; None where all are.
+    shown: bool; None if all are.
   """
   if visible is None:
     return values

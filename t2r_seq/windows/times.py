@@ -244,7 +244,7 @@ class TimedSteps:
 
     Args:
       fetches: fetches of all windows.
-      rate: steps a second, at most.
+      rate: steps per second, at most.
     """
     spans = [(*fetch.seconds.extent, int(fetch.anchors.max())) for fetch in fetches]
     if self.period is None and spans:

@@ -59,7 +59,7 @@ class Embodiment:
     for path in (*self.paths, *self.layout):
       if path not in (*paths, self.signature.language):
         raise errors.SpecError(
-          f"{where}: {path}: expected a path of the robot, of {errors.listing(paths)}."
+          f"{where}: {path}: expected one of the robot's paths {errors.listing(paths)}."
           f"{errors.nearest(path, paths)}"
         )
     for path, places in self.layout.items():
@@ -313,10 +313,13 @@ def check_embodiments(
     where: for errors.
     robots: by name.
     signature: signature of the model.
-    sizes: see `shared_signature`.
+    sizes: elements of vectors, and channels of cameras, by name of the robot and its
+      path.
   Raises:
-    SpecError: a vector that is larger than the model's, a path that the model lacks, or
-      a path of the model that no robot has; all are listed.
+    SpecError: the model has no state `robot/id` or `robot/mask`. Or there is a mask of
+      another size, an id beyond `robot/id`, a vector that is larger than the model's, a
+      path that the model lacks, or a path of the model that no robot has; all of these
+      are listed.
   """
   mismatches = [*_misfits(robots, signature, sizes)]
   if mismatches:
@@ -354,12 +357,12 @@ def _misfits(
       if path in robot.signature.cameras:
         if role not in signature.cameras:
           near = errors.nearest(role, signature.cameras).strip()
-          want = f"a role of {errors.listing(signature.cameras)}"
+          want = f"one of the model's cameras {errors.listing(signature.cameras)}"
           yield errors.Mismatch(f"{name}: {path}", want, f"'{role}'", near)
         continue
       if role not in limits:
         near = errors.nearest(role, limits).strip()
-        want = f"a vector of the model, of {errors.listing(limits)}"
+        want = f"one of the model's vectors {errors.listing(limits)}"
         yield errors.Mismatch(f"{name}: {path}", want, f"'{role}'", near)
         continue
       need = int(robot.places(path, size).max(initial=-1)) + 1
@@ -368,8 +371,8 @@ def _misfits(
         yield errors.Mismatch(f"{name}: {path}", want, str(need))
   for path in (*signature.states, *signature.cameras):
     if path not in used:
-      kind = "role of a camera" if path in signature.cameras else "vector"
-      want = f"a {kind} that a robot has, of {errors.listing(used)}"
+      kind = "cameras" if path in signature.cameras else "vectors"
+      want = f"one of the robots' {kind} {errors.listing(used)}"
       yield errors.Mismatch(path, want, "one that no robot has")
 
 

@@ -96,7 +96,7 @@ def match_observations(
   for key, path in (observe or {}).items():
     if path not in expected:
       raise errors.SpecError(
-        f"{where}: observe: expected a path of the policy, of "
+        f"{where}: observe: expected one of the policy's paths "
         f"{errors.listing(expected)}, got '{path}'.{errors.nearest(path, expected)}"
       )
     if key != RENDER and key not in shapes:

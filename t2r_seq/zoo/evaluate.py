@@ -38,7 +38,7 @@ def evaluate_export(
     env_id: id of the environment.
     num_episodes: number of episodes.
     seed: seed of the episodes; the same episodes for each policy.
-    max_steps: episodes are cut off there.
+    max_steps: steps after which an episode is truncated; None for no limit.
     video_dir: folder for a video of each episode.
     observe: paths by the environment's keys; see `environment.match_observations`.
     task: text for policies that take one.

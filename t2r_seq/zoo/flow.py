@@ -75,9 +75,9 @@ class FlowModel(ImitationModel):
       num_context_layers: blocks over the observations, which are computed once.
       num_heads: heads of each attention layer.
       num_steps: steps of the integration from noise to actions.
-      max_delay: maximum number of actions of the previous chunk that a chunk continues
-        in training, for `overlap='trained'`; None: chunks continue by inpainting,
-        'real_time'.
+      max_delay: trains the model to continue the previous chunk, given at most this
+        number of its actions (`overlap='trained'`). None: no such training; policies
+        can inpaint (`overlap='real_time'`).
       **kwargs: arguments of `ImitationModel`.
     Raises:
       SpecError: the delay is below 1, or not shorter than a chunk.

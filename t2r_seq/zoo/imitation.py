@@ -83,7 +83,7 @@ def model_conventions(
     if convention is None:
       paths = errors.listing(p for p, (each, _) in conventions.items() if each)
       raise errors.SpecError(
-        f"conventions: {path}: expected a path whose convention the data declares, of "
+        f"conventions: {path}: expected a convention that the data declares, as for "
         f"{paths}, got none. Declare it in the data set, or bind "
         "find_signature.conventions = {'" + path + "': {...}}."
       )
@@ -140,7 +140,7 @@ def _only_state(signature: Signature, path: str) -> str:
   if len(alike) != 1:
     raise errors.SpecError(
       f"conventions: {path}: reference: expected the path of the state that relative "
-      f"actions refer to, of {errors.listing(sizes)}, got none."
+      f"actions refer to, one of {errors.listing(sizes)}, got none."
     )
   return alike[0]
 
@@ -259,7 +259,7 @@ class ImitationModel(models.RegressionModel):
     paths = (*self.signature.states, *self.signature.cameras, self.signature.action)
     if unknown := [path for path in self._changes if path not in paths]:
       raise errors.SpecError(
-        f"conventions: {unknown[0]}: expected a path of the model, of "
+        f"conventions: {unknown[0]}: expected one of the model's paths "
         f"{errors.listing(paths)}.{errors.nearest(unknown[0], paths)}"
       )
     for role, words in self._changes.items():

@@ -186,13 +186,13 @@ def _find_action(
     got = f"{errors.listing(candidates)}" if candidates else "none"
     raise errors.SpecError(
       f"{where}: action: expected one path named action or actions, got {got}. Name "
-      f"it: --action PATH, of {_candidates(features)}."
+      f"it: --action PATH, one of {_candidates(features)}."
     )
   spec = features[candidates[0]]
   if spec.shape.rank != 1 or not spec.dtype.is_floating:
     raise errors.SpecError(
       f"{where}: {candidates[0]}: expected an action that is a vector of floats, got "
-      f"{errors.describe(spec)}. Name another one: --action PATH, of "
+      f"{errors.describe(spec)}. Name another one: --action PATH, one of "
       f"{_candidates(features)}."
     )
   return candidates[0]
@@ -210,7 +210,7 @@ def _find_observations(
   for pattern in patterns:
     if not fnmatch.filter(usable, pattern):
       raise errors.SpecError(
-        f"{where}: observations: expected vectors of floats and uint8 images, of "
+        f"{where}: observations: expected vectors of floats or uint8 images, any of "
         f"{errors.listing(usable)}, got '{pattern}'.{errors.nearest(pattern, usable)}"
       )
   return [

@@ -620,8 +620,8 @@ class _Robots:
     envs = {env_id: env_id} if isinstance(env_id, str) else env_id
     if unknown := [name for name in envs if name not in runs]:
       raise errors.SpecError(
-        "train: --env: expected the name of a robot and its environment, NAME=ID, of "
-        f"{errors.listing(runs)}, got '{unknown[0]}'."
+        "train: --env: expected the name of a robot and its environment, NAME=ID, "
+        f"with NAME one of {errors.listing(runs)}, got '{unknown[0]}'."
         f"{errors.nearest(unknown[0], runs)}"
       )
     found: list[str] = []

@@ -316,7 +316,7 @@ KIND_FAILURES = {
   "dropped": (
     ("source", "x.tfrecord"),
     {"drop": ("gaol",)},
-    r"gaol: expected a path to drop, of \[.*Did you mean 'goal'\?",
+    r"gaol: expected one of the paths \[.*Did you mean 'goal'\?",
   ),
 }
 

@@ -315,7 +315,7 @@ def test_several_files(own, monkeypatch):
 
 
 REFUSED = {
-  "no rate": (dict(), {}, r"expected a number of steps a second.*--fps"),
+  "no rate": (dict(), {}, r"expected a number of steps per second.*--fps"),
   "no codec": (
     dict(fps=5, video_codec="libsvtav"),
     {},
@@ -511,7 +511,7 @@ def make_timed_store(metadata, columns):
 def test_another_rate_than_that_of_the_data_is_refused(name):
   metadata, columns, match = RATES[name]
   make_timed_store(metadata, columns)
-  match = rf"fps: expected 30(\.3)? steps a second, as .*{match}, got 15: fps names"
+  match = rf"fps: expected 30(\.3)? steps per second, as .*{match}, got 15: fps names"
   with pytest.raises(errors.ConversionError, match=match):
     convert.convert("s", "out.lerobot", fps=15)
   assert not os.path.exists("out.lerobot") and not os.path.exists("out.lerobot.conver")
@@ -522,5 +522,5 @@ def test_another_rate_than_that_of_the_data_is_refused(name):
 @pytest.mark.parametrize("name", ["out.zarr", "out.hdf5", "out.tfrecord"])
 def test_other_formats_are_not_resampled_either(name):
   make_timed_store({"fps": 30}, {})
-  with pytest.raises(errors.ConversionError, match="fps: expected 30 steps a second"):
+  with pytest.raises(errors.ConversionError, match="fps: expected 30 steps per second"):
     convert.convert("s", name, fps=15)

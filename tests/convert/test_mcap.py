@@ -331,7 +331,7 @@ DAMAGES = {
   "another field": (
     make_bag,
     {"paths": {"x": "/arm:positions"}},
-    r"x: expected a field of sensor_msgs/msg/JointState.*Did you mean 'position'",
+    r"x: expected one of the fields .* of sensor_msgs/msg/JointState.*mean 'position'",
   ),
   "a message of all kinds": (
     make_bag,

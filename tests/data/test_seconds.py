@@ -377,7 +377,7 @@ BAD_STEPS = {
   ),
   "too fast": (
     np.arange(30) / 200,
-    r"stamp: expected at most 70 steps a second, got \d+",
+    r"stamp: expected at most 70 steps per second, got \d+",
   ),
 }
 

@@ -116,7 +116,7 @@ FAILURES = {
   "a path to drop": (
     ("a.toy",),
     {"drop": ["sped"]},
-    "open_episodes: a.toy: sped: expected a path to drop, of .*speed",
+    "open_episodes: a.toy: sped: expected one of the paths .*speed",
   ),
 }
 

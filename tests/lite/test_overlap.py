@@ -195,7 +195,7 @@ MISTAKES = {
   ),
   "rate": (
     lambda: overlap.SimulatedLatency(0.1, 0, 0),
-    r"evaluate: control_rate: expected ticks a second, > 0, got 0",
+    r"evaluate: control_rate: expected ticks per second, > 0, got 0",
   ),
   "no inpainting": (
     lambda: lite.OverlappedPolicy(CountingSource(), "real_time"),

@@ -113,7 +113,7 @@ def test_whole_checkpoint_of_the_same_model_is_loaded(trained, caplog):
   with caplog.at_level(logging.INFO, "absl"):
     models.default_init_from_checkpoint_fn(model, prefix)
   assert same(values(model), want, NAMES)
-  assert f"Initialised 10 of 10 variables from {prefix}" in caplog.text
+  assert f"Initialized 10 of 10 variables from {prefix}" in caplog.text
 
 
 def test_averages_are_loaded_as_weights(tmp_path):
@@ -173,6 +173,8 @@ def test_keras_weights_of_a_part(tmp_path):
     errors.SpecError, match=re.escape("one of [head, tower], got 't'")
   ):
     init_from_keras_weights_fn(second, path, part="t")
+  with pytest.raises(errors.SpecError, match=r"tower: expected an \.h5 or \.keras"):
+    init_from_keras_weights_fn(second, str(tmp_path / "tower"), part="tower")
 
 
 def test_warm_start_names_mismatched_variables(trained, tmp_path):

@@ -443,6 +443,11 @@ def test_time_stamps_that_run_backwards(name, tmp_path):
     assert want in str(problem)
 
 
+def test_examine_records_rejects_labels_without_features(tmp_path):
+  with pytest.raises(errors.SpecError, match="feature_spec: expected specs beside"):
+    examine_records(str(tmp_path / "r"), label_spec=EXAMPLE)
+
+
 def test_time_stamps_of_doubles(tmp_path):
   """Doubles are bytes in a record, and need specs to be read."""
   path = str(tmp_path / "r")
@@ -453,6 +458,6 @@ def test_time_stamps_of_doubles(tmp_path):
 
 
 def test_time_keys_that_no_record_has(tmp_path):
-  want = "time_keys: expected features of the records, got \\[clok\\]. Did you mean"
+  want = "time_keys: expected features that specs read, got \\[clok\\]. Did you mean"
   with pytest.raises(errors.SpecError, match=want):
     examine_times(str(tmp_path / "r"), "clock", BACKWARDS, time_keys=["clok"])

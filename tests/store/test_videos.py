@@ -288,7 +288,9 @@ def test_specs_that_are_no_videos(name, tmp_path):
 
 
 def test_options_that_are_none(tmp_path, monkeypatch):
-  with pytest.raises(errors.SpecError, match=r"fps: expected frames a second.* got 0"):
+  with pytest.raises(
+    errors.SpecError, match=r"fps: expected frames per second.* got 0"
+  ):
     store.VideoOptions(fps=0)
   with pytest.raises(errors.SpecError, match="videos: place: expected a spec of mp4"):
     store.EpisodeStore.create(tmp_path, SPEC, videos={"place": store.VideoOptions()})

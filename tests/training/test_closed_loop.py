@@ -151,9 +151,12 @@ class Rewards(EpisodeSink):
 def test_each_export_collects_and_before_the_first_another_policy(tmp_path):
   def newest():
     exports = str(tmp_path / "export" / "latest")
-    predictor = policies.ExportedSavedModelPredictor(exports, timeout=0.0)
+    # A long timeout, since the first round must not wait for an export.
+    predictor = policies.ExportedSavedModelPredictor(exports, timeout=600.0)
     return policies.RegressionPolicy(predictor)
 
+  with pytest.raises(RuntimeError, match="initial_policy_class"):
+    actors.CollectByExport(CoinEnv, newest, Rewards())
   sink = Rewards()
   collecting = actors.CollectByExport(CoinEnv, newest, sink, 2, Zeros)
   _train(

@@ -264,7 +264,10 @@ def test_bad_values_are_one_error(exported, name):
 
 
 OPTIONS = {
-  "rate": ({"rate": 0.0}, "replay: rate: expected steps a second, > 0, or None, got 0"),
+  "rate": (
+    {"rate": 0.0},
+    "replay: rate: expected steps per second, > 0, or None, got 0",
+  ),
   "jitter": ({"jitter": -1.0}, "replay: jitter: expected seconds >= 0, got -1"),
   "drop": ({"drop": 1.0}, r"replay: drop: expected a probability in \[0, 1\), got 1"),
   "delay": ({"delay": np.nan}, "replay: delay: expected seconds >= 0, got nan"),

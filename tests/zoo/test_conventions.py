@@ -288,7 +288,7 @@ def test_two_robots_of_which_one_declares_rotations(
 ERRORS = {
   "nothing declared": (
     "ACTModel.conventions = {'action': {'control': 'relative'}}",
-    "action: expected a path whose convention the data declares",
+    "action: expected a convention that the data declares",
   ),
   "an unknown word": (
     "find_signature.conventions = {'action': {'control': 'absolut'}}",

@@ -500,13 +500,13 @@ ERRORS = {
       changed(robots, "franka", paths={CAMERA + "wrist": "front"}),
       shared_signature(robots),
     ),
-    "franka: observation.images.wrist: expected a role of [observation.images.wrist]",
+    "franka: observation.images.wrist: expected one of the model's cameras [obs",
   ),
   "a robot that the model lacks": (
     lambda paths, robots: make_mixture(
       paths, changed(robots, "ur5", name="ur3")
     ).set_specification_from_model(make_model(robots), "train"),
-    "embodiments: ur5: expected a robot of the model, of [franka, ur5], got 'ur3'",
+    "embodiments: ur5: expected one of the model's robots [franka, ur5], got 'ur3'",
   ),
   "a source without a robot": (
     lambda paths, robots: make_mixture(paths, {"ur5": robots["ur5"]}),
@@ -514,7 +514,7 @@ ERRORS = {
   ),
   "an unknown path": (
     lambda paths, robots: changed(robots, "ur5", layout={"actoin": (0,)}),
-    "Embodiment: ur5: actoin: expected a path of the robot",
+    "Embodiment: ur5: actoin: expected one of the robot's paths",
   ),
   "one place for two elements": (
     lambda paths, robots: changed(robots, "ur5", layout={ACTION: (0, 0)}),
