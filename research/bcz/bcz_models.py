@@ -32,7 +32,7 @@ class ActionComponent:
 
   Attributes:
     name: `action/<name>` is its column, and its label.
-    size: numbers a step.
+    size: numbers per step.
     loss: 'huber', or 'log' of numbers that are 0 or 1: the network gives logits.
     weight: of its loss.
   """

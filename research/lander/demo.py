@@ -94,7 +94,7 @@ def record(
     create_env: creates the environment.
     expert: None: of the lander.
     task: the instruction.
-    fps: steps a second.
+    fps: steps per second.
   """
   with contextlib.closing(create_env()) as env:
     observation, action = env.observation_space.sample(), env.action_space.sample()

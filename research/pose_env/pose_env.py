@@ -6,7 +6,7 @@ by a camera that stands somewhere else in every episode; the action is the predi
 no frame shows, and the action is where it will be some steps ahead.
 
 World: metres, origin at the centre of the table. The camera looks at the origin and
-is drawn once an episode, around a nominal view over the table's near edge:
+is drawn once per episode, around a nominal view over the table's near edge:
 yaw +-25 degrees, pitch -55 +- 8 degrees, distance 3.6 +- 0.2 m. The table's edges
 have four colours, so a frame tells where the camera stands.
 """
@@ -37,7 +37,7 @@ class PoseEnv(gymnasium.Env):
   Observations are `{"state": {"image": [size, size, 3] uint8}}`. The `info` that
   comes with an observation holds what that observation's action should have been:
   `target_pose` [2] float32, beside `object_pose` [3] (x, y, heading) and
-  `object_velocity` [2] in metres a step.
+  `object_velocity` [2] in metres per step.
 
   All randomness comes from `reset(seed=...)`: the same seed gives the same bytes.
 
@@ -171,8 +171,8 @@ class MovingPoseEnv(PoseEnv):
   Args:
     num_steps: actions in an episode.
     horizon: how many steps ahead the target lies.
-    min_speed: in metres a step.
-    max_speed: in metres a step.
+    min_speed: in metres per step.
+    max_speed: in metres per step.
     **kwargs: of `PoseEnv`.
   """
 

@@ -38,8 +38,8 @@ STATE, ACTION = "observation.state", "action"
 FPS = 10
 MAX_STEPS = 40
 NEAR = 0.03  # Metres.
-_MAX_TURN = 0.2  # Radians a step.
-_EXPERT_SPEED = 0.04  # Metres a step.
+_MAX_TURN = 0.2  # Radians per step.
+_EXPERT_SPEED = 0.04  # Metres per step.
 _STEP_SECONDS, _NUM_SUBSTEPS = 1 / 120, 12
 
 

@@ -64,7 +64,7 @@ class InputExplanation:
     width = max(map(len, self.inputs), default=0)
     lines = [self.source, self.cut, *self.sources, ""]
     lines += [f"  {path:{width}}  {text}" for path, text in self.inputs.items()]
-    lines += ["", "stage          ms a batch  CPU ms a batch"]
+    lines += ["", "stage            ms/batch    CPU ms/batch"]
     before = 0.0
     for stage in self.stages:
       cpu = max(stage.cpu_seconds - before, 0.0)

@@ -177,10 +177,10 @@ def check_rate(operation: str, source: Episodes, fps: float) -> None:
     return
   rate, origin, _ = declared[0]
   raise errors.ConversionError(
-    f"{operation}: fps: expected {rate:.4g} steps per second, as {origin}, got "
-    f"{fps:g}: fps names the rate of the data and does not resample them. Leave it out, "
-    f"or name the right one: --fps {rate:.4g}. To train at a lower rate, choose steps "
-    "by time_offsets and stride."
+    f"{operation}: fps: expected {rate:.4g} steps per second, as {origin}, got {fps:g}."
+    " fps names the rate of the data and does not resample them. Leave it out, or name "
+    f"the right one: --fps {rate:.4g}. To train at a lower rate, choose steps by "
+    "time_offsets and stride."
   )
 
 

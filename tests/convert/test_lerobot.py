@@ -511,7 +511,7 @@ def make_timed_store(metadata, columns):
 def test_another_rate_than_that_of_the_data_is_refused(name):
   metadata, columns, match = RATES[name]
   make_timed_store(metadata, columns)
-  match = rf"fps: expected 30(\.3)? steps per second, as .*{match}, got 15: fps names"
+  match = rf"fps: expected 30(\.3)? steps per second, as .*{match}, got 15\. fps names"
   with pytest.raises(errors.ConversionError, match=match):
     convert.convert("s", "out.lerobot", fps=15)
   assert not os.path.exists("out.lerobot") and not os.path.exists("out.lerobot.conver")

@@ -68,7 +68,7 @@ def test_joined_sources_that_differ_are_named():
     convert.convert(sources, "s")
   with pytest.raises(errors.SpecError, match=r"rename: b: stat: .*mean 'state'"):
     convert.convert(sources[1:], "s", rename={"stat": "pose"})
-  with pytest.raises(errors.SpecError, match="gaol: expected a path to drop"):
+  with pytest.raises(errors.SpecError, match="gaol: expected one of the paths"):
     convert.convert(sources, "s", drop=["gaol"])
 
 

@@ -142,7 +142,7 @@ def test_command(path, tmp_path, capsys, monkeypatch):
   config = str(tmp_path / "train.gin")
   assert main(["inspect", "--gin_configs", config]) == 0
   out = capsys.readouterr().out
-  assert "'image' at (-1, 0) -> uint8 [4, 2, 8, 8, 3]" in out and "ms a batch" in out
+  assert "'image' at (-1, 0) -> uint8 [4, 2, 8, 8, 3]" in out and "ms/batch" in out
   assert main(["inspect", path, "--gin_configs", config]) != 0
   assert "expected FILES or --gin_configs, got both" in capsys.readouterr().err
   assert main(["inspect"]) != 0

@@ -359,7 +359,7 @@ BAD = [
   (["store", "--episodes", "77"], "expected numbers from 0 to 39, got 77"),
   (["store", "-o", "no_folder/page.html"], "got no folder"),
   (["store", "--rrd", "page.rrd"], r"rerun is not installed.*t2r_seq\[rerun\]"),
-  (["store", "--drop", "stat"], "expected a path to drop"),
+  (["store", "--drop", "stat"], "expected one of the paths"),
 ]
 
 
