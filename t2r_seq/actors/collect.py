@@ -561,8 +561,7 @@ class CollectByExport(training.Callback):
       sink: receives the steps; is closed at the end.
       num_episodes: episodes of each round.
       initial_policy_class: makes the policy that collects until there is an export.
-        Give the predictor `timeout=0`: a resumed run then does not wait for a first
-        export.
+        With the predictor's `timeout=0` a resumed run does not wait for a first export.
       seed: seed of the rounds, which have different episodes.
       max_steps: steps after which an episode is truncated; None for no limit.
     """

@@ -548,9 +548,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       errors.Mismatch(
         f"embodiments: {name}",
         f"one of the model's robots {errors.listing(embodiments)}",
-        f"'{robot.name}'"
-        if embodiments.get(robot.name) is None
-        else f"a different robot named '{robot.name}'",
+        f"'{robot.name}'" if robot.name not in embodiments else "another of that name",
         "Bind the same embodiments to the model and to the mixture.",
       )
       for name, robot in self._embodiments.items()

@@ -471,8 +471,7 @@ def find_index(
     names: names of the files.
   Raises:
     SpecError: no such option.
-    RecordError: an index is stale or damaged; with 'require', an index is missing, or a
-      file is compressed.
+    RecordError: an index is stale or damaged; or 'require' is not met.
   """
   check_index_option(where, option)
   is_indexed = all(

@@ -66,8 +66,7 @@ class Continuation(NamedTuple):
 
     Args:
       target: the previous actions, [B, n, ...].
-      num_frozen: actions that will have been executed when the chunk arrives, int32
-        [B].
+      num_frozen: actions executed before the new chunk arrives, int32 [B].
       num_known: actions that the previous chunk has, int32 [B], at least `num_frozen`.
     """
     places = tf.range(target.shape[1], dtype=tf.float32)[tf.newaxis]

@@ -168,8 +168,7 @@ def init_from_keras_weights_fn(
 
   Args:
     model: a built model.
-    filepath: .h5 or .keras file of a Keras model of the same architecture, as from
-      `save_weights`.
+    filepath: .h5 or .keras file with weights of a model of the same architecture.
     part: key of `create_network`'s dict; None for the whole network.
   Raises:
     SpecError: there is no such part, it is not a Keras model, or the file has another

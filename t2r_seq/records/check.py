@@ -279,9 +279,9 @@ def examine_records(
   """
   operation = "examine_records"
   if feature_spec is None and label_spec is not None:
+    hint = "Give feature_spec={} to check labels only."
     raise errors.SpecError(
-      f"{operation}: feature_spec: expected specs beside label_spec, got none. Give "
-      "feature_spec={} to check the labels only."
+      f"{operation}: feature_spec: expected specs, got none. {hint}"
     )
   by_dataset = (
     {"": None} if feature_spec is None else _collect(feature_spec, label_spec)

@@ -484,11 +484,11 @@ def _guess_images(images: tuple[ImageHeader, ...]) -> str:
   return f"{formats} {low}..{high}"
 
 
-_FeatureKey = tuple[bool, str]
+_Feature = tuple[bool, str]
 # The kind of a feature's values, and how many there are, of which size; None if that
 # does not matter.
 _Variant = tuple[str, Any]
-_Key = frozenset[tuple[_FeatureKey, _Variant]]
+_Key = frozenset[tuple[_Feature, _Variant]]
 _NOTHING: _Variant = ("", None)
 # A feature of more variants, none of which most records have, is one that varies; and
 # one of nearly as many as there are records.
@@ -504,9 +504,7 @@ class _Group:
     self.example = example
     self.num_records = self.num_rlds = self.num_empty = 0
     self.files: dict[str, None] = {}
-    self.forms: dict[_FeatureKey, _FeatureForms] = collections.defaultdict(
-      _FeatureForms
-    )
+    self.forms: dict[_Feature, _FeatureForms] = collections.defaultdict(_FeatureForms)
 
   def merge(self, other: _Group) -> None:
     self.num_records += other.num_records
@@ -540,7 +538,7 @@ class _Schemas:
 
   def __init__(self) -> None:
     self._groups: dict[_Key, _Group] = {}
-    self._varied: set[_FeatureKey] = set()
+    self._varied: set[_Feature] = set()
 
   def add(self, record: framing.Record, contents: protos.RecordContents) -> None:
     is_rlds = rlds.is_rlds(contents)
@@ -569,7 +567,7 @@ class _Schemas:
         self._merge([most])
 
   def _variant(
-    self, feature: _FeatureKey, steps: list[protos.Feature], is_empty: bool
+    self, feature: _Feature, steps: list[protos.Feature], is_empty: bool
   ) -> _Variant:
     lengths = {len(protos.values_of(step)) for step in steps}
     if is_empty and not any(lengths):
@@ -583,9 +581,9 @@ class _Schemas:
       image = read_image_header(values[0])
     return kind, (lengths.pop() if len(lengths) == 1 else "varied", image)
 
-  def _count(self) -> dict[_FeatureKey, collections.Counter[_Variant]]:
+  def _count(self) -> dict[_Feature, collections.Counter[_Variant]]:
     """Counts the records of each variant of each feature."""
-    counts: dict[_FeatureKey, collections.Counter[_Variant]] = collections.defaultdict(
+    counts: dict[_Feature, collections.Counter[_Variant]] = collections.defaultdict(
       collections.Counter
     )
     for key, group in self._groups.items():
@@ -593,7 +591,7 @@ class _Schemas:
         counts[feature][variant] += group.num_records
     return counts
 
-  def _merge(self, varied: Iterable[_FeatureKey]) -> None:
+  def _merge(self, varied: Iterable[_Feature]) -> None:
     """Merges groups that differ only by how many values some features have."""
     self._varied |= {*varied}
     groups, self._groups = self._groups, {}

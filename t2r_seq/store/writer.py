@@ -503,7 +503,7 @@ def _check_vacant(folder: str) -> None:
   names = set(os.listdir(folder)) if os.path.isdir(folder) else {"a file"}
   allowed = {layout.SEGMENTS}
   if os.path.isdir(folder):
-    # May be of a create that still runs: the manifest that is written last replaces it.
+    # A create that runs at the same time is not detected: the last manifest is kept.
     temporaries = left_behind(os.path.join(folder, layout.MANIFEST))
     allowed |= {os.path.basename(path) for path in temporaries}
   segments = os.path.join(folder, layout.SEGMENTS)

@@ -316,10 +316,9 @@ def check_embodiments(
     sizes: elements of vectors, and channels of cameras, by name of the robot and its
       path.
   Raises:
-    SpecError: the model has no state `robot/id` or `robot/mask`. Or there is a mask of
-      another size, an id beyond `robot/id`, a vector that is larger than the model's, a
-      path that the model lacks, or a path of the model that no robot has; all of these
-      are listed.
+    SpecError: the model has no state `robot/id` or `robot/mask`; or, all listed, a mask
+      of another size, ids beyond `robot/id`, vectors larger than the model's, paths
+      that the model lacks, or paths of the model that no robot has.
   """
   mismatches = [*_misfits(robots, signature, sizes)]
   if mismatches:

@@ -444,7 +444,7 @@ def test_time_stamps_that_run_backwards(name, tmp_path):
 
 
 def test_examine_records_rejects_labels_without_features(tmp_path):
-  with pytest.raises(errors.SpecError, match="feature_spec: expected specs beside"):
+  with pytest.raises(errors.SpecError, match="feature_spec: expected specs, got none"):
     examine_records(str(tmp_path / "r"), label_spec=EXAMPLE)
 
 
