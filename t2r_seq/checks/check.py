@@ -66,10 +66,13 @@ def check(
   Returns:
     What was checked, and the problems in the order of the data.
   Raises:
-    SpecError: a path of `time_keys` is missing, or is not a number for each step.
+    SpecError: a path of `time_keys` is missing, or is not a number for each step; or
+      `spec` or `label_spec` would be ignored.
     ConversionError: nothing that can be read.
   """
   if not isinstance(source, (str, os.PathLike)):
+    if spec is not None or label_spec is not None:
+      raise errors.SpecError("check: spec: expected None for open episodes, got specs.")
     return _check_values(source, None, allow_nan, time_keys)
   path = os.fspath(source)
   # A store without its store.json is one, too.
@@ -80,8 +83,13 @@ def check(
   if chosen.check is not None:
     given = {"allow_nan": allow_nan, "time_keys": time_keys, "schema": schema}
     report = chosen.check(path, spec, label_spec, given, **options)
-    if report is not None and (report.problems or report.paths is not None):
-      return report
+  if label_spec is not None and (report is None or report.unit != "record"):
+    hint = "Only TFRecord files are checked by label specs: put them into spec."
+    raise errors.SpecError(
+      f"check: {path}: label_spec: expected None, got specs. {hint}"
+    )
+  if report is not None and (report.problems or report.paths is not None):
+    return report
   opened = registry.as_episodes(path, chosen.name, spec=spec, **options)
   return _check_values(opened, report, allow_nan, time_keys)
 

@@ -502,8 +502,7 @@ class AbstractInputGenerator(abc.ABC):
       dataset = self._data_service.distribute(dataset, where)
     elif self._preprocess_fn is None and self._reads_ahead:
       return dataset  # More prefetching evicts batches from the CPU cache.
-    # Not AUTOTUNE: it grows the buffer after a pause, and more batches wait in memory.
-    return dataset.prefetch(2)
+    return dataset.prefetch(2)  # AUTOTUNE holds more batches after each pause.
 
   def explain(
     self, mode: str = specs.ModeKeys.TRAIN, num_batches: int = 50

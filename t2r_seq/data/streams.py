@@ -385,7 +385,7 @@ class _Filler:
   def _count_episodes(self, lengths: tf.Tensor, counts: tf.Tensor) -> tf.Operation:
     if self._report is not None:
       return self._report.count(lengths, counts)
-    if self._reader.grid.keeps_first:
+    if self._reader.grid.cut.pads_end:
       return tf.no_op()
 
     def report() -> tf.Operation:

@@ -45,9 +45,7 @@ def time_features(time: tf.Tensor) -> tf.Tensor:
 
 
 class Continuation(NamedTuple):
-  """The previous chunk's actions for the first steps of a new chunk.
-
-  `weights` say how closely the new chunk follows them.
+  """The previous chunk's actions for a new chunk's first steps, and their weights.
 
   Attributes:
     target: the previous actions, [B, n, ...].

@@ -171,8 +171,7 @@ def init_from_keras_weights_fn(
     filepath: .h5 or .keras file with weights of a model of the same architecture.
     part: key of `create_network`'s dict; None for the whole network.
   Raises:
-    SpecError: there is no such part, it is not a Keras model, or the file has another
-      suffix.
+    SpecError: an unknown part, a part that is no Keras model, or another suffix.
     ValueError: the file does not fit; raised by Keras.
   """
   network = model.network

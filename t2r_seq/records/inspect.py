@@ -541,6 +541,7 @@ class _Schemas:
     self._varied: set[_Feature] = set()
 
   def add(self, record: framing.Record, contents: protos.RecordContents) -> None:
+    """Counts a record in the group of its schema."""
     is_rlds = rlds.is_rlds(contents)
     contents = rlds.divide_unknown(contents)
     values = {(False, name): [value] for name, value in contents.context.items()}

@@ -54,7 +54,7 @@ class AnchorRule:
   def most_items(self, num_slots: int) -> int:
     """Returns how many items the steps of a writer have at most."""
     grid = self.grid
-    if grid.keeps_first:  # Episodes of one step each.
+    if grid.cut.pads_end:  # Episodes of one step each.
       return num_slots
     num_after = self.reader.min_steps - 1 - grid.first_anchor
     anchors = num_slots - min(grid.first_anchor, self.num_before) - num_after
@@ -75,7 +75,7 @@ class AnchorRule:
       "back": self.num_before,
       "need": self.num_after_growing,
       "need_ended": self.grid.num_after,
-      "keeps_start": self.grid.keeps_first,
+      "keeps_start": self.grid.cut.pads_end,
       "is_padded": self.grid.cut.pads_front,
     }
 

@@ -112,8 +112,9 @@ def follow_sources(
     train_stages = _stages(model, train, specs.ModeKeys.TRAIN)
   model.follow_source_preprocessing(train_stages)
   # Names of sources differ between the two, so any source of the training may match.
-  known = [*train_stages.values()]
-  differing = {n: stages for n, stages in eval_stages.items() if stages not in known}
+  differing = {
+    n: each for n, each in eval_stages.items() if each not in train_stages.values()
+  }
   if differing:
     logging.warning(
       "The evaluation's input has other stages before the model's preprocessor than "

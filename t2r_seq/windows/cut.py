@@ -347,14 +347,9 @@ class WindowGrid:
     return (self.cut.num_stacks - 1) * self.cut.stride + self.span[1]
 
   @property
-  def keeps_first(self) -> bool:
-    """Whether the first anchor always has a sequence."""
-    return self.cut.pads_end
-
-  @property
   def min_steps(self) -> int:
     """The shortest episode that gives a window."""
-    return self.first_anchor + 1 + (0 if self.keeps_first else self.num_after)
+    return self.first_anchor + 1 + (0 if self.cut.pads_end else self.num_after)
 
   def num_windows(self, num_steps: Any) -> Any:
     """Returns how many windows (sequences) an episode gives.
@@ -364,7 +359,7 @@ class WindowGrid:
     Returns:
       The counts, of the same kind.
     """
-    if not self.keeps_first:
+    if not self.cut.pads_end:
       return self.num_complete(num_steps, self.num_after)
     xp = array_module(num_steps)
     least = xp.minimum(xp.maximum(num_steps - self.first_anchor, 0), 1)

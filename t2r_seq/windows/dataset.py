@@ -84,7 +84,7 @@ def windows(
     effects = reader.check_stamps(flat)
     if report is not None:
       effects.append(report.count(num_steps, count))
-    elif not reader.grid.keeps_first:
+    elif not reader.grid.cut.pads_end:
       effects.append(print_too_short(num_steps, count, reader.min_steps))
     with tf.control_dependencies(effects):
       count = tf.identity(count)

@@ -440,7 +440,7 @@ class WindowReader:
       The check, to be run before `read`.
     """
     before = self.grid.first_anchor
-    after = 0 if self.grid.keeps_first else self.grid.num_after
+    after = 0 if self.grid.cut.pads_end else self.grid.num_after
     starts = tf.cast(starts, tf.int64)
     return tf.debugging.Assert(
       tf.reduce_all((starts >= before) & (starts + after < num_steps)),

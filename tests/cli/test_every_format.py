@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import checks, models, policies, specs, statistics, verification, viewing
+from t2r_seq import (
+  checks,
+  errors,
+  models,
+  policies,
+  specs,
+  statistics,
+  verification,
+  viewing,
+)
 from t2r_seq.episodes import open_episodes
 from tests.format_data import EPISODES, FORMATS, LENGTHS
 
@@ -71,6 +80,18 @@ def test_doctor(name, number, make, run_main, monkeypatch):
   assert {problem.kind for problem in report.problems} == ({"nan"} if want else set())
   by_path = {each.path: each.num_nan for each in report.paths}
   assert by_path[known.state] == report.num_bad == bool(want)
+
+
+@every_format
+def test_check_rejects_specs_that_it_ignores(name, make):
+  path, known, _ = make(name)
+  options = dict(known.options)
+  label = {"action": Spec((2,), tf.float32, "action", is_sequence=True)}
+  if name not in ("SequenceExamples", "RLDS"):
+    with pytest.raises(errors.SpecError, match="label_spec: expected None, got specs"):
+      checks.check(path, label_spec=label, **options)
+  with pytest.raises(errors.SpecError, match="spec: expected None for open episodes"):
+    checks.check(open_episodes(path, **options), label)
 
 
 @every_format
