@@ -64,7 +64,7 @@ POLICIES: dict[str, tuple[str, int, dict[str, Any], list[str]]] = {
   "diffusion": (LANDER, 3000, _DIFFUSION, _SMALL_UNET),
   "act-push": (META_WORLD, 2000, _ACT, []),
   "act-fetch": (FETCH, 3000, _ACT, []),
-  "act-pixels": (PIXELS, 1000, _ACT | _PIXELS, _RESNET),
+  "act-pixels": (PIXELS, 2000, _ACT | _PIXELS, _RESNET),
   "diffusion-push": (META_WORLD, 2000, _DIFFUSION, _SMALL_UNET),
   "dqn": ("CartPole-v1", 50_000, {
     "learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99,
