@@ -263,7 +263,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
 class LeRobotInputGenerator(EpisodesInputGenerator):
   """Reads windows from a LeRobot dataset, v3 or v2.1, in place.
 
-  `formats.lerobot.delta_time_offsets` makes time offsets of LeRobot's
+  `formats.lerobot_folder.delta_time_offsets` makes time offsets of LeRobot's
   `delta_timestamps`.
   """
 

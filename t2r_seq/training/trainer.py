@@ -81,7 +81,7 @@ class Trainer:
 
   @property
   def optimizer(self) -> Any:
-    """The Keras optimizer, or the `models.GroupedOptimizer`."""
+    """The Keras optimizer, or the `models.optimizers.GroupedOptimizer`."""
     return self._updates.optimizer
 
   @property
