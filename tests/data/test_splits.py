@@ -117,7 +117,11 @@ ERRORS = {
     {"split": "evel"},
     r"split: expected one of those of the dataset, \[eval, train\], got 'evel'. Did",
   ),
-  "files of another": ("records", {"split": "tran"}, r"\[eval, train\], got 'tran'. D"),
+  "files of another": (
+    "records",
+    {"split": "tran"},
+    r"one of \[eval, train\], splits in names of files .* got 'tran'. Did",
+  ),
   "no such episode": ("indexed", {"episodes": [8]}, "numbers from 0 to 7, got 8"),
   "none left": ("store", {"episodes": [0], "split": "eval"}, "some that are in split"),
 }
