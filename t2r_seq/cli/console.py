@@ -421,14 +421,28 @@ def reject_options(
   args: argparse.Namespace, allowed: Collection[str], reason: str
 ) -> None:
   """Raises a UsageError that names the given options beside `allowed`, and a reason."""
-  given = [
-    option.option_strings[-1]
-    for option in args.parsers[args.command]._actions
-    if option.option_strings and option.dest not in {*allowed, "debug", "help"}
-    if getattr(args, option.dest) != option.default
-  ]
-  if given:
+  others = {*vars(args)} - {*allowed, "debug", "help"}
+  if given := given_options(args, others):
     raise UsageError(f"{', '.join(given)}: no effect {reason}.")
+
+
+def given_options(args: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
+  """Returns the values of those of the options that differ from their defaults."""
+  return {
+    option.option_strings[-1]: getattr(args, option.dest)
+    for option in args.parsers[args.command]._actions
+    if option.option_strings and option.dest in names
+    if getattr(args, option.dest) != option.default
+  }
+
+
+def option_words(args: argparse.Namespace, names: Collection[str]) -> list[str]:
+  """Returns those of the options that are given, as words of a command."""
+  words: list[str] = []
+  for option, value in given_options(args, names).items():
+    values = value if isinstance(value, list) else [value] * (value is not True)
+    words += [option, *map(str, values)]
+  return words
 
 
 def add_robot(parser: argparse.ArgumentParser) -> None:

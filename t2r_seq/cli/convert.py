@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
     format=args.to_format,
     progress=progress,
     episodes=sources.parse_episodes(args.episodes),
-    **sources.given_options(options),
+    **sources.drop_absent(options),
   )
   if report.resumed_at == report.num_episodes:
     print(f"{_counts(report)} were converted before; --verify compares them.")

@@ -32,6 +32,8 @@ SPLIT_HELP = (
 
 
 BOUNDS = ("episode_key", "first_key", "last_key", "episode_per_file")
+_OPENING = ("split", "layout", "clocks", "frames_by", "frame_tolerance", *BOUNDS)
+OPENING = (*_OPENING, "source_format", "drop")
 
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
@@ -112,26 +114,13 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
 
 def opening_options(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options of `open_episodes` that are given, with `format`."""
-  names = ("split", "layout", "clocks", "frames_by", "frame_tolerance", *BOUNDS)
-  options = {name: getattr(args, name) for name in names}
-  return given_options(
+  options = {name: getattr(args, name) for name in _OPENING}
+  return drop_absent(
     options | {"format": args.source_format, "drop": args.drop or None}
   )
 
 
-def opening_words(args: argparse.Namespace) -> list[str]:
-  """Returns the options of `add_opening` that are given, as words of a command."""
-  names = {"source_format", *opening_options(args)} - {"format"}
-  words: list[str] = []
-  for option in args.parsers[args.command]._actions:
-    value = getattr(args, option.dest, None) if option.dest in names else None
-    if value is not None:
-      values = value if isinstance(value, list) else [value] * (value is not True)
-      words += [option.option_strings[-1], *map(str, values)]
-  return words
-
-
-def given_options(options: dict[str, Any]) -> dict[str, Any]:
+def drop_absent(options: dict[str, Any]) -> dict[str, Any]:
   """Returns the options that are given; 0 is a value."""
   return {k: v for k, v in options.items() if v is not None and v is not False}
 

@@ -231,7 +231,7 @@ def _suggest(args: argparse.Namespace) -> None:
     env = _environments(args.env)
     env = env if isinstance(env, str) else "ENV"
     robot = " --robot NAME" if len(args.dataset) > 1 else ""
-    opening = sources.opening_words(args)
+    opening = console.option_words(args, sources.OPENING)
     verify = shlex.join(["t2r_seq", "verify", export, args.dataset[0], *opening])
     print(
       f"next: {_evaluation(args, export, env)}{robot}\n"
@@ -243,10 +243,7 @@ def _suggest(args: argparse.Namespace) -> None:
 def _evaluation(args: argparse.Namespace, export: str, env: str | None) -> str:
   """Returns the command that evaluates an export as the training did."""
   words = ["t2r_seq", "evaluate", export, "--env", str(env), "--episodes", "50"]
-  for name in sorted(_OF_ENV):
-    if value := getattr(args, name):
-      words += [f"--{name}", *([value] if isinstance(value, str) else value)]
-  return shlex.join(words)
+  return shlex.join([*words, *console.option_words(args, _OF_ENV)])
 
 
 def _lite(export: str) -> str:

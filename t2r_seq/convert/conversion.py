@@ -547,7 +547,7 @@ def _lock_destination(path: str) -> Iterator[None]:
     yield
   finally:
     if not os.path.exists(_record_name(path)):
-      # Under the lock: no other conversion can have begun in the folder.
+      # The lock is still held: no other conversion uses the folder.
       shutil.rmtree(folder, ignore_errors=True)
     lock.release()
 

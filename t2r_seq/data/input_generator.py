@@ -720,7 +720,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
     return stages
 
   def _numbered_plan(self, request: BatchRequest) -> tuple[Plan, int]:
-    """Returns the plan of finish_numbered batches, and the number of the first one.
+    """Returns the plan of numbered batches, and the number of the first one.
 
     A resumed run continues the previous run's order, unless a service runs it, which
     has no position.

@@ -200,11 +200,11 @@ class T2RModel(PolicyModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """Returns sums for metrics such as precision, not a batch mean; by default none.
+    """Returns sums for metrics that are not batch means, such as precision.
 
     Returns:
-      Tensors by name. The trainer sums them over the eval set and passes the sums to
-      `eval_results_fn`.
+      Tensors by name, by default none. The trainer sums them over the eval set and
+      passes the sums to `eval_results_fn`.
     """
     del features, labels, inference_outputs, mode
     return {}
