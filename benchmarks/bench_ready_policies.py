@@ -157,7 +157,7 @@ class FetchExpert(policies.Policy):
 
 
 class ReacherExpert(policies.Policy):
-  """Turns the two joints to where the target is: Reacher has no expert."""
+  """Turns the two joints to the target by inverse kinematics: Reacher has no expert."""
 
   def SelectAction(self, state: Any, context: Any, timestep: int) -> np.ndarray:
     """Returns two torques in [-1, 1]."""
@@ -270,12 +270,15 @@ def tabulate(results: Sequence[Result]) -> str:
     returns = np.asarray([each["returns"] for each in found])
     env, curve = POLICIES[policy][0], "curve" in found[0]
     areas = [np.mean([r for _, r in each["curve"]]) for each in found] if curve else []
-    is_return = env not in DEMOS or env == LANDER
+    is_return = env not in {META_WORLD, FETCH}
     cells = [str(len(found))]
-    cells.append(runs.mean_and_interval(returns.mean(axis=1), 0) if is_return else "")
+    digits = 1 if env == PIXELS else 0
+    interval = runs.mean_and_interval(returns.mean(axis=1), digits)
+    cells.append(interval if is_return else "")
     cells.append(runs.mean_and_interval(areas, 0) if curve else "")
     successes = 100 * (returns >= (_LANDED if is_return else 1)).mean(axis=1)
-    cells.append(runs.mean_and_interval(successes, 0) if env in DEMOS else "")
+    has_success = env in DEMOS and env != PIXELS
+    cells.append(runs.mean_and_interval(successes, 0) if has_success else "")
     cells += [mean("seconds"), mean("cpu"), mean("mib")]
     rows.append([policy, side, *cells, mean("wait", 100) if env in DEMOS else ""])
   columns = ["policy", "side", "seeds", "return", "mean of the points", "success, %"]

@@ -33,7 +33,6 @@ DEMOS: dict[str, tuple[dict[str, Any], int]] = {
   FETCH: ({}, 25),
   PIXELS: ({}, 6),
 }
-_REACHED = 0.02  # Metres.
 _NEEDS = {
   "lerobot": "torch==2.14.1 torchvision==0.29.1 lerobot==0.4.4 diffusers Box2D "
   "metaworld gymnasium-robotics mujoco==3.3.0",
@@ -83,20 +82,8 @@ def draw_reacher(observation: np.ndarray, size: int = 48) -> np.ndarray:
   return image.round().astype(np.uint8)
 
 
-class _Reaching(gymnasium.Wrapper):
-  """Reports whether the arm's tip is at the target, which Reacher does not."""
-
-  def step(self, action: Any) -> Any:
-    """See the base class."""
-    *result, info = self.env.step(action)
-    is_near = -info["reward_dist"] < _REACHED
-    return (*result, {**info, "is_success": is_near})
-
-
 def make_env(env_id: str, seed: int) -> gymnasium.Env:
   """Creates an environment; Meta-World draws its goals by the seed."""
-  if env_id == PIXELS:
-    return _Reaching(gymnasium.make(env_id))
   if env_id == FETCH:
     import gymnasium_robotics
 
