@@ -75,7 +75,6 @@ class StoreWriter(EpisodeWriter):
     return self._num_committed
 
   def append(self, values: Values) -> None:
-    """Appends an episode; see `EpisodeWriter.append`."""
     self._writer.append_episode(values)
     self._num_episodes += 1
 
@@ -131,7 +130,6 @@ class StoreEpisodes(Episodes):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads steps of an episode; see `Episodes.read`."""
     names = list(self.spec if paths is None else paths)
     decoded = [path for path in names if path not in self.kept_videos]
     segment, place = self._store.find_episode(episode)
