@@ -54,7 +54,6 @@ def load_h5py() -> Any:
 
 
 def open_file(path: str) -> Any:
-  """Opens a file for reading."""
   try:
     return load_h5py().File(path, "r")
   except OSError as error:
@@ -197,7 +196,6 @@ class Layout:
     return cls(path, groups, tuple(map(str, ends)), paths, clocks)
 
   def to_json_dict(self) -> dict[str, Any]:
-    """Returns the fields as JSON has them."""
     paths = None if self.paths is None else dict(self.paths)
     clocks = {"clocks": dict(self.clocks)} if self.clocks else {}
     return {"episodes": self.episodes, "ends": [*self.ends], "paths": paths, **clocks}
@@ -331,7 +329,6 @@ class PathOnDisk:
     return tuple(vars(self)[n] for n in vars(self) if n not in ("dataset", "count"))
 
   def describe(self) -> str:
-    """Renders the properties for messages."""
     per = "a step" if self.is_step else "a stamp" if self.has_clock else "an episode"
     what = f"{self.image_format} images of " if self.image_format else ""
     final = ", with one after the last step" if self.has_final else ""

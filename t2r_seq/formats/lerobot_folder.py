@@ -574,7 +574,6 @@ class LeRobotFolder:
       return load_parquet().ParquetFile(path).read(columns)
 
   def _read_lines(self, name: str) -> list[dict[str, Any]]:
-    """Reads a file of JSON lines."""
     path = os.path.join(self.path, name)
     with (
       self._explain_damage(name, "", "a file of JSON lines"),

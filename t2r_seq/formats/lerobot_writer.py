@@ -671,7 +671,7 @@ def _histogram(pixels: np.ndarray, num_levels: int) -> np.ndarray:
 def _of_histogram(
   histogram: np.ndarray, count: int, levels: np.ndarray
 ) -> dict[str, Any]:
-  """Returns the statistics of `count` images; `levels` are the values of bins, rising."""
+  """Returns the statistics of `count` images; `levels` are the bins, rising."""
   total = histogram.sum(1)
   mean = histogram @ levels / total
   variance = np.maximum(histogram @ levels**2 / total - mean**2, 0)

@@ -203,7 +203,6 @@ class _Form:
 
   @property
   def is_text(self) -> bool:
-    """Whether it is text."""
     return self.dtype == object
 
   def __str__(self) -> str:
@@ -557,7 +556,7 @@ class McapEpisodes(Episodes):
     raise self._wrong_times(place, f"of the clock of {name}", got)
 
   def _choose(self, topic: str, rows: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """Returns the number of the message of each step; -1 before the topic's first one."""
+    """Returns the number of the message of each step, or -1 before the first one."""
     times, ticks = rows[:, 0], clock[:, 0]
     if topic == self._contract.clock:
       return np.arange(len(ticks))

@@ -227,11 +227,9 @@ class _ChunkStream:
       yield piece
 
   def read(self, size: int) -> bytes:
-    """Returns the next bytes."""
     return b"".join(self._pieces(size))
 
   def skip(self, size: int) -> None:
-    """Skips the next bytes."""
     for _ in self._pieces(size):
       pass
 

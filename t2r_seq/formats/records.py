@@ -1054,11 +1054,9 @@ class RecordEpisodesWriter(EpisodeWriter):
       self._committed = self._episodes
 
   def finish(self) -> None:
-    """Completes the last file."""
     self._complete()
 
   def close(self) -> None:
-    """Removes the file in progress."""
     if self._writer is not None:
       self._writer.discard()
       self._writer = None

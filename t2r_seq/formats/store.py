@@ -71,7 +71,6 @@ class StoreWriter(EpisodeWriter):
 
   @property
   def num_committed(self) -> int:
-    """The episodes that the manifest counts."""
     return self._num_committed
 
   def append(self, values: Values) -> None:
@@ -106,7 +105,6 @@ class StoreEpisodes(Episodes):
   """Reads the episodes of an `EpisodeStore`."""
 
   def __init__(self, path: str) -> None:
-    """Opens the store."""
     self.path = path
     self._store = EpisodeStore(path)
     self._spec_fields = {
@@ -119,7 +117,6 @@ class StoreEpisodes(Episodes):
     self.splits = self._store.splits
 
   def rows(self) -> EpisodeStore:
-    """Returns the store, whose columns are tensors."""
     return self._store
 
   def read(
@@ -155,7 +152,6 @@ class StoreEpisodes(Episodes):
     return self.copy(kept_videos=kept, spec=spec)
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns the specs and the checksums of all segments."""
     # The index has the checksums of all data. Opened again, as it may have grown.
     segments = {
       segment.name: [segment.commit.episodes, dict(segment.commit.index_crc32)]

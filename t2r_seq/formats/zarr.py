@@ -285,7 +285,6 @@ class ZarrWriter(EpisodeWriter):
   """Writes a group in a temporary folder."""
 
   def __init__(self, path: str, episodes: Episodes) -> None:
-    """Makes the arrays."""
     load_zarr()
     self._source, self._spec = episodes, episodes.spec
     operation = f"write: {path}"

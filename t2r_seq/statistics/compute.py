@@ -215,12 +215,10 @@ class _Tally:
     return accumulator
 
   def flush(self) -> None:
-    """Processes the buffered values."""
     for accumulator in self._paths.values():
       accumulator.flush()
 
   def merge(self, other: _Tally) -> None:
-    """Adds the tally of the next part."""
     self.num_items += other.num_items
     self.lengths.update(other.lengths)
     for path, accumulator in other._paths.items():
