@@ -159,9 +159,10 @@ class LeRobotEpisodes(Episodes):
       return []
     differences, stored = [], read_json(name)
     for path, measures in computed.items():
-      stored_measures = stored.get(self._key(path), {})
       for measure, value in measures.items():
-        given = np.ravel(np.asarray(stored_measures.get(measure, value), np.float64))
+        with reading.explain_errors(f"{name}: {self._key(path)}", "statistics"):
+          stored_value = stored.get(self._key(path), {}).get(measure, value)
+          given = np.ravel(np.asarray(stored_value, np.float64))
         want = np.ravel(value)
         scale = np.abs(want).max(initial=0) + 1e-6
         if given.shape != want.shape or np.abs(given - want).max() > 1e-3 * scale:

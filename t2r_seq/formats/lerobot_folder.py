@@ -140,7 +140,7 @@ class _Spans:
 
   Attributes:
     bounds: start and end of each episode, in seconds of its video file.
-    overlaps: number of an episode whose part overlaps, by number of the episode.
+    overlaps: number of one overlapping episode, by number of the episode.
   """
 
   bounds: list[tuple[float, float]]
@@ -175,7 +175,7 @@ class LeRobotFolder:
     path: path of the folder.
     info: contents of `info.json`.
     fps: steps per second.
-    features: features by key, `frame_index` and the like included.
+    features: features by key, those of `DERIVED` included.
     tasks: texts by `task_index`.
     lengths: steps of each episode, int64 [episodes].
     frames_by: how the frames of steps are found: 'timestamp' or 'index'.
@@ -205,6 +205,7 @@ class LeRobotFolder:
     """
     self.path = os.fspath(path)
     check_frame_options(f"open_episodes: {self.path}", frames_by, frame_tolerance)
+    load_parquet()
     self.info = self._read_info()
     self.extra = self._read_extra()
     self.frames_by = frames_by or self.extra.get("frames_by", "timestamp")

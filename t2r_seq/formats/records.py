@@ -128,7 +128,7 @@ class RecordParser:
     Args:
       group: the records; one unless the parser is batched.
     Returns:
-      Values by path; absent optional paths have zeros or empty strings.
+      Values by path, not to be changed; absent optional paths have zeros or b''.
     Raises:
       RecordError: a record does not fit the specs; names file, record and feature.
     """
@@ -143,7 +143,7 @@ class RecordParser:
       data: a record, or a batch of them if the parser is batched.
       records_fn: returns the records with their places, for an error.
     Returns:
-      Values by path, read-only; absent optional paths have zeros or empty strings.
+      Values by path, not to be changed; absent optional paths have zeros or b''.
     Raises:
       RecordError: a record cannot be parsed; names file, record and feature.
     """
@@ -555,7 +555,7 @@ class EpisodeBounds:
       differs between episodes.
     first_key: a feature that is 1 in the first step of an episode and 0 in the others;
       or 'name=value' for another value.
-    last_key: the same of the last step.
+    last_key: the same for the last step.
     is_file: a file is an episode.
   """
 
@@ -919,11 +919,11 @@ def open_records(
       episode.
     first_key: this feature is 1 in the first step of an episode, or 'name=value' for
       another value; records are steps, or sequences that are cut and joined.
-    last_key: the same of the last step.
+    last_key: the same for the last step.
     episode_per_file: records are steps, and each file is an episode.
     index: 'require' gives lengths and random access by the files' index
       (`t2r_seq index`); 'auto' does if every file has one and none is compressed; None
-      reads in order. With a key only None and 'auto' are valid, which reads in order.
+      reads in order. With a key 'auto' reads in order, and 'require' is an error.
   Raises:
     SpecError: no file or split, a spec that cannot be parsed, or an invalid `index`.
     ConversionError: two keys, a record without the key, or no spec is a sequence.

@@ -36,7 +36,7 @@ _ROOT_FILES = (".zgroup", "zarr.json", ".zmetadata")
 _METADATA_FILES, _ATTRIBUTES = (".zarray", "zarr.json"), ".zattrs"
 # Size of a Blosc chunk's header, whose last 4 bytes are the chunk's length.
 _BLOSC_BYTES = 16
-# Chunks of new arrays: bytes and rows at most in 'data', rows in 'meta'.
+# Chunks of new arrays: bytes and steps at most; episodes, for values of episodes.
 _CHUNK_BYTES = 1 << 20
 _MAX_CHUNK_STEPS = 1024
 _CHUNK_EPISODES = 64
@@ -254,7 +254,9 @@ class ZarrRows:
     self._lock = threading.Lock()
 
   def read(self, start: int, stop: int) -> np.ndarray:
-    """Returns rows [start, stop)."""
+    """Returns rows [start, stop); none if `stop` is not above `start`."""
+    if stop <= start:
+      return np.asarray(self._array[0:0])
     with self._lock:
       kept = self._kept
       if kept is None or not self._start <= start < self._start + len(kept):

@@ -44,8 +44,7 @@ _INTERNAL, _TRY_AGAIN = 1011, 1013
 _CLOSE_SECONDS = 1.0
 _SLACK_BYTES = 1 << 20
 _LOG_EVERY_SECONDS = 60.0
-# Steps below it run in the event loop: a thread would cost more than the other clients
-# wait.
+# Faster steps run in the event loop: a thread would delay other clients more.
 _FAST_SECONDS = 0.01
 
 
@@ -479,9 +478,8 @@ class PolicyServer:
 class PolicyClient:
   """A policy whose steps run in a server; `t2r_seq.actors` take it like any other.
 
-  The server is a `PolicyServer`, or one of openpi, which has its own names for
-  observations and returns chunks, [steps, size]; `sample_action` returns the first
-  action of a chunk.
+  The server is a `PolicyServer`, or one of openpi, whose names of observations differ,
+  and whose outputs are chunks, [steps, size]: `sample_action` returns the first action.
 
   Attributes:
     metadata: the server's description of itself and its policy.
@@ -629,11 +627,11 @@ class PolicyClient:
   ) -> dict[str, np.ndarray]:
     """Sends observations since the last request; returns a whole chunk.
 
+    Raises as `step` does.
+
     Args:
       arguments: what `observe_one` returned last.
       prefix: what the chunk continues, or None; see `policy_io.PurePolicy.plan`.
-    Raises:
-      SpecError, ConnectionError: see `step`.
     """
     new = [message for number, message in arguments if number > self._num_sent]
     continued = None if prefix is None else prefix._asdict()

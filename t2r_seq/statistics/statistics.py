@@ -26,12 +26,10 @@ HISTOGRAM, SKETCH = "histogram", "sketch"
 class PathStatistics:
   """Statistics of the finite values of one path; NaNs and infinities are counted.
 
-  Attributes of kind 'numbers' are None or empty for the other kinds.
-
   Attributes:
     spec: spec of one step, without time offsets.
     kind: 'numbers'; 'bytes' (strings, images that were not decoded) and 'unsupported'
-      (complex numbers) are only counted.
+      (complex numbers) are only counted: their statistics are None.
     rows: number of steps; of episodes for a context feature; or of plain records.
     per: level of the statistics: 'element', 'channel' (index of the last axis) or
       'tensor'; '' if values are only counted.

@@ -271,7 +271,7 @@ class Transitions:
     """Returns the n-step transitions, computed while reading; see `windows.NStep`.
 
     Raises:
-      SpecError: these are n-step transitions already, `n` or `gamma` is invalid, or a
+      SpecError: these are n-step transitions already, an argument is invalid, or a
         field has a name that n-step returns add.
     """
     for done in (self.saved_n_step, self.joined):
