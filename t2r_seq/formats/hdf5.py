@@ -145,7 +145,7 @@ def _to_array(group: Any, value: Any) -> np.ndarray:
   return reading.objects(texts).reshape(array.shape)
 
 
-def own(group: Any, name: str) -> Any:
+def get_own(group: Any, name: str) -> Any:
   """Returns an item of a group itself; None if it is missing, or a link."""
   link = group.get(name, getlink=True)
   return group[name] if isinstance(link, load_h5py().HardLink) else None
@@ -227,13 +227,13 @@ def find_layout(path: str) -> Layout:
   """Returns the layout of a file; the error for an unknown one shows its datasets."""
   with open_file(path) as file, reading.explain_errors(path, "an HDF5 file"):
     h5py = load_h5py()
-    top = {name: own(file, name) for name in file}
+    top = {name: get_own(file, name) for name in file}
     groups = {name for name, item in top.items() if isinstance(item, h5py.Group)}
     data: Any = top.get(DATA)
     # The reader of robomimic's layout reports the link.
     if DATA in top and data is None:
       return ROBOMIMIC
-    if DATA in groups and any(isinstance(own(data, n), h5py.Group) for n in data):
+    if DATA in groups and any(isinstance(get_own(data, n), h5py.Group) for n in data):
       return ROBOMIMIC
     if groups and all(re.fullmatch(r"episode_\d+", name) for name in top):
       return Layout("Minari", "episode_*")
@@ -260,7 +260,7 @@ def render_tree(file: Any) -> str:
     names = sorted(group, key=reading.natural_order)
     first = names if len(names) <= _MAX_ALIKE else names[:_NUM_ALIKE]
     for name in first:
-      item = own(group, name)
+      item = get_own(group, name)
       if hasattr(item, "keys"):
         lines.append(f"{'  ' * depth}{name}/")
         add(item, depth + 1)
@@ -541,7 +541,7 @@ class LayoutEpisodes(Episodes):
         self._left_out.add(path)
         continue
       on_disk = PathOnDisk(path, dataset.dtype, dataset.shape[1:], True)
-      self._add(path, dataset, name, on_disk)
+      self._add_data(path, dataset, name, on_disk)
       self._paths[path].count += len(ends) - 1
 
   def _note_ends(self, name: str, ends: np.ndarray, num_steps: int) -> None:
@@ -574,13 +574,13 @@ class LayoutEpisodes(Episodes):
       return
     self._episodes.append(place)
     for path, dataset in listed:
-      self._add(path, dataset, str(place), self._describe(path, dataset, place))
+      self._add_data(path, dataset, str(place), self._describe(path, dataset, place))
     if self._layout.paths is None:
       for path, value in read_attributes(item).items():
         if not self._dropped.has(path):
           is_text = value.dtype == object
           form = PathOnDisk("", value.dtype, value.shape, False, is_text=is_text)
-          self._note(path, str(place), form)
+          self._add_path(path, str(place), form)
 
   def _count_steps(self, group: Any, rows: dict[str, int]) -> int:
     """Returns the steps by `num_samples`, the actions' rows, or the first dataset's."""
@@ -628,7 +628,7 @@ class LayoutEpisodes(Episodes):
     self._left_out.update(path for path, dataset in listed if dataset.shape is None)
     return [(path, dataset) for path, dataset in listed if dataset.shape is not None]
 
-  def _add(self, path: str, dataset: Any, place: str, on_disk: PathOnDisk) -> None:
+  def _add_data(self, path: str, dataset: Any, place: str, on_disk: PathOnDisk) -> None:
     """Adds a dataset; checks the first row for images or text."""
     if self._layout.paths is not None:
       on_disk.dataset = self._layout.paths[path]
@@ -645,10 +645,10 @@ class LayoutEpisodes(Episodes):
           earlier.shape if is_padded or not on_disk.shape else on_disk.shape
         )
     elif (on_disk.is_step or on_disk.has_clock) and len(dataset):
-      _look_at(on_disk, dataset)
-    self._note(path, place, on_disk)
+      _detect_content(on_disk, dataset)
+    self._add_path(path, place, on_disk)
 
-  def _note(self, path: str, place: str, on_disk: PathOnDisk) -> None:
+  def _add_path(self, path: str, place: str, on_disk: PathOnDisk) -> None:
     earlier = self._paths.setdefault(path, on_disk)
     if earlier.form() != on_disk.form():
       self._fault(path, f"{earlier.describe()}, as before", on_disk.describe(), place)
@@ -744,7 +744,7 @@ class LayoutEpisodes(Episodes):
 def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
   """Yields the names of the groups at a depth; links are not followed."""
   for name in group:
-    item = own(group, name)
+    item = get_own(group, name)
     if hasattr(item, "keys"):
       if depth == 1:
         yield prefix + name
@@ -752,7 +752,7 @@ def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
         yield from _groups(item, depth - 1, f"{prefix}{name}/")
 
 
-def _look_at(on_disk: PathOnDisk, dataset: Any) -> None:
+def _detect_content(on_disk: PathOnDisk, dataset: Any) -> None:
   """Detects from the first row whether rows are encoded images or text."""
   h5py = load_h5py()
   is_text = h5py.check_string_dtype(on_disk.dtype) is not None

@@ -284,7 +284,7 @@ class LeRobotFolder:
     for key, feature in self.features.items():
       image_format = None
       if feature.dtype == IMAGE:
-        image_format, bits = self._look_at_image(key)
+        image_format, bits = self._detect_image(key)
         feature = dataclasses.replace(feature, bits=bits)
       fields[key] = feature.fields(image_format)
     if TASK not in fields:
@@ -603,7 +603,7 @@ class LeRobotFolder:
       raise self._fault(name, TASK_INDEX, want, got, episode)
     return reading.objects(task.encode() for task in self.tasks)[numbers]
 
-  def _look_at_image(self, key: str) -> tuple[str, int]:
+  def _detect_image(self, key: str) -> tuple[str, int]:
     """Returns the format of the first image, and its bits per channel."""
     first = self._read_rows(0, [key])[key][0]
     for start, name in _IMAGE_STARTS.items():

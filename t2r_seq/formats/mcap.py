@@ -221,7 +221,7 @@ class _Form:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shown:
+class _StepMessages:
   """The messages of a recording that are read.
 
   Attributes:
@@ -288,11 +288,11 @@ class McapEpisodes(Episodes):
     self._skipped: dict[str, int] = {}
     self._repeated: dict[str, int] = {}
     self._farthest = (0.0, "", "")
-    self._shown: dict[int, _Shown] = {}
+    self._cached: dict[int, _StepMessages] = {}
     names = {t: f"{spec_names.CLOCKS}/{t.strip('/')}" for t in self._topics}
     self._clocks = {t: name for t, name in names.items() if not dropped.has(name)}
     if self._bags:
-      self._look_at(*self._bags[0])
+      self._find_forms(*self._bags[0])
     time = _Form(np.dtype(np.int64), ())
     forms = {**self._forms, **dict.fromkeys(self._clocks.values(), time)}
     topics = {path: topic for path, (topic, _) in self._fields.items()}
@@ -339,7 +339,7 @@ class McapEpisodes(Episodes):
   @property
   def lengths(self) -> np.ndarray:  # type: ignore[override]
     """Steps of each recording; reads the times of all messages at the first call."""
-    lengths = [self._show(number).num_steps for number in range(len(self._bags))]
+    lengths = [self._chosen(number).num_steps for number in range(len(self._bags))]
     return np.asarray(lengths, np.int64)
 
   def read(
@@ -350,11 +350,11 @@ class McapEpisodes(Episodes):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    shown = self._show(episode)
+    chosen = self._chosen(episode)
     names = self._spec_fields if paths is None else paths
-    steps = slice(*slice(start, stop).indices(shown.num_steps))
+    steps = slice(*slice(start, stop).indices(chosen.num_steps))
     values = {
-      path: shown.times[topic][slice(None) if self._keeps_all(topic) else steps]
+      path: chosen.times[topic][slice(None) if self._keeps_all(topic) else steps]
       for topic, path in self._clocks.items()
       if path in names
     }
@@ -390,7 +390,7 @@ class McapEpisodes(Episodes):
       )
     return notes
 
-  def _look_at(self, name: str, parts: list[str]) -> None:
+  def _find_forms(self, name: str, parts: list[str]) -> None:
     """Finds the form of each path, by the first message of its topic."""
     mismatches = []
     for path, (topic, field) in self._fields.items():
@@ -426,15 +426,15 @@ class McapEpisodes(Episodes):
 
   # Which messages the steps show.
 
-  def _show(self, episode: int) -> _Shown:
+  def _chosen(self, episode: int) -> _StepMessages:
     """Finds the message of each step; cached, as it reads the times of all messages."""
-    if episode not in self._shown:
+    if episode not in self._cached:
       name, parts = self._bags[episode]
       with reading.explain_errors(name, "messages"):
-        self._shown[episode] = self._find_shown(name, parts)
-    return self._shown[episode]
+        self._cached[episode] = self._choose_messages(name, parts)
+    return self._cached[episode]
 
-  def _find_shown(self, name: str, parts: list[str]) -> _Shown:
+  def _choose_messages(self, name: str, parts: list[str]) -> _StepMessages:
     came: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
     is_header = self._contract.time == HEADER
     for part, topic, definition, message in self._iterate(
@@ -452,24 +452,24 @@ class McapEpisodes(Episodes):
       self._check_same_clock(parts, topic, rows, clock)
     if repeated := int((np.diff(clock[:, 0]) == 0).sum()):
       self._repeated[name] = repeated
-    shown = {topic: self._choose(topic, rows, clock) for topic, rows in table.items()}
-    is_shown = np.all([numbers >= 0 for numbers in shown.values()], axis=0)
-    if not is_shown.any():
-      late = max(self._topics, key=lambda topic: (shown[topic] < 0).sum())
+    chosen = {topic: self._choose(topic, rows, clock) for topic, rows in table.items()}
+    is_complete = np.all([numbers >= 0 for numbers in chosen.values()], axis=0)
+    if not is_complete.any():
+      late = max(self._topics, key=lambda topic: (chosen[topic] < 0).sum())
       want = f"a message before the last one of {self._contract.clock}"
       raise reading.fault(f"{name}: {late}", want, "none")
     # After the first message of each topic all steps have one of it.
-    first = int(np.argmax(is_shown))
+    first = int(np.argmax(is_complete))
     if first:
       self._skipped[name] = first
-    shown = {
+    chosen = {
       topic: np.arange(len(table[topic])) if self._keeps_all(topic) else numbers[first:]
-      for topic, numbers in shown.items()
+      for topic, numbers in chosen.items()
     }
-    times = {topic: table[topic][numbers, 0] for topic, numbers in shown.items()}
+    times = {topic: table[topic][numbers, 0] for topic, numbers in chosen.items()}
     for topic in [] if self._has_own_clocks else self._topics:
       self._check_distance(name, topic, times[topic] - clock[first:, 0])
-    return _Shown(shown, times, len(clock) - first)
+    return _StepMessages(chosen, times, len(clock) - first)
 
   def _time(self, place: str, definition: _Message, message: Any) -> int:
     kind = self._contract.time
@@ -592,20 +592,20 @@ class McapEpisodes(Episodes):
   def _gather(self, episode: int, paths: Sequence[str], steps: slice) -> Values:
     """Decodes each message once, and copies its value to all steps that have it."""
     name, parts = self._bags[episode]
-    shown = {
+    chosen = {
       topic: numbers if self._keeps_all(topic) else numbers[steps]
-      for topic, numbers in self._show(episode).numbers.items()
+      for topic, numbers in self._chosen(episode).numbers.items()
     }
     values: Values = {}
     topics: dict[str, list[str]] = {}
     for path in paths:
-      form, num_values = self._forms[path], len(shown[self._fields[path][0]])
+      form, num_values = self._forms[path], len(chosen[self._fields[path][0]])
       shape, dtype = (num_values, *form.shape), form.dtype
       if form.data_format:
         shape, dtype = shape[:1], np.dtype(object)
       values[path] = np.empty(shape, dtype)
       topics.setdefault(self._fields[path][0], []).append(path)
-    spans = {topic: _spans(shown[topic]) for topic in topics}
+    spans = {topic: _spans(chosen[topic]) for topic in topics}
     count = dict.fromkeys(topics, 0)
     for _, topic, message, content in self._iterate(parts, topics):
       span, data = spans[topic].get(count[topic]), content.data

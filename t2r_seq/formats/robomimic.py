@@ -166,9 +166,9 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     indices = {(p.file, p.group): index for index, p in enumerate(self._episodes)}
     for file_name in self._names:
       file = self._file(file_name)
-      masks = hdf5.own(file, MASK)
+      masks = hdf5.get_own(file, MASK)
       for key in masks if masks is not None else ():
-        if (mask := hdf5.own(masks, key)) is None:
+        if (mask := hdf5.get_own(masks, key)) is None:
           continue
         demos = _to_json(mask[()])
         if missing := [demo for demo in demos if demo not in file[DATA]]:

@@ -536,10 +536,10 @@ class PolicyClient:
         f"policy client: {self._place}: expected the metadata of a policy server, got "
         f"{errors.describe(self.metadata)}."
       )
-    self._is_own = self.metadata.get("server") == _NAME
+    self._is_t2r_seq = self.metadata.get("server") == _NAME
     depth = policy_io.history_depth(self.metadata.get("record"))
     self._latest: collections.deque[Any] = collections.deque(maxlen=depth)
-    self._action_key = action_key or (ACTION if self._is_own else _OPENPI_ACTIONS)
+    self._action_key = action_key or (ACTION if self._is_t2r_seq else _OPENPI_ACTIONS)
     self._watch = policy_io.RateWatch(
       self.control_period, f"policy client: {self._place}"
     )
@@ -653,7 +653,7 @@ class PolicyClient:
     message = dict(observation)
     if policy_io.timestamp_of(observation, spec) is not None:
       self._watch.see(message.pop(policy_io.TIMESTAMP), self._is_first)
-    if self._is_own:
+    if self._is_t2r_seq:
       message[IS_FIRST] = self._is_first
       if self._seed is not None:
         message[SEED] = self._seed
@@ -681,7 +681,7 @@ class PolicyClient:
         f"'{self._action_key}'."
       )
     action = outputs[self._action_key]
-    if not self._is_own and np.ndim(action) > 1:
+    if not self._is_t2r_seq and np.ndim(action) > 1:
       action = action[0]
     return action, outputs
 

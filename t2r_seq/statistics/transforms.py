@@ -229,7 +229,7 @@ class PreprocessorTransform(Transform):
   def to_rows(self, values: Values, source: Counted) -> Rows:
     tensors = {path: tf.convert_to_tensor(value) for path, value in values.items()}
     starts, num_steps = np.zeros(0, np.int64), 0
-    real: dict[str, np.ndarray] = {}
+    is_real: dict[str, np.ndarray] = {}
     if source.is_blocks or not self._is_cut(source):
       axes = ... if source.is_blocks else None
       batch = {path: t[axes] for path, t in self._select(tensors).items()}
@@ -243,7 +243,7 @@ class PreprocessorTransform(Transform):
       batch = dict(reader.read(tensors, starts))
       if has_seconds(self._in):
         masks = ((path, batch.get(mask_path(path))) for path in self._in)
-        real = {path: mask.numpy() for path, mask in masks if mask is not None}
+        is_real = {path: mask.numpy() for path, mask in masks if mask is not None}
         batch = {path: value for path, value in batch.items() if path in self._in}
     inputs = [
       TensorSpecStruct((_own(p), batch[p]) for p in batch if p.startswith(f"{branch}/"))
@@ -252,7 +252,7 @@ class PreprocessorTransform(Transform):
     results = self._preprocessor.preprocess(*inputs, ModeKeys.TRAIN)
     return {
       self._name_of(branch, path): self._out_rows(
-        key := f"{branch}/{path}", value.numpy(), starts, num_steps, real.get(key)
+        key := f"{branch}/{path}", value.numpy(), starts, num_steps, is_real.get(key)
       )
       for branch, result in zip(_BRANCHES, results, strict=True)
       for path, value in (result or {}).items()
@@ -281,16 +281,16 @@ class PreprocessorTransform(Transform):
     value: np.ndarray,
     starts: np.ndarray,
     num_steps: int,
-    real: np.ndarray | None,
+    is_real: np.ndarray | None,
   ) -> tuple[ExtendedTensorSpec, np.ndarray]:
     spec = self._out.get(path)
     lead = 1
     if spec is not None:
       lead += spec.is_sequence + spec.is_stacked
     rows = value.reshape(-1, *value.shape[lead:])
-    if real is not None and real.shape == value.shape[:lead]:
-      rows = rows[real.reshape(-1)]
-    elif spec is not None and len(starts) and real is None:
+    if is_real is not None and is_real.shape == value.shape[:lead]:
+      rows = rows[is_real.reshape(-1)]
+    elif spec is not None and len(starts) and is_real is None:
       steps = starts
       if spec.is_sequence and self._cut.sequence_length is not None:
         stacks = self._cut.stride * np.arange(self._cut.sequence_length)
