@@ -69,6 +69,7 @@ def check(
     SpecError: a path of `time_keys` is missing, or is not a number for each step;
       `spec` or `label_spec` would be ignored; or an option is invalid.
     ConversionError: no data set of a known format, or one that cannot be opened.
+    ImportError: an extra is not installed; names it.
   """
   if not isinstance(source, (str, os.PathLike)):
     if spec is not None or label_spec is not None:
@@ -275,12 +276,7 @@ def _compare(episodes: Episodes, seen: Mapping[str, Accumulator]) -> list[str]:
 
 
 def _time_paths(fields: Mapping[str, Fields], named: Collection[str]) -> list[str]:
-  """Returns the paths of time stamps: those with such a name, and those named.
-
-  Args:
-    fields: fields of the specs, by path.
-    named: further paths from the user.
-  """
+  """Returns the paths of time stamps: those with such a name, and the user's `named`."""
   for path in named:
     if path not in fields:
       near = errors.nearest(path, fields)

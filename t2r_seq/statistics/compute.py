@@ -19,7 +19,7 @@ from absl import logging
 
 from t2r_seq import errors, files, records, specs, windows
 from t2r_seq.episodes import Episodes, open_episodes, registry
-from t2r_seq.episodes.episodes import Values, num_steps, steps_spec
+from t2r_seq.episodes.episodes import Values, num_bytes, num_steps, steps_spec
 from t2r_seq.records import framing
 from t2r_seq.records.files import (
   FilePatterns,
@@ -102,6 +102,7 @@ def compute_statistics(
     SpecError: nothing to read; a spec, transform or cut that does not fit; values that
       change their shape or dtype between episodes; or an output that is a URL.
     RecordError: a record is damaged or does not fit; names its place.
+    ImportError: `transform` names a missing module, or an extra is not installed.
     OSError: the output cannot be written, or is another file; a missing folder is found
       before anything is read.
   """
@@ -459,17 +460,17 @@ class _RecordSource(_Source):
     kind = records.files.compression_type(name, self._compression)
     dataset = tf.data.TFRecordDataset(name, compression_type=kind)
     serialized: list[bytes] = []
-    num_bytes = total = 0
+    part_bytes = total = 0
     lengths = map(len, dataset.as_numpy_iterator())
     size = framing.batch_size(lengths, PART_BYTES)
     for batch in dataset.batch(size).as_numpy_iterator():
       serialized += batch.tolist()
-      num_bytes += sum(map(len, batch)) + framing.FRAME_SIZE * len(batch)
-      if num_bytes >= PART_BYTES:
+      part_bytes += sum(map(len, batch)) + framing.FRAME_SIZE * len(batch)
+      if part_bytes >= PART_BYTES:
         yield name, serialized
-        total += num_bytes
-        serialized, num_bytes = [], 0
-    if not kind and total + num_bytes != tf.io.gfile.stat(name).length:
+        total += part_bytes
+        serialized, part_bytes = [], 0
+    if not kind and total + part_bytes != tf.io.gfile.stat(name).length:
       # TensorFlow's reader ignores a damaged end; this one raises.
       collections.deque(framing.iterate_records(name), maxlen=0)
     yield name, serialized
@@ -585,7 +586,7 @@ class _EpisodesSource(_Source):
     group: list[Values] = []
     for episode in self._episodes:
       group.append(episode.values)
-      size += sum(value.nbytes for value in episode.values.values())
+      size += num_bytes(episode.values)
       if size >= PART_BYTES or len(group) == _MAX_EPISODES:
         yield group
         group, size = [], 0
