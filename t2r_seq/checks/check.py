@@ -276,7 +276,7 @@ def _compare(episodes: Episodes, seen: Mapping[str, Accumulator]) -> list[str]:
 
 
 def _time_paths(fields: Mapping[str, Fields], named: Collection[str]) -> list[str]:
-  """Returns the paths of time stamps: those with such a name, and the user's `named`."""
+  """Returns the paths of time stamps: those with such a name, and those `named`."""
   for path in named:
     if path not in fields:
       near = errors.nearest(path, fields)

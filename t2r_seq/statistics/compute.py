@@ -87,8 +87,8 @@ def compute_statistics(
     transform: None counts the stored values. A function is called with the values of
       each episode by path, [T, ...] and context features, or with those of blocks of
       plain records, [B, ...]. It returns the values to count: [T', ...] for every path
-      except the source's context features. A preprocessor, or the stages before
-      `Normalize` of a model's preprocessor, run on all windows. 'module:name' imports
+      except the source's context features. A preprocessor runs on all windows; for a
+      model, the stages of its preprocessor before `Normalize` do. 'module:name' imports
       one of these.
     images: decodes encoded images and videos; otherwise images are only counted, and
       videos of other formats than stores left out.
