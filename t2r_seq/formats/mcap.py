@@ -680,7 +680,7 @@ def _make(place: str, message: _Message, field: _Found) -> tuple[_Form, Any]:
     )
   try:
     dtype = message.dtype(field.type)
-  except KeyError as error:
+  except (KeyError, ValueError) as error:  # A ValueError if there are no fields.
     hint = reading.leave_out(place.rpartition(": ")[2])
     if fields:
       hint = f"Name a field of it, /topic:field: one of {errors.listing(fields)}."
