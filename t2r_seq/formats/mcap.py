@@ -253,7 +253,8 @@ class McapEpisodes(Episodes):
       path: path of a file, or of a folder of files.
       layout: a JSON file with the contract; None raises an error that lists the topics.
       clocks: 'steps' resamples all topics to the steps; 'own' keeps every message of
-        other topics than the clock, with its time; see `Episodes.clocks`.
+        other topics than the clock, with its time, and checks no tolerance; see
+        `Episodes.clocks`.
       dropped: paths to leave out; None for none.
     """
     if clocks not in (STEPS, OWN):
@@ -318,7 +319,7 @@ class McapEpisodes(Episodes):
       self._opening_notes.insert(
         0,
         f"Red and blue of {errors.listing(self._swapped)} are swapped back, to PNG: "
-        "'compressed rgb8' says that the encoder took red for blue.",
+        "'compressed rgb8' means that the encoder took red for blue.",
       )
 
   def fingerprint(self) -> dict[str, Any]:
@@ -424,7 +425,7 @@ class McapEpisodes(Episodes):
           self._messages[key] = _Message(place, channel.message_encoding, schema)
         yield name, channel.topic, self._messages[key], message
 
-  # Which messages the steps show.
+  # The message of each step.
 
   def _chosen(self, episode: int) -> _StepMessages:
     """Finds the message of each step; cached, as it reads the times of all messages."""
@@ -435,16 +436,16 @@ class McapEpisodes(Episodes):
     return self._cached[episode]
 
   def _choose_messages(self, name: str, parts: list[str]) -> _StepMessages:
-    came: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
+    stamps: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
     is_header = self._contract.time == HEADER
     for part, topic, definition, message in self._iterate(
       parts, self._topics, is_header
     ):
-      place = f"{part}: {topic}: message {len(came[topic])}"
+      place = f"{part}: {topic}: message {len(stamps[topic])}"
       time = self._time(place, definition, message)
-      came[topic].append((time, min(message.log_time, _MAX_TIME), parts.index(part)))
+      stamps[topic].append((time, min(message.log_time, _MAX_TIME), parts.index(part)))
     # By topic: time, log time and number of the file of each message, in their order.
-    table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in came.items()}
+    table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in stamps.items()}
     clock = table[self._contract.clock]
     for topic, rows in table.items():
       self._check_times(parts, topic, rows)
