@@ -436,16 +436,16 @@ class McapEpisodes(Episodes):
     return self._cached[episode]
 
   def _choose_messages(self, name: str, parts: list[str]) -> _StepMessages:
-    stamps: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
+    times: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
     is_header = self._contract.time == HEADER
     for part, topic, definition, message in self._iterate(
       parts, self._topics, is_header
     ):
-      place = f"{part}: {topic}: message {len(stamps[topic])}"
+      place = f"{part}: {topic}: message {len(times[topic])}"
       time = self._time(place, definition, message)
-      stamps[topic].append((time, min(message.log_time, _MAX_TIME), parts.index(part)))
+      times[topic].append((time, min(message.log_time, _MAX_TIME), parts.index(part)))
     # By topic: time, log time and number of the file of each message, in their order.
-    table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in stamps.items()}
+    table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in times.items()}
     clock = table[self._contract.clock]
     for topic, rows in table.items():
       self._check_times(parts, topic, rows)
@@ -467,10 +467,10 @@ class McapEpisodes(Episodes):
       topic: np.arange(len(table[topic])) if self._keeps_all(topic) else numbers[first:]
       for topic, numbers in chosen.items()
     }
-    times = {topic: table[topic][numbers, 0] for topic, numbers in chosen.items()}
+    chosen_times = {t: table[t][numbers, 0] for t, numbers in chosen.items()}
     for topic in [] if self._has_own_clocks else self._topics:
-      self._check_distance(name, topic, times[topic] - clock[first:, 0])
-    return _StepMessages(chosen, times, len(clock) - first)
+      self._check_distance(name, topic, chosen_times[topic] - clock[first:, 0])
+    return _StepMessages(chosen, chosen_times, len(clock) - first)
 
   def _time(self, place: str, definition: _Message, message: Any) -> int:
     kind = self._contract.time
