@@ -301,7 +301,7 @@ class _Source(abc.ABC):
   """Episodes or plain records to count, with specs that are known before reading.
 
   Attributes:
-    kind: 'records' for TFRecord files, 'store', or 'episodes' for other formats.
+    kind: 'records' for paths of TFRecord files, 'store', or 'episodes' for others.
     spec: flat specs by path.
     metadata: metadata of the episodes; JSON values.
     clocks: clocks of the episodes; see `Episodes.clocks`.

@@ -231,8 +231,8 @@ class Statistics:
   """Statistics of a source.
 
   Attributes:
-    kind: kind of the source: 'records' for TFRecord files, 'store', or 'episodes' for
-      other formats.
+    kind: kind of the source: 'records' for paths of TFRecord files, 'store', or
+      'episodes' for others.
     fingerprint: fingerprints of the source by name of a file or part.
     transform: name of the transform of the episodes, or ''.
     images: whether encoded images were decoded.
