@@ -583,7 +583,7 @@ class LayoutEpisodes(Episodes):
           self._add_path(path, str(place), form)
 
   def _count_steps(self, group: Any, rows: dict[str, int]) -> int:
-    """Returns `num_samples`, the rows of the actions, or the fewest rows of a dataset."""
+    """Returns `num_samples`, the rows of the actions, or the fewest of a dataset."""
     given = group.attrs.get(NUM_SAMPLES)
     if given is None:
       of_actions = [rows[a] for a in _ACTIONS if a in rows]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -201,7 +202,8 @@ def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
   rates = {options.fps for options in episodes.kept_videos.values()}
   if fps is None and len(rates) == 1:
     fps = rates.pop()
-  if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
+  is_flag = isinstance(fps, bool)
+  if not isinstance(fps, (int, float)) or is_flag or not 0 < fps < math.inf:
     raise errors.ConversionError(
       f"write: {path}: expected a number of steps per second, got {fps}. "
       "Say it: --fps 10."

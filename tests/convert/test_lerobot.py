@@ -324,6 +324,7 @@ def test_several_files(own, monkeypatch):
 
 REFUSED = {
   "no rate": (dict(), {}, r"expected a number of steps per second.*--fps"),
+  "no finite rate": (dict(fps=float("inf")), {}, "steps per second, got inf"),
   "no codec": (
     dict(fps=5, video_codec="libsvtav"),
     {},
