@@ -24,7 +24,7 @@ MODULES = {
 
 
 class BuildPy(build_py.build_py):
-  """Builds the modules of the list only."""
+  """Builds only the modules in `MODULES`."""
 
   def find_package_modules(self, package: str, package_dir: str) -> list[Any]:
     """Returns (package, module, file) of each module."""

@@ -1,4 +1,4 @@
-"""Layers: networks that models share, as Keras layers of either version."""
+"""Networks that models share, as layers for Keras 2 and 3."""
 
 from t2r_seq.layers import action_expert as _action_expert
 from t2r_seq.layers import bcz_networks as _bcz_networks

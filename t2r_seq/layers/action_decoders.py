@@ -21,7 +21,7 @@ class ActionDecoder(CompositeLayer):
   """A layer from embeddings to actions, with the loss of its outputs.
 
   Actions are of `action_shape`, such as (7,), or (8, 7) for a chunk of 8 steps. A
-  subclass gives `call` and `errors`. Half precision ends here: the outputs are float32.
+  subclass defines `call` and `errors`. Outputs are float32, also for half precision.
   """
 
   def __init__(self, action_shape: Sequence[int], **kwargs: Any) -> None:
@@ -36,7 +36,7 @@ class ActionDecoder(CompositeLayer):
 
   @property
   def num_components(self) -> int:
-    """Numbers in an action, over all of its axes."""
+    """The number of components of an action, over all of its axes."""
     return math.prod(self.action_shape)
 
   @abc.abstractmethod
@@ -45,7 +45,7 @@ class ActionDecoder(CompositeLayer):
 
     Args:
       embedding: [B, ..., D].
-      training: leaves out actions that cost much, since only the loss is needed.
+      training: may leave out actions that are slow to compute: a loss needs none.
     Returns:
       Outputs by name: 'inference_output', [B, ..., *action_shape], unless left out, and
       the other arguments of `errors`.
@@ -63,15 +63,15 @@ class ActionDecoder(CompositeLayer):
       is_valid: bool, of the target's shape.
       training: draws new random numbers at each call; otherwise they are the same.
     Returns:
-      Errors of each number, of the target's shape; or of each action, [B, ...], of its
-      valid numbers together.
+      Errors of each component, of the target's shape; or one error for all valid
+      components of an action, [B, ...].
     """
 
   def loss(self, *args: Any, **kwargs: Any) -> tf.Tensor:
     """Averages the errors over unmasked elements; see `all_errors`.
 
     Returns:
-      A scalar, float32; 0 where everything is masked.
+      A scalar, float32; 0 if everything is masked.
     """
     return masked_mean(*self.all_errors(*args, **kwargs))
 
@@ -90,13 +90,12 @@ class ActionDecoder(CompositeLayer):
       target: [B, ..., *action_shape].
       mask: bool, the leading axes of the target: False for padded steps.
       dimension_mask: bool, [B, ..., A] with A the last axis of the target: False for
-        components that an example does not have. Axes that it lacks are those in front
-        of the last.
+        components that an example does not have. Missing axes are added before A.
       training: see `errors`.
     Returns:
-      (errors, bools), of the target's shape, or [B, ...] of whole actions.
+      (errors, bools), of the target's shape, or [B, ...] for whole actions.
     Raises:
-      SpecError: the target or a mask is of another shape.
+      SpecError: the target or a mask has another shape, or a mask is not bool.
     """
     name = type(self).__name__
     if target.shape[target.shape.rank - len(self.action_shape) :] != self.action_shape:
@@ -136,7 +135,6 @@ class MSEDecoder(ActionDecoder):
     self._dense = tf.keras.layers.Dense(self.num_components, dtype="float32")
 
   def call(self, embedding: tf.Tensor, training: bool = False) -> Outputs:
-    """See the base class."""
     del training
     return {"inference_output": self.as_actions(self._dense(embedding))}
 
@@ -161,7 +159,7 @@ def valid_targets(
     target: [B, ..., A].
     mask: bool, the leading axes of the target: False for padded steps.
     dimension_mask: bool, [B, ..., A]: False for components that an example does not
-      have. Axes that it lacks are those in front of the last.
+      have. Missing axes are added before A.
   Returns:
     Bools of the target's shape.
   Raises:
@@ -222,7 +220,7 @@ def draw(
 
 
 def draw_for_actions(like: tf.Tensor, seed: int | None) -> tf.Tensor:
-  """Draws normal numbers to make actions of, [B, ..., D] like a given tensor.
+  """Draws the normal numbers that actions are made from, of the shape of `like`.
 
   With a seed all examples get the same numbers, so that an action depends on the
   observation only: not on its place in the batch, nor on compilation.
@@ -234,7 +232,7 @@ def draw_for_actions(like: tf.Tensor, seed: int | None) -> tf.Tensor:
 
 
 def _expand(mask: tf.Tensor, rank: int, axis: int) -> tf.Tensor:
-  """Inserts axes of length 1 before `axis`."""
+  """Inserts axes of length 1 at `axis`, up to `rank`."""
   while mask.shape.rank < rank:
     mask = tf.expand_dims(mask, axis)
   return mask

@@ -74,8 +74,8 @@ class ActionExpert(CompositeLayer):
   """Velocities of a noisy chunk of actions, given the tokens of an observation.
 
   Each action of the chunk is a token; they see each other and the context, which does
-  not see them: pi0's action expert, https://arxiv.org/abs/2410.24164, in small. A
-  network of a `FlowMatchingDecoder`, whose embedding is the context, flat.
+  not see them: a small version of pi0's, https://arxiv.org/abs/2410.24164. Denoiser of
+  a `FlowMatchingDecoder` whose embedding is the flattened context.
   """
 
   def __init__(
@@ -90,7 +90,7 @@ class ActionExpert(CompositeLayer):
 
     Args:
       action_shape: shape of a chunk, (actions, numbers in each).
-      size: components of a token, and of each of the context.
+      size: components of a token, also of the context; a multiple of the heads.
       num_layers: blocks of attention and MLP.
       num_heads: heads of each attention layer.
       **kwargs: arguments of the Keras layer.
@@ -120,7 +120,7 @@ class ActionExpert(CompositeLayer):
     Args:
       noisy: flat chunks, [B, N].
       time: in [0, 1], [B, 1]; or one for each action, [B, actions].
-      embedding: tokens of the context, flat, [B, N * size].
+      embedding: flattened tokens of the context, [B, tokens * size].
     Returns:
       [B, N].
     """

@@ -16,7 +16,7 @@ from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 
 @tf.custom_gradient
 def gelu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-  """Returns x times the normal distribution's share below it.
+  """Returns x times the normal cumulative distribution at x.
 
   LiteRT has the function, but not the ops of TensorFlow's gradient, which guided
   inpainting needs.
@@ -69,7 +69,7 @@ class Attention(CompositeLayer):
     visible: tf.Tensor | None = None,
     training: bool = False,
   ) -> tf.Tensor:
-    """Reads values.
+    """Returns, for each query, the values weighted by the attention to their keys.
 
     Args:
       queries: [B, T, D].
@@ -202,8 +202,8 @@ class Transformer(CompositeLayer):
       num_heads: heads of each attention.
       model_size: D, components of a token; a multiple of the heads.
       mlp_size: hidden units of the MLPs.
-      dropout: rate, of attention weights and behind attention and MLP.
-      pre_norm: normalizes in front of attention and MLP, not behind the residual.
+      dropout: rate for attention weights, after attention, and in and after the MLP.
+      pre_norm: normalizes before attention and MLP, not after the residual.
       activation: Keras' name of the MLPs' activation.
       has_memory: adds cross-attention: a decoder.
       final_norm: normalizes the output, as `pre_norm` always does.

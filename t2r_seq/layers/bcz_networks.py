@@ -1,4 +1,4 @@
-"""Networks over sequences of images, and heads of several waypoints.
+"""Networks over sequences of images, and heads for several waypoints.
 
 BC-Z, https://arxiv.org/abs/2202.02005.
 """
@@ -46,7 +46,7 @@ class ImageTorso(CompositeLayer):
     Returns:
       ([B, F + A] or [B, T, F + A], end points of the tower and 'feature_points').
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     lead = images.shape.rank - 3
     points, end_points = self._tower(_join(images, lead))
     end_points = {**end_points, "feature_points": points}
@@ -95,7 +95,7 @@ class RecurrentHead(CompositeLayer):
       output_size: units of the dense layer.
       cell: 'lstm' or 'gru'.
       num_layers: recurrent layers.
-      resets: takes `is_first`, which zeroes the state.
+      resets: accepts `is_first`, which zeroes the state.
       **kwargs: arguments of the Keras layer.
     Raises:
       SpecError: the cell is not known.
@@ -112,7 +112,7 @@ class RecurrentHead(CompositeLayer):
       )
     self._num_units = num_units
     self._num_states = 2 if cell == "lstm" else 1
-    # The generic loop: it compiles with XLA on every device.
+    # A generic RNN, not Keras' LSTM or GRU: it compiles with XLA on every device.
     create = cells[cell]
     self._resets = resets
     self._rnns = [
@@ -144,7 +144,8 @@ class RecurrentHead(CompositeLayer):
       inputs: [B, T, F].
       state: state from the previous call, or from `initial_state`, the default.
       training: unused; Keras' recurrent layers have it.
-      is_first: bool, [B, T]: steps that begin with a state of zeros; with `resets`.
+      is_first: bool, [B, T]: True for steps that start with a state of zeros; ignored
+        without `resets`.
     Returns:
       ([B, T, output_size], the state after the last step).
     """
@@ -220,8 +221,8 @@ class SNAILEncoder(CompositeLayer):
 class WaypointHeads(CompositeLayer):
   """A multi-head MLP: several kinds of actions at several waypoints.
 
-  The first waypoint, which a robot moves to, has its own layers. Optionally the other
-  waypoints do not train the layers below.
+  If only the first waypoint, which a robot moves to, trains the layers below, it has
+  separate dense layers.
   """
 
   def __init__(
@@ -235,7 +236,7 @@ class WaypointHeads(CompositeLayer):
     """Creates the layer.
 
     Args:
-      action_sizes: numbers of each kind of action.
+      action_sizes: number of components of each kind of action.
       num_waypoints: W.
       fc_layers: units of the hidden layers of each head.
       stop_gradient_future_waypoints: only the first waypoint trains the layers below.
@@ -256,9 +257,9 @@ class WaypointHeads(CompositeLayer):
 
     Args:
       net: [B, F] or [B, T, F].
-      training: keeps gradients of later waypoints back.
+      training: stops the gradients of later waypoints.
     Returns:
-      [B, W, action_size] or [B, T, W, action_size] of each kind of action.
+      [B, W, action_size] or [B, T, W, action_size] for each kind of action.
     """
     outputs = []
     for part, (count, heads) in enumerate(zip(self._counts, self._heads, strict=True)):
@@ -335,7 +336,7 @@ def SNAIL(
 ) -> tuple[tf.Tensor, EndPoints]:
   """Maps images of steps to outputs; Tensor2Robot's function of `SNAILEncoder`.
 
-  With a ReLU behind each causal convolution, as contrib's conv1d had.
+  A ReLU follows each causal convolution, as in contrib's conv1d.
 
   Args:
     image: [B, T, H, W, C].
@@ -383,12 +384,12 @@ def MultiHeadMLP(
 
 
 def _join(value: tf.Tensor, lead: int) -> tf.Tensor:
-  """Makes one axis of the first `lead`."""
+  """Merges the first `lead` axes."""
   return value if lead == 1 else tf.reshape(value, [-1, *value.shape[lead:]])
 
 
 def _split(value: tf.Tensor, like: tf.Tensor, lead: int) -> tf.Tensor:
-  """Makes the first `lead` axes of `like` of the first."""
+  """Splits the first axis into the first `lead` axes of `like`."""
   if lead == 1:
     return value
   return tf.reshape(value, [-1, *like.shape[1:lead], *value.shape[1:]])

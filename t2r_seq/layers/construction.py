@@ -1,4 +1,4 @@
-"""Creates layers: with gin's bindings, and by functions."""
+"""Layers that gin configures, and layers of networks that are written as functions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class LayerStore(dict[str, Any]):
   Tensor2Robot's functions, such as `BuildImagesToFeaturesModel(images)`, create their
   layers when called. Inside `with store:` a function finds the layers that it created
   at the first pass: by its `scope` if it has one, otherwise by its name and number of
-  calls. Return a store from `create_network`, and call
-  the functions in `with self.network:`. Outside of a store, calls create new layers.
+  calls. Return a store from `create_network`, and call the functions in
+  `with self.network:`. Outside of a store, each call creates new layers.
   """
 
   def __init__(self) -> None:
@@ -35,7 +35,7 @@ class LayerStore(dict[str, Any]):
     self._tokens: list[contextvars.Token[_Active | None]] = []
 
   def __enter__(self) -> LayerStore:
-    """Begins a pass, which counts calls from the first again."""
+    """Starts a pass, which counts the calls from 1."""
     self._tokens.append(_active.set((self, collections.Counter())))
     return self
 
@@ -46,12 +46,12 @@ class LayerStore(dict[str, Any]):
 
 @tf.autograph.experimental.do_not_convert
 def get_layer(name: str, create: Callable[[], Any], scope: str = "") -> Any:
-  """Returns the layer of a function's call: of the active store, or a new one.
+  """Returns the layer of a function's call: from the active store, or a new one.
 
   Args:
     name: name of the function.
     create: creates the layer.
-    scope: names the layer, so that calls with one scope share it.
+    scope: names the layer, so that calls with the same scope share it.
   """
   active = _active.get()
   if active is None:
@@ -76,9 +76,9 @@ def configurable_layer(cls: _Class) -> _Class:
 
 
 class CompositeLayer(tf.keras.layers.Layer):
-  """A layer of layers, which create their variables when they are first called.
+  """A layer of layers, whose variables are created at the first call.
 
-  Keras 3 would otherwise trace `call` once more to create them.
+  With the default `build`, Keras 3 would trace `call` once more to create them.
   """
 
   def build(self, input_shape: Any) -> None:

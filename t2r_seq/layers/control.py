@@ -10,7 +10,7 @@ import tensorflow as tf
 from t2r_seq.layers.construction import CompositeLayer
 from t2r_seq.layers.vision_layers import MLP
 
-# Below this size the strides of Mnih et al. leave nothing of an image.
+# For smaller images the convolutions of Mnih et al. have no output.
 _SMALLEST_NATURE_IMAGE = 36
 
 
@@ -31,8 +31,8 @@ class StackEncoder(CompositeLayer):
     """Creates the layer.
 
     Args:
-      shapes: shapes of one frame by path; of rank 2 and 3 for images.
-      categories: the number of categories of each path that holds one of them.
+      shapes: shapes of one frame by path; of rank 2 or 3 for images.
+      categories: the number of categories by path, for paths of integer categories.
       image_features: units of the dense layer after the convolutions.
       **kwargs: arguments of the Keras layer.
     """
@@ -40,7 +40,7 @@ class StackEncoder(CompositeLayer):
     self._ranks = {path: len(shape) for path, shape in shapes.items()}
     self._categories = dict(categories or {})
     self._towers = {
-      # Keras tracks layers in a dictionary by keys that are not paths.
+      # Keras tracks the layers of a dictionary by its keys, which must not be paths.
       path.replace("/", "__"): _image_tower(shape, image_features)
       for path, shape in shapes.items()
       if len(shape) in (2, 3)
@@ -86,8 +86,8 @@ def _image_tower(shape: Sequence[int], features: int) -> tf.keras.Sequential:
 class QNetwork(CompositeLayer):
   """Values each of a few actions, [B, num_actions].
 
-  With `is_dueling`, as the value of the state and the advantage of each action (Wang et
-  al., 2016).
+  With `is_dueling`, it adds the value of the state and each action's advantage over the
+  mean (Wang et al., 2016).
   """
 
   def __init__(
@@ -102,7 +102,7 @@ class QNetwork(CompositeLayer):
 
     Args:
       encoder: encoder of the observations.
-      hidden_sizes: units of the dense layers after it, of each head.
+      hidden_sizes: units of the dense layers of each head.
       num_actions: the number of actions.
       is_dueling: see the class.
       **kwargs: arguments of the Keras layer.

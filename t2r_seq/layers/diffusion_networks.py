@@ -21,8 +21,8 @@ class StepEmbedding(CompositeLayer):
     """Creates the layer.
 
     Args:
-      size: size of the embedding, even.
-      time_scale: multiplies the time, in [0, 1], to the number of a step.
+      size: size of the embedding, even and at least 4.
+      time_scale: the number of steps, by which times in [0, 1] are multiplied.
       **kwargs: arguments of the Keras layer.
     """
     super().__init__(**{"dtype": "float32", **kwargs})
@@ -32,7 +32,7 @@ class StepEmbedding(CompositeLayer):
 
   def call(self, time: tf.Tensor) -> tf.Tensor:
     """Embeds times, [B, 1]."""
-    # The number of a step divided by their count is not exact; the product is, rounded.
+    # A time is step / time_scale, which is not exact: rounding restores the step.
     step = tf.round(tf.cast(time, tf.float32) * self._time_scale * 1024) / 1024
     angles = step * self._rates
     return tf.concat([tf.sin(angles), tf.cos(angles)], axis=-1)
@@ -71,7 +71,7 @@ class _ConvBlock(CompositeLayer):
 
 
 class _ResidualBlock(CompositeLayer):
-  """Two convolutions; FiLM of a condition between them, and a residual."""
+  """Two convolutions with FiLM by a condition between them, and a residual."""
 
   def __init__(
     self,
@@ -127,15 +127,15 @@ class ConditionalUNet(CompositeLayer):
     Args:
       action_shape: shape of a chunk, (steps, components); the steps a multiple of 2 **
         (len(filters) - 1).
-      filters: filters at each resolution in time; each halves the previous one.
+      filters: filters at each resolution in time, which halves from one to the next.
       kernel_size: steps that a convolution sees.
       num_groups: groups of the group normalization.
       time_size: components of the embedded time.
       time_scale: multiplies the time before it is embedded: the steps of the schedule.
-      film_scales: FiLM scales, too; else it only shifts.
+      film_scales: whether FiLM scales and shifts; False only shifts.
       **kwargs: arguments of the Keras layer.
     Raises:
-      SpecError: the steps can't be halved that often.
+      SpecError: the chunk has not two axes, or its steps can't be halved that often.
     """
     super().__init__(**kwargs)
     factor = 2 ** (len(filters) - 1)
@@ -196,7 +196,7 @@ class ConditionalUNet(CompositeLayer):
         net = block(net, condition)
       skips.append(net)
       if i < len(self._downsample):
-        # Not padding="same", which pads an even number of steps at the end alone.
+        # Not padding="same", which pads an even number of steps only at the end.
         net = self._downsample[i](tf.pad(net, [[0, 0], [1, 1], [0, 0]]))
     for block in self._middle:
       net = block(net, condition)
@@ -230,12 +230,12 @@ class DiffusionTransformer(CompositeLayer):
 
     Args:
       action_shape: shape of a chunk, (steps, components).
-      num_condition_tokens: equal parts of the embedding that become tokens: the
-        observations that it is of.
+      num_condition_tokens: equal parts that the embedding is split into, such as one
+        for each observation; each becomes a token.
       num_layers: blocks of the decoder.
       num_heads: heads of each attention layer.
       model_size: components of a token; a multiple of the heads.
-      dropout: rate of attention weights and behind attention and MLP.
+      dropout: rate of dropout, as in `Transformer`.
       time_scale: multiplies the time before it is embedded: the steps of the schedule.
       **kwargs: arguments of the Keras layer.
     Raises:
@@ -284,7 +284,6 @@ class DiffusionTransformer(CompositeLayer):
       tf.concat([when[:, tf.newaxis], memory], 1), self._memory_positions
     )
     memory = self._memory_out(self._memory_in(memory))
-    # Token 0 of the memory is the time, token 1 the first observation, and so on.
     order = np.arange(steps)[:, np.newaxis]
     net = self._decoder(
       add_positions(tokens, self._positions),

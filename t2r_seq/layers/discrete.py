@@ -1,4 +1,4 @@
-"""Actions as classes: each number is one of several bins."""
+"""Actions as classes: each component is one of several bins."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class DiscreteDecoder(ActionDecoder):
       output_min: start of the first bin, of `action_shape` or broadcast to it; smaller
         values fall into that bin.
       output_max: end of the last bin.
-      inference: 'mode' gives the centre of the most probable bin, 'mean' that of all
-        by their odds, 'sample' draws a bin.
+      inference: 'mode' gives the centre of the most probable bin, 'mean' the mean of
+        all centres by probability, 'sample' the centre of a random bin.
       **kwargs: arguments of the base class, `ActionDecoder`.
     Raises:
-      SpecError: there are no bins, a range is empty, or `inference` is not known.
+      SpecError: there are no bins, a range is empty, or `inference` is unknown.
     """
     super().__init__(action_shape, **kwargs)
     check_inference(self, inference, ("mode", "mean", "sample"))
@@ -104,7 +104,6 @@ class DiscreteDecoder(ActionDecoder):
     self._dense = tf.keras.layers.Dense(self.num_components * num_bins, dtype="float32")
 
   def call(self, embedding: tf.Tensor, training: bool = False) -> Outputs:
-    """See the base class."""
     del training
     logits = self._dense(embedding)
     by_bin = _by_bin(logits, self.num_components, self._num_bins)

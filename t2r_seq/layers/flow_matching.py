@@ -1,4 +1,4 @@
-"""Actions out of noise in a few steps: flow matching and diffusion."""
+"""Decoders that turn noise into actions in a few steps: flow matching and diffusion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIME_FEATURES = 32
 # network is exact and draws from two modes of 56 numbers, 30 % and 70 %, 10 equal steps
 # choose the first in 23 %, these in 27 %. Larger exponents blur the actions.
 _STEP_EXPONENT = 1.5
-# The strength of guidance near noise, where its formula has no bound.
+# The largest strength of guidance, whose formula is unbounded near noise.
 _MOST_GUIDANCE = 5.0
 
 
@@ -78,11 +78,11 @@ class Continuation(NamedTuple):
 
   @property
   def is_frozen(self) -> tf.Tensor:
-    """Bool [B, n]."""
+    """Which actions the new chunk repeats, bool [B, n]."""
     return self.weights >= 1
 
   def flat(self) -> Continuation:
-    """Returns targets and weights of each number of a flat chunk, [B, N]."""
+    """Returns targets and weights of each component of a flattened chunk, [B, N]."""
     size = math.prod(self.target.shape[1:])
     weights = tf.repeat(self.weights, math.prod(self.target.shape[2:]), axis=1)
     return Continuation(tf.reshape(self.target, [-1, size]), weights)
@@ -105,7 +105,7 @@ class Denoiser(CompositeLayer):
       hidden_sizes: units of each hidden layer.
       **kwargs: arguments of the Keras layer.
     """
-    # Times and actions are numbers that half precision blurs.
+    # Half precision is too coarse for times and actions.
     super().__init__(**{"dtype": "float32", **kwargs})
     dense = functools.partial(tf.keras.layers.Dense, dtype=self.dtype)
     self._input = dense(hidden_sizes[0])
@@ -173,8 +173,8 @@ class _NoiseDecoder(ActionDecoder):
   ) -> Outputs:
     """See the base class; in training there is no action.
 
-    With `known`, [B, D] embeddings give chunks that continue a plan: by guided
-    inpainting, https://arxiv.org/abs/2506.07339, at the cost of a gradient a step.
+    With `known`, [B, D] embeddings give chunks that continue a plan: by default by
+    guided inpainting (https://arxiv.org/abs/2506.07339), with a gradient in each step.
     """
     outputs = {"action_embedding": embedding}
     if training:
@@ -216,12 +216,12 @@ class _NoiseDecoder(ActionDecoder):
   def _denoise(
     self, noise: tf.Tensor, embedding: tf.Tensor, known: Continuation | None = None
   ) -> tf.Tensor:
-    """Makes actions of noise; close to known ones, both flat."""
+    """Maps noise to actions, [B, ..., N]; guides them to known ones, if given."""
 
   def _continue(
     self, noise: tf.Tensor, embedding: tf.Tensor, known: Continuation
   ) -> tf.Tensor:
-    """Makes actions that continue known ones, [B, N]."""
+    """Maps noise to actions that continue known ones, [B, N]."""
     numbers = known.flat()
     flat = self._denoise(noise, embedding, numbers)
     return tf.where(numbers.is_frozen, numbers.target, flat)
@@ -230,7 +230,7 @@ class _NoiseDecoder(ActionDecoder):
 def _pull(
   known: Continuation, tape: tf.GradientTape, clean: tf.Tensor, flat: tf.Tensor
 ) -> tf.Tensor:
-  """Returns how noisy actions change to bring clean ones closer to known ones."""
+  """Returns the change of noisy actions that brings clean ones closer to known ones."""
   error = known.weights * (known.target - clean)
   return tape.gradient(clean, flat, output_gradients=tf.stop_gradient(error))
 
@@ -239,7 +239,7 @@ def _pull(
 class FlowMatchingDecoder(_NoiseDecoder):
   """A velocity field from noise to actions, integrated by Euler steps.
 
-  Straight paths, https://arxiv.org/abs/2210.02747. Actions are best of unit scale.
+  Straight paths, https://arxiv.org/abs/2210.02747. Normalize actions to unit scale.
   """
 
   def __init__(
@@ -250,11 +250,15 @@ class FlowMatchingDecoder(_NoiseDecoder):
     Args:
       action_shape: see the base class.
       max_delay: maximum number of actions of the previous chunk that a chunk continues;
-        they have no noise in training, https://arxiv.org/abs/2512.05964. `delay`, int32
-        [B], is then an output, and the network takes a time for each action, as an
-        `ActionExpert` does. None continues a plan by guided inpainting.
-      **kwargs: create_denoiser_fn, temperature and seed (see `Denoiser`); arguments of
-        `ActionDecoder`.
+        they have no noise in training, https://arxiv.org/abs/2512.05964. Their number,
+        int32 [B], is to be added to the outputs as 'delay' for the loss. The network
+        must take a time for each action, as an `ActionExpert` does. None continues a
+        plan by guided inpainting.
+      **kwargs: num_steps (network calls), create_denoiser_fn (maps `action_shape` to a
+        network like `Denoiser`), temperature (scale of the initial noise), seed (None:
+        new noise in each call); arguments of `ActionDecoder`.
+    Raises:
+      SpecError: `num_steps` is below 1.
     """
     super().__init__(action_shape, **kwargs)
     self._max_delay = max_delay
@@ -262,7 +266,7 @@ class FlowMatchingDecoder(_NoiseDecoder):
   def errors(
     self, outputs: Outputs, target: tf.Tensor, is_valid: tf.Tensor, training: bool
   ) -> tf.Tensor:
-    """See the base class; 0 for the actions that a chunk continues."""
+    """Returns squared errors; 0 for the previous chunk's actions."""
     if "delay" not in outputs:
       return super().errors(outputs, target, is_valid, training)
     count = outputs["delay"]
@@ -278,7 +282,7 @@ class FlowMatchingDecoder(_NoiseDecoder):
   def _predict_after(
     self, known: Continuation, noisy: tf.Tensor, time: Any, embedding: tf.Tensor
   ) -> tf.Tensor:
-    """Predicts with frozen actions, which are clean: their time is 1."""
+    """Predicts velocities; frozen actions have no noise, so that their time is 1."""
     flat = known.flat()
     noisy = tf.where(flat.is_frozen, flat.target, noisy)
     times = tf.where(known.is_frozen, tf.ones_like(known.weights), time)
@@ -332,8 +336,8 @@ class FlowMatchingDecoder(_NoiseDecoder):
 class NoiseSchedule:
   """The noise of each step of a diffusion, and the prediction of its network.
 
-  Words and formulas are those of DDPM (https://arxiv.org/abs/2006.11239) and of its
-  implementations, so that networks trained elsewhere fit.
+  Terms and formulas are those of DDPM (https://arxiv.org/abs/2006.11239) and of its
+  implementations, so that networks trained elsewhere can be loaded.
 
   Attributes:
     num_steps: T, steps of the diffusion that is trained.
@@ -343,8 +347,8 @@ class NoiseSchedule:
     beta_end: last value of 'linear'.
     prediction: 'epsilon' (the noise), 'sample' (the actions), or 'velocity'
       (https://arxiv.org/abs/2202.00512).
-    clip: bounds predicted actions to [-clip, clip] in every step; None does not.
-    spacing: steps of the sampler: 'leading', equally far apart and the last at 0; or
+    clip: clips predicted actions to [-clip, clip] in every step; None does not clip.
+    spacing: steps of the sampler: 'leading', equally spaced and the last at 0; or
       'dense', shorter near noise, where the mode of a long chunk is decided.
   """
 
@@ -427,9 +431,10 @@ class DiffusionDecoder(_NoiseDecoder):
       schedule: the noise schedule used in training.
       sampler: 'ddim' or 'ddpm'.
       **kwargs: create_denoiser_fn, temperature and seed as for `FlowMatchingDecoder`;
-        arguments of the base class.
+        arguments of `ActionDecoder`.
     Raises:
-      SpecError: unknown sampler, or more steps than the schedule has.
+      SpecError: the sampler is unknown, or `num_steps` is below 1 or above the
+        schedule's.
     """
     super().__init__(action_shape, num_steps, **kwargs)
     check_inference(self, sampler, ("ddim", "ddpm"), "sampler")
@@ -464,7 +469,7 @@ class DiffusionDecoder(_NoiseDecoder):
     power = self._schedule.alphas_cumprod[steps]
     next_power = np.append(power[1:], 1.0)
     variance = np.zeros_like(power)
-    if self._sampler == "ddpm":  # That of DDIM with eta = 1.
+    if self._sampler == "ddpm":  # The variance of DDIM with eta = 1.
       variance = (1 - next_power) / (1 - power) * (1 - power / next_power)
     rates = np.stack(
       [
@@ -485,8 +490,8 @@ class DiffusionDecoder(_NoiseDecoder):
         predicted = self._predict(flat, time, embedding)
         action, noise = self._action_and_noise(flat, predicted, signal, sigma)
       else:
-        # The mean of the actions, given noisy ones, is moved as a measurement of the
-        # known ones does it, https://openreview.net/forum?id=9_gsMA8MRKQ.
+        # Corrects the expected actions as if the known ones had been measured,
+        # https://openreview.net/forum?id=9_gsMA8MRKQ.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
           tape.watch(flat)
           predicted = self._predict(flat, time, embedding)
@@ -508,7 +513,7 @@ class DiffusionDecoder(_NoiseDecoder):
   def _action_and_noise(
     self, flat: tf.Tensor, predicted: tf.Tensor, signal: tf.Tensor, sigma: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits noisy actions by a prediction of the network."""
+    """Splits noisy actions into actions and noise, by the network's prediction."""
     action, noise = self._split(flat, predicted, signal, sigma)
     return self._clip(action, noise, flat, signal, sigma)
 
@@ -536,7 +541,7 @@ class DiffusionDecoder(_NoiseDecoder):
     if self._schedule.clip is not None:
       action = tf.clip_by_value(action, -self._schedule.clip, self._schedule.clip)
     if self._sampler == "ddpm":
-      # The posterior's mean is that of the clipped actions. DDIM keeps the noise.
+      # DDPM's posterior is that of clipped actions; DDIM keeps the predicted noise.
       noise = (flat - signal * action) / sigma
     return action, noise
 
@@ -554,7 +559,7 @@ def _repeat(
   flat: tf.Tensor,
   num_steps: int,
 ) -> tf.Tensor:
-  """Takes steps of a sampler, by one graph of the network, however many there are."""
+  """Takes the steps of a sampler in a loop: the graph's size is independent of them."""
   # The first step creates the network's variables, which a loop can't.
   _, flat = step(0, flat)
   if num_steps > 1:

@@ -1,4 +1,4 @@
-"""The mean over real steps, and losses of embeddings.
+"""The mean over unmasked steps, and losses of embeddings.
 
 The losses of embeddings are computed in float32, also for half precision.
 """
@@ -20,7 +20,7 @@ _is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("is_local")
 @tf.autograph.experimental.do_not_convert
 @contextlib.contextmanager
 def local_means() -> Iterator[None]:
-  """Within it, `masked_mean` averages a replica's own part, for example of one task."""
+  """In this context, `masked_mean` averages over one replica, such as within a task."""
   token = _is_local.set(True)
   try:
     yield
@@ -29,11 +29,11 @@ def local_means() -> Iterator[None]:
 
 
 def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
-  """Averages the values at real steps; padded ones have no value and no gradient.
+  """Averages the unmasked values; masked ones have no effect and no gradient.
 
-  On several replicas the mean is over the batch of all of them: each returns its share
-  of it, which the trainer adds up. If axis 0, the examples, is not reduced, means are
-  of each example, and equal on any number of replicas.
+  On several replicas, the mean of their results, weighted by their examples as in the
+  trainer, is that of the whole batch. If axis 0, the examples, is not reduced, each
+  example has a separate mean, equal on any number of replicas.
 
   >>> from t2r_seq import layers
   >>> errors = [[1.0, 3.0], [5.0, float("nan")]]
@@ -45,10 +45,10 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
     mask: bool, the leading axes of `values`: a mask [B, L] masks values [B, L, D].
     axis: axes to reduce, as in `tf.reduce_mean`; None for all.
   Returns:
-    The mean over the unmasked values, in their dtype; 0 where everything is masked.
+    The mean over the unmasked values, in their dtype; 0 if everything is masked.
   Raises:
     SpecError: the values are not floating point, or the mask does not fit them.
-    RuntimeError: TensorFlow's, on several replicas inside a `tf.function` or loop of
+    RuntimeError: by TensorFlow, on several replicas inside a `tf.function` or loop of
       the loss, where replicas can't communicate.
   """
   values = tf.convert_to_tensor(values)
@@ -58,7 +58,12 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
       "masked_mean: values: expected floating point, got "
       f"{errors.describe(values)}. Cast them first."
     )
-  if mask.dtype != tf.bool or mask.shape.rank > values.shape.rank:
+  sizes = zip(mask.shape, values.shape, strict=False)
+  if (
+    mask.dtype != tf.bool
+    or mask.shape.rank > values.shape.rank
+    or any(m not in (None, 1) and v not in (None, m) for m, v in sizes)
+  ):
     raise errors.SpecError(
       "masked_mean: mask: expected bools for the leading axes of the values, "
       f"{errors.describe(values)}, got {errors.describe(mask)}."
@@ -66,9 +71,9 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   for _ in range(values.shape.rank - mask.shape.rank):
     mask = mask[..., tf.newaxis]
   mask = tf.broadcast_to(mask, tf.shape(values))
-  # float16 sums overflow at 65504, and bfloat16 ones count to 256 only.
+  # float16 sums overflow at 65504, and bfloat16 counts only to 256.
   wide = values if values.dtype == tf.float64 else tf.cast(values, tf.float32)
-  # `where` and not a product: 0 * inf and 0 * nan would come through.
+  # `where` and not a product, as 0 * inf and 0 * nan are NaN.
   total = tf.reduce_sum(tf.where(mask, wide, tf.zeros_like(wide)), axis)
   count = tf.reduce_sum(tf.cast(mask, wide.dtype), axis)
   replicas = tf.distribute.get_replica_context()
@@ -76,8 +81,8 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   is_of_batch = axis is None or 0 in axes or -values.shape.rank in axes
   is_of_batch &= not _is_local.get(False)
   if is_of_batch and replicas is not None and replicas.num_replicas_in_sync > 1:
-    # A replica whose steps are fewer than another's has the smaller share. Parts of a
-    # batch may differ in their examples, too, by which they count.
+    # Replicas may have different numbers of unmasked values, and of examples, by which
+    # the trainer weights their results.
     rows = tf.cast(tf.shape(values)[0], wide.dtype)
     totals = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [count, rows])
     count = tf.math.divide_no_nan(totals[0] * rows, totals[1])
@@ -87,22 +92,22 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
 def contrastive_loss(
   labels: tf.Tensor, anchor: tf.Tensor, others: tf.Tensor, margin: float = 1.0
 ) -> tf.Tensor:
-  """Squared distances of matching pairs, squared hinge of the others.
+  """Returns squared distances of matching pairs, squared hinges of others, averaged.
 
   Args:
-    labels: [N], bool: which of the others belong to the anchor.
+    labels: [N], bool: which of `others` match the anchor.
     anchor: [1, D] or [N, D].
     others: [N, D].
-    margin: distance beyond which other pairs cost nothing.
+    margin: distance beyond which a pair that does not match costs nothing.
   Returns:
     The mean, a scalar.
   Raises:
-    SpecError: the labels are of another shape.
+    SpecError: the labels have another shape.
   """
   labels = tf.cast(_of_each("contrastive_loss", "labels", labels, others), tf.bool)
   anchor, others = tf.cast(anchor, tf.float32), tf.cast(others, tf.float32)
   squared = tf.reduce_sum(tf.math.squared_difference(anchor, others), axis=-1)
-  # The root's slope is infinite at 0, where copies of the anchor are.
+  # The root's gradient is infinite at 0, the distance of a copy of the anchor.
   distance = tf.sqrt(tf.maximum(squared, 1e-12))
   hinge = tf.square(tf.maximum(margin - distance, 0.0))
   return tf.reduce_mean(tf.where(labels, squared, hinge))
@@ -120,10 +125,10 @@ def cosine_triplet_semihard_loss(
   the positive, or else the farthest one. https://arxiv.org/abs/1503.03832.
 
   Args:
-    labels: [N], the number of each one's class.
+    labels: [N], the number of each embedding's class.
     embeddings: [N, D], of norm 1.
-    margin: by which the negative is to be farther away.
-    mask: [N], bool, which of them count; None for all.
+    margin: distance by which a negative must be farther away than the positive.
+    mask: [N], bool, which embeddings count; None for all.
   Returns:
     The mean over all pairs of an anchor and a positive, a scalar; 0 without any.
   Raises:
@@ -147,10 +152,10 @@ def cosine_triplet_semihard_loss(
   is_farther = is_negative[:, tf.newaxis, :] & (
     distances[:, tf.newaxis, :] > distances[:, :, tf.newaxis]
   )
-  far = tf.constant(4.0, distances.dtype)  # Cosine distances end at 2.
+  far = tf.constant(4.0, distances.dtype)  # Cosine distances are at most 2.
   nearest = tf.reduce_min(tf.where(is_farther, distances[:, tf.newaxis, :], far), -1)
   farthest = tf.reduce_max(tf.where(is_negative, distances, -far), -1, keepdims=True)
-  # Without any negative, the farthest of all stands in, as for the anchor itself.
+  # If there is no negative, the anchor itself is it, at the distance 0.
   farthest = tf.where(tf.reduce_any(is_negative, -1, keepdims=True), farthest, 0.0)
   negative = tf.where(tf.reduce_any(is_farther, -1), nearest, farthest)
   hinge = tf.maximum(margin + distances - negative, 0.0)
@@ -166,7 +171,7 @@ def n_pairs_loss(
   mask: tf.Tensor | None = None,
   norm_weight: float = 0.002,
 ) -> tf.Tensor:
-  """Classifies each anchor's positive among those of the batch, and the reverse.
+  """Returns the loss of finding each anchor's positive in the batch, and the reverse.
 
   Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss" (2016), in both
   directions.
@@ -175,8 +180,8 @@ def n_pairs_loss(
     anchors: [N, D].
     positives: [N, D].
     labels: [N], the number of each pair's class; None: each pair is a separate class.
-    mask: [N], bool, which pairs count, also as others; None for all.
-    norm_weight: half of it times the mean squared norms is added to the loss.
+    mask: [N], bool, which pairs count, also as negatives; None for all.
+    norm_weight: half of it, times the mean of squared norms, is added to the loss.
   Returns:
     A scalar; 0 if no pair counts.
   Raises:
@@ -254,7 +259,7 @@ def _of_each(
   embeddings: tf.Tensor,
   dtype: tf.DType | None = None,
 ) -> tf.Tensor:
-  """Returns a tensor [N]; other shapes would be broadcast against each other."""
+  """Returns a tensor [N]; SpecError for other shapes, which would be broadcast."""
   values = tf.convert_to_tensor(values)
   count = tf.TensorShape(embeddings.shape)[:1]
   if not values.shape.is_compatible_with(count) or dtype not in (None, values.dtype):
@@ -266,5 +271,5 @@ def _of_each(
 
 
 def _mask_embeddings(embeddings: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-  """Replaces masked values by zeros: NaN would reach gradients, too."""
+  """Replaces masked embeddings by zeros, as NaN would also reach gradients."""
   return tf.where(mask[:, tf.newaxis], embeddings, tf.zeros_like(embeddings))

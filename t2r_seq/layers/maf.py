@@ -86,13 +86,13 @@ class AutoregressiveNet(CompositeLayer):
 
 @configurable_layer
 class MAFDecoder(ActionDecoder):
-  """Normal noise around a mean, bent by autoregressive flows; fitted by likelihood.
+  """Autoregressive flows of normal noise around a mean, fitted by likelihood.
 
-  The embedding gives the mean, and conditions the flows. Masked numbers are 0 to the
-  flows, and their own terms of the likelihood are left out.
+  The embedding gives the mean, and conditions the flows. Masked components are 0 for
+  the flows, and are left out of the likelihood.
 
-  For actions of one mode whose numbers depend on each other. An affine flow cannot
-  separate modes: given the embedding, its first number is normal. For demonstrations
+  For actions of one mode whose components depend on each other. An affine flow cannot
+  separate modes: given the embedding, its first component is normal. For demonstrations
   that differ, use `MDNDecoder`, `FlowMatchingDecoder` or `DiffusionDecoder`.
   """
 
@@ -109,14 +109,14 @@ class MAFDecoder(ActionDecoder):
 
     Args:
       action_shape: shape of one action or chunk.
-      num_flows: flows; between two of them the numbers change places.
-      hidden_layers: units of each flow's hidden layers, each at least as wide as an
-        action has numbers.
-      temperature: scales the noise of actions; 0 gives the image of the mean.
+      num_flows: number of flows; between two of them the components are permuted.
+      hidden_layers: units of each flow's hidden layers, each at least the number of
+        components of an action.
+      temperature: scales the noise of actions; 0 maps the mean through the flows.
       seed: draws the same noise at each call; None draws new noise.
       **kwargs: arguments of the base class, `ActionDecoder`.
     Raises:
-      SpecError: a hidden layer is too narrow.
+      SpecError: there is no hidden layer, one is too narrow, or there is no flow.
     """
     super().__init__(action_shape, **kwargs)
     size = self.num_components
@@ -138,7 +138,7 @@ class MAFDecoder(ActionDecoder):
     ]
 
   def build(self, input_shape: Any) -> None:
-    """Creates the variables, so that sampling need not."""
+    """Creates the flows' variables, as the loop of sampling can't."""
     embedding = tf.zeros([1, input_shape[-1]])
     for flow in self._flows:
       flow(tf.zeros([1, self.num_components]), embedding)
@@ -154,7 +154,7 @@ class MAFDecoder(ActionDecoder):
     if self._temperature > 0:
       flat += self._temperature * draw_for_actions(flat, self._seed)
     for flow, order in reversed(list(zip(self._flows, self._orders, strict=True))):
-      flat = _unbend(flow, flat, embedding)
+      flat = _invert(flow, flat, embedding)
       flat = tf.gather(flat, np.argsort(order), axis=-1)
     return {**outputs, "inference_output": self.as_actions(flat)}
 
@@ -175,10 +175,10 @@ class MAFDecoder(ActionDecoder):
     return total + 0.5 * tf.reduce_sum(tf.where(is_valid, squares, 0.0), axis=-1)
 
 
-def _unbend(
+def _invert(
   flow: AutoregressiveNet, noise: tf.Tensor, condition: tf.Tensor
 ) -> tf.Tensor:
-  """Finds the values that a flow maps to the noise, one number after another."""
+  """Returns the values that a flow maps to the noise, one component after another."""
   size = noise.shape[-1]
 
   def step(i: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -29,7 +29,7 @@ class Categorical:
     self.logits = logits
 
   def mode(self) -> tf.Tensor:
-    """Returns the number of the most probable one, [...], int32."""
+    """Returns the index of the most probable category, [...], int32."""
     return tf.argmax(self.logits, axis=-1, output_type=tf.int32)
 
 
@@ -37,7 +37,7 @@ class DiagonalNormals:
   """The components: normal distributions without correlations."""
 
   def __init__(self, loc: tf.Tensor, scale: tf.Tensor) -> None:
-    """Creates distributions of means and deviations [..., K, D]."""
+    """Creates distributions with means and standard deviations [..., K, D]."""
     self._loc, self._scale = loc, scale
 
   def mean(self) -> tf.Tensor:
@@ -49,11 +49,11 @@ class DiagonalNormals:
     return self._scale
 
   def log_prob(self, value: tf.Tensor, is_valid: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns the log density of [..., 1, D] under each, [..., K].
+    """Returns the log density of vectors in each distribution, [..., K].
 
     Args:
       value: vectors, [..., 1, D].
-      is_valid: bool, [..., 1, D]: the components that count.
+      is_valid: bool, [..., 1, D]: which components count; None for all.
     """
     z = (value - self._loc) / self._scale
     each = -0.5 * tf.square(z) - tf.math.log(self._scale) - 0.5 * math.log(2 * math.pi)
@@ -95,8 +95,8 @@ class GaussianMixture:
     """Returns the log density of vectors, [...].
 
     Args:
-      value: [..., D].
-      is_valid: bool, [..., D]: the components that count.
+      value: vectors, [..., D].
+      is_valid: bool, [..., D]: which of their components count; None for all.
     """
     if is_valid is not None:
       is_valid = is_valid[..., tf.newaxis, :]
@@ -112,7 +112,7 @@ class GaussianMixture:
     )
 
   def sample(self) -> tf.Tensor:
-    """Draws a vector of each mixture, [..., D]."""
+    """Draws a vector from each mixture, [..., D]."""
     logits = self.mixture_distribution.logits
     noise = tf.random.uniform(tf.shape(logits), minval=1e-10)
     which = tf.argmax(logits - tf.math.log(-tf.math.log(noise)), axis=-1)
@@ -129,7 +129,7 @@ def get_mixture_distribution(
   output_mean: Any = None,
   min_sigma: float = 1e-4,
 ) -> GaussianMixture:
-  """Makes a mixture of a network's output.
+  """Makes a mixture from a network's output.
 
   Args:
     params: [..., num_alphas * (1 + 2 * sample_size)]: the log odds of the components,
@@ -137,7 +137,7 @@ def get_mixture_distribution(
     num_alphas: K, components.
     sample_size: D, numbers in a vector.
     output_mean: [D], added to each mean.
-    min_sigma: added to the deviations.
+    min_sigma: added to the standard deviations.
   Returns:
     The mixture of vectors [D].
   Raises:
@@ -187,15 +187,15 @@ class MDNParams(CompositeLayer):
     Args:
       num_alphas: components.
       sample_size: numbers in a vector.
-      condition_sigmas: whether the deviations depend on the inputs; otherwise they are
-        learned numbers, 1 at the beginning.
+      condition_sigmas: whether standard deviations depend on the inputs; otherwise they
+        are learned constants, initially 1.
       **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
     num_mus = num_alphas * sample_size
     count = num_alphas + num_mus * (2 if condition_sigmas else 1)
-    # The components begin together, and part where the data does. Of such that begin
-    # apart the nearest soon answers for all of many numbers, and the rest never moves.
+    # The components start close together, and separate as the data does. If they start
+    # apart, the nearest one soon explains a long vector alone, and no other learns.
     small = tf.keras.initializers.VarianceScaling(0.01, "fan_avg", "uniform")
     self._dense = tf.keras.layers.Dense(
       count, kernel_initializer=small, dtype=self.dtype
@@ -233,7 +233,7 @@ def predict_mdn_params(
 class MDNDecoder(ActionDecoder):
   """A mixture of normal distributions over whole actions, fitted by their likelihood.
 
-  A chunk of actions is one vector: a component is one way to do the whole chunk.
+  A chunk of actions is one vector, so that each component is a mode of whole chunks.
   """
 
   def __init__(
@@ -252,11 +252,11 @@ class MDNDecoder(ActionDecoder):
       num_mixture_components: components; 1 is regression with a learned deviation.
       condition_sigmas: whether the deviations depend on the embedding.
       inference: 'mode' gives the mean of the most probable component, 'mean' that of
-        all, 'sample' draws.
+        the mixture, 'sample' a random action.
       output_mean: added to the means, of `action_shape`.
       **kwargs: arguments of the base class, `ActionDecoder`.
     Raises:
-      SpecError: `inference` is not known.
+      SpecError: `inference` is unknown.
     """
     super().__init__(action_shape, **kwargs)
     check_inference(self, inference, ("mode", "mean", "sample"))
@@ -267,14 +267,13 @@ class MDNDecoder(ActionDecoder):
     )
 
   def distribution(self, outputs: Outputs) -> GaussianMixture:
-    """Returns the mixture of flat actions, [num_components], of `call`'s outputs."""
+    """Returns the mixture of flattened actions for the outputs of `call`."""
     params = outputs["mdn_params"]
     return get_mixture_distribution(
       params, self._count, self.num_components, self._mean
     )
 
   def call(self, embedding: tf.Tensor, training: bool = False) -> Outputs:
-    """See the base class."""
     del training
     outputs = {"mdn_params": self._params(embedding)}
     mixture = self.distribution(outputs)

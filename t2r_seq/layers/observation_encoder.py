@@ -26,8 +26,8 @@ def standardize(
 class ImageEncoder(CompositeLayer):
   """A ResNet, a spatial softmax over its feature maps, and a dense layer.
 
-  As in robomimic (https://arxiv.org/abs/2108.03298): the places of 32 feature points
-  become `output_size` numbers.
+  As in robomimic (https://arxiv.org/abs/2108.03298): the places of `num_points` feature
+  points become `output_size` components.
   """
 
   def __init__(
@@ -47,12 +47,12 @@ class ImageEncoder(CompositeLayer):
     Args:
       resnet_size: 18, 34, 50, ...
       num_filters: filters of the first block layer.
-      num_block_layers: fewer than 4 leave out the last ones: finer maps.
-      num_points: feature points.
-      output_size: numbers of an image.
+      num_block_layers: 1 to 4 block layers of the ResNet; fewer give finer maps.
+      num_points: number of feature points.
+      output_size: number of components of an image's encoding.
       normalizer: normalizer of the ResNet.
       activation: Keras' name of the last layer's activation.
-      centers_images: maps images from [0, 1] to [-1, 1]; False takes standardized ones.
+      centers_images: maps images from [0, 1] to [-1, 1]; False for standardized images.
       **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
@@ -70,7 +70,7 @@ class ImageEncoder(CompositeLayer):
 
   def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Maps images [N, height, width, channels] to [N, output_size]."""
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     images = 2.0 * images - 1.0 if self._centers_images else images
     maps = self._resnet(images)["pre_final_pool"]
     points, _ = self._points(self._maps(maps))
@@ -81,8 +81,8 @@ class ImageEncoder(CompositeLayer):
 class ObservationEncoder(CompositeLayer):
   """Concatenates the states of a step and an encoding of each of its cameras.
 
-  Or makes a token of each. Every camera has an encoder. Works for stacks and for
-  sequences of steps.
+  Or makes a token of each. Every camera has a separate encoder. Works for stacks and
+  for sequences of steps.
   """
 
   def __init__(
@@ -99,8 +99,7 @@ class ObservationEncoder(CompositeLayer):
       cameras: paths of the images.
       create_image_encoder_fn: creates the encoder of a camera, which maps images [N,
         height, width, channels] to [N, D].
-      token_paths: all paths, if each is to be a token; without any they are
-        concatenated.
+      token_paths: all paths, to make a token of each; empty to concatenate them.
       token_size: size of each token.
       **kwargs: arguments of the Keras layer.
     """
@@ -122,7 +121,7 @@ class ObservationEncoder(CompositeLayer):
     Returns:
       [B, T, D'], or tokens [B, T, paths, token_size].
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     parts = {}
     for path in sorted(observations):
       value = observations[path]

@@ -1,4 +1,4 @@
-"""ResNets of both versions whose blocks a condition modulates (FiLM)."""
+"""ResNets of both versions, whose blocks a condition can modulate (FiLM)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FilmVectors = list[list[tf.Tensor | None]]
 
 @configurable_layer
 class LinearFiLMGenerator(CompositeLayer):
-  """A dense layer for each block layer of a ResNet, from a condition to its FiLM."""
+  """Dense layers from a condition to FiLM vectors, one for each ResNet block layer."""
 
   def __init__(
     self,
@@ -77,8 +77,8 @@ class LinearFiLMGenerator(CompositeLayer):
 class ResNet(CompositeLayer):
   """A ResNet of version 1 (https://arxiv.org/abs/1512.03385) or 2 (1603.05027).
 
-  Version 1 has torchvision's structure, so that its weights fit. If a condition is
-  given, FiLM modulates each block behind its last normalization.
+  Version 1 has torchvision's structure, so that its weights can be loaded. If a
+  condition is given, FiLM modulates each block after its last normalization.
   """
 
   def __init__(
@@ -104,7 +104,7 @@ class ResNet(CompositeLayer):
       kernel_size: kernel size of the first convolution.
       weight_decay: times half the squared weights of convolutions, added to the loss.
       film_generator_cls: called with the number of blocks and of filters of each block
-        layer; returns the layer that turns a condition into FiLM's factors, e.g.
+        layer; returns the layer that maps a condition to FiLM vectors, e.g.
         `LinearFiLMGenerator`.
       num_block_layers: number of block layers, 1 to 4; with fewer, the maps stay finer.
       normalizer: 'batch'; 'frozen', batch normalization that is never trained, for
@@ -148,7 +148,7 @@ class ResNet(CompositeLayer):
     for i, (count, width) in enumerate(zip(block_sizes, filters, strict=True)):
       for j in range(count):
         strides = 2 if i > 0 and j == 0 else 1
-        # The first maps have as many channels already, without bottlenecks.
+        # In version 1 without bottlenecks, the first block keeps size and channels.
         projects = j == 0 and (self._is_v2 or bottleneck or i > 0)
         block = block_cls(width, strides, bottleneck, projects, weight_decay, norm)
         self._blocks[f"{i}/{j}"] = block
@@ -156,7 +156,7 @@ class ResNet(CompositeLayer):
     self._dense = tf.keras.layers.Dense(num_classes) if num_classes else None
     self._generator = None
     if film_generator_cls is not None:
-      # Behind the last convolution a bottleneck has four times the filters.
+      # After its last convolution, a bottleneck has four times as many channels.
       widths = [4 * n for n in filters] if bottleneck and version == 1 else filters
       self._generator = film_generator_cls(block_sizes, widths)
 
@@ -172,17 +172,18 @@ class ResNet(CompositeLayer):
     Args:
       images: [B, H, W, C].
       film_generator_input: the condition, [B, D], for `film_generator_cls`.
-      film_vectors: FiLM of a generator elsewhere: [B, 2 * filters] by
+      film_vectors: FiLM vectors of another generator, [B, 2 * filters] by
         '<block layer>/<block>'.
       training: mode of batch normalisation.
     Returns:
       By name: 'initial_conv', 'initial_max_pool', 'block_layer1' to 'block_layer4' and
-      'pre_final_pool', [B, h, w, C]; 'final_reduce_mean', [B, 1, 1, C]; 'final_dense',
-      [B, num_classes].
+      'pre_final_pool', [B, h, w, C]; 'final_reduce_mean', [B, 1, 1, C]; with
+      `num_classes` also 'final_dense', [B, num_classes].
     Raises:
-      SpecError: there is a condition and no generator, or FiLM of another size.
+      SpecError: there is a condition and no generator, or a FiLM vector has another
+        size or is for no block.
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     if film_generator_input is not None:
       if self._generator is None:
         raise errors.SpecError(
@@ -201,7 +202,7 @@ class ResNet(CompositeLayer):
     end_points = {"initial_conv": net}
     if self._first_norm is not None:
       net = tf.nn.relu(self._first_norm(net))
-      # Zeros behind a ReLU are never a maximum that was not there.
+      # After a ReLU, padding by zeros changes no maximum.
       net = tf.pad(net, [[0, 0], [1, 1], [1, 1], [0, 0]])
     net = end_points["initial_max_pool"] = self._pool(net)
     for key, block in self._blocks.items():
@@ -220,7 +221,7 @@ class ResNet(CompositeLayer):
 def block_and_filter_sizes(
   resnet_size: int, num_filters: int = 64
 ) -> tuple[list[int], list[int]]:
-  """Returns the blocks and the filters of each block layer."""
+  """Returns the numbers of blocks and of filters of each block layer."""
   sizes = _BLOCK_SIZES[resnet_size]
   return list(sizes), [num_filters * 2**i for i in range(len(sizes))]
 
@@ -232,10 +233,10 @@ def linear_film_generator(
   filter_sizes: Sequence[int],
   enabled_block_layers: Sequence[bool] | None = None,
 ) -> FilmVectors:
-  """Maps a condition to FiLM; Tensor2Robot's function of `LinearFiLMGenerator`.
+  """Maps a condition to FiLM vectors; Tensor2Robot's `LinearFiLMGenerator`.
 
   Returns:
-    For each block layer and block [B, 2 * filters], or None if it is not enabled.
+    Lists of the blocks of each block layer: [B, 2 * filters], or None if not enabled.
   """
   layer = get_layer(
     "linear_film_generator",
@@ -278,7 +279,7 @@ def resnet_model(
   Returns:
     [B, num_classes], or the end points.
   Raises:
-    SpecError: there is a condition and no generator, or FiLM of another size.
+    SpecError: there is a condition and no generator, or a FiLM vector of another size.
   """
   if film_generator_input is not None and film_generator_fn is None:
     raise errors.SpecError(
@@ -292,10 +293,10 @@ def resnet_model(
   vectors = None
   if film_generator_fn is not None:
     sizes = block_and_filter_sizes(resnet_size, num_filters)
-    film = film_generator_fn(film_generator_input, *sizes)
+    film_vectors = film_generator_fn(film_generator_input, *sizes)
     vectors = {
       f"{i}/{j}": vector
-      for i, block_layer in enumerate(film)
+      for i, block_layer in enumerate(film_vectors)
       for j, vector in enumerate(block_layer or ())
       if vector is not None
     }
@@ -327,7 +328,7 @@ _NORMALIZERS: dict[str, Callable[[int], Any]] = {
 
 
 class PaddedConv(CompositeLayer):
-  """A convolution whose padding depends on its own size, not on the image's."""
+  """A convolution whose padding depends on the kernel's size, not on the image's."""
 
   def __init__(
     self, filters: int, size: int, strides: int, weight_decay: float | None
@@ -376,7 +377,7 @@ class Block(CompositeLayer):
 
 
 class BlockV1(Block):
-  """Normalises behind each convolution."""
+  """Normalises after each convolution."""
 
   def __init__(self, *args: Any) -> None:
     super().__init__(*args)
@@ -396,7 +397,7 @@ class BlockV1(Block):
 
 
 class BlockV2(Block):
-  """Normalises before each convolution; the shortcut has no ReLU."""
+  """Normalises before each convolution; no ReLU follows the sum."""
 
   def call(self, inputs: tf.Tensor, gamma_beta: tf.Tensor | None = None) -> tf.Tensor:
     shortcut, net = inputs, inputs

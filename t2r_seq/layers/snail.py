@@ -25,9 +25,9 @@ class CausalConv1D(CompositeLayer):
     """Creates the layer.
 
     Args:
-      filters: channels out.
-      dilation_rate: steps between two that it sees.
-      kernel_size: number of steps in the receptive field.
+      filters: number of output channels.
+      dilation_rate: distance of the steps that the kernel reads.
+      kernel_size: number of steps that the kernel reads.
       activation: Keras activation, by name; None is linear, as in the paper.
       **kwargs: arguments of the Keras layer.
     """
@@ -38,7 +38,7 @@ class CausalConv1D(CompositeLayer):
     )
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
-    """Maps [B, T, C] to [B, T, filters]; before the first step are zeros."""
+    """Maps [B, T, C] to [B, T, filters]; zeros precede the first step."""
     return self._conv(tf.pad(inputs, [[0, 0], [self._padding, 0], [0, 0]]))
 
 

@@ -14,10 +14,10 @@ from t2r_seq.layers.construction import configurable_layer
 
 @configurable_layer
 class SpatialSoftmax(tf.keras.layers.Layer):
-  """Expected coordinates of each feature map, its softmax taken as a distribution.
+  """Returns the expected coordinates of each feature map, weighted by its softmax.
 
-  From https://arxiv.org/abs/1504.00702. With a gumbel softmax, training draws the
-  distributions at random; eval and infer take the expectation.
+  From https://arxiv.org/abs/1504.00702. With `gumbel`, training adds random noise to
+  the features; eval and infer do not.
   """
 
   def __init__(
@@ -31,7 +31,7 @@ class SpatialSoftmax(tf.keras.layers.Layer):
 
     Args:
       temperature: divides the features; lower is sharper.
-      learn_temperature: trains it, from that value on.
+      learn_temperature: trains the temperature, which starts with that value.
       gumbel: adds gumbel noise to the features when called with `training=True`.
       **kwargs: arguments of the Keras layer.
     """
@@ -54,14 +54,14 @@ class SpatialSoftmax(tf.keras.layers.Layer):
 
     Args:
       features: [B, H, W, C].
-      training: draws the noise of a gumbel softmax.
+      training: adds the noise of `gumbel`.
     Returns:
       (points, softmax): the points, [B, 2 * C], are x and y of each map in turn, x1,
       y1, x2, y2 ..., from -1 (left, top) to 1; the softmax, [B, H, W, C], sums to 1
-      over H and W. Both in the layer's compute dtype.
+      over H and W. Both have the layer's compute dtype.
     """
     height, width, channels = features.shape[1:]
-    logits = tf.cast(features, tf.float32)  # Half precision blurs the coordinates.
+    logits = tf.cast(features, tf.float32)  # Half precision is too coarse for points.
     logits = tf.reshape(logits, [-1, height * width, channels])
     if self._gumbel and training:
       noise = tf.random.uniform(tf.shape(logits), minval=1e-10, maxval=1.0)
@@ -86,7 +86,7 @@ def BuildSpatialSoftmax(
 
   Args:
     features: [B, H, W, C].
-    spatial_gumbel_softmax: draws the locations at random.
+    spatial_gumbel_softmax: adds gumbel noise to the features in each call.
   Returns:
     (points [B, 2 * C], softmax [B, H, W, C]).
   """
@@ -95,28 +95,29 @@ def BuildSpatialSoftmax(
 
 
 def sample_maps(maps: tf.Tensor, columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-  """Reads maps at places between pixels, linearly; it has a slope by place, too.
+  """Interpolates maps bilinearly; differentiable by maps and places.
 
   Args:
     maps: [B, H, W, C].
-    columns: [B, K], 0 in the middle of the first pixel. What is outside reads the edge.
-    rows: [B, K].
+    columns: places [B, K] in pixels, 0 at the first pixel's centre. Those outside of
+      the map read its edge.
+    rows: places [B, K], as `columns`.
   Returns:
     [B, K, C], of the maps' dtype.
   Raises:
-    SpecError: the maps have fewer than 2 x 2 pixels, or how many is not known.
+    SpecError: the maps have fewer than 2 x 2 pixels, or an unknown size.
   """
   height, width, channels = maps.shape[1:]
   if None in (height, width) or min(height, width) < 2:
     raise errors.SpecError(
       f"sample_maps: maps: expected 2 x 2 pixels at least, got {errors.describe(maps)}."
     )
-  # In half precision neither a number of a pixel nor a place between two is exact.
+  # Half precision is exact neither for numbers of pixels nor for places between them.
   dtype = tf.float64 if maps.dtype == tf.float64 else tf.float32
   columns, rows = tf.cast(columns, dtype), tf.cast(rows, dtype)
   columns = tf.clip_by_value(columns, 0.0, width - 1.0)
   rows = tf.clip_by_value(rows, 0.0, height - 1.0)
-  # In the last pixel it is the one before that is the left one, of no weight.
+  # At the last pixel, the one before it is the left neighbor, with the weight 0.
   left = tf.minimum(tf.floor(columns), width - 2.0)
   top = tf.minimum(tf.floor(rows), height - 2.0)
   flat = tf.reshape(maps, [-1, height * width, channels])

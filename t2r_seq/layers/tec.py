@@ -22,7 +22,7 @@ from t2r_seq.layers.vision_layers import MLP, ImagesToFeatures, LayerNorm
 
 @configurable_layer
 class ImageEmbedding(CompositeLayer):
-  """Embeds each image by itself: a tower, and optional dense layers."""
+  """Embeds each image separately, by a tower and optional dense layers."""
 
   def __init__(
     self,
@@ -33,8 +33,8 @@ class ImageEmbedding(CompositeLayer):
     """Creates the layer.
 
     Args:
-      fc_layers: units of the layers behind the tower; 1 x 1 convolutions if there is no
-        spatial softmax.
+      fc_layers: units of the dense layers after the tower; without a spatial softmax
+        they are 1 x 1 convolutions. None for no layers.
       use_spatial_softmax: whether the tower ends in a spatial softmax.
       **kwargs: arguments of the Keras layer.
     """
@@ -51,9 +51,9 @@ class ImageEmbedding(CompositeLayer):
     Returns:
       [N, D]; [N, h, w, D] without a spatial softmax.
     Raises:
-      SpecError: the images have more axes.
+      SpecError: the images have other axes.
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     _check_rank("ImageEmbedding", "images", images, 4)
     embedding, _ = self._tower(images)
     return embedding if self._mlp is None else self._mlp(embedding)
@@ -61,7 +61,7 @@ class ImageEmbedding(CompositeLayer):
 
 @configurable_layer
 class TemporalReduction(CompositeLayer):
-  """Embeds an episode: combines the embeddings of its steps to one."""
+  """Embeds an episode: combines the embeddings of its steps into one."""
 
   def __init__(
     self,
@@ -75,13 +75,13 @@ class TemporalReduction(CompositeLayer):
 
     Args:
       output_size: components of the embedding.
-      conv1d_layers: filters of convolutions over 10 steps.
-      fc_hidden_layers: units of the dense layers behind.
+      conv1d_layers: filters of convolutions over 10 steps, without padding.
+      fc_hidden_layers: units of the hidden dense layers after them.
       combine_mode: 'temporal_conv' convolves and flattens, 'temporal_conv_avg_after'
         convolves and averages, 'average' averages.
       **kwargs: arguments of the Keras layer.
     Raises:
-      SpecError: the mode is not known.
+      SpecError: the mode is unknown.
     """
     super().__init__(**kwargs)
     modes = ("temporal_conv", "temporal_conv_avg_after", "average")
@@ -106,7 +106,7 @@ class TemporalReduction(CompositeLayer):
     Returns:
       [N, output_size].
     Raises:
-      SpecError: there are other axes.
+      SpecError: the embeddings have other axes.
     """
     net = temporal_embedding
     if net.shape.rank == 5:
@@ -190,12 +190,12 @@ def compute_embedding_contrastive_loss(
       For 'triplet' the number of each task; None for all different.
     contrastive_loss_mode: 'default' compares the first inference embedding with the
       conditions, 'reverse_direction' the first condition with the inference embeddings,
-      'both_directions' adds the two; 'cross_entropy' takes scaled cosines as logits, in
-      both directions; 'triplet' is `cosine_triplet_semihard_loss` of all.
+      'both_directions' adds the two; 'cross_entropy' takes doubled dot products as
+      logits, in both directions; 'triplet' is `cosine_triplet_semihard_loss` of all.
   Returns:
     A scalar.
   Raises:
-    SpecError: the embeddings have other axes, or the mode is not known.
+    SpecError: the embeddings or `positives` have another shape, or the mode is unknown.
   """
   operation = "compute_embedding_contrastive_loss"
   inf_embedding = tf.convert_to_tensor(inf_embedding)

@@ -13,16 +13,16 @@ from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 
 Cache = dict[str, tf.Tensor]
 """'keys' and 'values', [B, layers, window - 1, N, heads, size], and 'is_valid', bool,
-[B, window - 1]: of the steps before. Zeros are the beginning of an episode."""
+[B, window - 1], of the previous steps. An episode starts with zeros."""
 
 
 @configurable_layer
 class CausalTransformer(CompositeLayer):
-  """Pre-norm transformer in which a step's tokens see its own and `window - 1` before.
+  """Pre-norm transformer over steps: each sees itself and the `window - 1` before it.
 
-  The tokens of one step see each other. Steps are distinguished by their distance
-  (rotary positions, https://arxiv.org/abs/2104.09864). So an episode may be longer than
-  in training, and a step with a carried cache equals one of a whole sequence.
+  The tokens of one step see each other. Positions are relative (rotary embeddings,
+  https://arxiv.org/abs/2104.09864). So an episode may be longer than in training, and
+  a step with a carried cache equals the same step of a whole sequence.
   """
 
   def __init__(
@@ -45,10 +45,10 @@ class CausalTransformer(CompositeLayer):
       window: steps that a step sees, itself among them.
       num_tokens: N, tokens of a step.
       mlp_size: hidden units of the MLPs; None for 4 * model_size.
-      dropout: rate, behind attention and MLP.
+      dropout: rate, after attention and MLP.
       **kwargs: arguments of the Keras layer.
     Raises:
-      SpecError: the size cannot be split among the heads, or there is no window.
+      SpecError: the size cannot be split among the heads, or `window` is below 1.
     """
     super().__init__(**kwargs)
     if model_size % (2 * num_heads) or window < 1:
@@ -77,10 +77,10 @@ class CausalTransformer(CompositeLayer):
   def cache_spec(self) -> dict[str, specs.ExtendedTensorSpec]:
     """Returns the specs of a cache: the state of a `RecurrentModel` with this layer."""
     before = self._window - 1
-    read = [len(self._qkv), before, self._num_tokens, self._heads, self._head_size]
-    kept = specs.ExtendedTensorSpec(read, tf.as_dtype(self.compute_dtype))
+    shape = [len(self._qkv), before, self._num_tokens, self._heads, self._head_size]
+    spec = specs.ExtendedTensorSpec(shape, tf.as_dtype(self.compute_dtype))
     valid = specs.ExtendedTensorSpec([before], tf.bool)
-    return {"keys": kept, "values": kept, "is_valid": valid}
+    return {"keys": spec, "values": spec, "is_valid": valid}
 
   def initial_cache(self, batch_size: Any) -> Cache:
     """Returns the cache before the first step of an episode: zeros."""
@@ -101,14 +101,14 @@ class CausalTransformer(CompositeLayer):
     Args:
       tokens: [B, T, N, D]; T may be unknown, as it is in an export's sequences.
       is_valid: bool, [B, T]: False for padded steps, which no other step sees.
-      cache: cache of the previous steps; with it T may be 1.
+      cache: cache of the previous steps; None if there are no previous steps.
       training: mode of dropout.
     Returns:
-      [B, T, N, D]; with a cache (that, the cache after the last step).
+      [B, T, N, D]; with a cache (these, the cache after the last step).
     Raises:
-      SpecError: the tokens are of another shape.
+      SpecError: the tokens have another shape.
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     if tokens.shape.rank != 4 or tokens.shape[2:] != (self._num_tokens, self._size):
       raise errors.SpecError(
         f"CausalTransformer: tokens: expected [batch, steps, {self._num_tokens}, "
@@ -150,8 +150,8 @@ class CausalTransformer(CompositeLayer):
     """Returns which steps each query's step sees, [B, steps, before + steps]."""
     key, query = _range(before + steps), before + _range(steps)[:, np.newaxis]
     in_window = (key <= query) & (key > query - self._window)
-    # A padded step sees itself, so that there is something to take a softmax of.
-    # Not by newaxis: the oldest converter to LiteRT does not take it for bools.
+    # A padded step sees itself, so that its softmax is defined.
+    # The oldest supported converter to LiteRT rejects newaxis for bools.
     return tf.convert_to_tensor(in_window) & (
       tf.expand_dims(is_valid, 1) | (key == query)
     )
@@ -184,7 +184,7 @@ class CausalTransformer(CompositeLayer):
 
 
 def _rotate(vectors: tf.Tensor, first: int) -> tf.Tensor:
-  """Turns pairs of components [B, T, N, H, D] by angles that grow with the step."""
+  """Rotates pairs of components, [B, T, N, H, D], by angles that grow with the step."""
   half = vectors.shape[-1] // 2
   rates = 10000.0 ** (-np.arange(half) / half)
   steps = first + _range(_num_steps(vectors))
@@ -199,7 +199,7 @@ def _rotate(vectors: tf.Tensor, first: int) -> tf.Tensor:
 
 
 def _num_steps(vectors: tf.Tensor) -> Any:
-  """Returns the second axis: a number or, if it is unknown, a tensor."""
+  """Returns the size of the second axis: a tensor if it is unknown, else an int."""
   steps = vectors.shape[1]
   return tf.shape(vectors)[1] if steps is None else steps
 

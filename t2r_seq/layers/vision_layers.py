@@ -16,14 +16,14 @@ from t2r_seq.layers.spatial_softmax import SpatialSoftmax
 Normalizer = str | Callable[[], Any] | None
 """'layer_norm', 'batch_norm', a function that creates a Keras layer, or None."""
 
-_CHANNELS = 32  # Of each block, as of Tensor2Robot's towers.
+_CHANNELS = 32  # Of each block, as in Tensor2Robot's towers.
 
 
 class LayerNorm(tf.keras.layers.Layer):
   """Normalises each example over all of its axes, then scales and shifts channels.
 
-  Of images it takes the moments over pixels and channels together, as slim's layer
-  norm does; of vectors it is Keras' `LayerNormalization`.
+  For images, mean and variance are over pixels and channels together, as in slim's
+  layer norm; for vectors it equals Keras' `LayerNormalization`.
   """
 
   def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ def film(inputs: tf.Tensor, gamma_beta: tf.Tensor) -> tf.Tensor:
   Returns:
     [B, ..., C].
   Raises:
-    SpecError: the condition is of another size.
+    SpecError: the condition has another shape.
   """
   channels = inputs.shape[-1]
   if gamma_beta.shape.rank != 2 or gamma_beta.shape[-1] != 2 * channels:
@@ -101,8 +101,8 @@ class ImagesToFeatures(CompositeLayer):
 
     Args:
       filter_size: height and width of the filters.
-      num_blocks: convolutions before the last one.
-      num_output_maps: feature maps of the last one.
+      num_blocks: number of convolutions before the last one.
+      num_output_maps: number of feature maps.
       normalizer: follows each convolution.
       weight_regularization: times half the squared weights, added to the loss.
       use_spatial_softmax: returns feature points rather than maps.
@@ -141,11 +141,11 @@ class ImagesToFeatures(CompositeLayer):
       training: mode of batch normalisation.
     Returns:
       (features, end points): feature points [B, 2 * num_output_maps], x and y in turn,
-      and their 'softmax'; or feature maps [B, h, w, num_output_maps] and nothing.
+      and their 'softmax'; or feature maps [B, h, w, num_output_maps] and {}.
     Raises:
-      SpecError: the condition is of another size.
+      SpecError: the condition has another shape.
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     conditions = self._conditions(film_output_params)
     net = images
     for block, condition in zip(self._blocks, conditions, strict=True):
@@ -172,7 +172,7 @@ class ImagesToFeatures(CompositeLayer):
 
 @configurable_layer
 class ImagesToFeaturesHighRes(CompositeLayer):
-  """A tower that adds up features of several resolutions, at the highest of them.
+  """A tower that adds up features of several resolutions at the highest one.
 
   From https://arxiv.org/abs/1610.00529.
   """
@@ -218,7 +218,7 @@ class ImagesToFeaturesHighRes(CompositeLayer):
     Returns:
       (points [B, 2 * num_output_maps], {'softmax': [B, h, w, num_output_maps]}).
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     net = tf.nn.relu(self._first(self._pool(images)))
     total: Any = None
     for i, (block, side) in enumerate(zip(self._blocks, self._sides, strict=True)):
@@ -235,10 +235,10 @@ class ImagesToFeaturesHighRes(CompositeLayer):
 
 @configurable_layer
 class ImageFeaturesToPose(CompositeLayer):
-  """Fully connected layers from feature points, and other features, to a pose.
+  """Dense layers from feature points and other features to a pose.
 
-  A learned constant beside the inputs, the bias transformation, lets inner loops of
-  meta-learning shift the layers' inputs: https://arxiv.org/abs/1709.04905.
+  A learned constant is appended to the inputs: the bias transformation for inner loops
+  of meta-learning, https://arxiv.org/abs/1709.04905.
   """
 
   def __init__(
@@ -254,12 +254,13 @@ class ImageFeaturesToPose(CompositeLayer):
     """Creates the layer.
 
     Args:
-      num_outputs: components of the pose; None gives the last hidden layer.
-      aux_output_dim: components of a second output, of the feature points only.
+      num_outputs: components of the pose; None returns the last hidden layer.
+      aux_output_dim: components of a second output, computed from the feature points
+        alone; 0 for none.
       hidden_dim: units of each hidden layer.
-      num_layers: hidden layers.
+      num_layers: number of hidden layers.
       normalizer: follows each hidden layer.
-      bias_transform_size: components of the learned constant.
+      bias_transform_size: components of the learned constant; 0 for none.
       **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
@@ -299,7 +300,7 @@ class ImageFeaturesToPose(CompositeLayer):
     Returns:
       (pose [B, num_outputs], [B, aux_output_dim] or None).
     """
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     points = expected_feature_points
     parts = [points]
     if aux_input is not None:
@@ -329,7 +330,7 @@ def BuildImagesToFeaturesModel(
   use_spatial_softmax: bool = True,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
   """Maps images to features; Tensor2Robot's function of `ImagesToFeatures`."""
-  _check_no_params(normalizer_params)
+  _check_no_params("BuildImagesToFeaturesModel", normalizer_params)
   layer = get_layer(
     "BuildImagesToFeaturesModel",
     lambda: ImagesToFeatures(
@@ -352,7 +353,7 @@ def BuildFILMParams(
 
   Args:
     embedding: [B, D].
-    film_output_size: size as for `ImagesToFeatures.film_size`.
+    film_output_size: see `ImagesToFeatures.film_size`.
   Returns:
     [B, film_output_size].
   """
@@ -372,7 +373,7 @@ def BuildImagesToFeaturesModelHighRes(
   weight_regularization: float = 1e-5,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
   """Maps images to points; Tensor2Robot's function of `ImagesToFeaturesHighRes`."""
-  _check_no_params(normalizer_params)
+  _check_no_params("BuildImagesToFeaturesModelHighRes", normalizer_params)
   layer = get_layer(
     "BuildImagesToFeaturesModelHighRes",
     lambda: ImagesToFeaturesHighRes(
@@ -411,7 +412,7 @@ def BuildImageFeaturesToPoseModel(
 
 @configurable_layer
 class MLP(CompositeLayer):
-  """Dense layers with a normaliser and ReLU, and a last one without either."""
+  """Hidden dense layers with a normaliser and a ReLU, and a last one without both."""
 
   def __init__(
     self,
@@ -436,17 +437,17 @@ class MLP(CompositeLayer):
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Maps [N, ..., D] to [N, ..., output_size]."""
-    del training  # Keras hands it on to the layers inside.
+    del training  # Keras passes it to the inner layers.
     for layer, normal in zip(self._hidden, self._normal, strict=True):
       inputs = tf.nn.relu(normal(layer(inputs)))
     return self._output(inputs)
 
 
 def create_normalizer(normalizer: Normalizer, scale: bool = True) -> Any:
-  """Creates the layer of a `Normalizer`.
+  """Returns a new layer for a `Normalizer`.
 
   Args:
-    normalizer: kind of the normalizer.
+    normalizer: kind of the normalizer; None for the identity.
     scale: whether batch normalisation has a scale.
   Raises:
     SpecError: the normalizer is unknown.
@@ -488,7 +489,7 @@ class NormalizedConv(CompositeLayer):
 
 
 def _resize_to(maps: tf.Tensor, height: int, width: int) -> tf.Tensor:
-  """Repeats pixels, [B, h, w, C] -> [B, height, width, C]; the nearest one's value."""
+  """Resizes [B, h, w, C] to [B, height, width, C] by nearest neighbors."""
   for axis, size in ((1, height), (2, width)):
     source = maps.shape[axis]
     index = np.floor((np.arange(size) + 0.5) * source / size).astype(np.int32)
@@ -496,9 +497,9 @@ def _resize_to(maps: tf.Tensor, height: int, width: int) -> tf.Tensor:
   return maps
 
 
-def _check_no_params(normalizer_params: Any) -> None:
+def _check_no_params(operation: str, normalizer_params: Any) -> None:
   if normalizer_params is not None:
     raise errors.SpecError(
-      "BuildImagesToFeaturesModel: normalizer_params: expected None, got "
+      f"{operation}: normalizer_params: expected None, got "
       f"{normalizer_params!r}. Pass normalizer_fn a function that creates the layer."
     )

@@ -60,12 +60,12 @@ class Layout:
   """Describes the policy of a folder, as JSON.
 
   Attributes:
-    model: names the model; states of another are refused.
-    global_step: train step of the weights.
+    model: identifies the model; states of another are refused.
+    global_step: training step of the weights.
     weights: 'float32', 'float16' or 'int8'.
     size: size of the `.tflite` file, bytes.
-    observation: the observation of a step, by path.
-    state: the parts of the state, by path.
+    observation: arguments of a step's observation, by path.
+    state: places of the parts of the state, by path.
     outputs: names of the outputs.
     windows: the windows of the network, by path.
     record: the fields of `PolicyRecord`; None in older folders.
@@ -90,7 +90,7 @@ class Layout:
     return {path: HashedWords(**words) for path, words in texts.items()}
 
   def to_json(self) -> str:
-    """Returns the text of the file."""
+    """Returns the input of `read`."""
     fields = {
       **dataclasses.asdict(self),
       "observation": {path: leaf.to_json() for path, leaf in self.observation.items()},
@@ -103,7 +103,7 @@ class Layout:
     """Reads a folder's layout.
 
     Raises:
-      SpecError: the folder has no policy, or one of another version.
+      SpecError: the folder has no policy, a damaged one, or one of another version.
     """
     fields = _read_json(folder)
     try:
@@ -125,7 +125,7 @@ class Layout:
       raise _load_error(folder, f"a whole {LAYOUT_FILE}", f"none: {error!r}") from error
 
   def _check(self) -> None:
-    """Raises an error if fields are of another type, or contradict each other."""
+    """Raises TypeError or ValueError if fields have wrong types, or do not fit."""
     _ = self.texts
     period = None if self.record is None else dict(self.record).get("control_period")
     if not isinstance(period, (int, float, type(None))):
@@ -141,7 +141,7 @@ class _Function:
 
   Attributes:
     shapes: shapes of the arguments, by name.
-    outputs: numbers of the results' tensors, by name.
+    outputs: tensor numbers of the outputs, by name.
   """
 
   def __init__(self, interpreter: Any) -> None:
@@ -150,13 +150,13 @@ class _Function:
     runner = interpreter.get_signature_runner(SIGNATURE)
     inputs, outputs = runner.get_input_details(), runner.get_output_details()
     self.shapes = {name: detail["shape"] for name, detail in inputs.items()}
-    # By number: a signature's runner allocates at each call, which costs as much as
-    # a small network.
+    # Tensors by number: the signature's runner allocates at each call, which costs as
+    # much as a small network.
     self._inputs = {name: detail["index"] for name, detail in inputs.items()}
     self.outputs = {name: detail["index"] for name, detail in outputs.items()}
 
   def __call__(self, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Calls it; values that it does not take are ignored."""
+    """Returns the outputs; values that are no arguments are ignored."""
     with self._lock:
       for name, index in self._inputs.items():
         self._interpreter.set_tensor(index, values[name])
@@ -212,7 +212,7 @@ class LiteModel(policy_io.PurePolicy):
       raise _load_error(self.model_path, want, got) from error
 
   def describe(self) -> dict[str, Any]:
-    """Returns a description of the policy for JSON; see `PolicyRecord`."""
+    """Returns 'model' (the folder), 'record' and 'specs' of the policy, for JSON."""
     with open(os.path.join(self.model_path, SPECS_FILE), encoding="utf-8") as f:
       text = f.read()
     return {"model": self.model_path, "record": self.layout.record, "specs": text}
@@ -222,7 +222,7 @@ class LiteModel(policy_io.PurePolicy):
     return self._step_spec
 
   def initial_state(self, seeds: Sequence[int] = (0,)) -> PolicyState:
-    """Returns the state before a first step, with one seed."""
+    """Returns the state before a first step, of one environment."""
     state = PolicyState(self._initial, self.layout.state, self.layout.model)
     return state.with_seeds(dict(enumerate(seeds)))
 
@@ -245,7 +245,7 @@ class LiteModel(policy_io.PurePolicy):
     """The functions of an overlapped step by name; empty without `--overlap`.
 
     These are 'observe', 'plan' and, if the network continues a prefix, 'replan'. Each
-    has its interpreter: the history advances while the network runs.
+    has a separate interpreter, so that `observe` can run during `plan`.
     """
     place = self.model_path
     return {
@@ -283,7 +283,6 @@ class LiteModel(policy_io.PurePolicy):
   def _arguments(
     self, observation: Any, state: PolicyState, is_first: Any
   ) -> dict[str, Any]:
-    """Returns the checked arguments of a step."""
     policy_io.check_state(state, self.layout.model)
     observation, state = self._push_sensor_values(observation, state, is_first)
     features = self._checked_features(observation)
@@ -300,9 +299,9 @@ class LiteModel(policy_io.PurePolicy):
   def inspect(
     self, observation: Any, state: PolicyState, is_first: Any = False
   ) -> policy_io.Inspection:
-    """Shows the inputs of the network at this step; no step is taken.
+    """Returns raw inputs and outputs of the network at this step; takes no step.
 
-    Preprocessed values, and whole chunks that are executed, are not shown.
+    `inputs` is empty, as are `outputs` of a policy that executes chunks.
     """
     observation, state = self._push_sensor_values(observation, state, is_first)
     outputs, new = self.step(observation, state, is_first)
@@ -326,7 +325,7 @@ class LiteModel(policy_io.PurePolicy):
     return push_values(observation, state, spec, times, is_first, self._allow_nan)
 
   def _checked_features(self, observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the features of an observation after a check; texts as UTF-8."""
+    """Returns the checked features of an observation; texts as UTF-8."""
     spec = {p: leaf for p, leaf in self._step_spec.items() if p not in self.time_paths}
     features: dict[str, Any] = {path: observation.get(path) for path in spec}
     for path in self._texts:
@@ -347,7 +346,7 @@ class LitePolicy:
 
   Attributes:
     pure: the model as functions, whose state the caller keeps.
-    layout: describes the folder.
+    layout: description of the folder.
   """
 
   def __init__(
@@ -366,8 +365,8 @@ class LitePolicy:
       allow_nan: accepts observations with NaN or infinity, which are otherwise an
         error.
     Raises:
-      SpecError: the folder is not a lite policy, has another version, lacks a file, or
-        a file has changed since the export.
+      SpecError: the folder is not a lite policy, has another version, lacks a file, a
+        file has changed since the export, or there is no output `action_key`.
       ImportError: the interpreter is missing; names the extra.
     """
     self.pure = LiteModel(folder, num_threads, allow_nan)
@@ -390,15 +389,15 @@ class LitePolicy:
     Args:
       observation: a dictionary by path, nested or flat, or one array for one feature;
         no axis of environments. `policy_io.to_spec_dtype` converts numbers.
-        With a `timestamp`, in seconds, there is a warning if observations come at
-        another rate than in training.
+        With a `timestamp`, in seconds, another rate than in training logs a warning. A
+        history by time requires the `timestamp`.
     Raises:
       SpecError: the observation does not fit, or it has NaN or infinity.
     """
     return self._envs[0].step_one(observation)
 
   def inspect(self, observation: Any) -> policy_io.Inspection:
-    """Shows the inputs of the network at this step, [1, ...]; no step is taken."""
+    """Returns inputs and outputs of the network, [1, ...]; see `LiteModel.inspect`."""
     return self._envs[0].inspect_one(observation)
 
   def reset(self) -> None:
@@ -406,13 +405,13 @@ class LitePolicy:
     self._envs[0].start_episode()
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes the policy's random numbers repeatable from the next step on."""
+    """Makes the policy's random numbers in an environment repeatable."""
     self._env(env).seed(seed)
 
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns the action for an observation, and all outputs."""
+    """Returns the action, and all outputs, of a `step`; ignores `explore_prob`."""
     del explore_prob
     outputs = self.step(obs)
     return outputs[self._action_key], outputs
@@ -425,10 +424,12 @@ class LitePolicy:
     Args:
       observations: a dictionary by path of arrays `[N, ...]`, or one array for one
         feature.
-      is_first: bool `[N]`; where an episode starts, which takes the place of `reset`.
+      is_first: bool `[N]`; True where an episode starts, in place of `reset`.
       explore_prob: not used.
     Returns:
       N actions, and all outputs for each.
+    Raises:
+      SpecError: the observations do not fit, or they have NaN or infinity.
     """
     del explore_prob
     spec = self.pure.step_specification()
@@ -444,14 +445,13 @@ class LitePolicy:
     return [outputs[self._action_key] for outputs in samples], samples
 
   def _env(self, env: int) -> StatefulPolicy:
-    """Returns the policy that keeps the state of an environment."""
     if env not in self._envs:
       self._envs[env] = StatefulPolicy(self.pure)
       self._envs[env].seed(env)
     return self._envs[env]
 
   def restore(self) -> bool:
-    """Returns True: the model that is loaded is the only one."""
+    """Returns True: there is never a newer model than the loaded one."""
     return True
 
 
@@ -488,7 +488,7 @@ def _check(
 
 
 def _as_bytes(text: np.ndarray) -> np.ndarray:
-  """Returns an array of texts as objects; anything else unchanged."""
+  """Encodes an array of texts as UTF-8; returns any other array unchanged."""
   values = text.ravel().tolist()
   if not all(isinstance(value, (str, bytes)) for value in values):
     return text

@@ -46,11 +46,11 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """Selects the action to execute at a tick; see `ChunkExecution`.
+  """When to request a chunk, and which action to execute; see `ChunkExecution`.
 
   Attributes:
     num_executed: ticks from a request to the next one, if the network is fast enough.
-    ensemble_decay: decay of temporal ensembling.
+    ensemble_decay: decay of temporal ensembling; None does not average.
     overlap: mode, from `OVERLAPS`.
   """
 
@@ -63,13 +63,13 @@ class Schedule:
     check_overlap("Schedule", self.overlap, self.ensemble_decay)
 
   def is_due(self, tick: int, last: Chunk | None, delay: int = 0) -> bool:
-    """Whether to request a chunk at a tick if no request is pending.
+    """Whether to request a chunk at a tick, if no request is pending.
 
     Args:
       tick: current tick.
-      last: the newest chunk.
-      delay: forecast of the ticks from a request to its arrival. Requests earlier if
-        `last` would run out before the new chunk arrives.
+      last: the newest chunk, if there is one.
+      delay: forecast of the ticks from a request to its arrival. The request is earlier
+        if `last` would otherwise end before the new chunk arrives.
     """
     if last is None:
       return True
@@ -81,13 +81,13 @@ class Schedule:
     )
 
   def action(self, tick: int, chunks: Sequence[Chunk]) -> tuple[np.ndarray | None, int]:
-    """Returns the action of a tick, or None, and its step in the chunk.
+    """Returns the action of a tick, None without one, and its step in the newest chunk.
 
     Args:
       tick: current tick.
       chunks: chunks that have arrived, the oldest first. Those that end before the tick
         may be left out, except in synchronous execution with temporal ensembling, where
-        each counts `num_executed` steps.
+        each counts as `num_executed` steps.
     """
     chunk_steps = [tick - chunk.requested for chunk in chunks]
     if self.overlap == SYNCHRONOUS and chunks:
@@ -113,12 +113,9 @@ class Schedule:
     return action, chunk_step
 
   def prefix(self, tick: int, last: Chunk, delay: int) -> Prefix:
-    """Returns the newest chunk's plan from a tick on, for one environment.
+    """Returns the newest chunk's actions from a request's tick on.
 
-    Args:
-      tick: tick of the request.
-      last: the newest chunk.
-      delay: forecast of the ticks until the answer arrives, whose actions are frozen.
+    Those of the first `delay` ticks, which the next chunk is late by, are frozen.
     """
     planned = last.actions[max(0, tick - last.requested) :]
     actions = np.zeros_like(last.actions)
@@ -128,7 +125,7 @@ class Schedule:
 
 
 def check_overlap(operation: str, overlap: str, ensemble_decay: float | None) -> None:
-  """Raises a SpecError if the mode is unknown, or its chunks cannot be averaged."""
+  """Raises a SpecError if the mode is unknown, or does not allow averaging chunks."""
   if overlap not in OVERLAPS:
     raise errors.SpecError(
       f"{operation}: overlap: expected one of {errors.listing(OVERLAPS)}, got "
@@ -145,7 +142,7 @@ class ThreadedPlanner:
   """Computes chunks in a thread, one at a time."""
 
   def __init__(self) -> None:
-    """Starts no thread before the first request."""
+    # The thread starts at the first request.
     self._pool = futures.ThreadPoolExecutor(1, "overlap")
     self._pending: futures.Future[np.ndarray] | None = None
 
@@ -155,22 +152,22 @@ class ThreadedPlanner:
   def start(
     self, plan: Callable[[], np.ndarray], period: float | None
   ) -> tuple[np.ndarray, int]:
-    """Waits for an episode's first chunk; returns it and the ticks that it takes."""
+    """Waits for an episode's first chunk; returns it, and a chunk's delay in ticks."""
     actions = self._pool.submit(plan).result()
     if period is None:
       return actions, 0
-    # The first call of a network is slower than all others: a second one is measured.
+    # A network's first call is slower than all others, so that a second is measured.
     started = time.perf_counter()
     self._pool.submit(plan).result()
     return actions, math.ceil((time.perf_counter() - started) / period)
 
   def ask(self, plan: Callable[[], np.ndarray], tick: int) -> None:
-    """Starts a request."""
+    """Requests a chunk at a tick."""
     del tick
     self._pending = self._pool.submit(plan)
 
   def answer(self, tick: int) -> np.ndarray | None:
-    """Returns the chunk if it is done; raises the network's error."""
+    """Returns the requested chunk if it has arrived; raises the network's error."""
     del tick
     if self._pending is None or not self._pending.done():
       return None
@@ -178,7 +175,7 @@ class ThreadedPlanner:
     return done.result()
 
   def forget(self) -> None:
-    """Drops the pending request; its answer is not used."""
+    """Drops the pending request, if there is one."""
     self._pending = None
 
   def close(self) -> None:
@@ -187,7 +184,7 @@ class ThreadedPlanner:
 
 
 class SimulatedLatency:
-  """Delivers chunks late by a latency, for evaluation in simulated time."""
+  """Delays chunks by a latency in simulated time, for evaluation."""
 
   def __init__(
     self, latency: float, jitter: float = 0.0, control_rate: float = 1.0
@@ -219,12 +216,12 @@ class SimulatedLatency:
     self.seed(0)
 
   def seed(self, seed: int) -> None:
-    """Makes the following latencies repeatable."""
+    """Makes the latencies from now on repeatable; drops a pending request."""
     self._rng = np.random.default_rng([seed % (1 << 63), 2])
     self.forget()
 
   def _delay(self) -> int:
-    """Returns the ticks of a request."""
+    """Returns a random latency in ticks."""
     seconds = self._latency + self._jitter * self._rng.uniform(-1, 1)
     # 0.15 s at 20 Hz is three ticks, although 0.15 * 20 is a little more.
     return math.ceil(seconds * self._rate - 1e-6)
@@ -260,12 +257,13 @@ class OverlappedPolicy:
   """Acts at every tick while the network computes; for one environment.
 
   The history sees every observation. An episode starts when its first chunk is ready.
-  If no chunk has an action for a tick, the last action is repeated: `is_held`.
+  If no chunk has an action for a tick, the last action is repeated, and the output
+  `is_held` is True.
 
   Attributes:
     num_requests: chunks that were requested in this episode.
-    num_held: ticks of this episode without an action of a chunk.
-    delays: ticks from a request to its arrival, the latest ones.
+    num_held: ticks of this episode at which the last action was repeated.
+    delays: ticks from requests to arrivals of the latest chunks.
   """
 
   def __init__(
@@ -286,7 +284,9 @@ class OverlappedPolicy:
       planner: a `SimulatedLatency`; None computes in a thread.
       action_key: the output that is the chunk.
     Raises:
-      SpecError: the policy has no chunks, or cannot overlap in this way.
+      SpecError: the policy does not execute chunks, cannot overlap in this way, or
+        `num_executed` is below 1.
+      policies.predictors.NoModelError: the predictor has no model.
     """
     self._policy, self._action_key = policy, action_key
     self._overlap, self._num_executed = overlap, num_executed
@@ -296,7 +296,7 @@ class OverlappedPolicy:
     self.reset()
 
   def _bind(self) -> None:
-    """Reads how a newly loaded model executes its chunks."""
+    """Uses a newly loaded model, and reads how it executes chunks."""
     model = getattr(self._policy, "pure", self._policy)
     if model is getattr(self, "_model", None):
       return
@@ -335,17 +335,17 @@ class OverlappedPolicy:
 
   @property
   def is_timed(self) -> bool:
-    """Whether the history is by time stamps, and right at any rate."""
+    """Whether the history is by time stamps, which makes it right at any rate."""
     return bool(getattr(self._model, "time_paths", ()))
 
   def restore(self) -> bool:
-    """Loads the newest model, if the policy can."""
+    """Loads the newest model if the policy can; returns whether it is in use."""
     is_newest = getattr(self._policy, "restore", lambda: True)()
     self._bind()
     return bool(is_newest)
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes random numbers repeatable: the network's, and those of a latency."""
+    """Makes random numbers repeatable: the network's, and a simulated latency's."""
     del env
     self._source.seed(seed)
     self._planner.seed(seed)
@@ -364,7 +364,7 @@ class OverlappedPolicy:
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns this tick's action; outputs include `chunk_step` and `is_held`.
+    """Returns this tick's action, and outputs: it, `chunk_step` and `is_held`.
 
     `explore_prob` is ignored.
 
@@ -403,7 +403,7 @@ class OverlappedPolicy:
     return self._last.copy(), outputs
 
   def skip(self, num_ticks: int) -> None:
-    """Leaves out ticks that have passed without an observation."""
+    """Counts ticks that have passed without an observation."""
     self._tick += num_ticks
 
   def _request(self, seen: Any, prefix: Prefix | None) -> Callable[[], np.ndarray]:
@@ -420,11 +420,11 @@ class OverlappedPolicy:
     self._is_pending = False
     self.delays.append(tick - self._requested)
     self._chunks.append(Chunk(self._requested, tick, actions))
-    # Older chunks are over: with one request at a time, each is at least a tick newer.
+    # Chunks are requested at least a tick apart, so that older ones have ended.
     del self._chunks[: -len(actions) - 1]
 
   def close(self) -> None:
-    """Ends the thread."""
+    """Waits for the thread and ends it."""
     self._planner.close()
 
 

@@ -24,6 +24,7 @@ AGE, SEED = "age", "seed"
 _PAST = "history/"
 # The median of some intervals ignores single late or repeated steps.
 _NUM_INTERVALS = 6
+# The largest relative error of that median without a warning.
 _MOST_OFF = 0.1
 
 
@@ -65,8 +66,8 @@ class PolicyState:
   Attributes:
     tensors: values by argument of the step, [N, ...]: arrays, or tensors, which stay on
       their device.
-    leaves: place of each part of the state, by path.
-    model_path: the model that it belongs to.
+    leaves: place of each part of the state, by path; empty if unknown.
+    model_path: identifies the model that the state belongs to.
   """
 
   __slots__ = ("leaves", "model_path", "tensors")
@@ -102,8 +103,8 @@ class PolicyState:
     return PolicyState(tensors, self.leaves, self.model_path)
 
   def with_seeds(self, seeds: Mapping[int, int]) -> PolicyState:
-    """Returns the state with other seeds, by the number of the environment."""
-    if SEED not in self.leaves:  # The policy has no random numbers.
+    """Returns the state with other seeds, by environment; unchanged if it has none."""
+    if SEED not in self.leaves:
       return self
     rows = np.array(self[SEED])
     for env, seed in seeds.items():
@@ -112,7 +113,7 @@ class PolicyState:
 
 
 def as_int32(seed: int) -> int:
-  """Wraps a seed of any size."""
+  """Keeps the lowest 32 bits of a seed."""
   return int(np.uint32(seed & 0xFFFFFFFF).view(np.int32))
 
 
@@ -120,9 +121,9 @@ class Prefix(NamedTuple):
   """Planned actions that the next chunk continues.
 
   Attributes:
-    actions: [1, n, ...], in the units of the outputs; any numbers after `num_known`.
+    actions: [1, n, ...], in the units of the outputs; ignored after `num_known`.
     num_frozen: int32 [1]; actions that will have been executed when the chunk arrives.
-    num_known: int32 [1]; actions that the chunk before has planned.
+    num_known: int32 [1]; actions that the previous chunk has planned.
   """
 
   actions: Any
@@ -178,7 +179,8 @@ class PurePolicy(abc.ABC):
     Returns:
       (outputs by name, [N, ...]; the next state).
     Raises:
-      SpecError: the observation does not fit, or the state is of another model.
+      SpecError: the policy has no step, the arguments do not fit, the observation has
+        NaN or infinity, or the state is of another model.
     """
 
   def observe(
@@ -187,6 +189,9 @@ class PurePolicy(abc.ABC):
     """Adds an observation to the state; the network does not run.
 
     The arguments are as for `step`.
+
+    Raises:
+      SpecError: as for `step`, or the export has no 'observe'.
     """
     raise self._cannot_overlap()
 
@@ -199,16 +204,17 @@ class PurePolicy(abc.ABC):
   ) -> dict[str, np.ndarray]:
     """Runs the network as this step does; returns outputs with whole chunks.
 
+    The other arguments are as for `step`.
+
     Args:
-      observation: observation of `step`.
-      state: state of `step`.
-      is_first: flags of first steps, as in `step`.
       prefix: actions that the chunk continues, in one environment, or None.
+    Raises:
+      SpecError: as for `step`, or the export has no 'plan', or 'replan' for a prefix.
     """
     raise self._cannot_overlap()
 
   def describe(self) -> dict[str, Any]:
-    """Returns a description of the policy for JSON: 'record', if there is one."""
+    """Returns 'model', 'record' and 'specs' of the policy, for JSON; {} if unknown."""
     return {}
 
   def _cannot_overlap(self) -> errors.SpecError:
@@ -221,7 +227,7 @@ class PurePolicy(abc.ABC):
 
 
 def check_state(state: Any, model_path: str) -> None:
-  """Raises a SpecError unless a state is of a model."""
+  """Raises a SpecError unless a state is of the model."""
   got = getattr(state, "model_path", None)
   if got != model_path:
     raise errors.SpecError(
@@ -235,10 +241,10 @@ def check_prefix(prefix: Prefix, shape: Sequence[int]) -> Prefix:
   """Returns a prefix in the dtypes of the export.
 
   Args:
-    prefix: given.
+    prefix: actions and counts of any numeric dtype.
     shape: shape of the actions, [1, n, ...].
   Raises:
-    SpecError: shapes or counts do not fit.
+    SpecError: shapes, dtypes or counts do not fit.
   """
   actions, shape = np.asarray(prefix.actions), tuple(int(n) for n in shape)
   counts = [np.asarray(each) for each in prefix[1:]]
@@ -263,7 +269,7 @@ def check_is_first(is_first: Any, num_envs: int) -> Any:
   """Returns a bool if all environments have the same, otherwise bool [N].
 
   Raises:
-    SpecError: there is not one for each environment.
+    SpecError: it is neither one bool nor one for each environment.
   """
   if is_first is None or isinstance(is_first, (bool, np.bool_)):
     return bool(is_first)
@@ -317,7 +323,8 @@ def take_times(
   Returns:
     By path int64 nanoseconds, [N]; those of the step with their precision, [N, 2].
   Raises:
-    SpecError: the time of the step is missing, or a time is not a number.
+    SpecError: the time of the step is missing, a time is not one finite number for each
+      environment, or a stamp has an unknown path.
   """
   given = observation if isinstance(observation, Mapping) else {}
   if isinstance(given.get(STAMPS), Mapping):
@@ -353,7 +360,7 @@ def take_times(
 
 
 def has_stamps(spec: Mapping[str, Any]) -> bool:
-  """Whether a policy with these inputs has a history by time: right at any rate."""
+  """Whether a policy's inputs have stamps: its history by time is right at any rate."""
   return any(path.startswith(f"{STAMPS}/") for path in spec)
 
 
@@ -369,7 +376,7 @@ class RateWatch:
     Args:
       period: seconds from a step of the training data to the next one; None never
         warns.
-      whose: begins the warning.
+      whose: begins warnings and errors.
     """
     self._period = period
     self._whose = whose
@@ -383,7 +390,7 @@ class RateWatch:
       timestamps: seconds, on any clock; a number, or one for each environment, [N].
       is_first: bool, or bool [N]; where an episode starts.
     Raises:
-      SpecError: the time stamps are not numbers of seconds.
+      SpecError: the timestamps are not one finite number, or one for each environment.
     """
     try:
       times: Any = np.asarray(timestamps)
@@ -445,10 +452,10 @@ class StatefulPolicy:
     self.reset(self.num_envs)
 
   def reset(self, num_envs: int = 1) -> None:
-    """Starts with initial states: the next step is the first of all episodes.
+    """Starts with `num_envs` initial states: the next step is the first of episodes.
 
     Raises:
-      SpecError: num_envs is not an integer >= 1.
+      SpecError: `num_envs` is not an integer >= 1.
     """
     if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
       raise errors.SpecError(
@@ -460,7 +467,7 @@ class StatefulPolicy:
     self._is_fresh = True
 
   def start_episode(self) -> None:
-    """Starts episodes: the next step is the first of all; seeds stay."""
+    """Makes the next step an episode's first; keeps seeds and learned tasks."""
     self._is_fresh = True
 
   def seed(self, seed: int, env: int = 0) -> None:
@@ -560,12 +567,12 @@ class StatefulPolicy:
     return {name: value[0] for name, value in outputs.items()}
 
   def inspect(self, observation: Any, is_first: Any = None) -> Inspection:
-    """Shows the inputs of the network at this step; no step is taken."""
+    """Returns inputs and outputs of the network at this step; takes no step."""
     starts = self._starts(is_first)
     return self._policy.inspect(observation, self.state, starts)
 
   def inspect_one(self, observation: Any, is_first: bool = False) -> Inspection:
-    """Shows the inputs of the network at this step of the only environment."""
+    """Does the same for an observation of the only environment, as in `step_one`."""
     packed = pack(observation, self._policy.step_specification())
     return self.inspect({p: value[np.newaxis] for p, value in packed.items()}, is_first)
 
@@ -587,7 +594,7 @@ class StatefulPolicy:
 
 
 def history_depth(record: Mapping[str, Any] | None) -> int:
-  """Returns the number of observations that a policy looks at, the newest included.
+  """Returns the number of observations that a policy keeps, the newest included.
 
   Args:
     record: the fields of `PolicyRecord`, if known.
@@ -598,7 +605,7 @@ def history_depth(record: Mapping[str, Any] | None) -> int:
 
 
 def timestamp_of(observation: Any, spec: Mapping[str, Any]) -> Any:
-  """Returns an observation's `timestamp` if it is not a feature; None without one."""
+  """Returns an observation's `timestamp`; None without one, or if it is a feature."""
   if isinstance(observation, Mapping) and TIMESTAMP not in spec:
     return observation.get(TIMESTAMP)
   return None
@@ -642,7 +649,8 @@ def pack(
     spec: specs by path, or other objects with shape and dtype.
     context: further values by path, e.g. a goal that holds for the episode.
   Raises:
-    SpecError: features are missing (all are named), or a list is ragged.
+    SpecError: features are missing (all are named), a list is ragged, a text is
+      neither str nor bytes, or the observation is no dictionary.
   """
   if type(observation) is dict and not context:
     # Flattening takes longer than a small network.
@@ -730,7 +738,7 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
     value: an array, a number, or a list of numbers.
     spec: has the dtype.
   Raises:
-    SpecError: a list is ragged, or a text is another object.
+    SpecError: a list is ragged, or an item of a text feature is neither str nor bytes.
   """
   want_dtype = spec.dtype
   if type(value) is np.ndarray and value.dtype is want_dtype:
@@ -756,7 +764,7 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
 
 
 def _check_texts(path: str, value: Any, array: np.ndarray, spec: Any) -> None:
-  """Checks that an array of objects has texts and byte strings only."""
+  """Raises a SpecError unless an array of objects has only str and bytes."""
   for item in array.ravel().tolist():
     if not isinstance(item, (str, bytes)):
       got = errors.describe(value) if item is value else f"one with {item!r}"[:80]

@@ -43,12 +43,14 @@ def push_values(
     state: state of N environments.
     spec: specs of one value by path.
     time_paths: the paths of times that the policy takes.
-    is_first: bool, or bool [N]; an episode starts with a sensor's newest value.
+    is_first: bool, or bool [N]; true if an episode starts. Of its first step only the
+      newest value of each sensor counts.
     allow_nan: accepts values with NaN or infinity.
   Returns:
     (the observation with one value of each sensor, the state).
   Raises:
-    SpecError: values or stamps do not fit, or a sensor has no value yet.
+    SpecError: values or stamps do not fit, values have NaN or infinity, or a sensor has
+      no value at an episode's first step.
   """
   if not time_paths or not isinstance(observation, Mapping):
     return observation, state
@@ -85,8 +87,8 @@ def push_values(
 
 
 def _is_several(value: Any, frame: tuple[int, ...]) -> bool:
-  is_none = np.size(value) == 0 and 0 not in frame
-  return value is not None and (np.ndim(value) == len(frame) + 2 or is_none)
+  is_empty = np.size(value) == 0 and 0 not in frame
+  return value is not None and (np.ndim(value) == len(frame) + 2 or is_empty)
 
 
 def _stamps(path: str, given: Mapping[str, Any], num_envs: int) -> np.ndarray:
@@ -116,14 +118,14 @@ def _merge(
   begins: np.ndarray,
   is_event: bool,
 ) -> Iterator[tuple[Any, ...]]:
-  """Yields the values and stamps to hold, and one of each for the step, by environment.
+  """Yields, by environment, values and stamps to keep, and one of each for the step.
 
   Args:
     path: path of the sensor, for errors.
     held: values and stamps of the state, [N, depth, ...].
-    new: those of the step, [N, M, ...].
+    new: values and stamps of the step, [N, M, ...].
     begins: bool [N]; where an episode starts.
-    is_event: whether there may be none.
+    is_event: whether an episode may start without a value.
   """
   for env, is_first in enumerate(begins):
     (values, stamps), (new_values, times) = (
@@ -136,18 +138,19 @@ def _merge(
           f"step: {path}: expected a value at the first step of an episode, got none. "
           "Wait for the first one of each sensor."
         )
-      # The last one again changes nothing; without one, an event before all intervals.
+      # A repeated last value changes nothing. Without one, the stamp of an event is
+      # before all intervals.
       yield values, stamps, values[-1], EMPTY + 1 if is_empty else stamps[-1]
       continue
     last = len(times) - 1
-    if is_first:  # A policy knows nothing before its first step.
+    if is_first:  # A policy has no history before its first step.
       last -= int(np.argmax(times[::-1]))
       yield values, stamps, new_values[last], times[last]
       continue
     every = np.concatenate([stamps, times[:-1]])
     order = np.argsort(every, kind="stable")
     ordered = every[order]
-    # Of one stamp the last value is kept, and the oldest values leave.
+    # Of equal stamps the last value is kept. The oldest values are dropped.
     is_kept = np.append(ordered[1:] != ordered[:-1], True) | (ordered == EMPTY)
     rows = order[is_kept][-len(stamps) :]
     joined = np.concatenate([values, new_values[:-1].astype(values.dtype, copy=False)])

@@ -28,7 +28,7 @@ class HashedWords:
   their number.
 
   Attributes:
-    num_buckets: rows of the table, which words may share.
+    num_buckets: rows of the table; words may share one.
     ngrams: the largest n of the n-grams that have a vector; 1 for single words.
     seed: seed of the table.
     size: size of a vector.
@@ -47,7 +47,7 @@ class HashedWords:
     return rng.standard_normal([self.num_buckets, self.size])
 
   def embed(self, texts: Any) -> np.ndarray:
-    """Embeds texts.
+    """Returns the vectors of texts.
 
     Args:
       texts: str or bytes (UTF-8), or an array of them [...].

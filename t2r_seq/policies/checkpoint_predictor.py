@@ -1,4 +1,4 @@
-"""Predictors with the model's code: of checkpoints, and of a model in memory."""
+"""Predictors that use the model's code: from checkpoints, or from a model in memory."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 class CheckpointPredictor(LoadingPredictor):
   """Predicts with a model's code and the newest checkpoint of a training run.
 
-  Like a predictor of the run's exports, `step` included, and for models without a
-  checkpoint (`init_randomly`). It overwrites the weights of its model: give it a
+  Its outputs, those of `step` included, equal those of the run's exports.
+  `init_randomly` needs no checkpoint. It overwrites the weights of its model: give it a
   separate one, not one in training.
   """
 
@@ -56,20 +56,22 @@ class CheckpointPredictor(LoadingPredictor):
       restore_model_option: whether to restore now, and in which thread.
       use_gpu: False places the model's variables on the CPU.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
+    Raises:
+      SpecError: it restores now, and there is no `checkpoint_dir`.
     """
     self._t2r_model: Any = t2r_model
     self._device = None if use_gpu else "/CPU:0"
     self._signatures: dict[str, Any] | None = None
-    # Weights of checkpoints that are not in use yet.
+    # By checkpoint: weights that are read, and assigned when the policy uses them.
     self._values: dict[str, list[tuple[tf.Variable, Any]]] = {}
     place = "" if checkpoint_dir is None else str(checkpoint_dir)
     super().__init__(place, timeout, poll_interval, restore_model_option, allow_nan)
 
   def restore(self, is_async: bool | None = None) -> bool:
-    """See the base class.
+    """See the base class; a checkpoint of another model counts as broken.
 
     Raises:
-      SpecError: there is no `checkpoint_dir`, or its checkpoints are of another model.
+      SpecError: there is no `checkpoint_dir`.
     """
     if not self._place:
       raise errors.SpecError(
@@ -79,7 +81,7 @@ class CheckpointPredictor(LoadingPredictor):
     return super().restore(is_async)
 
   def init_randomly(self) -> None:
-    """Gives a model that has not been restored its initial weights; the step is 0."""
+    """Acts with the current weights, random before a restore; `global_step` is 0."""
     self._finish_loading()
     self._use(self._policy("", 0))
 
@@ -126,14 +128,13 @@ class CheckpointPredictor(LoadingPredictor):
     return policy
 
   def _use(self, loaded: LoadedPolicy | None) -> None:
-    # Not in a thread, so that the weights change between two episodes.
+    # A loading thread must not change the weights: an episode may be running.
     values = self._values.pop(loaded.path, []) if loaded is not None else []
     for variable, value in values:
       variable.assign(value)
     super()._use(loaded)
 
   def _policy(self, path: str, step: int) -> LoadedPolicy:
-    """Returns the policy of the model's current weights."""
     model = self._t2r_model
     if self._signatures is None:
       with tf.device(self._device):
@@ -143,7 +144,7 @@ class CheckpointPredictor(LoadingPredictor):
           name: function.get_concrete_function()
           for name, function in functions.signatures().items()
         }
-      # Concrete functions hold its variables by weak references only.
+      # Concrete functions hold the variables of its module by weak references only.
       self._functions = functions
     label_spec = model.preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     return LoadedPolicy(
@@ -162,8 +163,8 @@ class CheckpointPredictor(LoadingPredictor):
 class ModelPredictor(CheckpointPredictor):
   """Predicts with a model in memory that is being trained: needs no export.
 
-  `restore` copies the current weights, or their averages, to a second network, so that
-  one policy acts in an episode. Its state is as in an export.
+  `restore` copies the current weights, or their averages if the model averages them, to
+  a second network, so that the policy does not change during an episode.
   """
 
   def __init__(
@@ -189,7 +190,7 @@ class ModelPredictor(CheckpointPredictor):
     self._place = f"{type(t2r_model).__name__} in memory"
 
   def restore(self, is_async: bool | None = None) -> bool:
-    """Copies the model's current weights; `is_async` has no effect."""
+    """Copies the weights if `copies_weights`; returns True. Ignores `is_async`."""
     del is_async
     if not self._copies_weights:
       self._source.build()
@@ -211,7 +212,7 @@ class ModelPredictor(CheckpointPredictor):
 
 
 def weight_keys(keys: Collection[str]) -> dict[str, str]:
-  """Returns checkpoint keys by the names of the weights; of averages, if it has any."""
+  """Returns the checkpoint key of each weight: that of its average, if there is one."""
   by_name = {}
   for key in keys:
     if key.startswith("model/") and key.endswith(VALUE):
@@ -222,12 +223,12 @@ def weight_keys(keys: Collection[str]) -> dict[str, str]:
 
 
 def _prefix(place: str) -> re.Match[str] | None:
-  """Matches the prefix of a checkpoint, which is the name of no file."""
+  """Matches the path prefix of a checkpoint, such as `model.ckpt-100`."""
   return _INDEX.fullmatch(f"{os.path.basename(place)}.index")
 
 
 def _checkpoints(place: str) -> dict[str, int]:
-  """Lists the checkpoints of a folder, or of a prefix, the newest first."""
+  """Returns training steps by checkpoint of a folder or prefix, the newest first."""
   if prefix := _prefix(place):
     exists = tf.io.gfile.exists(f"{place}.index")
     return {place: int(prefix[2])} if exists else {}

@@ -1,8 +1,8 @@
 """The cross-entropy method: searches the maximum of an objective, such as a critic.
 
 Draws samples, fits the distribution to the best, and repeats (Rubinstein, 1999), as
-QT-Opt chooses its actions (Kalashnikov et al., 2018). In numpy, with Tensor2Robot's
-functions and their order of arguments; and in a graph, for exported critics.
+QT-Opt chooses its actions (Kalashnikov et al., 2018). The numpy functions have
+Tensor2Robot's names and order of arguments; `CrossEntropySearch` is for graphs.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def CrossEntropyMethod(
       or a dictionary of them by name.
     objective_fn: maps the samples to n values.
     update_fn: maps (parameters, elites) to the next parameters; the best elite is last.
-    initial_params: by name.
-    num_elites: the number of best samples.
+    initial_params: the first parameters, by name.
+    num_elites: the number of best samples, which `update_fn` gets.
     num_iterations: the largest number of iterations.
-    threshold_to_terminate: ends the search once a value is above it.
+    threshold_to_terminate: ends the search once a value is above it; None: never.
   Returns:
-    (the last samples, their values [n], the parameters after them).
+    (the last iteration's samples, their values [n], the parameters fitted to them).
   """
   params = initial_params
   samples, values = None, np.zeros([0])
@@ -82,15 +82,15 @@ def NormalCrossEntropyMethod(
 
   Args:
     objective_fn: maps samples [num_samples, D] to their values.
-    mean: initial, a scalar or [D].
-    stddev: initial, a scalar or [D].
-    num_samples: per iteration.
-    num_elites: at least 2.
+    mean: initial mean, a scalar or [D].
+    stddev: initial standard deviation, a scalar or [D].
+    num_samples: samples per iteration.
+    num_elites: the number of best samples that the next ones are fitted to, >= 2.
     num_iterations: rounds of the search.
     decay: the share of the old parameters in the new ones, in [0, 1).
-    low: a bound of the samples, a scalar or [D]; None for no bound.
+    low: lower bound of the samples, a scalar or [D]; None for no bound.
     high: upper bound of the samples, as `low`.
-    seed: seed of the samples.
+    seed: seed of the samples, or their generator.
   Returns:
     The final (mean, stddev), [D].
   """
@@ -111,7 +111,7 @@ def normal_search(
   low: Any = None,
   high: Any = None,
 ) -> tuple[Callable[..., np.ndarray], Callable[[Params, Any], Params]]:
-  """Returns (sample_fn, update_fn) of normal distributions; see the function above."""
+  """Returns the functions (sample_fn, update_fn) of `NormalCrossEntropyMethod`."""
 
   def sample(mean: Any, stddev: Any) -> np.ndarray:
     samples = mean + stddev * rng.standard_normal(shape)
@@ -140,12 +140,12 @@ def CategoricalCrossEntropyMethod(
 
   Args:
     objective_fn: maps samples [num_samples, D], integers below C, to their values.
-    probabilities: initial, [D, C].
-    num_samples: per iteration.
-    num_elites: at least 1.
+    probabilities: initial probabilities, [D, C]; each row sums to 1.
+    num_samples: samples per iteration.
+    num_elites: the number of best samples that the next ones are fitted to, >= 1.
     num_iterations: rounds of the search.
     decay: the share of the old probabilities in the new ones, in [0, 1).
-    seed: seed of the samples.
+    seed: seed of the samples, or their generator.
   Returns:
     The final probabilities, [D, C].
   """
@@ -170,22 +170,23 @@ def CategoricalCrossEntropyMethod(
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class CrossEntropySearch:
-  """Search of an exported critic for its best action, in one call.
+  """Searches an exported critic for its best action, in one call of `step`.
 
-  Actions of floating point are drawn from normal distributions, integers from
-  categories `low`, ..., `high`. The action is the best of all that were drawn.
+  Floating point actions are drawn from normal distributions, integers from the
+  categories `low`, ..., `high`. The result is the best action of all rounds.
 
   Attributes:
     num_iterations: rounds.
     num_samples: actions drawn in each round.
-    num_elites: the best of them, which the next round is drawn from.
+    num_elites: the number of best actions, to which the next distribution is fitted.
     mean: mean of the first round, in units of the raw action; a number, or one for each
-      element of the action, flattened.
-    stddev: standard deviation of the first round.
-    low: lower bound of the action; a number or one for each element; None for no bound.
+      element of the action, flattened. Integers ignore it.
+    stddev: standard deviation of the first round, as `mean`.
+    low: lower bound of the action; a number or one for each element; None for no bound,
+      which integers need.
     high: upper bound of the action, as `low`.
-    decay: the share of the distribution before that the next one keeps, in [0, 1).
-    min_stddev: no distribution becomes narrower.
+    decay: the share of the old distribution in the new one, in [0, 1).
+    min_stddev: smallest standard deviation after the first round.
   """
 
   num_iterations: int = 3
@@ -202,7 +203,7 @@ class CrossEntropySearch:
     """Checks the options.
 
     Raises:
-      SpecError: an option is out of range.
+      SpecError: a number of rounds or samples, or `decay`, is out of range.
     """
     for name, is_good, want in (
       ("num_iterations", self.num_iterations >= 1, "at least 1"),
@@ -221,7 +222,8 @@ class CrossEntropySearch:
     Args:
       action_spec: specs of one action, by path.
     Raises:
-      SpecError: actions of these specs cannot be searched; lists all mismatches.
+      SpecError: a shape is unknown, a dtype is no number, integers have no bounds, or
+        an option has another number of elements; lists all mismatches.
     """
     mismatches = []
     for path, spec in action_spec.items():
@@ -249,7 +251,7 @@ class CrossEntropySearch:
     action_spec: TensorSpecStruct,
     seeds: tf.Tensor,
   ) -> tuple[TensorSpecStruct, tf.Tensor]:
-    """Searches for the best action in each of N environments.
+    """Returns the best action that the search finds in each of N environments.
 
     Args:
       objective: maps actions, [N, num_samples, ...] by path, to values,
@@ -340,14 +342,14 @@ class _Leaf:
   def sample(
     self, params: list[tf.Tensor], first: tf.Tensor, second: tf.Tensor
   ) -> tf.Tensor:
-    """Returns samples [N, S, ...] of two uniform draws [N, S, D] from [0, 1)."""
+    """Maps two uniform draws from [0, 1), [N, S, D], to samples, [N, S, ...]."""
     first, second = first[..., self._part], second[..., self._part]
     if self._spec.dtype.is_integer:
       below = tf.cumsum(params[0], axis=-1)[:, tf.newaxis, :, :-1]
       is_above = tf.cast(first[..., tf.newaxis] >= below, tf.int32)
       flat = tf.reduce_sum(is_above, axis=-1) + self._numbers("low").astype(np.int32)
     else:
-      # After Box and Muller; LiteRT has no inverse of the normal distribution.
+      # The Box-Muller transform, as LiteRT has no inverse normal distribution.
       radius = tf.sqrt(-2.0 * tf.math.log(1.0 - first))
       normal = radius * tf.cos(2 * math.pi * second)
       flat = params[0][:, tf.newaxis] + params[1][:, tf.newaxis] * normal
@@ -397,7 +399,7 @@ class CEMPolicy(policy.Policy):
   """Chooses the action that a critic values most, by the cross-entropy method.
 
   The search is in Python, and calls the predictor once per iteration, with any critic
-  and packing. An export of a `CriticModel` with a `search` does the same inside of one
+  and packing. An export of a `CriticModel` with a `search` searches inside of one
   `step`, several times as fast: act with a `RegressionPolicy`, `action_key='action'`.
   """
 
@@ -419,18 +421,18 @@ class CEMPolicy(policy.Policy):
 
     Args:
       t2r_model: an argument of `pack_fn`; not needed by the default one.
-      action_size: elements of an action.
+      action_size: number of elements of an action.
       cem_iters: iterations of the search.
-      cem_samples: actions drawn in each.
-      num_elites: the number of best samples that the next ones are drawn from.
+      cem_samples: actions drawn in each iteration.
+      num_elites: the number of best samples that the next ones are fitted to, >= 2.
       pack_fn: maps (t2r_model, state, context, timestep, samples [n, action_size]) to
         the features of the predictor. By default the critic's single action feature
         gets the samples, and all others come from state and context.
       predictor: predictor of a critic, with the output 'q_predicted'.
       decay: see `NormalCrossEntropyMethod`.
-      low: lower bound of the action's elements, one number or several; None: no bound.
+      low: lower bound, a number or one for each element; None for no bound.
       high: upper bound, as `low`.
-      seed: seed of the samples.
+      seed: seed of the samples; None for others in each run.
     """
     super().__init__(predictor)
     self._critic: predictors.AbstractPredictor = predictor
@@ -453,8 +455,8 @@ class CEMPolicy(policy.Policy):
     """Maximises a function of samples, [cem_samples, action_size].
 
     Returns:
-      (the best of the last samples; its value 'q_predicted', its number 'best_idx' and
-      the 'final_params' of the distribution).
+      (the best sample of the last iteration; a dictionary with its value 'q_predicted',
+      its index 'best_idx', and the next distribution's mean and stddev 'final_params').
     """
     shape = (self._cem_samples, self._action_size)
     sample, update = normal_search(
@@ -471,7 +473,12 @@ class CEMPolicy(policy.Policy):
   def SelectAction(
     self, state: Any, context: Any = None, timestep: int | None = None
   ) -> np.ndarray:
-    """Selects the action with the highest value, [action_size]."""
+    """Selects the action with the highest value, [action_size].
+
+    Raises:
+      SpecError: the observation or the action does not fit, or the model is no critic.
+      predictors.NoModelError: no model is loaded.
+    """
     return self._search(state, context, timestep)[0]
 
   def sample_action(
@@ -490,7 +497,6 @@ class CEMPolicy(policy.Policy):
   def _evaluator(
     self, state: Any, context: Any, timestep: int | None
   ) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """Returns a function from samples to the critic's outputs."""
     pack = self._create_pack_fn(state, context, timestep)
 
     def evaluate(samples: np.ndarray) -> dict[str, np.ndarray]:
@@ -543,15 +549,15 @@ class CEMPolicy(policy.Policy):
 class LSTMCEMPolicy(CEMPolicy):
   """A `CEMPolicy` for recurrent critics: keeps the hidden state of the chosen action.
 
-  The critic has the output 'lstm_hidden_state' for each sample; `pack_fn` gets the
-  hidden state in place of the context.
+  The critic's output 'lstm_hidden_state' has the next hidden state for each sample.
+  `pack_fn` gets the current hidden state in place of the context.
   """
 
   def __init__(self, hidden_state_size: int = gin.REQUIRED, **kwargs: Any) -> None:
     """Creates the policy.
 
     Args:
-      hidden_state_size: elements of the hidden state, initially zeros.
+      hidden_state_size: number of elements of the hidden state, initially zeros.
       **kwargs: arguments of `CEMPolicy`; `pack_fn` is required.
     Raises:
       SpecError: there is no `pack_fn`.

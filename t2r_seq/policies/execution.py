@@ -30,20 +30,21 @@ class ChunkExecution:
   - `ChunkExecution()`: the first action only, a new chunk every step.
   - `ChunkExecution(num_executed=4)`: receding horizon, four actions of each chunk.
   - `ChunkExecution(4, overlap="asynchronous")`: the next chunk is computed from the
-    newest observation while this one is executed; see `OverlappedPolicy`. The export's
-    `step` is the same as for 'synchronous'.
+    newest observation while this one is executed, by a `lite.OverlappedPolicy`. The
+    export's `step` is the same as for 'synchronous'.
   - `ChunkExecution(ensemble_decay=0.01)`: temporal ensembling, as in ACT (Zhao et al.,
     2023): the mean of this step's action in all chunks so far, the oldest with the
     weight 1, the next with exp(-decay), exp(-2 decay) ... A negative decay weights the
-    newest most. Both can be combined.
+    newest most. Can be combined with `num_executed`.
 
   Attributes:
     num_executed: actions executed of each chunk.
     ensemble_decay: k of the weights exp(-k i), of any sign; None does not average.
     outputs: names of the model's outputs that are chunks, [B, n, ...].
-    overlap: 'synchronous' waits for each chunk; 'asynchronous' switches when a chunk is
-      ready, and skips the actions of ticks that are past; 'real_time' inpaints a chunk
-      after the actions that will have been executed; 'trained' has learned that.
+    overlap: 'synchronous' waits for each chunk. The others compute it while the robot
+      moves: 'asynchronous' skips the actions of ticks that have passed; 'real_time'
+      inpaints a chunk that continues the actions executed meanwhile; 'trained' is for
+      a model that was trained to continue them.
   """
 
   num_executed: int = 1
@@ -55,7 +56,8 @@ class ChunkExecution:
     """Checks the options.
 
     Raises:
-      SpecError: an option is out of range.
+      SpecError: an option is out of range, or `ensemble_decay` is set for the overlap
+        'real_time' or 'trained'.
     """
     if self.num_executed < 1:
       raise errors.SpecError(
@@ -75,7 +77,7 @@ class ChunkExecution:
 
 
 class ChunkRunner:
-  """The step of an execution for known outputs, and its state."""
+  """Executes the chunks of a model in a policy's step, and defines the state for it."""
 
   def __init__(
     self,
@@ -90,19 +92,22 @@ class ChunkRunner:
       outputs: the model's outputs by name, [None, ...].
       lengths: lengths of the chunks of the model's labels.
     Raises:
-      SpecError: the model has no such chunk, or a shorter one.
+      SpecError: an output is no chunk that can be executed in this way, has the name of
+        an added output, or has an unknown shape; all are named.
     """
     self._execution = execution
     self._outputs = dict(outputs)
     self._lengths = sorted(lengths)
     problems = [self._mismatch(name) for name in execution.outputs]
     problems += [
-      errors.Mismatch(name, "a name of the policy's own", "it from the model", "")
+      errors.Mismatch(
+        name, "no model output with this name, which a step adds", "one", "Rename it."
+      )
       for name in (CHUNK_STEP, *(name + CHUNK_SUFFIX for name in execution.outputs))
       if name in outputs
     ]
     problems += [
-      errors.Mismatch(name, "a known shape to keep it", errors.describe(spec))
+      errors.Mismatch(name, "a known shape, as of any state", errors.describe(spec))
       for name, spec in outputs.items()
       if self.keeps_outputs and not spec.shape[1:].is_fully_defined()
     ]
@@ -113,7 +118,7 @@ class ChunkRunner:
 
   @property
   def keeps_outputs(self) -> bool:
-    """Whether some steps do not run the network."""
+    """Whether some steps use the outputs of an earlier step."""
     return self._execution.num_executed > 1
 
   @property
@@ -133,18 +138,18 @@ class ChunkRunner:
   @_no_autograph
   def step(
     self,
-    ask: Callable[[], _Outputs],
+    run_network: Callable[[], _Outputs],
     state: TensorSpecStruct,
     begins: tf.Tensor,
-    is_asked_always: bool,
+    runs_always: bool,
   ) -> tuple[_Outputs, TensorSpecStruct]:
     """Takes the next action in every environment.
 
     Args:
-      ask: runs the network; returns its outputs, [N, ...].
+      run_network: returns the outputs of the network, [N, ...].
       state: see `state_spec`, [N, ...].
       begins: bool [N]; true where an episode starts.
-      is_asked_always: whether the network runs at each step, because it is recurrent.
+      runs_always: whether the network runs at each step, because it is recurrent.
     Returns:
       (outputs, the next state): each chunk's name has the action to execute,
       `<name>_chunk` the newest chunk, `chunk_step` the place in it; all other outputs
@@ -154,17 +159,17 @@ class ChunkRunner:
     if self.keeps_outputs:
       needs = begins | (state["since"] >= self._execution.num_executed)
       kept = {name: state[f"output/{name}"] for name in self._outputs}
-      if is_asked_always:
-        fresh = ask()
+      if runs_always:
+        fresh = run_network()
       else:
-        fresh = tf.cond(tf.reduce_any(needs), ask, lambda: kept)
+        fresh = tf.cond(tf.reduce_any(needs), run_network, lambda: kept)
       newest = {name: _where(needs, fresh[name], kept[name]) for name in self._outputs}
       since = tf.where(needs, 0, state["since"])
       new["since"] = since + 1
       for name, value in newest.items():
         new[f"output/{name}"] = value
     else:
-      newest, needs = ask(), tf.ones_like(begins)
+      newest, needs = run_network(), tf.ones_like(begins)
       since = tf.zeros_like(begins, tf.int32)
     counts = None
     if self._execution.ensemble_decay is not None:
@@ -192,7 +197,8 @@ class ChunkRunner:
     """
     decay = self._execution.ensemble_decay
     if counts is not None and decay is not None:
-      # The share of a chunk in the mean of all up to it, which cannot overflow.
+      # The newest of c + 1 chunks has the share exp(-k c) / sum_i exp(-k i), which is
+      # 1 / sum_i exp(k i). If a large k overflows to infinity, the share is rightly 0.
       with np.errstate(over="ignore"):
         shares = 1 / np.cumsum(np.exp(decay * np.arange(self._length + 1)))
       share = _like(tf.gather(tf.constant(shares, chunk.dtype), counts), chunk)
@@ -213,14 +219,13 @@ class ChunkRunner:
       return errors.Mismatch(name, "the name of a model output", got, hint)
     spec = self._outputs[name]
     got, num_executed = errors.describe(spec), self._execution.num_executed
-    if not spec.shape.rank or spec.shape[1:2].as_list()[:1] not in (
-      [length] for length in self._lengths
-    ):
+    length = spec.shape[1] if (spec.shape.rank or 0) > 1 else None
+    if length not in self._lengths:
       steps = " or ".join(map(str, self._lengths)) or "several"
       expected = f"an action chunk, (batch, {steps} steps, ...)"
       hint = "A label with several time offsets makes its output a chunk."
       return errors.Mismatch(name, expected, got, hint)
-    if spec.shape[1] < num_executed:
+    if length < num_executed:
       expected = f"a chunk of at least num_executed={num_executed} steps"
       return errors.Mismatch(name, expected, got, "Lower num_executed.")
     first = self._outputs.get(self._execution.outputs[0])
@@ -234,16 +239,16 @@ class ChunkRunner:
 
 
 def _shift(plan: tf.Tensor) -> tf.Tensor:
-  """Drops the previous step, [N, n, ...]; the last is new."""
+  """Moves a plan, [N, n, ...], on by one step, with zeros for the last one."""
   return tf.concat([plan[:, 1:], tf.zeros_like(plan[:, :1])], axis=1)
 
 
 def _like(values: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-  """Adds axes at the end, up to the rank of the other."""
+  """Adds axes of size 1 at the end, up to the rank of `other`."""
   axes = [1] * (other.shape.rank - values.shape.rank)
   return tf.reshape(values, tf.concat([tf.shape(values), axes], 0)) if axes else values
 
 
 def _where(which: tf.Tensor, yes: tf.Tensor, no: tf.Tensor) -> tf.Tensor:
-  """Chooses rows."""
+  """Chooses whole rows by bool [N]."""
   return tf.where(_like(which, yes), yes, no)

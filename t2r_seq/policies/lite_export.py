@@ -43,7 +43,7 @@ from t2r_seq.windows.cut import mask_paths
 
 # A share of each element's range: rounding errors follow the scale of an output.
 TOLERANCE = 5e-3
-# Fewer steps show no range.
+# With fewer steps, the range of an element is unknown.
 _FEWEST_STEPS = 4
 # The least range, as a share of `1 + |value|`, for elements that hardly change.
 _LEAST_RANGE = 0.02
@@ -64,7 +64,7 @@ _COPYING_OPS = frozenset(
     *("Tile", "Transpose", "Unpack", "While", "ZerosLike"),
   )
 )
-# Ops with an input that is the shape of a list's elements, and its number.
+# Ops of lists: which of the inputs is the shape of the elements.
 _LISTS = {
   "TensorListConcatV2": 1,
   "TensorListFromTensor": 1,
@@ -84,12 +84,13 @@ class LiteReport:
 
   Attributes:
     folder: folder of the new export.
-    num_steps: steps of both forms, on random observations.
-    max_difference: largest difference of outputs, in units of each element's range.
+    num_steps: steps that were compared, on random observations.
+    max_difference: largest difference of float outputs, as a share of each element's
+      range.
     narrow: dtypes that became float32, such as 'bfloat16'; the difference is then
       mostly the rounding of the export.
-    drawn: outputs that differ from call to call, as a diffusion's that begins with new
-      noise; they are not compared.
+    drawn: outputs that differ between calls with the same inputs, such as those of a
+      diffusion without a seed; they are not compared.
   """
 
   folder: str
@@ -109,24 +110,26 @@ def export_lite(
 ) -> LiteReport:
   """Writes an export as a folder that `t2r_seq.lite` runs, for one environment.
 
-  Narrow floats become float32. Both forms then take steps with random observations. If
-  their windows differ in a bit, or float32 outputs by more than the tolerance, nothing
-  is written.
+  Narrow floats become float32. The export and the folder then take steps with the same
+  random observations. If their windows differ in a bit, or, with float32 weights, their
+  outputs by more than the tolerance, nothing is written.
 
   Args:
     export_dir: holds exports, of which the newest is taken; or is itself one.
-    folder: to write; new, or empty.
+    folder: folder to write; new, or empty.
     weights: 'float32'; 'float16' halves the file; 'int8' quarters it, and also rounds
       the inputs of large layers.
-    tolerance: tolerance of float32 outputs, as a share of the range of each element.
-    overlap: also writes the two halves of a step, for an `OverlappedPolicy`, with
-      another copy of the weights; None if the export's execution overlaps.
-    robot: to act for, of an export of several robots.
+    tolerance: largest difference of float outputs, as a share of each element's range;
+      for `weights='float32'` only.
+    overlap: also writes the halves of a step, for an `OverlappedPolicy`, with further
+      copies of the weights; None: if the export's execution overlaps.
+    robot: name of the robot, for an export of several robots.
   Returns:
-    How the two forms differ.
+    Differences between the two.
   Raises:
-    SpecError: there is no export, or it has no step; LiteRT lacks an op of the model;
-      or the two forms differ.
+    SpecError: an argument is invalid; there is no export; it is damaged, or has no step
+      or robot of that name; the step takes strings; LiteRT lacks an op of the model; or
+      the two differ.
     ImportError: the interpreter is missing; names the extra.
     OSError: the folder cannot be written.
   """
@@ -199,8 +202,8 @@ class _Step:
     narrow: names of the narrow floats that became float32.
     texts: how texts are embedded, by path.
     outputs: names of the outputs.
-    observation: by path.
-    state: by path.
+    observation: arguments of the observation, by path.
+    state: places of the parts of the state, by path.
   """
 
   def __init__(self, loaded: LoadedExport) -> None:
@@ -255,7 +258,8 @@ class _Step:
       if name not in self._loaded.signatures:
         continue
       halves[name], _ = _for_one(self._loaded.signature(name))
-      # Half of a graph may only move values that the whole one computes with.
+      # A half may only copy values of a dtype that another part of the step computes
+      # with: then the dtype is replaced in the half alone.
       for spec in halves[name].input_signature:
         if dtypes.get(spec.name, spec.dtype) != spec.dtype:
           raise errors.SpecError(
@@ -299,7 +303,7 @@ class _Step:
 def _convert(function: Any, path: str, weights: str) -> bytes:
   """Returns a function for one environment as a `.tflite` file."""
   with tempfile.TemporaryDirectory() as saved:
-    # Names for arguments and outputs come from the signature of a SavedModel alone.
+    # The converter takes names of arguments and outputs only from a SavedModel.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     signatures = {lite_policy.SIGNATURE: function}
     tf.saved_model.save(tf.Module(), saved, signatures, options)
@@ -424,6 +428,8 @@ def _only_copies(node: Any, dtype: tf.DType) -> bool:
   if number not in _dtypes(node):
     return True
   if node.op == "Cast":
+    # A cast to an unsigned integer wraps around, and one between float64 and integers
+    # needs its precision.
     if dtype.is_integer:
       return node.attr["DstT"].type != number
     return all(tf.as_dtype(node.attr[key].type).is_floating for key in ("SrcT", "DstT"))
@@ -431,7 +437,6 @@ def _only_copies(node: Any, dtype: tf.DType) -> bool:
 
 
 def _dtypes(node: Any) -> set[int]:
-  """Returns the dtypes of an op's inputs and outputs."""
   attributes = node.attr.values()
   return {each.type for each in attributes}.union(*(a.list.type for a in attributes))
 
@@ -481,7 +486,6 @@ def _rename_functions(graph_def: Any, suffix: str) -> None:
 def _layout(
   loaded: LoadedExport, step: _Step, content: bytes, weights: str
 ) -> lite_policy.Layout:
-  """Returns the description of the folder."""
   masks = {path: mask for mask, path in mask_paths(loaded.feature_spec).items()}
   seen = {}
   for path, spec in loaded.feature_spec.items():
@@ -512,15 +516,10 @@ def _numpy(spec: tf.TensorSpec) -> np.dtype:
 def _compare(
   loaded: LoadedExport, folder: str, tolerance: float, reference: _Step | None = None
 ) -> tuple[float, tuple[str, ...]]:
-  """Steps both forms through two episodes, and compares their outputs.
+  """Steps a folder through two episodes; compares with `reference`, or the export.
 
-  Args:
-    loaded: the export.
-    folder: the lite form.
-    tolerance: tolerance of outputs.
-    reference: takes the steps that are compared; None for the export.
   Returns:
-    The largest difference, and the outputs that are different in each call.
+    The largest difference, and the outputs that differ between equal calls.
   Raises:
     SpecError: frames differ, or outputs by more than the tolerance.
   """
@@ -622,9 +621,9 @@ def describe_tolerance(tolerance: float) -> str:
 def relative_errors(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
   """Returns differences of outputs in units of the range of their element, [N, ...].
 
-  The range of an element of the last axis is that of its expected values at N steps; of
-  a few steps, `1 + |value|`. It is 0 for equal infinities or NaN, and infinity if only
-  one value is finite.
+  The range of an element of the last axis is that of its expected values at N steps,
+  or `1 + |value|` for less than 4 steps. The difference is 0 for equal infinities or
+  NaN, and infinity for other values that are not finite.
   """
   expected, got = (np.asarray(x).astype(np.float64) for x in (expected, got))
   rows = expected.reshape([-1, expected.shape[-1] if expected.ndim > 1 else 1])

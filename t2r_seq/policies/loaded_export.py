@@ -1,4 +1,4 @@
-"""Loaded policies: signatures that are called by path."""
+"""Loaded policies: the signatures of an export, called with arrays by path."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _HINTS = {
 class LoadedPolicy(policy_io.PurePolicy):
   """A policy as functions of numpy arrays by path: a `PurePolicy`.
 
-  Observations are checked against the specs. A state is not checked: its tensors stay
+  Observations are checked against the specs. The tensors of a state are not: they stay
   on their device.
   """
 
@@ -61,10 +61,10 @@ class LoadedPolicy(policy_io.PurePolicy):
     record: PolicyRecord,
     allow_nan: bool = False,
   ) -> None:
-    """Compares signatures, concrete functions by name, with specs.
+    """Creates the policy from `signatures`: concrete functions by name.
 
     Raises:
-      SpecError: the signatures don't fit the specs.
+      SpecError: a signature takes an argument that the specs lack.
     """
     self.path = path
     self.version = version
@@ -90,11 +90,11 @@ class LoadedPolicy(policy_io.PurePolicy):
     self._observation = _ExactFeatures(self._observed)
     self._predict_keys = _inputs(self._predict_spec)
     self._windows = _ExactFeatures(self._predict_spec)
-    # Tensors of one bool for all environments: making one costs 6 us per step.
+    # Cached tensors of one bool for all environments: making one costs 6 us per step.
     self._starts: dict[tuple[int, bool], tf.Tensor] = {}
 
   def step_specification(self) -> specs.TensorSpecStruct:
-    """Returns the specs of an observation, by path, of one environment."""
+    """Returns an observation's specs by path; SpecError if the policy has no step."""
     self.signature("step")
     return self._step_spec
 
@@ -122,7 +122,7 @@ class LoadedPolicy(policy_io.PurePolicy):
     return [*self._signatures]
 
   def describe(self) -> dict[str, Any]:
-    """Returns a description of the policy for JSON; see `PolicyRecord`."""
+    """Returns 'model' (its path), 'record' and 'specs' of the policy, for JSON."""
     assets = create_t2r_assets(self.feature_spec)
     return {
       "model": self.path,
@@ -149,7 +149,6 @@ class LoadedPolicy(policy_io.PurePolicy):
     return _to_numpy(self._call("parse_tf_example", inputs))
 
   def initial_state(self, seeds: Sequence[int] = (0,)) -> PolicyState:
-    """See `PurePolicy`."""
     inputs = {"seeds": tf.constant([*map(policy_io.as_int32, seeds)], tf.int32)}
     return self._state(self._call("initial_state", inputs))
 
@@ -161,7 +160,6 @@ class LoadedPolicy(policy_io.PurePolicy):
     timestamp: Any = None,
     stamps: Mapping[str, Any] | None = None,
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
-    """See `PurePolicy`."""
     observation = policy_io.with_times(observation, timestamp, stamps)
     outputs = self._call("step", self._step_inputs(observation, state, is_first))
     new = self._state(outputs)
@@ -170,7 +168,6 @@ class LoadedPolicy(policy_io.PurePolicy):
   def observe(
     self, observation: Any, state: PolicyState, is_first: Any = False
   ) -> PolicyState:
-    """See `PurePolicy`."""
     if OBSERVE not in self._signatures:
       raise self._cannot_overlap()
     inputs = self._step_inputs(observation, state, is_first)
@@ -183,7 +180,6 @@ class LoadedPolicy(policy_io.PurePolicy):
     is_first: Any = False,
     prefix: policy_io.Prefix | None = None,
   ) -> dict[str, np.ndarray]:
-    """See `PurePolicy`."""
     name = PLAN if prefix is None else REPLAN
     if name not in self._signatures:
       raise self._cannot_overlap()
@@ -197,7 +193,7 @@ class LoadedPolicy(policy_io.PurePolicy):
   def inspect(
     self, observation: Any, state: PolicyState, is_first: Any = False
   ) -> Inspection:
-    """Returns the inputs of the network at this step; no step is taken."""
+    """Returns inputs and outputs of the network at this step; takes no step."""
     inputs = self._step_inputs(observation, state, is_first)
     inspected = _to_numpy(self._call("inspect", inputs))
     seen, network_inputs, outputs = (
@@ -238,7 +234,6 @@ class LoadedPolicy(policy_io.PurePolicy):
   def _step_inputs(
     self, observation: Any, state: PolicyState, is_first: Any
   ) -> dict[str, Any]:
-    """Returns the checked arguments of a step."""
     self.signature("step")
     policy_io.check_state(state, self.path)
     num_envs = _num_rows(state)
@@ -297,7 +292,6 @@ class LoadedPolicy(policy_io.PurePolicy):
     return taken
 
   def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Calls a signature."""
     self.signature(signature)  # Raises if it is missing.
     return self._calls[signature](inputs)
 
@@ -345,8 +339,9 @@ class LoadedExport(LoadedPolicy):
       allow_nan: accepts features with NaN or infinity.
       robot: robot to act for, if the export has several; see `choose_robot`.
     Raises:
-      SpecError: the export has no specs, its signatures don't fit them, its
-        saved_model.pb is damaged, or it has no such robot.
+      UnknownRobotError: the export has no such robot, or several and none is named.
+      SpecError: the specs or the record are missing or damaged, saved_model.pb is
+        damaged, or a signature takes an argument that the specs lack.
       Exception: any error of TensorFlow for a broken SavedModel.
     """
     self.robot = choose_robot(export.path, robot)
@@ -391,15 +386,18 @@ def choose_robot(path: str, robot: str | None) -> str | None:
 
   Args:
     path: path of an export.
-    robot: its name; None for an export of one robot.
+    robot: name of the robot; None if the export has at most one.
+  Returns:
+    The name; None if the export names no robots.
   Raises:
-    UnknownRobotError: there is no such robot; lists them.
+    UnknownRobotError: there is no such robot, or there are several and `robot` is None.
+    SpecError: the export's record is missing or damaged.
   """
   robots = PolicyRecord.load(path).robots or {}
   if robot is None and len(robots) < 2:
     return next(iter(robots), None)
   if robot not in robots:
-    expected = f"one of {errors.listing(robots)}" if robots else "none, as it has one"
+    expected = f"one of {errors.listing(robots)}" if robots else "None for this export"
     raise UnknownRobotError(
       f"load export: {path}: robot: expected {expected}, got {robot!r}."
       f"{errors.nearest(str(robot), robots)}"
@@ -446,7 +444,6 @@ class _ExactFeatures:
 
 
 def _arguments(signature: Any) -> dict[str, tf.TensorSpec]:
-  """Returns the arguments of a signature, by name."""
   args, kwargs = signature.structured_input_signature
   return {**{spec.name: spec for spec in tf.nest.flatten(args)}, **kwargs}
 
@@ -469,7 +466,7 @@ def _inputs(signature: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]
 def _feed(
   features: Mapping[str, Any], inputs: Iterable[tuple[str, str, tf.DType]]
 ) -> dict[str, tf.Tensor]:
-  """Returns a signature's inputs."""
+  """Returns a signature's inputs as tensors, by argument."""
   return {key: tf.constant(features[path], dtype) for path, key, dtype in inputs}
 
 
@@ -482,7 +479,6 @@ def _tensors(state: PolicyState) -> dict[str, Any]:
 
 
 def _num_rows(state: PolicyState) -> int:
-  """Returns the number of environments of a state."""
   return int(next(iter(state.tensors.values())).shape[0])
 
 
@@ -505,7 +501,7 @@ def _validate(
 def _check_batch(
   operation: str, features: specs.TensorSpecStruct, num_envs: int | None = None
 ) -> None:
-  """Checks that all features have one entry per environment, or equally many."""
+  """Checks that all features have `num_envs` entries; for None, equally many."""
   counts = {path: int(value.shape[0]) for path, value in features.items()}
   if num_envs is not None:
     want, what = num_envs, f"{num_envs} environments"
@@ -525,7 +521,7 @@ def _check_batch(
 def _by_argument(
   serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]], names: Sequence[str]
 ) -> dict[str, list[bytes]]:
-  """Returns records by argument."""
+  """Returns records by argument; SpecError unless they are for `names`."""
   if not isinstance(serialized, Mapping):
     serialized = {"": serialized}
   given_names = records_arguments(serialized)
@@ -542,14 +538,14 @@ def _by_argument(
 Arrays = dict[str, np.ndarray]
 _FEATURES, _LABELS = "condition/features/", "condition/labels/"
 _INFERENCE = "inference/features/"
-# Samples that a task is learned from, where a model takes any number of them.
+# Samples of a task if the model takes any number of them.
 _SAMPLES = 8
 
 
 class OneTask:
-  """Adapts a model that learns tasks to an episode, and predicts in it.
+  """Predicts an episode with a meta-learned model that is adapted to it.
 
-  The samples of the task are windows of the episode itself, evenly spread.
+  The samples of the task are evenly spaced windows of the same episode.
 
   Attributes:
     feature_spec: the raw features of a step, by path.
@@ -567,10 +563,11 @@ class OneTask:
 
     Args:
       adaptation_spec: result of `get_adaptation_specification`.
-      feature_spec: results of `get_feature_specification`: for tasks, and for a step.
-      time_offsets: time offsets of stacks, by path of the adaptation's specs.
+      feature_spec: result of `get_feature_specification`: the features of tasks, and
+        those of a step.
+      time_offsets: time offsets of stacks, by path of `adaptation_spec`; default: 0.
     Raises:
-      SpecError: a sample is a sequence.
+      SpecError: a sample is a sequence, or each sample has a separate path.
     """
     mismatches = []
     for path, spec in adaptation_spec.items():
@@ -611,7 +608,7 @@ class OneTask:
 
   @classmethod
   def of(cls, predictor: Any) -> OneTask | None:
-    """Returns the task of a predictor's model; None for models without tasks."""
+    """Returns the task of a predictor's model; None if the model learns no tasks."""
     spec = predictor.get_adaptation_specification()
     if not spec:
       return None
@@ -637,11 +634,11 @@ class OneTask:
     condition: Mapping[str, np.ndarray],
     features: Mapping[str, np.ndarray],
   ) -> Arrays:
-    """Returns a model's outputs for windows in the task; {} if `is_searched`.
+    """Returns a model's outputs for windows in the task, [n, ...]; {} if `is_searched`.
 
     Args:
-      predict: the model's function for predictions.
-      condition: the model's function for conditions.
+      predict: maps features to outputs, as `AbstractPredictor.predict`.
+      condition: samples of the task, from `condition`.
       features: windows by path, [n, ...].
     """
     if self.is_searched:

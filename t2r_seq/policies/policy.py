@@ -18,7 +18,7 @@ from t2r_seq.policies import predictors
 class Policy(abc.ABC):
   """Chooses actions, with a predictor or without one.
 
-  `SelectAction` keeps its name of Tensor2Robot; the loops of `t2r_seq.actors` call
+  `SelectAction` keeps its Tensor2Robot name. The loops of `t2r_seq.actors` call
   `sample_action`.
   """
 
@@ -41,8 +41,8 @@ class Policy(abc.ABC):
 
     Args:
       obs: the observation.
-      explore_prob: the probability of an exploring action; policies that do not
-        explore, or have a schedule, ignore it.
+      explore_prob: the probability of an exploring action; the policies of this package
+        ignore it.
     """
     del explore_prob
     return self.SelectAction(obs, None, None), None
@@ -54,7 +54,7 @@ class Policy(abc.ABC):
 
     Args:
       observations: the batch of observations of a `gymnasium.vector` environment.
-      is_first: bool `[N]`; where an episode starts, in place of `reset`.
+      is_first: bool `[N]`; True where an episode starts, in place of `reset`.
       explore_prob: probability of exploring, as in `sample_action`.
     Returns:
       N actions, and N objects to record with them.
@@ -80,8 +80,7 @@ class Policy(abc.ABC):
     Returns:
       Whether the newest model is in use; False if it is broken and an older one acts.
     Raises:
-      predictors.NoModelError: there is no model yet; an initial policy acts, if there
-        is one.
+      predictors.NoModelError: no model was found.
     """
     if self._predictor is None:
       return True
@@ -90,7 +89,7 @@ class Policy(abc.ABC):
     return is_newest
 
   def init_randomly(self) -> None:
-    """Gives the model random weights, if the predictor can."""
+    """Gives the model random weights; ValueError if the predictor cannot."""
     if self._predictor is not None:
       self._predictor.init_randomly()
 
@@ -111,7 +110,7 @@ class Policy(abc.ABC):
 
   @property
   def is_timed(self) -> bool:
-    """Whether the history is by time stamps, and right at any rate."""
+    """Whether the history is by time stamps, which makes it right at any rate."""
     predictor = self._predictor
     return predictor is not None and policy_io.has_stamps(
       predictor.get_step_specification()
@@ -123,17 +122,17 @@ def pack_observation(
   spec: specs.TensorSpecStruct,
   context: Mapping[str, Any] | None = None,
 ) -> specs.TensorSpecStruct:
-  """Finds the value of every feature in an observation, see `policy_io.pack`."""
+  """Returns the value of every feature in an observation; see `policy_io.pack`."""
   packed = policy_io.pack(observation, spec, context)
   return specs.TensorSpecStruct(packed.items())
 
 
 @gin.configurable
 class RegressionPolicy(Policy):
-  """Executes the model's action, from single observations.
+  """Returns the model's action for single observations.
 
-  The exported model keeps the frames that it stacks, so that the policy is the same for
-  a stack of 1 and of 16.
+  The predictor keeps the frames that the model stacks: the caller gives one frame per
+  step, for a stack of 1 as for one of 16.
 
   >>> import numpy as np
   >>> from t2r_seq import policies, testing
@@ -160,7 +159,7 @@ class RegressionPolicy(Policy):
     Args:
       predictor: has `step`.
       action_key: the model's output that is the action; for an action of several parts,
-        the output of each by the name of the part.
+        the output of each part, by the part's name.
     """
     super().__init__(predictor)
     self._steps: predictors.AbstractPredictor = predictor
@@ -188,10 +187,13 @@ class RegressionPolicy(Policy):
     """Returns the action for one observation, without a batch axis.
 
     Args:
-      state: the observation: a dictionary by path, or one array for one feature; with a
-        `timestamp`, in seconds, another rate than in training is warned of.
+      state: the observation: a dictionary by path, or one array for one feature. With a
+        `timestamp`, in seconds, another rate than in training logs a warning.
       context: further features by path, or None.
       timestep: 0 starts an episode, as `reset` does.
+    Raises:
+      SpecError: the observation does not fit, or the model has no output `action_key`.
+      predictors.NoModelError: no model is loaded.
     """
     return self._act(state, context, timestep)[0]
 
@@ -222,17 +224,16 @@ class RegressionPolicy(Policy):
     return self._act_all(features, np.asarray(is_first), timestamp)
 
   def start_episode(self, env: int = 0) -> None:
-    """Resets the exploration in an environment; by default nothing to reset."""
+    """Resets the exploration of an environment; does nothing by default."""
 
   def explore(self, action: Any, env: int = 0) -> Any:
-    """Changes the model's action in one environment; by default not."""
+    """Returns the action to execute in an environment; by default the model's."""
     del env
     return action
 
   def _act(
     self, state: Any, context: Any, timestep: int | None
   ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Steps the model with one environment."""
     spec = self._steps.get_step_specification()
     features = pack_observation(state, spec, context)
     batched = {path: value[np.newaxis] for path, value in features.items()}
@@ -245,12 +246,11 @@ class RegressionPolicy(Policy):
   def _act_all(
     self, features: Any, is_first: np.ndarray, timestamp: Any
   ) -> tuple[list[Any], list[dict[str, np.ndarray]]]:
-    """Steps the model with all environments."""
     num_envs = len(is_first)
     if num_envs != self._num_envs:
       self._steps.reset(num_envs)
       self._num_envs = num_envs
-    # A project's own predictor may have no timestamps.
+    # `step` of a user's predictor may lack the argument.
     timed = {} if timestamp is None else {policy_io.TIMESTAMP: timestamp}
     outputs = self._steps.step(features, is_first, **timed)
     key = self._action_key
@@ -309,7 +309,7 @@ class _ExploringPolicy(RegressionPolicy):
 
 @gin.configurable
 class OUExploreRegressionPolicy(_ExploringPolicy):
-  """Adds the noise of an Ornstein-Uhlenbeck process: it drifts from step to step."""
+  """Adds noise of an Ornstein-Uhlenbeck process, which is correlated between steps."""
 
   def __init__(
     self,
@@ -329,7 +329,7 @@ class OUExploreRegressionPolicy(_ExploringPolicy):
       sigma: the standard deviation of the noise added each step, in units of the
         action.
       use_noise: False executes the model's action.
-      seed: seed of the noise.
+      seed: seed of the noise; None for other noise in each run.
     """
     super().__init__(predictor, action_key, seed)
     self._theta, self._sigma, self._use_noise = theta, sigma, use_noise
@@ -355,7 +355,7 @@ class OUExploreRegressionPolicy(_ExploringPolicy):
 
 @gin.configurable
 class ScheduledExplorationRegressionPolicy(_ExploringPolicy):
-  """Adds Gaussian noise whose standard deviation is linear in the training step."""
+  """Adds Gaussian noise; its standard deviation is linear in the training step."""
 
   def __init__(
     self,
@@ -372,7 +372,7 @@ class ScheduledExplorationRegressionPolicy(_ExploringPolicy):
       action_key: the model's output that is the action.
       stddev_0: the standard deviation at step 0, in units of the action.
       slope: its change each training step; negative to explore less over time.
-      seed: seed of the noise.
+      seed: seed of the noise; None for other noise in each run.
     """
     super().__init__(predictor, action_key, seed)
     self._stddev_0, self._slope = stddev_0, slope
@@ -394,9 +394,9 @@ class LinearSchedule:
   """A number that changes linearly from `initial` to `final`.
 
   Attributes:
-    initial: at the step 0.
-    final: from `num_steps` on.
-    num_steps: > 0; steps, or the fraction of a training.
+    initial: value at step 0.
+    final: value from step `num_steps` on.
+    num_steps: > 0, in the unit of the steps; may be a fraction of training.
   """
 
   initial: float = 1.0
@@ -404,7 +404,7 @@ class LinearSchedule:
   num_steps: float = 10000
 
   def __call__(self, step: float) -> float:
-    """Returns the number at a step, in the unit of `num_steps`."""
+    """Returns the value at a step, in the unit of `num_steps`."""
     done = min(max(step, 0) / self.num_steps, 1.0)
     return self.initial + done * (self.final - self.initial)
 
@@ -414,7 +414,7 @@ class EpsilonGreedyPolicy(_ExploringPolicy):
   """Chooses the action of the highest score; with probability epsilon a random one.
 
   For models with one score for each of a few actions, e.g. 'q_predicted' or
-  'a_predicted', [B, num_actions]. The action is its number.
+  'a_predicted', [B, num_actions]. The action is its index, an int64.
   """
 
   def __init__(
@@ -424,14 +424,14 @@ class EpsilonGreedyPolicy(_ExploringPolicy):
     epsilon: float | Callable[[int], float] = 0.0,
     seed: int | None = None,
   ) -> None:
-    """Creates the policy; by default a greedy one.
+    """Creates the policy, which is greedy by default.
 
     Args:
       predictor: has `step`.
       action_key: the model's output that scores the actions.
       epsilon: the probability of a random action, or a function of the training step,
         such as a `LinearSchedule`.
-      seed: seed of the random actions.
+      seed: seed of the random actions; None for others in each run.
     """
     super().__init__(predictor, action_key, seed)
     self._epsilon = epsilon
@@ -444,7 +444,7 @@ class EpsilonGreedyPolicy(_ExploringPolicy):
     return self._epsilon
 
   def explore(self, action: np.ndarray, env: int = 0) -> Any:
-    """Chooses by the scores, [num_actions]."""
+    """Returns the index of an action; SpecError if its scores are not a vector."""
     if action.ndim != 1:
       raise errors.SpecError(
         f"EpsilonGreedyPolicy: {self._action_key}: expected one score for each action, "
@@ -452,15 +452,15 @@ class EpsilonGreedyPolicy(_ExploringPolicy):
       )
     rng = self._rngs[env]
     # Both are always drawn, so that epsilon does not change later random numbers.
-    is_random, anyone = rng.random() < self.epsilon, rng.integers(len(action))
-    return np.int64(anyone if is_random else np.argmax(action))
+    is_random, random_action = rng.random() < self.epsilon, rng.integers(len(action))
+    return np.int64(random_action if is_random else np.argmax(action))
 
 
 @gin.configurable
 class PerEpisodeSwitchPolicy(Policy):
   """Chooses at random, each episode, between an exploring and a greedy policy.
 
-  E.g. a scripted policy, for some successes to learn from, and a learned one.
+  E.g. a scripted policy whose successes are learned from, and a learned one.
   """
 
   def __init__(
@@ -476,7 +476,7 @@ class PerEpisodeSwitchPolicy(Policy):
       explore_policy_class: makes the exploring policy.
       greedy_policy_class: makes the greedy policy.
       explore_prob: the probability of an exploring episode, in [0, 1].
-      seed: seed of the choice.
+      seed: seed of the choice; None for another choice in each run.
     Raises:
       ValueError: explore_prob is not a probability.
     """
@@ -513,7 +513,7 @@ class PerEpisodeSwitchPolicy(Policy):
     self._greedy_policy.init_randomly()
 
   def restore(self) -> bool:
-    """Loads the newest models of both policies; returns whether both are."""
+    """Loads the newest models of both policies; returns whether both use these."""
     restored = [self._explore_policy.restore(), self._greedy_policy.restore()]
     return all(restored)
 
@@ -526,6 +526,16 @@ class PerEpisodeSwitchPolicy(Policy):
   def model_path(self) -> str:
     """The path of the greedy policy's model."""
     return self._greedy_policy.model_path
+
+  @property
+  def control_period(self) -> float | None:
+    """The control period of the greedy policy."""
+    return self._greedy_policy.control_period
+
+  @property
+  def is_timed(self) -> bool:
+    """Whether the greedy policy's history is by time stamps."""
+    return self._greedy_policy.is_timed
 
   def SelectAction(self, state: Any, context: Any, timestep: int | None) -> Any:
     """Selects the active policy's action."""

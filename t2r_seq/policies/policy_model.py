@@ -65,7 +65,7 @@ class PolicyModel(abc.ABC):
   frames that the time offsets of the specs need.
   """
 
-  # Whether a step needs random numbers; the state then has a seed an environment.
+  # Whether a step needs random numbers; the state then has a seed per environment.
   is_seeded = False
 
   @property
@@ -104,24 +104,24 @@ class PolicyModel(abc.ABC):
 
   @property
   def source_preprocessing(self) -> Mapping[str, list[dict[str, Any]]]:
-    """Stages of the training's input that the export lacks, by source, if known."""
+    """Stages of training's input that the export lacks, by source; {} if unknown."""
     return {}
 
   @property
   def embodiments(self) -> Mapping[str, Any]:
-    """The robots that one model acts for, by name; empty for a policy of one."""
+    """The robots that one model acts for, by name; empty for a single-robot model."""
     return {}
 
   @property
   def robot(self) -> str | None:
-    """The robot that this policy is for, of a model of several."""
+    """Name of the robot that this policy acts for; None for a single-robot model."""
     return None
 
   def as_robot(self, name: str) -> PolicyModel:
-    """Returns the policy of one of the robots; it shares the network.
+    """Returns the policy of one of the `embodiments`; it shares the network.
 
     Raises:
-      SpecError: there is no such robot.
+      SpecError: there is no such robot; by default always.
     """
     raise errors.SpecError(
       f"{type(self).__name__}: robot: expected None, as the model has one robot, got "
@@ -140,13 +140,13 @@ class PolicyModel(abc.ABC):
 
   @property
   def max_delay(self) -> int | None:
-    """The longest frozen prefix that was trained; None for any."""
+    """The most frozen actions of a prefix in training; None for any number."""
     return None
 
   def export_outputs_after(
     self, raw_features: SpecStructure, prefix: Prefix
   ) -> dict[str, tf.Tensor]:
-    """Maps raw features to outputs whose chunk continues a prefix."""
+    """Maps raw features to outputs whose chunk continues a prefix, by `prefix_mode`."""
     raise NotImplementedError(f"{type(self).__name__} cannot continue a chunk.")
 
   def get_recurrent_state_specification(self, mode: str) -> SpecStructure:
@@ -158,7 +158,7 @@ class PolicyModel(abc.ABC):
     return TensorSpecStruct()
 
   def initial_recurrent_state(self, batch_size: tf.Tensor) -> SpecStructure:
-    """Returns the recurrent state before an episode, [batch_size, ...]; zeros."""
+    """Returns an episode's initial recurrent state, [batch_size, ...]; zeros here."""
     spec = self.get_recurrent_state_specification(specs.ModeKeys.INFER)
     return specs.map_leaves(
       lambda leaf: tf.zeros(tf.concat([[batch_size], leaf.shape], 0), leaf.dtype), spec
@@ -203,11 +203,11 @@ class PolicyModel(abc.ABC):
     return None
 
   def adaptation_offsets(self) -> dict[str, list[int]]:
-    """Returns the time offsets of the windows among them, by path."""
+    """Returns time offsets by path of those features of `adapt` that are windows."""
     return {}
 
   def adapt(self, raw_features: SpecStructure) -> SpecStructure:
-    """Learns tasks.
+    """Learns tasks; must be overridden if the model adapts.
 
     Args:
       raw_features: see `get_adaptation_specification`, [N, ...].
@@ -228,8 +228,8 @@ class PolicyRecord:
     execution: how action chunks are executed; None for whole chunks.
     normalization: the export's statistics, by 'features/<path>' or 'labels/<path>':
       mode, center and scale; None without normalization.
-    adaptation_offsets: the time offsets of a task's episodes, by path, if a sample is a
-      window; otherwise None.
+    adaptation_offsets: time offsets of a task's samples, by path, if they are windows;
+      otherwise None.
     source_preprocessing: stages between the stored data and the model's preprocessor
       in training, by source; '' if there is one source. They are not in the export.
       None if there are none. Each has a name, 'stage', and options.
@@ -237,7 +237,7 @@ class PolicyRecord:
     state: place of each part of the state of a step, by path; None without a step.
     embedded_state: `state` of the step that takes vectors for texts; None without it.
     prefix_mode: how a chunk can continue another one: 'real_time', 'trained', or None.
-    max_delay: the longest prefix that was trained, in steps; None for any.
+    max_delay: the most frozen actions of a prefix in training; None for any number.
     robots: the fields of each `Embodiment` by name, if the export has several. Each
       robot then has separate signatures and a separate record.
     robot: name of the robot that the record is of, in an export of several.
@@ -261,16 +261,16 @@ class PolicyRecord:
     """Returns the stages of one source.
 
     Args:
-      source: its name; None for a source with the same stages as all others.
+      source: its name; None if all sources have the same stages.
     Returns:
-      The stages; None if no source is given, and they differ.
+      The stages; None if no source is given and the sources differ.
     Raises:
       SpecError: there is no source with that name.
     """
     by_source = self.source_preprocessing or {}
     if source is not None and source not in by_source:
       want = (
-        f"one of {errors.listing(by_source)}" if by_source else "none, as there is one"
+        f"one of {errors.listing(by_source)}" if by_source else "None for one source"
       )
       raise errors.SpecError(
         f"source: expected {want}, got {source!r}.{errors.nearest(source, by_source)}"

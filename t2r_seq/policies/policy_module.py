@@ -45,8 +45,8 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
   They are the required in specs of its preprocessor in mode 'infer'.
 
   Raises:
-    SpecError: a feature looks into the future, or two paths would be one argument of a
-      signature.
+    SpecError: a feature has a time offset above 0, or a path becomes the same argument
+      of a signature as another path, or as one of the step's own.
   """
   in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.INFER)
   flat = _required_specs(in_spec)
@@ -67,7 +67,7 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
       mismatches.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
     other = by_key.setdefault(key, path)
     if other != path:
-      expected = "an argument name of its own in the export"
+      expected = "a unique argument name in the export"
       mismatches.append(errors.Mismatch(path, expected, f"'{key}', that of {other}"))
   if mismatches:
     raise errors.mismatch_error("export", mismatches)
@@ -77,8 +77,7 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
 def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
   """Returns the feature specs that an export stores.
 
-  They are `exported_feature_specs`, and, as optional ones, those of a separate step
-  model.
+  They are `exported_feature_specs`, and those of a separate `step_model` as optional.
   """
   stored = exported_feature_specs(model)
   if model.step_model is not model:
@@ -131,7 +130,7 @@ class PolicyFunctions:
 
   @property
   def record(self) -> PolicyRecord:
-    """Describes the policy and its state."""
+    """The record of the policy, with the layout of its state."""
     state = self._step.leaves if self._step.exists else None
     return dataclasses.replace(PolicyRecord.of(self._model), state=state)
 
@@ -139,11 +138,12 @@ class PolicyFunctions:
     """Returns the signatures by name, which are traced when they are saved.
 
     'serving_default' takes batches of whole windows, 'parse_tf_example' serialized
-    records if all specs have names. 'step' maps observations and a state to outputs and
-    the next state; 'initial_state' returns a first state, 'inspect' the inputs of the
-    network at a step, and 'adapt' a state that has learned a task. 'observe', 'plan'
-    and 'replan' are the functions of an overlapped step, for models that execute
-    chunks. Models of sequences without a recurrent state have no step.
+    records, if they can hold all features. 'step' maps observations and a state to
+    outputs and the next state; 'initial_state' returns a first state, 'inspect' the
+    inputs and outputs of the network at a step, and 'adapt' a state that has learned a
+    task, if the model can. If it executes chunks, 'observe' and 'plan' are the halves
+    of an overlapped step; 'replan' also continues a prefix, if the model can. Models
+    of sequences without a recurrent state have no step.
     """
     signatures = {"serving_default": self._serving()}
     if self._is_parseable():
@@ -199,7 +199,7 @@ class PolicyFunctions:
       for path, spec in self._specs.items()
     ]
 
-    # AutoGraph, for what users write in their models.
+    # With AutoGraph: models of users may have Python control flow on tensors.
     @tf.function(input_signature=signature)
     def serving_default(*tensors: tf.Tensor) -> _Outputs:
       features = TensorSpecStruct(zip(self._specs, tensors, strict=True))
@@ -248,7 +248,7 @@ class PolicyFunctions:
   ) -> Any:
     """Converts a function of a dictionary to one with named arguments.
 
-    A concrete function with distributed variables could not be saved.
+    It is not a concrete one: with distributed variables these cannot be saved.
     """
 
     @tf.function(input_signature=list(inputs.values()), autograph=autograph)
@@ -343,7 +343,8 @@ def write_warmup_requests(
 
   Args:
     export_path: the folder of a SavedModel.
-    signatures: functions with an `input_signature`, by name.
+    signatures: functions with an `input_signature`, by name. Only 'serving_default' and
+      'step', also of each robot, get requests.
     batch_sizes: batch sizes of the requests to each.
   """
   extra = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY)
@@ -371,7 +372,6 @@ def _prediction_log(signature: str, inputs: Any, batch_size: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-  """Encodes a field of a message, a string or bytes."""
   return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 

@@ -37,9 +37,9 @@ _HISTORY, _STAMPS, _CHUNK = "history", "stamps", "chunk"
 
 
 class FrameHistory:
-  """Functions of the latest frames of every path.
+  """Keeps the latest frames of every path, and cuts windows from them.
 
-  Its windows equal, bit for bit, the training window whose anchor is the newest step:
+  The windows equal, bit for bit, the training window whose anchor is the newest step:
   before an episode's first step stands that step ('repeat') or zeros ('zero').
   """
 
@@ -106,18 +106,13 @@ class FrameHistory:
     envs = tf.range(num_envs)[:, tf.newaxis]
     steps, _, visible = self._steps(np.arange(1 - depth, 1), ages)
     steps, newest = tf.cast(steps, tf.int32), num_envs * depth
-    # The newest step before this one is at -1 now.
+    # Step -1 is the last of the old frames.
     rows = tf.where(steps < 0, (envs + 1) * depth + steps, newest + envs)
     return rows if visible is None else tf.where(visible, rows, newest + num_envs)
 
   @_no_autograph
   def windows(self, frames: Frames, ages: tf.Tensor) -> TensorSpecStruct:
-    """Returns windows, [N, K, *frame_shape], and masks, [N, K], of the newest step.
-
-    Args:
-      frames: frames from `push`.
-      ages: ages from `push`.
-    """
+    """Returns windows, [N, K, *frame_shape], and masks, [N, K], after a `push`."""
     result = TensorSpecStruct()
     for path, spec in self._specs.items():
       index = _offsets(spec) + _depth(spec) - 1
@@ -132,7 +127,7 @@ class FrameHistory:
 
 
 class _StepInputs(NamedTuple):
-  """Inputs of the network at a step.
+  """Inputs of the network at a step, and what else is known before it runs.
 
   Attributes:
     seen: raw features by path, with windows and masks.
@@ -163,7 +158,8 @@ class PolicyStep:
     """Derives the state of a built model; see `exported_feature_specs`.
 
     Raises:
-      SpecError: the model lacks the action chunk to execute.
+      SpecError: an output cannot be executed as a chunk, or the control period is
+        unknown and a time offset is in seconds.
     """
     self._model = model
     self._specs = feature_specs
@@ -198,7 +194,7 @@ class PolicyStep:
 
   @property
   def exists(self) -> bool:
-    """Whether the model has a step: one with sequences needs a recurrent state."""
+    """Whether the model has a step: for sequences it needs a recurrent state."""
     is_sequential = any(spec.is_sequence for spec in self._specs.values())
     return len(self._recurrent) > 0 or not is_sequential
 
@@ -236,7 +232,7 @@ class PolicyStep:
     """Places of the parts of the state in the arguments of a step, by path.
 
     Parts of a dtype share one argument [N, size], because a call costs time for each
-    argument; a large part has its own, so that it is not copied.
+    argument. A large part has a separate argument, so that it is not copied.
     """
     leaves = {}
     sizes: dict[str, int] = {}
@@ -308,12 +304,13 @@ class PolicyStep:
     Args:
       observation: see `observation_spec`, [N, ...].
       is_first: bool [N]; true where an episode starts, which clears that row of the
-        state except for the seed.
+        state except for the seed and learned tasks.
       state: see `state_spec`, [N, ...].
     Returns:
       (outputs by name, [N, ...]; the next state).
     """
-    seen, carried, seeds, begins, new = self._look(observation, is_first, state)
+    inputs = self._network_inputs(observation, is_first, state)
+    seen, carried, seeds, begins, new = inputs
     runs_always = self._chunks is None or bool(carried)
     if runs_always:
       outputs, carried, _ = self._network(seen, carried, seeds)
@@ -341,7 +338,7 @@ class PolicyStep:
     state: Mapping[str, tf.Tensor],
   ) -> TensorSpecStruct:
     """Returns the next state of a step that does not run the network."""
-    new = self._look(observation, is_first, state).new
+    new = self._network_inputs(observation, is_first, state).new
     new.update(_below(_CHUNK, _at(_CHUNK, state)))
     return TensorSpecStruct((path, new[path]) for path in self.state_spec)
 
@@ -354,7 +351,7 @@ class PolicyStep:
     prefix: Prefix | None = None,
   ) -> _Outputs:
     """Returns the outputs of the network at a step, with whole chunks."""
-    given = self._look(observation, is_first, state)
+    given = self._network_inputs(observation, is_first, state)
     network = self._network if prefix is None else self._continue
     more = [] if prefix is None else [prefix]
     return network(given.seen, given.carried, given.seeds, *more)[0]
@@ -381,11 +378,11 @@ class PolicyStep:
       (raw features by path, with windows and masks; the network's inputs after
       preprocessing, by path; its outputs by name).
     """
-    given = self._look(observation, is_first, state)
+    given = self._network_inputs(observation, is_first, state)
     outputs, _, inputs = self._network(given.seen, given.carried, given.seeds)
     return given.seen, inputs, outputs
 
-  def _look(
+  def _network_inputs(
     self,
     observation: Mapping[str, tf.Tensor],
     is_first: tf.Tensor,
@@ -476,7 +473,7 @@ class PolicyStep:
     return traced.structured_outputs[0]
 
   def _chunk_lengths(self) -> set[int]:
-    """Returns how many steps the labels' chunks have, in all and from now on."""
+    """Returns the lengths of the labels' chunks, in all and from the current step."""
     preprocessor = self._model.step_model.preprocessor
     labels = preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     offsets = [
@@ -489,7 +486,7 @@ class PolicyStep:
 
 
 def history_cut(model: PolicyModel) -> windows.Cut:
-  """Returns the cut of a policy, which also acts at an episode's first steps."""
+  """Returns the cut of a policy: windows exist from an episode's first step on."""
   return windows.Cut(padding=model.padding).for_policy()
 
 
@@ -508,12 +505,12 @@ def _below(branch: str, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]
 
 
 def _as_column(which: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-  """Gives bool [N] the rank of the other."""
+  """Adds axes of size 1 to bool [N], up to the rank of `other`."""
   return tf.reshape(which, [-1] + [1] * (other.shape.rank - 1))
 
 
 def _depth(spec: ExtendedTensorSpec) -> int:
-  """Returns the number of frames of a path, with the newest one."""
+  """Returns the number of frames that a path's windows span, the newest included."""
   return 1 - int(min(0, np.min(_offsets(spec))))
 
 

@@ -30,9 +30,8 @@ class NoModelError(ValueError):
 class AbstractPredictor(abc.ABC):
   """Loads a model and predicts with it.
 
-  As in Tensor2Robot, with `step` and `reset` for policies with a state, such as the
-  frames that the model stacks: `step` takes one observation at a time, and the
-  predictor keeps the state.
+  Beside Tensor2Robot's methods, `step` takes one observation at a time and keeps the
+  policy's state, such as the frames that the model stacks; `reset` clears it.
   """
 
   @abc.abstractmethod
@@ -59,10 +58,10 @@ class AbstractPredictor(abc.ABC):
         `get_step_specification`.
       is_first: bool `[N]`, or one for all; True where an episode starts, which clears
         that environment's state. All start at the first step after `reset`.
-      timestamp: time of the observations in seconds, one number or `[N]`; a rate that
-        differs from training's raises a warning. If the history is by time, floats of
-        seconds or integers of nanoseconds; `features` may have it, too.
-      stamps: times of observations by path; `timestamp` if they are left out.
+      timestamp: time of the observations in seconds, one number or `[N]`. A rate that
+        differs from training's logs a warning. A history by time requires it, here or
+        in `features`, as floats of seconds or integers of nanoseconds.
+      stamps: measurement times by path, for a history by time; default: `timestamp`.
     """
 
   @abc.abstractmethod
@@ -100,7 +99,7 @@ class AbstractPredictor(abc.ABC):
     """
 
   def init_randomly(self) -> None:
-    """Gives the model random weights."""
+    """Gives the model random weights; ValueError without the model's code."""
     raise ValueError(
       f"{type(self).__name__}: init_randomly: expected a predictor that has the "
       "model's code, such as CheckpointPredictor."
@@ -121,7 +120,7 @@ class AbstractPredictor(abc.ABC):
 
   @property
   def model_version(self) -> int:
-    """The version of the model in use."""
+    """The version of the model in use; 0 if there are no versions."""
     return 0
 
   @property
@@ -131,10 +130,11 @@ class AbstractPredictor(abc.ABC):
 
   @property
   def model_path(self) -> str:
-    """The path of the model in use."""
+    """The path of the model in use; '' if it has none."""
     return ""
 
 
+# Characters of an error in a line of the log.
 _MAX_SHOWN = 400
 
 
@@ -191,20 +191,22 @@ class LoadingPredictor(AbstractPredictor):
     """
 
   def restore(self, is_async: bool | None = None) -> bool:
-    """Loads the newest model; waits for a first one.
+    """Loads the newest model; waits up to `timeout` for a first one.
 
     A broken model is logged once, and the next older one is used. A model that a thread
     has loaded is used from the next `restore`, `reset` or first step of all
-    environments on, never in the middle of an episode. Calls that need a first model
-    wait for it.
+    environments on. Calls that need a first model wait for the thread.
 
     Args:
-      is_async: loads in a thread, and returns True at once; None for the default by
-        `restore_model_option`.
+      is_async: loads in a thread, and returns True at once; None: as
+        `restore_model_option` does.
     Returns:
-      True if the newest model is in use, or is being loaded. False if nothing was found
-      in time, or the newest is broken and an older one is in use (then
+      True if the newest model is in use, or is being loaded. False if no model was
+      found in time, or the newest is broken and an older one is in use (then
       `assert_is_loaded` passes).
+    Raises:
+      UnknownRobotError: the export lacks the robot, or has several and none was named.
+        If a thread loads, the next call that uses its model raises it.
     """
     if self._is_async if is_async is None else is_async:
       self._swap_if_loaded()
@@ -229,7 +231,7 @@ class LoadingPredictor(AbstractPredictor):
   def _wait_for_newest(self) -> tuple[LoadedPolicy | None, bool]:
     current = self._loaded
     deadline = time.monotonic() + self._timeout
-    self._log_once(logging.INFO, self._place, f"is where {self._noun}s are looked for")
+    self._log_once(logging.INFO, self._place, f"is searched for {self._noun}s")
     while True:
       loaded, is_newest = self._find_newest(current)
       if loaded is not None:
@@ -279,7 +281,6 @@ class LoadingPredictor(AbstractPredictor):
       logging.log(level, "The %s %s %s.", kind, path, problem.rstrip("."))
 
   def _kind_of(self, path: str) -> str:
-    """Returns the noun for a path in messages."""
     del path
     return "folder"
 
@@ -287,8 +288,9 @@ class LoadingPredictor(AbstractPredictor):
     """See the base class.
 
     Raises:
-      SpecError: features are missing, have another shape or dtype, NaN or infinity;
-        all are named.
+      SpecError: features are missing, or have another shape, dtype or batch size, or
+        NaN or infinity.
+      NoModelError: no model is loaded.
     """
     return self._model("predict").predict(features)
 
@@ -301,7 +303,9 @@ class LoadingPredictor(AbstractPredictor):
       serialized: B records; for a model of several datasets B records of each by its
         `dataset_key`.
     Raises:
-      SpecError: datasets are missing or unknown.
+      SpecError: datasets are missing or unknown, or the export has no signature
+        'parse_tf_example'.
+      NoModelError: no model is loaded.
     """
     return self._model("predict_records").predict_records(serialized)
 
@@ -315,8 +319,9 @@ class LoadingPredictor(AbstractPredictor):
     """See the base class.
 
     Raises:
-      SpecError: the arguments do not fit, or have NaN or infinity; all are named. The
-        state stays unchanged.
+      SpecError: the arguments do not fit, or have NaN or infinity, or the export has no
+        step. The state stays unchanged.
+      NoModelError: no model is loaded.
     """
     if self._loading is not None and is_first is not None and np.all(is_first):
       self._swap_if_loaded()
@@ -333,7 +338,7 @@ class LoadingPredictor(AbstractPredictor):
     self._acting.seed(seed, env)
 
   def inspect(self, features: Any, is_first: Any = None) -> Inspection:
-    """Returns inputs and outputs of the network at a `step`, and changes no state."""
+    """Returns inputs and outputs of the network at a `step`; takes no step."""
     self._model("inspect")
     return self._acting.inspect(features, is_first)
 
@@ -345,14 +350,15 @@ class LoadingPredictor(AbstractPredictor):
         axis of environments.
       env: the number of the environment.
     Raises:
-      SpecError: the model learns no tasks, or the features do not fit.
+      SpecError: the model learns no tasks, or the arguments do not fit.
+      NoModelError: no model is loaded.
     """
     self._model("adapt").signature("adapt")
     rows = specs.map_leaves(lambda value: np.asarray(value)[np.newaxis], features)
     self._acting.adapt(rows, env)
 
   def get_adaptation_specification(self) -> specs.TensorSpecStruct:
-    """Returns the features of `adapt` for one task: [samples, ...]."""
+    """Returns the features of `adapt` for one task, [samples, ...], or none."""
     return self._model("adapt").adaptation_spec
 
   @property
@@ -364,11 +370,9 @@ class LoadingPredictor(AbstractPredictor):
     return self._model("pure")
 
   def get_feature_specification(self) -> specs.TensorSpecStruct:
-    """See the base class."""
     return self._model().feature_spec
 
   def get_step_specification(self) -> specs.TensorSpecStruct:
-    """See the base class."""
     return self._model("step").step_specification()
 
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
@@ -381,14 +385,13 @@ class LoadingPredictor(AbstractPredictor):
 
   @property
   def control_period(self) -> float | None:
-    """See the base class."""
     return None if self._loaded is None else self._loaded.control_period
 
   def close(self) -> None:
-    """Releases the model; `restore` loads one again."""
-    if self._loading is not None:
-      self._finish_loading()
+    """Releases the model, after a load in progress; `restore` loads one again."""
+    self._finish_loading()
     self._loaded = None
+    self._acting.use(None)
 
   def assert_is_loaded(self) -> None:
     """See the base class; waits for a model that is loading."""
@@ -396,7 +399,7 @@ class LoadingPredictor(AbstractPredictor):
 
   @property
   def model_version(self) -> int:
-    """The version of the model in use."""
+    """The version of the model in use; NoModelError before there is one."""
     return self._model().version
 
   @property
@@ -406,11 +409,11 @@ class LoadingPredictor(AbstractPredictor):
 
   @property
   def model_path(self) -> str:
-    """The folder of the model in use."""
+    """The path of the model in use; NoModelError before there is one."""
     return self._model().path
 
   def _model(self, operation: str = "predictor") -> LoadedPolicy:
-    """Returns the model in use."""
+    """Returns the model in use, after a first load in progress; else NoModelError."""
     if self._loaded is None:
       self._finish_loading()
     if self._loaded is None:
@@ -498,8 +501,8 @@ _AGGREGATIONS = ("mean", "min", "lcb")
 class EnsembleExportedSavedModelPredictor(AbstractPredictor):
   """Returns the mean, minimum or lower confidence bound over an ensemble of exports.
 
-  `resample_ensemble()`, and the first restore, choose `ensemble_size` of the folders at
-  random.
+  `resample_ensemble()` and the first `restore()` choose `ensemble_size` of the folders
+  at random.
   """
 
   def __init__(
@@ -517,19 +520,21 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     """Creates the predictors, by default without models.
 
     Args:
-      export_dirs: folders of exports, one per member; a list, or joined by commas.
-      local_export_root: a folder that has the last names of `export_dirs`.
+      export_dirs: folders of exports, from which the members are chosen; a list, or
+        joined by commas.
+      local_export_root: a folder with copies of `export_dirs`, by their last names;
+        None reads `export_dirs`.
       ensemble_size: the number of members in use.
       timeout: see `ExportedSavedModelPredictor`.
       restore_model_option: see `ExportedSavedModelPredictor`.
       aggregation: for floating point outputs: 'mean', 'min', or 'lcb', the mean minus
-        `lcb_coefficient` standard deviations; others come from the first member.
+        `lcb_coefficient` standard deviations. Other outputs are the first member's.
       lcb_coefficient: number of standard deviations of 'lcb'.
-      seed: seed of the choice of members.
+      seed: seed of the choice of members; None for another choice in each process.
       allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     Raises:
-      SpecError: a folder is missing below `local_export_root`, there are no folders or
-        no members, or the aggregation is not known.
+      SpecError: a folder is missing below `local_export_root`, there are no folders,
+        `ensemble_size` is below 1, or the aggregation is unknown.
     """
     if aggregation not in _AGGREGATIONS:
       raise errors.SpecError(
@@ -576,7 +581,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     return resolved
 
   def resample_ensemble(self) -> None:
-    """Chooses the members at random; each at most once, if there are enough."""
+    """Chooses members at random, if possible all different; clears their states."""
     num = len(self._predictors)
     again = self._ensemble_size > num
     drawn = self._rng.choice(num, self._ensemble_size, replace=again)
@@ -585,14 +590,14 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
       predictor.reset(self._num_envs)
 
   def restore(self, is_async: bool | None = None) -> bool:
-    """Loads the newest exports of all folders; returns whether all are the newest."""
+    """Loads the newest export of each folder; returns whether all are in use."""
     restored = [predictor.restore(is_async) for predictor in self._predictors]
     if not self._members:
       self.resample_ensemble()
     return all(restored)
 
   def predict(self, features: Any) -> dict[str, np.ndarray]:
-    """See the base class; aggregates the members' outputs."""
+    """Aggregates the members' outputs; see `ExportedSavedModelPredictor.predict`."""
     self.assert_is_loaded()
     return self._combine([each.predict(features) for each in self._ensemble])
 
@@ -603,7 +608,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     timestamp: Any = None,
     stamps: Mapping[str, Any] | None = None,
   ) -> dict[str, np.ndarray]:
-    """See the base class; each member has a separate state."""
+    """Aggregates the members' outputs; each member has a separate state."""
     self.assert_is_loaded()
     if any(path.startswith(f"{STAMPS}/") for path in self.get_step_specification()):
       features = with_times(features, timestamp, stamps)
@@ -616,7 +621,6 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     return self._combine([outputs[i] for i in self._members])
 
   def reset(self, num_envs: int = 1) -> None:
-    """See the base class."""
     for predictor in self._predictors:
       predictor.reset(num_envs)
     self._num_envs = num_envs
@@ -627,11 +631,9 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
       predictor.seed(seed, env)
 
   def get_feature_specification(self) -> specs.TensorSpecStruct:
-    """See the base class."""
     return self._predictors[0].get_feature_specification()
 
   def get_step_specification(self) -> specs.TensorSpecStruct:
-    """See the base class."""
     return self._predictors[0].get_step_specification()
 
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
@@ -652,7 +654,6 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
 
   @property
   def control_period(self) -> float | None:
-    """See the base class."""
     return self._predictors[0].control_period
 
   @property

@@ -18,10 +18,10 @@ from t2r_seq.specs.assets import list_exports
 class RobotPolicies:
   """Acts for each robot of an export: `step(observation, state, robot="ur5")`.
 
-  The SavedModel is loaded once. Callers keep the states, each of one robot.
+  The SavedModel is loaded once. Callers keep one state for each robot.
 
   Attributes:
-    robots: their names.
+    robots: names of the robots.
   """
 
   def __init__(self, export_dir: str, allow_nan: bool = False) -> None:
@@ -31,7 +31,7 @@ class RobotPolicies:
       export_dir: holds one folder per version, or is itself one export.
       allow_nan: accepts features with NaN or infinity.
     Raises:
-      SpecError: there is no export, or it has one robot.
+      SpecError: there is no export, its files are damaged, or it names no robots.
     """
     exports = list_exports(str(export_dir))
     robots = PolicyRecord.load(exports[-1].path).robots if exports else None
@@ -50,9 +50,11 @@ class RobotPolicies:
     """Returns the policy of a robot.
 
     Raises:
-      SpecError: there is no such robot; lists them.
+      UnknownRobotError: there is no such robot, or there are several and it is None.
     """
-    return self._policies[str(choose_robot(self._path, robot))]
+    if robot not in self._policies:
+      robot = choose_robot(self._path, robot)
+    return self._policies[str(robot)]
 
   def initial_state(
     self, seeds: Sequence[int] = (0,), robot: str | None = None
@@ -68,12 +70,12 @@ class RobotPolicies:
     robot: str | None = None,
     **times: Any,
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
-    """Returns a robot's outputs and its next state; see `PurePolicy`.
+    """Returns a robot's outputs and its next state; see `PurePolicy.step`.
 
     Args:
       observation: observation of the robot, by its paths, [N, ...].
       state: state from `initial_state`, or from the robot's previous step.
-      is_first: whether an episode starts.
+      is_first: bool, or bool [N]; true if an episode starts.
       robot: its name.
       **times: `timestamp` and `stamps`.
     """

@@ -18,18 +18,18 @@ from t2r_seq.windows.times import interpolate, nanoseconds, select
 
 # A robot may observe at up to this multiple of training's rate without losing values.
 _MOST_RATE = 2
-# Seconds between events of a burst, of which only the stamps are kept.
+# Assumed seconds between events in a burst. Of events only the stamps are kept.
 _EVENT_PERIOD = 0.002
 
 Frames = dict[str, tf.Tensor]
 
 
 class TimedHistory:
-  """Functions of the latest values of every path, and of their time stamps.
+  """Keeps the latest values of every path by time stamp, and cuts windows from them.
 
-  Values are kept in the order of their stamps, in whichever order they came; of equal
-  stamps the last value is kept. So the windows at a time equal those that training cuts
-  from the values so far, bit for bit.
+  Values are sorted by their stamps, whatever order they arrive in; of equal stamps the
+  last value is kept. So the windows at a time equal those that training cuts from the
+  values so far, bit for bit.
   """
 
   def __init__(
@@ -47,16 +47,16 @@ class TimedHistory:
       cut: has the padding before the first value.
       masks: the masked path by the path of each mask.
       period: seconds from a step of the training data to the next one.
-      value_periods: those of values on other clocks, by path of the data.
+      value_periods: periods of values on other clocks, by path of the data.
     Raises:
-      SpecError: the period is unknown, and with it the length of the history.
+      SpecError: the period is unknown, which the length of the history depends on.
     """
     self._specs, self._cut = dict(specs_by_path.items()), cut
     self._masks = {path: mask for mask, path in masks.items() if path in self._specs}
     self._depths: dict[str, int] = {}
-    known = value_periods or {}
-    period = period or known.get("")  # Sources of a mixture may have other rates.
-    columns = source_paths(self._specs, known)
+    periods = value_periods or {}
+    period = period or periods.get("")  # The shortest one of a mixture's sources.
+    columns = source_paths(self._specs, periods)
     for path, spec in self._specs.items():
       span = -_seconds(spec).extent[0]
       if period is None:
@@ -65,18 +65,18 @@ class TimedHistory:
           f"{span:g} s, got none. Pass it to the model: control_period=0.05."
         )
       # A robot may also give each step a value of a slower sensor, without stamps.
-      spacing = min(period, known.get(columns[path], period))
+      spacing = min(period, periods.get(columns[path], period))
       spacing = min(spacing, _EVENT_PERIOD) if _is_event(spec) else spacing
       self._depths[path] = _MOST_RATE * math.ceil(span / spacing - 1e-6) + 2
 
   @property
   def time_specs(self) -> dict[str, ExtendedTensorSpec]:
-    """The times of a step by path: nanoseconds; of the step also their precision."""
+    """A step's time, [nanoseconds, precision], and stamps, nanoseconds, by path."""
     return time_specs(self._specs, tf.int64, (2,))
 
   @property
   def state_spec(self) -> dict[str, ExtendedTensorSpec]:
-    """The values of one environment, by path, the newest last."""
+    """The values of one environment, by path, the newest last; no events."""
     return {
       path: ExtendedTensorSpec((self._depths[path], *spec.frame_shape), spec.dtype)
       for path, spec in self._specs.items()
@@ -85,7 +85,7 @@ class TimedHistory:
 
   @property
   def stamps_spec(self) -> dict[str, ExtendedTensorSpec]:
-    """Their time stamps, by path."""
+    """The time stamps of all values and events, by path, the newest last."""
     return {
       path: ExtendedTensorSpec((depth,), tf.int64)
       for path, depth in self._depths.items()
@@ -104,7 +104,7 @@ class TimedHistory:
     Args:
       frames: frames of the previous step, [N, depth, *frame_shape].
       stamps: stamps of the previous step, [N, depth].
-      observations: [N, *frame_shape], and the times of the step.
+      observations: [N, *frame_shape] by path, and the times of the step.
       begins: bool [N]; where an episode starts, which clears the past.
     """
     new_frames, new_stamps = {}, {}
@@ -173,7 +173,7 @@ class TimedHistory:
       values = tf.reshape(frames[path], [-1, *spec.frame_shape])
       index = [rows(low)] if later is None else [rows(low), rows(later)]
       if self._cut.front == "zero":
-        # A row of zeros, as LiteRT selects among few dtypes.
+        # A row of zeros, as `tf.where` in LiteRT supports few dtypes.
         index = [tf.where(real, each, tf.shape(values)[0]) for each in index]
         values = tf.concat([values, tf.zeros([1, *spec.frame_shape], spec.dtype)], 0)
       window, *after = (tf.gather(values, each) for each in index)
@@ -195,8 +195,8 @@ def time_specs(
 
   Args:
     specs_by_path: raw features.
-    dtype: dtype of times.
-    shape: shape of the time of the step.
+    dtype: dtype of all times.
+    shape: shape of the step's time; stamps are scalars.
   Returns:
     Specs by path; empty if no feature has time offsets in seconds.
   """

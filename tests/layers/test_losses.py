@@ -208,6 +208,11 @@ BAD_MEANS = {
     [[True, False]],
     r"masked_mean: mask: expected .* axes of the values, \(2,\) float32, got \(1, 2\)",
   ),
+  "mask of other axes": (
+    [[1.0, 2.0]] * 3,
+    [True, False],
+    r"mask: expected .* axes of the values, \(3, 2\) float32, got \(2,\) bool",
+  ),
 }
 
 

@@ -113,7 +113,7 @@ def test_one_checkpoint_can_be_named(run, caplog):
   predictor = _predictor(prefix)
   with caplog.at_level("INFO", "absl"):
     assert predictor.restore()
-  assert f"The prefix {prefix} is where checkpoints are looked for." in caplog.text
+  assert f"The prefix {prefix} is searched for checkpoints." in caplog.text
   assert predictor.global_step == 2
 
 

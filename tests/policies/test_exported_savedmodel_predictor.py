@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 
 import numpy as np
 import pytest
@@ -215,9 +217,12 @@ def test_restore_keeps_the_model_in_use_and_close_releases_it(predictor):
   assert predictor.restore()
   # Nothing newer: the same model, with its history.
   assert _actions(predictor.step(_observations(10))) == [11]
+  model = weakref.ref(predictor.pure)
   predictor.close()
   with pytest.raises(ValueError, match="no model is loaded"):
     predictor.assert_is_loaded()
+  gc.collect()
+  assert model() is None
 
 
 def test_export_whose_specs_lack_an_input(tmp_path, write_export):

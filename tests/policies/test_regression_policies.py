@@ -148,6 +148,8 @@ def test_scheduled_noise_follows_the_training_step(predictor):
 class _Constant(policies.Policy):
   """Acts by one value."""
 
+  control_period, is_timed = 0.05, True
+
   def __init__(self, value, global_step=0):
     super().__init__()
     self._value, self._step = value, global_step
@@ -169,8 +171,8 @@ def test_switch_policy_switches_between_episodes_only():
     policy = policies.PerEpisodeSwitchPolicy(
       lambda: _Constant("explore"), lambda: _Constant("greedy", 5), 0.25, seed
     )
-    assert policy.global_step == 5
-    assert policy.restore()
+    assert (policy.global_step, policy.control_period) == (5, 0.05)
+    assert policy.is_timed and policy.restore()
     episodes = []
     for _ in range(200):
       policy.reset()

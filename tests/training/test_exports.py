@@ -160,7 +160,7 @@ _BAD_SPECS = {
   ),
   "one argument name for two": (
     {"a/b": _SPEC((2,), tf.float32, "x"), "a_b": _SPEC((2,), tf.float32, "y")},
-    r"export: a_b: expected an argument name of its own .*got 'a_b', that of a/b",
+    r"export: a_b: expected a unique argument name .*got 'a_b', that of a/b",
   ),
 }
 
