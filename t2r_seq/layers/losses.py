@@ -155,7 +155,7 @@ def cosine_triplet_semihard_loss(
   far = tf.constant(4.0, distances.dtype)  # Cosine distances are at most 2.
   nearest = tf.reduce_min(tf.where(is_farther, distances[:, tf.newaxis, :], far), -1)
   farthest = tf.reduce_max(tf.where(is_negative, distances, -far), -1, keepdims=True)
-  # If there is no negative, the anchor itself is it, at the distance 0.
+  # Without any negative, the anchor's distance to itself, 0, is used.
   farthest = tf.where(tf.reduce_any(is_negative, -1, keepdims=True), farthest, 0.0)
   negative = tf.where(tf.reduce_any(is_farther, -1), nearest, farthest)
   hinge = tf.maximum(margin + distances - negative, 0.0)

@@ -14,7 +14,7 @@ from t2r_seq.layers.construction import configurable_layer
 
 @configurable_layer
 class SpatialSoftmax(tf.keras.layers.Layer):
-  """Returns the expected coordinates of each feature map, weighted by its softmax.
+  """Expected coordinates of each feature map, weighted by its softmax.
 
   From https://arxiv.org/abs/1504.00702. With `gumbel`, training adds random noise to
   the features; eval and infer do not.

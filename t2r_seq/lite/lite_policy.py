@@ -90,7 +90,7 @@ class Layout:
     return {path: HashedWords(**words) for path, words in texts.items()}
 
   def to_json(self) -> str:
-    """Returns the input of `read`."""
+    """Returns the text of the file that `read` reads."""
     fields = {
       **dataclasses.asdict(self),
       "observation": {path: leaf.to_json() for path, leaf in self.observation.items()},

@@ -113,9 +113,9 @@ class Schedule:
     return action, chunk_step
 
   def prefix(self, tick: int, last: Chunk, delay: int) -> Prefix:
-    """Returns the newest chunk's actions from a request's tick on.
+    """Returns the actions of `last`, the newest chunk, from a request's tick on.
 
-    Those of the first `delay` ticks, which the next chunk is late by, are frozen.
+    Those of the `delay` ticks until the next chunk arrives are frozen.
     """
     planned = last.actions[max(0, tick - last.requested) :]
     actions = np.zeros_like(last.actions)
@@ -364,7 +364,7 @@ class OverlappedPolicy:
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns this tick's action, and outputs: it, `chunk_step` and `is_held`.
+    """Returns this tick's action, and outputs with `chunk_step` and `is_held`.
 
     `explore_prob` is ignored.
 

@@ -452,7 +452,7 @@ class StatefulPolicy:
     self.reset(self.num_envs)
 
   def reset(self, num_envs: int = 1) -> None:
-    """Starts with `num_envs` initial states: the next step is the first of episodes.
+    """Starts an episode in each of `num_envs` environments, with initial states.
 
     Raises:
       SpecError: `num_envs` is not an integer >= 1.
@@ -572,7 +572,7 @@ class StatefulPolicy:
     return self._policy.inspect(observation, self.state, starts)
 
   def inspect_one(self, observation: Any, is_first: bool = False) -> Inspection:
-    """Does the same for an observation of the only environment, as in `step_one`."""
+    """Inspects a step of the only environment; see `inspect` and `step_one`."""
     packed = pack(observation, self._policy.step_specification())
     return self.inspect({p: value[np.newaxis] for p, value in packed.items()}, is_first)
 

@@ -144,7 +144,7 @@ class CheckpointPredictor(LoadingPredictor):
           name: function.get_concrete_function()
           for name, function in functions.signatures().items()
         }
-      # Concrete functions hold the variables of its module by weak references only.
+      # Concrete functions hold the variables of `functions.module` only weakly.
       self._functions = functions
     label_spec = model.preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     return LoadedPolicy(

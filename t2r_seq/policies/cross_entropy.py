@@ -182,8 +182,8 @@ class CrossEntropySearch:
     mean: mean of the first round, in units of the raw action; a number, or one for each
       element of the action, flattened. Integers ignore it.
     stddev: standard deviation of the first round, as `mean`.
-    low: lower bound of the action; a number or one for each element; None for no bound,
-      which integers need.
+    low: lower bound of the action; a number or one for each element; None for no bound.
+      Integers need both bounds.
     high: upper bound of the action, as `low`.
     decay: the share of the old distribution in the new one, in [0, 1).
     min_stddev: smallest standard deviation after the first round.

@@ -199,7 +199,7 @@ def test_environments_that_do_not_fit_are_refused(two, tmp_path, capsys, name):
 
 
 @pytest.mark.parametrize("name, size", [("ur5", 2), ("franka", 5)])
-def test_one_export_acts_for_each_robot(run, two, name, size):
+def test_one_export_acts_for_each_robot(run, two, tmp_path, name, size):
   predictor = policies.ExportedSavedModelPredictor(
     run / "export/latest", timeout=0, robot=name
   )
@@ -215,11 +215,14 @@ def test_one_export_acts_for_each_robot(run, two, name, size):
   # In the robot's units: its actions have the mean `size`.
   assert abs(action.mean() - size) < 3 * (3 if name == "ur5" else 4)
   assert predictor.control_period == pytest.approx(0.1 if name == "ur5" else 0.05)
-  # The same weights, loaded once for all robots.
-  robots = policies.RobotPolicies(run / "export/latest")
+  # The same weights, loaded once for all robots. A step reads no file.
+  folder = shutil.copytree(run / "export/latest", tmp_path / "exports")
+  robots = policies.RobotPolicies(folder)
+  shutil.move(folder, tmp_path / "moved")
   state = robots.initial_state(robot=name)
   outputs, _ = robots.step(observation, state, is_first=True, robot=name)
   np.testing.assert_array_equal(outputs["inference_output"], action)
+  shutil.move(tmp_path / "moved", folder)
   with pytest.raises(errors.SpecError, match=r"one of \[franka, ur5\], got 'ur3'"):
     robots.step(observation, state, robot="ur3")
 
