@@ -110,12 +110,12 @@ class DiscreteDecoder(ActionDecoder):
     if self._inference == "mean":
       flat = tf.reduce_sum(tf.nn.softmax(by_bin) * _centers(self._bin_centers), axis=-1)
     else:
-      drawn = logits
+      scores = logits
       if self._inference == "sample":
         noise = tf.random.uniform(tf.shape(logits), minval=1e-10)
-        drawn -= tf.math.log(-tf.math.log(noise))
+        scores -= tf.math.log(-tf.math.log(noise))
       flat = GetDiscreteActions(
-        drawn, self.num_components, self._num_bins, self._bin_centers
+        scores, self.num_components, self._num_bins, self._bin_centers
       )
     return {"action_logits": by_bin, "inference_output": self.as_actions(flat)}
 

@@ -227,7 +227,7 @@ class _NoiseDecoder(ActionDecoder):
     return tf.where(numbers.is_frozen, numbers.target, flat)
 
 
-def _pull(
+def _guidance(
   known: Continuation, tape: tf.GradientTape, clean: tf.Tensor, flat: tf.Tensor
 ) -> tf.Tensor:
   """Returns the change of noisy actions that brings clean ones closer to known ones."""
@@ -325,7 +325,7 @@ class FlowMatchingDecoder(_NoiseDecoder):
         velocity = self._predict(flat, start, embedding)
         clean = flat + (1 - start) * velocity
       return i + 1, flat + size * (
-        velocity + strength * _pull(known, tape, clean, flat)
+        velocity + strength * _guidance(known, tape, clean, flat)
       )
 
     return _repeat(step, noise, self._num_steps)
@@ -497,7 +497,7 @@ class DiffusionDecoder(_NoiseDecoder):
           predicted = self._predict(flat, time, embedding)
           action, noise = self._split(flat, predicted, signal, sigma)
         strength = tf.minimum(1 / signal, _MOST_GUIDANCE)
-        change = strength * _pull(known, tape, action, flat)
+        change = strength * _guidance(known, tape, action, flat)
         # Near noise, the slightest error of the network's gradient is amplified.
         most = tf.norm(known.weights * (known.target - action), axis=-1, keepdims=True)
         size = tf.maximum(tf.norm(change, axis=-1, keepdims=True), 1e-6)

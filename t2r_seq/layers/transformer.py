@@ -1,4 +1,4 @@
-"""A causal transformer over steps of tokens, whose keys and values can be carried."""
+"""A causal transformer over steps of tokens, with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -141,10 +141,10 @@ class CausalTransformer(CompositeLayer):
     valid = self._last(is_valid, before)
     return net, {"keys": keys, "values": values, "is_valid": valid}
 
-  def _last(self, carried: tf.Tensor, before: int) -> tf.Tensor:
+  def _last(self, steps: tf.Tensor, before: int) -> tf.Tensor:
     """Returns the last steps of [B, before + T, ...], which the next ones see."""
-    last = carried[:, _num_steps(carried) - before :]
-    return tf.ensure_shape(last, [carried.shape[0], before, *carried.shape[2:]])
+    last = steps[:, _num_steps(steps) - before :]
+    return tf.ensure_shape(last, [steps.shape[0], before, *steps.shape[2:]])
 
   def _visible(self, is_valid: tf.Tensor, before: int, steps: Any) -> tf.Tensor:
     """Returns which steps each query's step sees, [B, steps, before + steps]."""

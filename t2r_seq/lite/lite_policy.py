@@ -438,7 +438,10 @@ class LitePolicy:
     times: Any = np.ravel(timestamp)
     samples = []
     for env, starts in enumerate(np.asarray(is_first).tolist()):
-      row = {path: value[env : env + 1] for path, value in packed.items()}
+      # One `timestamp` for all has no axis of environments.
+      row = {
+        p: value[env : env + 1] if value.ndim else value for p, value in packed.items()
+      }
       time = times if times.size == 1 else times[env : env + 1]
       outputs = self._env(env).step(row, starts, None if timestamp is None else time)
       samples.append({name: value[0] for name, value in outputs.items()})

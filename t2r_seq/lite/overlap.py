@@ -94,8 +94,8 @@ class Schedule:
       newest = tick - chunks[-1].arrived
       if newest >= self.num_executed:
         return None, newest  # The robot waits for the next chunk.
-      behind = range(len(chunks) - 1, -1, -1)
-      chunk_steps = [newest + count * self.num_executed for count in behind]
+      newer_chunks = range(len(chunks) - 1, -1, -1)
+      chunk_steps = [newest + count * self.num_executed for count in newer_chunks]
     covering = [
       (chunk.actions[step], step)
       for chunk, step in zip(chunks, chunk_steps, strict=True)

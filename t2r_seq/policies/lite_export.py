@@ -85,8 +85,8 @@ class LiteReport:
   Attributes:
     folder: folder of the new export.
     num_steps: steps that were compared, on random observations.
-    max_difference: largest difference of float outputs, as a share of each element's
-      range.
+    max_difference: largest difference of float outputs and states, as a share of each
+      element's range.
     narrow: dtypes that became float32, such as 'bfloat16'; the difference is then
       mostly the rounding of the export.
     drawn: outputs that differ between calls with the same inputs, such as those of a

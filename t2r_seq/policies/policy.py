@@ -494,7 +494,7 @@ class PerEpisodeSwitchPolicy(Policy):
 
   def reset(self) -> None:
     """Starts an episode and chooses its policy."""
-    self._toss(0)
+    self._choose_policy(0)
     self._active_policy.reset()
 
   def seed(self, seed: int, env: int = 0) -> None:
@@ -553,7 +553,7 @@ class PerEpisodeSwitchPolicy(Policy):
     Both policies are called, so that each has the history of every environment.
     """
     for env in np.flatnonzero(is_first):
-      self._toss(int(env))
+      self._choose_policy(int(env))
     args = (observations, is_first, explore_prob)
     explored = self._explore_policy.sample_actions(*args)
     greedy = self._greedy_policy.sample_actions(*args)
@@ -570,5 +570,5 @@ class PerEpisodeSwitchPolicy(Policy):
     is_exploring = self._is_exploring.get(0, False)
     return self._explore_policy if is_exploring else self._greedy_policy
 
-  def _toss(self, env: int) -> None:
+  def _choose_policy(self, env: int) -> None:
     self._is_exploring[env] = self._rngs[env].random() < self._explore_prob

@@ -131,14 +131,14 @@ class _StepInputs(NamedTuple):
 
   Attributes:
     seen: raw features by path, with windows and masks.
-    carried: the recurrent state.
+    recurrent: the recurrent state.
     seeds: seeds of random numbers.
     begins: bool [N]; where an episode starts.
     new: the parts of the next state that do not depend on the network.
   """
 
   seen: dict[str, tf.Tensor]
-  carried: dict[str, tf.Tensor]
+  recurrent: dict[str, tf.Tensor]
   seeds: tf.Tensor | None
   begins: tf.Tensor
   new: TensorSpecStruct
@@ -309,11 +309,11 @@ class PolicyStep:
     Returns:
       (outputs by name, [N, ...]; the next state).
     """
-    inputs = self._network_inputs(observation, is_first, state)
-    seen, carried, seeds, begins, new = inputs
-    runs_always = self._chunks is None or bool(carried)
+    step_inputs = self._network_inputs(observation, is_first, state)
+    seen, recurrent, seeds, begins, new = step_inputs
+    runs_always = self._chunks is None or bool(recurrent)
     if runs_always:
-      outputs, carried, _ = self._network(seen, carried, seeds)
+      outputs, recurrent, _ = self._network(seen, recurrent, seeds)
     if self._chunks is not None:
       outputs, chunk = self._chunks.step(
         (lambda: outputs) if runs_always else lambda: self._network(seen, {}, seeds)[0],
@@ -322,7 +322,7 @@ class PolicyStep:
         runs_always,
       )
       new.update(_below(_CHUNK, chunk))
-    new.update(_below(RECURRENT, carried))
+    new.update(_below(RECURRENT, recurrent))
     return outputs, TensorSpecStruct((path, new[path]) for path in self.state_spec)
 
   @property
@@ -351,10 +351,10 @@ class PolicyStep:
     prefix: Prefix | None = None,
   ) -> _Outputs:
     """Returns the outputs of the network at a step, with whole chunks."""
-    given = self._network_inputs(observation, is_first, state)
+    seen, recurrent, seeds, *_ = self._network_inputs(observation, is_first, state)
     network = self._network if prefix is None else self._continue
     more = [] if prefix is None else [prefix]
-    return network(given.seen, given.carried, given.seeds, *more)[0]
+    return network(seen, recurrent, seeds, *more)[0]
 
   @property
   def prefix_spec(self) -> dict[str, tf.TensorSpec]:
@@ -378,9 +378,9 @@ class PolicyStep:
       (raw features by path, with windows and masks; the network's inputs after
       preprocessing, by path; its outputs by name).
     """
-    given = self._network_inputs(observation, is_first, state)
-    outputs, _, inputs = self._network(given.seen, given.carried, given.seeds)
-    return given.seen, inputs, outputs
+    seen, recurrent, seeds, *_ = self._network_inputs(observation, is_first, state)
+    outputs, _, inputs = self._network(seen, recurrent, seeds)
+    return seen, inputs, outputs
 
   def _network_inputs(
     self,
@@ -400,25 +400,25 @@ class PolicyStep:
       history, stamps = self._timed.push(history, stamps, observation, begins)
       new.update({**_below(_HISTORY, history), **_below(_STAMPS, stamps)})
       seen.update(self._timed.windows(history, stamps, observation))
-    carried = _at(RECURRENT, state)
-    if carried:
+    recurrent = _at(RECURRENT, state)
+    if recurrent:
       initial = self._initial_recurrent(tf.shape(begins)[0])
-      carried = {
+      recurrent = {
         path: value
         if self._model.keeps_state(path)
         else tf.where(_as_column(begins, value), initial[path], value)
-        for path, value in carried.items()
+        for path, value in recurrent.items()
       }
     seeds = None
     if self._model.is_seeded:
       seeds = state[SEED]
       new[SEED] = seeds + tf.constant([[0, 1]])
-    return _StepInputs(seen, carried, seeds, begins, new)
+    return _StepInputs(seen, recurrent, seeds, begins, new)
 
   def _run_network(
     self,
     seen: dict[str, tf.Tensor],
-    carried: dict[str, tf.Tensor],
+    recurrent: dict[str, tf.Tensor],
     seeds: tf.Tensor | None,
     prefix: Prefix | None = None,
   ) -> tuple[_Outputs, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
@@ -428,7 +428,7 @@ class PolicyStep:
     )
     state = specs.pack_flat_sequence_to_spec_structure(
       self._model.get_recurrent_state_specification(ModeKeys.INFER),
-      TensorSpecStruct(carried),
+      TensorSpecStruct(recurrent),
     )
     with recording_network_inputs() as inputs:
       if prefix is None:
@@ -464,12 +464,12 @@ class PolicyStep:
       for path, spec in self._specs.items()
       if path in self._paths or path in mask_paths(self._specs)
     }
-    carried = {
+    recurrent = {
       path: tf.TensorSpec([None, *spec.shape], spec.dtype)
       for path, spec in self._recurrent.items()
     }
     seeds = tf.TensorSpec([None, 2], tf.int32) if self._model.is_seeded else None
-    traced = self._network.get_concrete_function(seen, carried, seeds)
+    traced = self._network.get_concrete_function(seen, recurrent, seeds)
     return traced.structured_outputs[0]
 
   def _chunk_lengths(self) -> set[int]:

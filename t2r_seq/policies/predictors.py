@@ -583,9 +583,9 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
   def resample_ensemble(self) -> None:
     """Chooses members at random, if possible all different; clears their states."""
     num = len(self._predictors)
-    again = self._ensemble_size > num
-    drawn = self._rng.choice(num, self._ensemble_size, replace=again)
-    self._members = [int(each) for each in drawn]
+    with_replacement = self._ensemble_size > num
+    chosen = self._rng.choice(num, self._ensemble_size, with_replacement)
+    self._members = chosen.tolist()
     for predictor in self._ensemble:
       predictor.reset(self._num_envs)
 

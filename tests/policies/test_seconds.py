@@ -220,6 +220,12 @@ def test_lite_form_and_the_server_take_the_same_steps(exported, recorded, tmp_pa
   report = verification.verify(policy, recorded, tolerance=0.05, **options)
   assert report.is_identical, str(report)
   assert "windows by time of force, force_mask" in report.not_compared[1]
+  # One time for all environments.
+  batch = {
+    p: np.stack([v, v]) for p, v in observed.items() if p not in ("timestamp", "stamps")
+  }
+  actions, _ = policy.sample_actions({**batch, "timestamp": 1.0}, [True, True])
+  np.testing.assert_array_equal(*actions)
 
 
 def test_more_values_than_the_history_has_leave_the_oldest(exported):
