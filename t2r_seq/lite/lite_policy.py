@@ -1,7 +1,7 @@
 """Runs a policy with LiteRT and numpy, without TensorFlow.
 
 `t2r_seq export --lite EXPORT OUT` writes the folder. State and preprocessing are those
-of the export; images are given decoded.
+of the export; images must be decoded.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class LiteModel(policy_io.PurePolicy):
   ) -> PolicyState:
     """See the base class; N is 1."""
     if OBSERVE not in self.halves:
-      raise self._cannot_overlap()
+      raise self._lacks(OBSERVE)
     new = self.halves[OBSERVE](self._arguments(observation, state, is_first))
     return PolicyState(new, self.layout.state, self.layout.model)
 
@@ -273,7 +273,7 @@ class LiteModel(policy_io.PurePolicy):
     """See the base class; N is 1."""
     name = PLAN if prefix is None else REPLAN
     if name not in self.halves:
-      raise self._cannot_overlap()
+      raise self._lacks(name)
     values = self._arguments(observation, state, is_first)
     if prefix is not None:
       prefix = policy_io.check_prefix(prefix, self.halves[name].shapes[PREFIX[0]])

@@ -193,7 +193,7 @@ class PurePolicy(abc.ABC):
     Raises:
       SpecError: as for `step`, or the export has no 'observe'.
     """
-    raise self._cannot_overlap()
+    raise self._lacks("observe")
 
   def plan(
     self,
@@ -211,18 +211,18 @@ class PurePolicy(abc.ABC):
     Raises:
       SpecError: as for `step`, or the export has no 'plan', or 'replan' for a prefix.
     """
-    raise self._cannot_overlap()
+    raise self._lacks("plan" if prefix is None else "replan")
 
   def describe(self) -> dict[str, Any]:
     """Returns 'model', 'record' and 'specs' of the policy, for JSON; {} if unknown."""
     return {}
 
-  def _cannot_overlap(self) -> errors.SpecError:
-    name = self.describe().get("model", type(self).__name__)
+  def _lacks(self, signature: str) -> errors.SpecError:
+    model = self.describe().get("model", type(self).__name__)
     return errors.SpecError(
-      f"overlap: {name}: expected an export with 'observe' and 'plan', got "
-      "one without. Models that execute chunks, and have no recurrent state, have "
-      "them: export it again; for a lite folder `t2r_seq export --lite --overlap`."
+      f"overlap: {model}: expected an export with '{signature}', got one without. "
+      "The model must execute chunks, and have no recurrent state; for 'replan' also a "
+      "prefix_mode. Write a lite folder with `t2r_seq export --lite --overlap`."
     )
 
 

@@ -169,7 +169,7 @@ class LoadedPolicy(policy_io.PurePolicy):
     self, observation: Any, state: PolicyState, is_first: Any = False
   ) -> PolicyState:
     if OBSERVE not in self._signatures:
-      raise self._cannot_overlap()
+      raise self._lacks(OBSERVE)
     inputs = self._step_inputs(observation, state, is_first)
     return self._state(self._call(OBSERVE, inputs))
 
@@ -182,7 +182,7 @@ class LoadedPolicy(policy_io.PurePolicy):
   ) -> dict[str, np.ndarray]:
     name = PLAN if prefix is None else REPLAN
     if name not in self._signatures:
-      raise self._cannot_overlap()
+      raise self._lacks(name)
     inputs = self._step_inputs(observation, state, is_first)
     if prefix is not None:
       spec = _arguments(self.signature(name))[PREFIX[0]]
@@ -466,7 +466,6 @@ def _inputs(signature: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]
 def _feed(
   features: Mapping[str, Any], inputs: Iterable[tuple[str, str, tf.DType]]
 ) -> dict[str, tf.Tensor]:
-  """Returns a signature's inputs as tensors, by argument."""
   return {key: tf.constant(features[path], dtype) for path, key, dtype in inputs}
 
 

@@ -232,7 +232,6 @@ class PolicyFunctions:
     }
 
   def _step_inputs(self) -> dict[str, tf.TensorSpec]:
-    """Returns the arguments of a step: observations by path, and the state."""
     inputs = {
       path: tf.TensorSpec([None, *spec.shape], spec.dtype, signature_key(path))
       for path, spec in self._step.observation_spec.items()
