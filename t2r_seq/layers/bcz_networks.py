@@ -277,14 +277,14 @@ class WaypointHeads(CompositeLayer):
 def SpatialSoftmaxTorso(
   image: tf.Tensor, aux_input: tf.Tensor | None, is_training: bool
 ) -> tuple[tf.Tensor, EndPoints]:
-  """Maps images to features; Tensor2Robot's function of `ImageTorso`."""
+  """Maps images to features; Tensor2Robot's function for `ImageTorso`."""
   layer = get_layer("SpatialSoftmaxTorso", ImageTorso)
   return layer(image, aux_input, training=is_training)
 
 
 @gin.configurable
 def LinearHead(net: tf.Tensor, output_size: int) -> tf.Tensor:
-  """Maps [..., F] to [..., output_size]; Tensor2Robot's name of one dense layer."""
+  """Maps [..., F] to [..., output_size]; Tensor2Robot's name for a dense layer."""
   return get_layer("LinearHead", lambda: tf.keras.layers.Dense(output_size))(net)
 
 
@@ -299,7 +299,7 @@ def ConvLSTM(
   condition_sequence_length: int = 20,
   inference_sequence_length: int = 20,
 ) -> tuple[tf.Tensor, EndPoints]:
-  """Maps images of steps to outputs; Tensor2Robot's function of `RecurrentHead`.
+  """Maps images of steps to outputs; Tensor2Robot's function for `RecurrentHead`.
 
   Args:
     image: [B, T, H, W, C].
@@ -334,7 +334,7 @@ def SNAIL(
   condition_sequence_length: int = 20,
   inference_sequence_length: int = 20,
 ) -> tuple[tf.Tensor, EndPoints]:
-  """Maps images of steps to outputs; Tensor2Robot's function of `SNAILEncoder`.
+  """Maps images of steps to outputs; Tensor2Robot's function for `SNAILEncoder`.
 
   A ReLU follows each causal convolution, as in contrib's conv1d.
 
@@ -373,7 +373,7 @@ def MultiHeadMLP(
   is_training: bool,
   stop_gradient_future_waypoints: bool = True,
 ) -> list[tf.Tensor]:
-  """Maps features to waypoints; Tensor2Robot's function of `WaypointHeads`."""
+  """Maps features to waypoints; Tensor2Robot's function for `WaypointHeads`."""
   layer = get_layer(
     "MultiHeadMLP",
     lambda: WaypointHeads(

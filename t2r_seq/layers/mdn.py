@@ -221,7 +221,7 @@ class MDNParams(CompositeLayer):
 def predict_mdn_params(
   inputs: tf.Tensor, num_alphas: int, sample_size: int, condition_sigmas: bool = False
 ) -> tf.Tensor:
-  """Maps inputs to parameters; Tensor2Robot's function of `MDNParams`."""
+  """Maps inputs to parameters; Tensor2Robot's function for `MDNParams`."""
   layer = get_layer(
     "predict_mdn_params",
     lambda: MDNParams(num_alphas, sample_size, condition_sigmas),

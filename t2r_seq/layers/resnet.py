@@ -233,7 +233,7 @@ def linear_film_generator(
   filter_sizes: Sequence[int],
   enabled_block_layers: Sequence[bool] | None = None,
 ) -> FilmVectors:
-  """Maps a condition to FiLM vectors; Tensor2Robot's `LinearFiLMGenerator`.
+  """Maps conditions to FiLM; Tensor2Robot's function for `LinearFiLMGenerator`.
 
   Returns:
     Lists of the blocks of each block layer: [B, 2 * filters], or None if not enabled.
@@ -262,7 +262,7 @@ def resnet_model(
   film_generator_fn: Callable[..., FilmVectors] | None = None,
   film_generator_input: tf.Tensor | None = None,
 ) -> tf.Tensor | dict[str, tf.Tensor]:
-  """Maps images to logits; Tensor2Robot's function of `ResNet`, version 2.
+  """Maps images to logits; Tensor2Robot's function for `ResNet`, version 2.
 
   Args:
     images: [B, H, W, C].

@@ -159,7 +159,7 @@ _CONTRIB_ACTIVATION = "relu"
 def CausalConv(
   x: tf.Tensor, dilation_rate: int, filters: int, kernel_size: int = 2, scope: str = ""
 ) -> tf.Tensor:
-  """Convolves over time; Tensor2Robot's function of `CausalConv1D`, with a ReLU."""
+  """Convolves over time; Tensor2Robot's function for `CausalConv1D`, with a ReLU."""
   create = lambda: CausalConv1D(  # noqa: E731
     filters, dilation_rate, kernel_size, _CONTRIB_ACTIVATION
   )
@@ -169,7 +169,7 @@ def CausalConv(
 def DenseBlock(
   x: tf.Tensor, dilation_rate: int, filters: int, scope: str = ""
 ) -> tf.Tensor:
-  """Appends gated channels; Tensor2Robot's function of `GatedDenseBlock`."""
+  """Appends gated channels; Tensor2Robot's function for `GatedDenseBlock`."""
   create = lambda: GatedDenseBlock(  # noqa: E731
     filters, dilation_rate, _CONTRIB_ACTIVATION
   )
@@ -179,7 +179,7 @@ def DenseBlock(
 def TCBlock(
   x: tf.Tensor, sequence_length: int, filters: int, scope: str = ""
 ) -> tf.Tensor:
-  """Stacks dense blocks; Tensor2Robot's function of `TemporalConvBlock`."""
+  """Stacks dense blocks; Tensor2Robot's function for `TemporalConvBlock`."""
   create = lambda: TemporalConvBlock(  # noqa: E731
     sequence_length, filters, _CONTRIB_ACTIVATION
   )
@@ -189,6 +189,6 @@ def TCBlock(
 def AttentionBlock(
   x: tf.Tensor, key_size: int, value_size: int, scope: str = ""
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-  """Appends the output of attention; Tensor2Robot's function of `CausalAttention`."""
+  """Appends the output of attention; Tensor2Robot's function for `CausalAttention`."""
   create = lambda: CausalAttention(key_size, value_size)  # noqa: E731
   return get_layer("AttentionBlock", create, scope)(x)

@@ -82,7 +82,7 @@ class SpatialSoftmax(tf.keras.layers.Layer):
 def BuildSpatialSoftmax(
   features: tf.Tensor, spatial_gumbel_softmax: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Locates features; Tensor2Robot's function of `SpatialSoftmax`.
+  """Locates features; Tensor2Robot's function for `SpatialSoftmax`.
 
   Args:
     features: [B, H, W, C].

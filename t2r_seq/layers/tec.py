@@ -128,7 +128,7 @@ def embed_fullstate(
   reuse: Any = None,
   fc_layers: Sequence[int] = (100,),
 ) -> tf.Tensor:
-  """Embeds states [N, F]; Tensor2Robot's function of `MLP`."""
+  """Embeds states [N, F]; Tensor2Robot's function for `MLP`."""
   del reuse  # A `LayerStore` shares the layers of one scope.
   create = lambda: MLP(fc_layers, embed_size)  # noqa: E731
   return get_layer("embed_fullstate", create, scope)(fullstate)
@@ -142,7 +142,7 @@ def embed_condition_images(
   fc_layers: Sequence[int] | None = None,
   use_spatial_softmax: bool = True,
 ) -> tf.Tensor:
-  """Embeds images [N, H, W, C]; Tensor2Robot's function of `ImageEmbedding`."""
+  """Embeds images [N, H, W, C]; Tensor2Robot's function for `ImageEmbedding`."""
   del reuse  # A `LayerStore` shares the layers of one scope.
   create = lambda: ImageEmbedding(fc_layers, use_spatial_softmax)  # noqa: E731
   return get_layer("embed_condition_images", create, scope)(condition_image)
@@ -158,7 +158,7 @@ def reduce_temporal_embeddings(
   fc_hidden_layers: Sequence[int] = (100,),
   combine_mode: str = "temporal_conv",
 ) -> tf.Tensor:
-  """Embeds episodes; Tensor2Robot's function of `TemporalReduction`."""
+  """Embeds episodes; Tensor2Robot's function for `TemporalReduction`."""
   del reuse  # A `LayerStore` shares the layers of one scope.
   layer = get_layer(
     "reduce_temporal_embeddings",

@@ -329,7 +329,7 @@ def BuildImagesToFeaturesModel(
   film_output_params: tf.Tensor | None = None,
   use_spatial_softmax: bool = True,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-  """Maps images to features; Tensor2Robot's function of `ImagesToFeatures`."""
+  """Maps images to features; Tensor2Robot's function for `ImagesToFeatures`."""
   _check_no_params("BuildImagesToFeaturesModel", normalizer_params)
   layer = get_layer(
     "BuildImagesToFeaturesModel",
@@ -349,7 +349,7 @@ def BuildImagesToFeaturesModel(
 def BuildFILMParams(
   embedding: tf.Tensor, film_output_size: int = 2 * 5 * _CHANNELS
 ) -> tf.Tensor:
-  """Maps a condition to FiLM's parameters; Tensor2Robot's name of one dense layer.
+  """Maps a condition to FiLM's parameters; Tensor2Robot's name for a dense layer.
 
   Args:
     embedding: [B, D].
@@ -372,7 +372,7 @@ def BuildImagesToFeaturesModelHighRes(
   normalizer_params: None = None,
   weight_regularization: float = 1e-5,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-  """Maps images to points; Tensor2Robot's function of `ImagesToFeaturesHighRes`."""
+  """Maps images to points; Tensor2Robot's function for `ImagesToFeaturesHighRes`."""
   _check_no_params("BuildImagesToFeaturesModelHighRes", normalizer_params)
   layer = get_layer(
     "BuildImagesToFeaturesModelHighRes",
@@ -395,7 +395,7 @@ def BuildImageFeaturesToPoseModel(
   normalizer_fn: Normalizer = "layer_norm",
   bias_transform_size: int = 10,
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
-  """Maps features to a pose; Tensor2Robot's function of `ImageFeaturesToPose`."""
+  """Maps features to a pose; Tensor2Robot's function for `ImageFeaturesToPose`."""
   layer = get_layer(
     "BuildImageFeaturesToPoseModel",
     lambda: ImageFeaturesToPose(

@@ -29,8 +29,8 @@ class CheckpointPredictor(LoadingPredictor):
   """Predicts with a model's code and the newest checkpoint of a training run.
 
   Its outputs, those of `step` included, equal those of the run's exports.
-  `init_randomly` needs no checkpoint. It overwrites the weights of its model: give it a
-  separate one, not one in training.
+  `init_randomly` needs no checkpoint. The predictor overwrites its model's weights: give
+  it a separate model, not one in training.
   """
 
   _noun = "checkpoint"
@@ -207,7 +207,7 @@ class ModelPredictor(CheckpointPredictor):
     return True
 
   def init_randomly(self) -> None:
-    """Copies the model's weights, which are random before it is trained."""
+    """Equals `restore`: the model's weights are random before it is trained."""
     self.restore()
 
 

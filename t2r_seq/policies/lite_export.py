@@ -622,7 +622,7 @@ def relative_errors(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
   """Returns differences of outputs in units of the range of their element, [N, ...].
 
   The range of an element of the last axis is that of its expected values at N steps,
-  or `1 + |value|` for less than 4 steps. The difference is 0 for equal infinities or
+  or `1 + |value|` for fewer than 4 steps. The difference is 0 for equal infinities or
   NaN, and infinity for other values that are not finite.
   """
   expected, got = (np.asarray(x).astype(np.float64) for x in (expected, got))

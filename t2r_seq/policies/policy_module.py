@@ -247,7 +247,7 @@ class PolicyFunctions:
   ) -> Any:
     """Converts a function of a dictionary to one with named arguments.
 
-    It is not a concrete one: with distributed variables these cannot be saved.
+    The result is no concrete function: with distributed variables none can be saved.
     """
 
     @tf.function(input_signature=list(inputs.values()), autograph=autograph)

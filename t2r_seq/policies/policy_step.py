@@ -40,7 +40,7 @@ class FrameHistory:
   """Keeps the latest frames of every path, and cuts windows from them.
 
   The windows equal, bit for bit, the training window whose anchor is the newest step:
-  before an episode's first step stands that step ('repeat') or zeros ('zero').
+  steps before an episode's first one repeat it ('repeat') or are zeros ('zero').
   """
 
   def __init__(
