@@ -30,7 +30,6 @@ class LayerStore(dict[str, Any]):
   """
 
   def __init__(self) -> None:
-    """Creates a store without layers."""
     super().__init__()
     self._tokens: list[contextvars.Token[_Active | None]] = []
 
@@ -40,7 +39,6 @@ class LayerStore(dict[str, Any]):
     return self
 
   def __exit__(self, *unused: Any) -> None:
-    """Ends the pass."""
     _active.reset(self._tokens.pop())
 
 

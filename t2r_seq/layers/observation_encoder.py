@@ -54,6 +54,8 @@ class ImageEncoder(CompositeLayer):
       activation: Keras' name of the last layer's activation.
       centers_images: maps images from [0, 1] to [-1, 1]; False for standardized images.
       **kwargs: arguments of the Keras layer.
+    Raises:
+      SpecError: an option of the `ResNet` is unknown or out of range.
     """
     super().__init__(**kwargs)
     self._resnet = ResNet(

@@ -107,6 +107,8 @@ class ImagesToFeatures(CompositeLayer):
       weight_regularization: times half the squared weights, added to the loss.
       use_spatial_softmax: returns feature points rather than maps.
       **kwargs: arguments of the Keras layer.
+    Raises:
+      SpecError: the normalizer is unknown.
     """
     super().__init__(**kwargs)
     self._num_blocks = num_blocks
@@ -262,6 +264,8 @@ class ImageFeaturesToPose(CompositeLayer):
       normalizer: follows each hidden layer.
       bias_transform_size: components of the learned constant; 0 for none.
       **kwargs: arguments of the Keras layer.
+    Raises:
+      SpecError: the normalizer is unknown.
     """
     super().__init__(**kwargs)
     bias = tf.keras.initializers.Constant(0.01)

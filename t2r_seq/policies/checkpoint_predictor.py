@@ -29,8 +29,8 @@ class CheckpointPredictor(LoadingPredictor):
   """Predicts with a model's code and the newest checkpoint of a training run.
 
   Its outputs, those of `step` included, equal those of the run's exports.
-  `init_randomly` needs no checkpoint. The predictor overwrites its model's weights: give
-  it a separate model, not one in training.
+  `init_randomly` needs no checkpoint. The predictor overwrites its model's weights: do
+  not give it a model in training.
   """
 
   _noun = "checkpoint"

@@ -376,11 +376,9 @@ class LoadingPredictor(AbstractPredictor):
     return self._model("step").step_specification()
 
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
-    """Returns the label specs."""
     return self._model().label_spec
 
   def get_policy_record(self) -> PolicyRecord | None:
-    """Returns the description of the policy."""
     return self._model().record
 
   @property
@@ -404,7 +402,6 @@ class LoadingPredictor(AbstractPredictor):
 
   @property
   def global_step(self) -> int:
-    """The training step of the model in use; -1 before there is one."""
     return -1 if self._loaded is None else self._loaded.global_step
 
   @property
@@ -637,11 +634,9 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     return self._predictors[0].get_step_specification()
 
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
-    """Returns the label specs."""
     return self._predictors[0].get_label_specification()
 
   def close(self) -> None:
-    """Releases the models."""
     for predictor in self._predictors:
       predictor.close()
 
