@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import gin
 import numpy as np
@@ -219,7 +220,7 @@ class ChunkRunner:
       return errors.Mismatch(name, "the name of a model output", got, hint)
     spec = self._outputs[name]
     got, num_executed = errors.describe(spec), self._execution.num_executed
-    length = spec.shape[1] if (spec.shape.rank or 0) > 1 else None
+    length: Any = spec.shape[1] if (spec.shape.rank or 0) > 1 else None
     if length not in self._lengths:
       steps = " or ".join(map(str, self._lengths)) or "several"
       expected = f"an action chunk, (batch, {steps} steps, ...)"

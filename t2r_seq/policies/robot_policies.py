@@ -50,7 +50,7 @@ class RobotPolicies:
     """Returns the policy of a robot.
 
     Raises:
-      UnknownRobotError: there is no such robot, or several and `robot` is None.
+      SpecError: there is no such robot, or there are several and `robot` is None.
     """
     if robot not in self._policies:
       robot = choose_robot(self._path, robot)
