@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# Removes only the entry of `python -m`: the current folder is still first on the path.
 import importlib.machinery
 import importlib.util
 import os
@@ -53,7 +52,7 @@ class _ConfigsFinder:
   def find_spec(
     name: str, path: object = None, target: object = None
   ) -> importlib.machinery.ModuleSpec | None:
-    """Returns where the package `t2r_seq.configs` is; None for any other module."""
+    """Returns the import spec of `t2r_seq.configs`; None for any other module."""
     if name != f"{__name__}.configs":
       return None
     return importlib.util.spec_from_file_location(name, _CONFIGS)
@@ -62,14 +61,14 @@ class _ConfigsFinder:
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CONFIGS = os.path.join(_ROOT, "configs", "__init__.py")
 if os.path.isfile(_CONFIGS) and os.path.isfile(os.path.join(_ROOT, "setup.py")):
-  # First: a folder `configs` that older code left in the package has caches only.
+  # First: older code may have left a folder `configs` with only caches in the package.
   sys.meta_path.insert(0, _ConfigsFinder)
 
 
 def __getattr__(name: str) -> object:
   if name == "open_episodes":
     return importlib.import_module("t2r_seq.episodes").open_episodes
-  # Loaded on first use: `import t2r_seq` alone costs no TensorFlow.
+  # Loaded on first use: `import t2r_seq` alone does not import TensorFlow.
   if name in __all__:
     try:
       return importlib.import_module(f"t2r_seq.{name}")

@@ -37,7 +37,7 @@ class SpecError(ValueError):
 class UnknownPathError(SpecError, AttributeError, KeyError):
   """A path that a structure does not have.
 
-  An AttributeError, so that `hasattr` works, and a KeyError, as of any mapping.
+  An AttributeError for `hasattr`, and a KeyError like that of any mapping.
   """
 
   def __str__(self) -> str:
@@ -53,7 +53,7 @@ class StoreError(SpecError):
 
 
 class ConversionError(SpecError):
-  """A conversion that cannot begin, resume, or be trusted; names the episode."""
+  """A data set that cannot be opened, read, converted or written; names the place."""
 
 
 class ReplayError(SpecError):
@@ -61,7 +61,7 @@ class ReplayError(SpecError):
 
 
 class ReplayTimeoutError(ReplayError, TimeoutError):
-  """A sample or an insert that waited as long as allowed."""
+  """A sample or an insert that exceeded its timeout."""
 
 
 _Error = TypeVar("_Error", bound=SpecError)
@@ -73,9 +73,9 @@ class Mismatch:
 
   Attributes:
     path: path of the value in the structure.
-    expected: by the spec, as text.
-    got: description of the value.
-    hint: instruction for the user; a sentence or nothing.
+    expected: description of the expected value.
+    got: description of the actual value.
+    hint: instruction for the user; sentences, or ''.
   """
 
   path: str
@@ -85,7 +85,7 @@ class Mismatch:
 
   @property
   def finding(self) -> str:
-    """The disagreement without its path."""
+    """The message without the path."""
     hint = self.hint.strip()
     return f"expected {self.expected}, got {self.got}." + (f" {hint}" if hint else "")
 
@@ -122,7 +122,7 @@ def check_count(
   most: int | None = None,
   hint: str = "",
 ) -> int:
-  """Returns an argument if it is an integer of `minimum` to `most`; else SpecError."""
+  """Returns `count` if it is an integer from `minimum` to `most`; else SpecError."""
   is_integer = isinstance(count, numbers_lib.Integral) and not isinstance(count, bool)
   if is_integer and count >= minimum and (most is None or count <= most):
     return int(count)
@@ -140,11 +140,11 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 
 
 def check_local(operation: str, path: str | os.PathLike[str]) -> None:
-  """Raises SpecError for a URL to write to; it would be a folder called `gs:` here."""
+  """Raises SpecError if a path to write is a URL: `os` would make a folder `gs:`."""
   if "://" in os.fspath(path):
     raise SpecError(
-      f"{operation}: {os.fspath(path)}: expected a local path, got a URL. What appears "
-      "in one step needs a local file system: write there, then copy."
+      f"{operation}: {os.fspath(path)}: expected a local path, got a URL. An atomic "
+      "write needs a local file system: write there, then copy."
     )
 
 
@@ -161,8 +161,8 @@ def ranges(numbers: Iterable[int], limit: int = 12) -> str:
   runs: list[str] = []
   pairs = enumerate(sorted(numbers))
   for _, run in itertools.groupby(pairs, lambda pair: pair[1] - pair[0]):
-    found = [str(number) for _, number in run]
-    runs += found if len(found) < 3 else [f"{found[0]} to {found[-1]}"]
+    texts = [str(number) for _, number in run]
+    runs += texts if len(texts) < 3 else [f"{texts[0]} to {texts[-1]}"]
   rest = len(runs) - limit
   return ", ".join(runs[:limit]) + (f" and {rest} more ranges" if rest > 0 else "")
 
@@ -198,7 +198,7 @@ def unwritten(what: str, error: Exception, hint: str) -> OSError:
 
   Args:
     what: the operation, the path, and the expected value.
-    error: error of the operating system, or of TensorFlow, which has its text only.
+    error: error of the operating system, or of TensorFlow, which has only its text.
     hint: instruction for the user.
   """
   number, text = errno.EIO, str(error).strip().split("\n")[0].rstrip(".")
@@ -211,7 +211,7 @@ def unwritten(what: str, error: Exception, hint: str) -> OSError:
   return OSError(number, f"{what}, got: {text or type(error).__name__}. {hint}")
 
 
-# Kinds of problems. Damage comes first: it is rare, and nothing else explains it.
+# Kinds of problems and their names, in the order of reports: damage comes first.
 FRAME, INDEX, CONTENT, LENGTHS = "frame", "index", "content", "lengths"
 EPISODES, TIMES, NAN, SCHEMAS = "episodes", "times", "nan", "schemas"
 KINDS = {
@@ -235,9 +235,9 @@ class Problem:
     place: record and file, segment and file, or episode; '' if the text names it.
     text: what was expected, what there is, what to do.
     kind: one of `KINDS`: 'frame' (damaged bytes), 'index' (of a TFRecord file),
-      'content' (what cannot be read), 'lengths' (sequences that disagree), 'episodes'
-      (a record that is not one), 'times' (time stamps that run backwards), 'nan'
-      (infinities, too), 'schemas' (of records).
+      'content' (values that cannot be read), 'lengths' (sequences that disagree),
+      'episodes' (a record that is not one), 'times' (time stamps that run backwards),
+      'nan' (infinities, too), 'schemas' (of records), '' for others.
     path: path of the values, or file of a segment; '' without one.
     source: the TFRecord file, or the segment; '' for the data set.
     record: number of the record in its file, from 0; None for the whole file.
@@ -265,7 +265,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class PathReport:
-  """One path over all records or episodes that could be read.
+  """Results of one path over all records or episodes that could be read.
 
   Attributes:
     path: path of the values.
@@ -288,14 +288,14 @@ class Report:
 
   Attributes:
     path: path of the data set.
-    counts: records by TFRecord file, episodes by segment of a store, or by the path of
-      the data set. Damaged bytes between two records count as one.
+    counts: number of records by TFRecord file; of episodes by segment of a store, or by
+      the path of another data set. Damaged bytes between two records count as one.
     problems: all problems, in the order of the data.
     unit: what is counted, 'record' or 'episode'.
     paths: a report of each checked path; None if damage prevented the check.
     notes: possible mistakes that are not problems, one sentence each.
     num_bytes: number of bytes compared with checksums of the store.
-    compression: compression of all TFRecord files, if the suffixes don't show it.
+    compression: of all TFRecord files, if their suffixes don't show it; else None.
   """
 
   path: str
@@ -309,15 +309,15 @@ class Report:
 
   @property
   def is_good(self) -> bool:
-    """Whether nothing is wrong."""
+    """Whether there are no problems."""
     return not self.problems
 
   @functools.cached_property
   def _bad(self) -> Mapping[str, set[int]]:
-    found = collections.defaultdict[str, set[int]](set)
+    bad = collections.defaultdict[str, set[int]](set)
     for problem in self.problems:
-      found[problem.source].update(problem.numbers)
-    return found
+      bad[problem.source].update(problem.numbers)
+    return bad
 
   def bad(self, source: str = "") -> list[int]:
     """Lists the records of a file, or episodes of a segment, that have a problem."""
@@ -331,11 +331,11 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Salvaged:
-  """Results of copying what is good out of a damaged data set.
+  """Results of copying the good records or episodes of a damaged data set.
 
   Attributes:
     path: path of the new store, or folder of the new files.
-    source: the report of the old one.
+    source: the report of the damaged data set.
     num_kept: records by new file, or episodes by new segment.
     left_out: why a record or an episode was not copied, by (file or segment, number).
   """
@@ -348,7 +348,7 @@ class Salvaged:
 
 Finding = tuple[str, str, str]
 """(expected, got, hint), the fields of a `Mismatch`."""
-# Rows that are compared at a time: large columns are mapped, not held.
+# Values that are checked at a time: a large column is memory-mapped, and not loaded.
 _BLOCK_VALUES = 1 << 20
 
 

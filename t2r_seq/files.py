@@ -74,7 +74,7 @@ def check_output(
 ) -> None:
   """Checks, before any work, that a user's output file may be written.
 
-  A mistyped name must not cost the data that a report is made of.
+  A mistyped name must not overwrite the data that the command reads.
 
   Args:
     operation: the operation, and the option if there is one.
@@ -83,8 +83,8 @@ def check_output(
     start: a regular expression that the first bytes of such a file match.
     hint: instruction for the user.
   Raises:
-    OSError: the path is a folder, a socket or a block device, or a file of another
-      kind.
+    OSError: the path is a folder, a socket or a block device, a file of another kind,
+      or cannot be read.
   """
   try:
     mode = os.stat(path).st_mode
@@ -108,7 +108,7 @@ def check_output(
 
 @contextlib.contextmanager
 def writing_output(path: str | os.PathLike[str]) -> Iterator[str]:
-  """Yields an empty file to write, which becomes a user's output when the block ends.
+  """Yields the path of an empty file, which becomes a user's output after the block.
 
   A regular file is replaced in one step; a link stays, and its target is replaced. A
   FIFO or a character device, such as /dev/stdout, gets the bytes.
@@ -129,7 +129,7 @@ def writing_output(path: str | os.PathLike[str]) -> Iterator[str]:
     open(temporary, "wb").close()
     yield temporary
     sys.stdout.flush()
-    # Neither O_CREAT nor O_TRUNC: only what is there is written to.
+    # Without O_CREAT and O_TRUNC: it must exist, and earlier output stays.
     if is_open:
       target = os.dup({"out": 1, "err": 2}.get(is_open[1]) or int(is_open[1]))
     else:
@@ -168,7 +168,7 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-  """Yields an empty file to write, which replaces another if the block ends well.
+  """Yields the path of an empty file, which replaces another if the block succeeds.
 
   Raises:
     OSError: the file cannot be written; the old contents are still there.
@@ -219,9 +219,9 @@ def _remove_abandoned(path: str | os.PathLike[str]) -> None:
 
 
 def new_file(path: str | os.PathLike[str]) -> str:
-  """Creates an empty file beside another, to be written and then published as that.
+  """Creates an empty file beside a path, to be written and then published there.
 
-  It is called `.<name>.<random>.tmp`: so no link can be there already.
+  Its name is `.<name>.<random>.tmp`, so no link can have that name already.
   """
   temporary = _temporary_name(path)
   os.close(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -235,7 +235,7 @@ def publish(temporary: str, path: str | os.PathLike[str]) -> None:
     temporary: a file, which replaces another, or a folder; see `new_file`.
     path: its name, in this folder or another one of the same file system.
   Raises:
-    OSError: the path is a device, a FIFO or a socket, or the name cannot be given.
+    OSError: the path is a device, a FIFO or a socket, or the renaming fails.
   """
   with contextlib.suppress(FileNotFoundError):
     mode = os.lstat(path).st_mode
@@ -257,12 +257,12 @@ def publish(temporary: str, path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
-  """Yields a folder to fill, which appears whole if the block ends well, or never.
+  """Yields a folder to fill, which appears at the path only if the block succeeds.
 
-  Nothing, or an empty folder, is at the path. Missing parents are made.
+  The path must be missing or an empty folder. Missing parents are made.
 
   Raises:
-    OSError: the folder cannot be written; nothing is left of it.
+    OSError: the folder cannot be written; its files are removed.
   """
   make_folders(os.path.dirname(os.path.abspath(path)))
   temporary = _temporary_name(path)
@@ -319,8 +319,8 @@ def _temporaries_of(path: str, names: Iterable[str]) -> list[str]:
 def make_folders(path: str | os.PathLike[str]) -> None:
   """Makes a folder and its missing parents, and syncs their names.
 
-  To sync the last folder alone would not do: after a power cut it may be whole, and in
-  a folder that is missing.
+  Syncing only the last folder is not enough: after a power cut, a parent may be
+  missing.
   """
   folder = os.path.abspath(path)
   made = []
@@ -390,7 +390,7 @@ class FileLock:
     """Releases the lock; does nothing the second time."""
     if self._descriptor >= 0:
       _held.discard(self)
-      # Closing is not enough where a process that is just being forked has it, too.
+      # Closing is not enough if a process that is being forked has the descriptor, too.
       fcntl.flock(self._descriptor, fcntl.LOCK_UN)
       self._forget()
 

@@ -38,7 +38,7 @@ else:
 
 
 def is_tensor(value: Any) -> bool:
-  """`tf.is_tensor`; False for arrays, and without TensorFlow."""
+  """`tf.is_tensor`; False for arrays, and if TensorFlow is not imported."""
   # `tf.is_tensor` takes microseconds for an array: it looks for a protocol.
   if isinstance(value, np.ndarray):
     return False
@@ -46,7 +46,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def do_not_convert(function: _Function) -> _Function:
-  """`tf.autograph.experimental.do_not_convert`, where a module is being loaded."""
+  """`tf.autograph.experimental.do_not_convert`; a call imports TensorFlow."""
 
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Any:
@@ -89,8 +89,6 @@ def missing_extra(package: str, extra: str) -> ImportError:
   Args:
     package: the package's import name.
     extra: the extra of t2r_seq that installs it.
-  Returns:
-    The error, to be raised by the caller from the original one.
   """
   return ImportError(
     f"{package} is not installed. It comes with an extra: "
@@ -104,8 +102,6 @@ def load_extra(name: str, extra: str) -> Any:
   Args:
     name: name of the module.
     extra: the extra of t2r_seq that installs it.
-  Returns:
-    The module.
   Raises:
     ImportError: the package is not installed; names the extra.
   """

@@ -32,14 +32,14 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _KEPT_BYTES, _LEFT_BYTES, _MMAP_BYTES = 72 << 20, 24 << 20, 2**25
 _ARENAS_A_CORE, _MAX_ARENAS = 2, 8
 
-# A call that came back is in the interpreter for some moments more, and an iterator
-# that reads ahead tries some others.
+# A call that has returned is still in the interpreter for some moments, and an iterator
+# that reads ahead makes more calls.
 _QUIET_SECONDS = 0.3
 _MOST_SECONDS = 10.0
 
 
 class IgnoreRepeats:
-  """A signal handler: ignores the signal for a second, then calls the previous one."""
+  """A signal handler that ignores a signal for a second; then the previous one acts."""
 
   def __init__(self, previous: Any) -> None:
     """Starts the second.
@@ -129,12 +129,12 @@ _watch = _Watch()
 
 @contextlib.contextmanager
 def watched_wait() -> Iterator[Callable[[], bool]]:
-  """Watches for SIGINT in a moment of a wait, in a thread of TensorFlow.
+  """Watches for SIGINT during a wait in a thread of TensorFlow.
 
   Yields:
     A function that returns whether to end the wait with an error: the main thread then
-    returns from TensorFlow, and Python raises KeyboardInterrupt. A handler that does
-    not raise it ends no wait.
+    returns from TensorFlow, and Python raises KeyboardInterrupt. It returns False if
+    SIGINT has a handler of the user, which may not raise that.
   """
   handlers = (signal.default_int_handler, _interrupt_once)
   if _is_main() or signal.getsignal(signal.SIGINT) not in handlers:
@@ -192,15 +192,15 @@ def keep_freed_memory() -> bool:
 class PythonCalls:
   """Counts the calls of one reader, and refuses them when the interpreter ends.
 
-  A thread that wants the interpreter while that ends never gets it, and the destructor
-  of the iterator that waits for the thread would wait forever: a script with an
-  iterator that still reads ahead would not end.
+  A thread that needs the interpreter while it ends waits forever, and so would the
+  destructor of an iterator that waits for the thread: a script with an iterator that
+  still reads ahead would not end.
   """
 
   _live: ClassVar[weakref.WeakSet[PythonCalls]] = weakref.WeakSet()
 
   def __init__(self) -> None:
-    """Watches from now on, as long as the object lives."""
+    """Registers the reader, as long as the object lives."""
     self._is_ended = False
     self._lock = threading.Lock()
     self._num_active, self._last = 0, 0.0
@@ -208,7 +208,7 @@ class PythonCalls:
 
   @contextlib.contextmanager
   def active(self) -> Iterator[None]:
-    """Surrounds a call.
+    """Counts a call while the block runs.
 
     Raises:
       RuntimeError: the interpreter ends.
@@ -228,7 +228,7 @@ class PythonCalls:
 
   @classmethod
   def end(cls) -> None:
-    """Refuses calls, and waits for those in progress until no more come."""
+    """Refuses calls, and waits, up to 10 s, until none is active and no more come."""
     live = list(cls._live)
     for calls in live:
       calls._is_ended = True

@@ -26,7 +26,7 @@ def duration_text(seconds: float) -> str:
 
 
 class Progress:
-  """Shows episodes, MB/s and the time that is left."""
+  """Shows the number of episodes, MB/s and the remaining time."""
 
   def __init__(
     self,
@@ -37,10 +37,10 @@ class Progress:
     """Shows nothing yet.
 
     Args:
-      stream: stream to write to; stderr by default. On a terminal one line is kept up
-        to date; otherwise there is one line per minute.
-      clock: seconds.
-      noun: what is counted.
+      stream: stream to write to; None for stderr. On a terminal, one line is updated;
+        otherwise there is one line per minute.
+      clock: returns a time in seconds.
+      noun: name of the counted items.
     """
     self._noun = noun
     self._stream = sys.stderr if stream is None else stream
@@ -53,8 +53,8 @@ class Progress:
 
     Args:
       label: name of the work.
-      done: episodes that are there already.
-      total: episodes in all, if known.
+      done: number of episodes that are already done.
+      total: number of all episodes; None if it is unknown.
     """
     self._label, self._first, self._total = label, done, total
     self._episodes, self._bytes = done, 0
@@ -68,7 +68,7 @@ class Progress:
 
     Args:
       num_bytes: bytes of its values.
-      fraction: how much of the work is done, 0 to 1, where the total is not known.
+      fraction: share of the work that is done, 0 to 1, if the total is unknown.
     """
     self._episodes += 1
     self._bytes += num_bytes

@@ -33,7 +33,7 @@ class RandomNumbers:
   Attributes:
     numbers: numbers of the samples, int64 [B].
     seed: seed of all samples.
-    scope: starts the names of purposes.
+    scope: prefix of the names of purposes.
   """
 
   numbers: tf.Tensor
@@ -62,8 +62,8 @@ class RandomNumbers:
     Enciphering Scheme Based on a Card Shuffle', 2012.
 
     Args:
-      purpose: names the permutations.
-      index: int64 [B], below the size.
+      purpose: name of the permutations.
+      index: int64 [B], less than the size.
       size: sizes of the permutations, int64 [B].
     Returns:
       int64 [B].
@@ -114,7 +114,7 @@ def of_seeds(seeds: tf.Tensor, count: int) -> tf.Tensor:
 
   Args:
     seeds: int32 [N, 2].
-    count: how many random numbers each sample gets.
+    count: number of random numbers for each seed.
   Returns:
     float32 [N, count], from [0, 1).
   """
@@ -206,8 +206,8 @@ def of_samples(batch_size: tf.Tensor, seed: int = 0) -> RandomNumbers:
   """Returns the random numbers of the batch that the traced function gets.
 
   Args:
-    batch_size: B, an integer scalar; used only outside of `sample_number_scope`. There
-      the numbers come from TensorFlow's global generator; see `tf.random.set_seed`.
+    batch_size: B, an integer scalar; used only outside of `sample_number_scope`, where
+      TensorFlow's global generator numbers the samples; see `tf.random.set_seed`.
     seed: seed of the numbers.
   """
   if _present.numbers is not None:

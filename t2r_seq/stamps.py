@@ -9,7 +9,7 @@ import numpy as np
 NANOSECONDS = 10**9
 # Bits of the fraction: a stamp is rounded by one part in 2 ** (bits + 1).
 _BITS = {"float32": 23, "float64": 52}
-# Nanoseconds of rounding, of an offset and of two stamps.
+# Nanoseconds by which an offset and two stamps are rounded.
 SLACK = 2
 
 
@@ -22,10 +22,10 @@ def to_nanoseconds(stamps: Any) -> np.ndarray:
 
 
 def precision(dtype: str, nanoseconds: Any) -> Any:
-  """Returns the nanoseconds by which two stamps of a dtype are equal.
+  """Returns the nanoseconds by which two equal stamps of a dtype may differ.
 
   Args:
-    dtype: its name.
+    dtype: name of the dtype.
     nanoseconds: the stamps, at least 0; integers of numpy or TensorFlow.
   """
   bits = _BITS.get(dtype, 62)

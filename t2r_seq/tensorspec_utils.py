@@ -1,13 +1,13 @@
 """Tensor2Robot's `tensorspec_utils`, by the same names; see `t2r_seq.specs`.
 
-What became of the rest:
+Differences:
 
 - `write_input_spec_to_file`, `load_input_spec_from_file`, `write_global_step_to_file`
-  and `load_global_step_from_file` pickled. `create_t2r_assets` takes specs and the
-  global step, and `write_t2r_assets_to_file` writes them as text.
-- `make_placeholders` gives `tf.keras.Input`s outside of a `tf.Graph`.
+  and `load_global_step_from_file`, which used pickle, are gone. `create_t2r_assets`
+  takes specs and the global step, and `write_t2r_assets_to_file` writes them as text.
+- `make_placeholders` returns `tf.keras.Input`s outside of a `tf.Graph`.
 - `make_random_numpy` and `make_constant_numpy` take None for no batch axis;
-  `make_random_tensors` gives sequences their time axis too.
+  `make_random_tensors` makes the time axis of sequences, too.
 """
 
 from __future__ import annotations

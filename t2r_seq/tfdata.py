@@ -1,11 +1,12 @@
 """Tensor2Robot's `tfdata`, by the same names; see `t2r_seq.records`.
 
-What became of the rest:
+Differences:
 
 - `parallel_read` ends an epoch before it begins the next, and takes a seed.
-- `default_input_fn_tmpl` and `get_input_fn` served Estimators. An input generator of
-  `t2r_seq.data`, such as `DefaultRecordInputGenerator`, has `create_dataset`.
-- `DATA_FORMAT` and `RECORD_READER` chose between file formats; there is one, TFRecord.
+- `default_input_fn_tmpl` and `get_input_fn`, for Estimators, are gone. An input
+  generator of `t2r_seq.data`, such as `DefaultRecordInputGenerator`, has
+  `create_dataset`.
+- `DATA_FORMAT` and `RECORD_READER` are gone: the only file format is TFRecord.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _NUMBERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Cast:
-  """A new dtype; `is_of_path` if the path itself was named: values may become equal."""
+  """A new dtype. `is_of_path`: the path itself is named, so values may become equal."""
 
   dtype: tf.DType
   is_of_path: bool
@@ -28,11 +28,13 @@ class Cast:
 def find_casts(
   operation: str, casts: Iterable[str], spec: specs.TensorSpecStruct
 ) -> dict[str, Cast]:
-  """Returns the casts by path.
+  """Returns the casts by path; SpecError if one is invalid.
 
   Args:
+    operation: for errors.
     casts: 'float64=float32' for all paths of a dtype, or 'path=float32' for a path and
-      all below it, which counts more.
+      all below it, which has precedence.
+    spec: flat specs by path.
   """
   by_dtype: dict[str, Cast] = {}
   by_path: dict[str, Cast] = {}
@@ -71,25 +73,25 @@ def find_casts(
 
 
 def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndarray:
-  """Casts numbers: floats are rounded, nothing else is lost."""
+  """Casts numbers; ConversionError if more is lost than by rounding floats."""
   dtype = cast.dtype
   with np.errstate(over="ignore", invalid="ignore"):
     result = array.astype(dtype.as_numpy_dtype)
-  both = (tf.as_dtype(array.dtype).is_floating, dtype.is_floating)
-  if both == (True, True):
+  are_floating = (tf.as_dtype(array.dtype).is_floating, dtype.is_floating)
+  if are_floating == (True, True):
     lost = np.isfinite(array) & ~np.isfinite(result.astype(np.float64))
   else:
     lost = result.astype(array.dtype) != array
-  if both == (False, False) and not dtype.is_bool:
-    # For another sign the way back may lead to the same bits.
+  if are_floating == (False, False) and not dtype.is_bool:
+    # A cast to the other signedness and back may restore the bits.
     lost = lost | ((result < 0) != (array < 0))
   if lost.any():
     raise errors.ConversionError(
-      f"cast: {place}: {path}: expected numbers that {dtype.name} has, got "
+      f"cast: {place}: {path}: expected numbers that fit {dtype.name}, got "
       f"{array[lost].ravel()[0]} of {array.dtype.name}."
     )
   merged = None
-  if both == (True, True) and not cast.is_of_path:
+  if are_floating == (True, True) and not cast.is_of_path:
     merged = _find_merged(path, array.astype(np.float64), result.astype(np.float64))
   if merged is not None:
     raise errors.ConversionError(
@@ -101,11 +103,11 @@ def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndar
   return result
 
 
-# A column of numbers that rounding moves by more than the first number, and more than
-# the second one's share of its range, holds something else afterwards.
+# Rounding spoils a column that rises if it moves a number by more than `_MOVED`, and by
+# more than this share of the column's range.
 _MOVED, _MOVED_SHARE = 0.1, 0.01
-_LOST_SHARE = 0.25  # The same of numbers that rise and fall.
-_MAX_COLUMNS = 256  # Of a step; more are an image.
+_LOST_SHARE = 0.25  # The share for a column that rises and falls.
+_MAX_COLUMNS = 256  # A step with more numbers is an image.
 
 
 def _find_merged(
@@ -113,13 +115,13 @@ def _find_merged(
 ) -> tuple[float, float] | None:
   """Finds two values, of [T, ...], that become equal, if their difference matters.
 
-  Rounding makes neighbours of almost any signal equal. It matters for time stamps, by
-  their name, and for numbers that rise through the episode, such as a time under
-  another name, or the position of a vehicle on a map, if rounding takes their rise. It
-  also matters for others, if a quarter of their range is lost.
+  Rounding makes neighbors of almost any signal equal. That matters for time stamps, by
+  their name; for numbers that rise through the episode, such as a time under another
+  name or the position of a vehicle on a map, if rounding moves them by `_MOVED_SHARE`
+  of their range; and for others, if by `_LOST_SHARE`.
   """
   if array.ndim == 0 or len(array) < 2:
-    # A time stamp of an episode: those of other episodes become equal to it.
+    # One time stamp per episode: stamps of other episodes would become equal to it.
     moved = np.abs(rounded - array).ravel()
     if not spec_names.is_time(path) or not moved.size or moved.max() <= _MOVED:
       return None

@@ -29,8 +29,8 @@ class Episode:
     values: arrays by path, `[T, ...]`, and context features; byte strings as arrays of
       bytes objects. Absent optional paths are left out.
     place: place of the episode in the files, for messages.
-    fraction_done: share of the data set that was read with this episode; None if
-      the number of episodes is known.
+    fraction_done: share of the data set that is read after this episode; None if the
+      number of episodes is known.
   """
 
   values: Values
@@ -58,22 +58,22 @@ class EpisodeReader:
     format: name of the format, such as 'lerobot'.
     spec: flat specs by path; made from `_spec_fields` if a format sets those.
     derived_spec: specs of paths that follow from the position of a step, such as its
-      index. `read` returns them if they are named; conversions leave them out.
+      index. `read` returns them only if `paths` has them; conversions leave them out.
     lengths: steps of each episode, int64 [episodes]; None if unknown before reading.
     numbers: numbers of the selected episodes in the data set, int64; None for all.
     splits: numbers of episodes by the name of the split.
-    clocks: the time stamps of values on other clocks than the steps', by path. Such a
-      value has the shape (None, ...), and is not a sequence: an episode has as many as
-      its clock has stamps, which `read` returns whole. The stamps are on themselves.
+    clocks: path of the time stamps by path of a value on another clock than the steps'.
+      The spec of such a value has the shape (None, ...), and is not a sequence: `read`
+      returns one value for each stamp, of the whole episode. Stamps map to themselves.
     metadata: JSON values: the control period or the clocks, the robot, the task texts.
     notes: sentences for the user on how the data set was read.
     problems: sentences on readable data that may be damaged.
     videos: paths whose frames are decoded from videos.
     depth: paths of depth images, float32 in metres; `cast` reads them as uint16 in
       millimetres.
-    kept_videos: paths whose values are whole videos, byte strings of shape (), and how
-      these are encoded; see `with_videos`.
-    read_bytes: additional memory while the largest episode is read, beside its values.
+    kept_videos: encoding by path of values that are whole videos, byte strings of shape
+      (); see `with_videos`.
+    read_bytes: memory to read the largest episode, in addition to its values.
   """
 
   path: str = ""
@@ -117,7 +117,7 @@ class EpisodeReader:
     """Yields the episodes in order.
 
     Args:
-      start: the number of the first one.
+      start: the number of the first episode.
     Raises:
       SpecError: an episode cannot be read; names the place.
     """
@@ -132,15 +132,15 @@ class EpisodeReader:
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads an episode, or some of its steps. Several threads may call it at a time.
+    """Reads an episode, or some of its steps; thread-safe.
 
     Args:
       episode: its number.
       paths: paths of `spec` and `derived_spec`; None for all of `spec`.
       start: the first step.
       stop: the step after the last one; None for the end of the episode.
-      out: arrays `[stop - start, ...]` by path that a format may decode into. A path
-        whose returned array is another one was not written.
+      out: arrays `[stop - start, ...]` by path that a format may decode into. It did
+        not if it returns another array for the path.
     Returns:
       Arrays by path, `[stop - start, ...]`, and context features whole.
     Raises:
@@ -179,12 +179,12 @@ class EpisodeReader:
     return {}
 
   def with_videos(self, formats: Collection[str], encoding: Any = None) -> Any:
-    """Returns the episodes with whole videos in place of frames, where stored so.
+    """Returns the episodes with whole videos in place of frames of stored videos.
 
     Args:
       formats: formats of the videos, from `specs.names.VIDEO_FORMATS`.
       encoding: a `store.videos.VideoEncoding` that encodes the frames again if no whole
-        video is stored; None keeps only videos that are, or were, columns of a store.
+        video is stored; None: only videos of a store's columns, also if converted.
     """
     del formats, encoding
     return self
@@ -197,17 +197,17 @@ class EpisodeReader:
     Args:
       computed: by path and name of the statistic, such as 'mean'.
     Returns:
-      A sentence for each path that differs.
+      A sentence for each path that differs; [] if no statistics are stored.
     """
     del computed
     return []
 
   def check_files(self) -> Iterator[str]:
-    """Yields a sentence for each problem that reading the episodes does not meet."""
+    """Yields a sentence for each problem that reading the episodes does not find."""
     return iter(())
 
   def metadata_of(self, episodes: np.ndarray) -> Mapping[str, Any]:
-    """Returns the metadata of a selection of episodes, given rising numbers."""
+    """Returns the metadata of a selection of episodes, given their rising numbers."""
     del episodes
     return self.metadata
 
@@ -222,13 +222,13 @@ class EpisodeReader:
 class EpisodeWriter(abc.ABC):
   """Writes the episodes of a new data set.
 
-  A subclass is made with a path, the episodes to write, and options by name. Its
-  constructor checks that the format can hold the specs, before anything is written. The
-  data set appears at its path when it is complete.
+  The constructor takes a path, the episodes to write, and options by name. It checks
+  that the format can hold the specs, before anything is written. The data set appears
+  at its path when it is complete.
 
   Attributes:
-    episodes: the episodes as `append` takes them, if they differ: with whole videos,
-      which are copied without re-encoding.
+    episodes: the view of the episodes that `append` takes, with whole videos, which are
+      copied without re-encoding; None if it takes them unchanged.
   """
 
   episodes: Any = None
@@ -256,7 +256,7 @@ class EpisodeWriter(abc.ABC):
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Closes files. What is committed stays; the rest is removed."""
+    """Closes files, and removes what is not committed."""
 
   @property
   def num_committed(self) -> int:
@@ -268,13 +268,13 @@ class EpisodeWriter(abc.ABC):
 
 
 def make_specs(fields: Mapping[str, Fields]) -> specs.TensorSpecStruct:
-  """Makes specs of their fields, by path."""
+  """Makes specs of their fields, by path; SpecError if one is invalid."""
   make = specs.ExtendedTensorSpec.from_json_dict
   return specs.TensorSpecStruct((p, make(each, p)) for p, each in fields.items())
 
 
 def steps_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
-  """Returns the spec of values on another clock as one of values of steps."""
+  """Returns the spec of values on another clock as that of one value per step."""
   return specs.ExtendedTensorSpec.from_spec(
     spec, shape=spec.shape[1:], is_sequence=True
   )
@@ -289,7 +289,7 @@ def num_bytes(values: Values) -> int:
 
 
 def num_steps(values: Values, spec: Mapping[str, specs.ExtendedTensorSpec]) -> int:
-  """Returns the steps of an episode: the rows of its first path with a time axis."""
+  """Returns the number of steps: that of the first path with a time axis, or 0."""
   for path, array in values.items():
     if spec[path].is_sequence and array.ndim:
       return len(array)

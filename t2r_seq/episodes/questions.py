@@ -16,7 +16,7 @@ _CIRCLE = 2 * np.pi
 
 
 def find_questions(episodes: Episodes) -> dict[str, list[str]]:
-  """Guesses the conventions of paths without one, from their values.
+  """Guesses undeclared conventions of paths from their values.
 
   Args:
     episodes: the first few are read.
@@ -32,8 +32,8 @@ def find_questions(episodes: Episodes) -> dict[str, list[str]]:
     for path in open_paths & {*episode.values}:
       values = np.asarray(episode.values[path])
       spec = episodes.spec[path]
-      is_known = spec.is_sequence and values.dtype.kind in "fu" and values.ndim > 1
-      if is_known and not specs.is_encoded_image_spec(spec):
+      is_vector = spec.is_sequence and values.dtype.kind in "fu" and values.ndim > 1
+      if is_vector and not specs.is_encoded_image_spec(spec):
         rows.setdefault(path, []).append(values)
   by_path = {path: [*_ask(np.concatenate(parts))] for path, parts in rows.items()}
   return {path: questions for path, questions in by_path.items() if questions}
@@ -54,15 +54,15 @@ def _ask(values: np.ndarray) -> Iterator[str]:
       if elements & {*range(start, start + size)} or not _is_rotation(block):
         continue
       elements |= {*range(start, start + size)}
-      what, word = f"are these a rotation {name}", name
+      question, layout = f"are these a rotation {name}", name
       if name == "quaternion":
         # Near the identity, |w| is the largest component.
         is_last = np.abs(block[:, 3]).mean() >= np.abs(block[:, 0]).mean()
-        word = "quaternion_xyzw" if is_last else "quaternion_wxyz"
-        what = f"are these a quaternion, with w {'last' if is_last else 'first'}"
+        layout = "quaternion_xyzw" if is_last else "quaternion_wxyz"
+        question = f"are these a quaternion, with w {'last' if is_last else 'first'}"
       elif name == "rot6d_rows":
-        what = "are these two rows of a rotation matrix? If columns: 'rot6d_columns'"
-      yield f"{_element(start, start + size, 'rotation', word)}: {what}?"
+        question = "are these two rows of a rotation matrix, or 'rot6d_columns'"
+      yield f"{_element(start, start + size, 'rotation', layout)}: {question}?"
   for i in {*range(values.shape[1])} - elements:
     levels = np.unique(values[:, i])
     if len(levels) == 2:
@@ -91,5 +91,5 @@ def _is_rotation(block: np.ndarray) -> bool:
   return bool((np.abs(products - np.eye(vectors.shape[1])) < _NEAR).all())
 
 
-def _element(start: int, stop: int, field: str, word: object) -> str:
-  return f"{{'elements': [[{start}, {stop}, {{'{field}': {word!r}}}]]}}"
+def _element(start: int, stop: int, field: str, value: object) -> str:
+  return f"{{'elements': [[{start}, {stop}, {{'{field}': {value!r}}}]]}}"

@@ -25,7 +25,7 @@ def control_period(metadata: Mapping[str, Any]) -> float | None:
 
 
 def measured_period(episodes: Episodes) -> float | None:
-  """Returns the control period; if values have other clocks, it may be measured."""
+  """Returns the control period; measured if it is unknown and values have clocks."""
   period = control_period(episodes.metadata)
   clock = default_clock(episodes.metadata, episodes.spec)
   if period is not None or not episodes.clocks or not isinstance(clock, str):
@@ -36,12 +36,12 @@ def measured_period(episodes: Episodes) -> float | None:
 def value_periods(episodes: Episodes) -> dict[str, float]:
   """Returns seconds between values on other clocks than the steps', by path."""
   periods = {c: _period_of(episodes, c) for c in {*episodes.clocks.values()}}
-  found = ((path, periods[clock]) for path, clock in episodes.clocks.items())
-  return {path: period for path, period in found if period}
+  by_path = {path: periods[clock] for path, clock in episodes.clocks.items()}
+  return {path: period for path, period in by_path.items() if period}
 
 
 def _period_of(episodes: Episodes, clock: str) -> float | None:
-  """Returns the median interval of a clock in the first episode that has one."""
+  """Returns the median interval of a clock in one of the first episodes, or None."""
   for number in range(min(episodes.num_episodes or 0, _RATE_EPISODES)):
     gaps = np.diff(to_nanoseconds(np.ravel(episodes.read(number, [clock])[clock])))
     if len(gaps) and np.median(gaps) > 0:
@@ -54,9 +54,9 @@ def default_clock(
 ) -> str | float | None:
   """Returns the clock of a data set's steps, as `windows.Cut.clock`.
 
-  That is its only per-step path of time stamps (seconds, or integer nanoseconds).
-  Without any such path: the only sequence below `clocks/`. Otherwise: the control
-  period, or None.
+  That is its only per-step path of time stamps (floats of seconds, or integers of
+  nanoseconds named '_ns'). Without any such path: the only sequence below `clocks/`.
+  Otherwise: the control period, or None.
 
   Args:
     metadata: metadata of the data set.
@@ -88,10 +88,10 @@ class Resampled(View):
 
     Args:
       base: the data set.
-      select: 'hold' shows the last value up to a step, 'nearest' the nearest one. Until
-        a first value has come, that one stands.
+      select: 'hold' shows the last value up to a step, 'nearest' the nearest one. Steps
+        before the first value show the first value.
     Raises:
-      SpecError: the steps have no time stamps.
+      SpecError: `select` is another word, or the steps have no time stamps.
     """
     self._select, self._clocks = select, dict(base.clocks)
     self._clock = default_clock(base.metadata, base.spec)
@@ -120,11 +120,12 @@ class Resampled(View):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads the whole episode, and returns its steps."""
+    """Reads the whole episode, and returns the requested steps."""
     del out
     names = list(self.spec if paths is None else paths)
-    stamps = {self._clock, *(self._clocks.get(path, path) for path in names)}
-    values = self._base.read(episode, [*dict.fromkeys([*names, *stamps])])
+    clocks = {self._clocks[path] for path in names if path in self._clocks}
+    clocks |= {str(self._clock)} if self._clocks else set()
+    values = self._base.read(episode, [*dict.fromkeys([*names, *clocks])])
     changed = self._change(values, self._base.place(episode))
     return {
       path: array[start:stop] if self.spec[path].is_sequence else array
@@ -133,6 +134,8 @@ class Resampled(View):
     }
 
   def _change(self, values: Values, place: str) -> Values:
+    if not self._clocks:
+      return values
     for clock in dict.fromkeys([str(self._clock), *self._clocks.values()]):
       if clock in values:
         check_stamps(f"resample: {place}: {clock}", values[clock])
@@ -150,21 +153,24 @@ class Resampled(View):
     return changed
 
 
-# Relative differences of a user's rate from metadata (30 for 29.97) and from clocks.
+# Largest relative difference of a user's rate from metadata (30 for 29.97) and clocks.
 _RATE_SLACK, _CLOCK_SLACK = 0.01, 0.1
-# Parts of a second that time stamps may be in, the likeliest first.
+# Possible units of time stamps, in parts of a second; the most likely first.
 _UNITS = (1.0, 1e3, 1e6, 1e9)
 _LEAST_RATE, _MOST_RATE = 0.5, 1000.0
-# Episodes that are read for it, as the first may have one step.
+# Episodes to measure a rate in; the first one may have a single step.
 _RATE_EPISODES = 3
 CLOCKS = "clocks/"
 
 
 def check_rate(operation: str, source: Episodes, fps: float) -> None:
-  """Checks that the data has the expected rate: nothing is resampled.
+  """Checks that the data has the rate `fps`: nothing is resampled.
 
-  The data has its rate in the metadata, or as time stamps, such as those of `clocks/`;
-  if it has neither, any rate is right.
+  The data has its rate in the metadata, or in time stamps, such as those of `clocks/`;
+  if it has neither, any rate is accepted.
+
+  Raises:
+    ConversionError: the data has another rate.
   """
   period = control_period(source.metadata)
   declared = [] if period is None else [(1 / period, "its metadata have", _RATE_SLACK)]
@@ -207,7 +213,7 @@ def _measured_rates(source: Episodes) -> dict[str, list[float]]:
           periods[path] = float(np.median(steps))
   clocks = {path: period for path, period in periods.items() if path.startswith(CLOCKS)}
   if clocks:
-    # The fastest is that of the steps. Nanoseconds.
+    # The fastest clock is that of the steps; its stamps are nanoseconds.
     path = min(clocks, key=clocks.__getitem__)
     return {path: [_UNITS[-1] / clocks[path]]}
   return {

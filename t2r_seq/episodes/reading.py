@@ -45,7 +45,7 @@ def leave_out(path: str) -> str:
 
 @contextlib.contextmanager
 def explain_errors(place: str, expected: str) -> Iterator[None]:
-  """Names the place of damage: libraries raise any error for damaged files."""
+  """Raises a ConversionError with the place for any error of a library or file."""
   try:
     yield
   except (errors.SpecError, ImportError):
@@ -58,7 +58,7 @@ def explain_errors(place: str, expected: str) -> Iterator[None]:
 def read_json_object(
   path: str, expected: str = "a JSON object", keys: Collection[str] = ()
 ) -> dict[str, Any]:
-  """Reads a JSON object from a file; with `keys` it has no other keys."""
+  """Reads a JSON object from a file; ConversionError if it has keys not in `keys`."""
   try:
     with open(path, encoding="utf-8") as file:
       values = json.load(file)
@@ -92,7 +92,7 @@ def file_fingerprint(names: Iterable[str], **options: Any) -> dict[str, Any]:
 def folder_fingerprint(path: str) -> dict[str, Any]:
   """Returns number, sizes and newest time of the files below a folder, or of a file.
 
-  Statistics that were computed of them are left out.
+  Statistics that were computed from them are left out.
   """
   stats = [os.stat(path)] if os.path.isfile(path) else []
   for folder, _, names in os.walk(path):
@@ -115,7 +115,7 @@ def left_out(places: Sequence[str]) -> list[str]:
 
 
 def check_numbers(operation: str, spec: specs.TensorSpecStruct) -> None:
-  """Checks that a plain array can hold all specs of steps."""
+  """Raises SpecError if a plain array cannot hold a path."""
   mismatches = []
   for path, leaf in spec.items():
     hint = leave_out(path)
@@ -132,7 +132,7 @@ def check_numbers(operation: str, spec: specs.TensorSpecStruct) -> None:
 
 
 def check_present(operation: str, spec: specs.TensorSpecStruct) -> None:
-  """Checks that no path is optional, for formats whose episodes have all paths."""
+  """Raises SpecError if a path is optional, for formats whose episodes have all."""
   mismatches = [
     errors.Mismatch(
       path, "a path that every episode has", "an optional one", leave_out(path)
@@ -151,8 +151,9 @@ def dtype_name(dtype: str | np.dtype) -> str:
 
 
 def fields_from_json(values: Mapping[str, Any]) -> dict[str, Fields]:
-  """Reads fields of specs by path; SpecError if they describe no data."""
+  """Returns the fields of specs by path; SpecError if they are invalid."""
   for path, fields in values.items():
+    # Most are valid, and checked without TensorFlow.
     if not are_fields(fields) or fields["dtype"] not in DTYPES:
       specs.ExtendedTensorSpec.from_json_dict(fields, path)
   return dict(values)
@@ -178,7 +179,7 @@ def frame_fields(fields: Fields) -> Fields:
 def array_fields(
   path: str, dtype: np.dtype, shape: tuple[int, ...], is_sequence: bool
 ) -> Fields | errors.Mismatch:
-  """Describes an array, by the shape of one step; or says what is wrong with it."""
+  """Returns the fields of an array, by the shape of one step; or why it has none."""
   if dtype.kind not in "biufc":
     name = {"O": "objects", "S": "byte strings", "U": "text"}.get(dtype.kind, dtype)
     return errors.Mismatch(path, "numbers", f"{name}", leave_out(path))
@@ -234,10 +235,10 @@ def unwritten(
   shape: tuple[int, ...],
   dtype: np.dtype,
 ) -> tuple[str, bool]:
-  """Describes chunks that no file stores, and whether they are a problem.
+  """Describes chunks that no file stores; returns whether they are probably a loss.
 
   Writers may leave out chunks of the fill value, such as the zeros of a reward. Among
-  pictures in colour a black one is suspicious.
+  colour images, a black one is suspicious.
   """
   text = (
     f"{path}: {num_missing} of {num_chunks} chunks were never written, and are read as "

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t2r_seq import errors, specs
+from t2r_seq.episodes import reading, views, writing
 from t2r_seq.episodes import splits as splits_lib
-from t2r_seq.episodes import views, writing
 from t2r_seq.episodes.episodes import EpisodeWriter
 from t2r_seq.episodes.views import Episodes
 from t2r_seq.errors import Report
@@ -50,14 +50,14 @@ _OTHER_FORMATS = (
   (
     r".*\.parquet",
     "Parquet files",
-    "Of a dataset of LeRobot's, name the folder that has meta/info.json. Read others "
-    "with Python, and write the episodes to a store: EpisodeStore.create",
+    "For a LeRobot dataset, name the folder with meta/info.json. Read others with "
+    "Python, and write the episodes to a store: EpisodeStore.create",
   ),
   (
     r".*\.(pkl|pickle|p)",
     "Python pickles",
-    "Unpickling runs code: it is not done. Load those that you trust with Python, and "
-    "write the episodes to a store: EpisodeStore.create",
+    "Unpickling runs code, so they are not read. Load those that you trust with "
+    "Python, and write the episodes to a store: EpisodeStore.create",
   ),
   (r".*\.(npz|npy)", "numpy files", _WITH_PYTHON),
 )
@@ -70,13 +70,12 @@ class Format:
   Attributes:
     name: such as 'zarr'.
     open: `open(path, dropped, **options)` returns the episodes.
-    description: noun for errors: 'a zarr group'; '' if a path alone does not show the
-      format.
+    description: noun for errors: 'a zarr group'; '' if it cannot be recognised.
     recognises: whether a path, which exists, is of this format.
     suffixes: suffixes of the files or folders that are written in this format.
     writer: makes an `EpisodeWriter`; None if the format is read only. See
       `write_episodes`.
-    splits_by_file: a split is a set of files and is chosen when they are opened.
+    splits_by_file: whether a split is a set of files, chosen when they are opened.
     check: looks for damage without opening the episodes; see `register_format`.
   """
 
@@ -91,7 +90,7 @@ class Format:
 
   @property
   def has_specs(self) -> bool:
-    """Whether the files give specs; else a user may give them, as an option `spec`."""
+    """Whether the files have specs; else a user may pass them as an option `spec`."""
     return "spec" not in self.options
 
   @property
@@ -136,17 +135,17 @@ def register_format(
   Args:
     name: name of the format.
     suffixes: suffixes of files or folders in this format.
-    recognises: whether a path, which exists, is of this format; None goes by suffixes.
+    recognises: whether an existing path is of this format; None: by its suffix.
     description: noun for errors, such as 'a zarr group'.
     writer: called with the path, the episodes to write (their specs, metadata and
       splits) and the options of `write_episodes` that its signature names.
     splits_by_file: a split is a set of files, chosen by an option `split` of the class.
     check: `check(path, spec, label_spec, values, **options)` looks for damage that
-      would keep the episodes from being opened; `values` are the keyword arguments of
+      would prevent opening the episodes; `values` are the keyword arguments of
       `checks.check`, options those of `open_episodes`. Returns a report, in which
-      `paths` is None if the values are still to be checked; or None for no report.
-  Raises:
-    SpecError: another class is registered under this name.
+      `paths` is None if the values are not checked yet; or None for no report.
+  Returns:
+    The decorator, which raises SpecError if another class has this name.
   """
 
   def register(opener: Any) -> Any:
@@ -178,7 +177,7 @@ def formats() -> Mapping[str, Format]:
 
 
 def _rank(each: Format) -> int:
-  """Returns the place of a format: that of its module, users' before the fallback."""
+  """Returns the rank of a format: that of its module; users' precede the fallback."""
   if each.name == _FALLBACK:
     return len(_MODULES)
   module = each.open.__module__.removeprefix("t2r_seq.formats.")
@@ -186,7 +185,7 @@ def _rank(each: Format) -> int:
 
 
 def get_format(name: str) -> Format:
-  """Returns a format by its name."""
+  """Returns a format by its name; ConversionError if it is unknown."""
   all_formats = formats()
   if name not in all_formats:
     raise errors.ConversionError(
@@ -201,17 +200,18 @@ def find_format(path: str | os.PathLike[str], format: str | None = None) -> Form
 
   Args:
     path: a folder, a file, or patterns of TFRecord files.
-    format: its name, which is then not recognised.
+    format: name of the format; None recognises it.
   Raises:
-    ConversionError: nothing is there, or a folder of no known format.
+    ConversionError: the name is unknown, or the path is missing or a folder of no known
+      format.
   """
   if format is not None:
     return get_format(format)
   path = os.fspath(path)
   if os.path.exists(path):
-    formats = _recognise(path)
-    if formats is not None:
-      return formats
+    recognised = _recognise(path)
+    if recognised is not None:
+      return recognised
     if os.path.isdir(path):
       raise _unknown_folder(path)
     return get_format(_FALLBACK)
@@ -246,8 +246,8 @@ def open_episodes(
 ) -> Episodes:
   """Opens a data set of any format; returns its episodes.
 
-  A file `conventions.json` in its folder, or beside its files, declares what the
-  numbers of paths mean, if the format has no place for it.
+  A file `conventions.json` in its folder, or beside its files, declares the meaning of
+  numbers by path, if the format cannot store it.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, store
@@ -263,19 +263,19 @@ def open_episodes(
   Args:
     path: a store, a LeRobot folder, RLDS or other TFRecord files (patterns), HDF5, zarr
       or MCAP files, or a Minari data set.
-    format: its name; by default the path decides; see `formats`.
+    format: name of the format, such as 'zarr'; by default the path decides.
     split: the only split to read; None for all.
     episodes: numbers of the only episodes to read, or a file that lists them.
     drop: paths to leave out, with all paths below them. They are not read at all.
-    conventions: `Convention`s of paths, or their fields; before those of the file and
-      of the format.
+    conventions: `Convention`s of paths, or their fields; they override those of the
+      file and of the format.
     **options: options of the format: `spec`, `compression`, `episode_key`, `first_key`,
-      `last_key`, `episode_per_file` of TFRecord files, `layout` of HDF5 and MCAP files,
-      `frames_by` and `frame_tolerance` of LeRobot.
+      `last_key`, `episode_per_file` and `index` of TFRecord files, `layout` of HDF5 and
+      MCAP files, `clocks` of MCAP, `frames_by` and `frame_tolerance` of LeRobot.
   Raises:
-    ConversionError: nothing that can be read.
-    SpecError: an option that the format does not have, or no such split, episode or
-      path.
+    ConversionError: the path is missing or of no known format.
+    SpecError: the data is damaged, the format does not have an option, a convention is
+      invalid, or a split, episode or path is missing.
     ImportError: an extra is not installed; names it.
   """
   path = os.fspath(path)
@@ -308,8 +308,7 @@ def _declare(
   name = os.path.join(folder, _CONVENTIONS)
   declared: dict[str, Any] = {}
   if os.path.isfile(name):
-    with open(name, encoding="utf-8") as file:
-      declared = specs.serialization.load_json(f"open_episodes: {name}", file.read())
+    declared = reading.read_json_object(name)
   for source, given in ((name, declared), ("conventions", conventions or {})):
     for place, convention in given.items():
       if place in opened.spec:
@@ -333,7 +332,7 @@ def as_episodes(
 ) -> Episodes:
   """Returns episodes unchanged, and opens a path; see `open_episodes`.
 
-  `spec` has flat specs of stored features, for formats whose files have none.
+  `spec` has specs of the features, for formats whose files have no specs.
   """
   if isinstance(source, Episodes):
     return source
@@ -351,7 +350,7 @@ def as_episodes(
 def check_options(
   operation: str, name: str, given: Iterable[str], options: Iterable[str]
 ) -> None:
-  """Raises SpecError if an option is not in `options`; `name`: format or conversion."""
+  """Raises SpecError if a given option of `name`, a format, is not in `options`."""
   options = sorted(options)
   want = f"no options for {name}"
   if options:
@@ -366,7 +365,11 @@ def check_options(
 
 
 def written_format(path: str | os.PathLike[str], format: str | None = None) -> Format:
-  """Returns the format in which a path is written, by its suffix."""
+  """Returns the format in which a path is written, by `format` or its suffix.
+
+  Raises:
+    ConversionError: the format or the suffix is unknown, or the format is read only.
+  """
   path = os.fspath(path)
   writable = {name: each for name, each in formats().items() if each.writer is not None}
   if format is not None:
@@ -395,9 +398,10 @@ def open_writer(
   format: str | None = None,
   **options: Any,
 ) -> EpisodeWriter:
-  """Opens a writer of a new data set, and checks that it can hold the episodes.
+  """Opens a writer of a new data set; `options` are those of `write_episodes`.
 
-  It reads specs, metadata, splits and lengths, with the options of `write_episodes`.
+  Raises:
+    SpecError: the format cannot hold the episodes, or does not have an option.
   """
   path = os.fspath(path)
   chosen = written_format(path, format)
@@ -429,12 +433,16 @@ def write_episodes(
   Args:
     episodes: episodes to write; views select, rename, drop, cast and join.
     path: path of the new data set.
-    format: its name; by default the suffix decides; see `formats`.
-    **options: options of the format: `num_shards` and `compression` of TFRecord files;
-      `fps`, `task` and `encoding` of LeRobot; `allow_nan` of a store.
+    format: name of the format; by default the suffix decides.
+    **options: options of the format: `num_shards` and `compression` of TFRecord files,
+      `compression` of robomimic, `fps` and `task` of LeRobot, `allow_nan` and
+      `keep_videos` of a store; `video_codec`, `video_gop`, `video_quality` of both.
   Raises:
-    SpecError: the format cannot hold a path, or lacks an option; all are listed.
-    ConversionError: something is at the path, or an episode cannot be written.
+    SpecError: the path is a URL, or the format cannot hold a path or does not have an
+      option.
+    ConversionError: the path exists or has no known suffix, an episode cannot be
+      written, or no episode exists.
+    OSError: the disk is full or failed.
   """
   path = os.fspath(path)
   errors.check_local("write", path)
@@ -446,11 +454,11 @@ def write_episodes(
 def check_vacant(
   operation: str, path: str, chosen: Format, options: Mapping[str, Any]
 ) -> None:
-  """Checks that a new data set overwrites nothing."""
+  """Raises ConversionError if a new data set would overwrite something."""
   names = chosen.files(path, options)
   present = [name for name in names if os.path.lexists(name)]
   is_empty = present == [path] and os.path.isdir(path) and not os.listdir(path)
-  # A store may fill the folder that `mktemp -d` made.
+  # Formats without a suffix are folders: they may fill one that `mktemp -d` made.
   if present and not (is_empty and not chosen.suffixes):
     is_data = all(os.path.isfile(name) or os.path.isdir(name) for name in present)
     # Nobody should delete a device, such as /dev/null, or a FIFO.
@@ -465,7 +473,7 @@ def check_vacant(
     )
 
 
-# Entries of an unknown folder that are looked at, and shown.
+# Entries of an unknown folder to search, and to list in an error.
 _MAX_ENTRIES, _MAX_SHOWN = 50, 5
 
 
@@ -500,14 +508,14 @@ def _way_out(path: str, names: list[str], other: tuple[str, str] | None) -> str:
     return f"There are datasets in it: name one of {errors.listing(within, _MAX_SHOWN)}"
   place = os.path.abspath(path)
   for above in (os.path.dirname(place), os.path.dirname(os.path.dirname(place))):
-    formats = _recognise(above) if os.path.isdir(above) else None
-    if formats is not None and formats.name in ("store", "lerobot"):
+    recognised = _recognise(above) if os.path.isdir(above) else None
+    if recognised is not None and recognised.name in ("store", "lerobot"):
       return f"It is a part of a dataset: name {above}"
   return other[1] if other else "Name the files of the dataset, or their folder."
 
 
 def _datasets_in(path: str, depth: int) -> Iterator[str]:
-  """Yields how to name the data sets below a folder, some levels deep."""
+  """Yields the paths or patterns of the data sets below a folder, to a depth."""
   for name in sorted(os.listdir(path))[:_MAX_ENTRIES]:
     place = os.path.join(path, name)
     if not os.path.isdir(place):
@@ -524,11 +532,11 @@ def _datasets_in(path: str, depth: int) -> Iterator[str]:
 
 
 def other_format(names: Iterable[str]) -> tuple[str, str] | None:
-  """Recognises files of unsupported formats: returns the format, and advice."""
+  """Recognises unsupported files: returns (format, advice), or None."""
   bases = [os.path.basename(name).lower() for name in names]
-  for pattern, what, hint in _OTHER_FORMATS:
+  for pattern, format_name, hint in _OTHER_FORMATS:
     if any(re.fullmatch(pattern, base) for base in bases):
-      return what, f"{hint}."
+      return format_name, f"{hint}."
   return None
 
 

@@ -30,13 +30,14 @@ def choose_episodes(
   Args:
     where: the reader, for the error.
     num_episodes: number of episodes of the dataset.
-    episodes: their numbers, or a file of them; None for all.
-    split: its name; None for all. With both, the listed episodes of that split.
-    splits: numbers by name, of the dataset.
+    episodes: numbers of episodes, or a file that lists them; None for all.
+    split: name of a split; None for all. With both, the listed episodes of that split.
+    splits: the dataset's splits, numbers by name.
   Returns:
-    int64, rising, each once; None for all.
+    Numbers of episodes, int64, rising, each once; None for all.
   Raises:
-    SpecError: no such split or episode, or no episode is left.
+    SpecError: a split, an episode or the file is missing or invalid, or no episode is
+      left.
   """
   if episodes is None and split is None:
     return None
@@ -44,10 +45,10 @@ def choose_episodes(
   if split is not None:
     all_splits = dict(splits or {})
     if split not in all_splits:
-      has = f"one of those of the dataset, {errors.listing(all_splits)}"
-      has = has if all_splits else "none: the dataset has none"
+      want = f"one of those of the dataset, {errors.listing(all_splits)}"
+      want = want if all_splits else "none: the dataset has none"
       raise errors.SpecError(
-        f"{where}: split: expected {has}, got "
+        f"{where}: split: expected {want}, got "
         f"'{split}'.{errors.nearest(split, all_splits)}"
       )
     chosen = _check(f"{where}: split '{split}'", list(all_splits[split]), num_episodes)
@@ -66,7 +67,7 @@ def choose_episodes(
 
 
 def read_episodes(where: str, episodes: EpisodeNumbers) -> Any:
-  """Returns numbers of episodes; reads a file that lists them, one per line."""
+  """Returns numbers, or reads a file of them; SpecError if it cannot be read."""
   if not isinstance(episodes, (str, os.PathLike)):
     return np.asarray(episodes).tolist()
   place = f"{where}: episodes: {os.fspath(episodes)}"
@@ -119,18 +120,23 @@ def parse_shares(where: str, text: str) -> dict[str, float]:
         f"'{part.strip()}' in '{text}'."
       )
     shares[name] = share
-  if sum(shares.values()) > 1 + 1e-9:
-    raise errors.SpecError(
-      f"{where}: expected shares with a sum of 1 at most, got {sum(shares.values()):g} "
-      f"in '{text}'."
-    )
+  _check_shares(f"{where}: '{text}'", shares)
   return shares
+
+
+def _check_shares(where: str, shares: Mapping[str, float]) -> None:
+  total = sum(shares.values())
+  # Sums of floats may be a little over 1.
+  if min(shares.values(), default=1) < 0 or total > 1 + 1e-9:
+    raise errors.SpecError(
+      f"{where}: expected shares >= 0 with a sum of 1 at most, got {total:g}."
+    )
 
 
 def make_splits(
   shares: Mapping[str, float], num_episodes: int, seed: int = 0
 ) -> dict[str, list[int]]:
-  """Deals episodes to splits at random: each to one at most.
+  """Assigns episodes to splits at random, each to one split at most.
 
   >>> from t2r_seq import episodes
   >>> splits = episodes.make_splits({"train": 0.8, "eval": 0.2}, num_episodes=10)
@@ -139,13 +145,14 @@ def make_splits(
 
   Args:
     shares: share of the episodes of each split, by name; their sum may be below 1.
-    num_episodes: to deal.
+    num_episodes: number of episodes to assign.
     seed: equal seeds give equal splits.
   Returns:
     Numbers of episodes by name, rising; sizes are rounded.
   Raises:
-    SpecError: a split would have no episode.
+    SpecError: a share is negative, their sum is > 1, or a split has no episode.
   """
+  _check_shares("split", shares)
   order = np.random.default_rng(seed).permutation(num_episodes)
   ends = np.rint(np.cumsum(list(shares.values())) * num_episodes).astype(np.int64)
   parts = np.split(order, ends)[: len(shares)]
@@ -161,7 +168,7 @@ def make_splits(
 
 
 def check_splits(where: str, splits: Splits, num_episodes: int) -> dict[str, list[int]]:
-  """Returns the splits as lists of rising numbers of episodes."""
+  """Returns the splits as lists of rising numbers; SpecError if one is invalid."""
   return {
     str(name): _check(f"{where}: split '{name}'", list(episodes), num_episodes).tolist()
     for name, episodes in splits.items()
@@ -169,7 +176,7 @@ def check_splits(where: str, splits: Splits, num_episodes: int) -> dict[str, lis
 
 
 def renumber(splits: Splits, chosen: np.ndarray) -> dict[str, list[int]]:
-  """Returns the splits of a selection, by new numbers; leaves out empty ones."""
+  """Returns the splits of a selection, by its numbers; leaves out empty ones."""
   renumbered = {
     name: np.flatnonzero(np.isin(chosen, list(numbers))).tolist()
     for name, numbers in splits.items()
@@ -178,7 +185,7 @@ def renumber(splits: Splits, chosen: np.ndarray) -> dict[str, list[int]]:
 
 
 def describe_splits(splits: Splits) -> str:
-  """Renders the names of splits, and how many episodes each has."""
+  """Renders the names of splits, and their numbers of episodes."""
   sizes = {name: len(list(episodes)) for name, episodes in splits.items()}
   return "splits: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items())
 
@@ -191,8 +198,8 @@ _HELD_OUT = re.compile(r"(^|[^a-z])(val|valid(ation)?|eval(uation)?|test)($|[^a-
 def describe_overlaps(splits: Splits) -> list[str]:
   """Returns a sentence for each training split with episodes of a held-out one.
 
-  A filter key may be a part of another one, as `20_percent` of `train` is: only names
-  with the word train count, and those with valid, val, eval or test.
+  Other splits may overlap, such as `train` and its part `20_percent`. So only names
+  with the word train are compared with names with val, valid, eval or test.
   """
   overlaps = []
   sets = {name: set(numbers) for name, numbers in splits.items()}

@@ -26,7 +26,7 @@ class Dropped:
     self._paths: set[str] = set()
 
   def has(self, path: str) -> bool:
-    """Whether a path is left out."""
+    """Whether a path is left out; records that it exists."""
     self._paths.add(path)
     matches = {n for n in self.names if path == n or path.startswith(f"{n}/")}
     self._matches |= matches
@@ -37,7 +37,7 @@ class Dropped:
     return {path: leaf for path, leaf in spec.items() if not self.has(path)}
 
   def check(self, operation: str) -> None:
-    """Checks that every name met a path."""
+    """Raises SpecError if a name matched no path of `has`."""
     mismatches = [
       errors.Mismatch(
         name,
@@ -83,7 +83,8 @@ class Episodes(EpisodeReader):
     """Selects episodes, by number or by the name of a split, or both.
 
     Raises:
-      SpecError: no such split or episode, or the number of episodes is unknown.
+      SpecError: a split or episode is missing, no episode is left, or the number of
+        episodes is unknown.
     """
     if episodes is None and split is None:
       return self
@@ -100,7 +101,7 @@ class Episodes(EpisodeReader):
     """Keeps only some paths.
 
     Raises:
-      SpecError: a path is missing.
+      SpecError: a path is missing, or a kept one lacks its time stamps.
     """
     return Filtered(self, paths)
 
@@ -108,7 +109,7 @@ class Episodes(EpisodeReader):
     """Leaves out paths; a name leaves out all paths below it, too.
 
     Raises:
-      SpecError: a name is not a path; all are listed.
+      SpecError: a name is not a path, or a kept path lacks its time stamps.
     """
     dropped = Dropped(names)
     kept = dropped.filter(self.spec)
@@ -144,9 +145,9 @@ class Episodes(EpisodeReader):
     """Calls a function with the values of each whole episode.
 
     Args:
-      function: maps arrays by path, `[T, ...]`, to arrays of the new episode. The
-        number of steps stays the same.
-      spec: flat specs of the episodes that it returns.
+      function: maps arrays by path, `[T, ...]`, to arrays of the new episode, with the
+        same number of steps. Reading raises SpecError if they do not fit `spec`.
+      spec: specs of the episodes that it returns.
     """
     return Mapped(self, function, spec)
 
@@ -154,13 +155,13 @@ class Episodes(EpisodeReader):
     """Appends the episodes of other data sets with the same specs.
 
     Raises:
-      SpecError: specs differ; all paths are listed.
+      SpecError: specs or clocks differ; all paths are listed.
     """
     return Joined([self, *others])
 
 
 class View(Episodes):
-  """Changes the values of an episode, or which episodes there are."""
+  """Base of views, which change the values of episodes, or select episodes."""
 
   def __init__(
     self,
@@ -185,7 +186,7 @@ class View(Episodes):
     self._rename(names or {path: path for path in self.spec})
 
   def _rename(self, names: Mapping[str, str]) -> None:
-    """Takes over videos and clocks of the data set, under the names of the view."""
+    """Copies videos and clocks of the data set, under the names of the view."""
     base = self._base
     clocks = {path: clock for path, clock in base.clocks.items() if path in names}
     if lost := [path for path, clock in clocks.items() if clock not in names]:
@@ -400,10 +401,10 @@ class Casted(View):
 
 
 class Conformed(View):
-  """The paths of other specs; one number may have the shape () or (1,) of either."""
+  """A data set read with a user's specs: () for (1,), or the reverse."""
 
   def __init__(self, base: Episodes, spec: specs.TensorSpecStruct) -> None:
-    """Reads the data set with the specs of a user, whose paths it has."""
+    """Filters and reshapes values for `spec`, whose paths the data set has."""
     super().__init__(base, spec)
     # Lazily: it imports TensorFlow, which reading a store does not need.
     from t2r_seq.specs.extended_tensor_spec import added_axes
@@ -443,7 +444,7 @@ class Mapped(View):
     self.videos = ()
 
   def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns the same: the function sees frames."""
+    """Returns the same view: the function gets frames."""
     del formats, encoding
     return self
 
@@ -455,7 +456,7 @@ class Mapped(View):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Maps the whole episode, and returns its steps."""
+    """Maps the whole episode, and returns the requested steps."""
     values = self._base.read(episode)
     changed = self._change(values, self._base.place(episode))
     return {
@@ -503,7 +504,7 @@ class Dealt(View):
   """Assigns the episodes to random splits."""
 
   def __init__(self, base: Episodes, shares: Mapping[str, float], seed: int) -> None:
-    """Deals the episodes; see `splits.make_splits`."""
+    """Assigns the episodes; see `splits.make_splits`."""
     super().__init__(base)
     self._shares, self._seed = dict(shares), seed
     self._deal(base.num_episodes)
@@ -517,7 +518,7 @@ class Dealt(View):
       self.splits = splits_lib.make_splits(self._shares, count, self._seed)
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
-    """Yields the episodes; deals them at the end if only reading counts them."""
+    """Yields the episodes; assigns them at the end, when their number is known."""
     count = start
     for episode in self._base.iterate(start):
       count += 1
@@ -563,7 +564,7 @@ class Selected(View):
     return self._selected if numbers is None else numbers[self._selected]
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
-    """Yields the selected episodes; runs of neighbours are read as one."""
+    """Yields the selected episodes; consecutive ones are read in one iteration."""
     left = self._selected[start:]
     for run in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
       if len(run):
@@ -638,7 +639,7 @@ class Joined(Episodes):
 
   @property
   def num_episodes(self) -> int | None:
-    """The number of episodes of all data sets."""
+    """The number of episodes of all data sets; None if one is unknown."""
     return self._count
 
   @property
@@ -687,7 +688,7 @@ class Joined(Episodes):
     return itertools.chain.from_iterable(part.check_files() for part in self._parts)
 
   def with_videos(self, formats: Collection[str], encoding: Any = None) -> Episodes:
-    """Returns a view with whole videos, if all data sets encode them alike."""
+    """Returns a view with whole videos, if all data sets have the same encoding."""
     parts = [part.with_videos(formats, encoding) for part in self._parts]
     is_alike = all(part.kept_videos == parts[0].kept_videos for part in parts)
     return Joined(parts) if is_alike else self

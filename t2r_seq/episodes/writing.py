@@ -1,4 +1,4 @@
-"""Writers of new data sets, and their options."""
+"""The staging folder of a new data set, and the copy of episodes to a writer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COMMIT_BYTES = 1 << 26
 class Staging:
   """The folder `<path>.partial` of a data set that is not yet complete.
 
-  One writer at a time has it. The folder is empty at first: leftovers of a writer that
-  was killed are removed.
+  It has one writer at a time, and is empty at first: leftovers of a killed writer are
+  removed.
   """
 
   def __init__(self, path: str) -> None:
-    """Makes and locks the folder of a data set."""
+    """Makes and locks the folder; ConversionError if another writer has it."""
     self._path = os.path.normpath(path)
     self._folder = f"{self._path}.partial"
     files.make_folders(self._folder)
@@ -73,6 +73,9 @@ def copy_episodes(
   """Writes the episodes that a writer has not yet committed; completes the data set.
 
   If it fails, whole episodes stay committed, as far as the format allows.
+
+  Raises:
+    ConversionError: an episode does not fit the format, or no episode exists.
   """
   # Writers that copy videos without re-encoding read their own view of the episodes.
   source = episodes if writer.episodes is None else writer.episodes
@@ -91,10 +94,8 @@ def copy_episodes(
       episode_bytes = num_bytes(episode.values)
       count, copied_bytes = count + 1, copied_bytes + episode_bytes
       steps += num_steps(episode.values, source.spec)
-      uncommitted, uncommitted_bytes = (
-        uncommitted + 1,
-        uncommitted_bytes + episode_bytes,
-      )
+      uncommitted += 1
+      uncommitted_bytes += episode_bytes
       if uncommitted == _COMMIT_EPISODES or uncommitted_bytes >= _COMMIT_BYTES:
         writer.commit()
         uncommitted = uncommitted_bytes = 0

@@ -39,9 +39,9 @@ class TargetNetworkUpdate(training.Callback):
     """Creates the callback.
 
     Args:
-      targets: keys in `create_network`'s dict: from target to source.
+      targets: source network by target network, keys of `create_network`'s dict.
       rate: fraction of the way from the target's weights to the source's; 1 copies.
-      every_n_steps: counted over all runs in the folder.
+      every_n_steps: steps between updates, >= 1; counted over all runs in the folder.
     """
     self._targets = dict(targets)
     self._rate = rate
@@ -55,7 +55,7 @@ class TargetNetworkUpdate(training.Callback):
     return self._every
 
   def on_begin(self, run: Run) -> None:
-    """Checks that there are such networks; a new run begins with copies."""
+    """Copies the weights if the run is new; SpecError if a network is missing."""
     network = run.model.network
     networks = network if isinstance(network, Mapping) else {}
     for name in (*self._targets, *self._targets.values()):
@@ -94,8 +94,9 @@ class EarlyStopping(training.Callback):
 
     Args:
       metric: name of an evaluation metric.
-      patience: evaluations in a row without a better value. A resumed run starts at 0.
-      min_delta: smaller improvements do not count.
+      patience: evaluations in a row without a better value, >= 1. A resumed run forgets
+        earlier evaluations.
+      min_delta: an improvement must be larger than this.
       larger_is_better: False for losses.
     """
     self._metric = metric
@@ -143,7 +144,7 @@ class VariableNorms(training.Callback):
     """Creates the callback.
 
     Args:
-      every_n_steps: between two writings.
+      every_n_steps: steps between two writes, >= 1.
       include: patterns of names; see `T2RModel.named_variables`.
     """
     self._every = errors.check_count("VariableNorms", "every_n_steps", every_n_steps)
@@ -186,10 +187,11 @@ class PriorityUpdate(training.Callback):
     """Creates the callback.
 
     Args:
-      replay: that is sampled from, or the generator that does so.
-      output: the model's output whose size, a mean over an example, is the priority.
-      key: the model's output that has the keys.
-      epsilon: added, so that nothing is lost for good.
+      replay: the replay, or the generator that samples from it.
+      output: name of the model's output; the mean of its absolute value over an example
+        is the priority.
+      key: name of the model's output with the keys.
+      epsilon: added to each priority, so that each item can be sampled again.
     """
     self._replay = replay
     self._output, self._key, self._epsilon = output, key, epsilon
@@ -198,7 +200,7 @@ class PriorityUpdate(training.Callback):
     """Updates the priorities.
 
     Raises:
-      SpecError: the model gives no such outputs.
+      SpecError: the model does not return these outputs.
     """
     outputs = run.outputs
     for name in (self._output, self._key):
@@ -210,26 +212,26 @@ class PriorityUpdate(training.Callback):
         )
     keys, sizes = outputs[self._key], np.abs(outputs[self._output])
     sizes = sizes.reshape(len(sizes), -1).mean(axis=1) + self._epsilon
-    is_drawn = keys != 0  # Of a mixture not all are.
+    is_sampled = keys != 0  # Examples of other parts of a mixture have the key 0.
     replay = self._replay
     if isinstance(replay, replay_lib.ReplayInputGenerator):
       replay = replay.replay
-    keys = (keys[is_drawn] - 1).view(np.uint64)
-    replay.update_priorities(keys, sizes[is_drawn].astype(np.float64))
+    keys = (keys[is_sampled] - 1).view(np.uint64)  # `sample/key` is the key + 1.
+    replay.update_priorities(keys, sizes[is_sampled].astype(np.float64))
 
 
 @gin.configurable
 class ReplayCheckpoint(training.Callback):
   """Saves a replay with each checkpoint of the training, and restores it at the start.
 
-  Of a buffer in memory: a replay server begins with its newest checkpoint by itself.
+  For a buffer in memory: a replay server restores its newest checkpoint by itself.
   """
 
   def __init__(self, replay: replay_lib.ReplayBuffer = gin.REQUIRED) -> None:
     """Restores the newest whole checkpoint in the buffer's folder, if there is one.
 
     Args:
-      replay: made with a `checkpoint_dir`; nothing has been appended to it.
+      replay: a buffer with a `checkpoint_dir`, to which nothing has been appended.
     Raises:
       ReplayError: the replay has no `checkpoint_dir`, or has steps already; the
         checkpoints are damaged, or of another kind of buffer.
@@ -246,14 +248,14 @@ class ReplayCheckpoint(training.Callback):
 
 @gin.configurable
 class ScalarSink(training.Callback):
-  """Hands all scalars to a function: to W&B, MLflow, Trackio or a file."""
+  """Passes all scalars to a function: to W&B, MLflow, Trackio or a file."""
 
   def __init__(self, write_fn: Callable[[dict[str, float], int], object]) -> None:
     """Creates the callback.
 
     Args:
-      write_fn: called by the chief with scalars by name and the step: what is logged in
-        training, and metrics of evaluations as 'eval/<name>'.
+      write_fn: called by the chief with scalars by name and the step: those that the
+        training logs, and metrics of evaluations as 'eval/<name>'.
     """
     self._write_fn = write_fn
 
@@ -274,7 +276,7 @@ class GoldenValues(training.Callback):
   """Keeps the scalars of the first steps in a file, to be compared by a test.
 
   The file, `golden_values.json` in the run's folder, is a list of the steps' scalars by
-  name. Return what is to be kept beside the loss.
+  name. The model returns such scalars beside the loss.
   """
 
   filename = "golden_values.json"
@@ -283,7 +285,7 @@ class GoldenValues(training.Callback):
     """Creates the callback.
 
     Args:
-      num_steps: that are kept.
+      num_steps: number of steps to keep, >= 1.
     """
     self._num_steps = errors.check_count("GoldenValues", "num_steps", num_steps)
     self._values: list[dict[str, float]] = []
@@ -306,10 +308,10 @@ class GoldenValues(training.Callback):
 
 @gin.configurable
 class CheckpointExport(training.Callback):
-  """Exports after checkpoints, independent of evaluations: for actors that follow.
+  """Exports for actors after checkpoints, independent of evaluations.
 
-  With a lagged folder actors have the version before, too, as TD3's targets are
-  (Fujimoto et al., 2018).
+  A lagged folder has the version before, like TD3's target networks (Fujimoto et al.,
+  2018).
   """
 
   def __init__(
@@ -325,8 +327,8 @@ class CheckpointExport(training.Callback):
     Args:
       export_dir: folder of the versions.
       lagged_export_dir: folder that is one version behind, or None.
-      save_secs: seconds between two exports at least. They follow a checkpoint.
-      num_versions: how many are kept in each folder.
+      save_secs: minimum seconds between two exports.
+      num_versions: number of versions to keep in each folder, >= 1.
       warmup_batch_sizes: see `export_saved_model`.
     """
     self._export_dir = export_dir
@@ -406,7 +408,7 @@ class CheckpointExportListener:
     Args:
       export_fn: exports.
       export_dir: folder of the versions; made if it is missing.
-      num_versions: how many are kept; None keeps all.
+      num_versions: number of versions to keep; None keeps all.
     """
     self._export_fn = export_fn
     self._export_dir = os.fspath(export_dir)
@@ -438,8 +440,7 @@ class CheckpointExportListener:
 class LaggedCheckpointListener(CheckpointExportListener):
   """Keeps a second folder one version behind the first: the targets of TD3.
 
-  Which version that is depends on the folders alone, so that a run resumes where
-  another has stopped.
+  That version depends only on the folders, so that a resumed run continues with it.
   """
 
   def __init__(
@@ -455,7 +456,7 @@ class LaggedCheckpointListener(CheckpointExportListener):
       export_fn: exports.
       export_dir: folder of the versions.
       lagged_export_dir: folder of the exports that are one version behind.
-      num_versions: how many are kept in each; None keeps all.
+      num_versions: number of versions to keep in each folder; None keeps all.
     """
     self._lagged_export_dir = os.fspath(lagged_export_dir)
     files.make_folders(self._lagged_export_dir)
@@ -465,7 +466,7 @@ class LaggedCheckpointListener(CheckpointExportListener):
       self._copy(newest[0])
 
   def after_save(self, session: Any, global_step: int) -> str:
-    """Exports, and copies the version before; of the first one itself."""
+    """Exports, and copies the version before, or the first one itself."""
     before = versions(self._export_dir)[-1:]
     path = super().after_save(session, global_step)
     self._copy(before[0] if before else os.path.basename(os.path.normpath(path)))

@@ -1,4 +1,4 @@
-"""Serves policies by websocket; restricts servers to an address."""
+"""Servers: a policy behind a websocket, and the addresses that servers listen at."""
 
 from t2r_seq.serving.websocket import PolicyClient, PolicyServer
 

@@ -1,7 +1,7 @@
-"""Exports on disk: which folders are finished, and the files beside the graph.
+"""Files of an export: finds finished exports, and reads what is beside the graph.
 
-That is the specs of features and labels, as text; Tensor2Robot's files are read, too.
-Local folders are read without TensorFlow, which takes seconds to load.
+That is the specs of features and labels, as text (Tensor2Robot's files, too), and the
+record of the policy. Local folders are read without TensorFlow, which loads slowly.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def create_t2r_assets(
 
   Args:
     feature_spec: the spec structure of the features.
-    label_spec: label specs, if there are any.
-    global_step: the training step of the exported weights.
+    label_spec: the spec structure of the labels, if there are any.
+    global_step: the training step of the exported weights, if it is known.
   """
   assets = t2r_pb2.T2RAssets(feature_spec=_to_proto(feature_spec))
   if label_spec is not None:
@@ -51,7 +51,7 @@ def create_t2r_assets(
 
 
 def write_t2r_assets_to_file(t2r_assets: t2r_pb2.T2RAssets, filename: _Path) -> None:
-  """Writes the assets as text, atomically."""
+  """Writes the assets as text, atomically; OSError or tf.errors.OpError if it fails."""
   if "://" not in str(filename):
     files.write_output(filename, text_format.MessageToString(t2r_assets).encode())
     return
@@ -117,7 +117,7 @@ class Export:
 
 
 def list_exports(export_dir: str) -> list[Export]:
-  """Returns the finished exports of a folder, the oldest first.
+  """Returns the finished exports of a folder, the oldest first; [] without a folder.
 
   Args:
     export_dir: holds one folder per version; or is itself one export, whose version is
@@ -127,7 +127,7 @@ def list_exports(export_dir: str) -> list[Export]:
 
 
 def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
-  """Returns the finished exports of a folder, and missing files of unfinished ones.
+  """Returns the finished exports of a folder, and the missing files of unfinished ones.
 
   Args:
     export_dir: folder of exports, as in `list_exports`.
@@ -167,16 +167,16 @@ def robot_assets(export_path: str, robot: str | None = None) -> str:
 
 
 def robot_signature(name: str, robot: str | None) -> str:
-  """Returns the name of a signature in an export of several robots."""
+  """Returns the name of a robot's signature; without a robot it is unchanged."""
   return name if robot is None else f"{robot}/{name}"
 
 
 def of_robot(signatures: Mapping[str, _T], robot: str | None) -> dict[str, _T]:
-  """Returns the signatures of a robot, by their names without it."""
+  """Returns the signatures of a robot, by name without the robot's prefix."""
   prefix = robot_signature("", robot)
   return {
-    name.removeprefix(prefix): each
-    for name, each in signatures.items()
+    name.removeprefix(prefix): signature
+    for name, signature in signatures.items()
     if name.startswith(prefix)
   }
 
@@ -192,7 +192,7 @@ def _path_functions(path: str) -> Any:
 
 
 def read_signatures(path: str) -> dict[str, tuple[list[str], list[str]]]:
-  """Reads the names of the inputs and the outputs of an export's signatures.
+  """Reads the sorted names of the inputs and the outputs of an export's signatures.
 
   Raises:
     SpecError: saved_model.pb is missing or damaged.
@@ -212,18 +212,19 @@ def read_signatures(path: str) -> dict[str, tuple[list[str], list[str]]]:
     )
   signatures = {}
   for named in proto.meta_graphs[0].signatures:
-    if not named.key.startswith("__"):
-      of = named.value[0]
-      takes, gives = ([t.key for t in side] for side in (of.inputs, of.outputs))
-      signatures[named.key] = sorted(takes), sorted(gives)
+    if not named.key.startswith("__"):  # Others are TensorFlow's own.
+      signature = named.value[0]
+      inputs = sorted(tensor.key for tensor in signature.inputs)
+      outputs = sorted(tensor.key for tensor in signature.outputs)
+      signatures[named.key] = inputs, outputs
   return signatures
 
 
 @functools.cache
 def _saved_model_class() -> Any:
-  """Returns the message of saved_model.pb with only the names of its signatures.
+  """Returns a message class that reads only the signature names of saved_model.pb.
 
-  TensorFlow's class would load TensorFlow. Maps are lists of their entries.
+  TensorFlow's class would load TensorFlow. Maps are encoded as lists of entries.
   """
   kind = descriptor_pb2.FieldDescriptorProto
   file = descriptor_pb2.FileDescriptorProto(name="saved_model", syntax="proto3")
@@ -235,11 +236,11 @@ def _saved_model_class() -> Any:
     "SavedModel": [("meta_graphs", 2, "MetaGraph")],
   }.items():
     proto = file.message_type.add(name=name)
-    for field, number, of in fields:
+    for field, number, message_name in fields:
       added = proto.field.add(name=field, number=number, label=kind.LABEL_REPEATED)
       added.type = kind.TYPE_MESSAGE
-      if of:
-        added.type_name = of
+      if message_name:
+        added.type_name = message_name
       else:
         added.type, added.label = kind.TYPE_STRING, kind.LABEL_OPTIONAL
   return message_factory.GetMessages([file])["SavedModel"]
@@ -250,10 +251,10 @@ def read_record(
   parse: Callable[[Mapping[str, Any]], _T],
   robot: str | None = None,
 ) -> _T:
-  """Reads the record of an export's policy, or of a robot's; `parse` gets its fields.
+  """Reads the policy record of an export, or of one robot; `parse` gets its fields.
 
   Raises:
-    SpecError: the file is missing or damaged.
+    SpecError: the file is missing or damaged, or `parse` fails.
   """
   path = os.path.join(robot_assets(export_path, robot), POLICY_RECORD)
   try:

@@ -12,6 +12,7 @@ import numpy as np
 from t2r_seq import errors
 from t2r_seq.specs import rotations
 
+# The base unit of each unit, and the factor to it.
 UNITS = {
   "m": ("m", 1.0),
   "cm": ("m", 1e-2),
@@ -48,16 +49,17 @@ class Convention:
   """The meaning of the numbers of a tensor; None for undeclared fields.
 
   Parts of a vector may differ: `elements` has `(start, stop, Convention)` of each. A
-  part inherits undeclared fields from the vector; a gripper part inherits only `frame`.
+  part inherits undeclared fields from the vector, except `names`; a gripper part
+  inherits only `frame`. A rotation part inherits a unit only if that fits its layout.
 
   Attributes:
-    unit: 'm', 'mm', 'rad', 'deg', 'N', ..., or 'normalized'; for rotations, the unit of
-      their angles, by default 'rad'.
-    frame: any name, such as 'base'. Different frames can't be converted.
+    unit: a key of `UNITS`, such as 'm', 'deg' or 'normalized'; for rotations, the unit
+      of their angles, by default 'rad'.
+    frame: any name, such as 'base'. Values can't be converted to another frame.
     rotation: 'quaternion_wxyz', 'quaternion_xyzw', 'matrix' (by rows), 'rot6d_rows' or
       'rot6d_columns' (the first two of the matrix), 'axis_angle', or Euler angles as
       'euler_xyz_extrinsic' (fixed axes, x first) and 'euler_zyx_intrinsic'.
-    gripper: (open value, closed value), and 'binary' if there is nothing in between.
+    gripper: (open value, closed value), and 'binary' if no value lies in between.
     control: 'absolute'; 'relative' to the state at the anchor; 'delta': relative to the
       previous step (the first step: to the state); 'tool_relative' and 'tool_delta':
       the same, as SE(3) motions in the tool's frame; 'velocity'; or 'torque'.
@@ -67,7 +69,7 @@ class Convention:
     names: names of the elements.
     elements: parts with their own conventions, in order.
   Raises:
-    SpecError: an unknown value, or fields that contradict each other.
+    SpecError: a value is invalid, or fields contradict each other.
   """
 
   unit: str | None = None
@@ -91,17 +93,16 @@ class Convention:
     for field in ("frame", "reference"):
       if not isinstance(getattr(self, field), (str, type(None))):
         raise _error(field, "text", repr(getattr(self, field)))
-    if self.rotation is not None and not _is_angle(self.rotation, self.unit):
+    if self.rotation is not None and not _fits_unit(self.rotation, self.unit):
       want = "'rad' or 'deg'" if rotations.has_angles(self.rotation) else "no unit"
       raise _error("unit", f"{want} for the rotation {self.rotation}", f"'{self.unit}'")
     self._set("gripper", self._check_gripper())
     if self.names is not None:
-      is_text = isinstance(self.names, str) or not all(
-        isinstance(name, str) for name in self.names
-      )
-      if is_text or len({*self.names}) != len(self.names):
+      is_list = isinstance(self.names, Iterable) and not isinstance(self.names, str)
+      names = tuple(self.names) if is_list else ("", "")
+      if not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
         raise _error("names", "a different text for each element", repr(self.names))
-      self._set("names", tuple(self.names))
+      self._set("names", names)
     self._set("elements", tuple(self._check_elements()))
 
   def _set(self, field: str, value: Any) -> None:
@@ -124,6 +125,8 @@ class Convention:
 
   def _check_elements(self) -> Iterator[tuple[int, int, Convention]]:
     end = 0
+    if not isinstance(self.elements, Iterable):
+      raise _error("elements", "a list of parts", repr(self.elements))
     for element in self.elements:
       try:
         start, stop, given = element
@@ -145,17 +148,17 @@ class Convention:
 
   @classmethod
   def of(cls, value: Any) -> Convention | None:
-    """Makes a convention of JSON values; None and an empty one are None.
+    """Makes a convention of its fields as JSON values; returns None if none is set.
 
     Raises:
-      SpecError: an unknown field or word.
+      SpecError: a field is unknown, or a value is invalid.
     """
     if isinstance(value, Mapping):
       fields = [field.name for field in dataclasses.fields(cls)]
       for name in value:
         if name not in fields:
-          raise _error(str(name), f"a field of {errors.listing(fields)}", "this name",
-                       str(name), fields)  # fmt: skip
+          want = f"one of the fields {errors.listing(fields)}"
+          raise _error(str(name), want, "this name", str(name), fields)
       value = cls(**value)
     if value is not None and not isinstance(value, Convention):
       raise _error("value", "a Convention, or its fields", repr(value))
@@ -196,41 +199,42 @@ class Convention:
       raise _error(where, f"{need or f'at least {ends[-1]}'} elements", str(size))
 
   def parts(self, size: int) -> list[Part]:
-    """Returns the parts of a vector, also those without a declaration, in order."""
+    """Returns the parts of a vector in order, those between the `elements`, too."""
     parts, end = [], 0
     common = dataclasses.replace(self, elements=(), names=None)
     for start, stop, local in (*self.elements, (size, size, Convention())):
       if start > end:
         parts.append(Part(end, start, common))
       if stop > start:
-        names: Sequence[str] = _OF_MOTION if local.gripper is not None else ()
-        if local.rotation is not None and not _is_angle(local.rotation, self.unit):
-          names = ("unit",)
-        inherited = {
-          name: value for name, value in common._fields().items() if name not in names
-        }
+        excluded: Sequence[str] = _OF_MOTION if local.gripper is not None else ()
+        if local.rotation is not None and not _fits_unit(local.rotation, self.unit):
+          excluded = ("unit",)
+        inherited = common._fields()
+        for name in excluded:
+          inherited.pop(name, None)
         parts.append(Part(start, stop, Convention(**{**inherited, **local._fields()})))
       end = stop
     return parts
 
   def declares(self, field: str) -> bool:
     """Whether any part declares a field."""
-    sides = (self, *(each for _, _, each in self.elements))
-    return any(getattr(side, field) is not None for side in sides)
+    conventions = (self, *(part for _, _, part in self.elements))
+    return any(getattr(part, field) is not None for part in conventions)
 
   def replace(self, size: int, **words: Any) -> tuple[Convention, int]:
-    """Returns the convention with other words in all parts that have such a field.
+    """Returns the convention with other values in all parts that they apply to.
 
     `rotation` changes the rotation parts, and their sizes; `unit` the parts of the same
     quantity; `gripper` the grippers; `control` and `reference` all other parts.
 
     Args:
       size: number of elements of the vector.
-      **words: `unit`, `rotation`, `gripper`, `control`, `reference` or `channels`.
+      **words: `unit`, `rotation`, `gripper`, `control`, `reference` or `channels`;
+        None changes nothing.
     Returns:
-      (the convention, its size).
+      (the convention, the size of its vector).
     Raises:
-      SpecError: no part has such a field.
+      SpecError: a value is invalid, or no part has such a field.
     """
     changes: dict[str, Any] = {}
     for name, value in words.items():
@@ -242,20 +246,19 @@ class Convention:
     for part in self.parts(size):
       local = part.convention
       if local.rotation is not None and "rotation" in changes:
-        is_angle = _is_angle(changes["rotation"], local.unit)
-        unit = local.unit if is_angle else None
+        unit = local.unit if _fits_unit(changes["rotation"], local.unit) else None
         local = dataclasses.replace(local, rotation=changes["rotation"], unit=unit)
         used.add("rotation")
-      kept = {
+      local_changes = {
         name: value
         for name, value in changes.items()
         if name != "rotation"
         and (local.gripper is not None) == (name == "gripper")
         and (name != "unit" or _quantity(local) == UNITS[value][0])
       }
-      used |= {*kept}
+      used |= {*local_changes}
       stop = start + rotations.SIZES.get(local.rotation or "", part.size)
-      elements.append((start, stop, dataclasses.replace(local, **kept)))
+      elements.append((start, stop, dataclasses.replace(local, **local_changes)))
       start = stop
     for name in changes:
       if name not in used:
@@ -280,19 +283,18 @@ class Part:
     return self.stop - self.start
 
   def split(self, size: int) -> tuple[Part, Part]:
-    """Returns the first elements, and the rest."""
+    """Splits after `size` elements."""
     middle = self.start + size
     rest = dataclasses.replace(self, start=middle)
     return dataclasses.replace(self, stop=middle), rest
 
 
-def _is_angle(rotation: str, unit: str | None) -> bool:
-  """Whether a layout can have a unit, or needs none."""
-  can_turn = rotations.has_angles(rotation)
-  return unit is None or (can_turn and UNITS[unit][0] == "rad")
+def _fits_unit(rotation: str, unit: str | None) -> bool:
+  return unit is None or (rotations.has_angles(rotation) and UNITS[unit][0] == "rad")
 
 
 def _quantity(convention: Convention) -> str | None:
+  """Returns the base unit of the numbers."""
   default = "rad" if rotations.has_angles(convention.rotation) else None
   unit = convention.unit or default
   return None if unit is None else UNITS[unit][0]
@@ -306,6 +308,7 @@ def _error(
 
 
 def parse_reference(text: str) -> tuple[str, int, int | None]:
+  """Splits a `reference` into its path, start and stop; None for the end."""
   match = _REFERENCE.fullmatch(text)
   if match is None:
     raise _error("reference", "'path' or 'path[start:stop]'", repr(text))
@@ -313,7 +316,7 @@ def parse_reference(text: str) -> tuple[str, int, int | None]:
 
 
 def reference_path(convention: Convention | None, size: int) -> str | None:
-  """Returns the path that relative parts of a vector refer to; None without any."""
+  """Returns the path that the first relative part refers to; None without any."""
   for part in convention.parts(size) if convention else ():
     if part.convention.control in RELATIVE and part.convention.reference:
       return parse_reference(part.convention.reference)[0]
@@ -322,5 +325,5 @@ def reference_path(convention: Convention | None, size: int) -> str | None:
 
 def rotation_size(convention: Convention) -> int:
   """Returns how many elements of a vector are rotations of a known layout."""
-  sides = [convention, *(each for _, _, each in convention.elements)]
-  return sum(rotations.SIZES.get(side.rotation or "", 0) for side in sides)
+  conventions = [convention, *(part for _, _, part in convention.elements)]
+  return sum(rotations.SIZES.get(part.rotation or "", 0) for part in conventions)

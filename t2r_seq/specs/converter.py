@@ -30,7 +30,7 @@ def _warn_once(text: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Pair:
-  """A part before and after the conversion, and the part of the state it refers to."""
+  """A part before and after the conversion, and its part of the state, if any."""
 
   source: Part
   target: Part
@@ -48,8 +48,8 @@ class _Pair:
 class Converter:
   """Converts the last axis of values from one convention to another.
 
-  What only one side declares stays unchanged, and `one_sided` has it. The arithmetic is
-  in the dtype of the values, by numpy for arrays and in the graph for tensors.
+  A field that only one side declares is not converted; `one_sided` lists it. The dtype
+  of the values stays. Arrays are converted by numpy, tensors in the graph.
   """
 
   def __init__(
@@ -68,11 +68,12 @@ class Converter:
       target: the convention to convert to.
       size: size of the last axis.
       target_size: size of the last axis after the conversion; None: unchanged.
-      where: for errors.
-      state: convention and size of the state that relative actions refer to; None:
-        those of the source.
+      where: the operation and the path, for errors and warnings.
+      state: convention and size of the state that relative actions refer to; without a
+        convention, that of the source. None: no state, so `control` can't change.
     Raises:
-      SpecError: a part has no conversion; all are listed.
+      SpecError: a part has no conversion, and all of them are listed; or the sizes of
+        the parts do not fit.
     """
     self.source, self.target = source or Convention(), target or Convention()
     self.size, self.target_size = size, size if target_size is None else target_size
@@ -94,7 +95,7 @@ class Converter:
 
   @property
   def reference(self) -> str | None:
-    """The path of the required state; None without one."""
+    """The path of the required state; None if no `control` changes."""
     if all(pair.controls[0] == pair.controls[1] for pair in self._pairs):
       return None
     sides = ((self.source, self.size), (self.target, self.target_size))
@@ -155,9 +156,9 @@ class Converter:
 
     Args:
       values: floats; images of any dtype.
-      state: the part of the state at the anchor, [..., state size], without the axis of
-        steps; only for a change of relative control.
-      has_steps: whether the axis before the last one has the steps of a chunk.
+      state: the state at the anchor, [..., state size], without an axis of steps;
+        required for a change of `control`.
+      has_steps: whether the axis before the last one is that of a chunk's steps.
     Returns:
       [..., target size], of the same dtype.
     """
@@ -180,7 +181,10 @@ class Converter:
     return result if has_steps else result[..., 0, :]
 
   def _move(self, values: Any, state: Any) -> list[tuple[Any, Any]]:
-    """Returns each part with the target's control, and where its rotation began."""
+    """Returns (values, near) of each part, with the target's control.
+
+    `near` is the rotation of the state if the signs of quaternions continue from it.
+    """
     read = [
       _read(pair.source, values[..., pair.source.start : pair.source.stop], pair.target)
       if _changes(pair)
@@ -202,17 +206,17 @@ class Converter:
       origin: list[Any] = [None, None]
       for each in group:
         other = self._pairs[each]
-        is_turn = other.source.convention.rotation is not None
+        is_rotation = other.source.convention.rotation is not None
         assert other.state is not None
         block = state[..., other.state.start : other.state.stop]
-        pose[is_turn] = read[each]
-        origin[is_turn] = _read(other.state, block, other.target)
+        pose[is_rotation] = read[each]
+        origin[is_rotation] = _read(other.state, block, other.target)
       absolute = _compose(before, *pose, *origin)
       pose = [*_decompose(after, *absolute, *origin)]
       for each in group:
-        is_turn = self._pairs[each].source.convention.rotation is not None
-        near = origin[1] if is_turn and after == ABSOLUTE else None
-        moved[each] = pose[is_turn], near
+        is_rotation = self._pairs[each].source.convention.rotation is not None
+        near = origin[1] if is_rotation and after == ABSOLUTE else None
+        moved[each] = pose[is_rotation], near
     return moved
 
   def _align(self) -> list[_Pair]:
@@ -224,17 +228,17 @@ class Converter:
     rest = [*targets]
     while sources and rest:
       (source, state), target = sources.pop(0), rest.pop(0)
-      turns = [side.convention.rotation is not None for side in (source, target)]
-      if not all(turns):
+      are_rotations = [p.convention.rotation is not None for p in (source, target)]
+      if not all(are_rotations):
         size = min(source.size, target.size)
         if source.size > size:
-          if turns[0]:
+          if are_rotations[0]:
             raise self._unequal(source, target)
           source, left = source.split(size)
           state, after = (None, None) if state is None else state.split(size)
           sources.insert(0, (left, after))
         elif target.size > size:
-          if turns[1]:
+          if are_rotations[1]:
             raise self._unequal(source, target)
           target, left = target.split(size)
           rest.insert(0, left)
@@ -271,7 +275,7 @@ class Converter:
     )
 
   def _with_states(self, parts: list[Part]) -> list[tuple[Part, Part | None]]:
-    """Adds the part of the state that each one refers to."""
+    """Pairs each part with the part of the state that it refers to."""
     text = self._reference_text()
     if self._state is None or text is None:
       return [(part, None) for part in parts]
@@ -305,7 +309,7 @@ class Converter:
   def _reorder(
     self, sources: list[tuple[Part, Part | None]], targets: list[Part]
   ) -> list[tuple[Part, Part | None]]:
-    """Orders the elements as the target's names, if both sides have the same ones."""
+    """Orders the elements like the target's names, if both sides have the same set."""
     ours, theirs = self.source.names, self.target.names
     if not ours or not theirs or {*ours} != {*theirs} or ours == theirs:
       return sources
@@ -331,15 +335,13 @@ class Converter:
     return paired if self._order is not None else sources
 
   def _check(self, pair: _Pair) -> Iterator[errors.Mismatch]:
-    """Yields why a part has no conversion; keeps what one side declares only."""
+    """Yields why a part has no conversion; adds one-sided fields to `one_sided`."""
     ours, theirs = pair.source.convention, pair.target.convention
     place = f"elements {pair.source.start} to {pair.source.stop}"
     for field in ("unit", "frame", "rotation", "gripper", "control"):
       a, b = getattr(ours, field), getattr(theirs, field)
-      if field == "unit" and (a is None) != (b is None):
-        angles = rotations.has_angles(ours.rotation or theirs.rotation)
-        if angles or ours.rotation or theirs.rotation:
-          continue
+      if field == "unit" and None in (a, b) and (ours.rotation or theirs.rotation):
+        continue  # Radians by default.
       if (a is None) != (b is None):
         self.one_sided.append(f"{place}: {field}={(a if b is None else b)!r}")
       elif field == "frame" and a != b:
@@ -377,9 +379,9 @@ def _is_in_tool(pair: _Pair) -> bool:
 
 def _is_position(pair: _Pair) -> bool:
   """Whether a part moves with the rotation that follows it."""
-  is_turn = pair.source.convention.rotation is not None
   before, after = pair.controls
-  return not is_turn and pair.source.size == 3 and before != after and _is_in_tool(pair)
+  is_vector = pair.source.convention.rotation is None and pair.source.size == 3
+  return is_vector and before != after and _is_in_tool(pair)
 
 
 def _changes(pair: _Pair) -> bool:
@@ -439,8 +441,7 @@ def _compose(control: str, p: Any, q: Any, p0: Any, q0: Any) -> tuple[Any, Any]:
   if control.endswith("delta"):
     if q is not None:
       steps = rotations.accumulate(q, is_local)
-      turned = (q0, steps) if is_local else (steps, q0)
-      last, q = q, rotations.multiply(*turned)
+      last, q = q, rotations.multiply(*((q0, steps) if is_local else (steps, q0)))
     if p is not None:
       if is_local:
         before = rotations.multiply(q, rotations.inverse(last))
@@ -485,10 +486,10 @@ def check_declared(
 ) -> None:
   """Compares declared conventions with those of the data.
 
-  Fields that only one side declares raise one warning.
+  Warns, once for each path, of fields that only one side declares.
 
   Args:
-    operation: for errors.
+    operation: name of the called function, for errors.
     declared: specs by path, each named after the path that it reads.
     stored: specs of the data by path.
   Raises:
@@ -520,7 +521,7 @@ def check_declared(
 def explain(
   source: Convention | None, target: Convention | None, size: int, target_size: int
 ) -> list[str]:
-  """Describes where two conventions differ in what both declare; [] if they agree."""
+  """Describes the differences of the fields that both conventions declare; or []."""
   try:
     converter = Converter(source, target, size, target_size, state=(source, size))
   except errors.SpecError as error:

@@ -23,7 +23,7 @@ def dtype_of(array: np.ndarray | np.generic) -> tf.DType:
 
 
 def prepend_batch(shape: tf.TensorShape, batch_size: int) -> tf.TensorShape:
-  """Prepends a batch axis to a shape: > 0 of that size, < 0 of unknown size."""
+  """Prepends a batch axis of size `batch_size`, or of unknown size if it is <= 0."""
   if isinstance(batch_size, bool) or not isinstance(batch_size, int):
     raise errors.SpecError(
       f"from_spec: expected an integer batch_size, got {batch_size!r}."
@@ -41,7 +41,7 @@ def normalize(
   """Returns time offsets as None, an int, a tuple of ints, `Seconds` or 'last'.
 
   Raises:
-    SpecError: `offsets` is something else or empty; it has the spec's `name`.
+    SpecError: `offsets` is something else or empty. The message has `name`.
   """
   if offsets is None or isinstance(offsets, Seconds):
     return offsets
@@ -64,6 +64,11 @@ def normalize(
   return result
 
 
+def is_stack(offsets: Any) -> bool:
+  """Whether time offsets have a stack axis."""
+  return isinstance(offsets.offsets if isinstance(offsets, Seconds) else offsets, tuple)
+
+
 def _as_int(offset: Any) -> int:
   if isinstance(offset, bool):
     raise TypeError("a bool is not an offset")
@@ -71,7 +76,7 @@ def _as_int(offset: Any) -> int:
 
 
 def is_tensor(value: Any) -> bool:
-  """Whether `value` is a TensorFlow tensor or variable, or a Keras tensor."""
+  """Whether `value` is a TensorFlow tensor or variable, or a symbolic Keras tensor."""
   return (
     imports.is_tensor(value) or isinstance(value, tf.Variable) or is_keras_tensor(value)
   )
@@ -89,7 +94,7 @@ def is_encoded_image_spec(tensor_spec: Any) -> bool:
 
 
 def is_video_spec(tensor_spec: Any) -> bool:
-  """Whether this is a spec of a video column of a store."""
+  """Whether this is the spec of a video column of a store."""
   return names.is_video_format(getattr(tensor_spec, "data_format", None))
 
 
@@ -123,7 +128,7 @@ FIELDS = ("shape", "dtype", "name", *_DEFAULTS)
 
 
 def can_cast(stored: tf.DType, dtype: tf.DType) -> bool:
-  """Whether numbers can be cast to another dtype; they may be rounded."""
+  """Whether `stored` can be cast to `dtype`; only a floating dtype may round."""
   is_number = all(d.is_floating or d.is_integer or d.is_bool for d in (stored, dtype))
   if not is_number:
     return False
@@ -138,7 +143,7 @@ def can_cast(stored: tf.DType, dtype: tf.DType) -> bool:
 
 
 def added_axes(given: tf.TensorShape, expected: tf.TensorShape) -> int:
-  """Returns the axes to add to one number: 1 from () to (1,), -1 from (1,) to ().
+  """Returns how many axes to add to one number: 1 for () to (1,), -1 for (1,) to ().
 
   0 for other shapes. Formats differ: LeRobot's files have scalars for (1,).
   """
@@ -156,7 +161,7 @@ def cast_hint(stored: Any, dtype: tf.DType) -> str:
 
 
 class ExtendedTensorSpec(tf.TensorSpec):
-  """A `tf.TensorSpec` with the encoding of stored data and the times of reading.
+  """A `tf.TensorSpec` with the encoding of the stored data and the steps to read.
 
   Equality compares shape and dtype only, also with a plain `tf.TensorSpec`;
   `is_identical_to` compares all fields. Specs are immutable: use `from_spec`.
@@ -165,7 +170,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
   >>> stack = ExtendedTensorSpec(
   ...   (4, 64, 64, 3), "uint8", "image", time_offsets=(-3, -2, -1, 0)
   ... )
-  >>> stack.frame_shape  # Of one step: the stack axis comes from the offsets.
+  >>> stack.frame_shape  # One step: the stack axis comes from the offsets.
   TensorShape([64, 64, 3])
   >>> ExtendedTensorSpec.from_spec(stack, name="camera").name
   'camera'
@@ -191,8 +196,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
     """Creates the spec.
 
     Args:
-      shape: without the batch axis and the time axis of a sequence. With a tuple of
-        time offsets the stack axis comes first: `shape[0] == len(time_offsets)`.
+      shape: without the batch axis and the time axis of a sequence. With a stack of
+        time offsets, its axis comes first: `shape[0] == len(time_offsets)`.
       dtype: dtype of the tensor.
       name: key of the feature in the record. Not the path in a structure.
       is_optional: the tensor may be absent.
@@ -207,18 +212,22 @@ class ExtendedTensorSpec(tf.TensorSpec):
       varlen_default_value: the feature has a variable length in the record, and is
         clipped, or padded with this value, to `shape[0]`.
       time_offsets: the steps of the tensor, relative to the anchor. A tuple stacks
-        them, an int is one step without a stack axis, None is not windowed. `Seconds`
-        are times, of data of any rate. 'last' is the last step of the episode, such as
-        the image of a goal; a policy takes that value at each step.
-      is_concatenated: one list of the record has all steps; see `records.rlds_specs`.
+        them, an int is one step without a stack axis. `Seconds` are times, for data of
+        any rate. 'last' is the last step of the episode, such as the image of a goal;
+        a policy gets it with each observation. None: the anchor's own step, or a value
+        without a time axis.
+      is_concatenated: one list of the record holds the values of all steps; see
+        `records.rlds_specs`.
       stored_dtype: the dtype of the data, if it differs: numbers are cast while
         reading. A cast to a floating dtype may round; a cast to an integer dtype must
         be exact.
       **meaning: `convention`: units, rotations and grippers of the numbers; a
         `Convention`, or its fields.
     Raises:
-      SpecError: the fields contradict each other.
-      TypeError: shape or dtype are invalid.
+      SpecError: `time_offsets` or `convention` is invalid, or the fields contradict
+        each other.
+      TypeError: `shape` or `dtype` is invalid, or an argument is unknown.
+      ValueError: a dimension is negative.
     """
     super().__init__(shape=shape, dtype=dtype, name=name)
     self._is_optional = bool(is_optional)
@@ -260,7 +269,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
       )
 
   def _check_select(self, select: str) -> None:
-    """Checks that values can be interpolated, if they are to be."""
+    """Checks that a `Seconds.select` fits the dtype and shape."""
     frame = self.frame_shape if self.shape.rank or not self.is_stacked else self.shape
     is_number = self.dtype.is_floating and self._data_format in (None, names.RAW_FORMAT)
     is_quaternion = frame.rank is None or (frame.rank > 0 and frame[-1] in (4, None))
@@ -288,9 +297,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
     if not is_plain or not can_cast(stored, self.dtype):
       got = stored.name if is_plain else f"{stored.name} of {self._data_format}"
       raise errors.SpecError(
-        f"ExtendedTensorSpec: {self.name}: expected a stored_dtype whose numbers "
-        f"{self.dtype.name} has, or rounds, got {got}. Convert the data: t2r_seq "
-        "convert --cast."
+        f"ExtendedTensorSpec: {self.name}: expected a stored_dtype that can be cast to "
+        f"{self.dtype.name}, got {got}. Convert the data: t2r_seq convert --cast."
       )
 
   def _check_varlen_rank(self) -> None:
@@ -315,22 +323,25 @@ class ExtendedTensorSpec(tf.TensorSpec):
     batch_size: int | None = None,
     **fields: Any,
   ) -> ExtendedTensorSpec:
-    """Returns a copy of a `tf.TensorSpec`, or of one of these, with other fields.
+    """Returns a copy of a `tf.TensorSpec` or `ExtendedTensorSpec` with other fields.
 
     None keeps a field, except `time_offsets`, `stored_dtype` and `convention`, for
-    which it is a value. A new dtype drops the `stored_dtype`; another number of
-    elements drops the `convention`.
+    which it is a value. A new dtype drops the `stored_dtype`; a new last dimension
+    drops the `convention`.
 
     Args:
       spec: the spec to copy.
       shape: replaces the shape.
       dtype: replaces the dtype.
       name: replaces the name.
-      batch_size: prepends a batch axis: > 0 of that size, < 0 of unknown size. Drops
-        stacked offsets and the varlen default, which describe `shape[0]`.
+      batch_size: prepends a batch axis: > 0 of that size, < 0 of unknown size; None
+        and 0 don't. Drops stacked offsets and the varlen default, which describe
+        `shape[0]`.
       **fields: other arguments of the constructor.
     Raises:
-      SpecError: `spec` is not a spec, or `batch_size` not an integer.
+      SpecError: `spec` is not a spec, `batch_size` is not an integer, or the fields
+        contradict each other.
+      TypeError, ValueError: see `__init__`.
     """
     if not isinstance(spec, tf.TensorSpec):
       raise errors.SpecError(
@@ -349,15 +360,15 @@ class ExtendedTensorSpec(tf.TensorSpec):
     if batch_size:
       shape = prepend_batch(shape, batch_size)
       fields["varlen_default_value"] = None
-      if isinstance(fields["time_offsets"], tuple):
+      if is_stack(fields["time_offsets"]):
         fields["time_offsets"] = None
     return cls(shape, dtype or spec.dtype, name or spec.name, **fields)
 
   @classmethod
   def from_tensor(cls, tensor: Any, name: str | None = None) -> ExtendedTensorSpec:
-    """Describes a `tf.Tensor`, variable or Keras tensor; sets `is_extracted`.
+    """Describes a `tf.Tensor`, variable or Keras tensor; else raises SpecError.
 
-    The default `name` is the name of the graph op, if there is one.
+    Sets `is_extracted`. The default `name` is that of the graph op or Keras tensor.
     """
     if not is_tensor(tensor):
       raise errors.SpecError(
@@ -402,7 +413,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @property
   def data_format(self) -> str | None:
-    """The encoding in the record: an image format, 'raw' or None."""
+    """The encoding of the stored data; None for a plain feature."""
     return self._data_format
 
   @property
@@ -423,10 +434,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
   @property
   def is_stacked(self) -> bool:
     """Whether the time offsets have a stack axis."""
-    offsets = self._time_offsets
-    return (isinstance(offsets, Seconds) and offsets.is_stack) or isinstance(
-      offsets, tuple
-    )
+    return is_stack(self._time_offsets)
 
   @property
   def is_concatenated(self) -> bool:
@@ -440,7 +448,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @property
   def convention(self) -> Convention | None:
-    """The declared meaning of the numbers."""
+    """The declared meaning of the numbers; None if it is not declared."""
     return self._convention
 
   def as_stored(self) -> ExtendedTensorSpec:
@@ -464,7 +472,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
   ) -> ExtendedTensorSpec:
     """Reads the `t2r.proto` message of a spec, also Tensor2Robot's.
 
-    `path` is for the SpecError of an invalid message.
+    SpecError, with `path`, if it is invalid.
     """
     with serialization.decoding("spec_from_proto", path):
       fields = serialization.fields_from_proto(proto, path)
@@ -472,7 +480,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @classmethod
   def from_serialized_proto(cls, serialized: bytes) -> ExtendedTensorSpec:
-    """Reads the serialized `t2r.proto` message of a spec."""
+    """Reads the serialized `t2r.proto` message; SpecError if it is invalid."""
     return cls.from_proto(
       serialization.parse_proto(t2r_pb2.ExtendedTensorSpec, serialized)
     )
@@ -483,7 +491,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @classmethod
   def from_json(cls, text: str) -> ExtendedTensorSpec:
-    """Reads the output of `to_json`."""
+    """Reads the output of `to_json`; SpecError if it is invalid."""
     return cls.from_json_dict(serialization.load_json("spec_from_json", text))
 
   def to_json(self) -> str:
@@ -494,7 +502,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
   def from_json_dict(
     cls, values: Mapping[str, Any], path: str = ""
   ) -> ExtendedTensorSpec:
-    """Makes a spec of JSON values; SpecError names the `path` of an invalid one."""
+    """Reads the output of `to_json_dict`; SpecError, with `path`, if it is invalid."""
     fields = serialization.fields_from_json(values, FIELDS, path)
     return serialization.build(cls, "spec_from_json", path, fields)
 

@@ -20,8 +20,8 @@ class ImageHeader(NamedTuple):
     format: 'jpeg', 'png', 'bmp' or 'gif'.
     height: in pixels.
     width: in pixels.
-    channels: 1, 3 or 4, as it would be decoded.
-    bits: per channel.
+    channels: 1, 3 or 4, after decoding.
+    bits: per channel after decoding, 8 or 16.
   """
 
   format: str

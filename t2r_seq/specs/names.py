@@ -33,35 +33,34 @@ DTYPES = (
   *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string"),
 )
 IMAGE_FORMATS = ("jpeg", "png", "bmp", "gif")
-# Lossy and lossless.
-VIDEO_FORMATS = ("mp4", "mkv")
+VIDEO_FORMATS = ("mp4", "mkv")  # Lossy and lossless.
 RAW_FORMAT = "raw"
 # A tensor in one byte string: its bytes, compressed bytes, a serialized proto.
 PACKED_FORMATS = (RAW_FORMAT, "zlib", "tensor")
 
-# Branch of the time stamps of a step's messages, by topic: 'clocks/camera/front'.
+# Branch of the time stamps of each topic's messages: 'clocks/camera/front'.
 CLOCKS = "clocks"
 _TIME = re.compile(r"((.*_)?(time_?)?stamps?|times?)(_(s|sec|ms|us|ns))?")
 
 
 def is_image_format(data_format: str | None) -> bool:
-  """Whether a `data_format` is one of images."""
+  """Whether a `data_format` is an image format, in any case."""
   return data_format is not None and data_format.lower() in IMAGE_FORMATS
 
 
 def is_video_format(data_format: str | None) -> bool:
-  """Whether a `data_format` is one of videos."""
+  """Whether a `data_format` is a video format, in any case."""
   return data_format is not None and data_format.lower() in VIDEO_FORMATS
 
 
 def is_time(path: str) -> bool:
-  """Whether a path, or the name of a feature, is one of time stamps."""
+  """Whether a path, or the name of a feature, looks like that of time stamps."""
   is_clock = path.startswith(f"{CLOCKS}/")
   return is_clock or _TIME.fullmatch(path.rpartition("/")[2].lower()) is not None
 
 
 def are_fields(values: Any) -> bool:
-  """Whether the fields of a spec, as JSON values, that describe data are valid."""
+  """Whether JSON values describe data: with valid shape, dtype, format and flags."""
   if not isinstance(values, Mapping):
     return False
   shape, dtype = values.get("shape"), values.get("dtype")
@@ -78,25 +77,28 @@ def are_fields(values: Any) -> bool:
 def source_path(path: str, spec: Any, given: Mapping[str, Any]) -> Any:
   """Returns the path of the data that a spec reads.
 
-  That is its path, its name, or the path of data with this name. Without one, its
-  name, which may be None.
+  That is its path; or else its name; or else the path of data with this name.
 
   Args:
     path: path of the spec.
     spec: the spec.
     given: specs of the data by path.
+  Returns:
+    The path; without such data, the name of the spec, which may be None.
   """
   name = getattr(spec, "name", None)
   if path in given or name is None:
     return path if path in given else None
   if name in given:
     return name
-  named = (other for other, each in given.items() if getattr(each, "name", "") == name)
+  named = (other for other, data in given.items() if getattr(data, "name", "") == name)
   return next(named, name)
 
 
 def source_paths(flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns `source_path` of each spec of a structure, by path; names are features.
+  """Returns the path of the data that each spec of a structure reads, by path.
+
+  As `source_path`, and specs of one name read the same data:
 
   - A spec that is named after another path of the structure, with other time offsets,
     reads its data: `next_obs` with name='obs' and time_offsets=1 is the step after
@@ -109,21 +111,21 @@ def source_paths(flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     given: specs of the data by path.
   """
   leaves, sources = dict(flat.items()), {}
-  of_name: dict[str, str] = {}
+  by_name: dict[str, str] = {}
   for path, spec in leaves.items():
     if path in given:
-      of_name.setdefault(getattr(spec, "name", None) or path, path)
+      by_name.setdefault(getattr(spec, "name", None) or path, path)
   for path, spec in leaves.items():
     name = getattr(spec, "name", None) or path
     owner = leaves.get(name) if name != path else None
     times = [getattr(each, "time_offsets", None) for each in (spec, owner)]
-    is_shown = (
+    is_other_step = (
       owner is not None
       and name in given
       and getattr(owner, "name", None) in (None, name)
       and None not in times
       and times[0] != times[1]
     )
-    source = name if is_shown else source_path(path, spec, given)
-    sources[path] = source if source in given else of_name.get(name, source)
+    source = name if is_other_step else source_path(path, spec, given)
+    sources[path] = source if source in given else by_name.get(name, source)
   return sources

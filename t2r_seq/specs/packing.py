@@ -1,4 +1,4 @@
-"""Converts values of users to arrays, and encodes images."""
+"""Converts users' values to arrays, and encodes images."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec, is_encoded_im
 def leaves(
   structure: Any, paths: Container[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-  """Yields (path, value) of each leaf of a structure, packed or flat, absent or not.
+  """Yields (path, value) of each leaf of a packed or flat structure, None leaves too.
 
   Args:
     structure: structure of dicts, namedtuples and lists.
-    paths: paths of the specs. A list at one of them, or not above any, is a value.
+    paths: paths of the specs. A list or tuple with a spec below it is a branch, and any
+      other is a value. A dict or namedtuple is a branch, except at one of these paths.
     prefix: path of the structure.
   """
   if prefix in paths or structure is None:
@@ -50,7 +51,7 @@ def is_array(value: Any, dtype: np.dtype, shape: tuple[int, ...], ndim: int) -> 
     value: any.
     dtype: dtype in native byte order.
     shape: the last dimensions.
-    ndim: number of dimensions, with those before `shape`.
+    ndim: number of all dimensions.
   Returns:
     Whether it is an array, or a numpy scalar, of this dtype and shape.
   """
@@ -67,8 +68,8 @@ def to_array(value: Any, spec: ExtendedTensorSpec) -> np.ndarray | str:
 
   Args:
     value: an array or tensor, which keeps its dtype; Python numbers or lists, which get
-      the dtype of the spec if they fit; byte strings and text, which become objects,
-      because numpy's strings drop trailing zeros.
+      the dtype of the spec if they fit, otherwise numpy's; byte strings and text, which
+      become objects, because numpy's strings drop trailing zeros.
     spec: spec of the value; for encoded images, pixels or byte strings.
   Returns:
     The array; or a description of an invalid value.
@@ -98,7 +99,7 @@ def to_array(value: Any, spec: ExtendedTensorSpec) -> np.ndarray | str:
 
 
 def _to_objects(value: Any) -> np.ndarray | str:
-  """Converts strings to an array of bytes; or describes an invalid value, as above."""
+  """Converts strings to an object array of bytes; or describes an invalid value."""
   try:
     array = np.asarray(value, dtype=object)
   except ValueError:
@@ -161,14 +162,14 @@ def encode_pixels(
 
 
 def encode_image(image: np.ndarray, image_format: str, jpeg_quality: int = 95) -> bytes:
-  """Encodes an image [h, w, c] of uint8, or uint16 for png.
+  """Encodes an image.
 
   Args:
     image: [h, w, c] uint8, or uint16 for png.
     image_format: 'jpeg' or 'png', in any case.
     jpeg_quality: 1 to 100.
   Raises:
-    SpecError: the format can only be read (bmp, gif).
+    SpecError: `image_format` is another one: bmp and gif can only be read.
   """
   image_format = image_format.lower()
   if image_format == "jpeg":

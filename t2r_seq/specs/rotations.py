@@ -1,7 +1,7 @@
 """Rotations in every layout, through quaternions, for numpy and TensorFlow.
 
-A quaternion is a tuple of four arrays (w, x, y, z) here, so that the arithmetic is that
-of numbers, which LiteRT has, too.
+A quaternion is a tuple of four arrays (w, x, y, z) here: LiteRT has all the elementwise
+ops that this needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES = {
 }
 """Number of elements of each layout, by its name."""
 
-_TINY = 1e-30  # Squared length of what has no direction.
+_TINY = 1e-30  # Squared length below which a vector has no direction.
 _SMALL = 1e-12  # Squared angle below which the series of the sine is exact.
 
 
@@ -94,9 +94,10 @@ def rotate(q: Quaternion, vectors: Any) -> Any:
 def accumulate(steps: Quaternion, is_local: bool) -> Quaternion:
   """Returns the products of the first 1, 2, ... rotations of the last axis.
 
-  Each one is applied after those before it; if they are local, about the axes that
-  those before have turned.
+  Each rotation is applied after those before it. A local one is about the axes that
+  those before it have rotated.
   """
+  # A parallel prefix product: each round doubles the number of factors.
   shift, length = 1, steps[0].shape[-1]
   ones = array_module(steps[0]).ones_like(steps[0])
   while shift < length:
@@ -122,7 +123,7 @@ def _unit(parts: Sequence[Any]) -> tuple[Any, ...]:
 def to_quaternion(rotation: str, values: Any, factor: float = 1.0) -> Quaternion:
   """Reads rotations of a layout.
 
-  Matrices are made orthonormal and quaternions normalized: a network's are not.
+  Matrices are made orthonormal and quaternions normalized: a network's outputs are not.
 
   Args:
     rotation: layout of the values, a key of `SIZES`.
@@ -164,8 +165,8 @@ def from_quaternion(
     rotation: layout of the result, a key of `SIZES`.
     q: unit quaternions; the last axis of each array is time.
     factor: factor from radians to the unit of its angles.
-    near: quaternions, [..., 1], whose signs the result gets; None: w >= 0.
-      Those of later steps have the sign of the step before.
+    near: for quaternions; the first step gets their signs, [..., 1]. None: w >= 0. A
+      later step gets the sign of the step before.
   """
   stack = functools.partial(array_module(q[0]).stack, axis=-1)
   if rotation.startswith("quaternion"):
@@ -226,8 +227,8 @@ def _about(axis: int, angle: Any) -> Quaternion:
 def _to_angles(rotation: str, q: Quaternion) -> list[Any]:
   """Returns Euler angles, by https://doi.org/10.1371/journal.pone.0276302.
 
-  The sum and the difference of the first and last one are found, of which one has no
-  influence where the other angle is singular: rotations are exact there, too.
+  Computes the sum and the difference of the first and the last angle. If the middle
+  angle is singular, one of them is arbitrary, and the rotation is still exact.
   """
   *_, order, kind = rotation.split("_")
   axes = ["xyz".index(axis) for axis in (order if kind == _EXTRINSIC else order[::-1])]
@@ -256,6 +257,7 @@ def _wrap_angle(angle: Any) -> Any:
 
 def _from_matrix(rows: Sequence[Sequence[Any]]) -> Quaternion:
   (a, b, c), (d, e, f), (g, h, i) = rows
+  # Each is the quaternion times 4 w, 4 x, 4 y or 4 z: the largest factor is accurate.
   candidates = [
     (1 + a + e + i, h - f, c - g, d - b),
     (h - f, 1 + a - e - i, b + d, c + g),

@@ -29,8 +29,8 @@ def make_random_numpy(
 ) -> SpecStructure:
   """Makes random arrays for a structure of specs.
 
-  Floats are in [0, 1], integers in [0, 255] or the range of their dtype, strings are up
-  to 8 random bytes. The values depend on the seed and the path.
+  Floats are in [0, 1], integers in [0, 255] or up to the maximum of their dtype, and
+  strings have 1 to 8 random bytes. The values depend on the seed and the path.
 
   >>> from t2r_seq import specs
   >>> pose = specs.ExtendedTensorSpec((7,), "float32", "pose", is_sequence=True)
@@ -67,11 +67,11 @@ def make_constant_numpy(
 ) -> SpecStructure:
   """Makes arrays of one value, cast to each dtype; see `make_random_numpy`.
 
-  It is clipped to the range of integers.
+  For an integer dtype, the constant is clipped to its range.
 
   Raises:
-    SpecError: a leaf is not a spec, no array has its dtype, or the constant is text
-      for a numeric spec.
+    SpecError: a leaf is not a spec, no array has its dtype, or the constant is not a
+      number for a numeric spec.
   """
 
   def make(path: str, spec: ExtendedTensorSpec) -> np.ndarray:
@@ -170,10 +170,10 @@ _NOT_IN_OP_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 def make_placeholders(
   spec_structure: SpecStructure, batch_size: int | None = None
 ) -> SpecStructure:
-  """Creates a `tf.compat.v1.placeholder` in a `tf.Graph`, else a Keras input, per spec.
+  """Creates an input for each spec: a placeholder in a `tf.Graph`, or a Keras input.
 
-  They have the names of the specs, or the paths. Keras allows no '/' and no duplicates:
-  'state/image' becomes 'state_image', and the second use of a name gets '_1'.
+  Their names are those of the specs, or the paths. Keras allows no '/' and no
+  duplicates: 'state/image' becomes 'state_image', and a second use of a name gets '_1'.
 
   Args:
     spec_structure: specs in any structure.
@@ -182,7 +182,7 @@ def make_placeholders(
   Returns:
     The form of `spec_structure` with inputs; None leaves are None.
   Raises:
-    SpecError: a leaf is not a spec, or its input is impossible.
+    SpecError: a leaf is not a spec, or Keras has no input of its shape or dtype.
   """
   structures.assert_only_specs("make_placeholders", spec_structure)
   taken: set[str] = set()
@@ -268,11 +268,14 @@ def map_predict_fn_dict(
 def map_feed_dict_unsafe(
   feature_placeholders_spec: SpecStructure, np_inputs_spec: SpecStructure
 ) -> dict[Any, Any]:
-  """Maps placeholders to arrays, and only checks that none is missing.
+  """Maps placeholders to arrays, without a check of shapes and dtypes.
 
   Arrays without a placeholder are logged and left out.
+
+  Raises:
+    SpecError: an array is missing, or the placeholders are Keras inputs.
   """
-  logging.warning("map_feed_dict_unsafe checks nothing; use map_feed_dict.")
+  logging.warning("map_feed_dict_unsafe checks no shapes or dtypes; use map_feed_dict.")
   placeholders = structures.flatten_spec_structure(feature_placeholders_spec)
   arrays = structures.flatten_spec_structure(np_inputs_spec)
   _refuse_keras_inputs(placeholders)

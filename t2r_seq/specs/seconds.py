@@ -22,11 +22,10 @@ _GRID_SLACK = 2e-9
 class Seconds:
   """Time offsets in seconds from the anchor: a value of `time_offsets`.
 
-  The times at the offsets select values by their time stamps, so that data and robots
-  of any rate show a model the same. Times up to the anchor's never show a later step
-  than the anchor, which a policy does not know. Without a tolerance they are real from
-  the first stamp on, across gaps; later times are real up to the last stamp.
-  Others are padded.
+  Values are selected by their time stamps, so that a model sees the same times at any
+  rate of data or robot. An offset <= 0 never selects a step after the anchor, which a
+  policy does not have yet. Elements before the first stamp, and with an offset > 0
+  after the last stamp, are padded. Gaps between stamps are not, without a `tolerance`.
 
   >>> from t2r_seq.specs import ExtendedTensorSpec, Seconds
   >>> last = Seconds(-0.2, -0.1, 0.0)  # The values at these times: a stack of three.
@@ -36,13 +35,13 @@ class Seconds:
 
   Attributes:
     offsets: a tuple for a stack, a number for one value without a stack axis.
-    select: 'hold', the last value at or before the time; 'nearest', the earlier one of
-      two; 'linear', interpolated between both neighbours; 'slerp', the same for unit
-      quaternions (..., 4); 'event', how many stamps are after the offset before and at
-      or before this one, whatever their values. The first interval is as long as the
-      second one. A bool is True if there is any.
-    tolerance: seconds that a used value may be from its time. Beyond it, the element is
-      padded, and its mask is False. Of events, the length of each interval.
+    select: 'hold', the last value at or before the time; 'nearest', of two at the same
+      distance the earlier one; 'linear', interpolated between both neighbors; 'slerp',
+      the same for unit quaternions (..., 4); 'event', the number of stamps after the
+      previous offset and up to this one, or for a bool, whether there is any. The first
+      interval is as long as the second one.
+    tolerance: maximum seconds between a value and its time. Beyond it, the element is
+      padded, and its mask is False. For 'event', the length of each interval.
     clock: path of the time stamps of the values; None for the clock of the anchors.
   """
 
@@ -64,10 +63,11 @@ class Seconds:
       *offsets: seconds. Several, or one sequence of them, are a stack; one number has
         no stack axis.
       select: one of `SELECTS`.
-      tolerance: seconds >= 0, or None.
+      tolerance: seconds >= 0; None for no limit.
       clock: a path, or None.
     Raises:
-      SpecError: a value is invalid.
+      SpecError: a value is invalid; or the offsets of 'event' do not rise, are > 0, or
+        are a single one without a tolerance.
     """
     given: Any = offsets[0] if len(offsets) == 1 else offsets
     is_one = isinstance(given, numbers.Real)
@@ -122,7 +122,7 @@ class Seconds:
 
   @property
   def starts(self) -> np.ndarray:
-    """Where the intervals of events start, which is not inside; the array's shape."""
+    """The exclusive start of each event's interval, in the shape of `array`."""
     array = self.array
     if self.tolerance is not None:
       return array - self.tolerance
@@ -130,7 +130,7 @@ class Seconds:
 
   @property
   def extent(self) -> tuple[float, float]:
-    """The first and the last time that is looked at."""
+    """The first and the last time that is read, in seconds from the anchor."""
     first = self.starts if self.select == "event" else self.array
     return float(first.min()), float(self.array.max())
 
@@ -138,21 +138,23 @@ class Seconds:
     return self.array.size
 
   def steps(self, period: float) -> np.ndarray | None:
-    """Returns the offsets as steps of a regular clock; None if they differ.
+    """Returns the offsets as steps of a regular clock, int64.
 
     Args:
       period: seconds from a step to the next one.
+    Returns:
+      The steps; None for events, for offsets that are not multiples of the period, or
+      if the tolerance accepts neighboring steps.
     """
     if self.select == "event":
       return None
     steps = np.rint(self.array / period)
     is_off_grid = np.abs(steps * period - self.array).max() > _GRID_SLACK
-    # A larger tolerance accepts a value of the neighboring step, too.
     is_wide = self.tolerance is not None and self.tolerance >= period - _GRID_SLACK
     return None if is_off_grid or is_wide else steps.astype(np.int64)
 
   def to_json_dict(self) -> dict[str, Any]:
-    """Returns the JSON values of the fields; absent ones are at their default."""
+    """Returns the fields as JSON values, without a `tolerance` or `clock` of None."""
     offsets = list(self.offsets) if isinstance(self.offsets, tuple) else self.offsets
     rest = {"tolerance": self.tolerance, "clock": self.clock}
     rest = {name: value for name, value in rest.items() if value is not None}

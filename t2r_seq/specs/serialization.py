@@ -1,7 +1,8 @@
 """Converts the fields of specs to protos and JSON values, and back.
 
-Both forms keep every field, and their text is stable. `ExtendedTensorSpec` and
-`TensorSpecStruct` have the methods. Reads Tensor2Robot's protos, too; see t2r.proto.
+Both forms keep every field, and their text is stable. The public methods are those of
+`ExtendedTensorSpec` and `TensorSpecStruct`. Reads Tensor2Robot's protos, too; see
+t2r.proto.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def fields_from_proto(
   """Returns the fields of a proto, also Tensor2Robot's.
 
   Raises:
-    SpecError: a default value, at `path`, is not JSON.
+    SpecError: a default value or a convention is not JSON; the message has `path`.
   """
   fields: dict[str, Any] = {
     "shape": None
@@ -122,14 +123,15 @@ def _offsets_from_proto(proto: t2r_pb2.TimeOffsets) -> Any:
       "select": proto.select,
     } | options
   offsets = tuple(proto.offset)
-  is_int = proto.is_int and len(offsets) <= 1
-  return (*offsets, "last")[0] if is_int else offsets
+  if not proto.is_int or len(offsets) > 1:
+    return offsets
+  return offsets[0] if offsets else "last"
 
 
 def fields_to_json(
   fields: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns the fields of a spec as JSON values, without defaults."""
+  """Returns the fields of a spec as JSON values, without those at their default."""
   values = {**fields, "shape": _dims(fields), "dtype": fields["dtype"].name}
   if isinstance(fields["time_offsets"], tuple):
     values["time_offsets"] = list(fields["time_offsets"])
@@ -190,7 +192,7 @@ def fields_from_json(
 def build(
   make: Callable[..., Any], operation: str, path: str, fields: Mapping[str, Any]
 ) -> Any:
-  """Makes a spec of fields; a SpecError names the path."""
+  """Makes a spec of fields; SpecError, with the path, if they are invalid."""
   try:
     changed = {"dtype": tf.as_dtype(fields["dtype"])}
     if isinstance(fields.get("time_offsets"), Mapping):
@@ -215,7 +217,7 @@ def parse_proto(message_cls: Callable[[], _Message], serialized: bytes) -> _Mess
 
 @contextlib.contextmanager
 def decoding(operation: str, path: str = "") -> Iterator[None]:
-  """Raises SpecError for a string that is not UTF-8, or an invalid default."""
+  """Raises SpecError in place of a ValueError or TypeError: text that is not UTF-8."""
   try:
     yield
   except errors.SpecError:

@@ -24,8 +24,6 @@ from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
 SpecStructure = Any
 
 _SEPARATOR = "/"
-
-
 _NOTHING = object()
 
 
@@ -60,7 +58,7 @@ class TensorSpecStruct(MutableMapping):
         flattened.
       **kwargs: more top-level entries.
     Raises:
-      SpecError: an entry is invalid; see `__setitem__`.
+      SpecError: an entry is invalid, as in `__setitem__`.
     """
     object.__setattr__(self, "_data", {})
     object.__setattr__(self, "_prefix", "")
@@ -98,7 +96,7 @@ class TensorSpecStruct(MutableMapping):
     """Assigns a leaf, or merges a mapping or namedtuple below `key`.
 
     Raises:
-      SpecError: the structure is empty, or a path is both a leaf and a branch.
+      SpecError: the mapping is empty, or a path is invalid, or a leaf and a branch.
     """
     if not isinstance(value, (tuple, Mapping)):
       path = self._path(key)
@@ -116,11 +114,11 @@ class TensorSpecStruct(MutableMapping):
   def __delitem__(self, key: str) -> None:
     path = f"{self._prefix}{key}"
     below = path + _SEPARATOR
-    doomed = [p for p in self._data if p == path or p.startswith(below)]
-    if not doomed:
+    paths = [p for p in self._data if p == path or p.startswith(below)]
+    if not paths:
       raise self._unknown(key)
-    for other in doomed:
-      del self._data[other]
+    for path in paths:
+      del self._data[path]
 
   def __iter__(self) -> Iterator[str]:
     start = len(self._prefix)
@@ -169,8 +167,7 @@ class TensorSpecStruct(MutableMapping):
   def _from_compatible_tensor_list(self, tensors: list[Any]) -> TensorSpecStruct:
     """Makes an element of a dataset with this `element_spec` from its tensors.
 
-    Iterators of tf.data call it; else they walk the structure in Python, which is
-    slower.
+    A hook of tf.data's iterators, which otherwise walk the structure in slow Python.
     """
     if not all(type(spec) is tf.TensorSpec for spec in self.values()):
       raise AttributeError("Not only tensors: tf.data walks the structure.")
@@ -179,14 +176,18 @@ class TensorSpecStruct(MutableMapping):
 
   @classmethod
   def from_proto(cls, proto: t2r_pb2.TensorSpecStruct) -> TensorSpecStruct:
-    """Reads the `t2r.proto` message; paths without an order come last, sorted."""
-    of, build = (ExtendedTensorSpec, "spec_from_proto"), serialization.build
-    fields = serialization.fields_by_path(proto).items()
-    return cls([(path, build(*of, path, each)) for path, each in fields])
+    """Reads the `t2r.proto` message; SpecError if it is invalid.
+
+    Paths without an order come last, sorted.
+    """
+    return cls(
+      (path, serialization.build(ExtendedTensorSpec, "spec_from_proto", path, fields))
+      for path, fields in serialization.fields_by_path(proto).items()
+    )
 
   @classmethod
   def from_serialized_proto(cls, serialized: bytes) -> TensorSpecStruct:
-    """Reads the serialized `t2r.proto` message."""
+    """Reads the serialized `t2r.proto` message; SpecError if it is invalid."""
     return cls.from_proto(
       serialization.parse_proto(t2r_pb2.TensorSpecStruct, serialized)
     )
@@ -205,7 +206,7 @@ class TensorSpecStruct(MutableMapping):
 
   @classmethod
   def from_json(cls, text: str) -> TensorSpecStruct:
-    """Reads the output of `to_json`."""
+    """Reads the output of `to_json`; SpecError if it is invalid."""
     values = serialization.load_json("struct_from_json", text)
     if not isinstance(values, Mapping):
       raise serialization.error(
@@ -216,7 +217,7 @@ class TensorSpecStruct(MutableMapping):
     )
 
   def to_json(self) -> str:
-    """Returns specs by path as JSON, a line per path, without absent optional ones."""
+    """Returns specs by path as JSON, a line per path; otherwise like `to_proto`."""
     lines = [
       f"  {json.dumps(path)}: {spec.to_json()}"
       for path, spec in self._specs("struct_to_json")
@@ -232,10 +233,13 @@ class TensorSpecStruct(MutableMapping):
     ]
 
   def pop(self, key: str, *default: Any) -> Any:
-    """Removes a leaf and returns it, or a branch and returns it as a struct."""
-    value = self.get(key, *default) if default else self[key]
-    if default and value is default[0]:
-      return value
+    """Removes a leaf and returns it, or a branch and returns it as a new struct.
+
+    Without the path, returns `default`, or raises UnknownPathError.
+    """
+    if default and self.get(key, _NOTHING) is _NOTHING:
+      return default[0]
+    value = self[key]
     value = value.copy() if isinstance(value, TensorSpecStruct) else value
     del self[key]
     return value
@@ -261,7 +265,7 @@ class TensorSpecStruct(MutableMapping):
     return path
 
   def _entries(self, key: Any, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the whole path and the leaf of all that an assignment sets."""
+    """Yields (whole path, leaf) for each leaf that an assignment sets."""
     path = self._path(key)
     value = _as_mapping(value)
     if not isinstance(value, Mapping):
@@ -351,7 +355,8 @@ def flatten_spec_structure(
     spec_structure: a structure of specs, tensors or arrays.
     filter_none: leaves out the None of absent optionals.
   Raises:
-    SpecError: see `assert_valid_spec_structure`.
+    SpecError: the structure is invalid: see `assert_valid_spec_structure`; or a path
+      is both a leaf and a branch.
   """
   assert_valid_spec_structure(spec_structure)
   return TensorSpecStruct(
@@ -367,12 +372,15 @@ def pack_flat_sequence_to_spec_structure(
   """Packs the leaves of a flat structure into the form of another.
 
   Args:
-    spec_structure: the form; keys of a TensorSpecStruct are sorted.
-    flat_sequence_with_joined_string_paths: leaves by path; others are left out.
+    spec_structure: the structure to return; if it is a TensorSpecStruct, the paths of
+      the result are sorted.
+    flat_sequence_with_joined_string_paths: leaves by path; paths without a spec are
+      ignored.
   Returns:
     The form of `spec_structure` with the given leaves; absent optionals are None.
   Raises:
-    SpecError: required leaves are missing, or the second argument is not flat.
+    SpecError: required leaves are missing, the second argument is not flat, or
+      `spec_structure` is invalid.
   """
   flat = flat_sequence_with_joined_string_paths
   assert_valid_spec_structure(spec_structure)
@@ -408,13 +416,14 @@ def missing_leaves(
 
 
 def assert_valid_spec_structure(spec_structure: SpecStructure) -> None:
-  """Checks that a structure has only leaves, and that names are used consistently.
+  """Checks the leaves of a structure, and that specs of one name agree.
 
   Specs of one name and dataset read the same record feature: their dtype and the shape
   of one step must agree.
 
   Raises:
-    SpecError: another leaf, no structure, or two specs of one name that disagree.
+    SpecError: a leaf is not a spec, tensor or array, the root is not a structure, or
+      two specs of one name disagree.
   """
   # Compatible is not transitive: (None,) matches (2,) and (3,). A spec is compared with
   # every frame shape of its name.
@@ -443,7 +452,7 @@ def iterate_leaves(
   """Yields (path, leaf) in the structure's order, None leaves too.
 
   Raises:
-    SpecError: a leaf is not a spec, tensor or array, or there is no structure.
+    SpecError: a leaf is not a spec, tensor or array, or the root is not a structure.
   """
   if not isinstance(spec_structure, (Mapping, list, tuple)):
     raise errors.SpecError(
@@ -517,7 +526,7 @@ def assert_only_specs(operation: str, spec_structure: SpecStructure) -> None:
 
 
 def signature_key(path: str) -> str:
-  """Returns the identifier of a path in an exported signature: 'state_image'."""
+  """Returns a path as an identifier for signatures: 'state_image' for 'state/image'."""
   key = re.sub(r"\W", "_", path)
   return f"_{key}" if key[0].isdigit() else key
 
@@ -537,7 +546,8 @@ def copy_tensorspec(
     prefix: put before every name with a '/'; a missing name becomes 'prefix/'.
     batch_size: prepends a batch axis; see `ExtendedTensorSpec.from_spec`.
   Raises:
-    SpecError: the structure is invalid, or a leaf is not a spec.
+    SpecError: the structure is invalid, a leaf is not a spec, or `batch_size` is not
+      an integer.
   """
   assert_only_specs("copy_tensorspec", spec_structure)
   start = f"{prefix}/" if prefix else ""

@@ -1,4 +1,4 @@
-# Generated from t2r.proto; don't edit. To generate it anew, with a compiler old enough
+# Generated from t2r.proto; don't edit. To generate it again, with a compiler old enough
 # for every protobuf runtime from 3.20 on, in the repository root under Python 3.10:
 #
 #   pip install "grpcio-tools==1.48.2" "setuptools<70"

@@ -17,10 +17,10 @@ from t2r_seq.specs.structures import SpecStructure, TensorSpecStruct
 def maybe_ignore_batch(
   spec_or_tensors: SpecStructure, ignore_batch: bool = False
 ) -> SpecStructure:
-  """Returns specs of the leaves without the batch axis, if `ignore_batch`.
+  """Returns specs of the leaves without the batch axis, or the leaves unchanged.
 
   Raises:
-    SpecError: a leaf has no axis.
+    SpecError: a leaf has no axis, and `ignore_batch` is set.
   """
   if not ignore_batch:
     return spec_or_tensors
@@ -91,14 +91,14 @@ def assert_required(
   )
 
 
-# Models call these two; AutoGraph warns of difflib, which finds hints.
+# Models call these two; AutoGraph would warn about difflib, which finds the hints.
 @tf.autograph.experimental.do_not_convert
 def validate_and_flatten(
   expected_spec: SpecStructure,
   actual_tensors_or_spec: SpecStructure,
   ignore_batch: bool = False,
 ) -> TensorSpecStruct:
-  """Checks like `assert_required`, then returns all actual leaves by path.
+  """Checks like `assert_required`, then returns all actual leaves by path, extra too.
 
   >>> import numpy as np
   >>> from t2r_seq import specs
@@ -113,7 +113,8 @@ def validate_and_flatten(
     actual_tensors_or_spec: tensors, arrays or specs, flat or packed.
     ignore_batch: strips the batch axis from the actual side for the comparison.
   Raises:
-    SpecError: a tensor is missing or does not match; all are listed.
+    SpecError: a structure is invalid; or tensors are missing or do not match, and all
+      of them are listed.
   """
   return _check_required(
     "validate_and_flatten", expected_spec, actual_tensors_or_spec, ignore_batch
@@ -143,7 +144,8 @@ def validate_and_pack(
   Returns:
     The form of `expected_spec`; absent optionals are None, other leaves are left out.
   Raises:
-    SpecError: a tensor is missing or does not match; all are listed.
+    SpecError: a structure is invalid; or tensors are missing or do not match, and all
+      of them are listed.
   """
   actual = _check_required(
     "validate_and_pack", expected_spec, actual_tensors_or_spec, ignore_batch
@@ -227,7 +229,7 @@ def find_misfit(
   path: str,
   allow_empty: bool = False,
 ) -> tuple[int, errors.Mismatch] | None:
-  """Finds the first encoded image with the wrong size or depth, by its header.
+  """Finds the first image with a wrong size, a wrong depth or no header.
 
   The format and the number of channels may differ: the decoder converts them.
 
@@ -237,7 +239,7 @@ def find_misfit(
     path: path of the spec.
     allow_empty: accepts empty byte strings, which are decoded as black.
   Returns:
-    Its number and the mismatch; or None.
+    (its number, the mismatch); or None if all images fit.
   """
   shape = tuple(spec.shape.as_list()[-3:])
   want = (*shape[:2], 8 * spec.dtype.size)
@@ -250,15 +252,15 @@ def find_misfit(
       if header and header.bits != want[2]:
         expected += f" with {want[2]} bits per channel"
       return index, errors.Mismatch(
-        path, expected, *_describe_image_checks(data, header, want[2])
+        path, expected, *_describe_image(data, header, want[2])
       )
   return None
 
 
-def _describe_image_checks(
+def _describe_image(
   data: bytes, header: ImageHeader | None, bits: int
 ) -> tuple[str, str]:
-  """Describes an image, and what to do."""
+  """Returns what a wrong image is, and a hint."""
   if header is None and not data:
     return "an empty byte string", "Only an optional spec has images that are absent."
   if header is None:

@@ -24,8 +24,8 @@ class TrainedModel:
     model: model with its trained weights.
     metrics: metrics of `train_eval_model`.
     predictor: predictor of the export.
-    features: the random features of the request to the export, by path.
-    predictions: its answer, by name.
+    features: random features for the export, by path.
+    predictions: outputs of the export for them, by name.
   """
 
   model: models.T2RModel
@@ -46,18 +46,18 @@ def train_on_random_data(
   """Trains a model on synthetic data, evaluates and exports it, and runs the export.
 
   All that a model declares and computes is used once, through its preprocessor: specs
-  of all modes, network, loss, metrics, export. What it learns means nothing.
-  Tensor2Robot's `T2RModelFixture.random_train`.
+  of all modes, network, loss, metrics, export. The trained weights are meaningless.
+  Replaces Tensor2Robot's `T2RModelFixture.random_train`.
 
   Args:
-    model: not built.
-    model_dir: folder of the run, which is empty: pytest's `tmp_path`.
+    model: the model, which is not built yet.
+    model_dir: an empty folder for the run, such as pytest's `tmp_path`.
     max_train_steps: number of train steps.
-    batch_size: batch size of training, evaluation and the request.
-    seed: seed of weights and data; a `run_config` has its own.
-    **arguments: further ones of `train_eval_model`.
+    batch_size: batch size of training, evaluation and the prediction.
+    seed: seed of weights and data; for weights, a `run_config` overrides it.
+    **arguments: other arguments of `train_eval_model`.
   Returns:
-    The model, metrics, and predictions.
+    The model, metrics, predictor, features and predictions.
   Raises:
     SpecError: arguments contradict each other; and any error of the model.
   """
@@ -91,19 +91,19 @@ def check_golden(
   rtol: float = 1e-4,
   atol: float = 1e-5,
 ) -> None:
-  """Compares values with a file's, so that changes are seen.
+  """Compares values with those of a file, so that a test detects changes.
 
-  With the environment variable T2R_SEQ_UPDATE_GOLDEN=1 the file is written instead, by
-  if the change is intended; the file belongs to the sources.
+  If a change is intended, set the environment variable T2R_SEQ_UPDATE_GOLDEN=1, which
+  writes the file instead. Keep the file with the sources.
 
   Args:
-    values: arrays, tensors or numbers by name, e.g. predictions.
+    values: arrays, tensors or numbers by name, such as predictions.
     path: path of the file, `.npz`.
     rtol: relative tolerance of numbers.
     atol: absolute tolerance.
   Raises:
-    AssertionError: a value differs or is missing; all are listed.
-    SpecError: there is no file.
+    AssertionError: values differ, are missing or are not in the file; all are listed.
+    SpecError: the file is missing.
   """
   arrays = {name: np.asarray(value) for name, value in values.items()}
   place = pathlib.Path(path)
@@ -117,8 +117,8 @@ def check_golden(
       f"check_golden: {place}: expected a file of golden values, got none. Run the "
       f"test once with {_UPDATE}=1, and keep the file with the sources."
     )
-  with np.load(place, allow_pickle=False) as kept:
-    golden = dict(kept)
+  with np.load(place, allow_pickle=False) as archive:
+    golden = dict(archive)
   differences = [
     f"{name}: expected a value, got none" for name in golden if name not in arrays
   ]
@@ -129,11 +129,12 @@ def check_golden(
       )
       continue
     try:
+      np.testing.assert_equal(array.shape, golden[name].shape, "shape")
       np.testing.assert_allclose(array, golden[name], rtol, atol)
     except AssertionError as e:
       differences.append(f"{name}: {e}")
   if differences:
     raise AssertionError(
-      f"check_golden: {place}: values differ; if that is meant, run with {_UPDATE}=1.\n"
-      + "\n".join(differences)
+      f"check_golden: {place}: values differ; if you intend that, run with {_UPDATE}=1."
+      "\n" + "\n".join(differences)
     )

@@ -45,7 +45,7 @@ class MockT2RModel(models.ClassificationModel):
     )
 
   def create_network(self) -> Any:
-    """Returns a dense layer, normalised, and one more."""
+    """Returns two dense layers, and batch normalisation for between them."""
     return {
       "hidden": tf.keras.layers.Dense(16, activation="relu"),
       "norm": tf.keras.layers.BatchNormalization(momentum=0.5),
@@ -61,7 +61,7 @@ class MockT2RModel(models.ClassificationModel):
 
 @gin.configurable
 class MockInputGenerator(data.GeneratorInputGenerator):
-  """Points that one plane separates, 64 a pass, for `MockT2RModel`."""
+  """64 points per pass for `MockT2RModel`, whose classes a plane separates."""
 
   def __init__(self, batch_size: int = 16, seed: int = 0) -> None:
     """Creates the generator.

@@ -1,9 +1,9 @@
 """Cuts episodes into samples: options as values, and index arithmetic.
 
-`Cut` says how episodes become windows, `NStep` how transitions are joined, and
+`Cut` has the options for windows, `NStep` those for joined transitions, and
 `WindowGrid` is the arithmetic of both: which anchors an episode has, and which of its
-steps a window shows. It is written once, for ints, numpy arrays and tensors. What the
-time offsets of a spec structure imply follows: flat specs, span, masks.
+steps a window shows. It is written once, for ints, numpy arrays and tensors. The
+functions derive flat specs, spans and masks from the time offsets of specs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from t2r_seq import errors, imports, specs
 from t2r_seq.imports import tf
 
-# Limit of stacks, strides and shifts: the product of two is a step of an episode.
+# Limit of stacks, strides and shifts: the product of two is a step, an int64.
 _MOST = 2**31 - 1
 
 DISCOUNT = "discount"
@@ -32,13 +32,13 @@ TRANSITIONS_KEY = "transitions"
 PADDINGS = ("drop", "repeat", "zero")
 
 Padding = str | tuple[str, str]
-# One default for models, generators, loaders and replays, so that windows that are made
-# for a look are those of the training.
+# One default for models, generators, loaders and replays, so that a user inspects the
+# windows of the training.
 DEFAULT_PADDING = "repeat"
 
 
-# Registered and not configurable: what gin binds is for a `@Cut()` of a configuration,
-# and never for those that the library makes of arguments.
+# Registered and not configurable: gin binds only a `@Cut()` in a configuration, and not
+# the objects that the library makes from arguments.
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class NStep:
@@ -48,14 +48,14 @@ class NStep:
 
       rew        sum of gamma^k * rew[t + k] for k < m
       next_obs   of step t + m - 1: after a truncation the final observation
-      done       of step t + m - 1, as `truncated` if there is one
+      done       of step t + m - 1, and so is `truncated`, if there is one
       discount   gamma^m, and 0 after a terminal; of the shape of `done`
       num_steps  m
 
   and has the other fields of step t. So `rew + discount * value(next_obs)` is the
   target at terminals and truncations, too. An episode of T transitions has T + 1
-  steps, the last with the last observation. It may have T, if that observation is
-  stored in another way, or if the last transition is terminal:
+  steps, the last with the last observation. It may have T if `next_x` or `final_x`
+  below has that observation, or if the last transition is terminal. Declarations:
 
       done       time_offsets=0: the flag of the transition; 1: of the state that it
                  leads to. `is_terminal` and `is_last` of RLDS are read at 1.
@@ -81,7 +81,7 @@ class NStep:
   branches: tuple[str, ...] = ()
 
   def __post_init__(self) -> None:
-    """Raises SpecError unless both numbers are in their ranges."""
+    """Raises SpecError if `n` or `gamma` is invalid."""
     n = errors.check_count("n_step", "n", self.n)
     is_number = isinstance(self.gamma, numbers.Real) and self.gamma is not True
     if not is_number or not 0 <= self.gamma <= 1:
@@ -96,7 +96,7 @@ class NStep:
     """Converts a user's declaration, (n, gamma).
 
     Raises:
-      SpecError: the value is not a pair (n, gamma).
+      SpecError: the value is not a pair (n, gamma), or one of them is invalid.
     """
     if n_step is None or isinstance(n_step, NStep):
       return n_step
@@ -120,10 +120,10 @@ def check_one_step(
   Args:
     operation: for the error, with the path of the store.
     metadata: metadata of the store.
-    n_step: how transitions are joined, if they are.
+    n_step: how transitions are joined; None if they are not.
   """
-  about = metadata.get(TRANSITIONS_KEY)
-  joined = about.get("n_step") if isinstance(about, Mapping) else None
+  transitions = metadata.get(TRANSITIONS_KEY)
+  joined = transitions.get("n_step") if isinstance(transitions, Mapping) else None
   if n_step is not None and joined:
     raise errors.SpecError(
       f"{operation}: n_step: expected one-step transitions, got "
@@ -158,15 +158,15 @@ class Cut:
       as in models.
     masks: adds a bool '<path>_mask' for every windowed path, true for real steps; masks
       that the specs declare (`add_mask_specs`) are always added.
-    n_step: joins transitions; `NStep`, or (n, gamma). The padding is that of the front
-      then: after the last step only a terminal has a padded observation, of weight 0.
-    clock: times the steps for time offsets in seconds (`specs.Seconds`): the path of
-      their time stamps, floats of seconds or integers of nanoseconds, or the seconds
-      from a step to the next one.
-    clocks: the time stamps of values on other clocks than the steps', by path; see
-      `Episodes.clocks`.
-    max_rate: steps per second by their time stamps, at most. Needed if windows by time
-      are cut before the stamps are known, as in a replay; for 'clock' a path.
+    n_step: joins transitions; `NStep`, or (n, gamma). Then only the front is padded:
+      after the last step, only a terminal has a padded observation, of weight 0.
+    clock: the times of the steps, for time offsets in seconds (`specs.Seconds`): the
+      path of their time stamps, floats of seconds or integers of nanoseconds, or the
+      seconds from a step to the next one. None: no times, or those that the data has.
+    clocks: path of the time stamps by path of a value on another clock than the
+      steps'; see `Episodes.clocks`.
+    max_rate: maximum steps per second, if `clock` is a path. Required if windows by
+      time are cut before the stamps are known, as in a replay.
   """
 
   sequence_length: int | None = None
@@ -180,7 +180,7 @@ class Cut:
   max_rate: float | None = None
 
   def __post_init__(self) -> None:
-    """Raises SpecError if a field has a value that is not allowed."""
+    """Raises SpecError if a field is invalid."""
     object.__setattr__(self, "padding", check_padding(self.padding))
     object.__setattr__(self, "n_step", NStep.of(self.n_step))
     if self.sequence_length is not None:
@@ -194,7 +194,8 @@ class Cut:
       errors.check_count("windows", field, getattr(self, field), most=_MOST)
     if isinstance(self.clock, numbers.Real) and not isinstance(self.clock, bool):
       object.__setattr__(self, "clock", float(self.clock))
-    if self.max_rate is not None and not 0 < self.max_rate < math.inf:
+    is_rate = isinstance(self.max_rate, numbers.Real) and 0 < self.max_rate < math.inf
+    if self.max_rate is not None and not is_rate:
       raise errors.SpecError(
         f"windows: max_rate: expected steps per second, > 0, got {self.max_rate!r}."
       )
@@ -207,17 +208,14 @@ class Cut:
 
   @classmethod
   def of(cls, operation: str, cut: Cut | None, fields: Mapping[str, Any]) -> Cut:
-    """Makes a cut of a cut, or of its fields, or of changes of a cut.
+    """Returns a cut with the fields of another one, some of them replaced.
 
     Args:
       operation: name of the called function, for errors.
       cut: a cut; None for `Cut()`.
       fields: fields to replace, by name.
-    Returns:
-      The cut.
     Raises:
-      SpecError: no cut, a field that a cut does not have, or a value that a field may
-        not have.
+      SpecError: `cut` is not a Cut, a field is unknown, or its value is invalid.
     """
     names = [field.name for field in dataclasses.fields(cls)]
     for name in fields:
@@ -242,7 +240,7 @@ class Cut:
 
   @property
   def num_stacks(self) -> int:
-    """Anchors of a window."""
+    """The number of anchors of a window."""
     return self.sequence_length or 1
 
   @property
@@ -268,22 +266,22 @@ class Cut:
     return self.end != "drop"
 
   def for_policy(self) -> Cut:
-    """Returns how a policy pads its history.
+    """Returns the cut of a policy's history.
 
-    It acts at the first step, too, so that 'drop' becomes 'repeat'.
+    A policy acts at the first step, too, so 'drop' becomes 'repeat'.
     """
     return Cut(padding=self.front if self.pads_front else "repeat")
 
   def find_unlike(
     self, expected: Cut, span: tuple[int, int]
   ) -> list[tuple[str, str, str]]:
-    """Finds the ends at which windows show padding that others do not show.
+    """Finds the ends at which windows show other padding than those of `expected`.
 
     Args:
-      expected: how the others are cut.
+      expected: the cut to compare with.
       span: smallest and largest time offset of the windows.
     Returns:
-      'front' or 'end', the other's padding and this one's, for each of them.
+      For each such end: 'front' or 'end', the padding of `expected`, and that of this.
     """
     ends = [("front", expected.front, self.front)] if span[0] < 0 else []
     ends += [("end", expected.end, self.end)] if span[1] > 0 else []
@@ -295,8 +293,9 @@ class Anchors(NamedTuple):
 
   Attributes:
     rows: rows of the (first) anchors.
-    before: steps of their episodes before them; may be counted up to what windows show.
-    after: steps of their episodes after them, counted in the same way.
+    before: number of steps before them in their episodes; a count may stop at those
+      that windows show.
+    after: number of steps after them, counted in the same way.
     stride: rows from a step to the next one.
   """
 
@@ -310,11 +309,10 @@ class Anchors(NamedTuple):
 class WindowGrid:
   """The anchors of an episode, and the steps around them that a window may show.
 
-  If the front is 'drop', the first anchor is the first that has all steps before it
-  that its window shows, otherwise step 0. If the end is 'drop', only sequences count
-  that have all steps after them; otherwise every later step on the stride is an
-  anchor of some sequence, unless `shift` leaves anchors out between two sequences, and
-  the last sequence may run over the end.
+  If the front is 'drop', the first anchor is the first step with all steps before it
+  that its window shows; otherwise it is step 0. If the end is 'drop', a sequence must
+  have all steps after it. Otherwise the last sequence may run over the end, so that
+  every later step on the stride is an anchor, except those that `shift` leaves out.
 
   Attributes:
     span: smallest and largest time offset; 0 is within.
@@ -331,7 +329,7 @@ class WindowGrid:
 
   @property
   def first_anchor(self) -> int:
-    """The anchor that the first sequence starts at."""
+    """The first anchor of the first sequence."""
     return 0 if self.cut.pads_front else -self.span[0]
 
   @property
@@ -341,7 +339,7 @@ class WindowGrid:
 
   @property
   def num_after(self) -> int:
-    """Steps after its first anchor that an episode needs for one more sequence."""
+    """Steps that must follow the first anchor of one more sequence."""
     if self.cut.pads_end:
       return max(self.cut.num_stacks - self.cut.shift, 0) * self.cut.stride
     return (self.cut.num_stacks - 1) * self.cut.stride + self.span[1]
@@ -371,7 +369,7 @@ class WindowGrid:
 
     Args:
       num_steps: number of steps of an episode; int, array or integer tensor.
-      num_after: steps that are needed.
+      num_after: number of steps.
     Returns:
       The counts, of the same kind.
     """
@@ -385,7 +383,7 @@ class WindowGrid:
     return self.first_anchor + window * self.period
 
   def is_anchor(self, step: Any) -> Any:
-    """Whether a window starts at that step, if there are enough steps after it."""
+    """Whether a window starts at that step, given enough steps after it."""
     if self.period == 1:
       return step >= self.first_anchor
     return (step >= self.first_anchor) & ((step - self.first_anchor) % self.period == 0)
@@ -417,8 +415,8 @@ class WindowGrid:
       before: steps before the anchor.
       after: steps after the anchor.
     Returns:
-      The offsets of the steps to read; which of them are real steps, None for all; and
-      which of them are shown and not zeros, None for all.
+      The offsets of the steps to read; whether each is a real step, None if all are;
+      and whether each is shown, and not zeros, None if all are.
     """
     front, end = self.cut.front, self.cut.end
     if front == end == "drop":
@@ -445,8 +443,6 @@ def too_short_error(
     min_steps: length of a window, in steps.
     num_episodes: episodes that were read.
     longest: length of the longest episode, in steps.
-  Returns:
-    The error, to be raised by the caller.
   """
   shorter = "the only episode is"
   if num_episodes != 1:
@@ -464,7 +460,7 @@ def array_module(*values: Any) -> Any:
 
 
 def check_padding(padding: Any) -> Padding:
-  """Returns a padding, one word where both ends have the same; raises SpecError."""
+  """Returns a valid padding, one word if both ends have the same; else SpecError."""
   words = [padding] if isinstance(padding, str) else padding
   is_pair = isinstance(words, (tuple, list)) and 1 <= len(words) <= 2
   for word in words if is_pair else [padding]:
@@ -477,7 +473,7 @@ def check_padding(padding: Any) -> Padding:
 
 
 def add_axes(values: Any, count: Any) -> Any:
-  """Appends `count` axes of size 1; with one cheap op if one size is unknown."""
+  """Appends `count` axes of size 1; by one cheap op if at most one size is unknown."""
   if not imports.is_tensor(values):
     return np.reshape(values, np.shape(values) + (1,) * count) if count else values
   sizes = [-1 if size is None else size for size in values.shape]
@@ -509,8 +505,8 @@ def time_span(
 
   Args:
     spec_structure: specs, any of which may have time offsets.
-    period: seconds of a step. Without it, offsets in seconds count as one step back or
-      ahead.
+    period: seconds from a step to the next one; None: offsets in seconds count as one
+      step back or ahead.
   Returns:
     (min_offset <= 0, max_offset >= 0), in steps.
   """
@@ -554,7 +550,7 @@ def computed_paths(
 
   Args:
     flat: specs by path.
-    n_step: how transitions are joined, if they are.
+    n_step: how transitions are joined; None if they are not.
   Returns:
     Maps such a path to `DISCOUNT` or `NUM_STEPS`, without paths that read a step.
   """
@@ -587,9 +583,11 @@ def flat_specs(
 
   Args:
     spec_structure: the specs of a window.
-    n_step: how transitions are joined, if they are.
+    n_step: how transitions are joined; None if they are not.
   Returns:
     Flat specs by path, none with time offsets.
+  Raises:
+    SpecError: the structure or `n_step` is invalid.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   computed = {**mask_paths(flat), **computed_paths(flat, NStep.of(n_step))}
@@ -605,9 +603,9 @@ def appended_specs(
 ) -> specs.TensorSpecStruct:
   """Derives the specs of one step as an actor appends it; each step is stored once.
 
-  As `flat_specs`, but specs of one name are one feature, as in records, and appended
-  once: at the path that is their name, or else at the first of them. `next_obs` with
-  name='obs' and time_offsets=1 shows later steps of `obs`.
+  As `flat_specs`, but specs of one name are one feature, as in records, which is
+  appended once: at the path that is their name, or else at the first path. `next_obs`
+  with name='obs' and time_offsets=1 shows later steps of `obs`.
 
   Args and Returns: see `flat_specs`.
   """
@@ -639,11 +637,11 @@ def add_mask_specs(
 
   Args:
     spec_structure: specs with time offsets.
-    paths: paths that get a mask; by default all with time offsets.
+    paths: paths that get a mask; by default all with time offsets, except 'last'.
   Returns:
     Flat specs with the masks, of shape [K] for a stack and () for an int offset.
   Raises:
-    SpecError: a path that has no time offsets.
+    SpecError: the structure is invalid, or a path has no time offsets, or 'last'.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   windowed = [path for path, spec in flat.items() if _offsets(spec)]
@@ -681,7 +679,7 @@ def mask_paths(flat: Mapping[str, Any]) -> dict[str, str]:
 
 
 def invented_paths(spec_structure: specs.SpecStructure, cut: Cut) -> list[str]:
-  """Finds the paths that show invented steps after an episode's end without a mask.
+  """Returns the paths that show padding after an episode's end, and have no mask.
 
   Args:
     spec_structure: the specs of a window.
@@ -699,7 +697,7 @@ def invented_paths(spec_structure: specs.SpecStructure, cut: Cut) -> list[str]:
 
 
 def mask_path(path: str) -> str:
-  """Returns where the mask of a path stands."""
+  """Returns the path of a path's mask."""
   return path + _MASK_SUFFIX
 
 

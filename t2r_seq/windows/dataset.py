@@ -57,15 +57,16 @@ def windows(
     shuffle_buffer_size: windows to shuffle among; None keeps the order.
     seed: seed of the shuffle.
     report: counts episodes, windows and episodes that are too short; under 'drop'
-      without one, a line on stderr names each episode that is too short.
+      without one, a line on stderr reports each episode that is too short.
     num_epochs: passes over the dataset, each shuffled, and ended before the next
-      begins; None: no end. Better than `repeat` on the result: tf.data makes gathering
-      and a `batch` that follows at once one step, a third faster on large frames.
-    **fields: fields of `Cut`, in place of `cut`.
+      begins; None: no end. Better than `repeat` on the result, after which tf.data
+      can't fuse the gathering with a `batch`: a third slower on large frames.
+    **fields: fields of `Cut` that replace those of `cut`.
   Returns:
-    Dataset of TensorSpecStructs by path, leaves [L, K, ...]; dtypes unchanged.
+    Dataset of TensorSpecStructs by path, leaves [L, K, ...]; casts a `stored_dtype`.
   Raises:
-    SpecError: the dataset's elements do not fit the specs; every path is named.
+    SpecError: the dataset's elements do not fit the specs, and all mismatches are
+      listed; or `cut` or a field is invalid.
   """
   reader = WindowReader(
     dataset.element_spec, spec_structure, Cut.of("windows", cut, fields)
@@ -84,7 +85,7 @@ def windows(
     effects = reader.check_stamps(flat)
     if report is not None:
       effects.append(report.count(num_steps, count))
-    elif not reader.grid.cut.pads_end:
+    elif not (reader.cut.pads_front and reader.cut.pads_end):
       effects.append(print_too_short(num_steps, count, reader.min_steps))
     with tf.control_dependencies(effects):
       count = tf.identity(count)
@@ -127,17 +128,18 @@ def gather_windows(
     episode: tensors or arrays by path; leaves [T, ...], and context features.
     starts: anchor(s), an int scalar or [B]; for sequences the first anchor of each.
     spec_structure: the specs of a window.
-    cut: how the windows are cut; None for `Cut()`. An anchor with missing, unpadded
-      steps is an error.
-    **fields: fields of `Cut`, in place of `cut`: sequence_length, stride, padding,
-      masks, n_step.
+    cut: how the windows are cut; None for `Cut()`.
+    **fields: fields of `Cut` that replace those of `cut`: sequence_length, stride,
+      padding, masks, n_step.
   Returns:
     Windows by path, leaves starts.shape + [L, K, ...]: L only with sequence_length, K
     only with a tuple of time offsets.
   Raises:
-    SpecError: the episode does not fit the specs.
-    tf.errors.InvalidArgumentError: an anchor outside of the episode or, under 'drop',
-      without a full window (XLA leaves this check out and clamps the steps).
+    SpecError: the episode does not fit the specs, or `cut`, a field or the shape of
+      `starts` is invalid.
+    tf.errors.InvalidArgumentError: time stamps are not finite or fall, paths differ in
+      their steps, or an anchor is outside of the episode or, under 'drop', without a
+      full window (XLA leaves these checks out and clamps the steps).
   """
   flat = specs.flatten_spec_structure(episode)
   tensors = TensorSpecStruct((p, tf.convert_to_tensor(v)) for p, v in flat.items())
@@ -176,13 +178,11 @@ class WindowReport:
 
   @classmethod
   def of_episodes(cls, num_steps: np.ndarray, num_windows: np.ndarray) -> WindowReport:
-    """Makes the report of a pass over episodes whose lengths are known.
+    """Returns the report of a pass over episodes whose lengths are known.
 
     Args:
       num_steps: int64 [episodes].
       num_windows: int64 [episodes], 0 for an episode that is too short.
-    Returns:
-      The report.
     """
     report = cls()
     report.is_of_one_pass = True
@@ -196,13 +196,11 @@ class WindowReport:
     return report
 
   def count(self, num_steps: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
-    """Adds episodes; called inside the input pipeline.
+    """Returns an op of the input pipeline that adds episodes.
 
     Args:
       num_steps: steps of one episode, int64 scalar; or of several, [n].
       num_windows: int64 scalar or [n], 0 for an episode that is too short.
-    Returns:
-      The op that counts.
     """
     is_short = tf.cast(num_windows < 1, tf.int64)
     longest = self._counts["longest_too_short"]
@@ -255,21 +253,19 @@ class WindowReport:
 def print_too_short(
   num_steps: tf.Tensor, num_windows: tf.Tensor, min_steps: int
 ) -> tf.Operation:
-  """Warns on stderr about an episode without windows, if no report counts it.
+  """Returns an op that warns on stderr about an episode without windows.
 
   Args:
     num_steps: int64 scalar.
     num_windows: int64 scalar; nothing is printed if the episode gave any.
     min_steps: the shortest episode that gives a window.
-  Returns:
-    The op that prints.
   """
 
-  def say() -> tf.Operation:
+  def print_line() -> tf.Operation:
     return tf.print(
       "windows: left out an episode of",
       num_steps,
       f"steps: a window needs {min_steps}. Pass a WindowReport to count instead.",
     )
 
-  return tf.cond(num_windows < 1, _no_autograph(say), tf.no_op)
+  return tf.cond(num_windows < 1, _no_autograph(print_line), tf.no_op)

@@ -43,7 +43,7 @@ class TransitionFields:
     rewards: paths of the rewards.
     rew: path of the reward, or of a branch of several, as it was declared.
     done: path of the flag of terminals.
-    truncated: path of the flag of steps after which an episode was cut off, if any.
+    truncated: path of the flag of truncations; None without one.
   """
 
   paths: tuple[str, ...]
@@ -72,14 +72,12 @@ class TransitionFields:
       done: path of the flag of terminals.
       truncated: path of the flag of truncations; there may be none.
       branches: first components of paths that are not part of the names of fields.
-    Returns:
-      The fields.
     Raises:
-      SpecError: a field lacks its partner, or the reward or terminal flag is missing;
-        all are listed.
+      SpecError: a field lacks its partner, the reward or terminal flag is missing, or
+        two branches have the same field; all are listed.
     """
     paths = tuple(paths)
-    # The path of a name: that of a later branch where several have it.
+    # If several branches have a name, its path is that of the last one.
     names = {own_path(path, branches): path for path in paths}
     next_of: dict[str, str] = {}
     mismatches = [*_pair_fields(names, next_of), *_missing(names, rew, done)]
@@ -133,7 +131,7 @@ class NStepPlan:
     has_finals: whether all observations have a value after the last row, so that the
       last row begins a transition, too.
     keeps_terminal: whether the last row begins a transition if it is flagged as
-      terminal. Its next observation has the weight 0, so the last row stands for it.
+      terminal. Its next observation has weight 0, so the last row replaces it.
   """
 
   def __init__(
@@ -156,7 +154,7 @@ class NStepPlan:
     self.offsets = {path: _last_step(reads[path]) for path in parts}
     lasts = {path: _last_step(reads[path]) for path in fields.next_of}
     self.after = max(0, *self.offsets.values(), *lasts.values())
-    # No reward and no flag follows the last row.
+    # Rewards and flags are stored with their step: only an observation is missing.
     lacks_observation = self.after == 1 and not any(self.offsets.values())
     self.has_finals = lacks_observation and all(
       reads[path].source in finals for path, last in lasts.items() if last == 1
@@ -179,7 +177,7 @@ class NStepPlan:
     return self.has_finals or self.keeps_terminal
 
   def flag_offsets(self, path: str, after: Any) -> Any:
-    """Returns the steps whose flags are read, int64 [n, ...]; the last row again.
+    """Returns the steps whose flags are read, int64 [n, ...]; the last row may repeat.
 
     Args:
       path: path of the flag.
@@ -193,8 +191,8 @@ class NStepPlan:
 
     Args:
       after: rows of the episode after the anchors, int64 [] or [B]; at least those
-        that a one-step transition reads, but for one that `reads_beyond`.
-      flags: by path, bool [n, ...] at `flag_offsets`; none for n = 1.
+        that a one-step transition reads, except if `reads_beyond`.
+      flags: by path, bool [n, ...] at `flag_offsets`; {} for n = 1.
     Returns:
       int64 [] or [B].
     """
@@ -221,9 +219,9 @@ class NStepPlan:
     return self._all_steps.reshape((self.n,) + (1,) * len(like.shape))
 
   def reward_offsets(self, shift: Any) -> Any:
-    """Returns the steps whose rewards are read, int64 [n, ...]; the last again.
+    """Returns the steps whose rewards are read, int64 [n, ...]; the last may repeat.
 
-    The n first: so numpy adds long rows.
+    The axis of n is the first one, so that numpy adds long rows.
     """
     return array_module(shift).minimum(self._steps(shift), shift)
 
@@ -250,9 +248,9 @@ class NStepPlan:
     """Returns the weight of the next value, float32 of the shape of `done`."""
     discounts = _take(self._discounts, shift, 0)
     if not imports.is_tensor(done):
-      goes_on = np.subtract(1, done, dtype=np.float32)
-      return discounts.reshape(goes_on.shape) * goes_on
-    # The shape of `done`, [B] or [B, 1]: rewards of that shape are not broadcast.
+      is_not_done = np.subtract(1, done, dtype=np.float32)
+      return discounts.reshape(is_not_done.shape) * is_not_done
+    # In the shape of `done`, [B] or [B, 1], so that rewards of it are not broadcast.
     return tf.reshape(discounts, tf.shape(done)) * (1.0 - tf.cast(done, tf.float32))
 
   def num_steps(self, shift: Any) -> Any:
@@ -274,13 +272,11 @@ def discounted_return_dtype(dtype: tf.DType) -> tf.DType:
 
 
 def integer_rewards(flat: TensorSpecStruct, n_step: NStep) -> list[errors.Mismatch]:
-  """Finds rewards that are declared as integers; n-step returns are floats.
+  """Returns a mismatch for each integer reward: n-step returns are floats.
 
   Args:
     flat: specs by path.
     n_step: how transitions are joined.
-  Returns:
-    What is wrong with each of them: their returns are floats.
   """
   hint = "Returns of n steps are floats: store the rewards as such, or read one step."
   return [
@@ -294,16 +290,16 @@ def integer_rewards(flat: TensorSpecStruct, n_step: NStep) -> list[errors.Mismat
 def move_state_flags(
   window_spec: TensorSpecStruct, n_step: NStep | None, element: Mapping[str, Any]
 ) -> TensorSpecStruct:
-  """Reads RLDS flags one step later, where the state is that a transition leads to.
+  """Moves RLDS flags of states one step later, to the state after a transition.
 
   `is_terminal` and `is_last` flag the last step, which begins no transition.
 
   Args:
     window_spec: specs of the windows, by path.
-    n_step: how transitions are joined, if they are.
-    element: specs of the episode, by path; named as they are stored, where known.
+    n_step: how transitions are joined; None if they are not.
+    element: specs of the episode, by path, with their names in the files, if known.
   Returns:
-    The specs; flags of transitions unchanged.
+    The specs; flags of transitions are unchanged.
   """
   if n_step is None:
     return window_spec
@@ -333,20 +329,18 @@ def plan_n_step(
   """Plans how the windows of one-step transitions are joined.
 
   Args:
-    n_step: how.
+    n_step: the options of joining.
     window_spec: specs of the windows that are read, by path.
     reads: the steps that each path reads.
     finals: by path of the episode, the context feature that follows its last row.
     pads_front: whether stacks are padded before the first step.
-  Returns:
-    The arithmetic.
   Raises:
-    SpecError: the specs are not one-step transitions; all that is wrong is named.
+    SpecError: the specs are not one-step transitions; all mismatches are listed.
   """
   names = (n_step.rew, n_step.done, n_step.truncated, n_step.branches)
   fields = TransitionFields.from_paths("n_step", reads, *names)
   mismatches = [
-    errors.Mismatch(path, "no field of the name of one that n-step adds", "one")
+    errors.Mismatch(path, "no field with the name of one that n-step adds", "one")
     for path in window_spec
     if own_path(path, n_step.branches) in (DISCOUNT, NUM_STEPS)
   ]
@@ -367,7 +361,7 @@ def plan_n_step(
 def _next_problem(
   path: str, read: PathRead, of: str, current: PathRead, pads_front: bool
 ) -> errors.Mismatch | None:
-  """Returns what is wrong with the steps of a next observation, or None."""
+  """Returns the mismatch if the steps of a next observation are wrong, or None."""
   want = f"the offsets of {of}, each one step later"
   if read.steps is None or current.steps is None:
     return errors.Mismatch(path, want, _got(read.steps))
@@ -400,14 +394,15 @@ def find_finals(
 ) -> dict[str, str]:
   """Finds the context features that have the value after an episode's last row.
 
+  Their path or name begins with 'final_', and they have the shape and dtype of a row.
+
   Args:
     readings: how each path is read: with `source`, `steps` and `frame_shape`.
     window_spec: specs of these paths.
     element: specs of the episode, by path.
     branches: first components of paths that are not part of the names of fields.
   Returns:
-    Context feature by path of the episode: its path or name begins with 'final_', and
-    it has the shape and dtype of a row.
+    The path of the context feature by path of the episode.
   """
   named = {
     window_spec[path].name: reading.source
@@ -438,7 +433,7 @@ def check_computed(
   plan: NStepPlan,
   done: tf.TensorSpec,
 ) -> None:
-  """Raises SpecError if a computed path is declared otherwise."""
+  """Raises SpecError if a computed path is declared with another shape or dtype."""
   mismatches = [
     errors.Mismatch(path, f"{errors.describe(spec)}, as n_step gives it", got)
     for path, name in computed.items()

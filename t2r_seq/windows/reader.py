@@ -49,7 +49,7 @@ from t2r_seq.windows.times import (
 _LAST_STEP = np.iinfo(np.int32).max
 
 Take = Callable[[str, Any], Any]
-"""From a path of an episode and rows of any shape, or None, to values."""
+"""Maps a path of an episode, and rows of any shape or None, to values."""
 
 
 def present_path(source: str) -> str:
@@ -70,14 +70,14 @@ class Reading:
   """Description of the values that one path reads from an episode.
 
   Attributes:
-    source: the path that it has in the episode.
+    source: the path in the episode.
     steps: steps relative to the first anchor, an int array of shape [], [K], [L] or
       [L, K]; None for a context feature, which is returned unchanged.
     frame_shape: static shape of one step in the window.
     axes: 1 if a scalar is read as (1,), -1 if (1,) is read as a scalar, otherwise 0.
     cast: the dtype of the window, if the data is stored in another.
-    seconds: its time offsets, if the steps of the anchors do not determine its steps;
-      `steps` are then those of the anchors, [], [K], [L] or [L, K].
+    seconds: the time offsets, if only time stamps determine the steps; `steps` are then
+      those of the anchors, [], [K], [L] or [L, K].
   """
 
   source: str
@@ -99,7 +99,7 @@ class Reading:
     return values[..., np.newaxis] if self.axes > 0 else values[..., 0]
 
   def flat(self) -> Reading:
-    """Reads every step from the first to the last, once each."""
+    """Returns the reading of every step from the first to the last, once each."""
     if self.steps is None or not self.steps.ndim:
       return self
     steps = np.arange(self.steps.min(), self.steps.max() + 1)
@@ -117,8 +117,8 @@ class Fetch:
     offsets: offsets of the steps, relative to the first anchor; int64 of shape [], [K],
       [L] or [L, K].
     masks: the paths of their masks.
-    is_later: relative to the last joined step instead.
-    is_ahead: some step is after the anchor, or after the last joined step.
+    is_later: whether the offsets are relative to the last joined step instead.
+    is_ahead: whether some step is after the anchor, or the last joined step.
   """
 
   paths: dict[str, str]
@@ -140,10 +140,10 @@ class WindowReader:
     readings: how each path of a window is read; computed paths have none.
     masks: the masked path for each mask; both are in the windows.
     n_step: how transitions are joined, if they are.
-    rows_paths: the paths of rows of other clocks, and of their time stamps; see
+    rows_paths: by path of the rows of another clock, that of its time stamps; see
       `windows.times.rows_path`.
-    window_spec: specs of one window, by path: leaves [L, K, ...], fully defined or as
-      stored.
+    window_spec: specs of one window, by path: leaves [L, K, ...], and context features
+      as stored.
   """
 
   def __init__(
@@ -162,7 +162,7 @@ class WindowReader:
       flat: returns each step once, [F, ...] in place of [L, K, ...]; `stack_windows`
         stacks them later, on the accelerator.
     Raises:
-      SpecError: the episode does not fit the specs, or the specs the cut.
+      SpecError: the episode does not fit the specs, or the specs do not fit the cut.
     """
     self.cut = cut = Cut() if cut is None else cut
     window_spec = specs.map_leaves(
@@ -286,12 +286,12 @@ class WindowReader:
   ) -> None:
     """Checks the time stamps of all episodes, and finds how far windows reach.
 
-    Needed if `clocks` are read of a part of an episode.
+    Required before windows are read from parts of episodes by `clocks`.
 
     Args:
       episodes: the place of each, and its stamps by path.
     Raises:
-      SpecError: stamps are NaN or fall, or a tolerance is below half a period.
+      SpecError: see `TimedSteps.survey`.
     """
     self._times.survey(self._timed_fetches, episodes)
 
@@ -311,7 +311,7 @@ class WindowReader:
 
   @property
   def spans(self) -> dict[str, tuple[int, int]]:
-    """The first and the last step that each path may show, from the first anchor on."""
+    """The first and the last step from the first anchor that each path may show."""
     spans: dict[str, tuple[int, int]] = {}
     further = 0
     if self.n_step is not None:
@@ -353,10 +353,10 @@ class WindowReader:
     return self.grid.min_steps - reads_beyond
 
   def num_rows(self, num_steps: Any, last_flags: Any = None) -> Any:
-    """Returns an episode's rows for `grid`, with one more if the last step is known.
+    """Returns the number of an episode's rows that `grid` counts.
 
-    For transitions, the final observation, or its place after a terminal, is one more
-    row after the stored ones; see `NStepPlan`.
+    If the last stored row begins a transition, its next observation counts as one more
+    row, stored or not; see `NStepPlan`.
 
     Args:
       num_steps: episode length(s); int, array or integer tensor.
@@ -413,7 +413,7 @@ class WindowReader:
       lengths: steps by path, int64 scalars; at least one.
     """
     (first, length), *others = lengths.items()
-    # `tf.debugging.assert_equal` takes ten ops more, which count: it is each episode.
+    # `tf.debugging.assert_equal` takes ten ops more, which cost time in each episode.
     checks = [
       tf.raw_ops.Assert(
         condition=tf.equal(other, length),
@@ -429,9 +429,9 @@ class WindowReader:
       return tf.identity(length)
 
   def check_starts(self, starts: Any, num_steps: Any) -> tf.Operation | None:
-    """Checks that windows start inside an episode and have all that is not padded.
+    """Checks that windows start inside an episode, with all steps that are not padded.
 
-    tf.gather on a CPU would fail, too; on a GPU it gives zeros instead.
+    tf.gather on a CPU would fail, too; on a GPU it returns zeros instead.
 
     Args:
       starts: first anchor(s), int scalar or [B].
@@ -532,10 +532,10 @@ class WindowReader:
     if self.n_step is not None:
       finals = {of: take(path, None) for of, path in self.n_step.finals.items()}
     for fetch in self._fetches:
-      rows, real, visible, beyond = self._rows(fetch, anchors, shift)
+      rows, real, shown, beyond = self._rows(fetch, anchors, shift)
       for path, source in fetch.paths.items():
         fit = self.readings[path].fit
-        values = _fill_zeros(fit(take(source, rows)), visible)
+        values = _fill_zeros(fit(take(source, rows)), shown)
         if beyond is not None and source in finals:
           last = fit(finals[source])
           values = _fill_beyond(values, last, beyond, len(anchors.rows.shape))
@@ -634,9 +634,9 @@ class WindowReader:
       anchors: places of the windows.
       shift: steps from each anchor to its last joined step, or None.
     Returns:
-      Rows, anchors.rows.shape + the shape of the offsets; which of them are real steps,
-      bool, None for all; which of them are shown and not zeros, None for all; and which
-      of them stand for the step after the last row, None for none.
+      Rows, anchors.rows.shape + the shape of the offsets; bools of this shape: whether
+      each is a real step, None if all are; whether each is shown, and not zeros, None
+      if all are; whether each stands for the step after the last row, None if none do.
     """
     offsets, num_axes = fetch.offsets, fetch.offsets.ndim
     if _is_last(offsets):  # It is inside the episode for any padding.
@@ -654,12 +654,12 @@ class WindowReader:
       before = add_axes(before, num_axes)
     if self.cut.pads_end or reads_beyond:
       after = add_axes(after, num_axes)
-    offsets, real, visible = self.grid.steps(offsets, before, after)
+    offsets, real, shown = self.grid.steps(offsets, before, after)
     if reads_beyond:
       beyond = offsets > after if n_step and n_step.finals else None
       offsets = array_module(after).minimum(offsets, after)
     rows = add_axes(anchors.rows, num_axes) + _times(offsets, anchors.stride)
-    return rows, real, visible, beyond
+    return rows, real, shown, beyond
 
   def _plan_fetches(self) -> list[Fetch]:
     fetches: dict[Any, Fetch] = {}
@@ -698,7 +698,7 @@ class WindowReader:
 
   def _check_masks(self) -> None:
     clashes = [
-      errors.Mismatch(path, "no spec with a name where a mask is to stand", "one")
+      errors.Mismatch(path, "no spec with a name at the path of a mask", "one")
       for path in self.masks
       if path in self.readings
     ]
@@ -707,8 +707,8 @@ class WindowReader:
     if self.masks and self.n_step is not None:
       raise errors.SpecError(
         "n_step: masks: expected none, got masks of "
-        f"{errors.listing(self.masks.values())}. A joined transition shows no step "
-        "that is not there; num_steps says how many there are."
+        f"{errors.listing(self.masks.values())}. A joined transition shows only real "
+        "steps; num_steps is their number."
       )
 
 
@@ -721,9 +721,9 @@ def stack_windows(
 ) -> TensorSpecStruct:
   """Stacks the output of a reader with `flat=True`.
 
-  L stacks of K frames travel as L + K - 1 frames, and are stacked by one gather each
-  with constant indices, in a train step as well as under XLA. Masks, and the padding
-  that the reader has put in, are stacked alike.
+  L stacks of K frames are sent as L + K - 1 frames, and stacked by one gather with
+  constant indices for each path, in a train step as well as under XLA. Masks, and the
+  padding of the reader, are stacked in the same way.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, windows
@@ -736,13 +736,14 @@ def stack_windows(
 
   Args:
     flat: by path, [B, F, ...]; context features [B, ...].
-    spec_structure: the specs of a window, as the reader had them.
-    cut: the reader's cut.
-    **fields: fields of `Cut`, in place of `cut`: sequence_length, stride.
+    spec_structure: the specs of a window that the reader had.
+    cut: the reader's cut; None for `Cut()`.
+    **fields: fields of `Cut` that replace those of `cut`: sequence_length, stride.
   Returns:
     By path, [B, L, K, ...]; paths without a spec are unchanged.
   Raises:
-    SpecError: a path has another number of steps than its spec reads.
+    SpecError: a path has another number of steps than its spec reads, or `cut` or a
+      field is invalid.
   """
   window_spec = specs.map_leaves(
     ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
@@ -777,7 +778,7 @@ def plan_readings(
   """Plans how every path is read.
 
   A path that the episode lacks is read from the path that is the spec's name, so that
-  several specs can look at one path at different times; see `source_paths`.
+  several specs can read one path at different times; see `source_paths`.
 
   Args:
     window_spec: specs of the window by path, without masks.
@@ -786,7 +787,7 @@ def plan_readings(
   Returns:
     Readings by path; optional paths that the episode lacks are left out.
   Raises:
-    SpecError: the episode does not fit the specs; every path is named.
+    SpecError: the episode does not fit the specs; all mismatches are listed.
   """
   planned, mismatches = {}, []
   sources = source_paths(window_spec, element)
@@ -810,7 +811,7 @@ def plan_readings(
 
 
 def _missing(path: str, name: str | None, element: TensorSpecStruct) -> str:
-  """Describes the names that a path may have, and the existing ones."""
+  """Returns the hint for a path that the episode lacks: its name, and similar paths."""
   near, hint = errors.nearest(path, element), ""
   if name not in (None, path):
     near = errors.nearest(str(name), element) or near
@@ -830,15 +831,15 @@ def _plan_path(
     dtype, cast = spec.stored_dtype, dtype
 
   def misfit(want: str, hint: str = "") -> errors.Mismatch:
-    named = f" of its name, {source}" if source != path else ""
-    return errors.Mismatch(path, want, errors.describe(given) + named, hint)
+    place = f" at '{source}', its name" if source != path else ""
+    return errors.Mismatch(path, want, errors.describe(given) + place, hint)
 
   if given.dtype == tf.string and specs.is_encoded_image_spec(spec):
     # Frames that are still encoded: one string a step (or a list of them).
     frame_shape, dtype = spec.frame_shape[:-3], tf.string
   if spec.time_offsets is None and not spec.is_sequence:
     if given.shape.rank is None:
-      hint = "Set its static shape, or say time_offsets=0 for the anchor's own step."
+      hint = "Set its static shape, or time_offsets=0 for the anchor's own step."
       return misfit(_describe(spec), hint)
     axes = added_axes(given.shape, frame_shape)
     is_scalar_a_step = frame_shape == [1] and given.shape.as_list() == [None]
@@ -880,8 +881,8 @@ def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
     spec: spec of the window.
     grid: the anchors.
   Returns:
-    int64 of shape [], [K], [L] or [L, K]; those of the anchors if only time stamps
-    determine the steps.
+    int64 of shape [], [K], [L] or [L, K]; the steps of the anchors if only time stamps
+    determine those that are read.
   """
   if spec.time_offsets == "last":
     return np.asarray(_LAST_STEP, np.int64)
@@ -901,20 +902,20 @@ def _is_last(steps: np.ndarray) -> bool:
   return not steps.ndim and steps == _LAST_STEP
 
 
-def _fill_zeros(values: Any, visible: Any | None) -> Any:
+def _fill_zeros(values: Any, shown: Any | None) -> Any:
   """Puts zeros, or empty strings, where no step is shown.
 
   Args:
     values: shown.shape + [...]; an array is changed in place.
     shown: bool; None if all are.
   """
-  if visible is None:
+  if shown is None:
     return values
   if not imports.is_tensor(values):
-    values[~visible] = b"" if values.dtype == object else 0
+    values[~shown] = b"" if values.dtype == object else 0
     return values
   rank = tf.rank(values) if values.shape.rank is None else values.shape.rank
-  keep = add_axes(visible, rank - visible.shape.rank)
+  keep = add_axes(shown, rank - shown.shape.rank)
   return tf.where(keep, values, tf.zeros((), values.dtype))
 
 
@@ -941,7 +942,7 @@ def _times(offsets: Any, stride: int) -> Any:
 
 
 def _is_set(flags: Any, rows: Any) -> Any:
-  """Returns flags, rows.shape or with axes of one value, as bools of rows.shape."""
+  """Returns flags, which may have more axes of size 1, as bools of rows.shape."""
   if imports.is_tensor(flags):
     return tf.reshape(tf.cast(flags, tf.bool), tf.shape(rows))
   return flags.reshape(rows.shape).astype(bool)
@@ -950,12 +951,12 @@ def _is_set(flags: Any, rows: Any) -> Any:
 def _mask(rows: Any, real: Any | None) -> Any:
   if real is None:
     return array_module(rows).ones_like(rows, dtype=bool)
-  # Masks of several paths are arrays of their own: who gets them may write to them.
+  # Each path gets a separate array, because a caller may write to its mask.
   return real if imports.is_tensor(real) else real.copy()
 
 
 def _fix_shape(path: str, values: Any, rows: Any, reading: Reading) -> Any:
-  """Sets the static shape, with a check where the data has not promised it."""
+  """Sets the static shape, with a check at run time if the data's shape is unknown."""
   if not imports.is_tensor(values):
     return values
   shape = rows.shape + reading.frame_shape

@@ -1,13 +1,12 @@
-"""Sub-samples sequences of any length to the number of steps that a model takes.
+"""Subsamples sequences of any length to the number of steps that a model takes.
 
-Index arithmetic on the lengths of the rows: padding is never sampled. All of it
-is graph ops of static shapes, without a loop over the batch: XLA compiles it.
+Index arithmetic on the lengths of the rows: padding is never sampled. These are graph
+ops of static shapes, without a loop over the batch, so XLA compiles them.
 After Tensor2Robot's `utils/subsample.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,8 @@ def uniform_indices(lengths: Any, num_samples: int) -> tf.Tensor:
   Returns:
     Sorted indices, int64 [B, n]; those of short rows repeat.
   Raises:
-    SpecError: the lengths are not integers [B], or one of them or n is less than 1; in
-      a graph the first of these fails at run time.
+    SpecError: the lengths are not integers [B], n is < 1, or a length is < 1 (in a
+      graph tf.errors.InvalidArgumentError, except under XLA).
   """
   lengths = _check("uniform_indices", lengths, num_samples)
   # Rounds half to even, as Tensor2Robot did, but in integers, which never are inexact.
@@ -47,23 +46,22 @@ def random_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Tenso
   Args:
     lengths: steps of each row, integers [B], at least 1.
     num_samples: n, steps to draw of each row.
-    seed: integers [2] as of `tf.random.stateless_uniform`: the same give the same
-      steps; None draws others at every call.
+    seed: integers [2] as for `tf.random.stateless_uniform`; the same seed gives the
+      same steps. None: different steps at every call.
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are not integers [B], or one of them or n is less than 1; in
-      a graph the first of these fails at run time.
+    SpecError: `seed` is not integers [2]; or as in `uniform_indices`.
   """
   lengths = _check("random_indices", lengths, num_samples)
-  return _sort(_draw(lengths, num_samples, _seeds(seed)[0]))
+  return tf.sort(_draw(lengths, num_samples, _seeds(seed)[0]), axis=1)
 
 
 def boundary_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Tensor:
   """Keeps the first and the last step, and draws the others.
 
-  Rows of at least n steps are drawn from without replacement, every choice being as
-  likely as any other, shorter ones with replacement. A single sample is any step.
+  Rows of at least n steps are sampled without replacement, each choice with the same
+  probability, and shorter rows with replacement. For n = 1, it is any step.
 
   Args:
     lengths: steps of each row, integers [B], at least 1.
@@ -72,8 +70,7 @@ def boundary_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Ten
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are not integers [B], or one of them or n is less than 1; in
-      a graph the first of these fails at run time.
+    SpecError: see `random_indices`.
   """
   lengths = _check("boundary_indices", lengths, num_samples)
   return _with_boundaries(lengths, num_samples, _seeds(seed)[0])
@@ -82,19 +79,19 @@ def boundary_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Ten
 def random_span_indices(
   lengths: Any, num_samples: int, min_steps: int, max_steps: int, seed: Any = None
 ) -> tf.Tensor:
-  """Draws a span of each row, and keeps the steps of it as `boundary_indices` does.
+  """Draws a span of each row, and then steps of the span like `boundary_indices`.
 
   Args:
     lengths: steps of each row, integers [B], at least 1.
     num_samples: n, steps to keep of each row.
-    min_steps: steps of the shortest span; a row that is shorter is its own span.
+    min_steps: steps of the shortest span; the span of a shorter row is the whole row.
     max_steps: steps of the longest span.
     seed: see `random_indices`.
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are not integers [B], one of them or a count is less than 1,
-      or the shortest span is longer than the longest.
+    SpecError: `min_steps` or `max_steps` is < 1, or min_steps > max_steps; or as in
+      `random_indices`.
   """
   lengths = _check("random_span_indices", lengths, num_samples)
   errors.check_count("windows", "min_steps", min_steps)
@@ -168,7 +165,7 @@ def _check(operation: str, lengths: Any, num_samples: int) -> tf.Tensor:
       got = f"{lengths[empty[0]].numpy()} in row {empty[0]}"
       raise errors.SpecError(f"{message} {got}. Leave such rows out.")
     return lengths
-  # XLA leaves it out.
+  # XLA leaves the assertion out.
   check = tf.raw_ops.Assert(
     condition=tf.reduce_all(lengths > 0), data=[message, lengths], summarize=1000
   )
@@ -201,12 +198,9 @@ def _random_bits(rows: tf.Tensor, num_samples: int, seed: tf.Tensor) -> tf.Tenso
 
 
 def _scale(bits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-  # A product's upper half: a float cannot represent each step of long rows.
+  # The bits are 32: bits * count >> 32 is in range(count). A float cannot represent
+  # each step of long rows.
   return tf.bitwise.right_shift(bits * counts, tf.constant(32, tf.int64))
-
-
-def _sort(indices: tf.Tensor) -> tf.Tensor:
-  return tf.sort(indices, axis=1)
 
 
 def _with_boundaries(
@@ -222,7 +216,7 @@ def _with_boundaries(
   distinct = 1 + _distinct(bits, lengths - 2)
   is_long = lengths[:, tf.newaxis] >= num_samples
   middle = tf.where(is_long, distinct, repeated)
-  return _sort(tf.concat([ends, middle], axis=1))
+  return tf.sort(tf.concat([ends, middle], axis=1), axis=1)
 
 
 def _distinct(bits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
@@ -230,13 +224,14 @@ def _distinct(bits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
   Args:
     bits: random, int64 [B, m].
-    counts: int64 [B]; rows with less than m are meaningless.
+    counts: int64 [B]; the numbers of a row with a count < m are meaningless.
   Returns:
     int64 [B, m].
   """
   num_drawn = bits.shape[1]
   first = counts - num_drawn
 
+  @tf.autograph.experimental.do_not_convert
   def draw_next(i: tf.Tensor, drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     last = first + tf.cast(i, tf.int64)
     number = _scale(tf.gather(bits, i, axis=1), last + 1)
@@ -246,19 +241,7 @@ def _distinct(bits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     return i + 1, tf.where(is_place, number[:, tf.newaxis], drawn)
 
   not_drawn = tf.fill(tf.shape(bits), tf.constant(-1, tf.int64))
-  not_drawn = tf.ensure_shape(not_drawn, bits.shape)
-  return _repeat(draw_next, num_drawn, not_drawn)
-
-
-def _repeat(
-  body: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
-  times: int,
-  state: tf.Tensor,
-) -> tf.Tensor:
-  _, state = tf.while_loop(
-    lambda i, _: i < times,
-    tf.autograph.experimental.do_not_convert(body),
-    (tf.constant(0), state),
-    maximum_iterations=times,
-  )
-  return state
+  state = tf.constant(0), tf.ensure_shape(not_drawn, bits.shape)
+  return tf.while_loop(
+    lambda i, _: i < num_drawn, draw_next, state, maximum_iterations=num_drawn
+  )[1]

@@ -22,7 +22,7 @@ from t2r_seq.windows.cut import Anchors, Cut, add_axes, array_module
 
 Take = Callable[[str, Any], Any]
 
-# Nanoseconds from a step to the next one; others are of stamps in another unit.
+# Nanoseconds between steps; stamps with other intervals are in another unit.
 _LEAST_PERIOD, _MOST_PERIOD = 5e4, 1e12
 # Rows around an anchor that are compared at once: fewer ops than a search.
 _MOST_COMPARED = 48
@@ -54,8 +54,8 @@ class Moments(NamedTuple):
     rows: int64; of the values, or of the earlier neighbors.
     later: rows of the later neighbors; None if values are not interpolated.
     weights: weights of the later neighbors, float32.
-    real: whether the values are real, and no padding.
-    shown: whether they are shown, and no zeros; None for all.
+    real: whether the values are real, and not padding.
+    shown: whether the values are shown, and not zeros; None if all are.
     counts: numbers of events, int64, in place of values.
   """
 
@@ -70,10 +70,10 @@ class Moments(NamedTuple):
 def rows_path(clock: str) -> str:
   """Returns the path of the rows of another clock at each step, int64 [T, 3].
 
-  These are the row of the last stamp at or before the step's, how many rows are before
-  it, and how many after it. Rows before that of the episode's first step do not count,
-  as a policy does not know them. What reads windows adds the path to the episode; see
-  `clock_rows`.
+  These are the row of the last stamp at or before the step's, the number of rows before
+  it, and the number after it. Rows before that of the first step are not counted: a
+  policy has not seen them. Readers of windows add the path to an episode, with the
+  values of `clock_rows`.
 
   Args:
     clock: the path of the time stamps.
@@ -86,10 +86,10 @@ def clock_rows(steps: Any, stamps: Any, first_row: Any = 0, begin: Any = None) -
 
   Args:
     steps: time stamps of the steps, [T] or [T, 1], of numpy or TensorFlow.
-    stamps: those of the other clock, [R] or [R, 1].
-    first_row: where its first one is.
-    begin: which of them is the newest at the episode's first step, if the steps begin
-      later.
+    stamps: time stamps of the other clock, [R] or [R, 1].
+    first_row: row of the first one of `stamps`.
+    begin: index in `stamps` of the newest one at the episode's first step; None if
+      `steps` begin with that step.
   Returns:
     int64 [T, 3].
   """
@@ -114,7 +114,7 @@ class TimedSteps:
     paths: the path in the episode of each clock by its name.
     reach: the first and the last step that windows show, from their anchor; None if it
       is unknown.
-    reaches: the same of each other clock, in its rows from the one at the anchor.
+    reaches: the same by other clock, in its rows from the row at the anchor.
     has_repeats: whether two steps may have the same stamp.
   """
 
@@ -131,7 +131,7 @@ class TimedSteps:
     return None if period is None else period * NANOSECONDS
 
   def clocks(self, seconds: Seconds) -> tuple[str, ...]:
-    """Returns the paths of the stamps of anchors and of values; none if regular."""
+    """Returns the paths of the stamps of anchors and of values; () if regular."""
     cut_clock = self.cut.clock if isinstance(self.cut.clock, str) else None
     if seconds.clock is None and cut_clock is None:
       return ()
@@ -139,7 +139,7 @@ class TimedSteps:
     return tuple(self.paths[str(name)] for name in names)
 
   def other_clock(self, seconds: Seconds) -> str | None:
-    """Returns the time stamps of values on another clock than the anchors'."""
+    """Returns the path of the values' stamps if their clock is not the anchors'."""
     clock = self.paths.get(seconds.clock or "")
     return clock if clock in {*self.cut.clocks.values()} else None
 
@@ -147,9 +147,9 @@ class TimedSteps:
     """Finds the steps that windows show.
 
     Args:
-      take: as of `WindowReader.read_at`.
-      anchors: where the windows are.
-      fetch: what they show.
+      take: see `WindowReader.read_at`.
+      anchors: places of the windows.
+      fetch: the paths and time offsets to read.
     """
     seconds, is_stack = fetch.seconds, fetch.seconds.is_stack
     num_axes = fetch.anchors.ndim + is_stack
@@ -176,9 +176,9 @@ class TimedSteps:
       first_row, first, last = rows[..., 0], -rows[..., 1], rows[..., 2]
       present, stride, reach = xp.zeros_like(first), 1, self.reaches.get(other)
     end = last
-    # Up to the anchor's time, a policy knows the steps up to the anchor.
+    # At the anchor, a policy does not have later steps yet.
     last = xp.where(seconds.array <= 0, xp.zeros_like(last) + present, last)
-    if other is not None:  # No value may have come yet.
+    if other is not None:  # Perhaps there is no value yet.
       last = xp.maximum(last, first)
     if clocks:
       slack = _slack(of_anchor, offsets)
@@ -214,8 +214,8 @@ class TimedSteps:
         return _round(steps, period)
 
       def find_last(times: Any) -> Any:
-        steps = xp.floor((_float(times) + 0.5) / period)
-        return xp.maximum(xp.minimum(_int(steps), last), first - 1)
+        steps = xp.floor((_cast(times, np.float64) + 0.5) / period)
+        return xp.maximum(xp.minimum(_cast(steps, np.int64), last), first - 1)
 
     before = find_last(times + slack)
     has_repeats = self.period is None and self.has_repeats
@@ -240,7 +240,7 @@ class TimedSteps:
     )
 
   def bound(self, fetches: Iterable[TimedFetch], rate: float) -> None:
-    """Limits how far windows reach.
+    """Sets `reach`, given the highest rate of the stamps.
 
     Args:
       fetches: fetches of all windows.
@@ -257,7 +257,7 @@ class TimedSteps:
     """Returns the first and last step that windows may show, from their anchor.
 
     Raises:
-      SpecError: unknown until the episodes are read.
+      SpecError: they are unknown until the episodes are read.
     """
     if self.reach is not None:
       return self.reach
@@ -271,7 +271,7 @@ class TimedSteps:
     return math.floor(first) - 1, math.ceil(last) + 1 + int(fetch.anchors.max())
 
   def _shown(self, seconds: Seconds, real: Any) -> Any | None:
-    """Returns where a value or its padding is shown, and not zeros."""
+    """Returns where a value or repeated padding is shown, not zeros; None for all."""
     front, end = (word == "zero" for word in (self.cut.front, self.cut.end))
     is_zero = np.where(seconds.array > 0, end, front)
     if not is_zero.any():
@@ -283,13 +283,14 @@ class TimedSteps:
     fetches: Iterable[TimedFetch],
     episodes: Iterable[tuple[str, Mapping[str, np.ndarray]]],
   ) -> None:
-    """Checks the stamps of all episodes, and finds how far windows reach.
+    """Checks the stamps of all episodes, and sets how far windows reach.
 
     Args:
       fetches: fetches of all windows.
       episodes: the place of each for errors, and its stamps by path.
     Raises:
-      SpecError: stamps are NaN or fall, or a tolerance is below half a period.
+      SpecError: stamps are not finite, fall, are equal for events, or have another
+        unit; or a tolerance is below half a period.
     """
     fetches, reach, repeats = list(fetches), [0, 0], False
     reaches: dict[str, list[int]] = {}
@@ -314,7 +315,7 @@ class TimedSteps:
             f"windows: {place}: {self.clocks(fetch.seconds)[1]}: expected time stamps "
             "of events that rise, got two that are equal. A policy counts them once."
           )
-        # Of the last anchor of a sequence, too.
+        # A sequence reads around its last anchor, too.
         most = int(fetch.anchors.max())
         for anchor in {0, most}:
           times = step_times[np.minimum(steps + anchor, len(step_times) - 1)]
@@ -357,10 +358,10 @@ def select(
   """Selects steps at times among those of a clock.
 
   Args:
-    seconds: how.
+    seconds: time offsets, with `select` and `tolerance`.
     before: the last step at or before each time; first - 1 without one.
     times: nanoseconds, int64.
-    slack: by which stamps are equal.
+    slack: nanoseconds by which equal stamps may differ.
     at: maps steps to their stamps, int64 nanoseconds.
     first, last: steps of the episode that may be shown.
     find_last: maps a stamp to its last step; None if stamps do not repeat.
@@ -392,11 +393,11 @@ def select(
     is_between = (passed > slack) & (of_later > of_low)
     span = xp.where(is_between, of_later - of_low, xp.ones_like(of_low))
     part = xp.where(is_between, passed, xp.zeros_like(passed))
-    weights = _float32(part) / _float32(span)
+    weights = _cast(part, np.float32) / _cast(span, np.float32)
     ahead = xp.maximum(of_later - times, times - of_later)
     passed = xp.where(is_between, xp.maximum(passed, ahead), passed)
   if tolerance is None:
-    # After the anchor the last step counts for its own stamp only.
+    # After the anchor's time, the last step is real at its own stamp only.
     real = is_after
     if (seconds.array > 0).any():
       is_known = xp.less(before, last) | xp.less_equal(passed, slack)
@@ -484,7 +485,8 @@ def assert_stamps(
   Args:
     path: path of the stamps.
     stamps: time stamps of an episode.
-    tolerance: the least one of the windows; at least half the median interval.
+    tolerance: the smallest one of the windows, which must be at least half the median
+      interval; None for no check.
   """
   flat = tf.reshape(stamps, [-1])
   is_good = tf.reduce_all(flat[1:] >= flat[:-1])
@@ -496,7 +498,7 @@ def assert_stamps(
     times = nanoseconds(flat)
     gaps = times[1:] - times[:-1]
     gaps = tf.sort(tf.boolean_mask(gaps, gaps > 0))
-    middle = gaps[tf.size(gaps) // 2 :][:1]  # None of an episode of one step.
+    middle = gaps[tf.size(gaps) // 2 :][:1]  # Empty for an episode of one step.
     least = 0.49 * tf.cast(middle, tf.float64)
     want = f"a tolerance of at least half a period of the clock, got {tolerance:g} s"
     checks.append((tf.reduce_all(least <= tolerance * NANOSECONDS), want))
@@ -511,9 +513,9 @@ def assert_stamps(
 
 
 def stamps_error(error: Exception) -> errors.SpecError | None:
-  """Returns the error of `assert_stamps` in one of TensorFlow's, if it has one."""
-  found = re.search(r"(windows: [^\[\]]*)\. The stamps are", str(error))
-  return None if found is None else errors.SpecError(f"{found[1]}.")
+  """Returns a SpecError if an error of TensorFlow is from `assert_stamps`, or None."""
+  match = re.search(r"(windows: [^\[\]]*)\. The stamps are", str(error))
+  return None if match is None else errors.SpecError(f"{match[1]}.")
 
 
 def check_tolerance(seconds: Seconds, period: float | None) -> None:
@@ -526,7 +528,7 @@ def check_tolerance(seconds: Seconds, period: float | None) -> None:
   tolerance = seconds.tolerance
   if tolerance is None or period is None or seconds.select == "event":
     return
-  if tolerance * NANOSECONDS < 0.49 * period:
+  if tolerance * NANOSECONDS < 0.49 * period:  # A little less than half: clocks jitter.
     half = period / 2 / NANOSECONDS
     raise errors.SpecError(
       f"windows: {seconds}: tolerance: expected at least half a period of the clock, "
@@ -537,17 +539,18 @@ def check_tolerance(seconds: Seconds, period: float | None) -> None:
 def check_seconds(
   timed: Mapping[str, Seconds], cut: Cut, element: Mapping[str, Any], is_flat: bool
 ) -> dict[str, str]:
-  """Finds the clocks of time offsets in seconds; checks that a cut has such windows.
+  """Finds the clocks of time offsets in seconds; checks that a cut allows such offsets.
 
   Args:
     timed: the offsets by path of the windows.
     cut: cut of the windows.
     element: specs of the episode by path.
-    is_flat: whether windows are to be stacked later.
+    is_flat: whether windows are stacked later.
   Returns:
-    The path of each clock by its name, which is a path, or one below a branch.
+    The path of each clock by its name, which may lack the branch of the path.
   Raises:
-    SpecError: a clock is missing or unknown, or the cut has no such windows.
+    SpecError: a clock is missing or unknown, a tolerance is below half a period, or the
+      cut allows only steps: n-step, stacking later, or padding 'drop'.
   """
   paths: dict[str, str] = {}
   for path, seconds in timed.items():
@@ -615,19 +618,20 @@ def _rows(first_row: Any, steps: Any, stride: int) -> Any:
 
 
 def _slack(stamps: Any, offsets: Any) -> Any:
-  """Returns the nanoseconds by which stamps at offsets are equal."""
+  """Returns the nanoseconds by which equal stamps at offsets may differ."""
   of_stamps = array_module(stamps).abs(nanoseconds(stamps))
   return precision(stamps.dtype.name, of_stamps + np.abs(offsets).max())
 
 
 def _round(steps: Any, period: float) -> Any:
-  return _int(array_module(steps).round(_float(steps) * period))
+  times = _cast(steps, np.float64) * period
+  return _cast(array_module(steps).round(times), np.int64)
 
 
-def _float(values: Any) -> Any:
+def _cast(values: Any, dtype: Any) -> Any:
   if imports.is_tensor(values):
-    return tf.cast(values, tf.float64)
-  return np.asarray(values, np.float64)
+    return tf.cast(values, dtype)
+  return np.asarray(values, dtype)
 
 
 def _count(flags: Any) -> Any:
@@ -635,18 +639,6 @@ def _count(flags: Any) -> Any:
   if imports.is_tensor(flags):
     return tf.reduce_sum(tf.cast(flags, tf.int64), -1)
   return flags.sum(-1)
-
-
-def _float32(values: Any) -> Any:
-  if imports.is_tensor(values):
-    return tf.cast(values, tf.float32)
-  return values.astype(np.float32)
-
-
-def _int(values: Any) -> Any:
-  if imports.is_tensor(values):
-    return tf.cast(values, tf.int64)
-  return values.astype(np.int64)
 
 
 def _median(gaps: list[np.ndarray]) -> float | None:

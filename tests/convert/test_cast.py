@@ -62,15 +62,15 @@ REFUSED = {
   "too large": (
     {"n": 300},
     ["n=uint8"],
-    r"n: expected numbers that uint8 has, got 300",
+    r"n: expected numbers that fit uint8, got 300",
   ),
   "another sign": (
     {"n": -1},
     ["n=uint64"],
-    "n: expected numbers that uint64 has, got -1",
+    "n: expected numbers that fit uint64, got -1",
   ),
   "infinite": ({"x": 1e300}, ["a=float32"], r"episode 0 of s: a/\w: .* got 1e\+300"),
-  "a part": ({"x": 0.5}, ["a=int32"], "expected numbers that int32 has, got 0.5"),
+  "a part": ({"x": 0.5}, ["a=int32"], "expected numbers that fit int32, got 0.5"),
 }
 
 

@@ -22,8 +22,7 @@ def make(path, lengths, name="pose", dtype=np.float32, first=0, **options):
   with store.EpisodeStore.create(path, spec, metadata) as writer:
     for number, length in enumerate(lengths, first):
       writer.append_episode({name: np.full((length, 2), number, dtype)})
-  splits = {"eval": [len(lengths) - 1], "empty": []}
-  store.EpisodeStore.write_splits(path, splits)
+  store.EpisodeStore.write_splits(path, {"eval": [len(lengths) - 1]})
   return path
 
 
@@ -91,6 +90,12 @@ def test_splits_are_dealt_when_the_number_of_episodes_is_unknown():
   convert.convert("a", "known", split=shares, seed=3)
   found = open_episodes("counted").splits
   assert found == open_episodes("known").splits and len(found["train"]) == 8
+
+
+def test_resampling_without_other_clocks_changes_nothing():
+  convert.convert(make("a", (1, 2)), "b", resample="hold")
+  assert values_of("b", "pose") == values_of("a", "pose")
+  assert open_episodes("b").lengths.tolist() == [1, 2]
 
 
 def test_records_to_shards_of_records():

@@ -302,7 +302,8 @@ def test_names_that_do_not_fit(store):
     store.windows({"a": x((0, 1), name="always"), "b": x((0, 1), name="gaol")})
   assert str(caught.value).splitlines() == [
     "windows: 2 mismatches:",
-    "  a: expected [T] steps of (2,) float32, got (None,) float32 of its name, always.",
+    "  a: expected [T] steps of (2,) float32, got (None,) float32 at 'always', its "
+    "name.",
     "  b: expected [T] steps of (2,) float32, got nothing. It reads 'gaol', by its "
     "name. Did you mean 'goal'?",
   ]

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, store
-from t2r_seq.episodes import open_episodes
+from t2r_seq.episodes import make_splits, open_episodes
 
 Spec = specs.ExtendedTensorSpec
 LENGTHS = (3, 5, 1)
@@ -150,7 +150,7 @@ FAILURES = {
   "cast text": (lambda e: e.cast({"task": "int8"}), "task: expected numbers to cast"),
   "cast that loses": (
     lambda e: list(e.cast({"arm/stamp": "int8"})),
-    r"arm/stamp: expected numbers that int8 has, got 0\.125 of float64",
+    r"arm/stamp: expected numbers that fit int8, got 0\.125 of float64",
   ),
   "map to another shape": (
     lambda e: list(e.map(lambda v: {**v, "arm/stamp": v["arm/stamp"][:1]}, e.spec)),
@@ -183,3 +183,9 @@ def test_join_names_every_path_that_differs():
   assert "float32 in more. Make them alike first: rename, cast or drop." in str(
     failure.value
   )
+
+
+@pytest.mark.parametrize("shares", [{"a": 0.8, "b": 0.5}, {"a": 1.5, "b": -0.5}])
+def test_splits_refuse_shares_of_another_sum(shares):
+  with pytest.raises(errors.SpecError, match=r"split: expected shares >= 0 with a sum"):
+    make_splits(shares, num_episodes=10)

@@ -268,6 +268,8 @@ INVALID = [
   (dict(gripper=(1, 1)), "open value, closed value"),
   (dict(gripper=(1, 0, "on")), "open value, closed value"),
   (dict(names="abc"), "a different text for each element"),
+  (dict(names=3), "a different text for each element, got 3"),
+  (dict(elements=3), "elements: expected a list of parts, got 3"),
   (dict(elements=[(0, 3, {"rotation": "matrix"})]), "expected 9 numbers for matrix"),
   (dict(elements=[(0, 3, {}), (2, 4, {})]), "increasing ranges"),
 ]

@@ -296,6 +296,9 @@ def test_from_spec_batch_size_of_a_stack_and_of_a_varlen():
   stack = Spec((2, 3), tf.float32, "x", time_offsets=(-1, 0))
   assert Spec.from_spec(stack, batch_size=-1).shape[1:] == (2, 3)
   assert Spec.from_spec(stack, batch_size=8).time_offsets is None
+  timed = Spec((2, 3), tf.float32, "x", time_offsets=specs.Seconds(-0.1, 0.0))
+  batched = Spec.from_spec(timed, batch_size=8)
+  assert batched.shape == (8, 2, 3) and batched.time_offsets is None
   varlen = Spec((3,), tf.int64, "v", varlen_default_value=0)
   assert Spec.from_spec(varlen, batch_size=8).shape == (8, 3)
 

@@ -203,6 +203,8 @@ def test_hasattr_get_and_pop():
   assert struct.get("train").action is ACTION
   assert struct.pop("nope", 3) == 3
   assert struct.pop("items", None) is None
+  struct["absent"] = None
+  assert struct.pop("absent", None) is None and "absent" not in struct
   assert struct.pop("magic") is EXTRA
   assert struct.pop("train").to_dict() == {"image": IMAGE, "action": ACTION}
   assert list(struct) == ["test/image", "test/action"]

@@ -34,10 +34,13 @@ def test_golden_values(trained, tmp_path, monkeypatch):
   monkeypatch.delenv("T2R_SEQ_UPDATE_GOLDEN")
   testing.check_golden(trained.predictions, path)
   changed = {"a_predicted": trained.predictions["a_predicted"] + 0.01, "more": 1.0}
-  with pytest.raises(AssertionError, match="differ; if that is meant") as caught:
+  with pytest.raises(AssertionError, match="differ; if you intend that") as caught:
     testing.check_golden(changed, path)
   caught.match("a_predicted: \n?Not equal")
   caught.match("more: expected no such value")
+  column = {"a_predicted": trained.predictions["a_predicted"][:, 0]}
+  with pytest.raises(AssertionError, match="shape"):
+    testing.check_golden(column, path)
 
 
 def test_mock_learns_from_its_data(tmp_path):

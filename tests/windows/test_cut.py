@@ -153,6 +153,7 @@ BAD = {
     "n_step: n: expected an integer of at",
   ),
   "discount": ({"n_step": (2, 1.5)}, "n_step: gamma: expected a number from 0 to 1"),
+  "rate": ({"max_rate": "60"}, "max_rate: expected steps per second, > 0, got '60'"),
   "no pair": ({"n_step": 3}, r"n_step: expected \(n, gamma\) or None, got 3"),
   "sequences of joined steps": (
     {"n_step": (3, 0.9), "sequence_length": 2},

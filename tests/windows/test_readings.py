@@ -99,7 +99,7 @@ ERRORS = {
     {**EPISODE, "task": tf.TensorSpec(None, tf.float32)},
     {},
     r"task: expected \[T\] steps of \(4,\) float32, got \(unknown shape\) float32\. "
-    r"Set its static shape, or say time_offsets=0 for the anchor's own step\.",
+    r"Set its static shape, or time_offsets=0 for the anchor's own step\.",
   ),
   "sequence without its length": (
     {"state": STATE, "reward": REWARDS},
@@ -173,7 +173,7 @@ ERRORS = {
     {"state": STATE, "state_mask": ExtendedTensorSpec((), tf.bool, "m")},
     {**EPISODE, "state_mask": tf.TensorSpec((None,), tf.bool)},
     {"masks": True},
-    r"windows: state_mask: expected no spec with a name where a mask is to stand",
+    r"windows: state_mask: expected no spec with a name at the path of a mask",
   ),
 }
 
@@ -210,8 +210,8 @@ def test_all_mismatches_come_in_one_error_by_path():
   assert str(caught.value).splitlines() == [
     "windows: 3 mismatches:",
     f"  state: expected [T] steps of (3,) float32, got (None, 3) int32. {cast}",
-    "  y: expected [T] steps of (3,) float32, got (None, 3) int32 of its name, state. "
-    + cast,
+    "  y: expected [T] steps of (3,) float32, got (None, 3) int32 at 'state', its "
+    f"name. {cast}",
     "  z: expected [T] steps of (3,) float32, got nothing. It reads 'other', by its "
     "name. Did you mean 'zz'?",
   ]

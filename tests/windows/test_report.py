@@ -141,6 +141,7 @@ LINES = {
   "sequences": ([5, 6], {"sequence_length": 3, **DROP}, [too_short_line(5, 6)]),
   "every pass": ([3, 4], {"num_epochs": 2, **DROP}, [too_short_line(3, 4)] * 2),
   "shuffled": ([3, 4], {"shuffle_buffer_size": 9, **DROP}, [too_short_line(3, 4)]),
+  "drop at the front": ([3, 4], {"padding": ("drop", "zero")}, [too_short_line(3, 4)]),
   "a report": ([3, 4], {"report": True}, []),
   "repeat, by default": ([3, 0], {}, []),
   "zero": ([3, 0], {"padding": "zero"}, []),
