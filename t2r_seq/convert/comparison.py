@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.episodes.episodes import Episode, Values, num_bytes
 from t2r_seq.episodes.views import Episodes, View
+from t2r_seq.imports import tf
 from t2r_seq.progress import Progress
 from t2r_seq.records import images
 
@@ -23,15 +23,16 @@ def compare_episodes(
   lossy: frozenset[str],
   progress: Progress | None,
 ) -> int:
-  """Compares the episodes of two data sets, in the bits of their values.
+  """Compares the bits of the values of two data sets; ConversionError if they differ.
 
   Args:
+    operation: for the error.
     source: the expected episodes.
-    written: the other ones.
-    lossy: paths of which only dtypes and shapes are compared.
-    progress: shows how many episodes are compared.
+    written: the actual ones.
+    lossy: paths whose values may differ: only dtypes and shapes are compared.
+    progress: shows how many episodes are compared; None shows nothing.
   Returns:
-    Bytes of the values that were compared.
+    Number of bytes of the compared values.
   """
   counts, total, num_others = [0, 0], 0, 0
   mismatches: list[errors.Mismatch] = []
@@ -76,14 +77,13 @@ def _is_same(one: np.ndarray, other: np.ndarray, is_lossy: bool) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape
   if a.dtype == object:
     return bool(a.tolist() == b.tolist())
-  return a.tobytes() == b.tobytes()  # A NaN is one only if it has the same bits.
+  return a.tobytes() == b.tobytes()  # In bits, where NaN equals NaN.
 
 
 class Decoded(View):
-  """Encoded images as pixels."""
+  """A view with the pixels of encoded images, at all paths."""
 
   def __init__(self, base: Episodes) -> None:
-    """Decodes the images of all paths."""
     encoded = {p: s for p, s in base.spec.items() if specs.is_encoded_image_spec(s)}
     self._images = encoded
     pixels = {
@@ -94,7 +94,7 @@ class Decoded(View):
     self.kept_videos = {}
 
   def with_videos(self, formats: object, encoding: object = None) -> Episodes:
-    """Returns the same: all frames are decoded."""
+    """Returns the view unchanged: it decodes all frames."""
     del formats, encoding
     return self
 

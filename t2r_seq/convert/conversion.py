@@ -1,8 +1,8 @@
 """Converts data sets: opens sources, changes them by views, and writes another format.
 
-A killed conversion resumes after the episodes that the destination has committed.
-`<destination>.conversion/conversion.json` has its source and options, with which it
-resumes, and whether it is complete.
+A killed conversion resumes after the episodes that the destination has committed. The
+file `<destination>.conversion/conversion.json` has the sources and options of the
+conversion, with which it resumes, and whether it is complete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from t2r_seq.store import layout, manifest
 
 _FORMAT = "t2r_seq.conversion"
 _VERSION = 2  # Of the record of a conversion, conversion.json.
-# Options of `convert` itself; the others are those of the formats.
+# Options of `convert` itself; the formats have further ones.
 _OWN = (
   *("episodes", "split", "filter", "seed", "drop", "rename", "cast"),
   *("decode_images", "fps", "resample"),
@@ -43,15 +43,15 @@ Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Episodes
 
 @dataclasses.dataclass(frozen=True)
 class ConversionReport:
-  """The result of a conversion, or of a comparison of its two sides.
+  """The result of a conversion, or of a comparison of its source and destination.
 
   Attributes:
-    source_format: format such as 'store'; see `episodes.registry.formats`.
+    source_format: format of the source, such as 'store'; see `episodes.registry`.
     destination_format: format of the destination.
     num_episodes: number of episodes of the destination.
     num_steps: number of steps of all episodes.
-    num_bytes: bytes of the values that were read.
-    resumed_at: the number of episodes that earlier runs had converted.
+    num_bytes: bytes of the values that this run read.
+    resumed_at: number of episodes that earlier runs had converted.
     notes: sentences for the user on how the source was read.
     files: the files, or the folder, of the destination.
   """
@@ -91,25 +91,27 @@ def convert(
   1
 
   Args:
-    sources: a path as of `open_episodes`; or several, which are joined; or episodes.
+    sources: a path for `open_episodes`; or several, which are joined; or episodes.
     destination: path of the new data set.
     spec: flat specs of the sources; None takes all paths, and for TFRecord files
       proposes specs from a sample of the records.
     source_format: format of the sources, if the paths do not show it.
-    format: format of the destination; by default its name decides.
+    format: format of the destination; None: by its name, and a store if unknown.
     progress: shows how many episodes are converted; None shows nothing.
-    **options: `episodes`, `split`, `filter` (a split, beside shares), `drop`, `rename`
-      ({'old': 'new'}), `cast`, `decode_images`; `split='train=0.9,eval=0.1'` deals the
-      episodes to splits at random, by `seed`; `fps` is compared with the rate of the
-      data, which is not resampled; `resample` ('hold' or 'nearest') makes values of the
-      steps of those on other clocks. Others are those of `open_episodes` and
-      `write_episodes` for the two formats.
+    **options: `episodes`, `split`, `drop`, `rename` ({'old': 'new'}), `cast`,
+      `decode_images`. `split='train=0.9,eval=0.1'` assigns the episodes to random
+      splits, by `seed` (0); `filter` then selects a split of the sources. `fps` is
+      compared with the rate of the data, and does not resample it. `resample` ('hold'
+      or 'nearest') makes values of the steps from values on other clocks. Further ones
+      are those of `open_episodes` and `write_episodes` for the two formats.
   Returns:
-    What was done. If the conversion was complete before, nothing is read.
+    The report. If the conversion was complete before, no episode is read.
   Raises:
     ConversionError: something else is at the destination; the source or the options
-      changed since an earlier run; or an episode cannot be converted; names it.
-    SpecError: the specs do not fit, with every path; or an option is unknown.
+      changed since an earlier run; another process converts to it; there are no
+      episodes; or an episode cannot be converted, which is named.
+    SpecError: the specs do not fit (every path is named), an option is unknown, or the
+      destination is a URL.
     ImportError: an extra is not installed; names it.
   """
   errors.check_local("convert", destination)
@@ -176,7 +178,7 @@ def verify_conversion(
   destination: str | os.PathLike[str],
   progress: Progress | None = None,
 ) -> ConversionReport:
-  """Reads both sides of a complete conversion, and compares every value.
+  """Compares every value of a complete conversion with its sources.
 
   The sources are opened with the options of the conversion.
 
@@ -187,8 +189,8 @@ def verify_conversion(
   Returns:
     The report, with the numbers of episodes, steps and bytes compared.
   Raises:
-    ConversionError: the conversion is incomplete or missing, or episodes differ (lists
-      up to 20).
+    ConversionError: the conversion is incomplete or missing, or episodes differ (names
+      the first 20 paths).
     SpecError: the source or the destination cannot be read.
   """
   path = os.path.normpath(os.fspath(destination))
@@ -217,13 +219,13 @@ class _Plan:
   """The sources and the options of a conversion; all fields are JSON values.
 
   Attributes:
-    sources: paths, for people.
-    source_format: format of all sources; None recognises it.
+    sources: absolute paths, for messages.
+    source_format: format of all sources; None to recognize each.
     format: format of the destination.
     spec: JSON of the flat specs of the sources; None for all paths.
-    edits: the options of `convert` itself.
-    reading: the options of `open_episodes`.
-    writing: the options of `write_episodes`.
+    edits: options of `convert` itself.
+    reading: options of `open_episodes`.
+    writing: options of `write_episodes`.
   """
 
   sources: list[str]
@@ -244,7 +246,7 @@ class _Plan:
     format: str | None,
     options: Mapping[str, Any],
   ) -> _Plan:
-    """Sorts the options by the part that uses them."""
+    """Groups the options by the function that uses them."""
     names = _names(sources)
     if os.path.realpath(path) in map(os.path.realpath, names):
       raise errors.ConversionError(
@@ -284,13 +286,14 @@ class _Plan:
     if edits.get("filter") and split and not plan.shares:
       raise errors.ConversionError(
         f"convert: expected one of filter '{edits['filter']}' and split '{split}', got "
-        "both. To deal what a filter leaves, give shares: train=0.9,eval=0.1."
+        "both. To assign the filtered episodes to splits, give shares: "
+        "train=0.9,eval=0.1."
       )
     return plan
 
   @property
   def shares(self) -> dict[str, float]:
-    """Shares of the episodes by the split that they are dealt to."""
+    """Share of the episodes that each random split gets, by its name."""
     split = self.edits.get("split") or ""
     return parse_shares("convert: split", split) if "=" in split else {}
 
@@ -299,7 +302,7 @@ class _Plan:
     return registry.get_format(self.format).files(path, self.writing)
 
   def check_same(self, path: str, earlier: Mapping[str, Any]) -> None:
-    """Checks that the options are unchanged since the start, except `allow_nan`."""
+    """Raises ConversionError if options other than `allow_nan` have changed."""
     before, now = _Plan(**earlier)._options(), self._options()
     hint = (
       f"Give the same, or delete the destination and {_folder(path)} to start again."
@@ -348,7 +351,7 @@ class _Plan:
       ]
     dropped.check(f"convert: {', '.join(names)}")
     renames, casts = edits.get("rename", {}), edits.get("cast", [])
-    # One data set is edited at once, so that its error names everything.
+    # A single data set gets all renames (or casts) at once, so an error names them all.
     by_one = [{old: new} for old, new in renames.items()]
     for names_of in [renames] if is_one and renames else by_one:
       parts = _edit(parts, operator.methodcaller("rename", names_of))
@@ -408,7 +411,7 @@ def _names(sources: Sources) -> list[str]:
 
 
 def _edit_as_json(name: str, value: Any) -> Any:
-  """Returns the value of an editing option for JSON."""
+  """Returns the value of an option of `convert` itself as JSON has it."""
   if name == "episodes":
     return read_episodes("convert", value)
   if name == "drop":
@@ -427,7 +430,7 @@ def _as_json(value: Any) -> Any:
 def _destination_format(
   path: str, given: str | None, sources: Collection[str]
 ) -> registry.Format:
-  """Returns the format of a destination: by its name, and else a store."""
+  """Returns the format of a destination: by its name, or a store if unknown."""
   if given is not None:
     return registry.written_format(path, given)
   store = registry.get_format("store")
@@ -445,7 +448,7 @@ def _destination_format(
 def _edit(
   parts: list[Episodes], edit: Callable[[Episodes], Episodes]
 ) -> list[Episodes]:
-  """Edits every data set that has the paths of the edit; one of them must."""
+  """Edits every data set that has the paths; raises if none of them has."""
   edited, failed = [], []
   for part in parts:
     try:
@@ -461,7 +464,7 @@ def _edit(
 def _check_same_specs(
   operation: str, spec_structure: specs.SpecStructure, spec: specs.TensorSpecStruct
 ) -> specs.TensorSpecStruct:
-  """Returns the user's specs, with their names in records, of a data set's paths."""
+  """Returns the user's specs for a data set's paths; SpecError if they do not fit."""
   columns = layout.make_columns(
     operation, specs.map_leaves(specs.extended_tensor_spec.frame_spec, spec)
   )
@@ -491,7 +494,7 @@ def _record_name(path: str) -> str:
 
 
 def _read_record(path: str) -> dict[str, Any] | None:
-  """Returns the record of an earlier run, or None."""
+  """Returns the record of an earlier run; None if there is none."""
   name = _record_name(path)
   try:
     with open(name, "rb") as file:
@@ -533,7 +536,7 @@ def _write_record(path: str, record: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _lock_destination(path: str) -> Iterator[None]:
-  """Locks a destination; afterwards removes a folder that got no conversion.json."""
+  """Locks a destination; afterwards removes its folder if it has no record."""
   folder = _folder(path)
   files.make_folders(folder)
   lock = files.FileLock(
@@ -571,7 +574,7 @@ def _check_same_source(
 
 
 def _check_present(path: str, plan: _Plan) -> None:
-  """Checks that the output of a complete conversion still exists."""
+  """Raises ConversionError if the output of a complete conversion is gone."""
   missing = [name for name in plan.files(path) if not os.path.exists(name)]
   if missing:
     raise errors.ConversionError(

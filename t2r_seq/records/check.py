@@ -30,18 +30,18 @@ from t2r_seq.records.features import (
 from t2r_seq.records.framing import Frame
 from t2r_seq.records.images import DecodeImages
 
-# Number of records that are parsed together.
+# Bytes and number of records that are parsed together, at most.
 _BATCH_BYTES, _MAX_BATCH = 8 << 20, 512
 
 FilesByKey = files.FilePatterns | Mapping[str, files.FilePatterns]
 
 
 class _Examination:
-  """Finds the problems of the files of one dataset, and adds up its features.
+  """Finds problems in the files of one dataset, and counts them for each feature.
 
   Attributes:
-    num_records: by file.
-    num_empty: episodes without a step.
+    num_records: number of frames by file, damaged ones included.
+    num_empty: number of episodes without a step.
     names: names of the features in the first record of each batch.
   """
 
@@ -56,10 +56,10 @@ class _Examination:
     """Creates the examination.
 
     Args:
-      features: those of the dataset; none to look at frames and protos only.
-      finds_nan: a NaN is a problem.
+      features: those of the dataset; if empty, only frames and protos are checked.
+      finds_nan: whether NaN and infinity are problems.
       compression: compression of all files, if the suffixes don't show it.
-      checks_values: finds NaN and time stamps that run backwards.
+      checks_values: whether NaN, and time stamps that run backwards, are looked for.
       times: names of features that are time stamps, beside those with such a name.
     """
     self._features = list(features)
@@ -72,7 +72,7 @@ class _Examination:
     stamps = [f for f in features if f.is_time or f.name in times]
     self._features_of = {errors.NAN: numbers, errors.TIMES: stamps}
     self._compression = compression
-    # A record without any of the features parses to defaults, so each is looked at.
+    # A record without any of the features parses to defaults, so each is explained.
     self._looks_at_all = explain.may_be_absent(features)
     self._may_lack = any(f.is_optional or f.is_varlen for f in features)
     self._num_nan: collections.Counter[int] = collections.Counter()
@@ -98,10 +98,10 @@ class _Examination:
       yield from self._check_batch(filename, batch)
 
   def find_parts(self) -> Iterator[Problem]:
-    """Yields the records that are parts of an episode, of all files so far.
+    """Yields the records, of all files so far, that are only parts of episodes.
 
-    A record without a flag at its edge is one, if others have it. If no record has a
-    flag set, the flag has no meaning.
+    A flag marks the first or the last step. If some records have it set there, a record
+    without it is a part. If no record has it, the flag has no meaning.
     """
     for number, parts in self._parts.items():
       if not self._whole[number]:
@@ -119,7 +119,7 @@ class _Examination:
         yield self._problem(filename, frame, errors.EPISODES, mismatch)
 
   def reports(self) -> list[PathReport]:
-    """Returns what was found of each feature."""
+    """Returns the statistics of each feature."""
     return [
       PathReport(
         feature.path,
@@ -185,7 +185,7 @@ class _Examination:
         ]
 
   def _add_names(self, data: Sequence[bytes], is_suspect: np.ndarray) -> None:
-    """Adds which features the records of a batch have, of all that may lack some."""
+    """Counts missing features, in the records of a batch that may lack some."""
     for number, record in enumerate(data):
       if number and not self._may_lack and not is_suspect[number]:
         continue
@@ -227,7 +227,7 @@ def _batches(frames: Iterable[Frame]) -> Iterator[list[Frame]]:
 def _read_good_records(
   filename: str, compression: str | None
 ) -> Iterator[framing.Record]:
-  """Yields the records of a file, which may be damaged, that are whole protos."""
+  """Yields the records of a file that are undamaged protos."""
   kind = files.compression_type(filename, compression)
   for frame in framing.read_frames(filename, kind):
     if frame.data is not None:
@@ -237,7 +237,7 @@ def _read_good_records(
 
 
 def _to_errors(problems: Iterable[Problem]) -> Iterator[errors.RecordError]:
-  """Yields one error, not raised, for each record, which names all of its problems."""
+  """Yields, without raising it, one error a record that names all of its problems."""
   for place, group in itertools.groupby(problems, lambda problem: problem.place):
     texts = sorted(problem.text for problem in group)
     yield errors.joined_error(place, texts, errors.RecordError)
@@ -254,27 +254,27 @@ def examine_records(
 ) -> Report:
   """Finds every problem of TFRecord files.
 
-  Records are read and parsed in batches, as in training; one that fails is examined by
-  itself, and the next ones are read.
+  Records are read and parsed in batches, as in training. One that fails is examined by
+  itself; the records after it are examined, too.
 
   Args:
     file_patterns: file patterns, or a dict of them by dataset_key.
-    feature_spec: a structure of specs without time offsets; None takes the spec that
+    feature_spec: a structure of specs without time offsets; None for the spec that
       `propose_spec` gives for the records of one schema.
     label_spec: the same for labels, or None; needs `feature_spec`.
     compression: compression of all files, if the suffixes don't show it.
     allow_nan: accepts NaN and infinity, which the last step of an RLDS episode may
       always have.
-    schema: number of the schema that records without specs are compared with; 1 for the
-      most frequent one, see `RecordSummary`.
+    schema: without specs, number of the schema that records are compared with; 1 for
+      the most frequent one, see `RecordSummary`.
     time_keys: names of sequences that are time stamps, beside those with such a name
       (time, timestamp, robot_timestamp_ns, ...): within a record they must not run
       backwards.
   Returns:
     The problems, and statistics of each path.
   Raises:
-    SpecError: the patterns match no file, a spec cannot be parsed, `label_spec` is
-      alone, `schema` exceeds the number of schemas, or no spec reads a time key.
+    SpecError: the patterns match no file, or have other dataset_keys; a spec cannot be
+      parsed; `label_spec` is alone; or a `schema` or time key does not exist.
     OSError: a file cannot be read.
   """
   operation = "examine_records"
@@ -329,7 +329,7 @@ def examine_records(
 def _notes(
   counts: Mapping[str, int], num_empty: int, unread: Collection[str]
 ) -> Iterator[str]:
-  """Yields what is not an error, but may be a mistake."""
+  """Yields notes on what is no error, but may be a mistake."""
   empty = [name for name, count in counts.items() if not count]
   if empty:
     yield f"Files without a record: {errors.listing(empty, 3)}"
@@ -383,17 +383,18 @@ def _find_files(
 def _propose_features(
   filenames: Sequence[str], compression: str | None, schema: int
 ) -> tuple[inspect.RecordSummary, list[RecordFeature]]:
-  """Returns a summary of the whole records of files, and the features of a schema."""
+  """Returns a summary of the undamaged records, and the features of a schema."""
   whole = (r for name in filenames for r in _read_good_records(name, compression))
   summary = inspect.summarize_records(whole, filenames)
   if not 1 <= schema <= max(1, len(summary.schemas)):
     raise errors.SpecError(
-      f"examine_records: schema: expected 1 to {len(summary.schemas)}, got {schema}."
+      f"examine_records: schema: expected 1 to {max(1, len(summary.schemas))}, got "
+      f"{schema}."
     )
   try:
     proposed = inspect.propose_spec((summary.schemas or (summary,))[schema - 1])
   except errors.SpecError:
-    return summary, []  # There is nothing to parse; frames are checked all the same.
+    return summary, []  # There is nothing to parse, but frames can be checked.
   (features,) = _collect(proposed, None).values()
   return summary, features
 
@@ -401,7 +402,7 @@ def _propose_features(
 def _with_flags(
   features: list[RecordFeature], filenames: Sequence[str], compression: str | None
 ) -> list[RecordFeature]:
-  """Adds the flags of episodes that records have and no spec reads."""
+  """Adds the flags of episodes that the first record has, but no spec reads."""
   first = next(_read_good_records(filenames[0], compression), None)
   flags = find_flags(first.data, features) if first else None
   return [*features, *collect_features({"": flags})[""]] if flags else features
@@ -425,7 +426,7 @@ def _index_problems(filename: str) -> list[Problem]:
   return [Problem(filename, str(mismatch), errors.INDEX, source=filename)]
 
 
-# Failures that say nothing about the data.
+# TensorFlow errors that are not caused by the data.
 _UNRELATED_ERRORS = (
   "OutOfRangeError",
   "CancelledError",
@@ -452,11 +453,13 @@ def find_bad_record(
     compression: compression of all files, if the suffixes don't show it.
     decode_images: how encoded images are decoded.
   Returns:
-    The error that names file, record, byte, path and feature, what was expected and
-    what was found; None if all is good. Sequences of unequal length in one record, and
-    several episodes in one, are reported if nothing worse is found.
+    The error, not raised, that names file, record, byte, path and feature, what was
+    expected and what was found; None if all is good. Sequences of unequal length in one
+    record, and several episodes in one, are reported if nothing worse is found.
   Raises:
-    SpecError: the patterns match no file, or a spec cannot be parsed.
+    SpecError: the patterns match no file, or have other dataset_keys; or a spec cannot
+      be parsed.
+    OSError: a file cannot be read.
   """
   by_dataset = _collect(feature_spec, label_spec, decode_images)
   files = _find_files("find_bad_record", file_patterns, list(by_dataset))
@@ -518,15 +521,18 @@ def explain_failures(
 def salvage_records(report: Report, out: str | os.PathLike[str]) -> Salvaged:
   """Copies the good records of files, byte for byte, to files of the same names.
 
-  A file stays compressed. The folder appears when it is complete; the old files are
-  only read.
+  A copy is compressed as its file is. The folder appears when it is complete; the old
+  files are only read.
 
   Args:
     report: report of `examine_records` for these files, which are unchanged.
-    out: a folder that does not exist. Files of several folders keep these within it.
+    out: a folder that does not exist. Files of several folders keep their subfolders.
+  Returns:
+    How many records were copied to each file, and which ones were left out.
   Raises:
-    RecordError: `out` exists, or a file is not the one of the report.
-    OSError: the files cannot be read or written; nothing is left.
+    RecordError: `out` exists, a file has changed since the report, or files at URLs
+      have the same name.
+    OSError: the files cannot be read or written; nothing is left of `out`.
   """
   target = os.path.abspath(os.fspath(out))
   files_lib.check_vacant("salvage", target, errors.RecordError)
@@ -549,7 +555,7 @@ def salvage_records(report: Report, out: str | os.PathLike[str]) -> Salvaged:
 
 
 def _new_names(filenames: list[str]) -> dict[str, str]:
-  """Returns each file's path below the folder that all have in common."""
+  """Returns each file's path in their common folder; for URLs, the file's name."""
   if any("://" in name for name in filenames):
     names = {name: os.path.basename(name) for name in filenames}
   else:
@@ -567,7 +573,7 @@ def _new_names(filenames: list[str]) -> dict[str, str]:
 def _copy(report: Report, filename: str, place: str) -> int:
   """Copies the good records of one file; returns how many there are."""
   compression = files.compression_type(filename, report.compression)
-  # 16: a gzip header and trailer, and not those of zlib.
+  # 16 asks zlib for a gzip header and trailer instead of zlib's.
   bits = zlib.MAX_WBITS | 16 if compression == "GZIP" else zlib.MAX_WBITS
   deflater = zlib.compressobj(wbits=bits) if compression else None
   bad = report.bad(filename)

@@ -29,7 +29,7 @@ from t2r_seq.records.protos import (
 )
 from t2r_seq.specs import image_headers
 
-# What parsing a batch can suspect of a record, which is then explained.
+# Kinds of problems that parsing a batch can show; such records are then explained.
 SUSPICIONS = (LENGTHS, EPISODES, TIMES, NAN)
 _MAX_REASON = 160
 
@@ -43,16 +43,17 @@ def explain_record(
 
   Args:
     data: the serialized record.
-    features: those of the record's dataset; for 'nan' and 'times' numbers only.
+    features: those of the record's dataset; for 'nan' only floats and complex numbers,
+      for 'times' only time stamps.
     kind: kind of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
   Returns:
-    All mismatches, by the label of the feature; empty if the record looks good.
+    All mismatches, each with the label of its feature as path; empty if there are none.
   """
   try:
     contents = parse.as_lists(RecordContents(data), features)
   except errors.RecordError:
-    # TensorFlow reads some of these: in a proto the names of features have to be UTF-8,
-    # to its parser they are bytes.
+    # TensorFlow can read some of these: its parser accepts any bytes as the name of a
+    # feature, while protobuf requires UTF-8.
     return [errors.Mismatch("proto", *no_proto(data))]
   look = {
     CONTENT: _explain_content,
@@ -80,7 +81,7 @@ def explain_record(
 
 
 def may_be_absent(features: Iterable[RecordFeature]) -> bool:
-  """Whether a record without any of the features can be parsed, to defaults only."""
+  """Whether a record with none of the features can be parsed; it gives defaults."""
   return all(feature.is_optional or feature.is_varlen for feature in features)
 
 
@@ -159,7 +160,7 @@ def _explain_nan(contents: RecordContents, features: list[RecordFeature]) -> _Fi
 
 
 def _rows(contents: RecordContents, feature: RecordFeature) -> np.ndarray:
-  """Returns the numbers of a feature by step, filled up to the longest one."""
+  """Returns the numbers of a feature, [T, n]; shorter steps are padded with zeros."""
   steps: Any = contents.steps.get(feature.name, [])
   if not feature.spec.is_sequence and feature.name in contents.context:
     steps = [contents.context[feature.name]]
@@ -299,7 +300,7 @@ def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
 
 def data_errors() -> tuple[type[Exception], ...]:
   """Returns the errors that TensorFlow raises at a record that it cannot parse."""
-  # A message that quotes a record may be no UTF-8.
+  # A message that quotes a record may not be UTF-8.
   return (tf.errors.OpError, UnicodeDecodeError)
 
 
@@ -309,9 +310,10 @@ class BatchCheck:
 
   Attributes:
     reasons: why each record cannot be parsed; '' if it can.
-    found: bool [n] by name: which records may have a kind of `SUSPICIONS`; have a NaN
-      in a feature, 'nan/<number>'; have a flag set in the first or last step, as
-      expected, 'edge/<number>'; and are sequences without a step, 'empty'.
+    found: bool [n] by name. A name of `SUSPICIONS`: records that may have such a
+      problem; 'nan/<number>': with NaN or infinity in a feature; 'edge/<number>': with
+      a flag set in the first or last step, as expected; 'empty': whose sequences have
+      no step. False for records that cannot be parsed.
   """
 
   reasons: list[str]
@@ -321,7 +323,7 @@ class BatchCheck:
 class BatchChecker:
   """Parses batches of records of one dataset as the pipeline does.
 
-  A batch is one call. Only if it fails, its records are parsed one by one.
+  One call parses a batch; if it fails, or for sequences, one call parses each record.
   """
 
   def __init__(
@@ -333,8 +335,8 @@ class BatchChecker:
     """Creates the checker.
 
     Args:
-      features: those of the dataset.
-      checks_values: finds NaN, infinities and time stamps that run backwards.
+      features: those of the dataset, at least one.
+      checks_values: whether to find NaN, infinities and time stamps that run backwards.
       times: names of features that are time stamps, beside those with such a name.
     """
     # Each feature once, under a path that cannot clash with another.
@@ -352,22 +354,22 @@ class BatchChecker:
     self._traced: dict[bool, Any] = {}
 
   def check(self, data: Sequence[bytes]) -> BatchCheck:
-    """Parses serialized records, whole protos or not."""
+    """Parses serialized records, which may be any bytes."""
     # Episodes differ in length: in a batch they would be padded to the longest.
     if not self._has_sequences:
       try:
-        results = self._trace(True)(tf.constant(data, tf.string))
-        return _to_check([""] * len(data), results)
+        found = self._trace(True)(tf.constant(data, tf.string))
+        return _to_check([""] * len(data), found)
       except data_errors():
         pass
-    self._trace(False)  # Once, not in every thread.
+    self._trace(False)  # Here, so that not every thread traces it.
     with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-      answers = [*pool.map(self._parse_one, data)]
-    parsed = [answer for answer in answers if not isinstance(answer, str)]
+      results = [*pool.map(self._parse_one, data)]
+    parsed = [result for result in results if not isinstance(result, str)]
     stacked = {
       name: tf.stack([each[name] for each in parsed]) for name in (parsed or [{}])[0]
     }
-    return _to_check([f if isinstance(f, str) else "" for f in answers], stacked)
+    return _to_check([r if isinstance(r, str) else "" for r in results], stacked)
 
   def _parse_one(self, data: bytes) -> dict[str, tf.Tensor] | str:
     """Returns the findings of a record, or why it cannot be parsed."""
@@ -380,11 +382,11 @@ class BatchChecker:
       return text.split("}} ")[-1].split("\n")[0][:_MAX_REASON] or "an error"
 
   def _trace(self, is_batched: bool) -> Any:
-    """Returns a concrete function, which several threads may trace at first.
+    """Returns a concrete function, traced at the first call.
 
-    It is called without a lock. A `tf.function` takes locks for each call, and runs
-    Python while it has them. There the garbage collector may end an iterator, which
-    waits for its threads; and one of those would wait for the lock forever.
+    A call of it takes no lock. A call of a `tf.function` takes locks, and runs Python
+    while it has them. The garbage collector may then end an iterator, which waits for
+    its threads; and one of those would wait for the lock forever.
     """
     if is_batched not in self._traced:
       function = tf.function(
@@ -396,7 +398,7 @@ class BatchChecker:
     return self._traced[is_batched]
 
   def _measure(self, parsed: Any, is_batched: bool) -> dict[str, tf.Tensor]:
-    """Reduces every feature of a record, or of each record of a batch, to numbers."""
+    """Returns the findings of a record, [], or of each record of a batch, [n]."""
     found: dict[str, tf.Tensor] = {}
     flags: dict[str, list[tf.Tensor]] = collections.defaultdict(list)
     for number, feature in enumerate(self._features):
@@ -422,7 +424,7 @@ class BatchChecker:
         flags["touched"].append(_touch(tensor, is_batched))
     lengths = [tensor for path, tensor in parsed.items() if path.endswith("_length")]
     if lengths:
-      # Absent optionals count as long as the others.
+      # The parser gives missing optional sequences the length of the others.
       low, high = tf.reduce_min(lengths, 0), tf.reduce_max(lengths, 0)
       flags[LENGTHS], found["empty"] = [low != high], tf.equal(high, 0)
     return found | {name: tf.reduce_any(each, 0) for name, each in flags.items()}

@@ -1,10 +1,10 @@
 """From a spec structure to the features of a record, checked at construction.
 
-`tf.train.Feature` has three lists. Integers and bools go into the int64 list (uint64
-keeps its bits), floats of up to 32 bits, exactly, into the float list. What neither can
-hold without loss (float64, complex) goes into the bytes list as little-endian bytes,
-and so does a tensor of data_format 'raw'; compressed with 'zlib', and as TensorFlow
-serializes it with 'tensor'.
+A `tf.train.Feature` is one of three lists. Integers and bools are in the int64 list
+(uint64 keeps its bits), floats of up to 32 bits in the float list. The bytes list has
+everything else: strings, encoded images, and tensors as little-endian bytes. These are
+tensors of float64 or complex dtypes, and of data_format 'raw'; with 'zlib' they are
+compressed. With 'tensor' they are as `tf.io.serialize_tensor` writes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from t2r_seq.specs import names as spec_names
 
 def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tensor:
   """Returns `tensor`; InvalidArgumentError with `data` if the condition fails."""
-  # The raw op: tf.debugging.Assert builds a tf.cond around it, which costs every image.
+  # tf.debugging.Assert builds a tf.cond around this op, which costs time per image.
   check = tf.raw_ops.Assert(condition=condition, data=data, summarize=8)
   with tf.control_dependencies([check] if check is not None else []):
     return tf.identity(tensor)
@@ -37,7 +37,7 @@ def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tens
 # Names of flags of first and last steps, after any prefix that ends in '/'.
 IS_FIRST, IS_LAST = "is_first", "is_last"
 
-# dtypes by name, by what holds them.
+# Names of dtypes, by the list that holds them; see the module docstring.
 INT64_DTYPES = (
   *("bool", "int8", "int16", "int32", "int64"),
   *("uint8", "uint16", "uint32", "uint64"),
@@ -78,7 +78,7 @@ def pack_value(array: np.ndarray, spec: specs.ExtendedTensorSpec) -> bytes:
 
 
 def unpack_value(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
-  """Unpacks one byte string of a spec; raises ValueError that describes other bytes."""
+  """Unpacks one byte string of a spec; ValueError describes a string that is wrong."""
   if packed_format(spec) == "tensor":
     header = read_tensor_header(data)
     if header is None:
@@ -103,7 +103,7 @@ def unpack_value(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
 
 def read_tensor_header(data: bytes) -> tuple[tf.DType, tuple[int, ...]] | None:
   """Returns dtype and shape of a serialized tensor; None for other bytes."""
-  if data[:1] != b"\x08":  # The dtype, which comes first.
+  if data[:1] != b"\x08":  # The tag of the dtype, which comes first.
     return None
   from tensorflow.core.framework import tensor_pb2
 
@@ -119,7 +119,7 @@ def read_tensor_header(data: bytes) -> tuple[tf.DType, tuple[int, ...]] | None:
   is_whole = len(proto.tensor_content) == count * dtype.size
   if dtype == tf.string:
     is_whole = len(proto.string_val) == count and not proto.tensor_content
-  # Other writers have lists of values, where the last one stands for the rest.
+  # Other writers store lists of values; the last value stands for all missing ones.
   is_list = not proto.tensor_content and count and len(data) <= 64 + 16 * count
   return (dtype, shape) if is_whole or is_list else None
 
@@ -138,7 +138,7 @@ def bytes_per_value(spec: specs.ExtendedTensorSpec) -> int:
 
 
 def default_value(spec: specs.ExtendedTensorSpec) -> Any:
-  """Casts the varlen default to the spec's dtype; ValueError if that cannot be."""
+  """Casts the varlen default to the dtype; ValueError names the kind it has to be."""
   value = spec.varlen_default_value
   if spec.dtype == tf.string:
     if not isinstance(value, (str, bytes)):
@@ -154,7 +154,7 @@ def default_value(spec: specs.ExtendedTensorSpec) -> Any:
 def to_record_values(
   array: np.ndarray, spec: specs.ExtendedTensorSpec
 ) -> list[int] | list[float] | list[bytes]:
-  """Converts the values of one step, no image, to the entries of the record's list."""
+  """Converts the values of one step, not an image, to entries of the record's list."""
   if spec.dtype == tf.string and not is_raw(spec):
     return list(array.ravel())
   if is_raw(spec):
@@ -169,7 +169,7 @@ def to_record_values(
 
 
 def is_number_a_step(spec: specs.ExtendedTensorSpec) -> bool:
-  """Whether there is one number for each step, as of time stamps."""
+  """Whether each step has one number, as time stamps have."""
   is_number = spec.dtype.is_integer or spec.dtype.is_floating
   return is_number and spec.is_sequence and spec.shape.num_elements() == 1
 
@@ -187,7 +187,8 @@ def decode_values(
       [...].
     spec: not an image.
     path: path of the spec, for the error at run time.
-    allow_empty: empty byte strings, of absent or padded steps, become zeros.
+    allow_empty: for a raw spec, empty byte strings become zeros. Missing features and
+      padded steps are such.
   Returns:
     [..., *shape] of the spec's dtype.
   """
@@ -204,7 +205,7 @@ def decode_values(
 
 
 def value_range(dtype: tf.DType) -> tuple[float, float] | None:
-  """Returns the finite range of a dtype that records store as a wider one."""
+  """Returns the finite range of a dtype if it is smaller than its list's; else None."""
   if dtype == tf.bool:
     return 0, 1
   if dtype == tf.float16:
@@ -217,9 +218,9 @@ def value_range(dtype: tf.DType) -> tuple[float, float] | None:
 def _check_range(
   values: tf.Tensor, dtype: tf.DType, bounds: tuple[float, float], path: str
 ) -> tf.Tensor:
-  """Fails at run time where a cast would make another value: 300 as uint8."""
+  """Fails at run time if a cast would change a value, such as 300 to uint8."""
   finite = values
-  if values.dtype.is_floating:  # Infinities and NaN are those of the dtype, too.
+  if values.dtype.is_floating:  # The dtype has infinities and NaN, too.
     finite = tf.where(tf.math.is_finite(values), values, tf.zeros_like(values))
   low, high = tf.reduce_min(finite), tf.reduce_max(finite)
   message = f"parse: {path}: expected values of {dtype.name}, got values from, to:"
@@ -249,7 +250,7 @@ def _decode_bytes(
   if data_format == "zlib":
     values = _decompress(values, num_bytes, path)
   values = _check_num_bytes(values, num_bytes, spec, path, allow_empty)
-  # A fixed length makes zeros of empty strings, but costs a fifth of the speed.
+  # With a fixed length, empty strings become zeros, but decoding is a fifth slower.
   fixed_length = num_bytes if allow_empty else None
   data = tf.io.decode_raw(values, tf.uint8, fixed_length=fixed_length)
   if spec.dtype.size > 1:
@@ -264,10 +265,10 @@ def _decode_bytes(
 
 
 def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
-  """Decompresses byte strings of at most the expected size.
+  """Decompresses byte strings; fails at run time if one is too long before that.
 
-  TensorFlow's op has no limit, and zlib packs a thousandfold. It hardly makes bytes
-  longer than they were, so a longer string is too long with any content.
+  TensorFlow's op has no limit, and zlib can expand data a thousandfold. Compression
+  hardly lengthens any data, so a string longer than the limit below must be wrong.
   """
   most = num_bytes + num_bytes // 4 + 64
   actual = tf.strings.length(values)
@@ -276,8 +277,9 @@ def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
   return tf.io.decode_compressed(values, "ZLIB")
 
 
-# A parser merges all occurrences of field 2 of a TensorProto, its shape. TensorFlow's
-# op returns the last one, but all if field 2 of the message are byte strings.
+# Field 2 of a TensorProto is its shape. If it occurs several times, a parser merges all
+# of them, while decode_proto returns the last. It returns all for this message, whose
+# field 2 is repeated bytes.
 _ALL_OF_FIELD_2 = ("tensorflow.AttrValue.ListValue", ["s"])
 
 
@@ -292,7 +294,7 @@ def _parse_tensors(
   Twenty bytes can claim to be a tensor of any size, which TensorFlow would allocate. So
   the shapes are compared first.
   """
-  # The op refuses an empty batch, which an episode without steps is.
+  # decode_proto rejects an empty batch, as an episode without steps is.
   flat = tf.concat([tf.reshape(values, [-1]), [b""]], 0)
   _, (parts,) = tf.io.decode_proto(flat, *_ALL_OF_FIELD_2, [tf.string])
   shapes = tf.strings.reduce_join(parts, -1)[:-1]
@@ -368,7 +370,7 @@ def _find_misfit(spec: specs.ExtendedTensorSpec) -> tuple[str, ...]:
       "Use varlen_default_value for a varying length, is_sequence=True for steps.",
     )
   if spec.is_sequence and not math.prod(spec.shape.as_list()):
-    # TensorFlow's parser divides by their number, and the process ends.
+    # TensorFlow's parser divides by the number of values: 0 would kill the process.
     got = f"none in shape {tuple(spec.shape)}"
     return "steps with values", got, "Leave the spec out of what is parsed."
   if spec.is_concatenated:
@@ -445,7 +447,7 @@ def _check_agreement(
 ) -> None:
   """Raises SpecError with every spec that disagrees with another of its name.
 
-  Either all sequences of a dataset have to be concatenated, or none.
+  Also with every sequence that is not concatenated, if another of its dataset is.
   """
   mismatches = [
     errors.Mismatch(
@@ -497,8 +499,8 @@ class RecordFeature:
   Attributes:
     name: key in the record.
     spec: the common spec of its paths.
-    paths: paths with this feature, sorted; with those of labels.
-    is_optional: every one of the paths is optional.
+    paths: paths that read this feature, sorted; paths of labels included.
+    is_optional: all of the paths are optional.
     decode_images: how encoded images are decoded; False: they stay strings.
   """
 
@@ -563,7 +565,7 @@ class RecordFeature:
 
   @property
   def record_shape(self) -> tuple[int, ...]:
-    """The shape of the list's values, of one step; (N,) for a varlen feature."""
+    """Shape of the values in the list, for a sequence of one step; (N,) if varlen."""
     if self.is_image:
       return tuple(self.spec.shape[:-3])
     if is_raw(self.spec) and not self.is_varlen:
@@ -592,13 +594,14 @@ def collect_features(
   """Finds the record features that spec structures read.
 
   Args:
-    spec_structures: structures of specs without time offsets, by their name in messages
-      ('features', 'labels'); the name '' is left out.
+    spec_structures: structures of specs without time offsets, by the prefix of their
+      paths ('features', 'labels'; '' for none).
     decode_images: how encoded images are decoded; False: they are not.
   Returns:
     The features by dataset_key, sorted by name.
   Raises:
-    SpecError: specs that cannot be parsed, or two specs of one name that disagree.
+    SpecError: specs cannot be parsed, two specs of one name disagree, some sequences of
+      a dataset are concatenated and others not, or there are no specs.
   """
   by_path = {
     f"{label}/{path}" if label else path: specs.ExtendedTensorSpec.to_spec(spec)
@@ -664,7 +667,7 @@ def tensorspec_to_feature_dict(
   Returns:
     `tf.io` features by name, and specs by name.
   Raises:
-    SpecError: a spec cannot be parsed, or names collide between datasets.
+    SpecError: a spec cannot be parsed, or the specs are of several datasets.
   """
   by_dataset = collect_features({"": tensor_spec_struct}, decode_images)
   if len(by_dataset) > 1:
@@ -680,9 +683,9 @@ def tensorspec_to_feature_dict(
 
 
 def encoded_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
-  """Returns flat specs with encoded images [..., h, w, c] as strings [...].
+  """Returns flat specs in which encoded images [..., h, w, c] are strings [...].
 
-  A parser made with `decode_images=False` gives these.
+  They describe what a parser with `decode_images=False` returns.
   """
   encoded = specs.TensorSpecStruct()
   for path, spec in specs.flatten_spec_structure(spec_structure).items():
@@ -699,10 +702,10 @@ def encoded_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct
 def find_flags(
   serialized: bytes, features: Iterable[RecordFeature]
 ) -> specs.TensorSpecStruct:
-  """Finds flags of a record that mark where episodes begin or end, and no spec reads.
+  """Finds flags in a record that mark where episodes begin or end, but no spec reads.
 
   Returns:
-    Optional specs of flags by name; empty for a record whose steps are not read.
+    Optional specs of flags by name; empty if `features` has no sequence.
   Raises:
     RecordError: the bytes are not a record.
   """
@@ -733,7 +736,7 @@ def set_flags(
 ) -> np.ndarray | None:
   """Returns in which steps a flag is set, bool [T]; None if it is absent or no flag.
 
-  The contents are as from `parse.as_lists`.
+  `contents` is a result of `parse.as_lists`.
   """
   steps = contents.steps.get(feature.name) if feature.edge else None
   if steps is None:
@@ -742,6 +745,6 @@ def set_flags(
 
 
 def cut_hint(name: str) -> str:
-  """Returns how to make episodes of such records, by the name of a flag."""
+  """Returns advice on how to make episodes of records, by the name of a flag."""
   option = "first" if name.rpartition("/")[2] == IS_FIRST else "last"
   return f"Make a store of episodes: t2r_seq convert FILES STORE --{option}_key {name}"

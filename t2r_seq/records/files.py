@@ -1,4 +1,4 @@
-"""Files of records: patterns, shards, compression, datasets of what is in them."""
+"""Files of records: patterns, shards, compression, and datasets of their records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HINT = "Name the files, such as 'data/train*.tfrecord'."
 
 
 def pattern_names(file_patterns: Any, where: str = "file patterns") -> list[str]:
-  """Lists file patterns as strings; comma lists are not split.
+  """Lists file patterns as strings; SpecError if there are others. Splits no commas.
 
   Args:
     file_patterns: see `get_data_format_and_filenames_list`.
@@ -43,13 +43,13 @@ def pattern_names(file_patterns: Any, where: str = "file patterns") -> list[str]
 
 
 def check_file_patterns(where: str, file_patterns: Any) -> Any:
-  """Checks that there is a file pattern, without looking for files.
+  """Raises SpecError if there is no file pattern; does not look for files.
 
   Args:
     where: the caller and its argument, for the error.
     file_patterns: see `get_data_format_and_filenames_list`.
   Returns:
-    The patterns, to be read more than once.
+    The patterns; those of an iterator as a list.
   """
   if isinstance(file_patterns, Iterator):
     file_patterns = list(file_patterns)
@@ -69,11 +69,11 @@ _ALWAYS_CHECKED = 100
 
 
 def compression_type(filename: str, compression: str | None = None) -> str:
-  """Returns the compression of a file: '', 'GZIP' or 'ZLIB'.
+  """Returns the compression of a file: '', 'GZIP' or 'ZLIB'; SpecError for others.
 
   Args:
     filename: name of the file; its suffix decides unless `compression` is given.
-    compression: 'GZIP', 'ZLIB', '' or None.
+    compression: 'GZIP', 'ZLIB', '' (in any case of letters) or None.
   """
   if compression is None:
     return _SUFFIXES.get(os.path.splitext(filename)[1].lower(), "")
@@ -91,17 +91,17 @@ def check_file_types(
 ) -> None:
   """Checks that local files are TFRecord files; empty ones are valid.
 
-  Reads the start of each file, and then its frames. The time of both is limited, so
-  that a first batch does not wait for many files: what is not read here, TensorFlow's
-  reader finds later.
+  Reads the start of each file, and then its frames. The time for both is limited, so
+  that the first batch does not wait for many files. TensorFlow's reader may fail later
+  at what was not checked here.
 
   Args:
     filenames: the files; those at URLs are skipped.
     compression: compression of all files, if the suffixes don't show it.
-    array_records: ArrayRecord files are valid.
+    array_records: whether ArrayRecord files are valid, too.
   Raises:
-    RecordError: names the first file of another type, and which; or the first with a
-      frame that is much longer than the file.
+    RecordError: a file is of another type, which is named, or cannot be read; or a
+      frame is much longer than its file.
   """
   plain = []
   deadline = time.monotonic() + _MAX_CHECK_SECS
@@ -232,7 +232,7 @@ _SPECIAL = re.compile(r"[*?\[\\,]|^\w+:(?!//)")
 
 
 def get_batch_size(params: Mapping[str, Any] | None, batch_size: int) -> int:
-  """Returns the batch size of `params` if they have one, which is logged."""
+  """Returns the batch size of `params` if they have one; else `batch_size`."""
   given = params.get("batch_size") if params else None
   if given and given != batch_size:
     logging.info(
@@ -247,7 +247,7 @@ def get_batch_size(params: Mapping[str, Any] | None, batch_size: int) -> int:
 def split_file_patterns(file_patterns: FilePatterns) -> list[str]:
   """Splits comma lists and lists of them into single patterns.
 
-  Prefixes stay, and a name with a comma of an existing file stays whole.
+  Prefixes stay. The name of an existing file is not split at its commas.
   """
   parts = [
     part
@@ -296,13 +296,14 @@ def get_data_format_and_filenames_list(
   Args:
     file_patterns: a pattern, a comma-separated string of them, or a list of these;
       each may start with 'tfrecord:'. If a file has exactly this name, only that file
-      is returned, without globbing. A folder of TFDS has all files of its splits.
+      is returned, without globbing. A folder of TFDS gives the files of all its splits.
   Returns:
     The data format, and for each pattern the list of its files, sorted. Hidden files,
     indices (see `write_index`), `statistics.json` and `*.conversion` count only if the
     pattern names them.
   Raises:
-    SpecError: a pattern matches no file, or is not a pattern.
+    SpecError: a pattern matches no file, is not a pattern, or has another prefix; or
+      TensorFlow cannot list remote files.
   """
   data_format = infer_data_format(file_patterns)
   patterns = [
@@ -326,7 +327,7 @@ def _glob(pattern: str) -> list[str]:
     names = [name for name in names if not os.path.basename(name).startswith(".")]
   for suffix in (index_file.SUFFIX, _CONVERSION_SUFFIX, _STATISTICS):
     if not pattern.rstrip("/").endswith(suffix):
-      # 'train.tfrecord*' means the data, not what lies beside it.
+      # 'train.tfrecord*' means the data, not other files beside it.
       names = [name for name in names if not name.endswith(suffix)]
   filenames = [name for name in names if not _paths(name).isdir(name)]
   if names and not filenames:
@@ -355,10 +356,10 @@ def _record_files(folder: str) -> list[str]:
 
 
 def _match(pattern: str) -> list[str]:
-  """Lists what a pattern matches, as TensorFlow does, without loading it."""
+  """Lists the names that match a pattern, as TensorFlow's glob, without loading it."""
   if "://" in pattern:
     return tf.io.gfile.glob(pattern)
-  # glob writes negated sets and escaped characters in another way.
+  # Python's glob has another syntax for negated sets and escaped characters.
   pattern = re.sub(r"\\([*?\[\]\\])", r"[\1]", pattern.replace("[^", "[!"))
   names = glob.glob(pattern)
   is_bare = glob.has_magic(pattern) and not os.path.dirname(pattern)
@@ -378,7 +379,7 @@ def _hint_of_folder(folder: str) -> str:
 
 
 def _shards_of(pattern: str) -> str:
-  """Names the pattern of shards 'a-00000-of-00002.tfrecord', where these are there."""
+  """Returns a hint with the pattern of a file's shards; '' if there are none."""
   name = pattern.rstrip("*")
   if _SPECIAL.search(name) or not (shards := other_shards(name, [])):
     return ""
@@ -391,14 +392,14 @@ def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, lis
 
   Returns:
     The data format and the files, in the order of the patterns; a file that several
-    patterns match comes once, at the first of them.
+    patterns match is listed once, at the first of them.
   Raises:
-    SpecError: a pattern matches no file.
+    SpecError: as `get_data_format_and_filenames_list` raises.
   """
   data_format, filenames = get_data_format_and_filenames_list(file_patterns)
   once: dict[str, list[str]] = {}
   for name in itertools.chain.from_iterable(filenames):
-    # A relative glob gives './a' where its name gives 'a'.
+    # The same file is './a' by a relative pattern, but 'a' by its name.
     key = name if "://" in name else os.path.normpath(name)
     once.setdefault(key, []).append(name)
   twice = [names[0] for names in once.values() if len(names) > 1]
@@ -429,25 +430,25 @@ def record_dataset(
   check: bool = True,
   read_file: Callable[[Any, Any], tf.data.Dataset] | None = None,
 ) -> tf.data.Dataset:
-  """Reads serialized records; the order is repeatable if shuffled files have a seed.
+  """Reads serialized records; the order is reproducible unless `seed` is missing.
 
   Args:
     filenames: TFRecord files, compressed or not by their suffixes; or patterns, see
       `get_data_format_and_filenames_list`.
     num_parallel_reads: number of files read at a time; their records are interleaved
-      one by one. It changes the order; the speed of the threads does not.
-    shuffle_files: shuffles the files again in every epoch.
-    seed: seed of the shuffle; without one the order is not reproducible.
+      one by one. The order depends on this number, but not on the speed of threads.
+    shuffle_files: whether the files are shuffled, again in every epoch.
+    seed: seed of the shuffle; with None the order is not reproducible.
     compression: compression of all files, if the suffixes don't show it.
-    check: checks the types of local files, and uncompressed ones for impossible frame
-      lengths, for a limited time; see `check_file_types`.
+    check: whether to check the types of local files, and uncompressed ones for
+      impossible frame lengths, for a limited time; see `check_file_types`.
     read_file: reads one file, given its name and compression; None: by
       `tf.data.TFRecordDataset`, which stops at the first damaged record.
   Returns:
     Dataset of scalar strings.
   Raises:
-    SpecError: there are no files.
-    RecordError: a file is not a TFRecord file.
+    SpecError: there are no files, or the compression is unknown.
+    RecordError: with `check`, a file is not a TFRecord file.
   """
   names = _expand(filenames)
   if not names:
@@ -478,7 +479,7 @@ _SPLIT = re.compile(r"([^-./]+)(?:-\d+-of-\d+)?\.(?:tfrecord|array_record)")
 def file_split(filename: str) -> str | None:
   """Returns the split in the name of a file, as TFDS names them; None for others.
 
-  'bridge-train.tfrecord-00000-of-00010' is of 'train', 'eval.tfrecord.gz' of 'eval'.
+  It is 'train' for 'bridge-train.tfrecord-00000-of-00010', 'eval' for 'eval.tfrecord'.
   """
   match = _SPLIT.search(os.path.basename(filename))
   return match[1] if match else None
@@ -499,7 +500,7 @@ def files_of_split(where: str, filenames: Iterable[str], split: str) -> list[str
 
 
 def _expand(filenames: FilePatterns) -> list[str]:
-  """Finds the files of patterns; looks nothing up for a list of plain names."""
+  """Finds the files of patterns; returns a list of plain names unchanged."""
   if not isinstance(filenames, (str, os.PathLike)):
     names = pattern_names(filenames)
     if not any(_SPECIAL.search(name) for name in names):
@@ -515,15 +516,15 @@ def parallel_read(
   num_epochs: int | None = None,
   seed: int | None = None,
 ) -> tf.data.Dataset:
-  """Reads the serialized records of shuffled files, from many files in turns.
+  """Reads the serialized records of shuffled files, many files interleaved.
 
   Args:
     file_patterns: see `get_data_format_and_filenames_list`.
-    num_shards: number of files, for `num_readers`; None counts them. All files are
-      shuffled in any case.
-    num_readers: number of files read at a time; None: by `num_shards`.
-    num_epochs: passes over the files, each shuffled again and ended before the next
-      begins; None for no limit.
+    num_shards: default of `num_readers`; None: the number of files. All files are read
+      in any case.
+    num_readers: number of files read at a time; None: `num_shards`.
+    num_epochs: number of passes over the files, each shuffled again, and complete
+      before the next begins; None for no limit.
     seed: seed of the shuffle; without one the order is not reproducible.
   Returns:
     Dataset of scalar strings.

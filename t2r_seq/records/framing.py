@@ -1,8 +1,8 @@
-"""Reads the frames of TFRecord files, past damaged ones.
+"""Reads the frames of TFRecord files, also after damaged ones, and ArrayRecord files.
 
-A record is its length (8 bytes, little-endian), the length's checksum (4), the data,
-and the data's checksum (4). After a damaged length, the next record is found by its
-header: 12 bytes with a fitting checksum, which 4 billion bytes have by chance once.
+The frame of a record is its length (8 bytes, little-endian), the length's checksum (4),
+the data, and the data's checksum (4). After a damaged length, the next frame is found
+by its header: 12 bytes with a valid checksum, as 4 billion random bytes have once.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from t2r_seq import errors, imports
 from t2r_seq.imports import tf
 from t2r_seq.records import protos
 
-# A record: its length (8 bytes), the length's CRC (4), the data, the data's CRC (4).
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
-_COPIED_BYTES = 1 << 14
+# Records of at most this many bytes are read in one call, with header and footer.
+_ONE_READ_SIZE = 1 << 14
 # Bytes of a file to read at a time, beside those of a large record.
 _CHUNK_SIZE = 1 << 14
 # Bytes of a gap to search at a time.
 _SEARCHED_SIZE = 1 << 20
-SAMPLE_SIZE = 512  # The header of a tar archive is as long.
+SAMPLE_SIZE = 512  # Holds the header of a tar archive.
 _TEXT_SIZE = 64
+# Headers of smaller records are read many at a time; the reader can allocate a GiB.
 _SMALL_RECORD, _HARMLESS_SIZE = 1 << 11, 1 << 30
 _LENGTH = struct.Struct("<Q")
-# Deflated data has no more bytes than this times its own.
+# Data is at most this many times larger than its deflated form.
 _MAX_RATIO = 1032
-# No proto has more; a few megabytes of gzip can hold as much.
+# No proto is larger. Without a limit, a few megabytes of gzip could fill the memory.
 _MAX_RECORD = 1 << 31
 _ZIP, _ZIP_END, _ZIP64_END = b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06"
 _MAX_ARCHIVES, _MAX_ZIP_VERSION = 8, 63
@@ -67,7 +68,7 @@ _SIGNATURES = (
   (b"#ROSBAG V", "a bag of ROS 1"),
   (b"\x89MCAP", "an MCAP file"),
 )
-# At the end of the tables of LevelDB, which SSTables and TF checkpoint indices are.
+# Ends every LevelDB table; SSTables and indices of TF checkpoints are such tables.
 _TABLE_FOOTER = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
 
 
@@ -80,7 +81,7 @@ def looks_like(start: bytes, end: bytes = b"") -> str:
   if len(start) > 1 and start[0] == 0x78 and int.from_bytes(start[:2], "big") % 31 == 0:
     return "a zlib stream"
   start = start[:_TEXT_SIZE]
-  # A character may be cut at the end of the sample, hence 'ignore' is for that only.
+  # 'ignore' is for a character that is cut at the end of the sample, and for no others.
   text = start.decode("utf-8", errors="ignore")
   is_whole = len(text.encode()) > len(start) - 4
   if is_whole and text and all(c.isprintable() or c in "\r\n\t" for c in text):
@@ -89,7 +90,7 @@ def looks_like(start: bytes, end: bytes = b"") -> str:
 
 
 def _other_format(start: bytes) -> str:
-  """Returns which known format a file has by its signature; '' for an unknown one."""
+  """Returns the known format whose signature a file has; '' if there is none."""
   if start[_TAR_AT:].startswith(_TAR):
     return "a tar archive"
   return next((phrase for sign, phrase in _SIGNATURES if start.startswith(sign)), "")
@@ -107,12 +108,12 @@ _TABLE_LIST = _TABLE.tolist()
 
 
 def masked_crc32c(data: bytes) -> int:
-  """Returns the checksum of bytes as TFRecord files hold it."""
+  """Returns the masked CRC32C of bytes, which is the checksum of TFRecord files."""
   return int(_mask(_crc32c(data)))
 
 
 def _mask(crc: Any) -> Any:
-  """Masks CRC32Cs: ints, or an array of uint32."""
+  """Masks a CRC32C, or each of an array of uint32."""
   return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -131,7 +132,7 @@ except ImportError:  # A platform without a wheel.
 
 
 def read_length(header: bytes) -> int | None:
-  """Returns the length of a record from its header; None for a wrong checksum."""
+  """Returns the length from a frame's header; None if it is cut or its CRC wrong."""
   if len(header) < HEADER_SIZE:
     return None
   length, checksum = struct.unpack("<QI", header)
@@ -139,20 +140,20 @@ def read_length(header: bytes) -> int | None:
 
 
 def read_data(descriptor: int, offset: int, length: int) -> bytes | None:
-  """Reads a record whose place is known; verifies its checksums.
+  """Reads the record at a known offset and verifies its checksums.
 
   Args:
     descriptor: descriptor of the open file.
     offset: start of the frame, in bytes.
     length: bytes of the data.
   Returns:
-    The data; None if another record or a damaged one is there.
+    The data; None if the frame is damaged or cut, or has another length.
   """
-  if length > _COPIED_BYTES:
+  if length > _ONE_READ_SIZE:
     header = os.pread(descriptor, HEADER_SIZE, offset)
     data = os.pread(descriptor, length, offset + HEADER_SIZE)
     footer = os.pread(descriptor, FOOTER_SIZE, offset + HEADER_SIZE + length)
-  else:  # One call costs less than three, and a copy of few bytes nothing.
+  else:  # One call costs less than three, and few bytes are quickly copied.
     frame = os.pread(descriptor, length + FRAME_SIZE, offset)
     header, data = frame[:HEADER_SIZE], frame[HEADER_SIZE:-FOOTER_SIZE]
     footer = frame[HEADER_SIZE + length :]
@@ -167,12 +168,12 @@ class Frame(NamedTuple):
 
   Attributes:
     number: number of the record in the file, from 0; damaged bytes count as one.
-    start: its first byte; in a compressed file after decompression.
-    stop: end of the frame, in bytes.
+    start: offset of its first byte; in a compressed file after decompression.
+    stop: offset after its last byte.
     data: the serialized proto; None if it is damaged, or was not requested.
-    damage: (expected, got); None if the frame is good.
+    damage: (expected, got) as text; None if no damage was found.
     is_framed: its length is good, and all of its bytes are there.
-    ends: the header and the footer, 16 bytes, if it is framed.
+    ends: the header and the footer, 16 bytes; b"" if `is_framed` is False.
   """
 
   number: int
@@ -187,15 +188,15 @@ class Frame(NamedTuple):
 def read_frames(
   filename: str, compression: str = "", lengths: Container[int] | None = None
 ) -> Iterator[Frame]:
-  """Yields the frames of a file from its start to its end, past all damages.
+  """Yields the frames of a file from its start to its end, also after damage.
 
   Args:
     filename: a TFRecord file.
     compression: '', 'GZIP' or 'ZLIB'.
-    lengths: lengths of the records to read and verify; None for all. For others only
-      the 16 bytes around them are read.
+    lengths: lengths of the records to read and verify; None for all. The data of other
+      records is skipped: it is None, and its checksum is not verified.
   Raises:
-    OSError: the file cannot be read; a `tf.errors.OpError` if it is at a URL.
+    OSError, tf.errors.OpError: the file, or one at a URL, cannot be read.
   """
   with _Content(filename, compression) as content:
     number = 0
@@ -231,7 +232,7 @@ def _read_frame(
     stop = content.position
     return Frame(number, start, stop, data, damage, True, header + footer)
   if length is not None:
-    # A good length beyond the end is that of the last record: the file was cut.
+    # A valid length that exceeds the rest of the file: the file was cut.
     left = content.skip_all()
     expected = f"{length} bytes of data and a checksum of {FOOTER_SIZE}"
     damage = expected, f"{left} bytes, then the end: the file is truncated"
@@ -261,8 +262,8 @@ class _Content:
   """The bytes of a file from first to last, decompressed on demand.
 
   Attributes:
-    position: number of records read or skipped.
-    error: error that ended decompression early; set after the last record.
+    position: number of bytes that were read or skipped, after decompression.
+    error: error that ended decompression early; the bytes before it are in the buffer.
   """
 
   def __init__(self, filename: str, compression: str) -> None:
@@ -287,7 +288,7 @@ class _Content:
     return count <= most and len(self.peek(count)) == count
 
   def peek(self, count: int) -> bytes:
-    """Returns the next bytes, fewer at the end, without reading them."""
+    """Returns the next bytes, fewer at the end, and stays at the position."""
     missing = count - (len(self._buffer) - self._at)
     if missing > 0:
       parts = [self._buffer[self._at :]]
@@ -298,9 +299,9 @@ class _Content:
     return self._buffer[self._at : self._at + count]
 
   def peek_at(self, offset: int, count: int) -> bytes:
-    """Returns bytes from an offset to the current position without reading them."""
+    """Returns the bytes at `position + offset`, and stays at the position."""
     if self._inflated is not None:
-      end = offset + count  # What is peeked at stays in memory.
+      end = offset + count  # All bytes up to there are held in memory.
       return self.peek(end)[offset:] if end <= _MAX_RECORD else b""
     position = self.position + len(self._buffer) - self._at
     self._file.seek(min(self.position + offset, self._size))
@@ -309,12 +310,12 @@ class _Content:
     return data
 
   def unread(self, data: bytes) -> None:
-    """Puts the last bytes that were read back."""
+    """Goes back before `data`, the last bytes that were read."""
     self._buffer, self._at = data + self._buffer[self._at :], 0
     self.position -= len(data)
 
   def archive_size(self, offset: int = 0) -> tuple[int, bool]:
-    """Returns the bytes of a zip or tar archive, or 0, and if it is complete."""
+    """Returns the size of a zip or tar archive, 0 for none, and if it is complete."""
 
     def peek_at(place: int, count: int) -> bytes:
       return self.peek_at(offset + place, count)
@@ -331,7 +332,6 @@ class _Content:
     return data
 
   def skip(self, count: int) -> None:
-    """Skips bytes."""
     beyond = count - (len(self._buffer) - self._at)
     if beyond > 0 and self._inflated is None:
       self.position = min(self.position + count, self._size)
@@ -356,7 +356,8 @@ class _Content:
     passed = 0
     while len(data := self.peek(_SEARCHED_SIZE + SAMPLE_SIZE)) >= HEADER_SIZE:
       count = min(_SEARCHED_SIZE, len(data) - HEADER_SIZE + 1)
-      candidates = np.flatnonzero(_fit(np.frombuffer(data, np.uint8), count)).tolist()
+      are_headers = _are_headers(np.frombuffer(data, np.uint8), count)
+      candidates = np.flatnonzero(are_headers).tolist()
       lengths = (
         int.from_bytes(data[start : start + 8], "little") for start in candidates
       )
@@ -386,10 +387,10 @@ class _Content:
 
 
 def _archive_starts(data: bytes, stop: int) -> list[int]:
-  """Returns where archives may begin, before `stop`."""
+  """Returns up to `_MAX_ARCHIVES` places before `stop` where archives may begin."""
   starts = [match.start() for match in re.finditer(re.escape(_ZIP), data)]
   starts += [match.start() - _TAR_AT for match in re.finditer(_TAR, data)]
-  # Each is searched for its end up to the end of the file, hence not all.
+  # To find the end of each, the whole rest of the file may be read: hence the limit.
   return sorted(start for start in starts if 0 <= start < stop)[:_MAX_ARCHIVES]
 
 
@@ -399,13 +400,14 @@ def _zip_size(peek_at: Callable[[int, int], bytes], position: int) -> tuple[int,
   while len(chunk := peek_at(place, _SEARCHED_SIZE)) >= len(_ZIP_END):
     for match in re.finditer(_ZIP_END, chunk):
       end = directory_end = place + match.start()
+      # The end record has 22 bytes; zip64 has one of 56 and a locator of 20 before it.
       record = peek_at(end, 22).ljust(22, b"\x00")
       size, offset, comment = struct.unpack("<12xIIH", record)
       if (record := peek_at(max(end - 76, 0), 56)).startswith(_ZIP64_END):
         directory_end -= 76
         size, offset = struct.unpack("<40xQQ", record)
-      # The end of an archive within this one has another offset. An archive that was
-      # added to a file counts from the file's start.
+      # The end of an archive within this one has another offset. Offsets of an archive
+      # that was appended to a file may count from the start of the file.
       if offset + size - directory_end in (0, position):
         return end + 22 + comment, True
     place += max(len(chunk) - len(_ZIP_END) + 1, 1)
@@ -449,18 +451,18 @@ def _tar_entry_size(header: bytes) -> int | None:
 def _stored_frames_end(peek_at: Callable[[int, int], bytes], place: int) -> int:
   """Returns where the records in the last entry of a cut archive end.
 
-  The entry's own size is that before the cut: true records may follow.
+  The entry's header has its size before the cut, which may cover records that follow.
   """
   while (length := read_length(peek_at(place, HEADER_SIZE))) is not None:
     data = peek_at(place + HEADER_SIZE, length + FOOTER_SIZE)
     if int.from_bytes(data[length:], "little") != masked_crc32c(data[:length]):
-      return place + 1  # Not to read this one together with what follows.
+      return place + 1  # After the start of this header, so that it is not found again.
     place += FRAME_SIZE + length
   return place
 
 
-def _fit(data: np.ndarray, count: int) -> np.ndarray:
-  """Whether each of the first positions can be the start of a header, bool [count]."""
+def _are_headers(data: np.ndarray, count: int) -> np.ndarray:
+  """Whether a valid header starts at each of the first positions: bool [count]."""
   crcs = np.full(count, 0xFFFFFFFF, np.uint32)
   for i in range(8):  # Many CRCs at once, each extended by one byte.
     crcs = _TABLE[(crcs ^ data[i : i + count]) & 0xFF] ^ (crcs >> 8)
@@ -471,10 +473,10 @@ def _fit(data: np.ndarray, count: int) -> np.ndarray:
 
 
 def inflate(file: Any) -> Iterator[bytes]:
-  """Yields the content of a gzip or zlib file, or of several in one, in parts.
+  """Yields, in parts, the content of one or several joined gzip or zlib files.
 
   Raises:
-    zlib.error: the file is damaged; after the content before the damage.
+    zlib.error: the file is damaged; raised after the content before the damage.
     EOFError: the file ends too early.
   """
   bits = zlib.MAX_WBITS | 32  # Detects gzip or zlib by the header.
@@ -486,7 +488,7 @@ def inflate(file: Any) -> Iterator[bytes]:
       try:
         data = inflater.decompress(chunk, _SEARCHED_SIZE)
       except zlib.error:
-        # Byte by byte: of a damaged chunk zlib gives nothing at once.
+        # zlib returns nothing for a damaged chunk, hence byte by byte.
         with contextlib.suppress(zlib.error):
           for place in range(len(chunk)):
             if data := before.decompress(chunk[place : place + 1]):
@@ -503,14 +505,14 @@ def inflate(file: Any) -> Iterator[bytes]:
 
 
 def open_file(filename: str) -> Any:
-  """Opens a file or URL for reading; a local one without TensorFlow."""
+  """Opens a file for reading: a local one, or with TensorFlow one at a URL."""
   if "://" in filename:
     return tf.io.gfile.GFile(filename, "rb")
   return open(os.fspath(filename), "rb", buffering=0)
 
 
 def file_size(filename: str) -> int:
-  """Returns the bytes of a file or URL."""
+  """Returns the size in bytes of a file, which may be at a URL."""
   if "://" in filename:
     return tf.io.gfile.stat(filename).length
   return os.stat(filename).st_size
@@ -534,11 +536,11 @@ class Record:
 
   @property
   def place(self) -> str:
-    """Names file, record and byte, for messages."""
+    """File, record and byte, for messages."""
     return place(self.filename, self.index, self.offset)
 
   def contents(self) -> protos.RecordContents:
-    """Returns its features; raises RecordError with the place for other bytes."""
+    """Returns its features; raises RecordError if the data is no such proto."""
     try:
       return protos.RecordContents(self.data)
     except errors.RecordError as error:
@@ -589,7 +591,7 @@ def _iterate_array(filename: str) -> Iterator[Record]:
       for number, data in zip(numbers, contents, strict=True):
         yield Record(filename, number, number, data)
   finally:
-    with contextlib.suppress(RuntimeError):  # Of damage, which was reported.
+    with contextlib.suppress(RuntimeError):  # Damage, which was reported before.
       reader.close()
 
 
@@ -600,8 +602,9 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
     filename: the file; ArrayRecord needs the extra `array_record`.
     compression: '', 'GZIP' or 'ZLIB'.
   Raises:
-    RecordError: a damaged frame or record, after all that come before it; or a file
-      that cannot be read.
+    RecordError: a frame or record is damaged, raised after the ones before it; the file
+      cannot be read, or is an ArrayRecord file without records.
+    ImportError: the file is an ArrayRecord file, and the extra is not installed.
   """
   if is_array_record(filename):
     yield from _iterate_array(filename)
@@ -637,8 +640,8 @@ def check_lengths(filename: str, deadline: float = math.inf) -> None:
     deadline: value of `time.monotonic()` at which the check stops; the rest is not
       checked.
   Raises:
-    RecordError: a frame is longer than the whole file, and more than a GiB. The reader
-      reports a shorter one as a truncated file.
+    RecordError: a frame is longer than the whole file, and longer than a GiB. Shorter
+      ones TensorFlow's reader itself reports, as a truncated file.
     OSError: the file cannot be read.
   """
   too_long = _find_too_long(filename, deadline)
@@ -649,15 +652,15 @@ def check_lengths(filename: str, deadline: float = math.inf) -> None:
 
 
 def num_readable(filename: str) -> int:
-  """Returns how many records TensorFlow's reader can read; -1 for all."""
+  """Counts the records before a frame that `check_lengths` reports, or -1."""
   too_long = _find_too_long(filename)
   return -1 if too_long is None else too_long[0]
 
 
 def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int] | None:
-  """Returns number and offset of a frame that is much longer than its file."""
+  """Returns number and offset of a frame that `check_lengths` reports, or None."""
   if "://" in filename:
-    return None  # To read there takes too long.
+    return None  # Reading at a URL takes too long.
   with open(filename, "rb", buffering=0) as file:
     descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
     chunk, first, chunk_size = b"", 0, HEADER_SIZE
@@ -670,7 +673,7 @@ def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int]
           return None
         chunk, first, place = os.pread(descriptor, chunk_size, start), start, 0
         if len(chunk) < HEADER_SIZE:
-          return None  # It has become shorter.
+          return None  # The file has become shorter.
       stop = start + FRAME_SIZE + _LENGTH.unpack_from(chunk, place)[0]
       chunk_size = _CHUNK_SIZE if stop - start < _SMALL_RECORD else HEADER_SIZE
     if stop - start <= max(size, _HARMLESS_SIZE):
@@ -683,7 +686,7 @@ def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int]
 def read_start(
   filename: str, compression: str, count: int
 ) -> tuple[bytes, Exception | None]:
-  """Returns the first bytes of a file, decompressed, and why there are fewer."""
+  """Returns the first bytes of a file, decompressed, and what ended decompression."""
   with _Content(filename, compression) as content:
     return content.read(count), content.error
 
@@ -691,12 +694,12 @@ def read_start(
 _BATCH_BYTES = 1 << 20
 # Larger batches are no faster.
 _MAX_BATCH = 1024
-# The first episode of a file may be the shortest one.
-_NUM_LOOKED_AT = 16
+# Several, because the first episode of a file may be the shortest one.
+_NUM_FIRST = 16
 
 
 def batch_size(lengths: Iterable[int], max_bytes: int = _BATCH_BYTES) -> int:
-  """Returns how many records make a batch, by the longest of the first ones."""
-  longest = max(itertools.islice(lengths, _NUM_LOOKED_AT), default=1)
+  """Returns how many records make a batch, by the longest of the first 16."""
+  longest = max(itertools.islice(lengths, _NUM_FIRST), default=1)
   size = min(_BATCH_BYTES, max_bytes)
   return min(max(size // max(longest, 1), 1), _MAX_BATCH)

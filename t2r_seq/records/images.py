@@ -23,20 +23,20 @@ DCT_METHODS = ("", "INTEGER_FAST", "INTEGER_ACCURATE")
 class ImageDecoding:
   """Options for decoding images; the defaults are those of `tf.io.decode_image`.
 
-  The options are those of `tf.io.decode_jpeg`, for specs whose data_format is jpeg.
-  Images under these may be PNG, too; other formats need the default.
+  `fancy_upscaling` and `dct_method` apply to specs whose data_format is jpeg. If one of
+  them is set, the images of these specs must be JPEG or PNG; by default, any format.
 
-  If an image is cropped, only its window is decoded, if it is a JPEG; the pixels equal
-  those of decoding and then cropping. Specs have the size of the window.
+  Specs of cropped images have the size of the crop. From a JPEG, only the crop is
+  decoded; the pixels equal those of decoding and then cropping.
 
   Attributes:
     fancy_upscaling: smooth interpolation of subsampled colors.
     dct_method: 'INTEGER_FAST', 'INTEGER_ACCURATE', or '' for TensorFlow's choice.
-    crops: windows (y, x, height, width) in pixels, by the name of an image in records,
-      or the path of a store's column. Fixed: each image is decoded once, for all
-      windows that show it. Augment in a preprocessor.
-    resized: images, by name or path as in `crops`, that are resized to the size of
-      their spec, smoothly: a source's images may differ in size then.
+    crops: (y, x, height, width) in pixels, by the spec's name of an image, or by its
+      path. A crop is fixed: each image is decoded once, for all windows that show it.
+      For random crops, use a preprocessor.
+    resized: names or paths, as in `crops`, of images that are resized to the size of
+      their spec, with antialiasing. Then the images of a source may differ in size.
   """
 
   fancy_upscaling: bool = True
@@ -88,13 +88,13 @@ class ImageDecoding:
 
   @classmethod
   def from_stage(cls, stage: Mapping[str, Any]) -> ImageDecoding | None:
-    """Undoes `to_stage`; returns None for a stage of another kind."""
+    """Inverts `to_stage`; returns None for a stage of another kind."""
     if stage["stage"] != cls.__name__:
       return None
     return cls(**{name: value for name, value in stage.items() if name != "stage"})
 
   def crop(self, path: str, spec: tf.TensorSpec) -> tuple[int, int, int, int] | None:
-    """Returns the window of an image, by its path or its spec's name, or None."""
+    """Returns the crop of an image, by its path or its spec's name; None if whole."""
     for name in (path, spec.name):
       if name in self.crops:
         y, x, height, width = map(int, self.crops[name])
@@ -102,7 +102,7 @@ class ImageDecoding:
     return None
 
   def image_shape(self, path: str, spec: tf.TensorSpec) -> tf.TensorShape:
-    """Returns the decoded shape, [h, w, c]: the window's, or the spec's."""
+    """Returns the decoded shape, [h, w, c]: the crop's, or the spec's."""
     crop = self.crop(path, spec)
     if crop is None:
       return spec.shape[-3:]
@@ -111,13 +111,13 @@ class ImageDecoding:
   def crop_specs(
     self, operation: str, flat: specs.TensorSpecStruct
   ) -> specs.TensorSpecStruct:
-    """Returns the specs with the sizes of the windows of whole images.
+    """Returns the specs of whole images with the sizes of their crops.
 
     Args:
       operation: for the error.
       flat: specs by path.
     Raises:
-      SpecError: a window, or a name to resize, is of no image among them.
+      SpecError: a key of `crops`, or a name in `resized`, is no encoded image.
     """
     images = {p: s for p, s in flat.items() if specs.is_encoded_image_spec(s)}
     image_names = {name for path, spec in images.items() for name in (path, spec.name)}
@@ -142,7 +142,7 @@ class ImageDecoding:
     return cropped
 
   def check(self, operation: str, flat: specs.TensorSpecStruct) -> None:
-    """Raises SpecError if specs have other sizes than their windows."""
+    """Raises SpecError if specs differ in size from their crops, or a name is wrong."""
     cropped = self.crop_specs(operation, flat) if self.changes_size else flat
     mismatches = [
       errors.Mismatch(
@@ -164,7 +164,8 @@ class ImageDecoding:
       spec: an image spec [..., h, w, c].
       path: path of the spec.
     Returns:
-      [height, width, channels]: its window, or the image, of any size.
+      [height, width, channels]: the crop; the image, resized to its spec if its name is
+      in `resized`; otherwise the image in the size that it has.
     """
     crop = self.crop(path, spec)
     if _format(spec) == "jpeg" and crop is not None:
@@ -200,7 +201,7 @@ class ImageDecoding:
     y, x, height, width = crop
     left, end = x, tf.constant(x + width)
     if self.fancy_upscaling:
-      # A column is interpolated with its neighbors; without them the outermost differ.
+      # Columns are interpolated with their neighbors: decode one more on each side.
       left = max(x - 1, 0)
       end = tf.minimum(end + 1, tf.io.extract_jpeg_shape(encoded)[1])
     image = tf.io.decode_and_crop_jpeg(
@@ -218,7 +219,7 @@ DecodeImages = bool | ImageDecoding
 
 
 def image_decoding(decode_images: DecodeImages) -> ImageDecoding:
-  """Returns the `ImageDecoding` of an option `decode_images`; SpecError for no such."""
+  """Returns the `ImageDecoding` of an option `decode_images`; SpecError if invalid."""
   if isinstance(decode_images, ImageDecoding):
     return decode_images
   if isinstance(decode_images, (bool, np.bool_)):
@@ -236,7 +237,7 @@ def _format(spec: tf.TensorSpec) -> str:
 def _decode_any(encoded: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
   channels = spec.shape[-1]
   if channels == 1 and _format(spec) == "bmp":
-    channels = 0  # As stored: the op converts no BMP to gray, but reads gray ones.
+    channels = 0  # As stored: the op reads gray BMPs, but converts none to gray.
   return tf.io.decode_image(
     encoded, channels=channels, dtype=spec.dtype, expand_animations=False
   )
@@ -263,9 +264,9 @@ def decode_images(
 ) -> tf.Tensor:
   """Decodes encoded images of any of the formats, detected from their bytes.
 
-  Empty byte strings become black. By default all formats go through
+  Empty byte strings become black images. By default all formats are decoded by
   `tf.io.decode_image`, which costs the same as `decode_jpeg` and gives the same pixels.
-  Of an animated GIF it is the first frame.
+  An animated GIF gives its first frame.
 
   Args:
     encoded: [...] strings.
@@ -273,8 +274,8 @@ def decode_images(
     path: path of the spec, for the error at run time.
     decode: options of decoding, an `ImageDecoding`, or True.
   Returns:
-    [..., h, w, c] of the spec's dtype; of cropped images the window's h and w. An image
-    of another size or bit depth fails at run time.
+    [..., h, w, c] of the spec's dtype; cropped images have the height and width of the
+    crop. Decoding fails at run time for an image of another size or bit depth.
   """
   image_shape = image_decoding(decode).image_shape(path, spec)
   images = decode_to_list(tf.reshape(encoded, [-1]), spec, path, decode).stack()
@@ -302,7 +303,7 @@ def decode_to_list(
     )
     # The first wrong image, or nothing.
     misfit = tf.reshape(tf.boolean_mask(sizes, ~fits)[:1], [-1])
-    # The raw op: tf.debugging.Assert builds a tf.cond around it.
+    # tf.debugging.Assert would build a tf.cond around this op.
     return tf.raw_ops.Assert(
       condition=tf.reduce_all(fits), data=[f"{message} of size", misfit], summarize=8
     )
@@ -315,17 +316,17 @@ def decode_to_list(
         string = tf.where(tf.equal(string, ""), black, string)
       return decoding.decode(string, spec, path)
 
-    # Checked one by one, the images cost a seventh more.
+    # All sizes are checked at once: a check of each image costs a seventh more time.
     return RowList.compute(
       decode, [encoded], image_shape, spec.dtype, check_shapes=check_sizes
     ).handle
 
-  # Reading all headers costs little beside the decoding.
+  # Reading all headers costs little compared to decoding.
   heads = tf.io.decode_raw(encoded, tf.uint8, fixed_length=image_headers.PNG_DEPTH + 1)
   is_empty = tf.reduce_all(heads == 0, axis=-1)
   with tf.control_dependencies([_check_depth(heads, is_empty, spec.dtype, path)]):
     any_empty = tf.reduce_any(is_empty)
-  # To choose between two strings copies one, so that is done where any is empty.
+  # tf.where copies the encoded image, so it runs only if one is empty.
   images = tf.cond(any_empty, lambda: decode_all(True), lambda: decode_all(False))
   return RowList(images, image_shape, spec.dtype)
 
@@ -333,7 +334,7 @@ def decode_to_list(
 def _check_depth(
   heads: tf.Tensor, is_empty: tf.Tensor, dtype: tf.DType, path: str
 ) -> tf.Operation:
-  """Fails at images that the decoder would rescale: 16 bits to 8, or the reverse."""
+  """Fails at run time if the decoder would rescale pixels: 16 bits to 8, or 8 to 16."""
   is_deep = dtype == tf.uint16
   signature = tf.constant(list(image_headers.PNG_SIGNATURE), tf.uint8)
   is_png = tf.reduce_all(heads[..., : signature.shape[0]] == signature, axis=-1)
@@ -357,14 +358,14 @@ def create_compress_fn(
   """Creates a function for `Dataset.map` that encodes images as JPEG.
 
   Args:
-    feature_spec: its specs of data_format 'jpeg' name the leaves to encode.
-    label_spec: label specs, or None.
-    quality: from 0 to 100.
+    feature_spec: the leaves with specs of data_format 'jpeg' are encoded.
+    label_spec: label specs, or None to leave labels unchanged.
+    quality: JPEG quality from 0 to 100.
   Returns:
-    A function of features and labels, or features alone, that returns both as
-    TensorSpecStructs (labels None if there are none); images [..., h, w, c], integer or
-    float in [0, 1], become strings [...]. It raises SpecError for images of another
-    size than the spec's.
+    A function of features and labels, or features alone, that returns both; those with
+    specs as TensorSpecStructs, missing labels as None. Images [..., h, w, c], integers
+    or floats in [0, 1], become strings [...]. It raises SpecError if images have
+    another size than their spec.
   """
 
   def compress(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> Any:
@@ -389,9 +390,9 @@ def create_compress_fn(
 def create_decompress_fn(
   feature_spec: specs.SpecStructure, label_spec: specs.SpecStructure | None = None
 ) -> Callable[..., tuple[Any, Any]]:
-  """Creates the inverse of `create_compress_fn`'s function; the dtype is the spec's.
+  """Creates the inverse of `create_compress_fn`'s function.
 
-  Strings [...] become images [..., h, w, c]; floats are in [0, 1].
+  Strings [...] become images [..., h, w, c] of the spec's dtype; floats are in [0, 1].
   """
 
   def decompress(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> Any:

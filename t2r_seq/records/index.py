@@ -1,10 +1,10 @@
-"""The records of many files by number: indices, written, checked and read.
+"""Indices of TFRecord files: written, checked, and used to read records by number.
 
-Opening compares size and time of change, two numbers that the file system gives without
-reading: any writer changes the time. `check_index` reads the frames as well, which also
-finds a file that was swapped for one of the same size and time.
+Opening an index compares its file's size and modification time, without reading the
+file: any writer changes the time. `check_index` reads the frames as well, which also
+finds a file that was replaced by one of the same size and time.
 
-Writing an index verifies every checksum: an index means that the file was intact.
+Writing an index verifies every checksum, so a file with an index was intact.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def check_index(
     A state for each file, in order.
   Raises:
     SpecError: a pattern matches no file.
+    OSError: a file cannot be read.
   """
   _, filenames = files.get_data_format_and_filenames(file_patterns)
   return [_check_frames(find_state(name, spec)) for name in filenames]
@@ -71,6 +72,8 @@ def find_state(filename: str, spec: specs.SpecStructure | None = None) -> IndexS
     spec: specs that the index must have; None for any.
   Returns:
     The state.
+  Raises:
+    OSError: there is an index, but no such file.
   """
   try:
     index = index_file.read_file_index(filename)
@@ -151,9 +154,8 @@ def scan_file(filename: str, spec: specs.TensorSpecStruct | None = None) -> File
   Returns:
     The index.
   Raises:
-    RecordError: a damaged file, one that changed while it was read, or a record that is
-      no
-      proto; a first record that does not fit the spec.
+    RecordError: the file is damaged, of another type, or changed while it was read; a
+      record is no proto; or the first one does not fit the spec.
     OSError: the file cannot be read.
   """
   compression = files.compression_type(filename)
@@ -231,7 +233,7 @@ class Indexed:
   Attributes:
     filename: name of the TFRecord file.
     index: the index; None if the file cannot be indexed.
-    is_new: False if the present index is still valid.
+    is_new: False if there was a fresh index already.
     error: why the file cannot be indexed, or ''.
   """
 
@@ -251,17 +253,18 @@ def write_index(
   """Writes an index beside every TFRecord file without a fresh one.
 
   Args:
-    file_patterns: patterns of local files; compressed ones get no random access.
-    spec: flat specs of the records, of one dataset; kept in the index, and only their
-      sequences are counted. The first record of every file must fit.
+    file_patterns: patterns of local files. An index of a compressed file only gives
+      counts, no random access.
+    spec: flat specs of the records, of one dataset, to keep in the index. Only their
+      sequences are counted, and the first record of every file must fit. None for none.
     num_parallel: number of files read at a time; None: one per core.
-    force: writes fresh ones again, too.
+    force: whether to write fresh indices again, too.
     progress: called in this thread with the result of each file as soon as it is known.
   Returns:
-    What became of every file, in order; one that cannot be indexed does not keep the
-    others from it.
+    The result for each file, in order, with the error of a file that cannot be indexed.
   Raises:
-    SpecError: a pattern matches no file, one is a URL, or the spec cannot be parsed.
+    SpecError: a pattern matches no file, a file is at a URL, or the spec cannot be
+      parsed or is of several datasets.
   """
   _, filenames = files.get_data_format_and_filenames(file_patterns)
   _check_local(filenames)
@@ -269,7 +272,7 @@ def write_index(
     spec = _check_spec(spec)
   done: dict[str, Indexed] = {}
 
-  def note(result: Indexed) -> None:
+  def add_result(result: Indexed) -> None:
     done[result.filename] = result
     if progress is not None:
       progress(result)
@@ -280,11 +283,11 @@ def write_index(
     if force or state.state != FRESH:
       pending.append(name)
     else:
-      note(Indexed(name, state.index, is_new=False))
+      add_result(Indexed(name, state.index, is_new=False))
   with futures.ThreadPoolExecutor(num_parallel or os.cpu_count()) as executor:
     jobs = [executor.submit(_write, name, spec) for name in pending]
     for job in futures.as_completed(jobs):
-      note(job.result())
+      add_result(job.result())
   return [done[name] for name in filenames]
 
 
@@ -374,7 +377,8 @@ class RecordIndex:
     Returns:
       int64 [records].
     Raises:
-      SpecError: the specs have no sequence, or one without counts in the indices.
+      SpecError: the specs have no sequence, one that the indices do not count, or one
+        that differs from the specs of the indices.
       RecordError: the sequences of a record differ in length; names the record.
     """
     flat = features_lib.parsed_specs(windows.flat_specs(spec_structure))
@@ -391,7 +395,7 @@ class RecordIndex:
       leaf = flat[by_name[name]]
       is_uneven = column != steps
       if leaf.is_optional or leaf.varlen_default_value is not None:
-        is_uneven &= column != 0  # Absent.
+        is_uneven &= column != 0  # 0: the sequence is absent.
       uneven = np.flatnonzero(is_uneven)
       if len(uneven):
         raise self._uneven_error(int(uneven[0]), name, by_name[name], columns)
@@ -410,7 +414,8 @@ class RecordIndex:
       The serialized protos, in the order of the numbers.
     Raises:
       IndexError: there is no such record.
-      RecordError: the file is compressed, damaged, or has changed.
+      RecordError: a file is compressed, damaged, or has changed.
+      OSError: a file cannot be read.
     """
     self.require_random_access()
     numbers = np.asarray(numbers, np.int64)
@@ -443,7 +448,7 @@ class RecordIndex:
     return records
 
   def _damage_error(self, record: int) -> errors.RecordError:
-    """Builds the error for a record that is no longer as it was indexed."""
+    """Builds the error for a record that differs from the indexed one."""
     filename = self.filenames[self._find(record)[0]]
     state = find_state(filename)
     if state.state != FRESH:
@@ -487,7 +492,7 @@ class RecordIndex:
   def _check_counted(
     self, by_name: dict[str, str], flat: specs.TensorSpecStruct
   ) -> None:
-    """Checks that the sequences are in the index, as far as they are required."""
+    """Checks that the indices count the required sequences, and have like specs."""
     mismatches = []
     counted = {name for index in self.files for name in index.steps}
     for name, path in by_name.items():
@@ -516,7 +521,7 @@ class RecordIndex:
     """Compares specs with those that the indices were made with.
 
     Returns:
-      The first file whose index differs, or just the first; and its mismatches.
+      The first file whose index differs, and its mismatches; the first file if none.
     """
     for filename, index in zip(self.filenames, self.files, strict=True):
       declared = {leaf.name: leaf for leaf in (index.spec or {}).values()}
@@ -554,8 +559,9 @@ def read_index(file_patterns: files.FilePatterns) -> RecordIndex:
     The index of them all.
   Raises:
     SpecError: a pattern matches no file.
-    RecordError: indices that are missing, damaged or stale, with the difference and the
+    RecordError: indices are missing, damaged or stale; names the difference and the
       command to run.
+    OSError: a file was removed after it was found.
   """
   _, filenames = files.get_data_format_and_filenames(file_patterns)
   states = [find_state(name) for name in filenames]
@@ -574,15 +580,15 @@ def _describe_bad(states: list[IndexState]) -> str:
   if rest > 0:
     lines.append(f"\n  ... and {rest} more")
   return (
-    f"index: {len(states)} files have no index that holds:{''.join(lines)}\n"
+    f"index: {len(states)} files have no valid index:{''.join(lines)}\n"
     "Run t2r_seq index on the files."
   )
 
 
 def _is_stored_alike(leaf: Any, other: Any) -> bool:
-  """Whether a feature that fits one spec may fit the other, as the parser sees it."""
+  """Whether the parser can read a feature that fits one spec with the other spec."""
   one, two = _stored_form(leaf), _stored_form(other)
-  # The shape is the part of a feature of variable length that is read.
+  # None: a varlen spec fits lists of any length.
   return one[:-1] == two[:-1] and (None in (one[-1], two[-1]) or one[-1] == two[-1])
 
 

@@ -39,7 +39,8 @@ class FileIndex:
   Attributes:
     file_size: bytes of the file when it was indexed.
     mtime_ns: modification time of the file, in nanoseconds.
-    checksum: CRC-32 of all frames without their records; of a compressed file's bytes.
+    checksum: CRC-32 of the headers and footers of all frames; for a compressed file, of
+      all its bytes.
     compression: '', 'GZIP' or 'ZLIB'.
     ends: end offset of each record's frame, int64 [n], in the decompressed data.
     steps: the number of steps of every sequence in each record, int64 [n], by name.
@@ -75,7 +76,7 @@ class FileIndex:
     return self.ends - self.offsets - framing.FRAME_SIZE
 
   def check(self) -> None:
-    """Checks that the numbers can describe a file; they may come from a damaged one.
+    """Checks that the numbers can describe a file, as a sidecar may be wrong.
 
     Raises:
       ValueError: records overlap or end beyond the file, a sequence has fewer than 0
@@ -118,7 +119,7 @@ class FileIndex:
     Returns:
       The index.
     Raises:
-      RecordError: the bytes are not an index, are damaged, or of another version.
+      RecordError: the bytes are no index, a damaged one, or one of another version.
     """
     header, position = _read_header(data)
     try:
@@ -155,14 +156,14 @@ def index_path(filename: str | os.PathLike[str]) -> str:
 
 
 def read_file_index(filename: str | os.PathLike[str]) -> FileIndex:
-  """Reads the index of a TFRecord file; does not look at the file itself.
+  """Reads the index of a TFRecord file, but not the file itself.
 
   Args:
     filename: name of the TFRecord file.
   Returns:
     Its index.
   Raises:
-    FileNotFoundError: there is no index.
+    OSError: the index cannot be read; FileNotFoundError if there is none.
     RecordError: the index is damaged, or of another version.
   """
   path = index_path(filename)
@@ -203,7 +204,7 @@ def write_file_index(filename: str, index: FileIndex) -> None:
 def _share_arrays(
   steps: Mapping[str, np.ndarray],
 ) -> tuple[list[np.ndarray], dict[str, int]]:
-  """Keeps equal arrays once: the sequences of an episode have one length."""
+  """Returns distinct arrays, and which one each sequence has: most have equal ones."""
   arrays: list[np.ndarray] = []
   by_content: dict[bytes, int] = {}
   numbers = {}

@@ -1,8 +1,8 @@
 """Contents of TFRecord files: a summary, a table, and a spec that parses them.
 
-Damage is rare. A list of values unlike more than nineteen in twenty others is kept
-apart: one image in a thousand that is damaged, or one step with a value too few, would
-otherwise make a camera text and a pose ragged.
+Damaged values are rare. Kinds of values in fewer than 1 in 20 records and steps are
+counted separately: otherwise one damaged image in a thousand would make a camera plain
+bytes, and one step with a missing value would make a pose ragged.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from t2r_seq.specs.image_headers import ImageHeader, read_image_header
 
 # How many bytes of a byte string decide whether it is text.
 _TEXT_SAMPLE = 256
-# In such tensors the last value stands for all the others.
+# In a short serialized tensor, the last value stands for all missing ones. Up to this
+# size it is taken for a tensor.
 _MAX_REPEATED_BYTES = 1 << 26
-# Odd values are rarer than 1 in `_RARE` records or steps, and have few forms: a list of
-# many lengths is ragged.
+# Odd values are in fewer than 1 in `_RARE` records and steps, and have few forms: lists
+# of many lengths are ragged.
 _RARE, _MAX_ODD = 20, 4
 
 _Tensor = tuple["tf.DType", tuple[int, ...]]
-# The kind, the number of values, and the headers of images and tensors in the bytes,
-# None for others.
+# Of a list: the kind, the number of values, and the headers of images and tensors among
+# its byte strings, None for other strings.
 _Form = tuple[str, int, frozenset[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class OddValues:
-  """Values of a feature that nearly all of its others are unlike.
+  """Rare values of a feature that differ in kind or number from nearly all others.
 
   Attributes:
     num_values: number of records, or steps, with such values.
@@ -57,23 +58,25 @@ class OddValues:
 class FeatureSummary:
   """One feature over all records.
 
+  Lengths, values, `guess`, `images` and `tensors` are without the values in `odd`.
+
   Attributes:
     name: key in the record.
     is_sequence: in the feature lists, one list of values per step.
     kind: 'int64', 'float', 'bytes', 'mixed', or '' if it never has a value.
     num_records: number of records with the feature.
-    min_length: fewest values of a record, or of a step; here and below without `odd`.
+    min_length: fewest values of a record, or of a step.
     max_length: most values of a record, or of a step.
     min_steps: fewest steps of a record; 0 for context features.
     max_steps: most steps of a record; 0 for context features.
     guess: description of the values: 'float32', 'jpeg 64x64x3', 'text', ...
     images: the different headers, if all values that are not empty are images.
-    min_value: smallest value of int64 features.
-    max_value: largest value of int64 features.
+    min_value: smallest value of an int64 feature; None for other kinds.
+    max_value: largest value of an int64 feature; None for other kinds.
     tensors: the different dtypes and shapes, if all values that are not empty are
       serialized tensors.
-    num_values: records, or steps, with this feature.
-    odd: rare kinds of values (under 1 in 20); no spec is proposed for them.
+    num_values: number of records, or steps, with this feature.
+    odd: rare kinds of values (in fewer than 1 in 20); the proposed spec ignores them.
   """
 
   name: str
@@ -106,18 +109,18 @@ class RecordSummary:
   Attributes:
     files: the files that were read.
     num_records: number of records that were read.
-    is_complete: all records were read, not only the first `max_records`.
+    is_complete: False if `max_records` left some records unread.
     proto: 'tf.train.Example' or 'tf.train.SequenceExample'.
     features: context features first, each sorted by name.
     is_rlds: RLDS episodes as TFDS writes them: Examples with sequences, whose steps
       are concatenated.
     damages: the first error in each file, by file name: damaged bytes, or a record of
-      another proto. Records before it are counted.
+      another proto. Records after damaged bytes are not counted.
     schemas: one summary per schema, most frequent first. Records of a schema have the
       same names, kinds, numbers of values and image sizes of features. A ragged list
       does not start a new schema.
     example: place of the first record.
-    num_empty: records whose sequences have no step: episodes without a window.
+    num_empty: number of records whose sequences have no step; they give no window.
   """
 
   files: tuple[str, ...]
@@ -133,7 +136,7 @@ class RecordSummary:
 
   def __str__(self) -> str:
     heading = self._heading()
-    if not self.features:  # Of such records the proto is only a guess.
+    if not self.features:  # Without features, the proto is only a guess.
       return f"{heading}, no features".replace(f", {self.proto}", "")
     rows = [_COLUMNS, *(_row(each, self.num_records) for each in self.features)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -159,9 +162,9 @@ class RecordSummary:
     return f"{names}: {count}, {proto}{empty}"
 
   def describe_schemas(self) -> list[str]:
-    """Returns lines on each schema and how it differs from the most frequent one.
+    """Returns a heading, and a line on how each schema differs from the first one.
 
-    Empty if all records are alike.
+    Empty if there are fewer than two schemas.
     """
     if len(self.schemas) < 2:
       return []
@@ -189,7 +192,7 @@ class RecordSummary:
     return lines + ([f"and {rest} more"] if rest > 0 else [])
 
   def describe_odd_values(self) -> list[str]:
-    """Returns a line for each rare kind of value: in under 1 in 20 records or steps.
+    """Returns a line for each kind of values in fewer than 1 in 20 records or steps.
 
     `propose_spec` ignores them.
     """
@@ -214,17 +217,20 @@ def inspect_records(
 
   Args:
     path: a file, or file patterns.
-    max_records: maximum number of records to read: the first of each file, in equal
-      shares; of evenly spaced files if there are more files. None reads all.
+    max_records: maximum number of records to read, in equal shares from the start of
+      each file. If there are more files, one record of evenly spaced files. None reads
+      all.
     compression: compression of all files, if the suffixes don't show it.
     allow_damage: reads a damaged file up to its damage, which the summary names;
       otherwise it is an error.
   Returns:
     The features of all records, and the damage by file.
   Raises:
-    SpecError: the patterns match no file.
-    RecordError: a file is damaged (with allow_damage, only if no record can be read),
-      or a record is neither an Example nor a SequenceExample.
+    SpecError: the patterns match no file, or the compression is unknown.
+    RecordError: a file is damaged, of another type or cannot be read, or a record is
+      neither an Example nor a SequenceExample; with `allow_damage` only if no record
+      can be read.
+    ImportError: a file is an ArrayRecord file, and the extra is not installed.
   """
   _, filenames = files.get_data_format_and_filenames(path)
   damages: dict[str, errors.RecordError] = {}
@@ -267,8 +273,8 @@ def summarize_records(
   Args:
     records: records from `framing.iterate_records`.
     filenames: for the summary.
-    damages: receives the first record of each file that is neither an Example nor a
-      SequenceExample; None: it is an error.
+    damages: receives, by file name, the error for the first record that is neither an
+      Example nor a SequenceExample; None raises it.
   """
   schemas = _Schemas()
   for record in records:
@@ -288,7 +294,7 @@ class _Seen:
   def __init__(self, example: str) -> None:
     self.example = example
     self.num_values = self.num_records = 0
-    # The lowest and the highest integer, and number of bytes.
+    # [lowest, highest] integer and number of bytes; empty if there are no values.
     self.integers: list[int] = []
     self.sizes: list[int] = []
     self.is_text = True
@@ -325,7 +331,7 @@ class _FeatureForms:
   def add(
     self, steps: list[protos.Feature], is_sequence: bool, record: framing.Record
   ) -> None:
-    """Adds the lists of one record: one per step, or the only one."""
+    """Adds the lists of one record: one per step, or one in the context."""
     self.num_records += 1
     if is_sequence:
       self._steps.add(len(steps))
@@ -376,11 +382,12 @@ class _FeatureForms:
     )
 
   def _find_odd(self, total: int) -> dict[_Form, _Seen]:
-    """Returns the forms that nearly all lists are unlike."""
+    """Returns the rare forms that differ from the usual one."""
     if len(self._forms) < 2:
       return {}
     kind, length, headers = max(self._forms, key=lambda f: self._forms[f].num_values)
-    # Otherwise all bytes are alike; and those without a byte are like all.
+    # Headers are compared only if the usual lists have one. A list of empty strings has
+    # none, and fits.
     is_one = len(headers) == 1 and None not in headers
     odd = {
       form: seen
@@ -390,7 +397,7 @@ class _FeatureForms:
     num_values = sum(seen.num_values for seen in odd.values())
     num_records = sum(seen.num_records for seen in odd.values())
     is_rare = num_values * _RARE < total and num_records * _RARE < self.num_records
-    # If most lists are empty, the few that are not are all there is.
+    # If most lists are empty, the few others are the data, and not odd.
     is_odd = length > 0 and is_rare and len({form[:2] for form in odd}) <= _MAX_ODD
     return odd if is_odd else {}
 
@@ -485,16 +492,16 @@ def _guess_images(images: tuple[ImageHeader, ...]) -> str:
 
 
 _Feature = tuple[bool, str]
-# The kind of a feature's values, and how many there are, of which size; None if that
-# does not matter.
+# The kind of a feature's values, and (values per step, header of an image) or, if these
+# vary, None.
 _Variant = tuple[str, Any]
 _Key = frozenset[tuple[_Feature, _Variant]]
 _NOTHING: _Variant = ("", None)
-# A feature of more variants, none of which most records have, is one that varies; and
-# one of nearly as many as there are records.
+# A feature varies if it has more variants, and no variant in this share of records; or
+# if it has at least `_LEAST` variants, and fewer than two records for each.
 _MAX_VARIANTS, _MOST, _LEAST = 4, 2 / 3, 3
 _MAX_GROUPS = 256
-_MAX_SCHEMAS, _MAX_DIFFERENCES = 8, 3  # That a text names.
+_MAX_SCHEMAS, _MAX_DIFFERENCES = 8, 3  # Limits of `describe_schemas`.
 
 
 class _Group:
@@ -515,7 +522,7 @@ class _Group:
       self.forms[feature].merge(forms)
 
   def freeze(self) -> RecordSummary:
-    # In the record, RLDS has lists, not sequences.
+    # RLDS records are Examples; their sequences come from `rlds.divide_unknown`.
     has_steps = any(is_sequence for is_sequence, _ in self.forms)
     is_sequence = has_steps and self.num_rlds < self.num_records
     return RecordSummary(
@@ -560,7 +567,7 @@ class _Schemas:
     group.files[record.filename] = None
     for feature, steps in values.items():
       group.forms[feature].add(steps, feature[0], record)
-    # Bounds memory: the feature with the most variants no longer separates groups.
+    # To bound memory, the feature with the most variants no longer separates groups.
     if len(self._groups) > _MAX_GROUPS:
       variants = self._count()
       most = max(variants, key=lambda feature: len(variants[feature]))
@@ -628,7 +635,7 @@ class _Schemas:
 
 
 def _is_ragged(counts: collections.Counter[_Variant]) -> bool:
-  """Whether a feature's lists vary in length, from its records by variant."""
+  """Whether a feature's lists vary, by the number of records of each variant."""
   many = len(counts) > _MAX_VARIANTS and max(counts.values()) < _MOST * counts.total()
   return many or (len(counts) >= _LEAST and 2 * len(counts) > counts.total())
 
@@ -654,7 +661,7 @@ def _row(feature: FeatureSummary, num_records: int) -> tuple[str, ...]:
     feature.kind or "-",
     _span(feature.min_length, feature.max_length),
     _span(feature.min_steps, feature.max_steps) if feature.is_sequence else "-",
-    # Rounded down: 100 % means all.
+    # Rounded down, so that 100 % means all records.
     f"{int(100 * feature.num_records / num_records)} %",
     feature.guess,
   )
@@ -663,15 +670,14 @@ def _row(feature: FeatureSummary, num_records: int) -> tuple[str, ...]:
 def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   """Proposes a spec structure that parses the files of a summary.
 
-  Images get their size and format, lists their length as shape, varying lengths a
-  varlen default, and features that some records lack are optional. Paths are the
-  names. Images of varying size are left as encoded strings. Features that are empty,
-  or of another kind in each record, have no spec, which is logged. Values that nearly
-  all others are unlike are ignored: `describe_odd_values` names them, and records that
-  have them do not fit.
+  Images get their size and format, lists their length as shape, and lists of varying
+  length a varlen default. Features that some records lack are optional. Paths are the
+  names. Images of varying size are left as encoded strings. Features that are empty or
+  of mixed kinds have no spec, which is logged. Rare kinds of values are ignored:
+  `describe_odd_values` names them, and records that have them do not fit the spec.
 
-  Paths of RLDS episodes have no 'steps/'. If TFDS's features.json lies beside the
-  files, shapes and dtypes are its.
+  Paths of RLDS episodes have no 'steps/'. If TFDS's features.json is beside the files,
+  shapes and dtypes come from it.
 
   >>> import numpy as np
   >>> from t2r_seq import records, specs
@@ -688,17 +694,17 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
     Specs by path.
   Raises:
     SpecError: there is no feature to parse.
-    RecordError: a features.json that cannot be read.
+    RecordError: a features.json cannot be read.
   """
   declared = rlds.find_features(summary.files) if summary.is_rlds else {}
   proposed = specs.TensorSpecStruct()
   names: set[str] = set()
   left_out: dict[str, str] = {}
-  # Sequences first: if a name is in both places, they are the data.
+  # Sequences first: if a name is a context feature as well, the sequence is the data.
   for feature in sorted(summary.features, key=lambda f: not f.is_sequence):
     name = feature.name
     if feature.kind not in _DTYPES or feature.max_length == 0 or name in names:
-      reason = "is there as a sequence" if name in names else feature.guess
+      reason = "it is a sequence as well" if name in names else feature.guess
       left_out.setdefault(name, reason)
       continue
     if summary.is_rlds and (reason := _not_divisible(feature, summary)):

@@ -1,8 +1,8 @@
 """The parser: serialized records to tensors, as the specs declare them.
 
-TFDS writes an episode as one Example: the values of all steps of a feature, one after
-the other, under a name such as 'steps/observation/state'. How many steps there are
-follows from the shape that the spec declares.
+TFDS writes an episode as one Example. A feature, such as 'steps/observation/state', is
+a list of the values of all steps. The number of steps follows from the length of the
+list and the shape that the spec declares.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def create_parse_tf_example_fn(
   decode_images: DecodeImages = True,
   is_one_episode: bool = False,
 ) -> Callable[..., Any]:
-  """Creates the function that parses serialized records into spec'd tensors.
+  """Creates the function that parses serialized records into tensors of the specs.
 
-  The records of a dataset are `tf.train.Example`s when none of its specs is a
-  sequence, and `tf.train.SequenceExample`s when any is; specs that are not sequences
-  then come from the context. Sequences with `is_concatenated` come from Examples. The
+  The records of a dataset are `tf.train.Example`s if none of its specs is a sequence,
+  or if its sequences have `is_concatenated`. Otherwise they are
+  `tf.train.SequenceExample`s, and specs that are not sequences are in the context. The
   function consists of graph ops only, so it runs in `Dataset.map`, `tf.function` and an
   exported SavedModel.
 
@@ -50,10 +50,11 @@ def create_parse_tf_example_fn(
   Args:
     feature_tspec: a structure of specs without time offsets.
     label_tspec: label specs, or None.
-    decode_images: decodes encoded images, perhaps by an `ImageDecoding`; False: they
-      stay strings of shape `spec.shape[:-3]`.
-    is_one_episode: fails at a record in which an episode begins or ends, by a sequence
-      that is named is_first or is_last; not checked in batches.
+    decode_images: True or an `ImageDecoding` decodes encoded images; False leaves them
+      strings of shape `spec.shape[:-3]`.
+    is_one_episode: whether the function fails at a record that holds several episodes:
+      a sequence named is_first (is_last) is set in a step other than the first (last).
+      Records in batches are not checked.
   Returns:
     A function of the serialized records: a string tensor of shape [] or [B], a 1-tuple
     of it, a (key, records) pair, or a dict of these by dataset_key. It returns
@@ -61,7 +62,8 @@ def create_parse_tf_example_fn(
     path, sorted; leaves [*shape] or [B, *shape], sequences [T, *shape] or [B, T,
     *shape], padded to the longest of the batch; '<path>_length' leaves if declared.
   Raises:
-    SpecError: a spec cannot be parsed; all of them are named.
+    SpecError: specs cannot be parsed, or two of one name disagree; all of them are
+      named. Or there are no specs, or `decode_images` does not fit them.
   """
   structures = {"features": feature_tspec, "labels": label_tspec}
   given = {label: tspec for label, tspec in structures.items() if tspec is not None}
@@ -105,13 +107,14 @@ def serialized_to_parsed(
   Args:
     dataset: elements are serialized records, single or batched, or dicts of them by
       dataset_key.
-    feature_tspec: a structure of specs.
+    feature_tspec: a structure of specs without time offsets.
     label_tspec: label specs, or None.
-    num_parallel_calls: number of parallel calls of the map.
+    num_parallel_calls: number of records or batches that are parsed at a time; None for
+      one.
   Returns:
     Dataset of features, or of (features, labels).
   Raises:
-    SpecError: a spec cannot be parsed.
+    SpecError: a spec cannot be parsed, or the elements are no serialized records.
   """
   parse_fn = create_parse_tf_example_fn(feature_tspec, label_tspec)
   return dataset.map(parse_fn, num_parallel_calls=num_parallel_calls)
@@ -190,9 +193,9 @@ def _require_any(
   parsed: dict[str, tf.Tensor],
   serialized: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-  """Fails at run time if a record has none of its features.
+  """Fails at run time if a record has none of the features and all are optional.
 
-  If all are optional, a message of another kind would else be an example of zeros.
+  Without this check, a message of another kind would be parsed to zeros.
   """
   if not all(feature.is_optional and not feature.is_varlen for feature in features):
     return parsed
@@ -208,10 +211,10 @@ def _require_any(
 def _require_bytes(
   features: list[RecordFeature], parsed: dict[str, Any], lengths: Mapping[str, Any]
 ) -> None:
-  """Fails at run time at a step of a batch that is an empty byte string.
+  """Fails at run time if a step of a raw sequence in a batch is an empty byte string.
 
-  Those that pad shorter sequences are empty as well, and become zeros. Changes the raw
-  sequences of `parsed`, [B, T], that are not optional.
+  The padding of shorter sequences is empty strings as well, which become zeros. Changes
+  the raw sequences of `parsed`, [B, T], that are not optional.
   """
   for feature in features:
     num_bytes = features_lib.bytes_per_value(feature.spec)
@@ -226,7 +229,7 @@ def _require_bytes(
 
 
 def flags_inside(edge: str, flags: tf.Tensor) -> tf.Tensor:
-  """Whether an episode begins or ends within a record, [] bool.
+  """Whether an episode begins or ends inside a record: [] bool.
 
   Args:
     edge: 'is_first' or 'is_last'.
@@ -260,9 +263,9 @@ def _decode(
     if not feature.decode_images:
       return values
     return images.decode_images(values, spec, feature.path, feature.decode_images)
-  # Padded steps and absent optionals are empty strings, which raw specs make zeros.
+  # Padded steps and missing optional features are empty strings, which become zeros.
   allow_empty = feature.is_optional or (spec.is_sequence and is_batched)
-  # Varlen ones are padded with their default.
+  # Varlen features are padded with their default.
   allow_empty = allow_empty and not feature.is_varlen
   return features_lib.decode_values(values, spec, feature.path, allow_empty)
 
@@ -317,7 +320,8 @@ def _fill_absent(
 ) -> dict[str, tf.Tensor]:
   """Gives absent optional sequences the steps of the record's other sequences.
 
-  One that is present, but too short, stays so: lost values are not invented.
+  One that is present, but too short, stays so: lost values are not invented. Changes
+  `tensors`.
 
   Args:
     features: features of the record.
@@ -412,9 +416,8 @@ def _num_steps(
   fits = tf.equal(count % per_step, 0)
   want = f"{per_step} values per step, for shape {tuple(feature.spec.shape)}"
   if not feature.is_optional:
-    # The parser returns an empty list for a missing feature: without this check it
-    # would be an episode without steps. In such an episode (`is_empty`) all lists are
-    # present, and empty.
+    # The parser returns an empty list for a missing feature, which would be an episode
+    # without steps. In a real one (`is_empty`), all lists are present and empty.
     fits = tf.logical_and(fits, (count > 0) | is_empty)
     want += ", and at least one step"
   message = f"parse: {feature.path}: expected {want}, got these numbers of values:"
@@ -444,8 +447,8 @@ def as_lists(
 ) -> RecordContents:
   """Moves concatenated features to where a SequenceExample has them, in Python.
 
-  So the same code diagnoses Examples and SequenceExamples. The last step of a list that
-  ends too early has fewer values. The contents are changed and returned.
+  Then the same code diagnoses Examples and SequenceExamples. If a list ends too early,
+  its last step has fewer values. The contents are changed and returned.
   """
   names = {feature.name for feature in features if feature.is_concatenated}
   for feature in features:

@@ -1,10 +1,10 @@
-"""Serialized records without TensorFlow: the messages, and what is in one.
+"""Parses serialized records without TensorFlow.
 
-The messages are those of tensorflow/core/example/*.proto. TensorFlow
-has classes of them, but takes seconds to load, which code that only counts steps need
-not wait for. Their descriptors are in a separate pool, so that both live in a process.
+The messages are those of tensorflow/core/example/*.proto. TensorFlow has classes for
+them, but takes seconds to load, which is too long for code that only counts steps. The
+descriptors are in a separate pool, so that both kinds of classes can be in one process.
 
-The writer puts the headers of fields before the bytes of arrays and fills no messages.
+For speed, the writer fills no messages: it joins field headers and bytes of arrays.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ Feature, SequenceExample, Int64List, _Features = (
 FeatureEntry = _Features.FeatureEntry
 
 LIST_NUMBERS = {"bytes": 1, "float": 2, "int64": 3}
-"""The fields of a Feature, by the kind of list."""
+"""Field numbers of a Feature's lists, by kind."""
 
 
 @functools.lru_cache(4096)
@@ -100,8 +100,8 @@ def field_header(numbers: tuple[int, ...], size: int) -> bytes:
   """Encodes the tags and lengths before the content of a string or message field.
 
   Args:
-    numbers: number of the field, after those of the messages that contain only it,
-      outermost first.
+    numbers: field numbers, outermost first: those of the enclosing messages, which have
+      no other content, then that of the field.
     size: bytes of the content.
   """
   encoded = b""
@@ -123,16 +123,17 @@ class RecordContents:
 
   Attributes:
     context: features that are not sequences, by name.
-    steps: features of each step, by name; empty for a tf.train.Example.
+    steps: lists of each sequence's features, one a step, by name; empty for a
+      tf.train.Example.
   """
 
   def __init__(self, data: bytes) -> None:
-    """Parses a serialized record; raises RecordError for any other bytes."""
+    """Parses a record; raises RecordError if the bytes are no such proto."""
     try:
       # An Example is, byte for byte, a SequenceExample with a context only.
       proto = SequenceExample.FromString(data)
       if not any((*proto.context.feature, *proto.feature_lists.feature_list)):
-        # Protos of other kinds parse, too, to unknown fields at any depth.
+        # Protos of other kinds parse, too: into unknown fields, at any depth.
         proto.DiscardUnknownFields()
         if proto.ByteSize() < len(data):
           raise message.DecodeError("unknown fields only")
@@ -147,7 +148,7 @@ class RecordContents:
 
   @property
   def kind(self) -> str:
-    """The name of the proto."""
+    """Full name of the proto."""
     return SEQUENCE_EXAMPLE if self.steps else EXAMPLE
 
   @property
@@ -167,8 +168,8 @@ def no_proto(data: bytes) -> tuple[str, str]:
 def present_names(serialized: bytes) -> set[str]:
   """Returns the names of a record's features that have a value, and of its sequences.
 
-  Parsed values do not show it: an absent optional feature is parsed as zeros. Raises
-  RecordError for bytes that are not a record.
+  Parsed values do not show which are missing: a missing optional feature is parsed as
+  zeros. Raises RecordError if the bytes are no record.
   """
   contents = RecordContents(serialized)
   return {name for name, feature in contents.context.items() if kind_of(feature)} | set(

@@ -5,8 +5,8 @@ action is the one taken on the observation, the reward and the discount are thos
 followed. In the last step, which only has the observation that the episode ended with,
 action, reward and discount mean nothing (Ramos et al., RLDS, 2021).
 
-A record has numbers of values, not shapes, and cannot distinguish uint8 from int64.
-TensorFlow Datasets itself is not needed to read this.
+A record does not store shapes, and has uint8 as int64; features.json declares both. It
+is read here without TensorFlow Datasets.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def is_rlds(contents: RecordContents) -> bool:
 def divide_unknown(contents: RecordContents) -> RecordContents:
   """Moves the step features of an RLDS episode to where a SequenceExample has them.
 
-  The values of a step are as many as make the steps of is_first. What cannot be
-  divided stays unchanged, as do nested sequences, whose steps differ in length. The
-  contents are changed and returned.
+  Each step gets an equal share of the values; is_first has the number of steps.
+  Features that cannot be divided so stay unchanged, and so do nested sequences, whose
+  steps may differ in length. The contents are changed and returned.
   """
   if not is_rlds(contents):
     return contents
@@ -95,8 +95,8 @@ def drop_last_step(
 ) -> tf.data.Dataset:
   """Drops the last step of every episode, whose action means nothing.
 
-  For training on actions: all windows of the rest have an action, a reward and a
-  discount. Models that read the next observation need that step, and mask the action.
+  For training on actions: all other steps have an action, a reward and a discount.
+  Models that read the next observation need the last step, and must mask its action.
 
   Args:
     dataset: episodes by path, leaves of sequences [T, ...].
@@ -123,7 +123,7 @@ Features = dict[str, "specs.ExtendedTensorSpec"]
 
 
 def find_features(filenames: Sequence[str]) -> Features:
-  """Reads the features.json beside record files of one folder, or returns None."""
+  """Reads the features.json beside record files of one folder; {} if there is none."""
   folders = {os.path.dirname(os.path.abspath(name)) for name in filenames}
   path = os.path.join(min(folders), FILENAME) if len(folders) == 1 else ""
   return read_features(path) if os.path.isfile(path) else {}
@@ -132,7 +132,7 @@ def find_features(filenames: Sequence[str]) -> Features:
 def complete_spec(
   spec: specs.ExtendedTensorSpec, declared: specs.ExtendedTensorSpec | None
 ) -> specs.ExtendedTensorSpec:
-  """Returns a proposed spec with the declarations of TFDS or RLDS, if they fit."""
+  """Returns a proposed spec with the shape and dtype of TFDS or RLDS, if they fit."""
   if spec.is_sequence:
     spec = specs.ExtendedTensorSpec.from_spec(spec, is_concatenated=True)
   if spec.name in FLAGS and spec.shape == (1,) and spec.dtype == tf.int64:
@@ -202,7 +202,7 @@ def _to_spec(
   shape, dtype, data_format = [], tf.string, None
   if "image" in node:
     shape, dtype = _shape(node["image"]), tf.as_dtype(node["image"]["dtype"])
-    # TFDS's default, where it does not say.
+    # TFDS's default, if the file has no format.
     data_format = node["image"].get("encodingFormat") or "png"
   elif "tensor" in node:
     shape, dtype = _shape(node["tensor"]), tf.as_dtype(node["tensor"]["dtype"])
@@ -212,7 +212,7 @@ def _to_spec(
       return None
     data_format = formats[encoding] if dtype != tf.string else None
     if dtype == tf.float64 and not data_format:
-      dtype = tf.float32  # All that the record's list of floats has kept of it.
+      dtype = tf.float32  # The record's list of floats has no more precision.
   elif "classLabel" in node:
     dtype = tf.int64
   elif "text" not in node:

@@ -1,4 +1,4 @@
-"""The writer: numpy structures to records, and files that are whole or not there."""
+"""The writer: numpy structures to records, in files that appear when complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def encode_example(
   Returns:
     A serialized tf.train.Example, or SequenceExample if a spec is a sequence.
   Raises:
-    SpecError: the structure does not fit the spec; all mismatches are named.
+    SpecError: the structure does not fit the spec (all mismatches are named), or the
+      spec cannot be written.
   """
   return ExampleEncoder(spec, jpeg_quality).encode(structure)
 
@@ -55,9 +56,9 @@ class ExampleEncoder:
 
     Args:
       structure: leaves by path, packed or flat. Arrays of the spec's dtype and shape
-        ([T, ...] for sequences), or Python numbers and lists; images as pixels, or
-        encoded as bytes, which are kept; None for an absent optional. Leaves that the
-        spec does not have are not written.
+        ([T, ...] for sequences), or Python numbers and lists. Images as pixels, or
+        encoded, as bytes that are stored unchanged. None for an absent optional. Leaves
+        that the spec does not have are not written.
     Returns:
       The serialized record.
     Raises:
@@ -114,7 +115,7 @@ class ExampleEncoder:
     return values
 
 
-# Protocol buffers hold no more, and TensorFlow does not parse a larger record.
+# The limit of protocol buffers: TensorFlow does not parse a larger record.
 _MAX_BYTES = 2**31 - 1
 
 Parts = list["bytes | memoryview"]
@@ -135,7 +136,7 @@ class _FeatureEncoder:
   Attributes:
     feature: feature of the record.
     name: name of the feature.
-    is_list: each step has a list, in a SequenceExample; otherwise there is one.
+    is_list: True if each step has a list, in a SequenceExample; else there is one list.
   """
 
   def __init__(self, feature: features.RecordFeature, jpeg_quality: int) -> None:
@@ -156,13 +157,13 @@ class _FeatureEncoder:
     self._jpeg_quality = jpeg_quality
 
   def fits(self, value: Any) -> bool:
-    """Whether a value can be encoded without a conversion; others may be, after one."""
+    """Whether a value can be encoded unchanged; if not, it may fit when converted."""
     return self._has_fixed_shape and specs.packing.is_array(
       value, self._dtype, self._shape, self._ndim
     )
 
   def encode(self, value: Any) -> Parts:
-    """Returns the entry of an array that was checked."""
+    """Returns the map entry for a valid array."""
     if not self.is_list:
       feature = _field((2, self._number), self._list(value))
       return _field((1,), [self._key, *feature])
@@ -196,7 +197,7 @@ class _FeatureEncoder:
     return [part for pair in zip(headers, items, strict=True) for part in pair]
 
   def _steps_of_one_size(self, value: np.ndarray) -> memoryview:
-    """Returns the features of all steps: one header, before the bytes of each."""
+    """Returns the features of all steps: the same header before the bytes of each."""
     dtype = np.float32 if self._kind == "float" else self._dtype
     rows = np.ascontiguousarray(value, dtype).view(np.uint8).reshape(len(value), -1)
     # An empty list of numbers has no field of numbers.
@@ -284,7 +285,7 @@ def _compare_lengths(
 
 
 class _Discarded(Exception):
-  """Ends the output of a writer that is discarded."""
+  """Ends the output of a discarded writer as an error does: without a new file."""
 
 
 class RecordWriter(publishing.Closing):
@@ -307,11 +308,13 @@ class RecordWriter(publishing.Closing):
     Args:
       path: path of the file to write, on a local file system.
       spec: a structure of specs of one dataset, without time offsets.
-      compression: 'GZIP', 'ZLIB', '' for none; by default by the suffix (.gz; .zz or
-        .zlib).
+      compression: 'GZIP', 'ZLIB' or '' for none; None: by the suffix (.gz is GZIP, .zz
+        and .zlib are ZLIB).
       jpeg_quality: 1 to 100, for images given as pixels.
     Raises:
-      SpecError: a spec cannot be written, or the compression is not known.
+      SpecError: a spec cannot be written, the specs are of several datasets, `path` is
+        a URL, or the compression is unknown.
+      OSError: `path` is a folder, or its folder cannot be written.
     """
     errors.check_local("RecordWriter", path)
     publishing.check_output("RecordWriter", path)
@@ -353,7 +356,7 @@ class RecordWriter(publishing.Closing):
         writer.close()
 
   def discard(self) -> None:
-    """Drops what was written; an older file at the path stays."""
+    """Deletes the temporary file; an older file at the path stays."""
     if self._writer is not None:
       writer, self._writer = self._writer, None
       with contextlib.suppress(_Discarded), self._output:
@@ -389,10 +392,11 @@ def write_records(
     path: path of the file, which is replaced as a whole, or not at all on an exception.
     spec: a structure of specs of one dataset, without time offsets.
     structures: numpy structures, one per record; sequences [T, ...].
-    compression: 'GZIP', 'ZLIB', '' for none; by default by the suffix.
+    compression: 'GZIP', 'ZLIB' or '' for none; None: by the suffix.
     jpeg_quality: 1 to 100, for images given as pixels.
   Raises:
-    SpecError: a structure does not fit the spec.
+    SpecError: a structure does not fit the spec; or as `RecordWriter` raises.
+    OSError: the file cannot be written.
   """
   with RecordWriter(path, spec, compression, jpeg_quality) as writer:
     for structure in structures:

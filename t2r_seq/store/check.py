@@ -27,14 +27,14 @@ def verify_store(
 
   Args:
     path: path of the folder.
-    spec: the flat specs that the store was created with, needed only if its
-      `store.json` is damaged; those of a whole store must be equal.
+    spec: the flat specs that the store was created with, which are needed if its
+      `store.json` is damaged. An undamaged store must have them; it may have more.
   Returns:
-    The problems, each with the episodes that are not as they were written. Episodes
-    without a valid checksum are in the notes.
+    The problems, each with the episodes that it breaks. Episodes without a valid
+    checksum are in the notes.
   Raises:
     StoreError: no store, or one of a newer version.
-    SpecError: the store has other specs; all differences are named.
+    SpecError: the store lacks specs or has different ones; all are named.
     OSError: the folder cannot be read.
   """
   return examine(os.path.abspath(os.fspath(path)), spec)[0]
@@ -47,12 +47,12 @@ def examine(folder: str, spec: specs.SpecStructure | None) -> Findings:
   """Examines a store; see `verify_store`.
 
   Returns:
-    The report, and what `salvage_store` needs: the manifest, or a substitute, or None
-    without either; and the segments in the order in which they are the store.
+    The report, and what `salvage_store` needs: the manifest, its substitute from the
+    specs, or None; and the segments in the order of their episodes.
   """
   for _ in range(_MAX_LOOKS):
     findings = _examine_once(folder, spec)
-    # Another process may have merged away what is missing.
+    # Look again if segments changed: a merge may have removed the missing files.
     is_same = _read_commits(folder)[0].keys() == findings[0].counts.keys()
     if findings[0].is_good or is_same:
       break
@@ -115,9 +115,9 @@ _NO_COMMIT = (
 def _read_manifest(
   folder: str, spec: specs.SpecStructure | None
 ) -> tuple[StoreManifest | None, Mismatch | None]:
-  """Returns the manifest of a store and what is wrong with it.
+  """Returns the manifest of a store, and a mismatch if it is damaged.
 
-  The given specs replace a damaged manifest; None without specs.
+  If it is damaged, the specs replace it; without specs it is None.
   """
   try:
     store = StoreManifest.read(folder)
@@ -125,7 +125,7 @@ def _read_manifest(
     raise
   except errors.StoreError as error:
     if not os.path.isdir(os.path.join(folder, layout.SEGMENTS)):
-      raise  # No store at all.
+      raise  # This is no store.
     substitute, hint = None, _NO_MANIFEST
     if spec is not None:
       columns = layout.make_columns(f"EpisodeStore: {folder}", spec)
@@ -141,9 +141,9 @@ def _read_manifest(
 def _fit_to_commits(
   store: StoreManifest, commits: dict[str, Commit]
 ) -> StoreManifest | None:
-  """Sorts the columns of a substitute as the commits have their files.
+  """Sorts the columns of a substitute by the order of the files in the commits.
 
-  Checksums are kept in that order. Returns None if the commits have other files.
+  Checksums are stored in that order. Returns None if the commits have other files.
   """
   sizes = next((commit.sizes for commit in commits.values() if commit.sizes), None)
   if sizes is None:
@@ -156,7 +156,7 @@ def _fit_to_commits(
 
 
 def _read_commits(folder: str) -> tuple[dict[str, Commit], dict[str, Mismatch]]:
-  """Returns the commits by segment, empty ones for the damaged, and their damage."""
+  """Returns the commits by segment, empty if damaged, and the damage by segment."""
   try:
     return segments.read_commits(folder), {}
   except NewerVersionError:
@@ -177,7 +177,7 @@ def _read_commits(folder: str) -> tuple[dict[str, Commit], dict[str, Mismatch]]:
 
 
 def _commit_of_index(folder: str, columns: Columns) -> Commit:
-  """Makes a commit of all episodes of the index, if the real one is lost."""
+  """Makes a commit of all episodes in the index, to replace a lost one."""
   names = layout.file_names(columns)
   paths = {n: os.path.join(folder, n) for n in (*names, *layout.INDEX_FILES)}
   sizes = {n: os.path.getsize(p) if os.path.exists(p) else 0 for n, p in paths.items()}
@@ -191,9 +191,9 @@ def _commit_of_index(folder: str, columns: Columns) -> Commit:
 
 
 def _most_steps(column: Column, sizes: Mapping[str, int]) -> int:
-  """Returns how many rows a column's file can have; 0 if that is unknown."""
+  """Returns how many steps fit a column's file; 0 if that is unknown."""
   if column.is_video:
-    return sizes[column.data_file]  # No frame is less than a byte.
+    return sizes[column.data_file]  # A frame has at least one byte.
   if not column.is_per_step or not column.items_per_row:
     return 0
   if column.is_bytes:
@@ -225,14 +225,14 @@ class Spans:
     return len(self.starts)
 
   def scale(self, factor: int, offset: int = 0) -> Spans:
-    """Returns the ranges in smaller units."""
+    """Returns the ranges in units smaller by a factor, moved by an offset."""
     return Spans(
       offset + self.starts * factor, offset + self.stops * factor, self.is_known
     )
 
 
 def _step_spans(ends: np.ndarray, num_episodes: int, num_steps: int) -> Spans:
-  """Returns the steps of each episode; the ends may be too few, or damaged."""
+  """Returns the steps of each episode; `ends` may be too few, or damaged."""
   padded = np.full(num_episodes, -1, np.int64)
   padded[: len(ends)] = ends[:num_episodes]
   starts = np.concatenate([np.zeros(1, np.int64), padded[:-1]])[:num_episodes]
@@ -241,7 +241,7 @@ def _step_spans(ends: np.ndarray, num_episodes: int, num_steps: int) -> Spans:
 
 
 def _episode_spans(num_episodes: int) -> Spans:
-  """Returns the one row that each episode has in a column of context features."""
+  """Returns the row of each episode in a column with one row per episode."""
   numbers = np.arange(num_episodes, dtype=np.int64)
   return Spans(numbers, numbers + 1, np.ones(num_episodes, bool))
 
@@ -252,8 +252,8 @@ def _file_spans(column: Column, name: str, rows: Spans, offsets: np.ndarray) -> 
   Args:
     column: column of the store.
     name: name of the file.
-    rows: those of each episode in the column.
-    offsets: offsets of all byte strings in the file, int64; unused for other columns.
+    rows: rows of each episode in the column.
+    offsets: int64 offsets of all byte strings, for the data file of such a column.
   """
   if name == column.present_file:
     return _episode_spans(len(rows))
@@ -271,12 +271,12 @@ def _file_spans(column: Column, name: str, rows: Spans, offsets: np.ndarray) -> 
 
 @dataclasses.dataclass
 class _FileFailures:
-  """The episodes whose bytes in a file are not as they were written.
+  """The episodes whose bytes in a file are missing or changed.
 
   Attributes:
-    lost: by episode, why its bytes cannot be read.
-    changed: by episode, which bytes have another checksum.
-    num_bytes: how many were compared.
+    lost: why the bytes cannot be read, by episode.
+    changed: which bytes have another checksum, by episode.
+    num_bytes: number of compared bytes.
   """
 
   lost: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -290,14 +290,14 @@ _CHUNK = 1 << 22
 def _check_file(path: str, size: int, spans: Spans, sums: np.ndarray) -> _FileFailures:
   """Compares the bytes of each episode in a file with their checksums.
 
-  The file is read, not mapped: a disk that fails is an error then, and does not end
+  The file is read, not mapped: a failing disk then raises an error, instead of killing
   the process.
 
   Args:
     path: path of the file.
-    size: how many of its bytes can count; -1 if it is missing.
+    size: number of its bytes that are committed and exist; -1 if it is missing.
     spans: the bytes of each episode.
-    sums: CRC-32 of the first episodes' bytes, uint32 [n]; the rest is not compared.
+    sums: CRC-32 of the bytes of the first n episodes, uint32 [n].
   """
   failures = _FileFailures()
   if size < 0:
@@ -354,17 +354,17 @@ class SegmentCheck:
   Attributes:
     folder: folder of the segment.
     name: name of the segment.
-    commit: how much counts; without `index_crc32` if the real one was lost.
-    problems: what is wrong.
-    unverified: episodes that can be read, but that have no valid checksum.
-    file_spans: where each episode is in each column file.
-    steps: where each episode is in a column with a row per step.
-    sums: CRC-32 of each episode's bytes by file, uint32 [n]; as far as there are any.
-    num_bytes: how many were compared with checksums.
+    commit: commit of the segment; without `index_crc32` if the real one was lost.
+    problems: the problems.
+    unverified: numbers of episodes without a valid checksum.
+    file_spans: the bytes of each episode, by column file.
+    steps: the rows of each episode in columns with a row per step.
+    sums: CRC-32 of the bytes of the first n episodes, uint32 [n] by column file.
+    num_bytes: number of bytes that were compared with checksums.
   """
 
   def __init__(self, folder: str, columns: Columns | None, commit: Commit) -> None:
-    """Creates the check; without columns no episode can be verified."""
+    """Creates the check; without columns, no episode can be verified."""
     self.folder, self.name, self.commit = folder, os.path.basename(folder), commit
     self.problems: list[Problem] = []
     self.unverified: set[int] = set()
@@ -388,7 +388,7 @@ class SegmentCheck:
       self._check_files(self._is_damaged(ends), not has_sums)
 
   def notes(self) -> Iterator[str]:
-    """Yields which episodes could not be compared with anything, if there are any."""
+    """Yields a note on episodes that could not be compared, if there are any."""
     broken = {episode for problem in self.problems for episode in problem.episodes}
     unknown = self.unverified - broken
     if unknown:
@@ -398,12 +398,12 @@ class SegmentCheck:
     return os.path.join(self.folder, name)
 
   def _usable_size(self, name: str) -> int:
-    """Returns how many bytes of a file count and exist; -1 if it is missing."""
+    """Returns how many committed bytes of a file exist; -1 if it is missing."""
     committed = self.commit.sizes.get(name)
     if self.commit.episodes:
       problem = segments.size_problem(self.folder, name, committed)
       if problem:
-        self._add(problem)  # Its episodes are added as they are found.
+        self._add(problem)  # `_blame` adds its episodes.
     try:
       size = os.stat(self._path(name)).st_size
     except FileNotFoundError:
@@ -418,7 +418,7 @@ class SegmentCheck:
     return np.fromfile(self._path(name), dtype, count)
 
   def _is_damaged(self, ends: np.ndarray) -> bool:
-    """Whether some end is wrong; a short file has been reported before."""
+    """Whether an end is wrong; a file that is too short was reported before."""
     if len(ends) != self.commit.episodes:
       return False
     want = self.commit.index_crc32.get(layout.ENDS)
@@ -427,7 +427,7 @@ class SegmentCheck:
     return not is_whole or not is_rising or int(ends[-1]) != self.commit.steps
 
   def _read_sums(self) -> bool:
-    """Reads the checksums of each episode's bytes; returns False if damaged."""
+    """Reads the checksums of each episode's bytes; returns False if one is wrong."""
     names = layout.file_names(self._columns)
     sums = self._read_index(layout.CHECKSUMS, "<u4")
     count = min(len(sums) // len(names), self.commit.episodes)
@@ -496,7 +496,7 @@ class SegmentCheck:
       self._add(Mismatch(column.offsets_file, want, got), bad)
 
   def _blame_sums(self, failures: dict[str, _FileFailures]) -> None:
-    """Reports damaged checksums: bytes that do not fit them may be right."""
+    """Reports damaged checksums; bytes with other checksums may be right."""
     doubtful = {episode for failed in failures.values() for episode in failed.changed}
     for failed in failures.values():
       failed.changed.clear()
@@ -509,7 +509,7 @@ class SegmentCheck:
     self._add(Mismatch(layout.CHECKSUMS, want_text, got, hint))
 
   def _blame_index(self, failures: dict[str, _FileFailures]) -> None:
-    """Reports a damaged index: an episode that fails in every file is misplaced."""
+    """Reports a damaged index: it misplaces the episodes that fail in every file."""
     lost = set(range(self.commit.episodes))
     per_step = [
       failures[name]
@@ -532,18 +532,17 @@ class SegmentCheck:
     self.problems.insert(0, _problem(self.name, mismatch, lost))
 
   def _add(self, mismatch: Mismatch, episodes: Collection[int] = ()) -> None:
-    """Adds a problem of a file, and the episodes that it breaks."""
     self.problems.append(_problem(self.name, mismatch, episodes))
 
   def _add_failures(
     self, name: str, failures: _FileFailures, causes: Collection[str], rows: Spans
   ) -> None:
-    """Adds which episodes are broken in a file.
+    """Adds the problems of a file's failures.
 
     Args:
       name: name of the file.
-      failures: failures of its episodes.
-      causes: the files whose problems explain that bytes cannot be found.
+      failures: the failures.
+      causes: files whose problems explain lost bytes.
       rows: rows of each episode in the file's column.
     """
     if failures.lost and not self._blame(causes, {*failures.lost}):

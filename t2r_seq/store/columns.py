@@ -19,9 +19,9 @@ from t2r_seq.store.layout import Column
 from t2r_seq.store.mapped import HeldTensor, empty_array, to_tensor
 from t2r_seq.windows.rows import take_strings
 
-# A tensor's string of more than 22 bytes is a header and a block of memory.
+# Size of a string's header in a tensor; more than 22 bytes are in a separate block.
 _STRING_BYTES = 24
-# Videos that are decoded at a time.
+# Number of videos that are decoded at a time.
 _DECODED_AT_ONCE = 4
 # Dtypes that `decode_raw` lacks, and one of the same size that it has.
 _DECODED_AS = {
@@ -37,27 +37,27 @@ _Take = Callable[["tf.Tensor"], "tf.Tensor"]
 class StoreColumns:
   """The columns of a store as datasets read them: rows by number, from mapped files.
 
-  Rows are counted through the segments. One segment is read at the speed of a copy;
-  several segments are gathered each, and then joined by a second copy.
+  Row numbers continue from one segment to the next. Rows of a store of one segment are
+  copied once; those of several segments twice, to join them.
 
   Attributes:
     path: path of the store.
     metadata: metadata of the store.
     clocks: clocks of the store; see `EpisodeStore.clocks`.
-    element_spec: an episode as `WindowReader` takes it, leaves [None, ...] per
-      step, and context features; encoded images are strings. Optional paths that some
+    element_spec: an episode as `WindowReader` takes it: leaves [None, ...] per step or
+      value, and context features; encoded images are strings. Optional paths that some
       episode lacks are left out.
     episode_lengths: steps of each episode, int64 [episodes].
-    absent: the optional paths that are left out, and which episodes lack them.
+    absent: for each optional path that is left out, which episodes lack it, as text.
     held: the tensors that are read from; see `dataset_over`.
     videos: the frames of columns of videos, by path.
     failures: errors of frames that could not be read in a graph.
-    row_ends: the row after each episode's last one, of columns on other clocks than the
-      steps', int64 [episodes] by path.
+    row_ends: for columns on other clocks than the steps, the row after each episode's
+      last one, int64 [episodes] by path.
   """
 
   def __init__(self, store: Any) -> None:
-    """Maps the columns of an `EpisodeStore`, which has episodes."""
+    """Maps the columns of an `EpisodeStore`; StoreError if it has no episodes."""
     self.path, self.metadata, self.clocks = store.path, store.metadata, store.clocks
     if not len(store):
       raise errors.StoreError(
@@ -81,7 +81,7 @@ class StoreColumns:
     self._columns = {path: store.columns[path] for path in self.element_spec}
     steps = np.cumsum([segment.num_steps for segment in self._segments])
     episodes = np.cumsum([len(segment) for segment in self._segments])
-    # The row after the last one of each segment, of steps and of episodes.
+    # The row after the last one of each segment; True: of steps, False: of episodes.
     self._row_ends: dict[Any, np.ndarray] = {True: steps, False: episodes}
     self.failures: list[Exception] = []
     self.videos = {
@@ -128,7 +128,7 @@ class StoreColumns:
   def _ragged_taker(
     self, column: Column, rows: tuple[Any, np.ndarray, np.ndarray]
   ) -> _Take:
-    """Returns a function from numbers of values on another clock to the values."""
+    """Returns a function from row numbers on another clock to these values."""
     values, offsets, ends = rows
     arrays = [values, offsets, ends] if column.is_bytes else [values]
     tensors = [HeldTensor(to_tensor(each)) for each in arrays]
@@ -136,7 +136,7 @@ class StoreColumns:
 
     def take(rows: tf.Tensor) -> tf.Tensor:
       values, *places = [each.read_value() for each in tensors]
-      if column.is_bytes:  # In front of those of each episode is one more.
+      if column.is_bytes:  # Before the strings of each episode is its header.
         flat, shape = tf.reshape(rows, [-1]), list(column.row_shape)
         before = tf.searchsorted(places[1], flat, "right", tf.int64) + 1
         items = _items(flat, shape) + tf.repeat(before, column.items_per_row)
@@ -218,7 +218,7 @@ def _take_from_parts(
 def _take_strings(
   all_bytes: tf.Tensor, all_offsets: tf.Tensor, shape: list[int], rows: tf.Tensor
 ) -> tf.Tensor:
-  """Takes rows of this shape, of byte strings, out of their bytes."""
+  """Returns rows of byte strings, each row of this shape."""
   strings = take_strings(all_bytes, all_offsets, _items(rows, shape))
   full_shape = tf.concat([tf.shape(rows), tf.constant(shape, tf.int32)], 0)
   return tf.ensure_shape(tf.reshape(strings, full_shape), rows.shape.concatenate(shape))
@@ -258,14 +258,13 @@ class VideoFrames:
     self._ends = np.cumsum(lengths)
 
   def take(self, rows: tf.Tensor) -> tf.Tensor:
-    """Decodes frames; see `read`."""
     if tf.executing_eagerly():
       return tf.constant(self.read(rows.numpy()))
     spec = self._column.spec
-    frames = tf.numpy_function(self._read_or_note, [rows], spec.dtype)
+    frames = tf.numpy_function(self._read_and_record, [rows], spec.dtype)
     return tf.ensure_shape(frames, rows.shape.concatenate(spec.shape))
 
-  def _read_or_note(self, rows: np.ndarray) -> np.ndarray:
+  def _read_and_record(self, rows: np.ndarray) -> np.ndarray:
     with self._calls.active():
       try:
         return self.read(rows)
@@ -274,10 +273,10 @@ class VideoFrames:
         raise
 
   def read(self, rows: np.ndarray) -> np.ndarray:
-    """Decodes frames of steps, int64 of any shape, each once."""
+    """Decodes the frames of steps, int64 of any shape; each distinct one once."""
     flat = rows.ravel()
     distinct, places = np.unique(flat, return_inverse=True)
-    # A pool's episodes in any order, each step once: decoded to where it stays.
+    # If no step is repeated, frames are decoded in the given order, to their places.
     requested = distinct if len(distinct) < len(flat) else flat
     column = self._column
     out = empty_array((len(requested), *column.shape), column.spec.dtype.as_numpy_dtype)
@@ -304,22 +303,22 @@ class VideoFrames:
 
 
 class FileColumns(StoreColumns):
-  """The columns of a store as a graph reads them that may run in another process.
+  """The columns of a store, read by a graph that may run in another process.
 
-  `StoreColumns` refers to memory of one process. Here the graph has the names of
-  the files and the places of the rows, and opens the files in each read: consecutive
-  rows are one read. The files must have the same names there, and must not change
+  `StoreColumns` refers to memory of one process. Here the graph has the names of the
+  files and the places of the rows. It opens the files for each read; consecutive rows
+  are one read. The files must have the same names in that process, and must not change
   while they are read.
   """
 
   def __init__(self, store: Any) -> None:
-    """Finds the files of an `EpisodeStore` with episodes, no writers and no videos."""
+    """Finds the files; StoreError for writers, videos, other clocks or no episodes."""
     writing = [s.name for s in store.segments if files.is_locked(s.folder)]
     if writing:
       raise errors.StoreError(
         f"FileColumns: {store.path}: expected no writers, got one of each of "
-        f"{errors.listing(writing)}. What other processes read must stay as it is: "
-        "close the writers first."
+        f"{errors.listing(writing)}. The files that other processes read must not "
+        "change: close the writers first."
       )
     super().__init__(store)
     if self.clocks:
@@ -358,7 +357,7 @@ class FileColumns(StoreColumns):
     return tf.ensure_shape(rows_of_files, rows.shape.concatenate(shape))
 
   def _take_bytes(self, column: Column, runs: _Runs) -> tf.Tensor:
-    """Returns the byte strings of rows, [N * items of a row]."""
+    """Returns the byte strings of rows, [N * items_per_row]."""
     if not column.items_per_row:
       return tf.zeros([0], tf.string)
     items = runs.times(column.items_per_row)
@@ -375,12 +374,12 @@ class FileColumns(StoreColumns):
 
 @dataclasses.dataclass(frozen=True)
 class _Runs:
-  """Ranges that follow each other in one file each.
+  """Ranges of consecutive rows or bytes, each in one segment.
 
   Attributes:
     segments: index of each run's segment, int64 [runs].
-    starts: int64 [runs].
-    counts: int64 [runs].
+    starts: first row or byte of each run in its segment, int64 [runs].
+    counts: number of rows or bytes of each run, int64 [runs].
   """
 
   segments: tf.Tensor
@@ -389,7 +388,7 @@ class _Runs:
 
   @classmethod
   def find(cls, rows: tf.Tensor, ends: np.ndarray) -> _Runs:
-    """Finds the runs in rows, int64 [N], of segments with these ends."""
+    """Finds the runs in rows, int64 [N]; `ends` has the row after each segment."""
     segments = tf.searchsorted(tf.constant(ends, tf.int64), rows, "right", tf.int64)
     is_next = (rows[1:] == rows[:-1] + 1) & (segments[1:] == segments[:-1])
     is_first = tf.concat([tf.fill(tf.minimum(tf.shape(rows), 1), True), ~is_next], 0)
@@ -401,11 +400,11 @@ class _Runs:
     return cls(segments, starts, stops[: tf.size(firsts)] - firsts)
 
   def times(self, factor: int) -> _Runs:
-    """Returns the runs in smaller units."""
+    """Returns the runs in units that are smaller by a factor."""
     return _Runs(self.segments, self.starts * factor, self.counts * factor)
 
   def shift(self, offset: int) -> _Runs:
-    """Returns the runs further on."""
+    """Returns the runs, moved by an offset."""
     return _Runs(self.segments, self.starts + offset, self.counts)
 
 
@@ -417,7 +416,7 @@ class _Files:
     self.sizes = [os.path.getsize(name) for name in names]
 
   def read(self, runs: _Runs) -> tf.Tensor:
-    """Reads runs of bytes to one string."""
+    """Reads runs of bytes into one string."""
     is_any = runs.counts > 0
     parts = [
       tf.boolean_mask(values, is_any)
@@ -428,7 +427,7 @@ class _Files:
       num_parallel_calls=tf.data.AUTOTUNE,
       deterministic=True,
     )
-    # With one part there is always a batch to get.
+    # The empty string makes a batch, even if there are no parts.
     read = tf.data.Dataset.from_tensors("").concatenate(read)
     all_parts = read.batch(tf.size(parts[0], tf.int64) + 1).get_single_element()
     return tf.strings.reduce_join(all_parts)
@@ -437,7 +436,7 @@ class _Files:
     self, segment: tf.Tensor, start: tf.Tensor, count: tf.Tensor
   ) -> tf.Tensor:
     size = tf.gather(tf.constant(self.sizes, tf.int64), segment)
-    # A file of one record, between a header and a footer.
+    # The bytes are the only record of the file, between a header and a footer.
     return tf.data.FixedLengthRecordDataset(
       tf.gather(tf.constant(self.names), segment),
       record_bytes=count,

@@ -1,4 +1,4 @@
-"""`EpisodeStore`: every step once on disk, any rows and any window by number."""
+"""`EpisodeStore`: every step once on disk; rows, episodes and windows by number."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from t2r_seq.windows.times import clock_rows
 
 
 class StoreWindows:
-  """The windows that a spec structure cuts from a store, counted through its episodes.
+  """The windows that specs cut from a store, numbered through all of its episodes.
 
-  Columns are read from memory-mapped files; a batch is copied once.
+  Columns are read from memory-mapped files.
 
   Attributes:
     columns: columns of the store.
     reader: cuts windows from one episode.
-    counts: windows of each episode, int64 [episodes].
+    counts: number of windows of each episode, int64 [episodes].
     num_windows: number of windows of all episodes.
     held: the tensors that are read from; see `dataset_over`.
   """
@@ -53,10 +53,10 @@ class StoreWindows:
         own step if the store has a row per step for it, otherwise a context feature.
         Optional paths that some episode lacks are left out.
       cut: how episodes become windows; None for `windows.Cut()`.
-      flat: gives each step of a window once; see `windows.stack_windows`.
-      chosen: numbers of the episodes that have windows; None for all.
+      flat: whether windows have each step once; see `windows.stack_windows`.
+      chosen: numbers of the episodes to cut windows from; None for all.
     Raises:
-      SpecError: the store does not fit the specs; every path is named.
+      SpecError: the store does not fit the specs (every path is named) or the cut.
     """
     self.columns = columns
     _check_optionals(columns, spec_structure)
@@ -71,7 +71,7 @@ class StoreWindows:
     lengths = columns.episode_lengths
     num_rows = reader.num_rows(lengths, self._last_flags())
     self.counts: np.ndarray = np.asarray(reader.grid.num_windows(num_rows))
-    # Rows of other clocks at each step.
+    # For each clock that is read at the steps: the row of its value at each step.
     self._clock_rows: dict[str, HeldTensor] = {}
     if reader.clocks:
       self._survey_stamps(reader)
@@ -79,7 +79,7 @@ class StoreWindows:
       self.counts = np.where(np.isin(np.arange(len(lengths)), chosen), self.counts, 0)
     window_ends = np.cumsum(self.counts)
     self.num_windows = int(window_ends[-1])
-    # By episode: its first window, the row of its first step, its steps.
+    # By episode: number of its first window, row of its first step, number of steps.
     by_episode = [window_ends - self.counts, np.cumsum(lengths) - lengths, lengths]
     self._window_ends = HeldTensor.of(window_ends)
     self._episodes = HeldTensor.of(np.stack(by_episode, 1))
@@ -117,7 +117,7 @@ class StoreWindows:
     Returns:
       Windows by path, [B, L, K, ...]; byte strings and encoded images as strings.
     Raises:
-      IndexError: there is no such window.
+      IndexError: there is no such window (only if executed eagerly).
     """
     window_ids = self._check_ids(tf.cast(window_ids, tf.int64))
     window_ends = self._window_ends.read_value()
@@ -139,7 +139,7 @@ class StoreWindows:
     steps = np.cumsum(self.columns.episode_lengths)
     ends = {path: self.columns.row_ends.get(path, steps) for path in reader.clocks}
     stamps = {}
-    with tf.init_scope():  # Also while a graph is built.
+    with tf.init_scope():  # Reads eagerly, even while a graph is built.
       for path, last in ends.items():
         rows = tf.range(int(last[-1]), dtype=tf.int64)
         parts = np.split(self.columns.take(path, rows).numpy(), last[:-1])
@@ -158,13 +158,13 @@ class StoreWindows:
       self._clock_rows[path] = HeldTensor.of(np.concatenate([*surveys]))
 
   def _last_flags(self) -> np.ndarray | None:
-    """Returns in which episodes the flag of terminals is set in the last row."""
+    """Returns in which episodes the terminal flag is set in the last row; or None."""
     flag, lengths = self.reader.end_flag, self.columns.episode_lengths
     if flag is None:
       return None
     is_set = np.zeros(len(lengths), bool)
     last_rows = (np.cumsum(lengths) - 1)[lengths > 0]
-    with tf.init_scope():  # Also while a graph is built.
+    with tf.init_scope():  # Reads eagerly, even while a graph is built.
       flags = self.columns.take(flag, tf.constant(last_rows, tf.int64)).numpy()
     is_set[lengths > 0] = flags.reshape(len(last_rows)).astype(bool)
     return is_set
@@ -184,16 +184,16 @@ class StoreWindows:
 def _check_context(
   reader: windows.reader.WindowReader, element_spec: specs.TensorSpecStruct
 ) -> None:
-  """Checks that no steps are read as a value of the episode."""
+  """Raises SpecError if all steps of a path would be read as one value."""
   mismatches = [
     errors.Mismatch(
       path,
       "a value for each episode",
       f"{errors.describe(element_spec[path])}, one for each step",
-      "Say which steps: time_offsets=(...).",
+      "Set which steps to read: time_offsets=(...).",
     )
     for path in reader.paths
-    # Rows have a static shape; steps are counted, episode by episode.
+    # The number of steps differs by episode; other axes are static.
     if path not in reader.timed_paths and None in element_spec[path].shape.as_list()
   ]
   if mismatches:
@@ -203,7 +203,7 @@ def _check_context(
 def _check_optionals(
   columns: StoreColumns, spec_structure: specs.SpecStructure
 ) -> None:
-  """Checks that every episode has the required paths."""
+  """Raises SpecError if some episode lacks a required path."""
   flat = specs.flatten_spec_structure(spec_structure)
   sources = {
     path: source_path(path, spec, columns.absent)
@@ -227,8 +227,8 @@ def _check_optionals(
 class EpisodeStore:
   """A folder of flat columns, each step once, read as memory-mapped arrays.
 
-  Opening costs a few bytes per episode, however large the columns are. While a store is
-  being written, readers see the episodes committed at their last `refresh`.
+  Opening reads a few bytes per episode, however large the columns are. While a store is
+  being written, readers see the episodes that were committed at their last `refresh`.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, store
@@ -244,11 +244,11 @@ class EpisodeStore:
   def __init__(
     self, path: str | os.PathLike[str], spec: specs.SpecStructure | None = None
   ) -> None:
-    """Opens a store for reading, which must have the specs and may have more.
+    """Opens a store for reading, which must have the flat specs and may have more.
 
     Raises:
       StoreError: no store, or a damaged or newer one; names the file.
-      SpecError: `spec` differs from the store's; all differences are listed.
+      SpecError: the store lacks specs of `spec`, or has different ones; lists all.
     """
     self._path = os.path.abspath(os.fspath(path))
     self._manifest = manifest.StoreManifest.read(self._path)
@@ -276,17 +276,17 @@ class EpisodeStore:
       path: path of the folder; it must be missing, or empty.
       spec: specs without time offsets (see `windows.flat_specs`); with
         `is_sequence=True` a path has a value per step, without it one per episode.
-      metadata: JSON values of the user.
+      metadata: JSON values of the user, by key.
       segment: part of the store that this writer appends to.
-      commit_every: episodes between two commits; a commit waits for the disk.
+      commit_every: number of episodes per commit; a commit waits for the disk.
       allow_nan: accepts NaN and infinity, which are otherwise an error.
-      videos: codec and frame rate of specs with `data_format` 'mp4': a `VideoOptions`,
-        or one by path.
-      clocks: the time stamps of columns on other clocks than the steps', by path; these
-        have the shape (None, ...), and the stamps are on themselves.
+      videos: codec and frame rate of specs with `data_format` 'mp4' or 'mkv' (always
+        FFV1): a `VideoOptions`, or one by path. None for `VideoOptions()`.
+      clocks: for each column on another clock than the steps, the path of its time
+        stamps. Both have the shape (None, ...); the stamps are mapped to themselves.
     Raises:
       ImportError: videos need the extra `video`.
-      SpecError: a spec cannot be stored; all are listed.
+      SpecError: specs cannot be stored (lists all), or another argument is invalid.
       StoreError: something is at the path.
       OSError: the folder cannot be written.
     """
@@ -307,19 +307,20 @@ class EpisodeStore:
   ) -> EpisodeWriter:
     """Opens a store to append episodes; returns the writer, a context manager.
 
-    Several processes can write at once, each to another segment.
+    Several processes can write at once, each to its own segment.
 
     Args:
       path: path of the folder.
-      segment: part of the store to append to; created if it is missing. By default the
+      segment: part of the store to append to; created if it is missing. None for the
         store's only one.
-      spec: flat specs that the store must have, these and no others.
+      spec: flat specs that the store must have, these and no others; None for any.
       commit_every: see `create`.
       allow_nan: see `create`.
     Raises:
-      SpecError: `spec` differs from the store's; all differences are listed.
-      StoreError: no store, a damaged one, or one whose segment is being written; or
-        `segment` is None and there are several.
+      SpecError: `spec` differs from the store's (all differences are listed), or an
+        argument is invalid.
+      StoreError: no store, a damaged one, or one whose segment is being written or
+        merged; or `segment` is None and there are several.
       OSError: the folder cannot be written.
     """
     return writer.append(
@@ -334,19 +335,19 @@ class EpisodeStore:
     readers keep their mapped files.
 
     Raises:
-      StoreError: a segment is being written, or is damaged; nothing has changed.
-      OSError: the disk is full or failed; nothing has changed.
+      StoreError: no store; or a segment is being written or merged, or is damaged.
+      OSError: the disk is full or failed.
     """
     return writer.merge(os.path.abspath(os.fspath(path)))
 
   @staticmethod
   def write_splits(path: str | os.PathLike[str], splits_by_name: Splits) -> None:
-    """Replaces the splits: lists of episodes by name, such as of `make_splits`.
+    """Replaces the splits: numbers of episodes by name, as from `make_splits`.
 
     They may overlap. Episodes that are appended later are in no split.
 
     Raises:
-      StoreError: no store.
+      StoreError: no store, or a damaged one.
       SpecError: a number that no episode has.
     """
     store = EpisodeStore(path)
@@ -356,7 +357,7 @@ class EpisodeStore:
 
   @property
   def splits(self) -> dict[str, list[int]]:
-    """Numbers of episodes, by the name of a split; see `write_splits`."""
+    """Numbers of episodes by split; StoreError if damaged. See `write_splits`."""
     return manifest.read_splits(self._path, self._counts())
 
   def _counts(self) -> dict[str, int]:
@@ -374,7 +375,7 @@ class EpisodeStore:
 
   @property
   def columns(self) -> Columns:
-    """The columns, by path: which files they are, and how videos are kept."""
+    """The columns by path: their files, and how videos are stored."""
     return dict(self._manifest.columns)
 
   @property
@@ -384,27 +385,27 @@ class EpisodeStore:
 
   @property
   def clocks(self) -> dict[str, str]:
-    """The time stamps of columns on other clocks than the steps', by path."""
+    """The path of the time stamps, by the path of each column on another clock."""
     return dict(self._manifest.clocks)
 
   @property
   def segments(self) -> tuple[Segment, ...]:
-    """The segments that have episodes, by name; one after the other is the store."""
+    """The segments that have episodes, by name: the order of the store's episodes."""
     return self._segments
 
   @property
   def num_steps(self) -> int:
-    """Steps of all episodes."""
+    """Number of steps of all episodes."""
     return sum(s.num_steps for s in self._segments)
 
   @property
   def episode_ends(self) -> np.ndarray:
-    """The step after each episode's last one, counted through, int64 [episodes]."""
+    """Row after each episode's last step, int64 [episodes]."""
     return np.cumsum(self.episode_lengths)
 
   @property
   def episode_lengths(self) -> np.ndarray:
-    """Steps of each episode, int64 [episodes]."""
+    """Number of steps of each episode, int64 [episodes]."""
     lengths = [np.diff(s.episode_ends, prepend=0) for s in self._segments]
     return np.concatenate([np.zeros(0, np.int64), *lengths])
 
@@ -418,7 +419,7 @@ class EpisodeStore:
     of later segments move up.
 
     Raises:
-      StoreError: the store is gone, or another one is in its place.
+      StoreError: the store was removed or replaced by another, or is damaged.
     """
     before = len(self)
     newest = segments.read_segments(self._path, self._manifest.columns, self._segments)
@@ -435,12 +436,13 @@ class EpisodeStore:
 
     Raises:
       IndexError: there is no such episode.
+      StoreError: a video cannot be decoded.
     """
     segment, place = self.find_episode(index)
     return specs.TensorSpecStruct(segment.episode(place))
 
   def find_episode(self, index: int) -> tuple[Segment, int]:
-    """Returns the segment that has an episode, and its number there."""
+    """Returns the segment that has an episode, and its number there; or IndexError."""
     if not -len(self) <= index < len(self):
       raise IndexError(
         f"EpisodeStore: {self._path}: expected an episode below {len(self)}, got "
@@ -465,10 +467,10 @@ class EpisodeStore:
     Args:
       spec_structure: the specs of a window.
       cut: how episodes become windows; None for `windows.Cut()`.
-      flat: gives each step of a window once; see `windows.stack_windows`.
-      **fields: fields of `Cut`, in place of `cut`: sequence_length, padding, n_step.
+      flat: whether windows have each step once; see `windows.stack_windows`.
+      **fields: replace fields of `cut`, such as sequence_length, padding or n_step.
     Raises:
-      SpecError: the store does not fit the specs; every path is named.
+      SpecError: the store does not fit the specs (every path is named) or the cut.
       StoreError: the store has no episodes.
     """
     cut = windows.Cut.of("windows", cut, fields)
@@ -477,27 +479,27 @@ class EpisodeStore:
   def window(
     self, index: int, spec_structure: specs.SpecStructure, **options: Any
   ) -> specs.TensorSpecStruct:
-    """Returns one window as arrays; for many, use `windows(...)` instead."""
+    """Returns one window as arrays; `windows(...)[index]` for several is faster."""
     return self.windows(spec_structure, **options)[index]
 
   def column(self, path: str) -> np.ndarray | BytesColumn:
     """Returns all rows of a path: every episode's, one after the other.
 
     Returns:
-      A read-only `np.memmap` [steps or episodes, ...], or a `BytesColumn`: of videos a
-      file for each episode. Rows of absent optionals are zeros or empty; see
-      `is_present`.
+      A read-only `np.memmap` [steps or episodes, ...], or a `BytesColumn`: for videos a
+      file for each episode, for values on another clock a byte string for each. Rows of
+      absent optionals are zeros or empty; see `is_present`.
     Raises:
       UnknownPathError: the store has no such path.
-      StoreError: the rows are in several segments.
+      StoreError: the rows are in several segments, or there are none.
     """
     return self._single(path).column(path)
 
   def tensor(self, path: str) -> tf.Tensor:
     """Returns all rows of numbers as a tensor of the file's memory, without a copy.
 
-    `StoreColumns` gathers rows in datasets; a tensor that these capture is copied. Bool
-    becomes uint8, which can be shared. Raises as `column` does.
+    A dataset copies a tensor that its functions capture; see `dataset_over`. Bool
+    becomes uint8. Raises as `column` does, and StoreError for byte strings.
     """
     return self._single(path).tensor(path)
 
@@ -505,7 +507,7 @@ class EpisodeStore:
     """Returns the byte strings of a path as two tensors of the files' memory.
 
     The bytes are uint8 [n], and the offsets int64 [items + 1]: item i is
-    `data[offsets[i]:offsets[i + 1]]`. Raises as `column` does.
+    `data[offsets[i]:offsets[i + 1]]`. Raises as `column`, and StoreError for numbers.
     """
     return self._single(path).bytes_tensors(path)
 

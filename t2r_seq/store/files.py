@@ -12,7 +12,7 @@ import numpy as np
 from t2r_seq import errors, files
 from t2r_seq.store import layout
 
-# Small rows are gathered to writes of this size; larger ones go out as they are.
+# Small rows are collected into writes of this size; larger rows are written at once.
 _BUFFER_BYTES = 1 << 20
 
 
@@ -26,13 +26,14 @@ class AppendFile:
     """Opens the file, or makes it, and cuts it to `size` bytes.
 
     Args:
-      size: committed bytes; later ones are dropped.
+      path: path of the file.
+      size: number of committed bytes; later ones are dropped.
       executor: computes checksums while bytes are written.
     """
     self.path = path
     self._executor = executor
     self._pending = bytearray()
-    # The checksum covers all but the pending bytes from `_num_summed` on.
+    # The checksum does not yet cover the pending bytes from `_num_summed` on.
     self._crc32 = self._num_summed = 0
     self._is_dirty = False
     self._descriptor = files.open_own(path, os.O_RDWR | os.O_CREAT)
@@ -98,7 +99,7 @@ class AppendFile:
       try:
         self._write(memoryview(pending))
       except OSError:
-        # Unwritten bytes stay, so that `size` and `truncate` stay right.
+        # Unwritten bytes stay pending, so that `size` and `truncate` are right.
         self._pending = pending[len(pending) - self._unwritten :]
         self._num_summed = len(self._pending)
         raise
@@ -128,7 +129,7 @@ def as_bytes(array: np.ndarray) -> np.ndarray:
 
 
 def explain(error: OSError, place: str, hint: str) -> OSError:
-  """Returns an error of the operating system with a place and a hint."""
+  """Returns an OSError like `error`, with a place and a hint in its message."""
   reason = error.strerror or str(error)
   return OSError(error.errno, f"EpisodeStore: {place}: {reason}. {hint}")
 
@@ -136,7 +137,7 @@ def explain(error: OSError, place: str, hint: str) -> OSError:
 def lock_segment(folder: str) -> files.FileLock:
   """Locks the folder of a segment for one writer, until it or its process ends.
 
-  The folder is made if it is missing, or if a merge has removed it.
+  The folder is made if it is missing. StoreError if another writer has the lock.
   """
 
   def refusal(holder: str) -> errors.StoreError:

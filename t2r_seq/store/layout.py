@@ -33,18 +33,18 @@ CHECKSUMS = "checksums.index"
 INDEX_FILES = (ENDS, CHECKSUMS)
 SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-# File systems allow 255 bytes; a column's name gets suffixes of files.
+# File systems allow 255 bytes; the name of a column gets the suffixes of its files.
 _MAX_NAME = 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """One path's data on disk, known without TensorFlow.
+  """The data of one path on disk, described without TensorFlow.
 
   Attributes:
     path: path of the tensor in the spec structure.
     fields: fields of its spec, as from `ExtendedTensorSpec.to_json_dict`.
-    video: how frames are kept, where `is_video`.
+    video: how frames are stored, if `is_video`.
   """
 
   path: str
@@ -55,14 +55,14 @@ class Column:
   def of(
     cls, path: str, spec: specs.ExtendedTensorSpec, video: VideoOptions | None = None
   ) -> Column:
-    """Makes the column of a spec without time offsets, of a fully defined shape."""
+    """Makes the column of a spec; `check_columns` checks whether it can be stored."""
     column = cls(path, spec.to_json_dict(), video)
     vars(column)["spec"] = spec
     return column
 
   @functools.cached_property
   def spec(self) -> specs.ExtendedTensorSpec:
-    """The spec; TensorFlow is loaded."""
+    """The spec; this loads TensorFlow."""
     return specs.ExtendedTensorSpec.from_json_dict(self.fields, self.path)
 
   @property
@@ -77,13 +77,13 @@ class Column:
 
   @property
   def image_format(self) -> str | None:
-    """The format of encoded images; None of other values."""
+    """The format of encoded images, in lower case; None for other values."""
     data_format = self.fields.get("data_format")
     return str(data_format).lower() if names.is_image_format(data_format) else None
 
   @property
   def video_format(self) -> str | None:
-    """The format of videos; None of other values."""
+    """The format of videos, in lower case; None for other values."""
     data_format = self.fields.get("data_format")
     return str(data_format).lower() if names.is_video_format(data_format) else None
 
@@ -94,29 +94,29 @@ class Column:
 
   @functools.cached_property
   def is_bytes(self) -> bool:
-    """Whether rows are byte strings: strings, encoded images and videos."""
+    """Whether rows are byte strings: strings, encoded images, videos, ragged rows."""
     is_encoded = self.image_format is not None or self.is_video or self.is_ragged
     return self.dtype_name == "string" or is_encoded
 
   @functools.cached_property
   def is_ragged(self) -> bool:
-    """Whether a row has all values of an episode on another clock than its steps'."""
+    """Whether a row has all values of an episode, on another clock than the steps."""
     return not self.is_timed and self.fields["shape"][:1] == [None]
 
   @functools.cached_property
   def as_steps(self) -> Column:
-    """The column of the same values with a row for each, where `is_ragged`."""
+    """For a ragged column, the column of its values with a row for each value."""
     shape = list(self.shape[1:])
     return Column(self.path, {**self.fields, "shape": shape, "is_sequence": True})
 
   @property
   def is_timed(self) -> bool:
-    """Whether there is a value for each step; otherwise for each episode."""
+    """Whether there is a value for each step; if not, for each episode."""
     return self.fields.get("is_sequence", False)
 
   @property
   def is_per_step(self) -> bool:
-    """Whether there is a row for each step; otherwise for each episode."""
+    """Whether there is a row for each step; if not, for each episode."""
     return self.is_timed and not self.is_video
 
   @property
@@ -126,13 +126,13 @@ class Column:
 
   @property
   def is_number_a_step(self) -> bool:
-    """Whether there is one number for each step, as of time stamps."""
+    """Whether each step has one number, as time stamps have."""
     is_number = not self.is_bytes and self.dtype.kind not in "bc"
     return is_number and self.is_per_step and self.items_per_row == 1
 
   @functools.cached_property
   def row_shape(self) -> tuple[int, ...]:
-    """The shape of one row; of byte strings, where `is_bytes`."""
+    """The shape of one row: of its numbers or, if `is_bytes`, byte strings."""
     if self.is_ragged:
       return ()
     return self.shape[:-3] if self.image_format or self.is_video else self.shape
@@ -153,17 +153,17 @@ class Column:
 
   @functools.cached_property
   def data_file(self) -> str:
-    """The raw rows, one after the other."""
+    """File of the raw rows, one after the other."""
     return _file_stem(self.path) + ".data"
 
   @functools.cached_property
   def offsets_file(self) -> str:
-    """Offset of each byte string in the data file; if `is_bytes`."""
+    """File of the offset of each byte string in the data file, if `is_bytes`."""
     return _file_stem(self.path) + ".offsets"
 
   @functools.cached_property
   def present_file(self) -> str:
-    """File of the flags of episodes that have the path, if it is optional."""
+    """File of flags for which episodes have the path, if it is optional."""
     return _file_stem(self.path) + ".present"
 
   @functools.cached_property
@@ -204,7 +204,7 @@ def make_columns(
   videos: Videos = None,
   clocks: Mapping[str, str] | None = None,
 ) -> Columns:
-  """Returns the columns of specs without time offsets, by path."""
+  """Returns the columns of specs, by path; raises as `check_columns` does."""
   default = videos if isinstance(videos, VideoOptions) else VideoOptions()
   by_path = videos if isinstance(videos, Mapping) else {}
   flat = specs.flatten_spec_structure(spec_structure)
@@ -225,7 +225,7 @@ def make_columns(
     if isinstance(leaf, tf.TensorSpec)
   ]
   mismatches += [
-    errors.Mismatch(f"videos: {path}", "a spec of mp4 or mkv", "none of that path")
+    errors.Mismatch(f"videos: {path}", "a spec of mp4 or mkv", "none at that path")
     for path in by_path
     if path not in {column.path for column in listed if column.is_video}
   ]
@@ -238,13 +238,13 @@ def check_columns(
   mismatches: Sequence[errors.Mismatch] = (),
   clocks: Mapping[str, str] | None = None,
 ) -> Columns:
-  """Returns columns by path; raises if they cannot be stored, or for `mismatches`.
+  """Returns columns by path; SpecError if one cannot be stored, or for `mismatches`.
 
   Args:
     operation: for errors.
     listed: the columns.
     mismatches: further faults.
-    clocks: the time stamps of columns on other clocks, by path.
+    clocks: the path of the time stamps, by the path of each column on another clock.
   """
   columns, clocks = {column.path: column for column in listed}, clocks or {}
   problems = (_check_path(c.path) or _check_spec(c, c.path in clocks) for c in listed)
@@ -254,14 +254,13 @@ def check_columns(
   if not any(column.is_timed for column in columns.values()):
     raise errors.SpecError(
       f"{operation}: the specs: expected at least one path with a time axis, got "
-      f"{errors.listing(columns)}. Declare what there is once per step with "
+      f"{errors.listing(columns)}. Declare the paths with a value per step with "
       "is_sequence=True, or store windows.flat_specs(specs)."
     )
   return columns
 
 
 def segment_folder(store: str, segment: str) -> str:
-  """Returns the folder of a segment."""
   return os.path.join(store, SEGMENTS, segment)
 
 
@@ -271,7 +270,7 @@ def file_names(columns: Columns) -> list[str]:
 
 
 def _file_stem(path: str) -> str:
-  # Maps a path to a file name in one folder, reversibly: '/' and odd bytes are escaped.
+  # Escapes '/' and special characters: a reversible map from paths to file names.
   return urllib.parse.quote(path, safe="")
 
 
@@ -290,7 +289,7 @@ def _check_path(path: str) -> errors.Mismatch | None:
 def _check_clocks(
   columns: Columns, clocks: Mapping[str, str]
 ) -> Iterator[errors.Mismatch]:
-  """Yields errors of columns on other clocks than the steps'."""
+  """Yields the faults of columns on other clocks than the steps."""
   for path, clock in clocks.items():
     column, stamps = columns.get(path), columns.get(clock)
     if column is None or not column.is_ragged:
@@ -302,7 +301,7 @@ def _check_clocks(
       got = (
         "no such column" if stamps is None else f"{stamps.shape} {stamps.dtype_name}"
       )
-      hint = "A clock is a column of one number each, which is on itself."
+      hint = "A clock is such a column of numbers, and its own clock."
       yield errors.Mismatch(clock, f"the time stamps of {path}", got, hint)
 
 

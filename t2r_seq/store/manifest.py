@@ -25,7 +25,7 @@ VERSION = 1
 
 
 class NewerVersionError(errors.StoreError):
-  """A file of a newer format, which may be whole."""
+  """A file of a newer format version, which need not be damaged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +33,9 @@ class StoreManifest:
   """Columns and metadata of a store: written once, when it is created.
 
   Attributes:
-    columns: by path.
+    columns: columns by path.
     metadata: metadata of the user.
-    clocks: the time stamps of columns on other clocks than the steps', by path.
+    clocks: the path of the time stamps, by the path of each column on another clock.
   """
 
   columns: layout.Columns
@@ -44,13 +44,12 @@ class StoreManifest:
 
   @functools.cached_property
   def spec(self) -> specs.TensorSpecStruct:
-    """Flat specs by path; TensorFlow is loaded."""
+    """Flat specs by path; this loads TensorFlow."""
     return specs.TensorSpecStruct(
       (p, column.spec) for p, column in self.columns.items()
     )
 
   def write(self, folder: str) -> None:
-    """Writes the manifest into the folder, atomically."""
     described = {path: c.to_json_dict() for path, c in self.columns.items()}
     values = {
       "spec": [{"path": path, **c.fields} for path, c in self.columns.items()],
@@ -62,11 +61,7 @@ class StoreManifest:
 
   @classmethod
   def read(cls, folder: str) -> StoreManifest:
-    """Reads the manifest of a store.
-
-    Returns:
-      The manifest.
-    """
+    """Reads the manifest of a store; StoreError if it is missing or damaged."""
     place = os.path.join(folder, layout.MANIFEST)
     try:
       values = _read(place, STORE_FORMAT)
@@ -94,9 +89,9 @@ class Commit:
   """The committed part of a segment; readers ignore later bytes of the files.
 
   Attributes:
-    episodes: committed episodes.
-    steps: their steps.
-    sizes: committed bytes of every file by name.
+    episodes: number of committed episodes.
+    steps: number of their steps.
+    sizes: number of committed bytes of every file by name.
     index_crc32: CRC-32 of the committed bytes of the two index files.
     replaces: segments that a merge has moved to this one.
   """
@@ -108,20 +103,19 @@ class Commit:
   replaces: tuple[str, ...] = ()
 
   def write(self, folder: str) -> None:
-    """Writes the commit into a segment's folder, atomically."""
     values = dataclasses.asdict(self)
     _write(os.path.join(folder, layout.COMMIT), SEGMENT_FORMAT, values)
 
   @classmethod
   def read(cls, folder: str) -> Commit:
-    """Reads a segment's commit; a segment that is being created has no episodes."""
+    """Reads a segment's commit, empty for a new segment; StoreError if damaged."""
     place = os.path.join(folder, layout.COMMIT)
-    # Before reading: a writer makes its commit first, and then the index.
+    # Looked up before the commit: a writer makes its commit before the index.
     has_episodes = _has_episodes(folder)
     try:
       values = _read(place, SEGMENT_FORMAT)
     except FileNotFoundError:
-      if has_episodes and _has_episodes(folder):  # And was not just merged away.
+      if has_episodes and _has_episodes(folder):  # False if it was just merged away.
         raise errors.StoreError(
           f"EpisodeStore: {place}: expected the commit of the episodes that are there, "
           "got no such file. Restore it from a copy, or salvage the store."
@@ -168,7 +162,7 @@ def _count(value: Any) -> int:
 
 
 def _check_names(segment: str, replaced: tuple[str, ...]) -> None:
-  """Checks names that will be removed: segments of the store, and not this one."""
+  """Checks the names of segments to remove; ValueError if one is this, or no name."""
   for name in replaced:
     if name == segment:
       raise ValueError(f"{name!r} in the place of itself")
@@ -177,7 +171,7 @@ def _check_names(segment: str, replaced: tuple[str, ...]) -> None:
 
 
 def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-  """Returns a copy of the user's metadata as it will be read back."""
+  """Returns the metadata as it will be read back; SpecError if it is no JSON."""
   if not isinstance(metadata or {}, Mapping):
     raise errors.SpecError(
       "EpisodeStore: metadata: expected a mapping of JSON values, got "
@@ -208,7 +202,7 @@ def checksum(values: Mapping[str, Any]) -> int:
 
 
 def _write(place: str, form: str, values: Mapping[str, Any]) -> None:
-  # Through JSON first: what is summed is what will be read.
+  # Through JSON first, so that the checksum is of the values that will be read.
   body = json.loads(json.dumps({"format": form, "version": VERSION, **values}))
   text = json.dumps({**body, "crc32": checksum(body)}, indent=2)
   files.replace_file(place, text.encode() + b"\n")
@@ -301,11 +295,13 @@ def _no_store(folder: str) -> str:
 def check_spec(
   operation: str, spec: specs.SpecStructure, columns: Columns, is_exact: bool
 ) -> None:
-  """Checks specs against the columns of a store.
+  """Raises SpecError if the columns of a store do not fit specs.
 
   Args:
+    operation: for the error.
     spec: flat specs that the store must have.
-    is_exact: the store must not have more specs, nor lack optional ones.
+    columns: columns of the store.
+    is_exact: whether the store must have no other columns, and all optional ones.
   """
   videos = {
     path: columns[path].video
@@ -335,11 +331,11 @@ def check_spec(
 
 
 def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:
-  """Properties that must agree: form of the rows, and whether they are optional."""
+  """Returns the properties in which the columns of a spec and a store must agree."""
   values = _values_of(column)
   if is_exact:
     return *values, column.is_timed, column.is_optional, column.video_format
-  # Frames are read in the same way however they are kept, and so is one number.
+  # For reading, the format of videos does not matter, nor () or (1,) for one number.
   shape = () if column.shape == (1,) else column.shape
   return shape, column.dtype_name, *values[1:], column.is_timed, column.is_optional
 
@@ -365,14 +361,15 @@ def _values_of(column: Column) -> list[str]:
 
 
 def read_splits(folder: str, segments: Mapping[str, int]) -> dict[str, list[int]]:
-  """Reads the splits of a store, by the present numbers of its episodes.
+  """Returns the present numbers of the episodes of each split.
 
-  An episode's number grows if a segment before its own grows. So the file has the
-  number of episodes of each segment when the splits were written.
+  The number of an episode grows if a segment before its own grows. So the file also has
+  the number of episodes that each segment had when the splits were written. Raises
+  StoreError if the file is damaged, or does not fit the segments.
 
   Args:
     folder: folder of the store.
-    segments: present number of episodes of each, by name, one after the other.
+    segments: present number of episodes of each segment by name, in order.
   """
   place = os.path.join(folder, layout.SPLITS)
   try:
@@ -384,8 +381,8 @@ def read_splits(folder: str, segments: Mapping[str, int]) -> dict[str, list[int]
       str(name): [_count(number) for number in numbers]
       for name, numbers in dict(values["splits"]).items()
     }
-    # Missing in files of earlier versions.
-    dealt = {str(n): _count(count) for n, count in values.get("segments", ())}
+    # Older files have no counts: their numbers are the present ones.
+    earlier = {str(n): _count(count) for n, count in values.get("segments", ())}
   except FileNotFoundError:
     return {}
   except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -393,7 +390,7 @@ def read_splits(folder: str, segments: Mapping[str, int]) -> dict[str, list[int]
       f"EpisodeStore: {place}: expected splits, '{SPLITS_FORMAT}' of version "
       f"{VERSION}, got {error}. {_AGAIN}"
     ) from error
-  places = _places(place, dealt or segments, segments)
+  places = _places(place, earlier or segments, segments)
   for name, numbers in stored.items():
     outside = [number for number in numbers if not 0 <= number < len(places)]
     if outside:
@@ -408,26 +405,26 @@ _AGAIN = "Write them again: EpisodeStore.write_splits, or delete the file."
 
 
 def _places(
-  place: str, dealt: Mapping[str, int], segments: Mapping[str, int]
+  place: str, earlier: Mapping[str, int], segments: Mapping[str, int]
 ) -> np.ndarray:
   """Returns the present number of each episode, by its number in the file.
 
   Args:
     place: place of the file, for messages.
-    dealt: number of episodes of the segments then; merges write the splits again.
-    segments: and now.
+    earlier: numbers of episodes of the segments when the file was written.
+    segments: numbers of episodes of the segments now.
   """
   ends = np.cumsum([0, *segments.values()]).tolist()
   starts = dict(zip(segments, ends, strict=False))
-  if {name for name, count in dealt.items() if count} - {*segments}:
-    # A merge has moved them to the first segment.
-    dealt = {next(iter(dealt)): sum(dealt.values())}
-  if any(segments.get(name, 0) < count for name, count in dealt.items()):
+  if {name for name, count in earlier.items() if count} - {*segments}:
+    # A merge has moved all episodes to the first segment, in the same order.
+    earlier = {next(iter(earlier)): sum(earlier.values())}
+  if any(segments.get(name, 0) < count for name, count in earlier.items()):
     raise errors.StoreError(
-      f"EpisodeStore: {place}: expected the segments that they were dealt of, "
-      f"{errors.listing(dealt)}, got {errors.listing(segments)}. {_AGAIN}"
+      f"EpisodeStore: {place}: expected the segments that the splits were written for, "
+      f"{errors.listing(earlier)}, got {errors.listing(segments)}. {_AGAIN}"
     )
-  parts = [starts[name] + np.arange(count) for name, count in dealt.items() if count]
+  parts = [starts[name] + np.arange(count) for name, count in earlier.items() if count]
   return np.concatenate([np.zeros(0, np.int64), *parts])
 
 

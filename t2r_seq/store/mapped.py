@@ -1,4 +1,4 @@
-"""Maps files as arrays and tensors without a copy, for datasets, too."""
+"""Maps files as arrays and tensors without a copy, also in datasets."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ def map_file(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-  """Returns an uninitialized array that TensorFlow can use without a copy.
-
-  Args:
-    dtype: dtype of its numbers.
-  """
+  """Returns an uninitialized array that TensorFlow can use without a copy."""
   num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
   buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
   start = -buffer.ctypes.data % _ALIGNMENT
@@ -43,7 +39,7 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
   The tensor keeps the mapping alive; nothing may write to its memory. A dataset whose
   function captures the tensor copies it when its iterator is made: see `HeldTensor`.
   Mapped files are aligned to 64 bytes; other arrays are copied, because TensorFlow's
-  kernels abort on them. Bool becomes uint8, because DLPack shares no bool.
+  kernels abort on them. Bool becomes uint8, because DLPack cannot share bool.
   """
   dtype = tf.uint8 if array.dtype == np.bool_ else tf.as_dtype(array.dtype)
   if not array.size:
@@ -71,7 +67,7 @@ class _Shared:
     self.__array_interface__ = interface
 
 
-# While `dataset_over` traces: by the id of a held tensor, the argument in its place.
+# While `dataset_over` traces: the argument that replaces a held tensor, by its id.
 _bound: contextvars.ContextVar[Mapping[int, tf.Tensor]] = contextvars.ContextVar(
   "bound", default=types.MappingProxyType({})
 )
@@ -92,13 +88,13 @@ class HeldTensor:
 
   @classmethod
   def of(cls, values: np.ndarray) -> HeldTensor:
-    """Holds integers, as int64, or strings."""
+    """Makes one of integers, as int64, or of strings."""
     dtype = tf.int64 if values.dtype.kind in "iu" else tf.string
     with tf.device("CPU:0"):
       return cls(tf.constant(values, dtype))
 
   def read_value(self) -> tf.Tensor:
-    """Returns the tensor or, inside of `dataset_over`, the argument in its place."""
+    """Returns the tensor or, in `dataset_over`, the argument that replaces it."""
     bound = _bound.get()
     if not bound:
       return self._tensor
@@ -118,7 +114,7 @@ class HeldTensor:
 def dataset_over(
   held: Sequence[HeldTensor], make: Callable[[], tf.data.Dataset]
 ) -> tf.data.Dataset:
-  """Makes a dataset whose functions read held tensors without a copy, with `make`."""
+  """Returns the dataset that `make` makes; its functions read `held` without a copy."""
   if not held:
     return make()
 

@@ -31,19 +31,20 @@ def salvage_store(
 
   An episode is good if it is committed and all its bytes match checksums; if the commit
   of a segment is lost, the checksums alone decide. The old store is only read. The new
-  store has one segment, and appears when it is complete.
+  store has one segment and no splits, and appears when it is complete.
 
   Args:
     path: the folder of the old store, damaged or not.
     out: the path of the new store, which must not exist.
     spec: the flat specs that the store was created with; needed only if its
       `store.json` is damaged. The metadata is lost then.
-    lenient: also keeps readable episodes without a valid checksum.
+    lenient: whether to keep readable episodes without a valid checksum, too.
   Returns:
     How many episodes were copied, and why the others were not.
   Raises:
-    StoreError: no store, or its version is newer, or its specs are unknown; or `out`
-      exists.
+    StoreError: no store, one of a newer version, or one whose specs are unknown; or
+      `out` exists, or is in the old store.
+    SpecError: the store lacks specs or has different ones; all are named.
     OSError: the new store cannot be written; all of it is removed.
   """
   folder, target = os.path.abspath(os.fspath(path)), os.path.abspath(os.fspath(out))
@@ -51,7 +52,7 @@ def salvage_store(
   if os.path.realpath(target).startswith(os.path.realpath(folder) + os.sep):
     raise errors.StoreError(
       f"salvage: {target}: expected a place outside of the damaged store, got one in "
-      f"{folder}. The old store is not to be touched."
+      f"{folder}. The old store must not be changed."
     )
   report, manifest, segments = check.examine(folder, spec)
   if manifest is None:
@@ -64,7 +65,7 @@ def salvage_store(
     with files_lib.new_folder(target) as hidden:
       num_kept, left_out = _copy(segments, manifest, hidden, lenient)
   except OSError as error:
-    hint = "Nothing was salvaged; the old store is as it was."
+    hint = "Nothing was salvaged; the old store is unchanged."
     raise files.explain(error, target, hint) from error
   return Salvaged(target, report, {writer_lib.DEFAULT_SEGMENT: num_kept}, left_out)
 
@@ -72,7 +73,7 @@ def salvage_store(
 def _copy(
   segments: Sequence[SegmentCheck], store: StoreManifest, target: str, lenient: bool
 ) -> tuple[int, dict[tuple[str, int], str]]:
-  """Writes the new store; returns how many episodes it has, and why others are not."""
+  """Writes the new store; returns how many episodes it has, and why it lacks others."""
   os.makedirs(os.path.join(target, layout.SEGMENTS))
   store.write(target)
   num_kept = 0
@@ -101,7 +102,7 @@ def _copy(
 
 def _reasons(segment: SegmentCheck, lenient: bool) -> dict[int, str]:
   """Returns why episodes are not good, by number."""
-  unverified = "no checksum vouches for its bytes"
+  unverified = "no valid checksum"
   reasons = {} if lenient else dict.fromkeys(segment.unverified, unverified)
   names: dict[int, dict[str, None]] = {}
   for problem in segment.problems:
@@ -115,7 +116,7 @@ def _reasons(segment: SegmentCheck, lenient: bool) -> dict[int, str]:
 def _copy_episode(
   writer: SegmentWriter, segment: SegmentCheck, columns: Columns, episode: int
 ) -> str:
-  """Appends one episode; returns why not, if its bytes have changed since."""
+  """Appends one episode; returns why not if its bytes have changed, else ''."""
   steps = int(segment.steps.stops[episode] - segment.steps.starts[episode])
   for column in columns.values():
     try:
@@ -136,7 +137,7 @@ def _copy_episode(
 
 
 class _UnreadableError(Exception):
-  """Bytes of the old store that could be read a moment ago."""
+  """Bytes of the old store that could be read when it was examined."""
 
 
 def _read_rows(segment: SegmentCheck, column: Column, episode: int, steps: int) -> Rows:
@@ -148,7 +149,7 @@ def _read_rows(segment: SegmentCheck, column: Column, episode: int, steps: int) 
   start = segment.file_spans[column.data_file].starts[episode]
   lengths = np.diff(ends, prepend=start)
   if (lengths < 0).any() or lengths.sum() != len(data):
-    raise _UnreadableError("its offsets make no sense")
+    raise _UnreadableError("its offsets are damaged")
   return Rows(num_rows, data, lengths)
 
 

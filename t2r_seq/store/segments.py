@@ -23,7 +23,7 @@ from t2r_seq.store.videos import FrameWriter, load_av
 
 
 def check_segment(folder: str, columns: Columns, commit: Commit) -> np.ndarray:
-  """Checks the lengths of a segment's files; returns the ends of its episodes."""
+  """Returns the ends of a segment's episodes; StoreError if a file is too short."""
   if not commit.episodes:
     return np.zeros(0, np.int64)
   mismatches = [
@@ -45,7 +45,7 @@ def check_segment(folder: str, columns: Columns, commit: Commit) -> np.ndarray:
 
 
 def file_size(column: Column, name: str, commit: Commit) -> int:
-  """Returns the bytes of one file of a column, from the number of its rows."""
+  """Returns the size that one file of a column has, by the number of its rows."""
   num_rows = commit.steps if column.is_per_step else commit.episodes
   if name == column.present_file:
     return commit.episodes
@@ -57,7 +57,7 @@ def file_size(column: Column, name: str, commit: Commit) -> int:
 
 
 def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | None:
-  """Returns the mismatch of a file's length, or None."""
+  """Returns the mismatch of a file that lacks committed bytes; None if it has all."""
   if want is None:
     return errors.Mismatch(name, "its length in the commit", "none")
   hint = (
@@ -74,7 +74,7 @@ def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | 
 
 
 def read_index(folder: str, commit: Commit) -> np.ndarray:
-  """Reads the ends of a segment's episodes, int64 [episodes]."""
+  """Reads the ends of a segment's episodes, int64 [episodes]; StoreError if damaged."""
   place = os.path.join(folder, layout.ENDS)
   ends = np.fromfile(place, "<i8", commit.episodes)
   starts = np.concatenate([np.zeros(1, np.int64), ends])
@@ -130,7 +130,6 @@ class _MappedFile:
     self._place = 0
 
   def read(self, count: int = -1) -> bytes:
-    """Reads some bytes, fewer at the end."""
     left = self._size - self._place
     count = left if count < 0 else min(count, left)
     start = self._start + self._place
@@ -138,13 +137,11 @@ class _MappedFile:
     return self._data[start : start + max(count, 0)].tobytes()
 
   def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-    """Moves to a place."""
     base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}
     self._place = base[whence] + offset
     return self._place
 
   def tell(self) -> int:
-    """Returns the place."""
     return self._place
 
 
@@ -206,12 +203,12 @@ class Segment:
     return column
 
   def ragged_rows(self, path: str) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Returns all values of a column on another clock than the steps'.
+    """Finds all values of a column on another clock than the steps.
 
     Returns:
-      Numbers [R, ...], or bytes, mapped; the offsets of byte strings, of which each
-      episode has one more in front, int64 [R + episodes + 1]; and the row after each
-      episode's last one, int64 [episodes].
+      Numbers [R, ...], or bytes, mapped; the offsets of byte strings, int64, where each
+      episode's header (the number and ends of its strings) counts as a string; and the
+      row after each episode's last one, int64 [episodes].
     """
     if path not in self._ragged:
       self._ragged[path] = self._find_ragged_rows(path)
@@ -227,7 +224,7 @@ class Segment:
     places, counts = [none], np.zeros(len(self), np.int64)
     for number, start in enumerate(offsets[:-1].tolist()):
       places.append(np.array([start]))
-      if offsets[number + 1] > start:  # Present. In front is where each string ends.
+      if offsets[number + 1] > start:  # The episode has values.
         counts[number] = count = int(rows.data[start : start + 8].view("<i8")[0])
         first = start + 8 * (count + 1)
         item_ends = np.frombuffer(rows.data[start + 8 : first].tobytes(), "<i8")
@@ -251,7 +248,8 @@ class Segment:
   ) -> dict[str, np.ndarray]:
     """Returns steps of an episode by path: views, and copies of byte strings.
 
-    Frames of videos are decoded, into the arrays of `out`. See `Episodes.read`.
+    Frames of videos are decoded, into the arrays of `out` if given. On other clocks the
+    values of the whole episode are returned. See `Episodes.read`.
     """
     begin = int(self.episode_ends[index - 1]) if index else 0
     first, last, _ = slice(start, stop).indices(int(self.episode_ends[index]) - begin)
@@ -297,14 +295,14 @@ class Segment:
     out: np.ndarray | None = None,
     num_threads: int | None = None,
   ) -> np.ndarray:
-    """Decodes frames of an episode: whole groups of pictures, or by seeking.
+    """Decodes frames of an episode; StoreError if one is missing or damaged.
 
     Args:
       path: path of the videos.
       index: index of the episode in the segment.
       steps: rising, int64 [N].
-      out: array for the frames, [N, height, width, channels].
-      num_threads: number of threads of the decoder.
+      out: array for the frames, [N, height, width, channels]; None for a new one.
+      num_threads: number of threads of the decoder; None for its default.
     """
     column, rows = self._by_path[path], self.bytes_column(path)
     assert column.video is not None
@@ -317,7 +315,7 @@ class Segment:
     name = os.path.join(self.folder, column.data_file)
     data = _MappedFile(name, rows.data, start, end)
     times = steps / column.video.fps
-    # The largest distance to a key frame, half a frame more for rounding.
+    # Longer gaps have a key frame; half a frame is for rounding.
     seek_after = (column.video.gop + 0.5) / column.video.fps
     where = f"EpisodeStore: {name}: episode {index}: {path}: expected"
     try:
@@ -357,7 +355,7 @@ class Segment:
 
 
 def check_codecs(columns: Columns) -> None:
-  """Checks, before anything is written, that videos can be encoded."""
+  """Raises ImportError or SpecError if videos cannot be encoded."""
   for column in columns.values():
     if column.video is not None:
       load_av()
@@ -381,10 +379,10 @@ def segment_names(folder: str) -> list[str]:
 def read_commits(folder: str) -> dict[str, Commit]:
   """Reads the commit of every segment that is not replaced by a merge, by sorted name.
 
-  A merge replaces one commit and then removes the folders of the merged segments, so
-  that a snapshot sees every episode once. So this reads until two reads are equal. From
-  half of `_MAX_SCANS` reads on it accepts segments that have only grown; after the last
-  it returns that one.
+  A snapshot must have every episode once, but a merge replaces one commit, and later
+  removes the folders of the merged segments. So this reads until two reads are equal.
+  After half of `_MAX_SCANS` reads, segments may have grown between the two. The last
+  read is returned in any case.
   """
   commits: dict[str, Commit] = {}
   for number in range(_MAX_SCANS):
@@ -416,12 +414,12 @@ def read_segments(
     except (errors.StoreError, FileNotFoundError, ValueError):
       if read_commits(folder) == commits:
         raise  # No merge removed the files: they are damaged.
-  # Writers never paused: accept the newest commits without the check.
+  # Writers never paused: use the newest commits without the check.
   return _map_segments(folder, columns, commits, mapped)
 
 
 def identity(folder: str) -> tuple[int, int] | None:
-  """Returns inode and time of a store's manifest, which is written once; or None."""
+  """Returns inode and time of the manifest, which differ by store; None without one."""
   try:
     status = os.stat(os.path.join(folder, layout.MANIFEST))
   except (FileNotFoundError, NotADirectoryError):
@@ -430,7 +428,7 @@ def identity(folder: str) -> tuple[int, int] | None:
 
 
 def check_identity(folder: str, opened: tuple[int, int] | None) -> None:
-  """Checks that the store at the path is still the opened one."""
+  """Raises StoreError if the store at the path is not the opened one."""
   if identity(folder) != opened:
     raise errors.StoreError(
       f"EpisodeStore: {folder}: expected the store that was opened, got another one, "
@@ -439,7 +437,7 @@ def check_identity(folder: str, opened: tuple[int, int] | None) -> None:
 
 
 def _check_exists(folder: str) -> None:
-  """Checks that a store was not deleted: it did not lose its episodes."""
+  """Raises StoreError if a store was deleted, as it would seem to have no episodes."""
   if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
     raise errors.StoreError(
       f"EpisodeStore: {folder}: expected the store that was opened, got nothing there "
@@ -462,7 +460,7 @@ def _map_segments(
 
 
 def _is_current(segment: Segment) -> bool:
-  """Whether a folder has the mapped segment: a merge frees names for other segments."""
+  """Whether a folder still has the mapped segment; a merge frees names for new ones."""
   try:
     now = Commit.read(segment.folder)
     return now == segment.commit or all(
@@ -505,11 +503,14 @@ class SegmentWriter:
   """Appends rows and episodes to the files of a segment, under its lock."""
 
   def __init__(self, folder: str, columns: Columns) -> None:
-    """Takes the segment's lock and truncates its files to the committed size."""
+    """Locks a segment, and truncates its files to the committed size.
+
+    Raises StoreError if another writer has the lock, or the segment is damaged.
+    """
     self.folder = folder
     self._columns = columns
     self._files: dict[str, files.AppendFile] = {}
-    # The writer starts its thread with the first large write.
+    # Its thread starts with the first large write.
     self._executor = futures.ThreadPoolExecutor(1, "t2r_seq_checksum")
     os.makedirs(folder, exist_ok=True)
     self._lock = files.lock_segment(folder)
@@ -524,7 +525,7 @@ class SegmentWriter:
       for name_folder in (folder, os.path.dirname(folder)):
         sync_folder(name_folder)
       if self.commit == Commit():
-        # Before any data, so that data without a commit reveals a lost one.
+        # Before any data: so data without a commit means that the commit was lost.
         self.commit.write(folder)
     except BaseException:
       self.close()
@@ -532,7 +533,7 @@ class SegmentWriter:
 
   @property
   def num_episodes(self) -> int:
-    """Whole episodes so far, those not yet committed too."""
+    """Number of whole episodes, uncommitted ones included."""
     return self._episodes
 
   def append(self, path: str, rows: Rows) -> None:
@@ -559,11 +560,11 @@ class SegmentWriter:
     self._present.update(row)
 
   def checksum(self, name: str) -> int:
-    """Returns the CRC-32 of a file's bytes from the episode in progress."""
+    """Returns the CRC-32 of the bytes of the episode in progress in a file."""
     return self._files[name].checksum()
 
   def end_episode(self, num_steps: int) -> None:
-    """Ends the episode; it counts when it is committed."""
+    """Ends the episode in progress, which counts once it is committed."""
     for path, (video, encoder) in self._encoders.items():
       encoder.close()
       data = np.frombuffer(video.getbuffer(), np.uint8)
@@ -590,10 +591,10 @@ class SegmentWriter:
     self._begin()
 
   def write_commit(self, replaces: Iterable[str] | None = None) -> None:
-    """Syncs the data to the disk, then commits the whole episodes.
+    """Syncs the data, then commits the whole episodes; drops them if that fails.
 
     Args:
-      replaces: segments whose episodes are here from now on; None changes nothing.
+      replaces: segments whose episodes this segment now has; None: as before.
     """
     replaces = self.commit.replaces if replaces is None else tuple(replaces)
     if self._episodes == self.commit.episodes and replaces == self.commit.replaces:
@@ -610,14 +611,14 @@ class SegmentWriter:
         file.sync()
       commit.write(self.folder)
     except BaseException:
-      # Not to be tried again: a sync that failed once may have lost the pages.
+      # No retry: the kernel may drop the pages that it failed to sync.
       self.cut()
       raise
     self.commit = commit
 
   def cut(self) -> None:
     """Drops all that is not committed."""
-    # A commit may have failed in its very last step: what is on the disk counts.
+    # A commit may have failed in its very last step: the one on the disk counts.
     self.commit = Commit.read(self.folder)
     for name, file in self._files.items():
       file.truncate(self.commit.sizes.get(name, 0))
@@ -633,7 +634,7 @@ class SegmentWriter:
   def _begin(self) -> None:
     """Records where the next episode starts."""
     self._present: set[str] = set()
-    # Videos in progress: a file is whole with its last frame.
+    # Videos in progress: each is written to its file after its last frame.
     self._encoders: dict[str, tuple[io.BytesIO, FrameWriter]] = {}
     for file in self._files.values():
       file.start_checksum()
@@ -641,7 +642,7 @@ class SegmentWriter:
     self._start_index_crc32: dict[str, int] = dict(self._index_crc32)
 
   def _resume(self) -> None:
-    """Continues from the commit, to which the files have been cut."""
+    """Continues from the commit; the files have been cut to it."""
     self._episodes, self._steps = self.commit.episodes, self.commit.steps
     self._index_crc32 = dict(self.commit.index_crc32)
     for column in self._columns.values():

@@ -1,4 +1,4 @@
-"""Sizes and counts of a store; and its size with stacked frames."""
+"""Sizes and counts of a store, and the size that its windows would have on disk."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ColumnSummary:
 
   Attributes:
     path: path of the spec.
-    dtype: dtype of the values; for encoded images with their format.
-    row_shape: shape of one row; for byte strings and encoded images, their number.
-    is_per_step: whether there is a row for each step; otherwise for each episode.
-    num_rows: number of rows of all segments.
+    dtype: dtype of the values; for encoded images and videos with their format.
+    row_shape: shape of the values of one step or episode; for images that of pixels.
+    is_per_step: whether there is a value for each step; if not, for each episode.
+    num_rows: number of steps, or episodes, of all segments.
     num_bytes: committed bytes of all files of the column.
     value_bytes: bytes of the values, without offsets and rows of absent optionals.
-    num_present: episodes that have the path; None if it is not optional.
+    num_present: number of episodes that have the path; None if it is not optional.
   """
 
   path: str
@@ -45,15 +45,15 @@ class ColumnSummary:
 
 @dataclasses.dataclass(frozen=True)
 class WindowSummary:
-  """The windows of a store, and their size if they were stored.
+  """The windows of a store, and the size that they would have on disk.
 
   Attributes:
     padding: 'drop', 'repeat' or 'zero'.
     num_windows: number of windows of all episodes.
-    num_too_short: episodes without a window.
+    num_too_short: number of episodes without a window.
     stacked_bytes: bytes of the values if each window were stored; encoded images and
-      strings have their mean size.
-    flat_bytes: bytes of the same paths in the store.
+      strings are counted with their mean size.
+    flat_bytes: bytes of the values of the same paths in the store.
   """
 
   padding: str
@@ -64,7 +64,7 @@ class WindowSummary:
 
   @property
   def ratio(self) -> float:
-    """Stacked size by flat size."""
+    """Stacked size divided by flat size."""
     return self.stacked_bytes / max(self.flat_bytes, 1)
 
 
@@ -74,14 +74,14 @@ class StoreSummary:
 
   Attributes:
     path: path of the folder.
-    columns: in the order of the specs.
-    segments: by name, (episodes, steps, committed bytes).
-    lengths: steps of each episode, int64 [episodes].
-    disk_bytes: bytes of all files of the store, uncommitted ones included.
-    span: smallest and largest offset that the windows read.
-    windows: under each padding.
-    metadata: the user's own.
-    splits: numbers of episodes, by the name of a split.
+    columns: columns in the order of the specs.
+    segments: (episodes, steps, committed bytes) by name.
+    lengths: number of steps of each episode, int64 [episodes].
+    disk_bytes: bytes of all files in the folder, uncommitted ones included.
+    span: smallest and largest time offset of the windows.
+    windows: windows for each padding.
+    metadata: metadata of the user.
+    splits: numbers of episodes by split.
   """
 
   path: str
@@ -107,8 +107,8 @@ def summarize_store(
 
   Args:
     path: path of the folder.
-    spec: specs of windows, with time offsets; None counts stacks of 4 frames of every
-      path with a time axis.
+    spec: specs of windows, with time offsets; None for stacks of 4 frames of every path
+      with a time axis.
   Raises:
     StoreError: no store, or a damaged or newer one.
     SpecError: the store does not fit the specs; every difference is named.
@@ -174,7 +174,7 @@ def _summarize(store: EpisodeStore, column: Column) -> ColumnSummary:
 def _frames(
   requested: specs.TensorSpecStruct, columns: Container[str]
 ) -> list[tuple[str, int]]:
-  """Returns the columns that windows are read from, and how many rows of each."""
+  """Returns the columns that windows read, and the number of rows of each."""
   frames = []
   for path, spec in windows.flat_specs(requested).items():
     count = (
@@ -185,7 +185,7 @@ def _frames(
 
 
 def _source(path: str, spec: specs.ExtendedTensorSpec, columns: Container[str]) -> str:
-  """Returns the column that training reads: of the path, or else of the name."""
+  """Returns the column that training reads: at the path or, if none, at the name."""
   is_named = path not in columns and spec.name in columns
   return str(spec.name) if is_named else path
 
@@ -195,7 +195,7 @@ def _check_columns(where: str, flat: specs.TensorSpecStruct, columns: Columns) -
   rounds: list[specs.TensorSpecStruct] = []
   for path, spec in flat.items():
     source = _source(path, spec, columns)
-    # Two paths may read one column: the next observation is that of another time.
+    # Two paths may read one column, such as an observation and the next one.
     free = next((each for each in rounds if source not in each), None)
     if free is None:
       rounds.append(free := specs.TensorSpecStruct())
@@ -207,7 +207,7 @@ def _check_columns(where: str, flat: specs.TensorSpecStruct, columns: Columns) -
 def _as_stored(
   spec: specs.ExtendedTensorSpec, column: Column | None
 ) -> specs.ExtendedTensorSpec:
-  """Without time offsets a window shows the anchor's own step of a column of steps."""
+  """Makes a spec without time offsets per-step if it reads a per-step column."""
   if column is None or not column.is_timed or spec.is_sequence:
     return spec
   return specs.ExtendedTensorSpec.from_spec(spec, is_sequence=True)

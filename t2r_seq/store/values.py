@@ -1,4 +1,4 @@
-"""Values of one episode or step: checked, and turned into rows of bytes."""
+"""Checks the values of an episode or a step, and turns them into rows of bytes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Rows:
   """Rows of one column.
 
   Attributes:
-    count: the number of rows; of a video, frames.
+    count: number of rows; for a video of frames, for a ragged row of its values.
     data: their bytes, [n] uint8; or frames to be encoded, [count, h, w, c].
-    lengths: bytes of each byte string, [items] int64; None for numbers.
+    lengths: bytes of each byte string, [items] int64; None for numbers and frames.
   """
 
   count: int
@@ -37,13 +37,16 @@ def collect(
   """Turns a structure into rows of columns.
 
   Args:
+    operation: for the error.
     columns: the columns that the structure may fill.
     structure: arrays, tensors, Python numbers, lists or byte strings, packed or flat.
-    has_steps: values of columns with a row per step are [T, ...]; otherwise every
+    has_steps: whether values of columns with a time axis are [T, ...]; if not, every
       value is one row.
     allow_nan: accepts NaN and infinity.
   Returns:
     Rows by path; absent optionals are left out.
+  Raises:
+    SpecError: values do not fit their columns; all are named.
   """
   given = dict(specs.packing.leaves(structure, columns))
   mismatches = _unknown(columns, given) + _missing(columns, given, has_steps)
@@ -61,7 +64,7 @@ def collect(
     else:
       rows[path] = result
   if has_steps:
-    mismatches += _find_ragged(columns, rows)
+    mismatches += _compare_steps(columns, rows)
   if mismatches:
     raise errors.mismatch_error(operation, mismatches)
   return rows
@@ -133,7 +136,7 @@ def _string_packer(column: Column) -> Callable[[Any], bytes | None]:
 
 
 def _python_numbers(dtype: np.dtype) -> tuple[type | None, Any, Any]:
-  """Returns the class, the least and the greatest of a dtype's Python numbers."""
+  """Returns the Python class of a dtype's numbers, the least and the greatest one."""
   if dtype.kind == "f":
     return float, float(np.finfo(dtype).min), float(np.finfo(dtype).max)
   if dtype.kind in "iu":
@@ -176,7 +179,7 @@ def _missing(
   ]
 
 
-def _find_ragged(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]:
+def _compare_steps(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]:
   """Compares the steps of all paths with the first path's."""
   counts = {p: r.count for p, r in rows.items() if columns[p].is_timed}
   first = next(iter(counts), "")
@@ -231,7 +234,7 @@ def _to_rows(
 def _to_ragged_row(
   column: Column, value: Any, allow_nan: bool
 ) -> Rows | errors.Mismatch:
-  """Returns all values of an episode as one byte string; see `ragged_values`."""
+  """Returns all values of an episode as one byte string; see `Segment.ragged_rows`."""
   rows = _to_rows(column.as_steps, value, True, allow_nan)
   if isinstance(rows, errors.Mismatch):
     return rows
@@ -248,12 +251,12 @@ def _to_ragged_row(
 def check_clocks(
   operation: str, clocks: Mapping[str, str], rows: Mapping[str, Rows]
 ) -> None:
-  """Checks that columns have as many values as their clocks.
+  """Raises SpecError if a column has more or fewer values than its clock.
 
   Args:
     operation: for the error.
-    clocks: the time stamps of columns on other clocks, by path.
-    rows: number of rows of an episode.
+    clocks: the path of the time stamps, by the path of each column on another clock.
+    rows: rows of an episode by path.
   """
   mismatches = [
     errors.Mismatch(
@@ -269,7 +272,7 @@ def check_clocks(
 
 
 def _to_frames(column: Column, value: Any, is_many: bool) -> Rows | errors.Mismatch:
-  """Returns rows of frames, or of a video of them as a byte string."""
+  """Returns rows of frames to be encoded, or of a video that is encoded already."""
   shape = (*column.spec.shape.as_list(),)
   if is_many and (data := _as_video(value)) is not None:
     checked = find_video_misfit(column, data)
@@ -318,7 +321,7 @@ def _find_image_misfit(
   if column.image_format is None:
     return None
   spec = column.spec
-  # Lists of any length are padded with empty strings.
+  # Lists of varying length are padded with empty strings.
   allow_empty = spec.is_optional or spec.varlen_default_value is not None
   images = array.ravel().tolist()
   first = specs.validation.find_misfit(images, spec, column.path, allow_empty)

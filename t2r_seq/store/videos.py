@@ -1,8 +1,8 @@
-"""Video files by PyAV: frames at given times, exactly, and files of frames.
+"""Reads, writes, cuts and joins video files by PyAV; frames are found by their times.
 
-A decoder gives frames in the order in which they are shown, from a key frame. Reading
-seeks to the key frame at or before the first frame, decodes from there, and identifies
-each frame by its time stamp, never by counting.
+A decoder starts at a key frame, and gives frames in the order in which they are shown.
+Reading seeks to the key frame at or before the first frame, decodes from there, and
+identifies each frame by its time stamp, never by counting.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import numpy as np
 
 from t2r_seq import errors, imports
 
-# LeRobot's tolerance for the time of a frame; its files keep to some 1e-7 s.
+# LeRobot's tolerance, in seconds, for the time of a frame.
 TOLERANCE = 1e-4
-# Codec and pixel format of written videos: those that every player decodes.
+# Pixel format of written videos, which every player decodes.
 PIXEL_FORMAT = "yuv420p"
-# If the key frame of a seek comes after the frame.
+# Seconds to seek further back if a frame cannot be decoded from the key frame found.
 _SEEK_BACK = 1.0
-# Read of a file at once.
+# Number of bytes of a file to read at a time.
 _IO_BYTES = 1 << 17
-# Ticks of a second in files that are written: of every usual rate a multiple.
+# Ticks per second of streams without a time base: MPEG's usual number.
 _TIME_BASE = 90000
 
 
@@ -38,7 +38,7 @@ def load_av(extra: str = "video") -> Any:
   return imports.load_extra("av", extra)
 
 
-# Videos of depth: LeRobot's codes have 12 bits.
+# Depth videos have codes of 12 bits, as LeRobot's.
 DEPTH_CODES = 4096
 DEPTH_FORMAT = "gray12le"
 
@@ -51,11 +51,11 @@ class DepthQuantizer:
   Depth is float32 in metres or uint16 in millimetres, and clipped to the range.
 
   Attributes:
-    depth_min: metres of code 0.
-    depth_max: metres of code 4095.
+    depth_min: depth of code 0, in metres.
+    depth_max: depth of code 4095, in metres.
     shift: metres that are added before the logarithm.
-    use_log: codes are evenly spaced in the logarithm, finer when near; otherwise in
-      metres.
+    use_log: whether codes are evenly spaced in the logarithm, so finer for near depth;
+      if False, in metres.
   """
 
   depth_min: float = 0.01
@@ -82,7 +82,7 @@ class DepthQuantizer:
     return _depth_table(self, np.dtype(dtype))[codes]
 
   def to_codes(self, depth: np.ndarray) -> np.ndarray:
-    """Returns the nearest codes, uint16, of finite depth in metres or millimetres."""
+    """Returns the nearest codes, uint16, of depth; SpecError for NaN or infinity."""
     metres = depth.astype(np.float64)
     if not np.all(np.isfinite(metres)):
       raise errors.SpecError(
@@ -101,7 +101,6 @@ class DepthQuantizer:
 
 @functools.lru_cache(maxsize=16)
 def _depth_table(quantizer: DepthQuantizer, dtype: np.dtype) -> np.ndarray:
-  """Returns the depth of each code."""
   ends = np.array([quantizer.depth_min, quantizer.depth_max], np.float64)
   low, high = quantizer._scale(ends).tolist()
   metres = np.linspace(low, high, DEPTH_CODES)
@@ -116,7 +115,7 @@ def _depth_table(quantizer: DepthQuantizer, dtype: np.dtype) -> np.ndarray:
 def _depth_codes(path: str, frame: Any) -> np.ndarray:
   """Returns the 12-bit codes of a frame: its stored luma, [height, width].
 
-  A conversion to another pixel format would scale them: of YUV by its colour range.
+  A conversion to another pixel format would scale them, as by the color range of YUV.
   """
   pixels = frame.format
   bits = pixels.components[0].bits
@@ -128,7 +127,7 @@ def _depth_codes(path: str, frame: Any) -> np.ndarray:
   plane = frame.planes[0]
   rows = np.frombuffer(plane, dtype).reshape(plane.height, -1)
   codes = rows[: frame.height, : frame.width]
-  if bits < 12:  # Fewer levels of the same range.
+  if bits < 12:  # Scale fewer levels to the range of the codes.
     scale = (DEPTH_CODES - 1) / (2**bits - 1)
     return np.rint(codes * scale).astype(np.uint16)
   if codes.max() >= DEPTH_CODES:
@@ -140,7 +139,7 @@ def _depth_codes(path: str, frame: Any) -> np.ndarray:
 
 
 Source = Any
-"""A file's name, or a file that can seek; its `name` is what errors call it."""
+"""A file's name, or a file object that can seek; errors have its `name`."""
 
 
 def read_frames(
@@ -154,23 +153,25 @@ def read_frames(
 ) -> np.ndarray:
   """Decodes the frames of a video that are shown at given times.
 
-  All frames between the first and the last of them are decoded once.
+  Frames between two of them are decoded as well, once, unless `seek_after` skips them.
 
   Args:
+    source: the video.
     times: seconds from the start of the file, rising, one or more.
     out: array for the frames, [len(times), height, width, channels]: uint8 of three
-      channels or one, or uint16 of one; None for RGB.
-    seek_after: seconds between two times from which the frames between are skipped by
-      seeking; None decodes them.
-    num_threads: number of threads of the decoder.
-    depth: quantiser of a video of depth: `out` is float32 in metres or uint16 in
-      millimetres, of one channel.
-    tolerance: seconds that the nearest frame may be from a time.
+      channels or one, or uint16 of one. None makes one.
+    seek_after: if two times are more seconds apart, the frames between them are skipped
+      by seeking; None decodes them.
+    num_threads: number of threads of the decoder; None for its default.
+    depth: quantizer of a depth video: `out` is float32 in metres or uint16 in
+      millimetres, of one channel. None for other videos.
+    tolerance: seconds that the nearest frame may be from a time, at least half a tick.
   Returns:
     The frames; without `out` RGB, uint8 [len(times), height, width, 3], or depth,
     float32 [len(times), height, width, 1].
   Raises:
-    RecordError: a video that cannot be decoded, or a frame is missing.
+    RecordError: the video is missing or damaged, or its frames do not fit `out` or
+      `depth`; MissingFrameError if it has no frame at a time.
   """
   av = load_av()
   seconds, path = np.asarray(times, np.float64), _name(source)
@@ -187,7 +188,7 @@ def read_frames(
 
 @contextlib.contextmanager
 def _explain_errors(path: str, expected: str) -> Iterator[None]:
-  """Explains PyAV's errors of damaged files."""
+  """Turns PyAV's errors for damaged files into a RecordError."""
   try:
     yield
   except (errors.SpecError, ImportError):
@@ -214,7 +215,7 @@ def _name(source: Source) -> str:
 
 
 def _frame_format(dtype: np.dtype, num_channels: int) -> str:
-  """Returns ffmpeg's name of the frames of an array."""
+  """Returns ffmpeg's name of the pixel format of an array's frames."""
   if dtype == np.uint16:
     return "gray16le"
   return "gray" if num_channels == 1 else "rgb24"
@@ -240,20 +241,20 @@ class _Reading:
     if num_threads is not None:
       self._stream.codec_context.thread_count = num_threads
     self._tick = float(self._stream.time_base or fractions.Fraction(1, _TIME_BASE))
-    # Times are rounded to ticks.
+    # Times of frames are rounded to ticks.
     self._exact = max(TOLERANCE, 0.51 * self._tick)
     self._tolerance = max(tolerance, self._exact)
     self._depth = depth
     self._times = times
     self._frames = out
-    # Shared by all frames: it caches its tables.
+    # Shared by all frames, because it caches its tables.
     self._reformatter = load_av().video.reformatter.VideoReformatter()
 
   def run(self, seek_after: float) -> np.ndarray:
     """Returns the frames.
 
-    In an open group of pictures some frames need those before it: after a seek, missing
-    frames are read again from further back.
+    In an open group of pictures, some frames need frames before the group. So if frames
+    are missing after a seek, they are read again from further back.
     """
     breaks = np.flatnonzero(np.diff(self._times) > seek_after) + 1
     for part in np.split(np.arange(len(self._times)), breaks):
@@ -271,14 +272,14 @@ class _Reading:
     return self._frames
 
   def _read(self, start: float, count: int, end: int) -> None:
-    """Decodes frames from a key frame at or before a time."""
+    """Decodes frames `count` to `end`, from the key frame at or before `start`."""
     before: Any = None
     for frame in self._decode(start):
       while frame.time >= (time := float(self._times[count])) - self._exact:
         late, near = frame.time - time, frame
         if late > self._exact and before is not None and time - before.time < late:
           near = before
-        # After a seek an earlier frame may be nearer that needs those before it.
+        # After a seek, a frame before the key frame may be nearer.
         is_unsure = near is frame and late > self._exact and not before and start > 0
         if is_unsure or abs(near.time - time) > self._tolerance:
           raise self._missing(count, before, frame)
@@ -318,7 +319,7 @@ class _Reading:
     self._frames[count] = pixels.reshape(self._frames.shape[1:])
 
   def _decode(self, start: float) -> Iterator[Any]:
-    # Later by `_exact`: rounding must not move a seek before the key frame at `start`.
+    # Plus `_exact`, so that rounding does not seek before a key frame at `start`.
     target = int((start + self._exact) / self._tick) if start > 0 else 0
     self._container.seek(target, stream=self._stream, backward=True)
     return self._container.decode(self._stream)
@@ -336,8 +337,8 @@ class MissingFrameError(errors.RecordError):
   """A video has no frame at one of the requested times.
 
   Attributes:
-    index: index of the time.
-    got: the nearest frame, for messages.
+    index: index of the time among the requested ones.
+    got: the nearest frame, as text.
   """
 
   def __init__(self, path: str, index: int, time: float, nearest: float | None) -> None:
@@ -355,9 +356,9 @@ class VideoEncoding:
   """Options of a video encoder.
 
   Attributes:
-    codec: codec of ffmpeg: 'libsvtav1' (LeRobot's), 'libx264' or 'libx265'.
-    gop: frames from one key frame to the next: small ones make windows cheap to read,
-      large ones make small files.
+    codec: encoder of ffmpeg, such as 'libsvtav1' (LeRobot's), 'libx264' or 'libx265'.
+    gop: frames from one key frame to the next: with few, windows are fast to read, with
+      many, files are small.
     quality: constant rate factor (CRF), lower is better: 0 to 51 for x264 and x265, 0
       to 63 for AV1.
     preset: preset of the codec; None: 8 for libsvtav1, otherwise the codec's default.
@@ -373,7 +374,7 @@ class VideoEncoding:
       errors.check_count("VideoEncoding", name, getattr(self, name), least)
 
   def check(self) -> None:
-    """Checks that PyAV has the codec."""
+    """Raises SpecError if PyAV has no such codec; ImportError if PyAV is missing."""
     av = load_av()
     try:
       codec = av.Codec(self.codec, "w")
@@ -392,7 +393,7 @@ class VideoEncoding:
 
   @property
   def options(self) -> dict[str, str]:
-    """The options of the codec."""
+    """The options of the codec, as ffmpeg names them."""
     options = {"g": str(self.gop), "crf": str(self.quality)}
     preset = self.preset or {"libsvtav1": "8"}.get(self.codec)
     if preset is not None:
@@ -405,13 +406,13 @@ class VideoEncoding:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class VideoOptions(VideoEncoding):
-  """Options of the videos that a store keeps for a path.
+  """Options of the videos in which a store has the images of a path.
 
   Attributes:
-    fps: frames per second: step i is the frame at i / fps seconds.
+    fps: frames per second, at most 1000: step i is the frame at i / fps seconds.
     unit: unit of the values of a depth image, such as 'mm'; a description only.
     depth: quantizer of depth images that are stored as 'mp4': float32 in metres or
-      uint16 in millimetres, one channel; HEVC keeps the codes exactly.
+      uint16 in millimetres, one channel; always encoded as lossless HEVC.
   """
 
   fps: float = 30.0
@@ -427,7 +428,7 @@ class VideoOptions(VideoEncoding):
       )
 
   def to_json_dict(self) -> dict[str, Any]:
-    """Returns the fields as JSON has them."""
+    """Returns the fields as JSON values."""
     fields = dataclasses.asdict(self)
     if self.depth is None:
       del fields["depth"]
@@ -435,7 +436,7 @@ class VideoOptions(VideoEncoding):
 
   @classmethod
   def from_json_dict(cls, fields: Mapping[str, Any]) -> VideoOptions:
-    """Reads the fields from JSON; see `to_json_dict`."""
+    """Inverts `to_json_dict`."""
     depth = fields.get("depth")
     return cls(**{**fields, "depth": DepthQuantizer(**depth) if depth else None})
 
@@ -446,9 +447,10 @@ class FrameWriter:
   def __init__(
     self, target: Source, fps: float, encoding: VideoEncoding | None = None
   ) -> None:
-    """Opens an .mp4 file, or a file that can seek; the caller syncs it.
+    """Opens a file to write, which the caller syncs.
 
-    Without an encoding every bit is kept, by FFV1 in Matroska.
+    Without an encoding, the video is lossless: FFV1 in Matroska. With the `depth` of
+    `VideoOptions`, it is lossless HEVC in mp4.
     """
     av = load_av()
     self._depth = getattr(encoding, "depth", None)
@@ -459,7 +461,7 @@ class FrameWriter:
     av.logging.set_libav_level(av.logging.ERROR)
     self._path, self._encoding = _name(target), encoding
     self._rate = fractions.Fraction(fps).limit_denominator(1001)
-    # SVT-AV1 prints about itself when it is made.
+    # SVT-AV1 prints a banner when it is opened.
     os.environ.setdefault("SVT_LOG", "1")
     kind = "matroska" if encoding is None else "mp4"
     self._container = av.open(target, "w", format=kind)
@@ -467,12 +469,12 @@ class FrameWriter:
     self.num_frames = 0
 
   def write(self, pixels: np.ndarray) -> None:
-    """Encodes a frame.
+    """Encodes a frame; SpecError if the codec cannot.
 
     Args:
-      pixels: RGB, uint8 [height, width, 3], of even sizes if it is lossy; if it is
-        lossless, also uint8 or uint16 [height, width, 1]; of depth, [height, width, 1],
-        float32 in metres or uint16 in millimetres.
+      pixels: RGB, uint8 [height, width, 3], of even sizes except for FFV1; for FFV1
+        also uint8 or uint16 [height, width, 1]; for depth [height, width, 1], float32
+        in metres or uint16 in millimetres.
     """
     av = load_av()
     kind = _frame_format(pixels.dtype, pixels.shape[-1])
@@ -508,7 +510,7 @@ class FrameWriter:
     return stream
 
   def close(self) -> None:
-    """Writes the rest, and closes the file."""
+    """Writes the remaining packets, and closes the file."""
     with self._explain_errors(), self._container:
       if self._stream is not None:
         self._container.mux(self._stream.encode())
@@ -529,10 +531,10 @@ class FrameWriter:
 def _ordinary_threads() -> Iterator[None]:
   """Keeps the scheduling policy of threads, which SVT-AV1 changes when it is opened.
 
-  Run by root, as in a container, the calling thread and its own would run in real time,
-  before all else on the machine; and threads that are started later inherit it.
+  Under root, as in a container, the calling thread and those of SVT-AV1 would get a
+  real-time policy, ahead of all other processes, and later threads would inherit it.
   """
-  if not hasattr(os, "sched_getscheduler"):  # Of Linux.
+  if not hasattr(os, "sched_getscheduler"):  # Only Linux has it.
     yield
     return
   policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -554,10 +556,7 @@ def write_frames(
   fps: float,
   encoding: VideoEncoding | None = None,
 ) -> int:
-  """Writes an .mp4 video of RGB frames of even sizes; returns their number.
-
-  The first frame is at time 0. The caller syncs the file.
-  """
+  """Writes an .mp4 video of frames, as `FrameWriter`; returns their number."""
   writer = FrameWriter(path, fps, encoding or VideoEncoding())
   try:
     for pixels in frames:
@@ -585,9 +584,9 @@ class VideoInfo:
 
   Attributes:
     size: height, width.
-    codec: its name, pixel format and extra data: videos that agree in it can be joined.
-    times: seconds of each frame, rising, [frames].
-    gop: the most frames from one key frame to the next.
+    codec: its name, pixel format and extra data; videos of equal `codec` can be joined.
+    times: seconds of each frame, rising, float64 [frames].
+    gop: largest number of frames from one key frame to the next.
   """
 
   size: tuple[int, int]
@@ -597,7 +596,7 @@ class VideoInfo:
 
   @classmethod
   def read(cls, source: Source) -> VideoInfo:
-    """Reads the packets of a video."""
+    """Reads the packets of a video; RecordError if it is damaged or has no frame."""
     av, path = load_av(), _name(source)
     with (
       _explain_errors(path, "a whole video"),
@@ -627,11 +626,14 @@ def cut_video(
   """Cuts consecutive frames out of a video, without re-encoding.
 
   Args:
+    source: the video.
     times: seconds of the frames, rising.
     fps: frame rate of the new video: frame i is at i / fps seconds.
   Returns:
-    An .mp4 file; None if these are not whole groups of pictures, so that the frames
+    An .mp4 file; None if the frames are not packets from a key frame on, so that they
     cannot be decoded without others.
+  Raises:
+    RecordError: the video cannot be read.
   """
   av, path = load_av(), _name(source)
   seconds, output = np.asarray(times, np.float64), io.BytesIO()
@@ -642,7 +644,7 @@ def cut_video(
   ):
     stream = _video_stream(path, container)
     slack = max(TOLERANCE, 0.51 * float(stream.time_base))
-    # Further back: seeking goes by when frames are decoded, not by when shown.
+    # From further back: seeking compares decoding times, which may be earlier.
     target = max(float(seconds[0]) - _SEEK_BACK, 0) / float(stream.time_base)
     container.seek(int(target), stream=stream, backward=True)
     packets: list[Any] = []
@@ -660,7 +662,7 @@ def cut_video(
     ranks = np.argsort(order)
     delay = int((np.arange(len(ranks)) - ranks).max())
     with av.open(output, "w", format="mp4") as made:
-      # Opaque: what decodes a format has another name than what encodes it.
+      # Opaque: a format's decoder and encoder differ in name, so none is looked up.
       track = made.add_stream_from_template(stream, opaque=True)
       track.time_base = 1 / rate
       for number, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):
@@ -683,16 +685,16 @@ def join_videos(path: str, parts: Sequence[str]) -> None:
       with _explain_errors(name, "a video that can be joined"), av.open(name) as source:
         video = _video_stream(name, source)
         if stream is None:
-          # Opaque: what decodes a format has another name than what encodes it.
+          # Opaque: see `cut_video`.
           stream = container.add_stream_from_template(video, opaque=True)
           stream.time_base = video.time_base
         shift, end = round(offset / video.time_base), 0
         for packet in source.demux(video):
           if packet.dts is None:
-            continue  # What a demuxer ends with.
+            continue  # The empty packet at the end.
           end = max(end, packet.pts + packet.duration)
           packet.pts += shift
-          # A part that is too short for B-frames decodes later than the next begins.
+          # Decoding times must rise, also from one part to the next.
           last = (
             packet.dts + shift if last is None else max(packet.dts + shift, last + 1)
           )

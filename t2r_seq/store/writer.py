@@ -1,4 +1,4 @@
-"""`EpisodeWriter`: stores are made, opened for writing, appended to and merged."""
+"""`EpisodeWriter`, which appends to stores; creates, opens and merges stores."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from t2r_seq.store.values import Rows
 class EpisodeWriter(Closing):
   """Appends episodes to one segment of a store; a context manager.
 
-  Episodes count once they are committed: data first, then one small file that is
-  replaced atomically. A process that is killed loses only uncommitted episodes, and the
-  next writer resumes there.
+  Episodes count once they are committed. A commit syncs the data, and then replaces one
+  small file atomically. A process that is killed loses only uncommitted episodes, and
+  the next writer continues after the committed ones.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, store
@@ -40,7 +40,7 @@ class EpisodeWriter(Closing):
   [3]
 
   Attributes:
-    num_left_out: episodes without a step.
+    num_left_out: number of episodes without a step, which were not appended.
   """
 
   def __init__(
@@ -71,24 +71,25 @@ class EpisodeWriter(Closing):
 
   @property
   def num_episodes(self) -> int:
-    """Whole episodes in this segment, including those not yet committed."""
+    """Number of whole episodes in this segment, uncommitted ones included."""
     return self._open_segment().num_episodes
 
   @property
   def num_committed(self) -> int:
-    """Episodes in this segment that survive a crash."""
+    """Number of committed episodes in this segment, which survive a crash."""
     return self._open_segment().commit.episodes
 
   def append_episode(self, structure: Any) -> None:
-    """Appends one whole episode; one without a step is left out, and counted.
+    """Appends one whole episode; one without a step is only counted.
 
     Args:
-      structure: [T, ...] values for the paths with a time axis and the context
-        features, packed or flat: arrays or tensors of the spec's dtype, Python
-        numbers, lists and byte strings; None for an absent optional. For a column of
-        videos frames, or a video of them as a byte string, which is stored unchanged.
+      structure: values [T, ...] for the paths with a time axis, and context features,
+        packed or flat: arrays or tensors of the spec's dtype, Python numbers, lists and
+        byte strings; None for an absent optional. A video column takes frames, or a
+        video of them as a byte string, which is stored unchanged.
     Raises:
-      SpecError: the structure does not fit the spec; nothing is appended.
+      SpecError: the structure does not fit the spec, an episode is in progress, or the
+        writer is closed; nothing is appended.
       OSError: the disk is full or failed; this episode is not appended. If the commit
         failed, all episodes after the last commit are dropped.
     """
@@ -121,13 +122,15 @@ class EpisodeWriter(Closing):
   def append_step(self, structure: Any) -> None:
     """Appends one step to the episode in progress.
 
-    It is written to the files at once, so an episode of any length needs little memory.
+    It is written at once, so episodes of any length need little memory. Only encoded
+    videos stay in memory until the episode ends.
 
     Args:
       structure: the values of one step for the paths with a time axis. Optional paths
         are in every step of an episode or in none.
     Raises:
-      SpecError: the step does not fit; it is not appended, the episode continues.
+      SpecError: the step does not fit the spec, or the writer is closed; it is not
+        appended, the episode continues.
       OSError: the disk is full or failed; the whole episode in progress is dropped.
     """
     row = self._packer.pack(structure)
@@ -144,12 +147,12 @@ class EpisodeWriter(Closing):
   def append_steps(self, structure: Any) -> None:
     """Appends several steps, [k, ...], to the episode in progress; see `append_step`.
 
-    So an episode that is too large for the memory can be written in blocks.
+    With it, an episode that is too large for the memory can be written in parts.
     """
     self._append_steps("append_steps", structure, True)
 
   def end_episode(self, context: Mapping[str, Any] | None = None) -> None:
-    """Ends the episode in progress; `context` has the paths without a time axis.
+    """Ends the episode in progress; `context` has the values without a time axis.
 
     Raises:
       SpecError: there are no steps, or the context does not fit; the episode continues.
@@ -209,7 +212,7 @@ class EpisodeWriter(Closing):
       )
 
   def close_after(self, error: BaseException) -> None:
-    """Keeps whole episodes after any error."""
+    """Commits the whole episodes also after an error, and drops the one in progress."""
     try:
       self.close()
     except (OSError, errors.SpecError) as another:
@@ -282,7 +285,7 @@ class EpisodeWriter(Closing):
 
 
 class _EpisodeOrNothing:
-  """Drops the episode in progress if an append fails; cheaper than a generator."""
+  """Drops the episode in progress if an append fails; faster than a generator."""
 
   def __init__(self, drop: Callable[[BaseException], None]) -> None:
     self._drop = drop
@@ -302,7 +305,7 @@ def merge(folder: str) -> int:
   """Merges all segments into the first; see `EpisodeStore.merge`.
 
   The episodes are appended to the first segment. Its commit names the segments that it
-  replaces, so their episodes count here and no longer there from the same moment.
+  replaces, so in one step their episodes count in this segment, and no longer there.
   """
   columns = StoreManifest.read(folder).columns
   names = segments.segment_names(folder)
@@ -337,7 +340,7 @@ def merge(folder: str) -> int:
 
 
 def _renew_splits(folder: str, names: list[str]) -> None:
-  """Renumbers the splits to the present episodes, as the merged segment has them."""
+  """Writes the splits with the present numbers, which the merged episodes keep."""
   commits = [Commit.read(layout.segment_folder(folder, name)) for name in names]
   counts = {n: commit.episodes for n, commit in zip(names, commits, strict=True)}
   splits = manifest.read_splits(folder, counts)
@@ -346,7 +349,7 @@ def _renew_splits(folder: str, names: list[str]) -> None:
 
 
 def finish(folder: str, segment: str) -> None:
-  """Removes leftovers of an interrupted merge that moved, or filled, a segment."""
+  """Removes leftovers of an interrupted merge into a segment, or of this segment."""
   for name, commit in segments.read_commits(folder).items():
     if not commit.replaces or segment not in (name, *commit.replaces):
       continue
@@ -383,7 +386,7 @@ def _remove(folder: str, names: list[str]) -> None:
       os.rename(
         layout.segment_folder(folder, name), layout.segment_folder(folder, hidden)
       )
-  # The renames first: a power cut during the deletion must not leave half a segment.
+  # Sync the renames first: a power cut while deleting must not leave half a segment.
   segments = os.path.join(folder, layout.SEGMENTS)
   sync_folder(segments)
   for name in os.listdir(segments):
@@ -497,13 +500,13 @@ def _check_segment_name(segment: str) -> None:
 
 
 def _check_vacant(folder: str) -> None:
-  """Checks that a folder has no store; leftovers of a create that crashed are fine."""
+  """Raises StoreError if a folder has more than leftovers of a crashed `create`."""
   if not os.path.lexists(folder):
     return
   names = set(os.listdir(folder)) if os.path.isdir(folder) else {"a file"}
   allowed = {layout.SEGMENTS}
   if os.path.isdir(folder):
-    # A create that runs at the same time is not detected: the last manifest is kept.
+    # A create that runs at the same time is not detected: the last manifest counts.
     temporaries = left_behind(os.path.join(folder, layout.MANIFEST))
     allowed |= {os.path.basename(path) for path in temporaries}
   segments = os.path.join(folder, layout.SEGMENTS)

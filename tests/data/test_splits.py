@@ -252,7 +252,7 @@ DAMAGED = {
   _splits("[true]"): "True is not a count",
   _splits('"0"'): "'0' is not a count",
   _splits("[1]"): "split 'a': expected numbers from 0 to 0, got 1",
-  _splits('[0], "b": [0]')[:-1] + ', "segments": [["gone", 1]]}': "dealt of, .gone.",
+  _splits('[0], "b": [0]')[:-1] + ', "segments": [["gone", 1]]}': "written for, .gone.",
 }
 
 

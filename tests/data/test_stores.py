@@ -310,7 +310,7 @@ def test_names_that_do_not_fit(store):
   # The shape of a whole episode of steps, if it was as long.
   want = (
     "windows: always: expected a value for each episode, got (None,) float32, one for "
-    "each step. Say which steps: time_offsets=(...)."
+    "each step. Set which steps to read: time_offsets=(...)."
   )
   with pytest.raises(errors.SpecError, match=f"^{re.escape(want)}$"):
     store.windows({"always": Spec((5,), F32), "x": x((0, 1))})
