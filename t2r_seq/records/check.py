@@ -275,6 +275,7 @@ def examine_records(
   Raises:
     SpecError: the patterns match no file, or have other dataset_keys; a spec cannot be
       parsed; `label_spec` is alone; or a `schema` or time key does not exist.
+    RecordError: there are no specs, and TFDS's features.json is damaged.
     OSError: a file cannot be read.
   """
   operation = "examine_records"
@@ -393,6 +394,8 @@ def _propose_features(
     )
   try:
     proposed = inspect.propose_spec((summary.schemas or (summary,))[schema - 1])
+  except errors.RecordError:  # The features.json beside the files is damaged.
+    raise
   except errors.SpecError:
     return summary, []  # There is nothing to parse, but frames can be checked.
   (features,) = _collect(proposed, None).values()

@@ -430,7 +430,7 @@ def record_dataset(
   check: bool = True,
   read_file: Callable[[Any, Any], tf.data.Dataset] | None = None,
 ) -> tf.data.Dataset:
-  """Reads serialized records; the order is reproducible unless `seed` is missing.
+  """Reads serialized records; their order is reproducible if a shuffle has a seed.
 
   Args:
     filenames: TFRecord files, compressed or not by their suffixes; or patterns, see

@@ -2,7 +2,7 @@
 
 The frame of a record is its length (8 bytes, little-endian), the length's checksum (4),
 the data, and the data's checksum (4). After a damaged length, the next frame is found
-by its header: 12 bytes with a valid checksum, as 4 billion random bytes have once.
+by its header: 12 bytes with a valid checksum, which random data has once in 4 GB.
 """
 
 from __future__ import annotations

@@ -68,12 +68,10 @@ def find_state(filename: str, spec: specs.SpecStructure | None = None) -> IndexS
   """Compares an index with its file by size, time and spec; reads no record.
 
   Args:
-    filename: name of a TFRecord file.
+    filename: name of a TFRecord file, which exists.
     spec: specs that the index must have; None for any.
   Returns:
     The state.
-  Raises:
-    OSError: there is an index, but no such file.
   """
   try:
     index = index_file.read_file_index(filename)
@@ -561,7 +559,6 @@ def read_index(file_patterns: files.FilePatterns) -> RecordIndex:
     SpecError: a pattern matches no file.
     RecordError: indices are missing, damaged or stale; names the difference and the
       command to run.
-    OSError: a file was removed after it was found.
   """
   _, filenames = files.get_data_format_and_filenames(file_patterns)
   states = [find_state(name) for name in filenames]

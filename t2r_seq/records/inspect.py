@@ -227,9 +227,8 @@ def inspect_records(
     The features of all records, and the damage by file.
   Raises:
     SpecError: the patterns match no file, or the compression is unknown.
-    RecordError: a file is damaged, of another type or cannot be read, or a record is
-      neither an Example nor a SequenceExample; with `allow_damage` only if no record
-      can be read.
+    RecordError: a file is damaged or of another type, or a record is neither an Example
+      nor a SequenceExample; with `allow_damage` only if no record can be read.
     ImportError: a file is an ArrayRecord file, and the extra is not installed.
   """
   _, filenames = files.get_data_format_and_filenames(path)

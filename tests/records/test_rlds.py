@@ -238,6 +238,8 @@ def test_invalid_features_json_is_an_error(tmp_path: pathlib.Path) -> None:
   summary = records.inspect_records(str(tmp_path / "a.tfrecord"))
   with pytest.raises(errors.RecordError, match=r"features.json: expected what TFDS"):
     records.propose_spec(summary)
+  with pytest.raises(errors.RecordError, match=r"features.json: expected what TFDS"):
+    examine_records(str(tmp_path / "a.tfrecord"))
 
 
 @pytest.mark.parametrize("spec", [None, SPEC], ids=["no spec", "spec"])
