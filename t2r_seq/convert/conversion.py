@@ -178,9 +178,10 @@ def verify_conversion(
   destination: str | os.PathLike[str],
   progress: Progress | None = None,
 ) -> ConversionReport:
-  """Compares every value of a complete conversion with its sources.
+  """Compares the values of a complete conversion with its sources, bit by bit.
 
-  The sources are opened with the options of the conversion.
+  The sources are opened with the options of the conversion. For videos that may have
+  been encoded again, only dtypes and shapes are compared.
 
   Args:
     sources: sources of the conversion.
@@ -578,7 +579,7 @@ def _check_present(path: str, plan: _Plan) -> None:
   missing = [name for name in plan.files(path) if not os.path.exists(name)]
   if missing:
     raise errors.ConversionError(
-      f"convert: {path}: expected what was converted before, got nothing at "
+      f"convert: {path}: expected the files of the earlier conversion, got nothing at "
       f"{errors.listing(missing, limit=5)}. To convert it again, delete {_folder(path)}"
       " and the destination."
     )

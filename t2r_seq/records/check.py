@@ -335,7 +335,7 @@ def _notes(
   if empty:
     yield f"Files without a record: {errors.listing(empty, 3)}"
   if num_empty:
-    yield f"Episodes without a step, of which nothing is read: {num_empty:,}"
+    yield f"Episodes without a step, which give no data: {num_empty:,}"
   if unread:
     yield (
       f"Features that were not checked, because no spec reads them: "

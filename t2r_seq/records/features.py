@@ -138,7 +138,7 @@ def bytes_per_value(spec: specs.ExtendedTensorSpec) -> int:
 
 
 def default_value(spec: specs.ExtendedTensorSpec) -> Any:
-  """Casts the varlen default to the dtype; ValueError names the kind it has to be."""
+  """Casts the varlen default to the dtype; ValueError has the expected kind as text."""
   value = spec.varlen_default_value
   if spec.dtype == tf.string:
     if not isinstance(value, (str, bytes)):

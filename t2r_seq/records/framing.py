@@ -132,7 +132,7 @@ except ImportError:  # A platform without a wheel.
 
 
 def read_length(header: bytes) -> int | None:
-  """Returns the length from a frame's header; None if it is cut or its CRC wrong."""
+  """Returns the length from a frame's header; None if it is cut or has a wrong CRC."""
   if len(header) < HEADER_SIZE:
     return None
   length, checksum = struct.unpack("<QI", header)
@@ -652,7 +652,7 @@ def check_lengths(filename: str, deadline: float = math.inf) -> None:
 
 
 def num_readable(filename: str) -> int:
-  """Counts the records before a frame that `check_lengths` reports, or -1."""
+  """Returns how many records precede a frame that `check_lengths` reports, or -1."""
   too_long = _find_too_long(filename)
   return -1 if too_long is None else too_long[0]
 

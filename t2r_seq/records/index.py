@@ -465,7 +465,7 @@ class RecordIndex:
       if index.compression:
         raise errors.RecordError(
           f"index: {name}: expected a file without compression, got "
-          f"{index.compression}: of a compressed file only the counts are known. "
+          f"{index.compression}: a compressed file has no random access. "
           "Decompress it and index it again, convert it to an EpisodeStore, or read it "
           "in order, without the index."
         )

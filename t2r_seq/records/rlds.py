@@ -174,8 +174,8 @@ def read_features(path: str) -> Features:
       }
   except (*parse_errors, ValueError) as error:
     raise errors.RecordError(
-      f"features: {path}: expected what TFDS writes of a dataset's features, got "
-      f"{type(error).__name__}: {error}. Move it away to go without."
+      f"features: {path}: expected the features of a dataset as TFDS writes them, got "
+      f"{type(error).__name__}: {error}. Move it away to read the records without it."
     ) from error
   for name, (spec, node) in features.items():
     if spec is None:

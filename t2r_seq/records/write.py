@@ -25,7 +25,7 @@ def encode_example(
     structure: numpy leaves by path, packed or flat; see `ExampleEncoder.encode`.
     jpeg_quality: 1 to 100, for images given as pixels.
   Returns:
-    A serialized tf.train.Example, or SequenceExample if a spec is a sequence.
+    A tf.train.Example or SequenceExample, as `create_parse_tf_example_fn` reads it.
   Raises:
     SpecError: the structure does not fit the spec (all mismatches are named), or the
       spec cannot be written.

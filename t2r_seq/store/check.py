@@ -526,7 +526,7 @@ class SegmentCheck:
       layout.ENDS,
       f"{self.commit.episodes} ends that rise to {self.commit.steps}, with a "
       "fitting checksum",
-      f"others: {_listing(lost)} cannot be found by them" if lost else "others",
+      f"others, which misplace {_listing(lost)}" if lost else "others",
       "The index is damaged: restore it from a copy.",
     )
     self.problems.insert(0, _problem(self.name, mismatch, lost))

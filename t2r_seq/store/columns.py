@@ -61,8 +61,8 @@ class StoreColumns:
     self.path, self.metadata, self.clocks = store.path, store.metadata, store.clocks
     if not len(store):
       raise errors.StoreError(
-        f"EpisodeStore: {store.path}: expected episodes, got none. Append some; what "
-        "was not committed does not count."
+        f"EpisodeStore: {store.path}: expected episodes, got none. Append "
+        "some; uncommitted ones do not count."
       )
     self.absent: dict[str, str] = {}
     self.element_spec = specs.TensorSpecStruct()

@@ -531,8 +531,8 @@ class EpisodeStore:
       return self._segments[0]
     if not self._segments:
       raise errors.StoreError(
-        f"EpisodeStore: {self._path}: expected episodes, got none. Append some; what "
-        "was not committed does not count."
+        f"EpisodeStore: {self._path}: expected episodes, got none. Append "
+        "some; uncommitted ones do not count."
       )
     names = errors.listing(segment.name for segment in self._segments)
     raise errors.StoreError(

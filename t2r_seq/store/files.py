@@ -122,7 +122,7 @@ class AppendFile:
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
-  """Views an array as its little-endian bytes, [n] uint8; copies only other orders."""
+  """Returns an array's little-endian bytes, [n] uint8: a view if that is its form."""
   array = np.ascontiguousarray(array)
   array = array.astype(array.dtype.newbyteorder("<"), copy=False)
   return array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)

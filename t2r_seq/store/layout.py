@@ -72,7 +72,7 @@ class Column:
 
   @functools.cached_property
   def shape(self) -> tuple[int, ...]:
-    """The shape of the values of one row."""
+    """The shape of the spec: of one step, or of the value of an episode."""
     return tuple(self.fields["shape"])
 
   @property

@@ -117,7 +117,7 @@ class Commit:
     except FileNotFoundError:
       if has_episodes and _has_episodes(folder):  # False if it was just merged away.
         raise errors.StoreError(
-          f"EpisodeStore: {place}: expected the commit of the episodes that are there, "
+          f"EpisodeStore: {place}: expected the commit of the segment's episodes, "
           "got no such file. Restore it from a copy, or salvage the store."
         ) from None
       return cls()
@@ -137,7 +137,7 @@ class Commit:
       if index_bytes < 8 * commit.episodes:
         raise ValueError(f"an index of fewer than {commit.episodes} episodes")
       if index_bytes and not commit.episodes:  # Readers skip an empty segment.
-        raise ValueError("an index of episodes, and none of them")
+        raise ValueError("an index of episodes, but no episodes")
       if commit.steps < commit.episodes or (commit.steps and not commit.episodes):
         raise ValueError(f"{commit.steps} steps of {commit.episodes} episodes")
       return commit

@@ -432,7 +432,7 @@ def check_identity(folder: str, opened: tuple[int, int] | None) -> None:
   if identity(folder) != opened:
     raise errors.StoreError(
       f"EpisodeStore: {folder}: expected the store that was opened, got another one, "
-      "or none. What is mapped already can still be read."
+      "or none. Mapped data can still be read."
     )
 
 
@@ -441,7 +441,7 @@ def _check_exists(folder: str) -> None:
   if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
     raise errors.StoreError(
       f"EpisodeStore: {folder}: expected the store that was opened, got nothing there "
-      "any more. What is mapped already can still be read."
+      "any more. Mapped data can still be read."
     )
 
 

@@ -172,7 +172,7 @@ def _missing(
       path,
       _describe_expected(column, has_steps and column.is_timed),
       "nothing",
-      errors.nearest(path, unused) or "What may be absent needs is_optional=True.",
+      errors.nearest(path, unused) or "Optional paths need is_optional=True.",
     )
     for path, column in columns.items()
     if not column.is_optional and given.get(path) is None
@@ -220,7 +220,7 @@ def _to_rows(
       if nonfinite is None:
         return Rows(len(array) if is_many else 1, files.as_bytes(array))
       got = "{} at {}".format(*nonfinite)
-      hint = "Clean the data, or let it in: allow_nan=True, --allow_nan."
+      hint = "Clean the data, or accept NaN: allow_nan=True, --allow_nan."
     elif has_shape and not column.is_bytes:
       hint = "Cast it."
   return errors.Mismatch(

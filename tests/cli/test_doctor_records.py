@@ -119,7 +119,7 @@ def test_doctor_reports_empty_files_and_episodes(run_main):
   assert (
     "Worth a look:\n"
     "  Files without a record: [none.tfrecord]\n"
-    "  Episodes without a step, of which nothing is read: 1\n"
+    "  Episodes without a step, which give no data: 1\n"
   ) in out
 
 

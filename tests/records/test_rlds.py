@@ -236,9 +236,9 @@ def test_invalid_features_json_is_an_error(tmp_path: pathlib.Path) -> None:
   shutil.copy(file, tmp_path / "a.tfrecord")
   (tmp_path / "features.json").write_text('{"featuresDict": 3}')
   summary = records.inspect_records(str(tmp_path / "a.tfrecord"))
-  with pytest.raises(errors.RecordError, match=r"features.json: expected what TFDS"):
+  with pytest.raises(errors.RecordError, match=r"features.json: expected the features"):
     records.propose_spec(summary)
-  with pytest.raises(errors.RecordError, match=r"features.json: expected what TFDS"):
+  with pytest.raises(errors.RecordError, match=r"features.json: expected the features"):
     examine_records(str(tmp_path / "a.tfrecord"))
 
 

@@ -117,7 +117,7 @@ OPENED = {
   ),
   "missing commit": (
     lambda p: os.remove(in_main(p, "commit.json")),
-    r"main/commit\.json: expected the commit of the episodes that are there, got no s",
+    r"main/commit\.json: expected the commit of the segment's episodes, got no such",
   ),
   "segment escape": (
     lambda p: edit(in_main(p, "commit.json"), replaces=["../../elsewhere"]),

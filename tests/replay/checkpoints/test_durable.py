@@ -372,7 +372,7 @@ DAMAGES = {
   "commit": (
     "episodes/segments/main/commit.json",
     os.remove,
-    f"expected the commit of the episodes that are there, got no such file{FORMER}",
+    f"expected the commit of the segment's episodes, got no such file{FORMER}",
   ),
 }
 
