@@ -586,7 +586,6 @@ def _check_present(path: str, plan: _Plan) -> None:
 
 
 def _count(episodes: Episodes) -> tuple[int, int]:
-  """Counts episodes and steps."""
   if episodes.lengths is not None:
     return len(episodes.lengths), int(np.sum(episodes.lengths))
   steps = [num_steps(episode.values, episodes.spec) for episode in episodes]

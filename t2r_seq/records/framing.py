@@ -395,7 +395,7 @@ def _archive_starts(data: bytes, stop: int) -> list[int]:
 
 
 def _zip_size(peek_at: Callable[[int, int], bytes], position: int) -> tuple[int, bool]:
-  """Returns the bytes of a zip archive, and whether its end was found."""
+  """Returns the size of a zip archive, and whether its end was found."""
   place = 0
   while len(chunk := peek_at(place, _SEARCHED_SIZE)) >= len(_ZIP_END):
     for match in re.finditer(_ZIP_END, chunk):
@@ -425,7 +425,7 @@ def _zip_size(peek_at: Callable[[int, int], bytes], position: int) -> tuple[int,
 
 
 def _tar_size(peek_at: Callable[[int, int], bytes]) -> tuple[int, bool]:
-  """Returns the bytes of a tar archive, and whether its end was found."""
+  """Returns the size of a tar archive, and whether its end was found."""
   place = 0
   while (size := _tar_entry_size(peek_at(place, _TAR_BLOCK))) is not None:
     next_place = place + _TAR_BLOCK * (1 + math.ceil(size / _TAR_BLOCK))

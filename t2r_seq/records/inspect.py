@@ -357,7 +357,6 @@ class _FeatureForms:
       self._forms.setdefault(form, _Seen(seen.example)).merge(seen)
 
   def freeze(self, name: str, is_sequence: bool) -> FeatureSummary:
-    """Returns the summary."""
     total = sum(seen.num_values for seen in self._forms.values())
     odd = self._find_odd(total)
     summary = _summarize({f: seen for f, seen in self._forms.items() if f not in odd})

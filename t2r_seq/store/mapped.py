@@ -83,7 +83,6 @@ class HeldTensor:
   """
 
   def __init__(self, tensor: tf.Tensor) -> None:
-    """Holds the tensor, on the CPU."""
     self._tensor = tensor
 
   @classmethod
