@@ -493,11 +493,12 @@ def explain_failures(
   feature_spec: specs.SpecStructure,
   label_spec: specs.SpecStructure | None = None,
   decode_images: DecodeImages = True,
+  compression: str | None = None,
 ) -> Iterator[None]:
   """Turns a failure of reading records into an error that names the record.
 
   Put it around the loop that draws from the dataset. It costs nothing until a
-  TensorFlow error passes through; then the files are scanned by `find_bad_record`.
+  TensorFlow error passes through; then `find_bad_record` scans the files.
 
   Raises:
     RecordError: a bad record was found after a TensorFlow error.
@@ -512,7 +513,7 @@ def explain_failures(
     bad_record = None
     try:
       bad_record = find_bad_record(
-        file_patterns, feature_spec, label_spec, decode_images=decode_images
+        file_patterns, feature_spec, label_spec, compression, decode_images
       )
     except (errors.SpecError, OSError, tf.errors.OpError) as error:
       logging.warning("The search for a bad record failed too: %s", error)

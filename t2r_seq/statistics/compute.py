@@ -449,7 +449,7 @@ class _RecordSource(_Source):
   def parts(self) -> Iterator[tuple[str, list[bytes]]]:
     """Yields serialized records of a file, whose checksums are verified."""
     for name in self._files:
-      with records.explain_failures([name], self.spec):
+      with records.explain_failures([name], self.spec, compression=self._compression):
         yield from self._file_parts(name)
 
   def _file_parts(self, name: str) -> Iterator[tuple[str, list[bytes]]]:
@@ -474,7 +474,7 @@ class _RecordSource(_Source):
   def read(self, part: tuple[str, list[bytes]]) -> Iterator[_Item]:
     """Parses the records; leaves out episodes without a step, as every reader does."""
     name, serialized = part
-    with records.explain_failures([name], self.spec):
+    with records.explain_failures([name], self.spec, compression=self._compression):
       if self.is_blocks:
         step = 1 if self._absent else len(serialized)
         for start in range(0, len(serialized), step):

@@ -346,13 +346,20 @@ def test_labels_and_datasets_are_looked_at_too(tmp_path: pathlib.Path) -> None:
     find_bad_record(str(tmp_path / "a"), features, labels)
 
 
-def test_explain_failures_names_the_record(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_explain_failures_names_the_record(
+  compression: str | None, tmp_path: pathlib.Path
+) -> None:
   path = str(tmp_path / "a")
-  write(tmp_path / "a", [records.encode_example(EXAMPLES, GOOD_EXAMPLE), b""])
-  dataset = records.serialized_to_parsed(records.record_dataset([path]), EXAMPLES)
+  with tf.io.TFRecordWriter(path, compression) as writer:
+    writer.write(records.encode_example(EXAMPLES, GOOD_EXAMPLE))
+    writer.write(b"")
+  dataset = records.serialized_to_parsed(
+    records.record_dataset([path], compression=compression), EXAMPLES
+  )
   with (
     pytest.raises(errors.RecordError, match=r"record 1 of .*an empty rec") as caught,
-    records.explain_failures(path, EXAMPLES),
+    records.explain_failures(path, EXAMPLES, compression=compression),
   ):
     list(dataset)
   assert isinstance(caught.value.__cause__, tf.errors.InvalidArgumentError)
