@@ -293,7 +293,7 @@ REPORTS = {
       flip(in_main(p, "goal.data"), 70),
     ),
     {
-      ("episode_ends.index", "0, 1 cannot", (0, 1)),
+      ("episode_ends.index", "misplace episodes 0, 1", (0, 1)),
       ("goal.data", "others for 1", (2,)),
     },
   ),

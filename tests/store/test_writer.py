@@ -147,7 +147,7 @@ def test_every_dtype(shape, tmp_path):
 
 # name: (what replaces entries of TWO, the error)
 BAD = {
-  "missing": ({"n": None}, r"n: expected \(T,\) int32, got nothing\. What may be abs"),
+  "missing": ({"n": None}, r"n: expected \(T,\) int32, got nothing\. Optional paths"),
   "misspelled": ({"task": None, "tsk": "a"}, r"task: expected .*Did you mean 'tsk'"),
   "unknown": ({"zzz": 1.0}, r"zzz: expected one of \[n, task, x\], got float 1.0"),
   "dtype": ({"x": np.zeros((2, 2))}, r"x: expected \(T, 2\) float32, got \(2, 2\) flo"),
