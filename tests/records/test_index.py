@@ -241,7 +241,7 @@ def test_changed_file_is_refused_until_it_is_reindexed(name, tmp_path):
 def test_several_changed_files_are_listed(tmp_path):
   names = [write(tmp_path / f"{i}.tfrecord", [1]) for i in range(30)]
   with pytest.raises(
-    errors.RecordError, match=r"30 files have no valid index(.|\n)*/0\.tf(.|\n)*and 10 more"
+    errors.RecordError, match=r"30 files have no valid(.|\n)*/0\.tf(.|\n)*and 10 more"
   ):
     read_index(names)
 
