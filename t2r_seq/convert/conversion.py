@@ -495,7 +495,7 @@ def _record_name(path: str) -> str:
 
 
 def _read_record(path: str) -> dict[str, Any] | None:
-  """Returns the record of an earlier run; None if there is none."""
+  """Returns the record of an earlier run; None for the first run."""
   name = _record_name(path)
   try:
     with open(name, "rb") as file:

@@ -90,7 +90,7 @@ def looks_like(start: bytes, end: bytes = b"") -> str:
 
 
 def _other_format(start: bytes) -> str:
-  """Returns the known format whose signature a file has; '' if there is none."""
+  """Returns the known format whose signature a file has, or ''."""
   if start[_TAR_AT:].startswith(_TAR):
     return "a tar archive"
   return next((phrase for sign, phrase in _SIGNATURES if start.startswith(sign)), "")

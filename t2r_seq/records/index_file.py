@@ -163,7 +163,7 @@ def read_file_index(filename: str | os.PathLike[str]) -> FileIndex:
   Returns:
     Its index.
   Raises:
-    OSError: the index cannot be read; FileNotFoundError if there is none.
+    OSError: the index cannot be read; FileNotFoundError if it is missing.
     RecordError: the index is damaged, or of another version.
   """
   path = index_path(filename)

@@ -123,7 +123,7 @@ Features = dict[str, "specs.ExtendedTensorSpec"]
 
 
 def find_features(filenames: Sequence[str]) -> Features:
-  """Reads the features.json beside record files of one folder; {} if there is none."""
+  """Reads the features.json beside record files of one folder; {} if it is missing."""
   folders = {os.path.dirname(os.path.abspath(name)) for name in filenames}
   path = os.path.join(min(folders), FILENAME) if len(folders) == 1 else ""
   return read_features(path) if os.path.isfile(path) else {}
