@@ -310,7 +310,7 @@ class _Content:
     return data
 
   def unread(self, data: bytes) -> None:
-    """Goes back before `data`, the last bytes that were read."""
+    """Moves back before `data`, the last bytes that were read."""
     self._buffer, self._at = data + self._buffer[self._at :], 0
     self.position -= len(data)
 
