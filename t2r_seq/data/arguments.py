@@ -16,18 +16,18 @@ from t2r_seq.records import files as patterns_lib
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.specs.names import check_mode
 
-# TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
+# TensorFlow allocates a whole batch before it reads; for larger ones it takes minutes.
 MAX_BATCH_SIZE = 1 << 24
 
 
 def flat_specs(spec_structure: Any) -> specs.TensorSpecStruct:
-  """Flattens to a new struct, every leaf an `ExtendedTensorSpec`."""
+  """Returns a new flat struct whose leaves are all `ExtendedTensorSpec`s."""
   flat = specs.flatten_spec_structure(spec_structure)
   return specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
 
 
 def check_batch_size(where: str, size: Any, name: str = "batch_size") -> int:
-  """Checks that a batch size is valid; see `errors.check_count`."""
+  """Returns a batch size; raises SpecError unless it is from 1 to MAX_BATCH_SIZE."""
   size = errors.check_count(where, name, size)
   if size > MAX_BATCH_SIZE:
     raise errors.SpecError(
@@ -37,7 +37,7 @@ def check_batch_size(where: str, size: Any, name: str = "batch_size") -> int:
 
 
 def check_seed(where: str, seed: Any, name: str = "seed") -> int | None:
-  """Returns a seed; raises SpecError unless it is None or an integer of 32 bits."""
+  """Returns a seed; raises SpecError unless it is None or from 0 to 2**32 - 1."""
   if seed is None:
     return None
   if errors.check_count(where, name, seed, minimum=0) >= 2**32:
@@ -50,14 +50,14 @@ def check_seed(where: str, seed: Any, name: str = "seed") -> int | None:
 def check_flag(
   where: str, name: str, flag: Any, expected: str = "True or False"
 ) -> bool:
-  """Returns an argument as a bool; raises SpecError unless it is one, numpy's too."""
+  """Returns a flag as a bool; raises SpecError unless it is a Python or numpy bool."""
   if isinstance(flag, (bool, np.bool_)):
     return bool(flag)
   raise errors.SpecError(f"{where}: {name}: expected {expected}, got {flag!r}.")
 
 
 def check_parallel_calls(where: str, num_parallel_calls: Any) -> int | None:
-  """Returns how many calls of a map run at a time, as tf.data takes it.
+  """Returns the `num_parallel_calls` of a `tf.data.Dataset.map`.
 
   Raises:
     SpecError: the value is neither None, tf.data.AUTOTUNE nor a positive integer.
@@ -75,7 +75,7 @@ def check_parallel_calls(where: str, num_parallel_calls: Any) -> int | None:
 
 
 def check_image_decoding(where: str, image_decoding: Any) -> DecodeImages:
-  """Returns how images are decoded; None: as TensorFlow does by default.
+  """Returns how images are decoded; True, TensorFlow's defaults, for None.
 
   Raises:
     SpecError: the value is neither None nor an `ImageDecoding`.
@@ -99,17 +99,17 @@ def check_image_decoding(where: str, image_decoding: Any) -> DecodeImages:
 def check_file_patterns(
   where: str, file_patterns: Any, name: str = "file_patterns"
 ) -> Any:
-  """Checks file patterns, or a map of them; looks for no file.
+  """Checks file patterns, or a map of them, without looking for files.
 
   Args:
-    where: the class that was given them.
+    where: the class that takes them, for the error.
     file_patterns: a pattern, a comma-separated string or a list of them; or a map of
       dataset_key to these.
     name: name of the argument.
   Returns:
-    The patterns, to be read more than once.
+    The patterns; an iterator as a list, so that they can be read more than once.
   Raises:
-    SpecError: the patterns are neither strings nor paths, or empty.
+    SpecError: a pattern is neither a string nor a path, or there is no pattern.
   """
   place = f"{where}: {name}"
   if not isinstance(file_patterns, Mapping):
@@ -126,7 +126,7 @@ def check_file_patterns(
 
 
 def params_batch_size(where: str, params: Any) -> int | None:
-  """Returns the batch size in the params of an Estimator, if there is one.
+  """Returns the batch size in the params of an Estimator; None if they have none.
 
   Raises:
     SpecError: the params are not a mapping.
@@ -142,10 +142,10 @@ def params_batch_size(where: str, params: Any) -> int | None:
 
 
 def check_no_windows(where: str, cut: windows.Cut) -> None:
-  """Checks that no sequences, or joined steps, are requested if nothing is cut.
+  """Checks that a cut that is not applied has neither a sequence_length nor an n_step.
 
   Raises:
-    SpecError: there is a sequence_length or n_step.
+    SpecError: it has one of the two.
   """
   for name, value in (("sequence_length", cut.sequence_length), ("n_step", cut.n_step)):
     if value is not None:
@@ -156,10 +156,10 @@ def check_no_windows(where: str, cut: windows.Cut) -> None:
 
 
 def check_mode_is_bound(preprocess_fn: Callable[..., Any]) -> None:
-  """Checks that a preprocess_fn does not wait for a mode that it never gets.
+  """Checks that a preprocess_fn can be called without a mode.
 
   Raises:
-    SpecError: the function has a parameter 'mode' without a value.
+    SpecError: the function has a parameter 'mode' without a default.
   """
   mode = inspect.signature(preprocess_fn).parameters.get("mode")
   if mode is not None and mode.default is inspect.Parameter.empty:
@@ -178,7 +178,7 @@ def describe_preprocess_fn(preprocess_fn: Any) -> list[dict[str, Any]]:
 
 
 def _unbound(preprocess_fn: Any) -> tuple[Any, Any]:
-  """Returns the function without bound arguments, and the object that it is of."""
+  """Returns the function inside `functools.partial`, and the object of a method."""
   while isinstance(preprocess_fn, functools.partial):
     preprocess_fn = preprocess_fn.func
   return preprocess_fn, getattr(preprocess_fn, "__self__", None)
@@ -192,14 +192,14 @@ def _name(preprocess_fn: Any) -> str:
 
 
 def check_replaces(where: str, preprocess_fn: Any, other: Any) -> None:
-  """Checks that nothing is lost if another preprocess_fn replaces a generator's.
+  """Checks that no stage is lost if another preprocess_fn replaces a generator's.
 
   Args:
     where: the generator's class.
     preprocess_fn: the generator's preprocess_fn.
     other: the preprocess_fn of the model or mixture that the generator feeds.
   Raises:
-    SpecError: the two are methods of different objects.
+    SpecError: the two are not methods of one object.
   """
   owner = _unbound(preprocess_fn)[1]
   if owner is not None and owner is _unbound(other)[1]:
@@ -217,12 +217,12 @@ def check_specifications(
   """Checks that an input generator has specs for a mode.
 
   Args:
-    where: its class.
+    where: the generator's class.
     given: specs by kind, 'feature' and 'label'; None for missing ones.
-    set_for: the mode that they are for; None for any.
-    mode: the requested one.
+    set_for: the mode that the specs are for; None for any.
+    mode: the requested mode.
   Raises:
-    SpecError: specs are missing, or for another mode.
+    SpecError: the mode is unknown, or specs are missing or for another mode.
   """
   check_mode(where, mode)
   for name, spec in given.items():

@@ -1,4 +1,4 @@
-"""`DataService`: pipelines that a tf.data service runs, on all machines that it has."""
+"""`DataService`: runs training pipelines on the workers of a tf.data service."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tensorflow.core.framework import graph_pb2
 from t2r_seq import errors
 
 MODES = ("distributed_epoch", "parallel_epochs")
-# Option of the raw op that serializes datasets: warn of state that is left out.
+# ExternalStatePolicy.IGNORE, as the number that the raw op takes.
 _IGNORE_STATE = 1
-# A dispatcher on the same network answers in less.
+# A dispatcher on the same network answers sooner.
 _CONNECT_SECS = 5.0
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
@@ -25,7 +25,7 @@ _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class DataService:
-  """Place where training pipelines of input generators run; by default, here.
+  """Where training pipelines of input generators run; by default, in this process.
 
   Every input generator takes it from gin, so one line moves any of them:
   `DataService.address = 'host:5050'`.
@@ -40,9 +40,10 @@ class DataService:
     address: dispatcher, 'host:port' with or without 'grpc://'. None: no service.
     mode: 'distributed_epoch' or 'parallel_epochs'.
     job_name: consumers that give the same name share the elements between them.
-    compression: compresses the elements. Pays if the network is slower than the
-      processors.
-    max_outstanding_requests: elements that are requested at once, at most.
+    compression: compresses the elements, which is faster if the network is the
+      bottleneck.
+    max_outstanding_requests: maximum number of elements requested at once; None:
+      TensorFlow's choice.
   """
 
   address: str | None = None
@@ -52,6 +53,7 @@ class DataService:
   max_outstanding_requests: int | None = None
 
   def __post_init__(self) -> None:
+    """Raises SpecError if the mode or the address is invalid."""
     mismatches = []
     if self.mode not in MODES:
       want = f"one of {errors.listing(MODES)}"
@@ -68,11 +70,11 @@ class DataService:
   ) -> tf.data.Dataset:
     """Moves a dataset to the workers.
 
-    TensorFlow waits for a missing dispatcher without a timeout; its address is logged.
+    TensorFlow waits for a missing dispatcher without a timeout, so a warning names it.
 
     Args:
-      dataset: calls no Python. Variables travel along, with the values that they have
-        now. The workers see its files by the same names.
+      dataset: a dataset that calls no Python. Its variables are copied with their
+        current values. The workers must find its files under the same names.
       where: name of the generator, for messages.
     Returns:
       Dataset of the same structure; without an address, the given dataset.
@@ -82,7 +84,7 @@ class DataService:
     if self.address is None:
       return dataset
     check_portable(dataset, where)
-    _tell_if_nobody_listens(self.address, where)
+    _warn_if_unreachable(self.address, where)
     protocol = "" if "://" in self.address else "grpc://"
     distribute = tf.data.experimental.service.distribute(
       processing_mode=self.mode,
@@ -99,8 +101,8 @@ def _is_address(text: str) -> bool:
   return match is not None and 1 <= int(match[2]) <= 65_535
 
 
-def _tell_if_nobody_listens(address: str, where: str) -> None:
-  """Logs that a dispatcher is waited for; it may be started later."""
+def _warn_if_unreachable(address: str, where: str) -> None:
+  """Warns if no dispatcher answers; it is no error, as one may be started later."""
   host, port = address.rpartition("://")[2].rsplit(":", 1)
   try:
     socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECS).close()
@@ -115,7 +117,7 @@ def _tell_if_nobody_listens(address: str, where: str) -> None:
 
 
 def check_portable(dataset: tf.data.Dataset, where: str) -> None:
-  """Checks that another process could run a dataset, before one tries to and fails.
+  """Checks that another process can run a dataset.
 
   Raises:
     SpecError: the dataset calls Python.

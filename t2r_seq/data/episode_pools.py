@@ -1,4 +1,4 @@
-"""Episode buffers filled in Python, for data sets without a TensorFlow reader."""
+"""Pools of episodes that Python reads, for data sets without a TensorFlow reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from t2r_seq.windows.cut import too_short_error
 from t2r_seq.windows.dataset import WindowReport
 from t2r_seq.windows.times import clock_rows, rows_path
 
-# Bytes of a text in a tensor.
+# Bytes of a string in a tensor, with its content, about.
 _STRING_BYTES = 96
 # Episodes that a thread reads in one call.
 _EPISODES_AT_ONCE = 16
@@ -33,7 +33,7 @@ _EPISODES_AT_ONCE = 16
 class EpisodePools(PoolReader):
   """Reads pools of a data set's episodes, or of parts of them.
 
-  Steps are read into their place in the pool: numbers are copied once at most, and each
+  Steps are read into their place in the pool: numbers are copied at most once, and each
   image is decoded once.
 
   Attributes:
@@ -49,7 +49,7 @@ class EpisodePools(PoolReader):
     decode_images: DecodeImages,
     failures: list[Exception],
   ) -> None:
-    """Plans the windows; reads no episode, or the last flags of transitions.
+    """Plans the windows; of episodes, reads only end flags and time stamps, if needed.
 
     Args:
       episodes: the data set.
@@ -57,9 +57,9 @@ class EpisodePools(PoolReader):
       cut: how episodes become windows.
       numbers: numbers of the episodes to read, int64 [n].
       decode_images: how encoded images are decoded.
-      failures: list for the errors of `read`, because TensorFlow keeps only their text.
+      failures: list for the errors of reads, because TensorFlow keeps only their text.
     Raises:
-      SpecError: the episodes do not fit the specs.
+      SpecError: the episodes do not fit the specs, or their time stamps are invalid.
     """
     assert episodes.lengths is not None
     stored = readable(episodes)
@@ -112,11 +112,11 @@ class EpisodePools(PoolReader):
     return WindowLoader(plan, None, int(self.counts.sum()), make_pools=lambda: self)
 
   def report(self) -> WindowReport:
-    """Returns the sizes of an epoch of all shards, and which episodes are too short."""
+    """Returns the counts of one epoch, over all shards."""
     return WindowReport.of_episodes(self.lengths, self.counts)
 
   def _count_values(self, stamps: dict[str, Any]) -> dict[str, Any]:
-    """Counts an episode's values on other clocks, and those before its first step."""
+    """Counts an episode's values on other clocks; finds those at its first step."""
     step_stamps = next(v for p, v in stamps.items() if p not in self._data.clocks)
     for path, values in stamps.items():
       if path in self._data.clocks:
@@ -126,13 +126,13 @@ class EpisodePools(PoolReader):
     return stamps
 
   def _count_step_bytes(self, paths: Iterable[str]) -> int:
-    """Returns the memory of a step of some paths in a pool, and of encoded images."""
+    """Returns the bytes to budget for a step of some paths in a pool."""
     total = 0
     for path in paths:
       spec, image = self._element[path], self._columns.images.get(path)
       if image is not None:
         pixels = int(np.prod(image.shape.as_list())) * image.dtype.size
-        total += (3 * pixels + 1) // 2  # The strings are there while they are decoded.
+        total += (3 * pixels + 1) // 2  # With the strings, held until they are decoded.
       elif spec.dtype == tf.string:
         total += _STRING_BYTES
       else:
@@ -181,7 +181,7 @@ class EpisodePools(PoolReader):
     ends = np.cumsum(num_steps)
     arrays = {}
     for path, spec in self._element.items():
-      if path in self._clocked_paths:  # Their number is known after reading.
+      if path in self._clocked_paths:  # Their lengths are known after reading.
         continue
       shape = spec.shape[1:] if path in self._timed else spec.shape
       size = int(ends[-1]) if path in self._timed else len(episodes)
@@ -219,7 +219,7 @@ class EpisodePools(PoolReader):
     with self._calls.active():
       try:
         nonempty = np.flatnonzero(num_steps)
-        # Few long episodes are read in parallel, many short ones in few calls.
+        # Reads a few long episodes in parallel, and many short ones by few calls.
         count = max(pool.PARSES_AT_ONCE, -(-len(nonempty) // _EPISODES_AT_ONCE))
         groups = np.array_split(nonempty, count)
         with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
@@ -262,7 +262,7 @@ def readable(episodes: Episodes) -> dict[str, specs.ExtendedTensorSpec]:
 def with_formats(
   joined: specs.TensorSpecStruct, stored: Mapping[str, specs.ExtendedTensorSpec]
 ) -> specs.TensorSpecStruct:
-  """Gives specs that read encoded images the images' format."""
+  """Returns the specs, with the formats of the encoded images that they read."""
   formatted = joined.copy()
   for path, spec in joined.items():
     source = stored.get(path, stored.get(spec.name))
@@ -274,7 +274,7 @@ def with_formats(
 
 
 def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -> None:
-  """Checks that an episode has all paths: zeros would hide that one is missing.
+  """Checks that an episode has all paths; zeros in their place would hide the fault.
 
   Raises:
     SpecError: paths are missing; all are listed.
@@ -282,8 +282,8 @@ def check_present(paths: Iterable[str], values: Mapping[str, Any], place: str) -
   missing = [path for path in paths if path not in values]
   if missing:
     raise errors.SpecError(
-      f"read: {place}: expected {errors.listing(missing)}, got an episode without. "
-      "Leave such episodes out (episodes=...), or the path out of the specs."
+      f"read: {place}: expected {errors.listing(missing)}, got an episode without "
+      "them. Leave such episodes out (episodes=...), or these paths out of the specs."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -35,16 +36,17 @@ from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_one_step
 class EpisodesInputGenerator(DatasetInputGenerator):
   """Reads windows from a data set of any format, in place.
 
-  A spec reads the path that is its own, or else its name: `observation.state`, a
-  camera, `task` for the text of a LeRobot task. Depth of LeRobot is float32 in metres
-  or uint16 in millimetres, as the spec declares.
+  A spec reads the data at its path, or else at its name: `observation.state`, a camera,
+  `task` for the text of a LeRobot task. Depth of LeRobot is float32 in metres or uint16
+  in millimetres, as the spec declares.
 
-  If the format has lengths and random access (all but TFRecord files without an index),
-  batches are a function of the seed and their number: a resumed run continues with
-  exactly the next batch, and workers read disjoint shards. In-memory buffers hold the
-  steps that their windows show, each frame once, within the memory budget. Mode 'train'
-  shuffles and repeats; the other modes are one pass in order. Other data sets are
-  streamed through a shuffle of the same kind, whose position is not kept.
+  Mode 'train' shuffles and repeats; the other modes are one pass in order. If the
+  format has lengths and random access (all but TFRecord files without an index),
+  batches are a function of the seed and their number: with a seed, a resumed run
+  continues with exactly the next batch, and workers read disjoint shards. In-memory
+  buffers hold the steps that their windows show, each frame once, within the memory
+  budget. Other data sets are streamed through such buffers, and a resumed run starts
+  with another order.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, store
@@ -74,8 +76,8 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     """Creates the generator; the data set is opened when it is needed.
 
     Args:
-      dataset: its path, as of `episodes.open_episodes`, or the opened episodes, such as
-        a view of them.
+      dataset: path of the data set, as for `episodes.open_episodes`, or the opened
+        episodes, such as a view of them.
       batch_size: examples in a batch, over all replicas together.
       format: format of the data set; None: found from the path.
       open_options: options of `episodes.open_episodes`, such as layout, frames_by.
@@ -97,7 +99,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
 
   @property
   def reads_shards(self) -> bool:
-    """Whether workers read their own parts: each its own episodes."""
+    """Whether each worker reads its own part: if the lengths of episodes are known."""
     with tf.init_scope():
       episodes = self._open_without_specs()
       if episodes is None and self.has_specifications:
@@ -106,7 +108,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step to the next one, if the metadata have it."""
+    """Seconds from a step to the next one, from metadata or time stamps, or None."""
     episodes = self._open_without_specs()
     return None if episodes is None else measured_period(episodes)
 
@@ -139,7 +141,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
 
   @property
   def num_episodes(self) -> int | None:
-    """See the base class; those without steps do not count."""
+    """See the base class; episodes without steps do not count."""
     with tf.init_scope():
       episodes = self._open("eval")
       return None if episodes.lengths is None else len(self._numbers(episodes))
@@ -159,7 +161,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     return super()._has_numbers() and self.reads_shards
 
   def _open_without_specs(self) -> Episodes | None:
-    """Opens the data set once; None of record files, which are parsed by specs."""
+    """Opens the data set once; None for record files, which are parsed by specs."""
     if self._opened is None:
       assert isinstance(self._dataset, str)
       data_format = find_format(self._dataset, self._format)
@@ -199,7 +201,8 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     with tf.init_scope():
       episodes = self._open(mode)
       if episodes.lengths is None:
-        return self._stream(episodes, mode, plan)
+        seed = request.shuffle_seed(self._plan.seed)
+        return self._stream(episodes, mode, dataclasses.replace(plan, seed=seed))
       pools = self._pools(episodes, mode)
       plan = plan.with_seed("quasi_random")
       loader, self._report = pools.loader(plan), pools.report()
@@ -251,7 +254,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     )
 
   def _numbers(self, episodes: Episodes) -> np.ndarray:
-    """Returns the numbers of the episodes to read, that have steps."""
+    """Returns the numbers of the episodes to read; those without steps are left out."""
     assert episodes.lengths is not None
     lengths = episodes.lengths
     chosen = self._choose(self._where, len(lengths), lambda: episodes.splits)
@@ -263,8 +266,8 @@ class EpisodesInputGenerator(DatasetInputGenerator):
 class LeRobotInputGenerator(EpisodesInputGenerator):
   """Reads windows from a LeRobot dataset, v3 or v2.1, in place.
 
-  `formats.lerobot_folder.delta_time_offsets` makes time offsets of LeRobot's
-  `delta_timestamps`.
+  `formats.lerobot_folder.delta_time_offsets` converts LeRobot's `delta_timestamps` to
+  time offsets.
   """
 
   def __init__(
@@ -280,9 +283,9 @@ class LeRobotInputGenerator(EpisodesInputGenerator):
     Args:
       dataset_path: the dataset's folder.
       batch_size: examples in a batch, over all replicas together.
-      frames_by: how the frames of steps are found, 'timestamp' or 'index'; see
-        `LeRobotFolder`.
-      frame_tolerance: seconds that the nearest frame may be from a time stamp.
+      frames_by: how the frames of steps are found, 'timestamp' or 'index'; None for the
+        data set's way; see `LeRobotFolder`.
+      frame_tolerance: maximum seconds between a time stamp and its nearest frame.
       **options: see `EpisodesInputGenerator`.
     Raises:
       SpecError: a size is too small, or an option is invalid.
@@ -314,7 +317,8 @@ def windows_of(
     dataset: its path, or the opened episodes.
     feature_spec: specs of a window.
     label_spec: specs of its labels; None without labels.
-    mode: 'train' shuffles and repeats; 'eval' and 'infer' are one pass in order.
+    mode: 'train' shuffles and repeats; 'eval' and 'infer' are one pass in order. In
+      'infer' labels are empty.
     padding: padding of windows that leave their episode, as in `windows.Cut`.
     **options: options of `EpisodesInputGenerator`: batch_size, seed, split, ...
   Returns:
@@ -343,7 +347,7 @@ def _as_declared(
     episodes: episodes of the data set.
     declared: specs, each named after the path that it reads.
   Raises:
-    SpecError: depth is declared as something else.
+    SpecError: depth is declared with another dtype than float32 and uint16.
   """
   millimetres, mismatches = {}, []
   for path, spec in declared.items():

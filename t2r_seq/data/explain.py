@@ -25,8 +25,8 @@ class StageTime:
 
   Attributes:
     name: name of the stage; it includes the stages before it.
-    seconds: wall time of a batch, with all stages up to this one at work.
-    cpu_seconds: processor time of all threads for a batch, with all these stages.
+    seconds: wall time per batch of a pipeline that ends with this stage.
+    cpu_seconds: processor time per batch of all its threads.
   """
 
   name: str
@@ -42,12 +42,12 @@ class InputExplanation:
     source: the generator in words.
     cut: how episodes become windows, in words.
     sources: for mixtures, a line per source: its share of a batch, and its contents.
-    inputs: by path, the stored and the delivered tensor.
+    inputs: by path, the stored and the delivered tensor, as text.
     batch_bytes: bytes of one batch, as the model gets it.
-    held_bytes: growth of the process's memory meanwhile; None if the system does not
-      report it.
-    stages: in order.
-    advice: the most expensive stage, and what to change.
+    held_bytes: growth of the process's memory during the measurement; None if the
+      system does not report it.
+    stages: times of the stages, in order.
+    advice: the most expensive stage, and what to change; '' if no time was measured.
   """
 
   source: str
@@ -83,16 +83,16 @@ def explain_pipeline(
   dataset: tf.data.Dataset,
   num_batches: int,
 ) -> InputExplanation:
-  """Times a pipeline with and without its preprocessor, and describes it.
+  """Times a pipeline, also without its preprocessor, and describes it.
 
   Args:
     generator: the `AbstractInputGenerator` whose pipeline it is.
     stored: specs of the stored features, below 'features/' and 'labels/'.
-    batches: before preprocessing; None without a preprocessor.
+    batches: dataset of batches before preprocessing; None without a preprocessor.
     dataset: dataset of (features, labels).
     num_batches: maximum number of timed batches; at least 1.
   Raises:
-    SpecError: the dataset is empty.
+    SpecError: `num_batches` is below 1, or the dataset is empty.
   """
   errors.check_count("explain", "num_batches", num_batches)
   memory = _memory()
@@ -118,7 +118,7 @@ def explain_pipeline(
 def _measure(
   name: str, dataset: tf.data.Dataset, num_batches: int
 ) -> tuple[StageTime, Any]:
-  """Returns the times of a batch, and the first one as arrays."""
+  """Returns the times per batch, and the first batch as arrays."""
   batches = iter(dataset.as_numpy_iterator())
   first = [*itertools.islice(batches, _WARMUP)]
   if not first:
@@ -144,7 +144,7 @@ def _describe_cut(generator: Any) -> str:
 
 
 def _describe_inputs(stored: specs.TensorSpecStruct, batch: Any) -> dict[str, str]:
-  """Returns a line for each path: its source, its steps, its result."""
+  """Returns a line for each path: the feature, its time offsets, the result."""
   values = specs.flatten_spec_structure(joint.join(*batch))
   lines = {}
   for path in dict.fromkeys([*stored, *values]):

@@ -36,12 +36,12 @@ class Follow:
   Attributes:
     newest_steps: samples from the newest whole episodes that together have at least
       this number of steps; None samples from all.
-    samples_per_insert: ratio of sampled windows to windows in the store, over the whole
-      run: the sampler waits for more. None does not wait.
+    samples_per_insert: maximum ratio of sampled windows to windows in the store, over
+      the whole run: beyond it, the sampler waits for more. None does not wait.
     min_windows: windows in the store before the first batch.
     error_buffer: windows that may be sampled beyond that ratio.
-    poll_secs: seconds between two looks for new episodes.
-    timeout: seconds that a batch may wait; None: no limit.
+    poll_secs: seconds between two polls for new episodes.
+    timeout: seconds that a batch, or the store, may be waited for; None: no limit.
   """
 
   newest_steps: int | None = None
@@ -52,7 +52,7 @@ class Follow:
   timeout: float | None = None
 
   def __post_init__(self) -> None:
-    """Raises SpecError: a value is out of range."""
+    """Raises SpecError if a value is out of range."""
     for name in ("newest_steps", "min_windows", "error_buffer"):
       value = getattr(self, name)
       if value is not None:
@@ -64,17 +64,17 @@ class Follow:
 
 
 class _Wait:
-  """A wait for new data: logs it now and then, and ends with the timeout."""
+  """A wait for new data: logs it every minute, and ends with the timeout."""
 
   def __init__(self, path: Any, follow: Follow) -> None:
     self._path, self._follow = path, follow
     self._began = self._logged = time.monotonic()
 
-  def go_on(self, reason: str) -> None:
+  def pause(self, reason: str) -> None:
     """Sleeps for a moment.
 
     Raises:
-      StoreError: the timeout is over.
+      StoreError: the timeout has passed.
     """
     now, timeout = time.monotonic(), self._follow.timeout
     if timeout is not None and now - self._began >= timeout:
@@ -91,14 +91,14 @@ def wait_for_store(path: Any, follow: Follow) -> EpisodeStore:
   """Opens a store that an actor creates, as soon as it exists.
 
   Raises:
-    StoreError: the store does not exist within the timeout.
+    StoreError: the store cannot be opened within the timeout.
   """
   wait = _Wait(path, follow)
   while True:
     try:
       return EpisodeStore(path)
     except errors.StoreError as error:
-      wait.go_on(str(error).rstrip("."))
+      wait.pause(str(error).rstrip("."))
 
 
 @contextlib.contextmanager
@@ -116,7 +116,8 @@ def explain_errors() -> Iterator[None]:
 class StoreFollower:
   """Samples windows uniformly from the current episodes of a store.
 
-  The samples are a function of the seed, the batch's number and the store's contents.
+  The samples are a function of the seed, the batch's number and the store's contents at
+  the last poll.
   """
 
   def __init__(
@@ -129,16 +130,18 @@ class StoreFollower:
     seed: int | None = None,
     columns_fn: Callable[[EpisodeStore], Any] = StoreColumns,
   ) -> None:
-    """Begins to follow.
+    """Creates the follower, without reading the store.
 
     Args:
-      store: may have no episodes yet.
+      store: the store, which may have no episodes yet.
       spec_structure: the specs of a window; see `StoreWindows`.
       batch_size: B.
       follow: how it is sampled; None for `Follow()`.
       cut: how episodes become windows; None for `windows.Cut()`.
       seed: seed of the sampling; None: different in every run.
       columns_fn: returns the columns to read from.
+    Raises:
+      SpecError: the batch size is invalid.
     """
     self._store = store
     self._spec, self._cut = spec_structure, cut
@@ -147,20 +150,25 @@ class StoreFollower:
     self._seeds = np.random.SeedSequence(seed)
     self._columns_fn = columns_fn
     self._windows: StoreWindows | None = None
-    # For the episodes that are sampled from: windows up to each, in turn and by number.
+    # By sampled episode: the windows up to its end, among the sampled ones and in all.
     self._ends = self._last_ids = np.zeros(1, np.int64)
     # For each segment's episodes, the order in which they arrived.
     self._arrivals: dict[str, np.ndarray] = {}
     self._num_arrived = 0
-    self._looked = -float("inf")
+    self._polled = -float("inf")
 
   def element_spec(self) -> specs.TensorSpecStruct:
-    """Returns the specs of a batch, [B, ...] by path; waits for a first episode."""
+    """Returns the specs of a batch, [B, ...] by path; waits for a first episode.
+
+    Raises:
+      SpecError: the store does not fit the specs.
+      StoreError: no episode comes within the timeout.
+    """
     wait = _Wait(self._store.path, self._follow)
     while self._windows is None:
-      self._look()
+      self._poll()
       if self._windows is None:
-        wait.go_on("no episode is there")
+        wait.pause("no episode is there")
     window = self._windows.reader.window_spec
     return specs.map_leaves(
       lambda leaf: tf.TensorSpec([self._batch_size, *leaf.shape], leaf.dtype), window
@@ -168,16 +176,19 @@ class StoreFollower:
 
   @property
   def num_windows(self) -> int:
-    """Windows that the store had at the last look."""
+    """Windows that the store had at the last poll."""
     return 0 if self._windows is None else self._windows.num_windows
 
   def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
     """Makes an endless dataset of batches.
 
     Args:
-      start_batch: batches that a run before has had; they count as sampled.
+      start_batch: batches that the run had before it resumed; they count as sampled.
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, ...].
+    Raises:
+      SpecError: the store does not fit the specs.
+      StoreError: no episode comes within the timeout.
     """
     element = self.element_spec()
     loose = specs.map_leaves(
@@ -185,8 +196,8 @@ class StoreFollower:
     )
 
     def batches() -> Iterator[dict[str, Any]]:
-      # Python sleeps for a moment at a time: TensorFlow can end only between two
-      # elements. One without rows stands for a wait.
+      # TensorFlow can stop a generator only between two elements, so a wait is many
+      # short sleeps, each with an element without rows, which `filter` removes.
       nothing = {
         path: np.zeros([0, *leaf.shape[1:]], leaf.dtype.as_numpy_dtype)
         for path, leaf in element.items()
@@ -201,7 +212,7 @@ class StoreFollower:
           wait = _Wait(self._store.path, self._follow)
           continue
         with process.watched_wait() as ends:
-          wait.go_on(reason)
+          wait.pause(reason)
           if ends():
             raise errors.StoreError(
               f"follow: {self._store.path}: expected episodes, got SIGINT while it "
@@ -237,8 +248,8 @@ class StoreFollower:
   def _why_wait(self, number: int) -> str | None:
     """Describes the data that a batch waits for, or None; polls the store."""
     follow = self._follow
-    if time.monotonic() - self._looked >= follow.poll_secs:
-      self._look()
+    if time.monotonic() - self._polled >= follow.poll_secs:
+      self._poll()
     num_windows = self.num_windows
     if num_windows < follow.min_windows or not self._ends[-1]:
       return f"{num_windows} of {follow.min_windows} windows are there"
@@ -252,9 +263,9 @@ class StoreFollower:
       f"more than {follow.samples_per_insert:g} each and {follow.error_buffer}"
     )
 
-  def _look(self) -> None:
+  def _poll(self) -> None:
     """Adds newly committed data."""
-    self._looked = time.monotonic()
+    self._polled = time.monotonic()
     if not self._store.refresh() and self._windows is not None:
       return
     if not len(self._store):
@@ -278,7 +289,7 @@ class StoreFollower:
     """
     segments = self._store.segments
     sizes = {segment.name: len(segment) for segment in segments}
-    # Others have been merged, to a new one; a shorter one began again after that.
+    # Other segments were merged to a new one; one that is shorter began again then.
     kept = {n: a for n, a in self._arrivals.items() if len(a) <= sizes.get(n, -1)}
     fresh = [
       (local + 1, size, name, local)
@@ -296,7 +307,7 @@ class StoreFollower:
     return np.concatenate([grown[segment.name] for segment in segments])
 
   def _choose(self, arrived: np.ndarray) -> None:
-    """Chooses the episodes that are sampled from."""
+    """Selects the episodes to sample from."""
     assert self._windows is not None
     newest_first = np.argsort(-arrived)
     if self._follow.newest_steps is not None:
@@ -306,5 +317,4 @@ class StoreFollower:
     chosen = np.sort(newest_first)
     counts = self._windows.counts
     self._ends = np.cumsum(counts[chosen])
-    # The id after the last window of each.
     self._last_ids = np.cumsum(counts)[chosen]

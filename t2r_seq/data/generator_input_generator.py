@@ -1,4 +1,4 @@
-"""Input generators over Python generators, and of made-up data."""
+"""Input generators over Python generators, and of random or constant data."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CheckedGenerator:
 
   Attributes:
     paths: paths of the leaves, in the order of the tuples.
-    failure: error that stopped the newest incomplete pass; tf.data may already
-      be in the next one.
+    failure: error that stopped the newest incomplete pass, or None; tf.data may
+      already be in the next pass.
   """
 
   def __init__(
@@ -51,7 +51,7 @@ class CheckedGenerator:
       name: name of the input generator, for errors.
       min_steps: a pass must have a sequence of that length; None: unchecked.
     Raises:
-      SpecError: there is no first element, or it does not fit.
+      SpecError: there is no first element, or it does not fit the specs.
     """
     self._generator_fn = generator_fn
     self._spec = specs.flatten_spec_structure(joined_spec)
@@ -142,7 +142,7 @@ class CheckedGenerator:
     )
 
   def _to_values(self, prefix: str, leaf: Any) -> Any:
-    """Makes arrays of Python's scalars, str and bytes in mappings, of their specs."""
+    """Converts Python scalars, str and bytes in mappings to arrays that fit specs."""
     if isinstance(leaf, Mapping):
       return {key: self._to_values(f"{prefix}{key}/", v) for key, v in leaf.items()}
     if isinstance(leaf, (str, bytes)):
@@ -163,7 +163,7 @@ class CheckedGenerator:
     return array.astype(dtype)
 
   def _mask_hint(self, message: str) -> str:
-    """Raises an error if a mask is missing; episodes don't store masks."""
+    """Returns advice if a message is about a missing mask, otherwise ''."""
     if not any(f"{path}: expected" in message for path in self._masks):
       return ""
     return (
@@ -233,8 +233,8 @@ class GeneratorInputGenerator(AbstractInputGenerator):
         or 0 keeps the order.
       **options: base class's seed, drop_remainder, sequence_length, n_step, ...
     Raises:
-      SpecError: generator_fn is not a function, a size is too small, or a flag is not
-        a bool.
+      SpecError: generator_fn is not a function, n_step is given without
+        yields_episodes, or another argument is invalid.
     """
     super().__init__(batch_size, **options)
     where = type(self).__name__
@@ -274,7 +274,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       )
     raise errors.SpecError(f"{where}: {expected} {errors.describe(generator_fn)}.")
 
-  # Nothing in here needs AutoGraph, which takes seconds to read through it.
+  # No code here needs AutoGraph, which takes seconds to convert it.
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
     joined = joint.join(self._feature_spec, self._label_spec_for(request.mode))
@@ -337,9 +337,9 @@ class GeneratorInputGenerator(AbstractInputGenerator):
 
 @gin.configurable
 class DefaultRandomInputGenerator(AbstractInputGenerator):
-  """Gives random batches that fit the specs; another one each time, without an end.
+  """Creates random batches that fit the specs, each a different one, without an end.
 
-  The same seed gives the same batches. Optional features are given, too.
+  The same seed gives the same batches. They have all optional features.
   """
 
   def __init__(
@@ -350,7 +350,9 @@ class DefaultRandomInputGenerator(AbstractInputGenerator):
     Args:
       batch_size: examples in a batch, over all replicas together.
       sequence_length: steps (or stacks) of specs with is_sequence.
-      seed: seed of the random numbers.
+      seed: seed of the random numbers, at least 0.
+    Raises:
+      SpecError: the batch size is invalid.
     """
     super().__init__(batch_size)
     self._sequence_length = sequence_length
@@ -397,6 +399,8 @@ class DefaultConstantInputGenerator(AbstractInputGenerator):
       constant_value: cast to the dtype of each spec.
       batch_size: examples in a batch, over all replicas together.
       sequence_length: steps (or stacks) of specs with is_sequence.
+    Raises:
+      SpecError: the batch size is invalid.
     """
     super().__init__(batch_size)
     self._constant_value = constant_value

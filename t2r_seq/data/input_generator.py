@@ -1,6 +1,6 @@
 """The contract of input generators: specs in, batches for the model out.
 
-Also masks of presence: a bool spec '<path>_mask' without a name, of shape (), beside an
+Also masks of presence: a bool spec '<path>_mask' without a name, of shape (), for an
 optional spec without time offsets. It is true for examples that have the feature, and
 false for those that show zeros. If the path has time offsets, its mask marks real steps
 (`mask_paths`).
@@ -39,13 +39,13 @@ Stages = list[dict[str, Any]]
 
 _MASK_SUFFIX = "_mask"
 
-# Names of the key and the weight of an item of a live replay. Key 0: no item.
+# Names of the specs for the key and the weight of a replay item. Key 0: no item.
 SAMPLE_KEY, SAMPLE_WEIGHT = "sample/key", "sample/weight"
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchRequest:
-  """Request for batches of `create_dataset`; see its arguments.
+  """Arguments of `create_dataset`, with defaults resolved.
 
   Attributes:
     mode: value of `specs.ModeKeys`.
@@ -53,7 +53,7 @@ class BatchRequest:
     start_step: the step that a resumed run continues at.
     seed: seed for a generator without one.
     input_context: the worker of a strategy; None for all data.
-    is_portable: whether other processes run the pipeline.
+    is_portable: whether the pipeline may be sent to other processes.
   """
 
   mode: str
@@ -69,27 +69,30 @@ class BatchRequest:
     return self.mode == specs.ModeKeys.TRAIN
 
   def pipeline(self) -> tuple[int, int, int, int]:
-    """Returns the batches of this pipeline: those of a replica, if there are several.
+    """Returns the sizes of this input pipeline, whose batches are a replica's.
 
     Returns:
-      (examples in a batch, number of the first batch, the pipeline, pipelines).
+      (examples in a batch, number of the first batch, index of the pipeline, number of
+      pipelines).
+    Raises:
+      ValueError: the replicas cannot share a batch equally.
     """
     context = self.input_context
     if context is None:
       return self.batch_size, self.start_step, 0, 1
-    num_places = context.num_input_pipelines
+    num_pipelines = context.num_input_pipelines
     return (
       context.get_per_replica_batch_size(self.batch_size),
-      self.start_step * (context.num_replicas_in_sync // num_places),
+      self.start_step * (context.num_replicas_in_sync // num_pipelines),
       context.input_pipeline_id,
-      num_places,
+      num_pipelines,
     )
 
   def shuffle_seed(self, seed: int | None) -> int | None:
-    """Returns the seed of a dataset's order: another one after a resume.
+    """Returns the seed of a dataset's order, another one for each `start_step`.
 
     Args:
-      seed: seed of the generator; None: the request's.
+      seed: seed of the generator; None: the request's, which may be None, too.
     """
     seed = self.seed if seed is None else seed
     if seed is None or not self.start_step:
@@ -98,7 +101,7 @@ class BatchRequest:
 
 
 class InputReport(Protocol):
-  """Counts of the data that a dataset read; printed, it is a line for the log."""
+  """Counts of the data that a dataset has read; as text, a line for the log."""
 
   @property
   def too_short(self) -> int:
@@ -111,17 +114,17 @@ class InputReport(Protocol):
 class AbstractInputGenerator(abc.ABC):
   """Creates the datasets that feed training and evaluation.
 
-  The specs come from a model (`set_specification_from_model`), and the
-  generator creates a dataset of preprocessed batches. Elements are always pairs
-  `(features, labels)` of `TensorSpecStruct`s by path with leaves [B, ...]; labels are
-  empty without label specs, and in mode 'infer'.
+  The specs come from a model (`set_specification_from_model`), and the generator
+  creates a dataset of preprocessed batches. Elements are pairs `(features, labels)` of
+  `TensorSpecStruct`s by path with leaves [B, ...]; labels are empty without label
+  specs, and in mode 'infer'.
 
   Mode 'train' repeats without an end; 'eval' and 'infer' are one pass in a fixed order
   (except for synthetic data, which never ends). After Tensor2Robot's class.
   """
 
-  _chooses_episodes = False  # Whether episodes have numbers that stay.
-  _casts = True  # Whether batches come as they are stored, and are cast here.
+  _chooses_episodes = False  # Whether episodes have fixed numbers to choose them by.
+  _casts = True  # Whether batches have stored dtypes, which `_finish` casts.
 
   def __init__(
     self,
@@ -139,13 +142,14 @@ class AbstractInputGenerator(abc.ABC):
     Args:
       batch_size: examples in a batch, over all replicas of a strategy together.
       seed: seed of all shuffles; None: another order in every run.
-      drop_remainder: whether the last, smaller batch is left out, so that the batch
-        axis is static; None: in mode 'train' only, which has no last batch.
-      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
+      drop_remainder: whether smaller batches, at the end of the data, are left out, so
+        that the batch axis is static; None: in mode 'train' only.
+      sequence_length: stacks in a sequence, for specs with is_sequence and windows;
+        None for single windows.
       stride: steps between the stacks of a sequence.
       shift: stacks between the starts of two sequences.
       n_step: (n, gamma), or a `windows.NStep`, if the specs are one-step transitions:
-        joins them while reading, as a replay does.
+        joins them while reading, as a replay does. None joins none.
       clock: path of the time stamps for time offsets in seconds; see `windows.Cut`.
         None: the data's only path of time stamps, or else its control period.
     Raises:
@@ -169,12 +173,12 @@ class AbstractInputGenerator(abc.ABC):
     self._has_own_preprocess_fn = False  # Set by a user, not by a model or a mixture.
     self._device_fn: PreprocessFn | None = None
     self._mode: str | None = None
-    self._model: Any = None  # That the specs are from.
+    self._model: Any = None  # The model that set the specs.
     self._report: InputReport | None = None
     self._episodes: Episodes | None = None
     self._split: str | None = None
     self._data_service = DataService()
-    self._reads_ahead = False  # Whether batches are made ahead.
+    self._reads_ahead = False  # Whether `_create_batches` prefetches by itself.
 
   @property
   def batch_size(self) -> int:
@@ -198,7 +202,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def report(self) -> InputReport | None:
-    """Counts of the newest dataset's reads; None if there is nothing to count."""
+    """Counts of the newest dataset's reads; None if the generator does not count."""
     return self._report
 
   @property
@@ -208,7 +212,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def reads_shards(self) -> bool:
-    """Whether `create_dataset(input_context=...)` reads one worker's part only."""
+    """Whether `create_dataset(input_context=...)` reads only one worker's part."""
     return False
 
   @property
@@ -227,11 +231,11 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def num_episodes(self) -> int | None:
-    """Episodes to read, if their number is known."""
+    """Number of the episodes to read; None if unknown."""
     return None
 
   def set_memory_budget(self, memory_budget: int) -> None:  # noqa: B027
-    """Sets the bytes for buffers of episodes, if there are any."""
+    """Sets the bytes for episode buffers; ignored if there are none."""
 
   @property
   def position_options(self) -> dict[str, Any]:
@@ -248,7 +252,7 @@ class AbstractInputGenerator(abc.ABC):
     return f"{type(self).__name__}: {count}batches of {self.batch_size}"
 
   def describe_sources(self) -> list[str]:
-    """Returns a line for each source of a mixture: its share of a batch."""
+    """Returns a line for each source of a mixture: its share of a batch, ..."""
     return []
 
   @property
@@ -258,11 +262,11 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def value_periods(self) -> Mapping[str, float]:
-    """Seconds between values on other clocks than the steps', by path."""
+    """Seconds between values on other clocks than the steps', by path; may be empty."""
     return {}
 
   def named_evals(self) -> dict[str, AbstractInputGenerator]:
-    """Returns the generators to evaluate with, by name; '' is a single one's."""
+    """Returns the generators to evaluate with, by name; {'': self} for a single one."""
     return {"": self}
 
   def set_feature_specifications(
@@ -293,7 +297,7 @@ class AbstractInputGenerator(abc.ABC):
   def _to_stored(
     self, kind: str, flat: specs.TensorSpecStruct
   ) -> specs.TensorSpecStruct:
-    """Returns the stored specs; casts are recorded."""
+    """Returns the specs with their stored dtypes; records the casts to undo that."""
     if not self._casts:
       return flat
     cast = {p: s.dtype for p, s in flat.items() if s.stored_dtype is not None}
@@ -316,7 +320,10 @@ class AbstractInputGenerator(abc.ABC):
     self._has_own_preprocess_fn = preprocess_fn is not None
 
   def keep_specifications(self) -> None:
-    """Keeps the present specs and preprocess_fn, even if they are a model's."""
+    """Makes the current preprocess_fn the generator's own, even if a model set it.
+
+    Another preprocess_fn then replaces it only if no stage is lost.
+    """
     self._has_own_preprocess_fn = self._preprocess_fn is not None
     self._model = None
 
@@ -324,9 +331,11 @@ class AbstractInputGenerator(abc.ABC):
     """Sets the function of the model, or mixture, that this generator feeds.
 
     Args:
-      preprocess_fn: function as for `set_preprocess_fn`; None keeps the current one.
+      preprocess_fn: function as for `set_preprocess_fn`; None: the generator's own, if
+        it has one, and otherwise none.
     Raises:
-      SpecError: a preprocess_fn was already set by `set_preprocess_fn`.
+      SpecError: the generator has its own preprocess_fn, and the two are not methods of
+        one object.
     """
     if self._has_own_preprocess_fn:
       if preprocess_fn is None:
@@ -338,9 +347,8 @@ class AbstractInputGenerator(abc.ABC):
     """Returns the stages between stored values and the model's own preprocessor.
 
     An export has the model's preprocessor and no other stage of the input. So training
-    warns of the stages that this returns, the
-    `PolicyRecord` of an export lists them, and `verify` compares them or reports that
-    they are not in the export.
+    warns of the stages that this returns, the `PolicyRecord` of an export lists them,
+    and `verify` compares them or reports that they are not in the export.
 
     Args:
       mode: value of `specs.ModeKeys`, for which the specs have been set.
@@ -362,7 +370,7 @@ class AbstractInputGenerator(abc.ABC):
     Args:
       padding: 'drop', 'repeat' or 'zero', or two of them, (front, end).
     Raises:
-      SpecError: unknown padding.
+      SpecError: the padding is invalid.
     """
     self._cut = dataclasses.replace(self._cut, padding=padding)
 
@@ -377,7 +385,7 @@ class AbstractInputGenerator(abc.ABC):
       split: split of the dataset, such as 'train'; None for all. With both, the listed
         episodes of that split.
     Raises:
-      SpecError: the generator reads no episodes that have numbers.
+      SpecError: episodes or a split are given, but episodes have no fixed numbers.
     """
     if not self._chooses_episodes and (episodes is not None or split is not None):
       raise errors.SpecError(
@@ -394,7 +402,7 @@ class AbstractInputGenerator(abc.ABC):
     return choose_episodes(where, num_episodes, self._episodes, self._split, all_splits)
 
   def set_data_service(self, data_service: DataService) -> None:
-    """Sets where mode 'train' runs; initially gin's `DataService`."""
+    """Sets where pipelines of mode 'train' run; by default gin's `DataService`."""
     self._data_service = data_service
 
   def set_specification_from_model(self, t2r_model: Any, mode: str) -> None:
@@ -404,8 +412,8 @@ class AbstractInputGenerator(abc.ABC):
       t2r_model: has a `preprocessor` and a `padding`.
       mode: value of `specs.ModeKeys`; datasets can be created for this mode only.
     Raises:
-      SpecError: the specs are not valid structures, or the model's preprocessor would
-        replace a preprocess_fn of the generator.
+      SpecError: the mode is unknown, the model's specs or padding are invalid, or its
+        preprocessor would replace a preprocess_fn of the generator.
     """
     check_mode(type(self).__name__, mode)
     preprocessor = t2r_model.preprocessor
@@ -429,7 +437,7 @@ class AbstractInputGenerator(abc.ABC):
     """Returns `input_fn(params=None)`, which creates the dataset of a mode.
 
     Raises:
-      SpecError: the specs have not been set.
+      SpecError: the mode is unknown, or the specs are not set or for another mode.
     """
     self._check_ready(mode)
 
@@ -471,7 +479,9 @@ class AbstractInputGenerator(abc.ABC):
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
-      SpecError: the specs are not set, the data does not fit, or an argument is wrong.
+      SpecError: the specs are not set or for another mode, the data does not fit them,
+        or an argument is invalid.
+      ValueError: the replicas of `input_context` cannot share a batch equally.
     """
     self._check_ready(mode)
     where = type(self).__name__
@@ -507,7 +517,7 @@ class AbstractInputGenerator(abc.ABC):
   def explain(
     self, mode: str = specs.ModeKeys.TRAIN, num_batches: int = 50
   ) -> InputExplanation:
-    """Reads some batches; returns the pipeline's stages, their time, and advice.
+    """Reads some batches; returns the time of the pipeline's stages, and advice.
 
     Args:
       mode: value of `specs.ModeKeys`, for which the specs have been set.
@@ -515,7 +525,8 @@ class AbstractInputGenerator(abc.ABC):
     Returns:
       The description; `print` it.
     Raises:
-      SpecError: the specs are not set, or the data does not fit or is empty.
+      SpecError: the specs are not set or for another mode, the data does not fit them
+        or is empty, or `num_batches` is below 1.
     """
     self._check_ready(mode)
     stored = joint.join(self._feature_spec, self._label_spec_for(mode))
@@ -542,16 +553,16 @@ class AbstractInputGenerator(abc.ABC):
     yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Starts to watch a wait for a batch; the result is called each second.
+    """Starts to watch a wait for a batch; returns a check to call every second.
 
-    It raises if no batch will come; None if datasets do so themselves.
+    The check raises if no batch will come. None if the dataset itself raises then.
     """
     return None
 
   def _cut_for_mode(self, mode: str) -> windows.Cut:
     """Returns how windows of features and labels are cut in a mode.
 
-    In 'infer' there are no rewards for n-step returns.
+    In 'infer' transitions are not joined, because there are no labels with rewards.
 
     Raises:
       SpecError: rewards are integers, but n-step returns are floats.
@@ -608,7 +619,7 @@ class AbstractInputGenerator(abc.ABC):
   def _finish_all(
     self, batches: tf.data.Dataset, request: BatchRequest, is_flat: bool
   ) -> tf.data.Dataset:
-    """Splits joined batches, and maps casts, masks and preprocess_fn over them."""
+    """Casts, masks, preprocesses and validates batches; splits joined ones."""
     has_labels = request.mode != specs.ModeKeys.INFER
     if isinstance(batches.element_spec, tuple):
       batches = batches.map(tf.autograph.experimental.do_not_convert(joint.join))
@@ -620,18 +631,19 @@ class AbstractInputGenerator(abc.ABC):
       return joint.join(features, labels) if is_flat else (features, labels)
 
     if self._preprocess_fn is None:
-      return batches.map(finish)  # Tensors that nothing changes pass through.
+      return batches.map(finish)  # Not parallel: it copies no tensor.
     if not request.is_train:
       return batches.map(finish, tf.data.AUTOTUNE)
-    batch_size, start, place, num_places = request.pipeline()
+    batch_size, start, pipeline, num_pipelines = request.pipeline()
 
     @tf.autograph.experimental.do_not_convert
     def finish_numbered(number: tf.Tensor, batch: Any) -> Any:
       first = next(iter(batch.values()))
       numbers = number * batch_size + tf.range(tf.shape(first)[0], dtype=tf.int64)
-      # Workers take turns, as they do in the order of a store. Random numbers are a
-      # function of the seed and the sample's number.
-      with randomness.sample_number_scope(numbers * num_places + place, on_host=True):
+      # Pipelines take turns at the numbers, as they do in the order of a store. The
+      # random numbers of preprocessing are a function of the seed and these numbers.
+      numbers = numbers * num_pipelines + pipeline
+      with randomness.sample_number_scope(numbers, on_host=True):
         return finish(batch)
 
     return batches.enumerate(start).map(finish_numbered, tf.data.AUTOTUNE)
@@ -641,7 +653,7 @@ class AbstractInputGenerator(abc.ABC):
     self, batch: Any, in_spec: Any, out_spec: Any
   ) -> specs.TensorSpecStruct:
     if out_spec is None:
-      # The output of a preprocess_fn of unknown out specs can't be checked.
+      # Without out specs, the output of a preprocess_fn can't be checked.
       out_spec = in_spec if self._preprocess_fn is None else {}
     return specs.validate_and_flatten(out_spec, batch, ignore_batch=True)
 
@@ -654,7 +666,7 @@ class AbstractInputGenerator(abc.ABC):
 
 
 class DatasetInputGenerator(AbstractInputGenerator):
-  """Reads a dataset of episodes that have numbers, by pools that a budget bounds."""
+  """Reads a dataset of numbered episodes, through pools within a memory budget."""
 
   _chooses_episodes = True
 
@@ -671,8 +683,9 @@ class DatasetInputGenerator(AbstractInputGenerator):
 
     Args:
       batch_size: examples in a batch, over all replicas of a strategy together.
-      memory_budget: bytes for pools, images decoded.
-      image_decoding: how encoded images are decoded, and which part of them.
+      memory_budget: bytes for pools, with decoded images.
+      image_decoding: how encoded images are decoded, and which part of them; None: all
+        of them, by TensorFlow's defaults.
       episodes: numbers of the episodes to read, or a file that lists them; None for
         all. In record files they are counted through all files, in order.
       split: split of the dataset, such as 'train'; None for all. For record files, the
@@ -689,7 +702,11 @@ class DatasetInputGenerator(AbstractInputGenerator):
     self.set_episodes(episodes, split)
 
   def set_memory_budget(self, memory_budget: int) -> None:
-    """See the base class."""
+    """See the base class.
+
+    Raises:
+      SpecError: the budget is no positive integer.
+    """
     self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
 
   @property
@@ -706,7 +723,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
     }
 
   def _has_numbers(self) -> bool:
-    """Whether training resumes at the number of a batch."""
+    """Whether a resumed run continues at the number of a batch."""
     return self._data_service.address is None
 
   def _position_order(self) -> str | None:
@@ -722,8 +739,8 @@ class DatasetInputGenerator(AbstractInputGenerator):
   def _numbered_plan(self, request: BatchRequest) -> tuple[Plan, int]:
     """Returns the plan of numbered batches, and the number of the first one.
 
-    A resumed run continues the previous run's order, unless a service runs it, which
-    has no position.
+    A resumed run continues the previous run's order. A portable pipeline has no
+    position, so that its resumed run has another order.
     """
     is_train = request.is_train
     seed = request.seed if self._plan.seed is None else self._plan.seed
@@ -754,12 +771,12 @@ class DatasetInputGenerator(AbstractInputGenerator):
 
 
 def presence_masks(spec_structure: specs.SpecStructure) -> dict[str, str]:
-  """Maps the path of every declared presence mask to the path that it is about.
+  """Maps the path of every declared presence mask to the path that it masks.
 
   Args:
     spec_structure: specs, some of which may be masks.
   Returns:
-    Mask paths to paths; without the masks of windows.
+    Mask paths to masked paths; without the masks of windows.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   return {
@@ -786,7 +803,7 @@ def add_presence_specs(
   Returns:
     Flat specs with the masks.
   Raises:
-    SpecError: a path that is not optional.
+    SpecError: a path is not that of an optional spec.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   masks = {**mask_paths(flat), **presence_masks(flat)}
@@ -817,7 +834,7 @@ def split_masks(
   Args:
     flat: specs by path.
   Returns:
-    The specs without them, and mask paths to paths.
+    The specs without them, and mask paths to masked paths.
   """
   masks = presence_masks(flat)
   kept = ((path, spec) for path, spec in flat.items() if path not in masks)
@@ -846,9 +863,9 @@ def add_masks(batch: Any, masks: Mapping[str, str]) -> Any:
 
   Args:
     batch: tensors by path, [B, ...].
-    masks: mask paths to paths; existing masks are kept.
+    masks: mask paths to masked paths; existing masks are kept.
   Returns:
-    The batch with a mask [B] for every path that is there.
+    The batch with a mask for every path that it has, bool [B], all true.
   """
   missing = {
     mask: path for mask, path in masks.items() if path in batch and mask not in batch
@@ -862,7 +879,7 @@ def add_masks(batch: Any, masks: Mapping[str, str]) -> Any:
 
 
 def _cast(values: Any, dtypes: Mapping[str, tf.DType]) -> Any:
-  """Gives tensors, or their specs, the dtypes that are declared."""
+  """Casts tensors, or their specs, to the declared dtypes."""
   if not dtypes:
     return values
   cast = specs.TensorSpecStruct(values.items())

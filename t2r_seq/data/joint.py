@@ -62,18 +62,18 @@ def join_paths(
 def name_by_path(
   joined: specs.TensorSpecStruct, stored: Mapping[str, Any]
 ) -> specs.TensorSpecStruct:
-  """Names the feature that each spec reads: the one at its path, or else at its name.
+  """Names each spec after the feature that it reads; see `specs.names.source_paths`.
 
-  Records that were parsed by the joined specs are stored at the joined paths.
+  A spec whose joined path is stored keeps its name: its record was parsed by it.
 
   Args:
     joined: specs, as from `join`.
     stored: stored specs, by path.
   Returns:
-    The specs, some by other names.
+    The specs, some with other names.
   """
   named = specs.TensorSpecStruct()
-  # Each by itself: what features read is the same without labels.
+  # Separately, so that features read the same data with and without labels.
   for prefix, branch in zip((_FEATURES, _LABELS), split(joined), strict=True):
     sources = source_paths(branch, stored)
     for path, spec in branch.items():
@@ -89,7 +89,7 @@ def split(joined: Any) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
   Args:
     joined: leaves by path, as from `join`.
   Returns:
-    Features and labels by path; labels are empty if there were none.
+    Features and labels by path; labels are empty if there are none.
   """
   return _below(joined, _FEATURES), _below(joined, _LABELS)
 

@@ -34,14 +34,14 @@ Read = Callable[[Any], Any]
 _no_autograph = tf.autograph.experimental.do_not_convert
 _Loader = TypeVar("_Loader", bound="WindowLoader")
 
-# A read of some 30 small ops costs little beside a copy of this size.
+# The 30 or so small ops of a read cost little compared with a copy of this size.
 _READ_BYTES = 2**22
 _MAX_BATCHES = 64
-# Reads in parallel hold at most this, or two batches. tf.data's autotuner would take
-# fewer than there are cores; with one more, copies of 7 MB are 4% faster.
+# Bytes that parallel reads hold, at most; there are at least two reads. tf.data's
+# autotuner uses fewer than cores; with one more, copies of 7 MB are 4% faster.
 _PARALLEL_BYTES = 2**28
 _NOT_IN_BUFFERS = (tf.string, tf.bfloat16)
-# Bytes of a window whose read costs more than the ops of a batch.
+# Bytes of a window for slow reads: no batches are read together.
 _LARGE_WINDOW = 2**30
 
 
@@ -62,9 +62,9 @@ def batches_in_order(
     read: maps window numbers, int64 [N], to a structure with leaves [N, ...].
     order: order of windows and batches.
     batch_bytes: memory of a batch, about; decides how many are read at once.
-    num_epochs: None: no end.
+    num_epochs: number of epochs; None: no end.
     start_batch: batches to leave out, over all epochs; costs nothing.
-    held: the tensors that are read from; see `dataset_over`.
+    held: the tensors that `read` reads; see `dataset_over`.
   Returns:
     Dataset of structures with leaves [B, ...].
   """
@@ -91,7 +91,7 @@ class _Reads:
     return max(1, min(most, _READ_BYTES // max(1, self.batch_bytes)))
 
   def batches(self, at_once: int) -> tf.data.Dataset:
-    """Returns a dataset of batches; of several that are read at once all are full."""
+    """Returns a dataset of batches; `at_once` > 1 requires that all are full."""
     if at_once == 1:
       return self.dataset(1)
     size = self.order.batch_size
@@ -104,7 +104,7 @@ class _Reads:
       return tf.nest.map_structure(split, self.read(window_ids))
 
     reads = dataclasses.replace(self, read=read_and_split)
-    # A sixth less work than `unbatch`.
+    # This costs a sixth less than `unbatch`.
     return reads.dataset(at_once).flat_map(tf.data.Dataset.from_tensor_slices)
 
   def dataset(self, at_once: int) -> tf.data.Dataset:
@@ -144,7 +144,8 @@ def parallel_reads(read_bytes: int) -> int:
   Args:
     read_bytes: approximate memory of one read's result.
   """
-  cores = len(os.sched_getaffinity(0))
+  is_linux = hasattr(os, "sched_getaffinity")
+  cores = len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
   return max(2, min(cores + 1, _PARALLEL_BYTES // max(1, read_bytes)))
 
 
@@ -157,9 +158,9 @@ def _map(dataset: tf.data.Dataset, function: Read, num_calls: int) -> tf.data.Da
 class NumpyBatches(Iterator[Batch]):
   """The batches of a dataset as dicts of numpy arrays, by path; can be read once.
 
-  Arrays share the memory that TensorFlow has read them to: there is no copy, and they
-  may be written to. Small batches are parts of one read, which stays in memory as long
-  as any of them. bfloat16 is of ml_dtypes, strings are bytes objects.
+  Arrays share the memory of TensorFlow's tensors: there is no copy, and they may be
+  written to. Small batches are parts of one read, which stays in memory as long as any
+  of them. bfloat16 (of ml_dtypes) and strings (bytes objects) are copied.
 
   Attributes:
     next_batch: number of the next batch, over all epochs: resume from it.
@@ -180,7 +181,7 @@ class NumpyBatches(Iterator[Batch]):
     self._batches = self._cut(reads, batch_size)
 
   def __iter__(self) -> Iterator[Batch]:
-    # Faster by a call for each batch, and the same.
+    # The same batches, without a call of `__next__` for each.
     return self._batches
 
   def __next__(self) -> Batch:
@@ -198,7 +199,7 @@ class NumpyBatches(Iterator[Batch]):
 
 
 def check_start_batch(where: str, start_batch: Any) -> int:
-  """Returns it as an int; raises SpecError unless it is an integer of at least 0."""
+  """Returns a batch number; raises SpecError unless it is an integer of at least 0."""
   return errors.check_count(where, "start_batch", start_batch, minimum=0)
 
 
@@ -207,9 +208,9 @@ def as_arrays(tensors: Mapping[str, tf.Tensor]) -> Batch:
 
   Args:
     tensors: on the CPU, by path, with memory that nothing else reads. Two of them may
-      share it, as equal ops of a graph do: the second is copied then.
+      share it, because TensorFlow merges equal ops: the second is copied then.
   Returns:
-    Arrays by path; strings and bfloat16, which no buffer can hold, are copied.
+    Arrays by path; strings and bfloat16, which have no buffer interface, are copied.
   """
   arrays, addresses = {}, set()
   for path, tensor in tensors.items():
@@ -241,7 +242,7 @@ class PoolSize:
 
   Attributes:
     num_batches: batches of a pool, at least 1.
-    max_bytes: maximum bytes of pools and batches that are alive.
+    max_bytes: maximum bytes of the pools and batches in memory.
   """
 
   num_batches: int
@@ -258,7 +259,7 @@ def raised_as_read(failures: Callable[[], Iterable[Exception]]) -> Iterator[None
   try:
     yield
   except tf.errors.OpError as error:
-    # Several are read at a time: TensorFlow reports the first in order.
+    # Reads run in parallel and several may fail; TensorFlow reports the first in order.
     for failure in failures():
       if str(failure) in str(error):
         raise failure from error
@@ -272,7 +273,7 @@ class PoolReader(abc.ABC):
 
   Attributes:
     counts: windows of each episode, int64 [episodes].
-    held: the tensors that are read from; see `dataset_over`.
+    held: the tensors that pools are read from; see `dataset_over`.
   """
 
   def __init__(
@@ -284,20 +285,20 @@ class PoolReader(abc.ABC):
     parsed_bytes: int = 0,
     held: Sequence[HeldTensor] = (),
   ) -> None:
-    """Prepares.
+    """Creates the reader.
 
     Args:
-      rows: spec of the rows of the pools.
+      rows: gathers windows from the rows of the pools.
       counts: windows of each episode, int64 [episodes].
       lengths: steps of each episode, int64 [episodes].
       step_bytes: memory of the largest step in a pool.
-      parsed_bytes: bytes of the largest parsed episode.
-      held: the tensors that are read from.
+      parsed_bytes: bytes of the largest parsed episode; 0 if none is parsed.
+      held: the tensors that pools are read from.
     """
     self._rows = rows
     self.counts = counts
     self._lengths = lengths
-    # By episode: its windows, the end of those so far, its steps.
+    # By episode: its windows, the windows up to its end, its steps.
     by_episode = [counts, np.cumsum(counts), lengths]
     self._episodes = HeldTensor.of(np.stack(by_episode))
     self.held = [*held, self._episodes]
@@ -313,20 +314,20 @@ class PoolReader(abc.ABC):
     Args:
       episodes: their numbers, int64 [n].
       first_step: first step of each episode, int64 [n].
-      num_steps: after it, int64 [n].
+      num_steps: number of steps from it on, int64 [n]; may be 0.
     """
 
   def fit(self, plan: Plan) -> PoolSize:
-    """Finds the largest pools that keep within a budget for any order of the episodes.
+    """Finds the largest pools that keep within a plan's budget for any episode order.
 
-    The windows of a pool are consecutive ones of permuted episodes. In the worst case
-    these are the episodes with the most steps to read for each window. If even a pool
-    of one batch exceeds the budget, it is used, with a warning.
+    A pool has consecutive windows of permuted episodes. In the worst case these are the
+    episodes with the most steps to read per window. If even a pool of one batch exceeds
+    the budget, it is used, with a warning.
     """
     first, last = self._rows.reader.steps_shown
     has_windows = self.counts > 0
     counts, lengths = self.counts[has_windows], self._lengths[has_windows]
-    # Additional cost of an episode that is split.
+    # Steps that both parts of an episode read if it is split between two pools.
     extra = min(last - first + 1, int(lengths.max(initial=1)))
     steps = np.minimum(lengths, (counts - 1) * self._rows.reader.grid.period + extra)
     worst_first = np.argsort(-(steps / counts), kind="stable")
@@ -338,7 +339,7 @@ class PoolReader(abc.ABC):
 
     def num_bytes(num_batches: int) -> int:
       num_windows = num_batches * plan.batch_size
-      # Parted at both ends of the pool, and where the bound parts the last one.
+      # Both ends of a pool split an episode, and so may the end of the worst case.
       bound = np.interp(num_windows, all_windows, all_steps) + 3 * extra
       most = int(np.ceil(min(bound, all_steps[-1])))
       return pool_lib.num_bytes_alive(
@@ -367,9 +368,9 @@ class PoolReader(abc.ABC):
 
     Args:
       order: order of the same windows.
-      last_epoch: epochs in all.
+      last_epoch: number of epochs.
       start_batch: batches to leave out, over all epochs.
-      is_portable: for a service, which splits the dataset by its pools.
+      is_portable: whether a service runs the dataset, and splits it by its pools.
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
     """
@@ -393,7 +394,7 @@ class PoolReader(abc.ABC):
       )
 
     if per_epoch == order.plan.num_shards == 1 and end > start + 1 and not is_portable:
-      # All episodes are one pool: they are read once, and stay.
+      # All episodes fit into one pool, which is read once and kept for all epochs.
       whole = tf.data.Dataset.from_tensors(0).map(
         _no_autograph(lambda _: self._whole())
       )
@@ -405,10 +406,11 @@ class PoolReader(abc.ABC):
     return pool_lib.gather_batches(pools.prefetch(1), self._rows, order.plan)
 
   def read(self, window_ids: tf.Tensor) -> specs.TensorSpecStruct:
-    """Reads some windows, by a pool that holds no others.
+    """Reads some windows, through a pool that is made for them.
 
     Args:
-      window_ids: int64 [B], of all windows counted through the episodes, in any order.
+      window_ids: numbers of windows, counted through all episodes, int64 [B], in any
+        order.
     Returns:
       Windows by path, [B, L, K, ...].
     """
@@ -442,13 +444,13 @@ class PoolReader(abc.ABC):
     return {**loaded, "order": first + order.windows(end - first, epoch, pool)}
 
   def _whole(self) -> pool_lib.Pool:
-    """Reads the steps of all windows, without an 'order'."""
+    """Returns the pool of all windows, without its 'order'."""
     counts, ends, _ = tf.unstack(self._episodes.read_value())
     episodes = tf.range(tf.size(counts, tf.int64))
     return self._pool(episodes, ends, tf.zeros_like(counts), counts)
 
   def _reorder(self, order: PoolOrder, epoch: tf.Tensor) -> tf.Tensor:
-    """Returns the order of an epoch of one pool, by numbers of all windows."""
+    """Returns the 'order' of an epoch for the pool of all windows."""
     permuted, ends = order.episodes(epoch)
     first, end = order.bounds(tf.constant(0, tf.int64))
     numbers = first + order.windows(end - first, epoch, tf.constant(0, tf.int64))
@@ -463,13 +465,13 @@ class PoolReader(abc.ABC):
     first_window: tf.Tensor,
     end_window: tf.Tensor,
   ) -> pool_lib.Pool:
-    """Reads the steps that some windows of each of some episodes show.
+    """Reads the steps that a range of windows of each of some episodes shows.
 
     Args:
-      episodes: int64 [n].
+      episodes: numbers of the episodes, int64 [n].
       ends: the number after the last window of each.
-      first_window: the first of each that is shown, in its episode.
-      end_window: index of the window after the last.
+      first_window: first window to show of each, counted in its episode.
+      end_window: the window after the last one to show.
     Returns:
       The 'rows', 'ends' and 'episodes' of a `Pool`.
     """
@@ -492,14 +494,13 @@ class WindowLoader:
   """Loads batches of windows, by number or by pools; subclasses define the source.
 
   The batches are a function of the arguments: the same on every machine and for any
-  number of threads. What to resume from is the number of the next batch.
+  number of threads. A run resumes from the number of its next batch.
 
   Attributes:
     plan: plan of the batches.
-    num_windows: in all data.
+    num_windows: number of windows in all data.
     batches_per_epoch: number of batches per epoch of this shard.
-    pool_size: batches and bytes that go through memory together; None where windows
-      are read one by one.
+    pool_size: size of the pools; None if batches are read by the numbers of windows.
   """
 
   def __init__(
@@ -514,17 +515,19 @@ class WindowLoader:
     """Plans the batches.
 
     Args:
-      plan: plan of the batches. Without an order: 'global', or 'quasi_random' if
-        windows are only read through pools.
+      plan: plan of the batches. Its default order is 'global', or 'quasi_random'
+        without `read`.
       read: maps window numbers, int64 [N], to windows by path, [N, ...], for orders
         without pools; None: windows are read by pools in every order.
       num_windows: N >= 1.
-      window_bytes: memory of a window, about; large if reads are slow beside it, so
-        that no batches are read together.
-      make_pools: called if the order has pools; None: the data has no pools.
-      held: the tensors that `read` reads from.
+      window_bytes: memory of a window, about; by default so large, for slow reads, that
+        no batches are read together.
+      make_pools: makes the reader of pools, for 'quasi_random' and without `read`; None
+        if there are no pools.
+      held: the tensors that `read` reads.
     Raises:
-      SpecError: the data is too small for one batch, or has no pools for the order.
+      SpecError: a shard is too small for a batch, or the order needs pools and there
+        are none.
     """
     self.plan = plan = plan.with_seed("global" if read else "quasi_random")
     self.num_windows = num_windows
@@ -555,12 +558,12 @@ class WindowLoader:
     """Creates the dataset.
 
     Args:
-      start_batch: batches to leave out, over all epochs. Costs nothing, but under
-        'quasi_random' up to one pool.
+      start_batch: batches to leave out, over all epochs. Costs at most the reading of
+        one pool.
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
     Raises:
-      SpecError: `start_batch` is negative, or beyond the last batch.
+      SpecError: `start_batch` is no integer, negative, or beyond the last batch.
     """
     self._check_start(start_batch)
     order = self._order
@@ -587,9 +590,9 @@ class WindowLoader:
     Args:
       start_batch: batches to leave out, over all epochs.
     Returns:
-      The iterator, which has its position.
+      The iterator; its `next_batch` is the position to resume from.
     Raises:
-      SpecError: `start_batch` is negative, or beyond the last batch.
+      SpecError: `start_batch` is no integer, negative, or beyond the last batch.
     """
     self._check_start(start_batch)
     if isinstance(self._order, PoolOrder):
@@ -626,7 +629,7 @@ class WindowLoader:
     Returns:
       A loader of one replica's batches: B / replicas.
     Raises:
-      SpecError: this loader shows a shard already, or the shards are too small.
+      SpecError: this loader reads a shard already, or a shard is too small for a batch.
       ValueError: the replicas cannot share a batch equally.
     """
     order = self._order
@@ -658,7 +661,9 @@ class WindowLoader:
     Returns:
       Distributed dataset of TensorSpecStructs, leaves [B / replicas, L, K, ...].
     Raises:
-      SpecError: an argument is invalid, as in `for_input_context`.
+      SpecError: `start_step` is negative or beyond the last batch, or as in
+        `for_input_context`.
+      ValueError: the replicas cannot share a batch equally.
     """
 
     def create(context: tf.distribute.InputContext) -> tf.data.Dataset:

@@ -50,7 +50,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 class MixtureReport:
   """Examples and epochs that a mixture has read of every source.
 
-  Counted as batches are made: what waits in a prefetch buffer is in it, too.
+  They are counted as batches are made, also those that wait in a prefetch buffer.
   """
 
   def __init__(self, sources: Mapping[str, AbstractInputGenerator]) -> None:
@@ -74,12 +74,12 @@ class MixtureReport:
 
   @property
   def sizes(self) -> dict[str, int | None]:
-    """Examples of one pass, by source; None where that is not known."""
+    """Examples of one pass, by source; None if unknown."""
     return {name: source.num_examples for name, source in self._sources.items()}
 
   @property
   def epochs(self) -> dict[str, float | None]:
-    """Passes made, by source; None where the source's size is not known."""
+    """Passes made, by source; None if the source's size is unknown."""
     sizes = self.sizes
     return {
       name: count / size if (size := sizes[name]) else None
@@ -88,7 +88,7 @@ class MixtureReport:
 
   @property
   def reports(self) -> dict[str, InputReport]:
-    """The sources' own reports, of those that have one."""
+    """Reports of the sources that have one, by source."""
     reports = {name: source.report for name, source in self._sources.items()}
     return {name: report for name, report in reports.items() if report is not None}
 
@@ -116,17 +116,17 @@ def make_schedule(
 ) -> np.ndarray:
   """Plans batches that hold the sources in proportion to their weights.
 
-  A batch of B holds B times its share of each source, rounded up or down. Who gets
-  the places that are left by rounding down goes round, so that after a period the
-  sums are exact, and so that they are nearly so at any time.
+  A batch of B has B times the share of each source, rounded up or down. The sources
+  take turns at the examples that rounding down leaves, so that sums are exact after a
+  period, and nearly exact at any time.
 
   Args:
     weights: weight of each source, above 0, of any scale.
     batch_size: B.
-    seed: seed of the first batch's place in the round.
-    shard_index: index of the pipeline. Pipelines are spread over the round, so that
+    seed: seed of the first batch's place in the period.
+    shard_index: index of the pipeline. Pipelines are spread over the period, so that
       their batches of one step are together in proportion, too.
-    num_shards: how many pipelines there are.
+    num_shards: number of pipelines.
   Returns:
     Examples of each source in each batch of a period, int64 [P, S].
   Raises:
@@ -145,8 +145,8 @@ def make_schedule(
       "Leave the source out, or give it more."
     )
   base, extras = np.divmod(totals, period)
-  # The sources' extra places stand one after the other on a ring of P batches, which
-  # therefore all have equally many. Going round it in golden steps spreads them.
+  # The sources' extra examples lie one after the other on a ring of P batches, so all
+  # batches have equally many. Steps of the golden ratio around it spread them.
   phase = np.random.default_rng([seed, 0]).random()
   places = ((np.arange(period) * _GOLDEN + phase) % 1).argsort().argsort()
   places = places + shard_index * period // num_shards
@@ -161,8 +161,8 @@ def _cut(
 
   Args:
     dataset: endless dataset of batches, [B, ...].
-    counts: examples of each batch that comes out, int64 [P], over and over; batches
-      that have that size already are not copied.
+    counts: sizes of the output batches, int64 [P], repeated; batches that already have
+      their size are not copied.
     num_skipped: examples of the first batch to leave out.
   Returns:
     Dataset of batches.
@@ -185,7 +185,7 @@ def _put_together(
   numbers: tf.data.Dataset,
   report: MixtureReport | None,
 ) -> tf.data.Dataset:
-  """Joins batches, their rows in an order that follows from seed and number.
+  """Joins batches, with rows in an order that is a function of seed and number.
 
   Args:
     parts: datasets of the same paths; their i-th batches together have B examples.
@@ -221,14 +221,14 @@ def _put_together(
 def _find_mismatches(
   joint_spec: TensorSpecStruct, given_specs: Mapping[str, TensorSpecStruct]
 ) -> Iterator[errors.Mismatch]:
-  """Compares what sources deliver with what a mixture is to deliver.
+  """Compares the outputs of sources with the specs of their mixture.
 
   Args:
     joint_spec: the specs of an example, joined.
-    given_specs: by source, the specs of an example as it comes from the source's
-      preprocessing, joined; sequences with or without their time axis.
+    given_specs: by source, the specs of an example after the source's preprocessing,
+      joined; sequences with or without their time axis.
   Yields:
-    All mismatches; the paths begin with the source's name. Sequences have to be of one
+    All mismatches; the paths begin with the source's name. Sequences must have a fixed
     length, the same in all sources.
   """
   masks = mask_paths(joint_spec)
@@ -264,7 +264,7 @@ def _fill(
   joint_spec: TensorSpecStruct,
   masks: Mapping[str, str],
 ) -> list[tf.data.Dataset]:
-  """Gives the batches of all sources the paths that any of them has.
+  """Adds to the batches of each source the paths that only other sources have.
 
   Args:
     datasets: datasets of joined batches, by source.
@@ -272,8 +272,8 @@ def _fill(
     joint_spec: the specs of an example, joined.
     masks: presence masks to the paths that they are about, joined.
   Returns:
-    Datasets of structs of the same paths, in one order: zeros where a source lacks one,
-    and masks that say so.
+    Datasets of structs with the same paths, in one order: zeros for missing paths, and
+    masks that mark them.
   """
   delivered: dict[str, tf.TensorSpec] = {}
   for path in sorted(joint_spec):
@@ -292,7 +292,7 @@ def _fill(
       if path in source:
         filled[path] = batch[path]
         continue
-      # An example that no replay has drawn counts as it is.
+      # An example that is not from a replay has weight 1.
       is_weight = joint_spec[path].name == input_generator.SAMPLE_WEIGHT
       shape = tf.concat([size, tf.constant(spec.shape.as_list(), tf.int32)], 0)
       filled[path] = (tf.ones if is_weight else tf.zeros)(shape, spec.dtype)
@@ -356,7 +356,7 @@ def _wrong_weights(
   if not isinstance(by_name, Mapping) or set(by_name) != set(sources):
     want = f"'{BY_SIZE}', '{BY_EPISODE}', or a weight for each of"
     want = f"{want} {errors.listing(sources)}"
-    hint = "A source that comes twice is one." if is_list else ""
+    hint = "What is listed twice is one source." if is_list else ""
     yield errors.Mismatch("weights", want, f"{weights!r}", hint)
     return
   for name, weight in by_name.items():
@@ -388,7 +388,7 @@ def _wrong_embodiments(
 
 
 def _normalized_again(stages: Stages) -> Iterator[tuple[str, str]]:
-  """Yields paths, and stages that normalise them as if no earlier one did."""
+  """Yields paths that are normalised, and later stages that ignore that."""
   done: set[str] = set()
   for stage in stages:
     paths = {*stage.get("normalization", {})}
@@ -414,8 +414,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   In mode 'train' every batch has examples in proportion to the weights. Counts are
   rounded up or down so that they are exact over time. Rows are shuffled. The other
-  modes are one pass, one source after the other. Batches are reproducible if every
-  source can be seeded: one without a seed gets a seed of the mixture's.
+  modes are one pass, one source after the other. A source without a seed gets one from
+  the mixture's; batches are reproducible if every source can be seeded.
 
   A source delivers the features of the mixture's specs. If stored data differs, give
   the source a preprocessor, or its own specs and `preprocess_fn`. Missing optional
@@ -437,7 +437,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   """
 
-  _casts = False  # The sources do.
+  _casts = False  # The sources cast their batches.
 
   def __init__(
     self,
@@ -462,16 +462,16 @@ class MixtureInputGenerator(AbstractInputGenerator):
       preprocessors: by name, for sources whose data is not yet what the mixture
         delivers: a preprocessor, or a class of them that is called with functions from
         a mode to the mixture's feature and label specs, as a model calls it.
-      episodes: by name, the numbers of those that a source reads, or a file of them;
-        the others keep their own choice.
+      episodes: by name, the numbers of the episodes that a source reads, or a file that
+        lists them; other sources keep their own choice.
       split: split that all sources read, such as 'train'; None for each source's own.
       embodiments: the robot of each source, an `Embodiment`; several sources may
         have one. The model has the same ones.
       memory_budget: bytes for the buffers of all sources together, in proportion to
         their weights; None: each source has a separate one.
     Raises:
-      SpecError: sources, weights, preprocessors, episodes and embodiments do not belong
-        together.
+      SpecError: there is no source, an argument names a source that does not exist, a
+        source cannot choose episodes, or an argument is invalid.
     """
     super().__init__(batch_size)
     self._sources = dict(sources)
@@ -518,7 +518,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       episodes: episodes by name of a source, as the sources take them; None for all.
       split: split of all sources; None for all.
     Raises:
-      SpecError: there is no such source, or one has no episodes to choose from.
+      SpecError: there is no such source, or one cannot choose its episodes.
     """
     by_name = dict(episodes or {})
     self._raise(_no_source("episodes", by_name, self._sources))
@@ -526,7 +526,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       source.set_episodes(by_name.get(name), split)
 
   def _restrict(self, episodes: dict[str, Any], split: str | None) -> None:
-    """Sets what is given; beside it the sources keep their own choices."""
+    """Sets the given choices; the sources keep their other ones."""
     self._raise(_no_source("episodes", episodes, self._sources))
     for name, source in self._sources.items():
       numbers = episodes.get(name)
@@ -540,8 +540,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
     """See the base class; takes the stages of each robot from the model, too.
 
     Raises:
-      SpecError: a robot is missing in the model, or differs from the model's robot of
-        that name.
+      SpecError: see the base class; or a robot is missing in the model, or differs from
+        the model's robot of that name.
     """
     embodiments = getattr(t2r_model, "embodiments", {})
     self._raise(
@@ -579,7 +579,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @property
   def reads_shards(self) -> bool:
-    """Whether workers read their own parts: if those of all sources do."""
+    """Whether each worker reads its own part: if it does so of every source."""
     return all(source.reads_shards for source in self._sources.values())
 
   @property
@@ -592,7 +592,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
   def position_options(self) -> dict[str, Any]:
     """Options of the sources and of their mixture; see the base class."""
     options = {name: source.position_options for name, source in self._sources.items()}
-    if self._seed is None or not any(options.values()):
+    if not any(options.values()):
       return {}
     return {
       "batch_size": self._batch_size,
@@ -611,7 +611,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
     Raises:
       SpecError: a path of a source is normalised twice, the second time by statistics
-        of what is stored.
+        of stored values.
     """
     self._set_specifications(mode)
     by_source = {}
@@ -640,7 +640,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return by_source
 
   def describe_sources(self) -> list[str]:
-    """See the base class; of a robot also its elements, cameras and statistics."""
+    """See the base class; for a robot also its elements, cameras and statistics."""
     weights = self._resolved_weights()
     counts = make_schedule(weights, self._batch_size, self._seed)
     model = {**(self._feature_spec or {}), **(self._label_spec or {})}
@@ -659,20 +659,20 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Explains errors of TensorFlow by the sources."""
+    """Turns TensorFlow's errors into clear errors, as the sources do."""
     with contextlib.ExitStack() as stack:
       for source in self._sources.values():
         stack.enter_context(source.explain_failures())
       yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Begins to watch over a wait for a batch: all sources do."""
-    looks = list(filter(None, (source.watch() for source in self._sources.values())))
-    return (lambda: [look() for look in looks]) if looks else None
+    """See the base class; all sources watch."""
+    checks = list(filter(None, (source.watch() for source in self._sources.values())))
+    return (lambda: [check() for check in checks]) if checks else None
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step to the next one; None unless all sources have the same."""
+    """Seconds from a step to the next one; None unless equal, within 1%, in all."""
     periods = {name: source.control_period for name, source in self._sources.items()}
     periods_of = {name: period for name, period in periods.items() if period}
     if not periods_of or max(periods_of.values()) <= 1.01 * min(periods_of.values()):
@@ -693,7 +693,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @property
   def value_periods(self) -> Mapping[str, float]:
-    """See the base class; of the fastest source. That of the steps is at ''."""
+    """See the base class; the fastest source's. The period of the steps is at ''."""
     found: dict[str, float] = {}
     for source in self._sources.values():
       steps = {"": source.control_period} if source.control_period else {}
@@ -737,7 +737,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     given = periods * counts.sum(axis=0) + counts[:rest].sum(axis=0)
     counts = np.roll(counts, -rest, axis=0)
     sizes = counts.max(axis=0)
-    # At a source that can resume exactly, the last batch may be used in part.
+    # `_cut` leaves out the used part of the first batch, if a source resumes exactly.
     datasets = self._source_datasets(request, sizes.tolist(), (given // sizes).tolist())
     parts = [
       _cut(dataset, counts[:, i], int(given[i] % sizes[i]))
@@ -844,7 +844,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._raise(_find_mismatches(joint_spec, given))
 
   def _set_preprocessor(self, name: str, mode: str) -> specs.TensorSpecStruct:
-    """Puts a preprocessor into a source; returns what comes out of it, joined."""
+    """Sets the preprocessor of a source; returns its output specs, joined."""
     preprocessor, source = self._preprocessors[name], self._sources[name]
     if not hasattr(preprocessor, "preprocess") or isinstance(preprocessor, type):
       preprocessor = preprocessor(
@@ -865,7 +865,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return joint.join(out_features, out_labels if has_labels else None)
 
   def _specs_with_masks(self) -> tuple[Any, Any]:
-    """Returns structs of their own, of features and labels."""
+    """Returns new structs of the feature and label specs, with their masks."""
     return (
       input_generator.join_masks(self._feature_spec, self._feature_masks),
       input_generator.join_masks(self._label_spec, self._label_masks),
@@ -916,8 +916,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
 class WeightedRecordInputGenerator(MixtureInputGenerator):
   """Mixes TFRecord files, with a weight for each file pattern.
 
-  After Tensor2Robot's class of that name, whose batches held the patterns in proportion
-  on average; here each of them does, see `MixtureInputGenerator`.
+  After Tensor2Robot's class of that name, whose batches had the patterns in proportion
+  on average; here each batch has. See `MixtureInputGenerator`.
   """
 
   def __init__(
@@ -939,8 +939,8 @@ class WeightedRecordInputGenerator(MixtureInputGenerator):
       seed: seed of all shuffles.
       **record_arguments: arguments of `DefaultRecordInputGenerator`, for every pattern.
     Raises:
-      SpecError: no file patterns, not as many weights as these, or what the bases
-        refuse.
+      SpecError: there is no file pattern, the weights do not fit the patterns, or an
+        argument is invalid.
     """
     place = f"{type(self).__name__}: file_patterns"
     file_patterns = patterns_lib.check_file_patterns(place, file_patterns)

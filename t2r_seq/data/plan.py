@@ -1,9 +1,9 @@
 """The plan: which windows are in which batch, a function of a seed and a number.
 
-`Plan` holds a user's options. `WindowOrder` computes the windows of a batch if any
-window can be read at once, `PoolOrder` those of a pool of episodes. There is no shuffle
-buffer: all machines compute the same batches, a shuffle of any size starts at once, and
-a run resumes from the number of its next batch.
+`Plan` holds a user's options. `WindowOrder` computes the windows of a batch if windows
+have random access, `PoolOrder` those of a pool of episodes. There is no shuffle buffer:
+all machines compute the same batches, a shuffle of any size starts at once, and a run
+resumes from the number of its next batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from t2r_seq.data.arguments import MAX_BATCH_SIZE
 STATELESS_ORDERS = ("sequential", "global")
 ORDERS = (*STATELESS_ORDERS, "quasi_random")
 MAX_SEED = 2**32  # `index_shuffle` takes seeds of uint32.
-# Tells the seeds of windows in pools from those of episodes in epochs.
+# Makes the seeds of windows in pools different from those of episodes in epochs.
 _POOL_STREAM = 0x9E3779B9
 
 
@@ -33,9 +33,9 @@ def permute_positions(
   """Returns the values of a permutation of range(size) at some places.
 
   Args:
-    places: int64 [N]; empty, or all of range(size), too.
-    size: int64 scalar, 0 and 1 included.
-    seed: its lower 32 bits count.
+    places: int64 [N], in range(size); may be empty.
+    size: int64 scalar, at least 0.
+    seed: seed of the permutation; its lower 32 bits count. None: 0.
     number: number of the seed's permutation, int64 scalar.
   Returns:
     int64 [N].
@@ -48,7 +48,7 @@ def permute_positions(
 
 
 def draw_seed() -> int:
-  """Returns a seed that no other run has."""
+  """Returns a random seed of 32 bits, from the operating system."""
   return int(np.random.SeedSequence().generate_state(1)[0])
 
 
@@ -60,15 +60,17 @@ class Plan:
   Attributes:
     batch_size: B.
     order: 'sequential'; 'global': every epoch another permutation of all windows;
-      'quasi_random': of the episodes, and of the windows of a pool of them that the
-      memory budget bounds. None: the one that suits the data.
-    seed: seed of the permutations, 32 bits; None: another order in every run.
-    num_epochs: how often every window is shown; None: no end.
+      'quasi_random': every epoch another permutation of the episodes, and of the
+      windows of each pool of them, whose size the memory budget limits. None: the
+      reader's default.
+    seed: seed of the permutations, from 0 to 2**32 - 1; None: another order in every
+      run.
+    num_epochs: number of times that each window is read; None: no end.
     shard_index: index of the part of each epoch to read; parts are disjoint.
     num_shards: number of parts.
-    drop_remainder: shows full batches only, equally many in every shard; None: if
+    drop_remainder: reads full batches only, equally many in every shard; None: if
       epochs repeat without an end.
-    memory_budget: bytes for pools and TensorFlow's memory for them.
+    memory_budget: bytes for pools, with the memory that TensorFlow needs for them.
     where: name of the generator, for messages.
   """
 
@@ -83,7 +85,7 @@ class Plan:
   where: str = dataclasses.field(default="Plan", repr=False, compare=False)
 
   def __post_init__(self) -> None:
-    """Raises SpecError with all that is wrong."""
+    """Raises SpecError, which lists all invalid fields."""
     mismatches = [*_wrong_counts(self)]
     if self.order not in (None, *ORDERS):
       near = errors.nearest(str(self.order), ORDERS)
@@ -111,7 +113,7 @@ class Plan:
     return np.iinfo(np.int64).max if self.num_epochs is None else self.num_epochs
 
   def with_seed(self, order: str | None = None) -> Plan:
-    """Returns the plan with a seed, and with a default order if it had none."""
+    """Returns the plan with a random seed, and a default order, if it has none."""
     seed = draw_seed() if self.seed is None else self.seed
     return dataclasses.replace(self, seed=seed, order=self.order or order)
 
@@ -127,7 +129,7 @@ class Plan:
       batch_size: B, of all replicas together.
       start_step: steps to leave out; a step is a batch for each replica.
     Returns:
-      The plan of batches of one replica, and the batches to leave out.
+      The plan of batches of one replica, and the number of batches to leave out.
     Raises:
       ValueError: the replicas cannot share a batch equally.
     """
@@ -144,18 +146,18 @@ class Plan:
 def plan_and_cut(
   where: str, plan: Plan | None, cut: windows.Cut | None, fields: Mapping[str, Any]
 ) -> tuple[Plan, windows.Cut]:
-  """Makes a plan and a cut of a user's values, their fields, or changes.
+  """Makes a plan and a cut from a user's values, and fields to replace in them.
 
   Args:
     where: name of the function, for messages.
-    plan: None for `Plan()`.
-    cut: None for `windows.Cut()`.
+    plan: plan to change; None for `Plan()`.
+    cut: cut to change; None for `windows.Cut()`.
     fields: fields to replace, by name. A batch_size or order of None changes nothing.
   Returns:
-    Both.
+    The plan and the cut.
   Raises:
-    SpecError: no plan or no cut, a field that neither has, or a value that it may not
-      have.
+    SpecError: `plan` or `cut` has another type, neither has a field, or its value is
+      invalid.
   """
   names = [field.name for field in dataclasses.fields(Plan) if field.name != "where"]
   plan_fields = {name: value for name, value in fields.items() if name in names}
@@ -167,12 +169,12 @@ def plan_and_cut(
         f"{where}: {name}: expected an argument that it has, got an unexpected one."
         f"{errors.nearest(name, names + cut_names)}"
       )
+  for name in ("batch_size", "order"):
+    if name in plan_fields and plan_fields[name] is None:
+      del plan_fields[name]
   if plan is None:
     plan = Plan(**plan_fields, where=where)
   elif isinstance(plan, Plan):
-    for name in ("batch_size", "order"):
-      if plan_fields.get(name, plan) is None:
-        del plan_fields[name]
     plan = dataclasses.replace(plan, **plan_fields, where=where)
   else:
     raise errors.SpecError(
@@ -183,20 +185,21 @@ def plan_and_cut(
 
 
 class Order:
-  """The windows of every batch of every epoch, computed and not drawn.
+  """The windows of every batch of every epoch, as a function of seed and number.
 
   Attributes:
-    num_windows: N >= 1, in the whole dataset.
+    num_windows: number of windows in the whole dataset, N >= 1.
     plan: plan of the batches, with a seed. If it drops remainders, all batches are full
       and all shards have equally many; otherwise every window comes once per epoch, in
       exactly one shard.
   """
 
   def __init__(self, num_windows: int, plan: Plan) -> None:
-    """Checks that there is a batch; see the attributes.
+    """Creates the order; see the attributes.
 
     Raises:
-      SpecError: the sizes give no full batch.
+      SpecError: there are more shards than windows, or no full batch if smaller ones
+        are dropped.
     """
     self.num_windows = num_windows
     self.plan = plan
@@ -222,14 +225,14 @@ class Order:
 
   @property
   def num_shard_windows(self) -> int:
-    """Windows of this shard in each epoch."""
+    """Windows of this shard in each epoch, also those that are dropped."""
     if self.drop_remainder:
       return self.num_windows // self.plan.num_shards
     return -(-(self.num_windows - self.plan.shard_index) // self.plan.num_shards)
 
   @property
   def num_used(self) -> int:
-    """Number of windows that are in batches."""
+    """Windows of this shard in each epoch that are in batches."""
     used = self.num_shard_windows
     return used - used % self.batch_size if self.drop_remainder else used
 
@@ -240,10 +243,14 @@ class Order:
 
 
 class WindowOrder(Order):
-  """The order of windows that can be read one by one, 'sequential' or 'global'."""
+  """The order of windows that have random access, 'sequential' or 'global'."""
 
   def __init__(self, num_windows: int, plan: Plan) -> None:
-    """Checks the plan; see the attributes."""
+    """Creates the order; see the base class.
+
+    Raises:
+      SpecError: the plan has another order; or see the base class.
+    """
     if plan.order not in STATELESS_ORDERS:
       raise errors.SpecError(
         f"batches: order: expected one of {', '.join(STATELESS_ORDERS)}, got "
@@ -262,7 +269,7 @@ class WindowOrder(Order):
     """
     batch = tf.cast(batch, tf.int64)
     epoch, in_epoch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
-    # No more than there are, however large batches are.
+    # `num_batches * batch_size` may be much larger than a shard.
     size = min(num_batches * self.batch_size, self.num_shard_windows)
     places = in_epoch * self.batch_size + tf.range(size, dtype=tf.int64)
     if num_batches > 1 or not self.drop_remainder:
@@ -278,9 +285,9 @@ class WindowOrder(Order):
 class PoolOrder(Order):
   """The order of windows of pools.
 
-  An epoch is a permutation of the episodes; their windows, one after the other, are cut
-  into equal parts for the shards, and those into pools. Within a pool the windows are
-  permuted. In the order 'sequential' nothing is.
+  An epoch is a permutation of the episodes. Their windows, one after the other, are cut
+  into equal parts for the shards, and each part into pools. Within a pool the windows
+  are permuted. The order 'sequential' permutes neither.
 
   Attributes:
     counts: windows of each episode, int64 [episodes].
@@ -288,7 +295,7 @@ class PoolOrder(Order):
   """
 
   def __init__(self, counts: np.ndarray, pool_batches: int, plan: Plan) -> None:
-    """Creates the order; see the attributes."""
+    """Creates the order; see the attributes, and the base class for errors."""
     super().__init__(int(counts.sum()), plan)
     self.counts = counts
     self.pool_batches = pool_batches
@@ -299,10 +306,10 @@ class PoolOrder(Order):
     return -(-self.batches_per_epoch // self.pool_batches)
 
   def episodes(self, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the order of the episodes, and where the windows of each end.
+    """Returns the order of the episodes, and the windows up to the end of each.
 
     Args:
-      epoch: int64 scalar.
+      epoch: number of the epoch, int64 scalar.
     Returns:
       int64 [episodes] each.
     """
@@ -322,8 +329,8 @@ class PoolOrder(Order):
       int64 scalars, counted through the episodes in the order of the epoch.
     """
     size = self.pool_batches * self.batch_size
-    index, each = self.plan.shard_index, self.num_windows // self.plan.num_shards
-    first_of_shard = index * each
+    index, shard_size = self.plan.shard_index, self.num_windows // self.plan.num_shards
+    first_of_shard = index * shard_size
     if not self.drop_remainder:  # The first shards have one more.
       first_of_shard += min(index, self.num_windows % self.plan.num_shards)
     first = first_of_shard + pool * size
@@ -343,7 +350,7 @@ class PoolOrder(Order):
 
 
 def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:
-  """Yields the numbers of a plan that are not integers, or out of range."""
+  """Yields the fields of a plan that must be integers and are not, or out of range."""
   least = {"batch_size": 1, "num_shards": 1, "memory_budget": 1}
   least |= {"shard_index": 0, "seed": 0, "num_epochs": 0}
   is_wrong = False
@@ -358,7 +365,7 @@ def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:
       yield errors.Mismatch(name, want, repr(value))
   if is_wrong:
     return
-  if (plan.seed or 0) >= MAX_SEED:  # Beyond it two seeds would give one order.
+  if (plan.seed or 0) >= MAX_SEED:  # Only the lower 32 bits would count.
     yield errors.Mismatch("seed", f"an integer below {MAX_SEED:,}", repr(plan.seed))
   if plan.shard_index >= plan.num_shards:
     want = f"an index below num_shards = {plan.num_shards}"
@@ -366,20 +373,21 @@ def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:
 
 
 def dataset_options() -> tf.data.Options:
-  """Returns the options of every dataset: nothing waits in memory that was not planned.
+  """Returns the options of every dataset: no buffers beyond the planned ones.
 
   By default TensorFlow ends each pipeline with a buffer that doubles whenever a
   consumer has paused and then empties it: with batches of 7 MB, 3.5 GB after six
   pauses. It also makes each `map` a parallel one, which costs 5 % of the rate of
-  streamed windows. The other rewrites find nothing here, in 0.9 of the 1.4 s in which
-  the iterator of a stream is made.
+  streamed windows. Its other rewrites change nothing here, and take 0.9 of the 1.4 s
+  that creating the iterator of a stream takes.
   """
   options = tf.data.Options()
   options.deterministic = True
   options.experimental_optimization.apply_default_optimizations = False
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.map_parallelization = False
-  # Counts are state, and no reason to refuse a dataset.
+  # By default TensorFlow warns of state, such as the counters of reports, when it
+  # serializes a dataset or saves an iterator.
   options.experimental_external_state_policy = (
     tf.data.experimental.ExternalStatePolicy.IGNORE
   )

@@ -36,10 +36,10 @@ Pool = dict[str, Any]
 rows: by path the steps of all episodes, one after the other; see `PoolRows.read`.
 ends: by episode the number after its last window, int64 [n].
 episodes: by episode the number of its first window, its length and the row of its step
-  0, which is negative if the pool lacks that; int64 [n, 3].
+  0, which is negative if the pool lacks that step; int64 [n, 3].
 order: numbers of the pool's windows in the order of the batches, int64 [N].
-start, stop: the part of `order` to batch. In streams both count the windows of `rest`,
-  too.
+start, stop: the part of `order` to batch; in streams the part of `rest` and `order`,
+  one after the other.
 rest: windows of earlier pools that did not fill a batch, [r, ...]; in streams only.
 """
 
@@ -51,11 +51,11 @@ BATCHES_ALIVE = GATHERS_AT_ONCE + 1
 PARSES_AT_ONCE = 4
 # Copies of an episode while it is parsed: its record, its strings, its values.
 _PARSED_COPIES = 3 * PARSES_AT_ONCE
-# TensorFlow's own buffers take about a seventh on top of the counted bytes.
+# TensorFlow's own buffers add about a seventh to the counted bytes.
 _PARTS_BESIDE = 7
 # Episodes joined in one iteration of a loop: an iteration costs more than an episode.
 _EPISODES_AT_ONCE = 8
-# sizeof(tstring): what a string takes in a tensor, beside its content.
+# sizeof(tstring): bytes of a string in a tensor, in addition to its content.
 _STRING_BYTES = 24
 # Small batches are gathered several at once: the ops of a gather cost more than a copy.
 _CHUNK_BYTES, _MAX_BATCHES = 2**22, 64
@@ -68,7 +68,7 @@ NOTHING_LEFT = (
 
 
 def num_bytes_alive(pooled: Any, parsed: Any, batch_bytes: Any) -> Any:
-  """Returns the memory of a pipeline.
+  """Returns the bytes that a pipeline needs.
 
   Args:
     pooled: bytes of a pool.
@@ -86,7 +86,7 @@ def batches_at_once(plan: Plan, reader: WindowReader) -> int:
 
   Args:
     plan: plan of the batches; several come at once only if all are full.
-    reader: reader of the windows; windows of unknown size are read one by one.
+    reader: reader of the windows; batches of unknown size are gathered one by one.
   """
   is_static = all(
     spec.dtype != tf.string and spec.shape.is_fully_defined()
@@ -100,7 +100,7 @@ def batches_at_once(plan: Plan, reader: WindowReader) -> int:
 
 
 class PoolRows:
-  """Rows of a pool; gathers windows from them.
+  """Gathers windows from the rows of pools.
 
   Attributes:
     reader: cuts the windows.
@@ -118,8 +118,8 @@ class PoolRows:
     Args:
       reader: reader of the windows.
       element_spec: spec of an episode with decoded images; leaves [T, ...] and context.
-      images: the specs of images that are decoded, by path: those of steps come as
-        lists, of which several may be one step.
+      images: the specs of images that are decoded, by path. Those of steps are in lists
+        of single images; a step may have several.
     """
     self.reader = reader
     self.images = images
@@ -138,8 +138,8 @@ class PoolRows:
 
     Args:
       rows: rows of a pool: by path a tensor of the steps of all episodes, the handle of
-        a list of them, or a tensor of their context features.
-      chosen: for each window the place of its episode in the pool, its first anchor,
+        a list of their images, or a tensor of their context features.
+      chosen: for each window the index of its episode in the pool, its first anchor,
         the episode's length and the row of its step 0, int64 [B, 4].
     Returns:
       Windows by path, [B, L, K, ...].
@@ -161,12 +161,12 @@ class PoolRows:
   def gather(
     self, pool: Pool, start: tf.Tensor, stop: tf.Tensor
   ) -> specs.TensorSpecStruct:
-    """Gathers the windows of a pool from one place of its order to another.
+    """Gathers a part of the windows of a pool, in its order.
 
     Args:
-      pool: without its `rest`.
-      start: first place, int64 scalar.
-      stop: place after the last one.
+      pool: the pool; its `rest` is ignored.
+      start: first position in `order`, int64 scalar.
+      stop: position after the last one.
     Returns:
       Windows by path, [stop - start, L, K, ...].
     """
@@ -179,12 +179,12 @@ class PoolRows:
 
 
 def has_images(encoded: tf.Tensor) -> tf.Tensor:
-  """Returns which rows have all of their images, bool [rows]."""
+  """Returns whether each row has all of its images, bool [rows]."""
   return tf.reduce_all(tf.not_equal(encoded, ""), tf.range(1, tf.rank(encoded)))
 
 
 def parts_of_rows(index: tf.Tensor, of_row: tf.TensorShape) -> tf.Tensor:
-  """Returns where a list has the parts of rows, index.shape + of_row, int32."""
+  """Returns the positions of rows' images in a list, int32, index.shape + of_row."""
   index = tf.cast(index, tf.int32)
   for size in of_row:
     index = index[..., tf.newaxis] * size + tf.range(size)
@@ -211,16 +211,16 @@ class PoolColumns(PoolRows):
       element_spec: spec of an episode; leaves [T, ...] and context features.
       spec_structure: the specs of a window.
       cut: how episodes become windows.
-      decode_images: decodes encoded images; or the options to do so.
+      decode_images: whether to decode images, or the options of doing so.
     Raises:
-      SpecError: the episodes do not fit the specs.
+      SpecError: the episodes, or the options, do not fit the specs.
     """
     element = specs.flatten_spec_structure(element_spec)
     self.encoded = WindowReader(element, spec_structure, cut)
     timed = self.encoded.timed_paths
     element = self.encoded.select(element)
     for path in timed:
-      # Variable length, even if all episodes have the same: a pool holds several.
+      # Unknown length, even if all episodes have the same: a pool holds several.
       steps = tf.TensorShape([None]).concatenate(element[path].shape[1:])
       element[path] = tf.TensorSpec(steps, element[path].dtype)
     self._decode_images = decode_images
@@ -250,11 +250,13 @@ class PoolColumns(PoolRows):
     for present in self._masked:
       element[present] = tf.TensorSpec([None], tf.bool)
     for path, spec in images.items():
+      # A row may have several images, on axes that both shapes have.
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
       element[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
     reader = WindowReader(element, spec_structure, cut)
     super().__init__(reader, element, images)
     rows = {path: _row_bytes(self._element[path]) for path in self._timed}
+    # Even sizes only: `_joined_bytes` of their sum rounds nothing.
     self._plain = {
       p: size for p, size in rows.items() if size and size % 2 == 0 and p not in images
     }
@@ -266,7 +268,7 @@ class PoolColumns(PoolRows):
 
   @property
   def step_bytes(self) -> int:
-    """Bytes of a step in a pool, without strings, whose sizes differ."""
+    """Bytes to budget for a step in a pool, without strings, whose sizes differ."""
     return sum(
       _joined_bytes(num_bytes) if path not in self._listed else num_bytes
       for path in self._timed
@@ -274,7 +276,7 @@ class PoolColumns(PoolRows):
     )
 
   def select(self, episode: Any) -> dict[str, tf.Tensor]:
-    """Returns the values that windows read; checks that lengths agree."""
+    """Returns the values that windows read; checks their lengths and their images."""
     flat = self.encoded.select(episode)
     values = {path: tf.convert_to_tensor(value) for path, value in flat.items()}
     checks = [self.encoded.num_steps(values)]
@@ -299,8 +301,8 @@ class PoolColumns(PoolRows):
     Args:
       values: values from `select`.
     Returns:
-      'kept', one variant scalar; 'numbers', int64 [4]: steps, windows, and bytes: in a
-      pool and as parsed.
+      'kept', one variant scalar; 'numbers', int64 [4]: steps, windows, bytes in a pool
+      and bytes as parsed.
     """
     with tf.control_dependencies(self.encoded.check_stamps(values)):
       num_steps = tf.identity(self.encoded.num_steps(values, check=False))
@@ -330,12 +332,12 @@ class PoolColumns(PoolRows):
     }
 
   def decode(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Decodes the images of steps to lists, whose handles a pool has as its rows.
+    """Decodes images: those of steps to lists, whose handles are a pool's rows.
 
     Args:
       values: values from `select`.
     Returns:
-      The values of a pool by path; other values unchanged, and flags of present images.
+      The values of a pool by path, with flags of present images for masks.
     """
     columns = {}
     for path in self._element:
@@ -360,8 +362,7 @@ class PoolColumns(PoolRows):
     Args:
       kept: list of the episodes' results of `keep`, variant scalar.
     Returns:
-      By path a tensor of the steps of all episodes, a list of them, or a tensor of
-      their context features.
+      Rows by path; see `PoolRows.read`.
     """
     types = [spec.dtype for spec in self._kept]
     shapes = [spec.shape for spec in self._kept]
@@ -417,7 +418,7 @@ def gather_batches(
 
   Args:
     pools: dataset of `Pool`s. The memory budget must include those that it prefetches.
-    rows: spec of the rows of the pools.
+    rows: gathers windows from the rows of the pools.
     plan: plan of the batches.
   Returns:
     Dataset of windows by path, [B, L, K, ...]; B is static if the plan drops smaller
@@ -440,15 +441,14 @@ def gather_batches(
     else:
       num_rest = num_windows(pool["rest"])
       gathered = rows.gather(pool, tf.maximum(start - num_rest, 0), stop - num_rest)
-      # `rest`: windows of the last pool that filled no batch. They are fewer than a
-      # batch, so they fit into the first chunk.
+      # `rest` has fewer windows than a batch, so it fits into the first chunk.
       gathered = tf.cond(
         start < num_rest,
         _no_autograph(lambda: concatenate(pool["rest"], gathered)),
         _no_autograph(lambda: tf.nest.map_structure(tf.identity, gathered)),
       )
-    shape = ([-1] if at_once > 1 else []) + [size if plan.drops else -1]
-    return tf.nest.map_structure(lambda leaf: _split_first(leaf, shape), gathered)
+    sizes = ([-1] if at_once > 1 else []) + [size if plan.drops else -1]
+    return tf.nest.map_structure(lambda leaf: _split_first(leaf, sizes), gathered)
 
   gathered = pools.flat_map(starts).map(
     gather, num_parallel_calls=GATHERS_AT_ONCE, deterministic=True
@@ -481,7 +481,7 @@ def concatenate(first: Any, second: Any) -> Any:
 
 
 def _split_first(leaf: tf.Tensor, sizes: list[int]) -> tf.Tensor:
-  """Splits the first axis; a single size is the axis', -1 for any."""
+  """Splits the first axis into axes of these sizes, -1 for any, also statically."""
   inner = leaf.shape[1:]
   if len(sizes) > 1:
     # Several batches are gathered at once only if all shapes are static.

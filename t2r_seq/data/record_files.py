@@ -1,4 +1,4 @@
-"""Record files as a source: found, read in an order, parsed, counted, streamed."""
+"""Finds, reads, parses, counts and streams the records of TFRecord files."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _no_autograph = tf.autograph.experimental.do_not_convert
 FilesByKey = dict[str, list[str]]
 ParseFn = Callable[[tf.Tensor], Any]
 POLICIES = ("raise", "skip")
-# Short episodes are kept some at a time: a step of a stream costs as much as one.
-_SLAB_BYTES, _MAX_SLAB = 1 << 18, 16
-# Records whose flags are compared: an episode may continue in the next record.
+# Short episodes are kept in chunks: a step of a stream costs as much as one of them.
+_CHUNK_BYTES, _MAX_CHUNK = 1 << 18, 16
+# Number of records whose flags show whether an episode continues in the next record.
 NUM_LOOKED_AT = 8
 
 
@@ -60,12 +60,12 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
   Args:
     file_patterns: a pattern, a comma-separated string or list of them; or a mapping of
       dataset_key to these.
-    spec_structure: the specs to read; their dataset_keys must be those of the
-      mapping.
+    spec_structure: the specs to read; the mapping must have their dataset_keys. Its
+      other keys are ignored, with a warning.
   Returns:
-    Sorted files by dataset_key.
+    Files by dataset_key, sorted by pattern.
   Raises:
-    SpecError: a pattern matches no file, or the dataset_keys differ.
+    SpecError: a pattern matches no file, or a dataset_key has no patterns.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   paths_by_key: dict[str, str] = {}
@@ -99,7 +99,7 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
 
 
 def choose_files(where: str, files: FilesByKey, split: str | None) -> FilesByKey:
-  """Keeps the files of a split, by their names.
+  """Selects the files of a split, by their names; None for all.
 
   Raises:
     SpecError: a dataset has no such split.
@@ -120,7 +120,7 @@ def splits_of_files(names: list[str], counts: np.ndarray) -> dict[str, np.ndarra
 
 
 class ChosenRecords:
-  """Some records of files, by their numbers: all files are counted through, in order.
+  """Some records of files, by their numbers, counted through all files in order.
 
   Attributes:
     count: number of records.
@@ -157,7 +157,7 @@ class ChosenRecords:
     """Reads the chosen records of one file; see `records.record_dataset`."""
     place = tf.argmax(tf.equal(tf.constant(self._names), filename))
     start = tf.gather(tf.constant(self._starts, tf.int64), place)
-    # Another of the zipped datasets may be longer, which reading finds.
+    # A zipped dataset may be longer than the first one; reading reports that.
     keep = tf.constant(np.append(self._keep, False))
     last = tf.constant(len(self._keep), tf.int64)
     numbered = tf.data.TFRecordDataset(filename, compression).enumerate(start)
@@ -170,15 +170,15 @@ class ChosenRecords:
 def find_cause(
   where: str, files: FilesByKey, error: Exception
 ) -> errors.SpecError | None:
-  """Returns the error in one of TensorFlow's, if it is not of the bytes of a record.
+  """Returns the cause of TensorFlow's error, unless the bytes of a record are.
 
-  Time stamps are wrong, one dataset ended before another, all files have become empty
-  or their records bad, or a file that was found is no longer there.
+  Causes are: time stamps are wrong, one dataset ended before another, all files have
+  become empty or their records bad, or a file is no longer there.
 
   Args:
     where: name of the generator and its files.
     files: by dataset_key.
-    error: TensorFlow's.
+    error: TensorFlow's error.
   """
   if (found := stamps_error(error)) is not None:
     return found
@@ -205,18 +205,20 @@ def read_records(
 ) -> tf.data.Dataset:
   """Reads serialized records in an order that depends on the arguments only.
 
-  Several datasets are zipped: record i of one goes with record i of the others, so
-  their files are read in order; other arguments are ignored.
+  Several datasets are zipped: record i of one goes with record i of the others. Their
+  files are read in order, without interleaving or a shuffle.
 
   Args:
     files: by dataset_key.
     cycle_length: files that are read in turns, one record of each.
-    shuffle_files: in another order in every epoch.
+    shuffle_files: whether files are in another order in every epoch.
     seed: seed of the shuffle.
-    check: whether to look at the start of each file.
+    check: whether to check the types of the files.
     read_file: function as for `records.record_dataset`.
   Returns:
     Dataset of scalar strings, or of dicts of them if there are several datasets.
+  Raises:
+    RecordError: a file is not a TFRecord file.
   """
   if len(files) > 1:
     return _zip_strictly(
@@ -268,16 +270,16 @@ def leave_out_absent(
 
 
 def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpecStruct:
-  """Adds specs of the flags that records have and windows do not read.
+  """Adds the spec of an episode flag that records have and windows do not read.
 
-  A window must not show steps of two episodes: parsing fails if a flag shows that an
+  A window must not show steps of two episodes: parsing fails if the flag shows that an
   episode begins or ends within a record.
 
   Args:
     flat_specs: specs of episodes, by path.
     first: the first serialized record, or a dict of them by dataset_key.
   Returns:
-    The specs, with those of flags that no window reads.
+    The specs; for each dataset whose flags are not read, with that of one flag.
   """
   added = flat_specs.copy()
   for key, features in collect_features({"": flat_specs}).items():
@@ -287,7 +289,7 @@ def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpe
       flags = (
         {}
         if any(feature.edge for feature in features)
-        else (find_flags(serialized.numpy(), features))
+        else find_flags(serialized.numpy(), features)
       )
       for name, spec in sorted(flags.items())[:1]:
         with_key = specs.ExtendedTensorSpec.from_spec(spec, dataset_key=key)
@@ -300,14 +302,14 @@ def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpe
 def check_whole(
   where: str, serialized: Iterable[Any], flat_specs: specs.TensorSpecStruct
 ) -> None:
-  """Checks by the first few records that no episode spans several records.
+  """Checks that none of the first few records continues an episode.
 
   Args:
     where: name of the generator and its files.
     serialized: the first few records, or dicts of them by dataset_key.
     flat_specs: specs of episodes, by path, with those of their flags.
   Raises:
-    RecordError: flags begin or end the episodes of some records, and not of others.
+    RecordError: a flag of the first or last step is set in some records only.
   """
   by_dataset = collect_features({"": flat_specs})
   flags = [(key, f) for key, features in by_dataset.items() for f in features if f.edge]
@@ -334,12 +336,11 @@ def check_whole(
 
 
 def _feature_names(serialized: tf.Tensor) -> set[str] | None:
-  """Names the features with values; None if this is not a record at all."""
+  """Returns the names of features with values; None if the bytes are not a record."""
   try:
     return present_names(serialized.numpy())
   except errors.RecordError:
-    # Reading fails, too, and names the file.
-    return None
+    return None  # Reading fails, too, and its error names the file.
 
 
 def _zip_strictly(datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
@@ -353,16 +354,17 @@ def _zip_strictly(datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
     }
   )
 
-  def all_go_on(pairs: Any) -> tf.Tensor:
-    goes_on = tf.stack([pairs[key][1] for key in keys])
+  def all_have_a_record(pairs: Any) -> tf.Tensor:
+    has_record = tf.stack([pairs[key][1] for key in keys])
+    message = f"file_patterns: {UNEVEN} Datasets, and whether each continues:"
     check = tf.debugging.Assert(
-      tf.reduce_all(goes_on) | ~tf.reduce_any(goes_on),
-      [f"file_patterns: {UNEVEN} Datasets, and which of them go on:", keys, goes_on],
+      tf.reduce_all(has_record) | ~tf.reduce_any(has_record),
+      [message, keys, has_record],
     )
     with tf.control_dependencies([check] if check is not None else []):
-      return tf.reduce_all(goes_on)
+      return tf.reduce_all(has_record)
 
-  return zipped.take_while(all_go_on).map(
+  return zipped.take_while(all_have_a_record).map(
     lambda pairs: {key: pairs[key][0] for key in keys}
   )
 
@@ -373,14 +375,14 @@ def check_policy(
   """Validates `on_bad_record`.
 
   Args:
-    where: the class.
-    policy: value of POLICIES.
-    index: how files are read by their index.
-    has_episodes: only some are to be read, by number.
+    where: the generator's class.
+    policy: 'raise' or 'skip'.
+    index: the generator's option `index`.
+    has_episodes: whether episodes are chosen by their numbers.
   Returns:
     The policy.
   Raises:
-    SpecError: unknown policy, or one that an index does not support.
+    SpecError: the policy is unknown, or 'skip' with an index or chosen episodes.
   """
   if policy not in POLICIES:
     raise errors.SpecError(
@@ -406,10 +408,10 @@ class RecordReading:
   """Reads and parses records; a bad one stops the dataset with TensorFlow's error.
 
   Attributes:
-    failure: returns the dataset's error, if it is clearer than TensorFlow's.
-    read_file: reads one file other than TensorFlow does, if it is not None.
+    failure: the dataset's error, if it is clearer than TensorFlow's; otherwise None.
+    read_file: reads one file, as for `records.record_dataset`; None: TensorFlow does.
     skips: whether bad records are left out.
-    record_size: bytes of the first record, which stands for all.
+    record_size: bytes of the first record, as an estimate for all; 0 before it is read.
     decode_images: how encoded images are decoded, if there are any.
   """
 
@@ -445,7 +447,7 @@ class RecordReading:
 
     See `read_records`.
     """
-    # If bad records are left out, a file of another kind has no good one.
+    # With 'skip', a file of another type is no error: all of its records are bad.
     check = check and not self.skips
     return read_records(files, cycle_length, shuffle_files, seed, check, self.read_file)
 
@@ -468,7 +470,7 @@ class RecordReading:
       flat_specs: specs to parse, by path.
       batch_size: B.
       drop_remainder: whether the last, smaller batch is left out.
-      num_parallel_calls: has no influence on the order.
+      num_parallel_calls: number of parallel calls; does not change the order.
     Returns:
       Dataset of batches by path, [B, ...].
     """
@@ -491,7 +493,7 @@ class RecordReading:
       serialized: dataset of single serialized records.
       flat_specs: specs to parse, by path.
       columns: columns of the pools.
-      num_parallel_calls: has no influence on the order.
+      num_parallel_calls: number of parallel calls; does not change the order.
     Returns:
       Dataset of chunks; see `streams.shuffled_windows`.
     """
@@ -502,7 +504,7 @@ class RecordReading:
   @property
   def chunk_size(self) -> int:
     """Episodes of a chunk."""
-    return int(np.clip(_SLAB_BYTES // max(1, self.record_size), 1, _MAX_SLAB))
+    return int(np.clip(_CHUNK_BYTES // max(1, self.record_size), 1, _MAX_CHUNK))
 
   def first_record(self, files: FilesByKey, where: str) -> Any:
     """Reads the first record, or the first of each dataset.
@@ -525,7 +527,7 @@ class RecordReading:
     return first
 
   def report(self, counts: WindowReport | None) -> InputReport | None:
-    """Returns the generator's report."""
+    """Returns the generator's report: the counts of windows, if there are any."""
     return counts
 
 
@@ -547,12 +549,12 @@ def map_in_order(
 
 
 def count_records(files: FilesByKey) -> int:
-  """Counts records, which are not parsed.
+  """Counts records without parsing them.
 
   Args:
     files: by dataset_key; record i of one goes with record i of the others.
   Returns:
-    The records, or the sets of them if there are several datasets.
+    The number of records; with several datasets, of those of each.
   Raises:
     tf.errors.OpError: a file is damaged, or one dataset ends before another.
   """
@@ -630,10 +632,10 @@ def fills_a_batch(
   num_needed: int,
   decode_images: DecodeImages,
 ) -> bool:
-  """Whether an episode alone fills a batch, found without making a dataset.
+  """Whether a single episode fills a batch; it is parsed without a dataset.
 
   Args:
-    record: serialized, or a dict of records by dataset_key.
+    record: the serialized record, or a dict of records by dataset_key.
     flat_specs: specs to parse, by path.
     grid: the anchors of the windows.
     num_needed: windows of a batch.
@@ -659,17 +661,17 @@ def check_enough(
   report: WindowReport | None = None,
   left_out: InputReport | None = None,
 ) -> None:
-  """Checks that there are the examples that a first batch needs.
+  """Checks that there are enough examples for a first batch.
 
   Args:
     where: name of the generator and its files, for messages.
     num_needed: examples of a batch.
-    num_found: examples that there are.
-    min_steps: steps of the shortest episode with a window.
+    num_found: number of examples.
+    min_steps: minimum number of steps of an episode with a window.
     report: report of the episodes that were read; None if examples are not windows.
-    left_out: report of the skipped bad records, if they are not errors.
+    left_out: report of the bad records that were left out; None if these are errors.
   Raises:
-    RecordError: there are too few.
+    RecordError: there are too few examples.
   """
   if num_found >= num_needed:
     return
@@ -679,7 +681,7 @@ def check_enough(
   problems = getattr(left_out, "problems", ())
   if not problems:
     raise error
-  # Options of everything that is read at the same time, in any order.
+  # Files are read in parallel, so problems are in any order.
   first = min(problems, key=lambda problem: (problem.source, problem.record))
   raise errors.RecordError(
     f"{where}: expected at least the {num_needed} examples of one batch, got "
@@ -690,12 +692,12 @@ def check_enough(
 def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
   """Raises an error at the end of a dataset that should repeat without end.
 
-  TensorFlow's `repeat` ends, in silence, at an epoch that has nothing.
+  TensorFlow's `repeat` ends silently after an empty epoch.
 
   Args:
     dataset: dataset of any elements.
   Returns:
-    The same dataset, that fails where the other ends.
+    A dataset of the same elements that fails after the last one.
   """
 
   @_no_autograph
@@ -705,7 +707,7 @@ def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
     with tf.control_dependencies([check]):
       return tf.identity(number)
 
-  # The result has to look like a dataset of the same elements.
+  # `concatenate` requires datasets with the same element spec.
   failing = (
     tf.data.Dataset.range(1).map(fail).flat_map(_no_autograph(lambda _: dataset))
   )
@@ -718,7 +720,7 @@ def too_few_error(where: str, num_needed: int, num_found: int) -> errors.RecordE
   Args:
     where: name of the generator and its files, for messages.
     num_needed: examples of a batch.
-    num_found: examples that there are.
+    num_found: number of examples.
   Returns:
     The error, to be raised by the caller.
   """
@@ -743,16 +745,16 @@ def stream_records(
   """Creates batches of the windows of episode records.
 
   Args:
-    reading: parses records, and leaves out bad ones or not.
+    reading: reads and parses records; may leave out bad ones.
     files: by dataset_key. Those of one dataset are permuted in each epoch, unless the
-      plan's order is 'sequential'; several datasets are zipped, in order.
+      plan's order is 'sequential'. Several datasets are zipped, in order.
     flat_specs: specs of an episode.
     joined: specs of a window.
     cut: how episodes become windows.
     plan: plan of the batches; see `streams.streamed_windows`.
     cycle_length: files that are read in turns, a record of each.
     num_parallel_calls: maximum number of parallel parse calls; None for one at a time.
-    report: counts.
+    report: counts episodes and windows; None: see `streams.streamed_windows`.
   Returns:
     Dataset of batches.
   """
@@ -783,7 +785,7 @@ def stream_records(
 def _permuted_records(
   reading: RecordReading, names: list[str], cycle_length: int, seed: Any, epoch: Any
 ) -> tf.data.Dataset:
-  """Reads files in the order of an epoch, which is computed: no state to save."""
+  """Reads files in the order of an epoch, which is a function of seed and epoch."""
   compressions = tf.constant([compression_type(name) for name in names])
   read_file = reading.read_file or tf.data.TFRecordDataset
 
@@ -792,7 +794,7 @@ def _permuted_records(
 
   count = tf.constant(len(names), tf.int64)
   index = permute_positions(tf.range(count), count, seed, epoch)
-  # A single thread: reads ahead by several would not be counted in the budget.
+  # A single thread: the budget does not count what parallel reads hold.
   return tf.data.Dataset.from_tensor_slices(index).interleave(
     _no_autograph(read), cycle_length=min(cycle_length, len(names)), block_length=1
   )

@@ -1,4 +1,4 @@
-"""Input generators over TFRecord files: all, a part, RLDS, several evaluations."""
+"""Input generators over TFRecord files: all, a fraction, RLDS, several evaluations."""
 
 from __future__ import annotations
 
@@ -48,19 +48,18 @@ _MAX_SHOWN = 200
 class DefaultRecordInputGenerator(DatasetInputGenerator):
   """Reads records, or windows of episode records, from TFRecord files.
 
-  Without time offsets in the specs a record is an example: records are shuffled while
-  they are serialized, and parsed by the batch. With them a record is a flat episode:
-  it is parsed once, each frame decoded once, features and labels together. Windows are
-  gathered after the shuffle, which is among those of a pool of episodes, limited by a
-  memory budget.
+  Without time offsets in the specs a record is an example: serialized records are
+  shuffled, and parsed in batches. With them a record is a flat episode: it is parsed
+  once, each frame decoded once, features and labels together. The windows of a pool of
+  episodes, which a memory budget limits, are shuffled, and gathered after that.
 
   Mode 'train' shuffles files, episodes and examples in every epoch, without an end. The
   other modes are one pass, in the order of the sorted files. The same seed gives the
   same batches, for any `num_parallel_calls`.
 
-  By an index of the files (`t2r_seq index`) they are read as every data set with random
-  access: batches are a function of the seed and their number, workers read disjoint
-  shards, and a resumed run continues with exactly the next batch.
+  With an index (`t2r_seq index`) the files have random access: batches are a function
+  of the seed and their number, workers read disjoint shards, and with a seed a resumed
+  run continues with exactly the next batch.
 
   >>> import numpy as np
   >>> from t2r_seq import data, records, specs
@@ -89,7 +88,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     max_bad_records: int = 100,
     **options: Any,
   ) -> None:
-    """Creates the generator; files are looked for when a dataset is created.
+    """Creates the generator; it looks for files when a dataset is created.
 
     Args:
       file_patterns: a pattern, a comma-separated string or a list of them; or a map
@@ -97,14 +96,15 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       batch_size: examples in a batch, over all replicas together.
       shuffle_buffer_size: records to shuffle among in mode 'train'; windows of episodes
         are shuffled in pools instead. 0: no shuffle of files, records or windows.
-      cycle_length: files that mode 'train' reads in turns.
+      cycle_length: files that mode 'train' reads in turns, if it shuffles.
       num_parallel_calls: number of parallel parse calls, None for one at a time; does
         not change the order.
       index: 'require': reads by the files' index, and raises without one; 'auto': by
-        the index if all files have one; None: in order. A stale index always raises.
+        the index if all files have one; None: reads the files in order, without their
+        index. A stale index raises when it is used.
       on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
         leaves it out, logs it and counts it in the report.
-      max_bad_records: to leave out; one more is an error.
+      max_bad_records: limit of bad records to leave out; one more is an error.
       **options: options of `DatasetInputGenerator`: seed, sequence_length,
         memory_budget, image_decoding, episodes, split, ... To choose episodes without
         an index, the files are read once more to count them.
@@ -132,25 +132,32 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
 
   @property
   def reads_shards(self) -> bool:
-    """Whether workers read their own parts: by an index."""
+    """Whether each worker reads its own part: if there is an index."""
     return bool(self._index and self.has_specifications and self._has_numbers())
 
   @property
   def num_examples(self) -> int | None:
-    """Examples of one pass; None unless counted for specs like the current ones."""
+    """Examples of one pass; None before `count_examples` for the current specs."""
     return self._counted.get(self._counted_as()) if self.has_specifications else None
 
   @tf.autograph.experimental.do_not_convert
   def count_examples(self) -> int | None:
-    """Counts the examples of one pass: once, by reading all files, but not decoding."""
-    if self.num_examples is None:
+    """Counts the examples of one pass, and keeps the count; None without specs.
+
+    Without an index, it reads all files, but decodes no images.
+
+    Raises:
+      RecordError: a file or a record cannot be read.
+      SpecError: no file matches a pattern, or an option does not fit the files.
+    """
+    if self.num_examples is None and self.has_specifications:
       joined, cut = (
         joint.join(self._feature_spec, self._label_spec),
         self._cut_for_mode("train"),
       )
       self._parsed_spec = flat = windows.flat_specs(joined, cut.n_step)
       self._files = files = self._find_files(flat)
-      # A count leaves no bad record out, also where training does.
+      # A count leaves no bad record out, even if training does.
       with tf.init_scope(), self._explain_failures(are_skipped=False):
         index, is_windowed = self._find_index(files), windows.is_windowed(joined)
         if index is not None:
@@ -184,7 +191,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       cause = cause or record_files.find_cause(where, self._files, e)
       if cause is not None:
         raise cause from e
-      # The dataset may have been created, and the specs so be known, inside the block.
+      # Checked only now: the block may have created the dataset, which sets the specs.
       if self._parsed_spec is None or are_skipped:
         raise
       with raised_as_read(lambda: self._failures):
@@ -234,7 +241,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
         order = "quasi_random" if shuffle else "sequential"
         plan = dataclasses.replace(plan, order=order, where=self._where())
         return self._index_batches(index, joined, cut, plan, start)
-    # Datasets may be created while a graph is built; files are looked at outside.
+    # Datasets may be created while a graph is built; files are read outside of it.
     with tf.init_scope(), self.explain_failures():
       chosen = self._chosen_records(files)
       self._files = files = record_files.choose_files(self._where(), files, self._split)
@@ -266,7 +273,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     self._reads_ahead = is_windowed
     batches = self._batches(joined, cut, plan, report)
     if is_windowed or not is_train or request.is_portable:
-      return batches  # A service divides all sources among its workers.
+      return batches  # A service would also split the dataset that `never_ending` adds.
     return record_files.never_ending(batches)
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
@@ -399,7 +406,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   def _check_not_empty(
     self, joined: specs.TensorSpecStruct, cut: windows.Cut, num_needed: int
   ) -> None:
-    """Reads the examples that a first batch needs: better an error than a hang."""
+    """Raises if there are too few examples for a batch: training would hang."""
     is_windowed = windows.is_windowed(joined)
     if not is_windowed and num_needed == 1 and self._on_bad_record == "raise":
       return
@@ -464,19 +471,19 @@ def _grid(joined: specs.TensorSpecStruct, cut: windows.Cut) -> WindowGrid:
 class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
   """Reads a fixed fraction of the files: how much does more data help?
 
-  The first files of the sorted list, so that a smaller fraction is a part of a larger
-  one, for any seed. After Tensor2Robot's class.
+  It reads the first files of the sorted list, so that a smaller fraction is a part of a
+  larger one, for any seed. After Tensor2Robot's class.
   """
 
   def __init__(self, file_fraction: float = 1.0, **record_arguments: Any) -> None:
     """Creates the generator.
 
     Args:
-      file_fraction: above 0, and at most 1; the number of files is rounded down. Of
-        several datasets the fraction of each is read.
+      file_fraction: above 0, and at most 1; the number of files is rounded down. With
+        several datasets, it is the fraction of the files of each.
       **record_arguments: `DefaultRecordInputGenerator`'s, with `file_patterns`.
     Raises:
-      SpecError: no fraction, or an invalid argument of the base class.
+      SpecError: the fraction, or an argument of the base class, is invalid.
     """
     super().__init__(**record_arguments)
     is_number = isinstance(file_fraction, numbers.Real)
@@ -489,7 +496,7 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
     files = super()._find_files(flat_specs)
-    # Taken literally: the float 0.29 times 100 is a little less than 29.
+    # As a decimal: the float 0.29 times 100 is a little less than 29.
     fraction = fractions.Fraction(repr(float(self._file_fraction)))
     kept = {
       key: names[: math.floor(fraction * len(names))] for key, names in files.items()
@@ -512,9 +519,9 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
 class RldsInputGenerator(DefaultRecordInputGenerator):
   """Feeds RLDS episodes to models whose specs do not mention RLDS.
 
-  Straight from the TFRecord files; TFDS is not needed. Names get the prefix 'steps/':
-  see `records.rlds_specs`. Everything else, windows, shuffle, index, bad records, is as
-  in `DefaultRecordInputGenerator`, which reads specs that have `is_concatenated` too.
+  It reads the TFRecord files without TFDS. Names get the prefix 'steps/': see
+  `records.rlds_specs`. Everything else, windows, shuffle, index, bad records, is as in
+  `DefaultRecordInputGenerator`, which also reads specs with `is_concatenated`.
   """
 
   def set_feature_specifications(
@@ -532,9 +539,12 @@ class RldsInputGenerator(DefaultRecordInputGenerator):
 
 
 def get_multi_eval_name() -> str | None:
-  """Returns the 'multi_eval_name' of the environment's TF_CONFIG, if it has one.
+  """Returns the 'multi_eval_name' of the environment variable TF_CONFIG, or None.
 
-  Tensor2Robot's way to give each of several evaluating jobs its own dataset.
+  With it, Tensor2Robot gives each of several evaluating jobs its own dataset.
+
+  Raises:
+    ValueError: TF_CONFIG is not JSON.
   """
   return json.loads(os.environ.get("TF_CONFIG") or "{}").get("multi_eval_name")
 
@@ -554,11 +564,12 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
 
     Args:
       evals: input generators by name.
-      eval_name: the only one to evaluate on; None: 'multi_eval_name' of the
-        environment variable TF_CONFIG if that is there, and else all.
+      eval_name: the only one to evaluate on; None: see `get_multi_eval_name`, and
+        without that name all.
     Raises:
-      SpecError: evals have no names, a value is not an input generator, a name is
-        not that of a folder, or there is no eval with that name.
+      SpecError: `evals` is not a map or is empty, a value is not an input generator, a
+        name cannot be a folder's, or there is no eval called `eval_name`.
+      ValueError: TF_CONFIG is not JSON.
     """
     super().__init__()
     self._check_map("evals", "input generators", evals)
@@ -626,7 +637,9 @@ class MultiEvalRecordInputGenerator(MultiEvalInputGenerator):
       eval_name: see the base class.
       **record_arguments: arguments of `DefaultRecordInputGenerator`, for all of them.
     Raises:
-      SpecError: see the base class; eval_map is not a map of file patterns.
+      SpecError: see the base class; or `eval_map` is not a map of file patterns, or an
+        argument is invalid.
+      ValueError: TF_CONFIG is not JSON.
     """
     self._check_map("eval_map", "file patterns", eval_map)
     where = type(self).__name__

@@ -1,4 +1,4 @@
-"""Reading past bad records: they are left out and counted, up to a limit."""
+"""Reads record files without their bad records, which are counted, up to a limit."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from t2r_seq.windows.dataset import WindowReport
 
 _no_autograph = tf.autograph.experimental.do_not_convert
 
-# A record's place is an int64: the number of its file times this, and its own in that.
+# A record's place is an int64: the number of its file times this, plus its own number.
 _MAX_RECORDS = 1 << 40
-# To watch a function for failure takes 0.2 ms, so records are parsed by the chunk.
+# Catching errors costs 0.2 ms a call, so records are parsed in chunks.
 _CHUNK_BYTES, _MAX_BATCHES = 1 << 24, 16
 _NUM_NAMED = 3
 _KEPT_SPEC = {
@@ -37,12 +37,13 @@ class RecordInputReport:
 
   Attributes:
     max_bad_records: limit of bad records; one more is an error.
-    window_report: counts of the windows; None where records are not cut into any.
-    failure: the error, once there are too many, or a file cannot be read.
+    window_report: counts of the windows; None if records are not cut into windows.
+    failure: the error of too many bad records, or of a file that cannot be read; None
+      before it.
   """
 
   def __init__(self, filenames: list[str], max_bad_records: int) -> None:
-    """Creates the report of nothing.
+    """Creates a report without bad records.
 
     Args:
       filenames: names of the files.
@@ -52,8 +53,8 @@ class RecordInputReport:
     self.failure: errors.RecordError | None = None
     self._filenames = filenames
     self.max_bad_records = max_bad_records
-    # No lock, but atomic operations of a dict: the garbage collector may end an
-    # iterator while a lock is held, and wait for a thread that wants it, too.
+    # Atomic operations of a dict in place of a lock: the garbage collector may destroy
+    # an iterator while a lock is held, and wait for a thread that waits for the lock.
     self._bad_records: dict[int, Problem] = {}
 
   @property
@@ -63,7 +64,7 @@ class RecordInputReport:
 
   @property
   def problems(self) -> tuple[Problem, ...]:
-    """Their places, in the order of reading; `t2r_seq doctor` explains them."""
+    """Places of the bad records, in the order of reading; see `t2r_seq doctor`."""
     return tuple([*self._bad_records.values()])
 
   @property
@@ -76,12 +77,12 @@ class RecordInputReport:
     return f"{self.window_report}; {left_out}" if self.window_report else left_out
 
   def add(self, place: int) -> None:
-    """Counts a record; logs the first few.
+    """Counts a bad record; logs the first few.
 
     Args:
-      place: place of the record.
+      place: number of its file times `_MAX_RECORDS`, plus its number in the file.
     Raises:
-      RecordError: there are too many.
+      RecordError: there are too many bad records.
     """
     file, number = divmod(place, _MAX_RECORDS)
     name = self._filenames[file]
@@ -99,7 +100,7 @@ class RecordInputReport:
       )
 
   def fail(self, message: str) -> NoReturn:
-    """Raises an error, always the first one, whichever thread is next."""
+    """Raises an error; after that, all threads raise that first one."""
     self.failure = self.failure or errors.RecordError(message)
     raise self.failure
 
@@ -107,14 +108,14 @@ class RecordInputReport:
 def readable_runs(
   filename: str, compression: str = ""
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
-  """Finds the damage in a file's frames: TensorFlow's reader ends at the first.
+  """Finds the damaged frames of a file, at the first of which TensorFlow's reader ends.
 
   Args:
     filename: a TFRecord file.
-    compression: '', 'GZIP' or 'ZLIB'; of a compressed file nothing can be read on.
+    compression: '', 'GZIP' or 'ZLIB'. A compressed file is lost after its first damage.
   Returns:
-    The runs of good frames: number of the first one, its byte, and how many, -1 for
-    all; and the numbers of the damaged ones.
+    The runs of good frames: number of the first one, its byte offset, and how many, -1
+    for all; and the numbers of the damaged ones.
   Raises:
     OSError: the file cannot be read.
   """
@@ -125,7 +126,7 @@ def readable_runs(
   for frame in framing.read_frames(filename, compression):
     if frame.data is None:
       damaged.append(frame.number)
-      if compression:  # What follows is lost.
+      if compression:
         break
     elif runs and sum(runs[-1][::2]) == frame.number:
       runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
@@ -135,7 +136,7 @@ def readable_runs(
 
 
 def _is_good(filename: str) -> bool:
-  """Reads the whole file by TensorFlow, which is quick; a cut header is left over."""
+  """Whether TensorFlow, which is fast, reads a whole file; it skips a cut header."""
   if framing.num_readable(filename) != -1:
     return False
   dataset = tf.data.TFRecordDataset(filename)
@@ -146,7 +147,7 @@ def _is_good(filename: str) -> bool:
       for batch in dataset.batch(count).as_numpy_iterator()
     )
   except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
-    # The latter is of a length that no file has.
+    # InvalidArgumentError: the length of a frame is larger than any file.
     return False
   return bool(size == tf.io.gfile.stat(filename).length)
 
@@ -154,9 +155,9 @@ def _is_good(filename: str) -> bool:
 class SkippingReading(RecordReading):
   """Leaves bad records out, up to a limit.
 
-  Files are checked before they are read for the first time. Records that cannot be
-  parsed or decoded are found by TensorFlow, at no cost for good ones; each comes with
-  its place, as (place, record).
+  The frames of a file are checked before it is first read. Records that cannot be
+  parsed or decoded are found when TensorFlow parses them, at no cost for good ones.
+  Elements of `read` are pairs (place, record).
   """
 
   skips = True
@@ -176,8 +177,8 @@ class SkippingReading(RecordReading):
       where: name of the generator and its files, for messages.
       decode_images: how encoded images are decoded.
     Raises:
-      SpecError: there are several datasets: without one's record i, the other's would
-        go with another.
+      SpecError: there are several datasets: a record left out of one would shift the
+        pairs of all later ones.
     """
     if len(files) > 1:
       raise errors.SpecError(
@@ -188,7 +189,7 @@ class SkippingReading(RecordReading):
     self._where = where
     (self._filenames,) = files.values()
     self._report = RecordInputReport(self._filenames, max_bad_records)
-    # By file: its size and time of change when it was looked through, and its runs.
+    # By file: its size and modification time when it was checked, and its runs.
     self._runs: dict[str, tuple[tuple[int, int], np.ndarray]] = {}
 
   @property
@@ -205,9 +206,9 @@ class SkippingReading(RecordReading):
   def read_file(  # type: ignore[override]
     self, filename: tf.Tensor, compression: tf.Tensor
   ) -> tf.data.Dataset:
-    """Reads a file past its damages; inside of a dataset's function."""
+    """Reads the good frames of a file, as (place, record)."""
     runs = tf.numpy_function(
-      self._look_through, [filename, compression], tf.int64, stateful=True
+      self._find_runs, [filename, compression], tf.int64, stateful=True
     )
     file = tf.argmax(tf.equal(tf.constant(self._filenames), filename))
 
@@ -233,7 +234,7 @@ class SkippingReading(RecordReading):
     """Reads serialized records, without parsing."""
     return self.read(files).map(_no_autograph(lambda place, text: text))
 
-  def _look_through(self, filename: bytes, compression: bytes) -> np.ndarray:
+  def _find_runs(self, filename: bytes, compression: bytes) -> np.ndarray:
     """Returns the runs of a file, cached unless it has changed."""
     name = filename.decode()
     try:
@@ -244,7 +245,7 @@ class SkippingReading(RecordReading):
         return runs
       readable, damaged = readable_runs(name, compression.decode())
     except (OSError, tf.errors.OpError) as error:
-      # The file is not a bad record, to be left out in later epochs.
+      # A missing file is not a bad record: reading stops.
       self._report.fail(f"{name}: expected a file that can be read, got: {error}.")
     if before is not None:
       logging.warning("%s: changed while it was in use: its new content is read.", name)
@@ -274,8 +275,8 @@ class SkippingReading(RecordReading):
     )
     size = batch_size * max(1, self.record_size, decoded_size)
     num_batches = int(np.clip(_CHUNK_BYTES // size, 1, _MAX_BATCHES))
-    # Batches of sequences are padded to different lengths, and cannot be cut again.
-    # So they are parsed twice: first to see whether they can be.
+    # Batches of sequences are padded to different lengths and cannot be re-batched, so
+    # sequences are parsed twice: first to find the bad ones, then in full batches.
     good = self._good(
       serialized.batch(batch_size * num_batches),
       _checker(parse_fn) if has_sequences else parse_fn,
@@ -311,12 +312,13 @@ class SkippingReading(RecordReading):
   ) -> tf.data.Dataset:
     """Maps a function over chunks of records, except the records on which it fails.
 
-    TensorFlow catches no failure inside of a function; a dataset continues after one.
+    Graph functions cannot catch errors, but a dataset can continue after one. So each
+    chunk is a small dataset.
 
     Args:
       chunks: places and serialized records, [n] each.
       function: takes some records, string [n].
-      num_parallel_calls: has no influence on the order.
+      num_parallel_calls: number of parallel calls; does not change the order.
     Returns:
       Dataset of the function's results; nothing for chunks without a good record.
     """
@@ -333,7 +335,7 @@ class SkippingReading(RecordReading):
       except (tf.errors.OpError, UnicodeDecodeError):  # A message quotes the record.
         self._report.add(int(place))
       else:
-        return True  # It failed for another reason, and is not lost.
+        return True  # Another record of the chunk is bad.
       return False
 
     def watch(places: tf.Tensor, texts: tf.Tensor) -> Any:
@@ -346,7 +348,7 @@ class SkippingReading(RecordReading):
         )
       )
       rest = rest.batch(tf.size(texts, tf.int64))
-      # Later records are not read.
+      # `take(1)`: if the whole chunk succeeds, its records are not tried one by one.
       parsed = whole.ignore_errors(log_warning=False).concatenate(
         rest.map(_no_autograph(lambda places, texts: concrete(texts)))
       )
@@ -359,7 +361,8 @@ class SkippingReading(RecordReading):
     def count_bad(num_bad: tf.Tensor, chunk: Any) -> Any:
       optional, size = chunk
       num_bad = tf.where(optional.has_value(), tf.zeros_like(num_bad), num_bad + size)
-      # Twice as many as may be bad: an epoch had no good one, nor will the next.
+      # Each bad record counts once an epoch: with so many in a row, an epoch had no
+      # good one.
       return require(
         num_bad, num_bad <= most_bad, [tf.constant(pool.NOTHING_LEFT)]
       ), optional
@@ -378,11 +381,11 @@ def _pack(*value: Any) -> Any:
 
 
 def _checker(parse_fn: Callable[[tf.Tensor], Any]) -> Callable[[tf.Tensor], tf.Tensor]:
-  """Returns an identity of records that raises if parsing fails."""
+  """Returns an identity function on records that raises if parsing fails."""
 
   def check(serialized: tf.Tensor) -> tf.Tensor:
     leaves = tf.nest.flatten(parse_fn(serialized))
-    # A control dependency would not do: the optimizer of graphs drops it.
+    # Not a control dependency, which TensorFlow's graph optimizer removes.
     is_parsed = tf.reduce_all([tf.size(leaf, tf.int64) >= 0 for leaf in leaves])
     return tf.where(is_parsed, serialized, "")
 

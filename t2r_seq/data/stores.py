@@ -34,12 +34,12 @@ from t2r_seq.windows.dataset import WindowReport
 from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList
 
-# Path of what travels beside the features of batches that the device preprocesses.
+# Path of the sample numbers among the features of batches that the device preprocesses.
 _NUMBERS = "sample_number"
 
 
 class DecodedColumns:
-  """A store's columns whose encoded images come as pixels.
+  """A store's columns, with their encoded images decoded.
 
   Attributes:
     path: path of the store.
@@ -47,9 +47,9 @@ class DecodedColumns:
     clocks: the time stamps of columns on other clocks than the steps', by path.
     row_ends: end rows of these episodes; see `StoreColumns`.
     absent: the optional paths that are left out, and which episodes lack them.
-    element_spec: an episode as `WindowReader` takes it, images decoded.
+    element_spec: specs of an episode as `WindowReader` takes them, images decoded.
     episode_lengths: steps of each episode, int64 [episodes].
-    held: the tensors that are read from; see `dataset_over`.
+    held: the tensors that `take` reads; see `dataset_over`.
     images: the specs of images that are decoded, by path.
   """
 
@@ -64,9 +64,9 @@ class DecodedColumns:
     Args:
       columns: columns of the store.
       spec: spec of the store.
-      decode_images: how to decode images; False leaves them encoded.
+      decode_images: whether to decode images, or the `records.ImageDecoding` to use.
     Raises:
-      SpecError: a window to be decoded is of no image of the store.
+      SpecError: a name in `decode_images` is not that of an image of the store.
     """
     self.path, self.metadata = columns.path, columns.metadata
     self.clocks, self.row_ends = columns.clocks, columns.row_ends
@@ -113,14 +113,15 @@ class DecodedColumns:
     return self.decode(path, distinct).gather(parts_of_rows(places, of_row))
 
   def decode(self, path: str, rows: tf.Tensor) -> RowList:
-    """Decodes the images of rows, int64 [N], each once; of one row several."""
+    """Decodes the images of rows, int64 [N]; a row may have several."""
     strings = tf.reshape(self._columns.take(path, rows), [-1])
     return decode_to_list(strings, self.images[path], path, self._decode_images)
 
   def max_row_bytes(self, path: str) -> int:
     """Returns the memory of the largest row in a pool, in bytes.
 
-    Of images the pixels', and of one pool of two the strings', while it is filled.
+    For images: the pixels, and half of the encoded bytes, because only one of two
+    pools, the one that is being filled, holds these.
     """
     if path in self._present:
       return 1
@@ -209,28 +210,30 @@ class StoreWindowLoader(WindowLoader):
     """Plans the batches.
 
     Args:
-      store: has episodes; or its path. One segment is fastest: `EpisodeStore.merge`.
+      store: a store with episodes, or its path. One with a single segment is read
+        fastest: `EpisodeStore.merge`.
       spec_structure: the specs of a window; see `StoreWindows`.
-      batch_size: B.
-      order: 'sequential'; 'global', or None: every epoch another permutation of all
-        windows, without a buffer; or 'quasi_random': the windows of a pool of episodes
-        are permuted, and the episodes, so that each step is read, and each image or
-        frame of a video decoded, once a pool. For these, and for stores larger than
-        memory.
+      batch_size: B; None: the plan's, which is 32 by default.
+      order: 'sequential'; 'global': every epoch another permutation of all windows,
+        without a buffer; 'quasi_random': permutes the episodes, and the windows of a
+        pool of them, so that each step is read, and each image or video frame decoded,
+        once a pool. It suits images, videos, and stores larger than memory. None: the
+        plan's, or else 'global'.
       plan: plan of the batches; None for `Plan()`.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: delivers every step that a window shows once, [B, F, ...], for
         `windows.stack_windows` in the step that trains.
-      decode_images: whether, or by which `records.ImageDecoding`, to decode images;
+      decode_images: whether to decode images, or the `records.ImageDecoding` to use;
         False gives the stored strings.
       episodes: numbers of the episodes to read, or a file that lists them; None for
         all.
       split: split of the store, such as 'train'; None for all.
-      **fields: fields of the plan and the cut, in place of them: seed=1, ...
+      **fields: fields of the plan and the cut, which they replace: seed=1, ...
     Raises:
-      SpecError: the store does not fit the specs, or is too small for one batch; or
-        there is no such split or episode.
-      StoreError: the store has no episodes.
+      SpecError: the store does not fit the specs, a shard is too small for a batch,
+        there is no such split or episode, or an argument is invalid.
+      RecordError: all episodes are too short for a window.
+      StoreError: the store cannot be opened, or has no episodes.
     """
     fields = {"batch_size": batch_size, "order": order, **fields}
     plan, cut = plan_and_cut("StoreWindowLoader", plan, cut, fields)
@@ -264,7 +267,7 @@ class StoreWindowLoader(WindowLoader):
     )
 
   def report(self) -> WindowReport:
-    """Returns the sizes of an epoch of all shards, and which episodes are too short."""
+    """Returns the counts of one epoch, over all shards."""
     return WindowReport.of_episodes(
       self._store.episode_lengths[self._chosen], self._windows.counts[self._chosen]
     )
@@ -272,14 +275,14 @@ class StoreWindowLoader(WindowLoader):
   def portable_dataset(self) -> tf.data.Dataset:
     """Creates the dataset as a graph that other processes can run, for tf.data service.
 
-    The graph opens the store's files, by their names here, on the machine where it
-    runs; see `FileColumns`. A service splits by pools.
+    The graph opens the store's files on the machine where it runs, under the names that
+    they have here; see `FileColumns`. A service splits the dataset by pools.
 
     Returns:
       Dataset of the same batches as `dataset`; it cannot be checkpointed.
     Raises:
       SpecError: the order is not 'quasi_random'.
-      StoreError: somebody is writing to the store.
+      StoreError: a writer has the store open, or it has videos.
     """
     if not isinstance(self._order, PoolOrder):
       raise errors.SpecError(
@@ -308,9 +311,9 @@ class StoreInputGenerator(DatasetInputGenerator):
   >>> next(iter(generator.create_dataset("train")))[0].state.shape
   TensorShape([4, 2, 2])
 
-  Mode 'train' shuffles every epoch, and repeats without an end; a resumed run continues
-  with exactly the next batch. The other modes are one pass, in the order of the
-  store. The same seed gives the same batches on every machine.
+  Mode 'train' shuffles every epoch, and repeats without an end. With a seed, batches
+  are the same on every machine, and a resumed run continues with exactly the next one.
+  The other modes are one pass, in the order of the store.
   """
 
   def __init__(
@@ -330,15 +333,16 @@ class StoreInputGenerator(DatasetInputGenerator):
       store_path: the store's folder.
       batch_size: examples in a batch, over all replicas together.
       order: order of mode 'train', as in `StoreWindowLoader`; None: 'quasi_random' if
-        images or videos have to be decoded, otherwise 'global'.
+        images or videos have to be decoded (and the store has a single clock), or for a
+        data service; otherwise 'global'.
       shard_index: index of the part of each epoch to read.
       num_shards: number of disjoint parts.
-      stack_on_device: in mode 'train' batches travel flat, each step once; the train
-        step stacks and preprocesses them, see `device_fn`. For long sequences of
+      stack_on_device: in mode 'train', batches have each step once, and the train step
+        stacks and preprocesses them; see `device_fn`. It pays for long sequences of
         stacks, if the host's copies limit the speed.
       follow: whether mode 'train' also reads episodes that actors append to the store
-        during training, or how: a `Follow`. It waits for the store, too. Windows are
-        sampled at random, without an order or shards.
+        during training, or a `Follow` with the options of doing so. It also waits until
+        the store exists. Windows are sampled at random, without an order or shards.
       **options: options of `DatasetInputGenerator`: seed, sequence_length,
         memory_budget, image_decoding, episodes, split, ...
     Raises:
@@ -357,14 +361,14 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   @property
   def reads_shards(self) -> bool:
-    """Whether workers read their own parts; False for a shard, or a followed store."""
+    """Whether each worker reads its own part; False for a shard or a followed store."""
     return self._plan.num_shards == 1 and self._follow is None
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step to the next one, from the store's metadata."""
+    """Seconds from a step to the next one, from the store's metadata or time stamps."""
     if self._follow is not None:
-      return None  # It need not be there yet.
+      return None  # The store need not exist yet.
     return measured_period(open_episodes(os.fspath(self._store_path), "store"))
 
   @property
@@ -501,7 +505,7 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
     if self._device_fn is not None:
-      numbers = randomness.sample_numbers()  # No walrus: AutoGraph converts none.
+      numbers = randomness.sample_numbers()  # AutoGraph converts no walrus.
       if numbers is not None:
         features = specs.TensorSpecStruct({**features, _NUMBERS: numbers})
       return features, labels

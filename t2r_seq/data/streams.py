@@ -27,11 +27,11 @@ MakeDataset = Callable[[tf.Tensor], tf.data.Dataset]
 
 # The first pool has windows for this number of batches, the next for twice as many, and
 # so on: the first batch comes soon, and pools are soon as large as the budget allows.
-# Pools in order need not be large.
+# Without a shuffle, pools need not be large.
 _FIRST_POOL_BATCHES, _MAX_DOUBLED, _MAX_DOUBLED_IN_ORDER = 4, 20, 3
 # More windows mix no better.
 _MAX_WINDOWS = 2**20
-# The list of a pool's episodes is copied with each chunk.
+# A limit, because the list of a pool's episodes is copied with each chunk.
 _MAX_EPISODES = 2**13
 
 
@@ -39,7 +39,7 @@ class StreamReport(WindowReport):
   """Counts episodes, steps and windows, and the memory of pools.
 
   Attributes:
-    memory_budget: bytes that the pools may take; None before there are any.
+    memory_budget: bytes that the pools may take; None before a dataset is created.
   """
 
   memory_budget: int | None = None
@@ -55,8 +55,8 @@ class StreamReport(WindowReport):
     """Adds one pool; called inside the input pipeline.
 
     Args:
-      num_bytes: maximum bytes of the pools that are alive, and of episodes that wait
-        for the next, int64 scalar.
+      num_bytes: bytes of the pools in memory, and of the episodes parsed for the next,
+        at most, int64 scalar.
     Returns:
       The op that counts.
     """
@@ -71,7 +71,7 @@ class StreamReport(WindowReport):
 
   @property
   def pool_bytes(self) -> int:
-    """The most bytes that pools and episodes on their way to them took together."""
+    """Maximum bytes of pools, and of the episodes parsed for the next, together."""
     return int(self._bytes.numpy())
 
   def __str__(self) -> str:
@@ -108,22 +108,24 @@ def streamed_windows(
       best still encoded; or a function that makes it, given the epoch, int64 scalar.
       Parse at most four at a time: their memory is counted.
     spec_structure: the specs of a window.
-    batch_size: B.
+    batch_size: B; None: the plan's.
     plan: plan of the batches; None for one epoch with all windows, in another order in
-      every run. In the order 'sequential' nothing is shuffled. Its memory_budget is for
-      two pools, the episodes that wait for the next, some batches, and TensorFlow's
-      memory for them. An episode that needs more is still used, and a line on stderr
-      says how much it needs.
+      every run. In the order 'sequential' nothing is shuffled. Its shard is ignored:
+      `episodes` are one shard's. Its memory_budget is for two pools, the episodes
+      parsed for the next, some batches, and TensorFlow's memory for them. An episode
+      that needs more is still used, and a warning on stderr gives the bytes.
     cut: how episodes become windows; None for `Cut()`.
-    report: counts; for a `StreamReport` also the memory of pools.
+    report: counts the episodes; a `StreamReport` also the memory of pools. None: only a
+      warning of episodes that are too short for a window.
     decode_images: whether to decode images, or the `records.ImageDecoding` to use;
       False: strings.
-    max_windows: maximum windows of a pool, for episodes that come slowly.
-    **fields: fields of the plan and the cut, in place of them: seed=1, ...
+    max_windows: maximum windows of a pool, for episodes that come slowly; a batch's
+      windows at least.
+    **fields: fields of the plan and the cut, which they replace: seed=1, ...
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   Raises:
-    SpecError: the episodes do not fit the specs, or a number is too small.
+    SpecError: the episodes do not fit the specs, or an argument is invalid.
   """
   if batch_size is not None:
     fields["batch_size"] = batch_size
@@ -139,7 +141,7 @@ def streamed_windows(
   )
 
   def keep(*episode: Any) -> Any:
-    # tf.data calls with each part of a tuple, and else with one.
+    # tf.data passes the parts of a tuple as separate arguments.
     return columns.keep(columns.select(episode[0] if len(episode) == 1 else episode))
 
   return shuffled_windows(
@@ -162,10 +164,10 @@ def shuffled_windows(
 
   Args:
     make_chunks: makes the dataset of the chunks of an epoch, given its number, int64
-      scalar: batches of what `columns.keep` gives, none of them empty.
+      scalar: non-empty batches of results of `columns.keep`.
     columns: columns of the episodes.
     plan: plan of the batches.
-    report: counts.
+    report: as in `streamed_windows`.
     max_windows: maximum windows of a pool.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
@@ -223,8 +225,8 @@ def shuffled_windows(
       pools = pools.scan(no_windows, _no_autograph(carry)).prefetch(1)
       return pool.gather_batches(pools, columns, plan)
 
-  # Made in a function: outside of any, TensorFlow adds what a `scan` calls to its
-  # global graph and never removes it, 11 MB for each dataset.
+  # In a tf.function: eagerly, TensorFlow adds the functions of a `scan` to its global
+  # graph and never removes them, 11 MB for each dataset.
   made = tf.function(batches, autograph=False).get_concrete_function()()
   return made.with_options(dataset_options())
 
@@ -232,8 +234,9 @@ def shuffled_windows(
 class _Filler:
   """Fills pools with consecutive chunks of episodes.
 
-  A pool is closed when the next chunk would exceed the budget, and at the end of an
-  epoch. A single chunk of episodes that exceeds it fills a whole pool, with a warning.
+  A pool is closed when the next chunk would exceed the budget, or the maximum of
+  windows or episodes, and at the end of an epoch. A single chunk that exceeds the
+  budget fills a whole pool, with a warning.
   """
 
   def __init__(
@@ -258,11 +261,11 @@ class _Filler:
     """Creates the dataset of filled pools.
 
     Args:
-      chunks: dataset of the chunks of all epochs, with `_end_of_epoch` after each.
+      chunks: dataset of the chunks of all epochs, each ended by `_end_of_epoch`.
     Returns:
       Dataset of 'kept', a list of episodes; their 'lengths' in steps and in windows,
       int64 [n, 2]; the 'number' of the pool; its 'epoch'; and 'is_end', whether it is
-      last one of the epoch.
+      the last one of the epoch.
     """
     names = ("number", "windows", "pooled", "largest", "parsed", "in_epoch")
     start: dict[str, Any] = dict.fromkeys(names, tf.constant(0, tf.int64))
@@ -276,7 +279,7 @@ class _Filler:
     return filled.map(_no_autograph(lambda pool, _: pool))
 
   def _step(self, state: dict[str, Any], chunk: dict[str, Any]) -> tuple[Any, Any]:
-    """Closes a full pool, then appends a chunk; returns the pool before that."""
+    """Appends a chunk; returns the state, and the pool before it: if full, closed."""
     lengths, counts, sizes, parsed_sizes = tf.unstack(chunk["numbers"], axis=1)
     zero = tf.constant(0, tf.int64)
     is_end = chunk["is_end"]
@@ -346,7 +349,7 @@ class _Filler:
   def _warn(
     self, state: Any, largest: tf.Tensor, parsed: tf.Tensor, lengths: tf.Tensor
   ) -> tf.Operation:
-    """Prints how much an episode needs that exceeds the budget, if one did not yet."""
+    """Warns of an episode that exceeds the budget, if it needs more than any before."""
     min_bytes = self._num_bytes(largest, parsed)
     before = self._num_bytes(state["largest"], state["parsed"])
     is_new = (min_bytes > self._memory_budget) & (min_bytes > before)
@@ -366,7 +369,7 @@ class _Filler:
     return tf.cond(is_new, _no_autograph(warn), tf.no_op)
 
   def _check_epoch(self, is_end: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
-    """Checks that an epoch had a window, if reading has no end: better than a hang."""
+    """Raises if an epoch had no window and epochs have no end: reading would hang."""
     if not self._is_endless:
       return tf.no_op()
     return tf.raw_ops.Assert(
@@ -396,7 +399,7 @@ class _Filler:
 
 
 def _end_of_epoch(number: tf.Tensor) -> dict[str, tf.Tensor]:
-  """Returns the mark at the end of an epoch: a chunk without an episode."""
+  """Returns the mark of the end of an epoch: a chunk without an episode."""
   # The raw op returns a bare variant, as the raw ops on lists take it.
   nothing = tf.raw_ops.OptionalNone()[tf.newaxis][:0]
   numbers = tf.zeros([0, 4], tf.int64)

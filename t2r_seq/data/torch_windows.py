@@ -24,7 +24,7 @@ TorchBatch = dict[str, Any]
 
 
 class TorchWindows(torch.utils.data.Dataset):
-  """Windows by number, for torch's DataLoader and any of its samplers.
+  """Windows by number, for torch's DataLoader with any sampler.
 
   A batch of numbers is one read (`__getitems__`). TensorFlow's threads read it, so a
   DataLoader without workers is usually the fastest. Workers must be started by 'spawn',
@@ -82,6 +82,7 @@ class TorchWindows(torch.utils.data.Dataset):
       One batch by path, [len(indices), L, K, ...]; encoded images as bytes.
     Raises:
       IndexError: there is no such window.
+      SpecError: the store does not fit the specs, or this process is a fork.
     """
     windows, read = self._windows
     numbers = np.asarray(indices, np.int64)
@@ -124,7 +125,7 @@ def to_torch(batch: Batch) -> TorchBatch:
   """Converts arrays to tensors without a copy.
 
   Args:
-    batch: writable arrays by path, such as a loader's `numpy_batches` gives.
+    batch: writable arrays by path, such as an element of a loader's `numpy_batches`.
   Returns:
     Tensors by path; arrays of byte strings unchanged.
   """

@@ -219,7 +219,7 @@ def fewer_steps(features):
 
 @pytest.mark.parametrize(("mode", "at_once"), [("train", 8), ("eval", 1)])
 def test_episodes_are_left_out(build, tmp_path, kit, monkeypatch, mode, at_once):
-  monkeypatch.setattr(record_files, "_MAX_SLAB", at_once)
+  monkeypatch.setattr(record_files, "_MAX_CHUNK", at_once)
   episodes(tmp_path / "a", kit, {1: no_image, 3: fewer_steps})
   generator = build(mode, kit.FakeModel())
   dataset = generator.create_dataset(mode).take(3)
@@ -346,7 +346,7 @@ def test_good_windows_are_read_as_without_it(
     ]
 
   for at_once, num_parallel_calls in ways:
-    monkeypatch.setattr(record_files, "_MAX_SLAB", at_once)
+    monkeypatch.setattr(record_files, "_MAX_CHUNK", at_once)
     want = batches("raise", None)
     assert batches("skip", num_parallel_calls) == want
 

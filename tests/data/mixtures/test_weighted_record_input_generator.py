@@ -57,7 +57,7 @@ def test_weights_by_pattern_and_the_report(patterns, kit):
 def test_weights_must_match_distinct_patterns(patterns):
   with pytest.raises(errors.SpecError, match="a weight for each of"):
     data.WeightedRecordInputGenerator(patterns, [1, 2, 3])
-  with pytest.raises(errors.SpecError, match="A source that comes twice is one"):
+  with pytest.raises(errors.SpecError, match="What is listed twice is one source"):
     data.WeightedRecordInputGenerator(2 * patterns[:1], [1, 1])
 
 
