@@ -158,12 +158,7 @@ class StoreFollower:
     self._polled = -float("inf")
 
   def element_spec(self) -> specs.TensorSpecStruct:
-    """Returns the specs of a batch, [B, ...] by path; waits for a first episode.
-
-    Raises:
-      SpecError: the store does not fit the specs.
-      StoreError: no episode comes within the timeout.
-    """
+    """Returns the specs of a batch, [B, ...] by path; waits for a first episode."""
     wait = _Wait(self._store.path, self._follow)
     while self._windows is None:
       self._poll()

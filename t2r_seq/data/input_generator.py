@@ -72,10 +72,7 @@ class BatchRequest:
     """Returns the sizes of this input pipeline, whose batches are a replica's.
 
     Returns:
-      (examples in a batch, number of the first batch, index of the pipeline, number of
-      pipelines).
-    Raises:
-      ValueError: the replicas cannot share a batch equally.
+      (batch size, number of the first batch, index of the pipeline, their number).
     """
     context = self.input_context
     if context is None:
@@ -144,8 +141,7 @@ class AbstractInputGenerator(abc.ABC):
       seed: seed of all shuffles; None: another order in every run.
       drop_remainder: whether smaller batches, at the end of the data, are left out, so
         that the batch axis is static; None: in mode 'train' only.
-      sequence_length: stacks in a sequence, for specs with is_sequence and windows;
-        None for single windows.
+      sequence_length: stacks in a sequence, for is_sequence; None: single windows.
       stride: steps between the stacks of a sequence.
       shift: stacks between the starts of two sequences.
       n_step: (n, gamma), or a `windows.NStep`, if the specs are one-step transitions:
@@ -320,10 +316,7 @@ class AbstractInputGenerator(abc.ABC):
     self._has_own_preprocess_fn = preprocess_fn is not None
 
   def keep_specifications(self) -> None:
-    """Makes the current preprocess_fn the generator's own, even if a model set it.
-
-    Another preprocess_fn then replaces it only if no stage is lost.
-    """
+    """Makes the current preprocess_fn the generator's own, even if a model set it."""
     self._has_own_preprocess_fn = self._preprocess_fn is not None
     self._model = None
 
@@ -684,8 +677,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
     Args:
       batch_size: examples in a batch, over all replicas of a strategy together.
       memory_budget: bytes for pools, with decoded images.
-      image_decoding: how encoded images are decoded, and which part of them; None: all
-        of them, by TensorFlow's defaults.
+      image_decoding: how encoded images are decoded; None: by TensorFlow's defaults.
       episodes: numbers of the episodes to read, or a file that lists them; None for
         all. In record files they are counted through all files, in order.
       split: split of the dataset, such as 'train'; None for all. For record files, the
@@ -702,11 +694,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
     self.set_episodes(episodes, split)
 
   def set_memory_budget(self, memory_budget: int) -> None:
-    """See the base class.
-
-    Raises:
-      SpecError: the budget is no positive integer.
-    """
+    """See the base class; raises SpecError unless it is a positive integer."""
     self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
 
   @property

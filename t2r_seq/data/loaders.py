@@ -198,11 +198,6 @@ class NumpyBatches(Iterator[Batch]):
         yield {path: array[start:stop] for path, array in arrays}
 
 
-def check_start_batch(where: str, start_batch: Any) -> int:
-  """Returns a batch number; raises SpecError unless it is an integer of at least 0."""
-  return errors.check_count(where, "start_batch", start_batch, minimum=0)
-
-
 def as_arrays(tensors: Mapping[str, tf.Tensor]) -> Batch:
   """Returns the memory of tensors as arrays that can be written to.
 
@@ -526,8 +521,7 @@ class WindowLoader:
         if there are no pools.
       held: the tensors that `read` reads.
     Raises:
-      SpecError: a shard is too small for a batch, or the order needs pools and there
-        are none.
+      SpecError: a shard is too small for a batch, or there are no pools for the order.
     """
     self.plan = plan = plan.with_seed("global" if read else "quasi_random")
     self.num_windows = num_windows
@@ -609,7 +603,7 @@ class WindowLoader:
     return self._order.batch_size * self._window_bytes
 
   def _check_start(self, start_batch: int) -> None:
-    check_start_batch(self.plan.where, start_batch)
+    errors.check_count(self.plan.where, "start_batch", start_batch, minimum=0)
     if self.plan.num_epochs is None:
       return
     num_batches = self.plan.num_epochs * self.batches_per_epoch
@@ -661,8 +655,7 @@ class WindowLoader:
     Returns:
       Distributed dataset of TensorSpecStructs, leaves [B / replicas, L, K, ...].
     Raises:
-      SpecError: `start_step` is negative or beyond the last batch, or as in
-        `for_input_context`.
+      SpecError: `start_step` is invalid, or as in `for_input_context`.
       ValueError: the replicas cannot share a batch equally.
     """
 

@@ -185,16 +185,9 @@ def _put_together(
   numbers: tf.data.Dataset,
   report: MixtureReport | None,
 ) -> tf.data.Dataset:
-  """Joins batches, with rows in an order that is a function of seed and number.
+  """Joins the i-th batches of `parts`, which have the same paths and B examples.
 
-  Args:
-    parts: datasets of the same paths; their i-th batches together have B examples.
-    batch_size: B.
-    seed: seed of the order of the rows.
-    numbers: numbers of the batches.
-    report: counts the examples, if it is not None.
-  Returns:
-    Dataset of batches [B, ...].
+  The order of the rows is a function of the seed and the batch's number.
   """
 
   @_no_autograph

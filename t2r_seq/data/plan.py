@@ -63,8 +63,7 @@ class Plan:
       'quasi_random': every epoch another permutation of the episodes, and of the
       windows of each pool of them, whose size the memory budget limits. None: the
       reader's default.
-    seed: seed of the permutations, from 0 to 2**32 - 1; None: another order in every
-      run.
+    seed: seed of the permutations, below 2**32; None: another order in every run.
     num_epochs: number of times that each window is read; None: no end.
     shard_index: index of the part of each epoch to read; parts are disjoint.
     num_shards: number of parts.
@@ -198,8 +197,7 @@ class Order:
     """Creates the order; see the attributes.
 
     Raises:
-      SpecError: there are more shards than windows, or no full batch if smaller ones
-        are dropped.
+      SpecError: there are more shards than windows, or there is no batch.
     """
     self.num_windows = num_windows
     self.plan = plan
@@ -246,11 +244,7 @@ class WindowOrder(Order):
   """The order of windows that have random access, 'sequential' or 'global'."""
 
   def __init__(self, num_windows: int, plan: Plan) -> None:
-    """Creates the order; see the base class.
-
-    Raises:
-      SpecError: the plan has another order; or see the base class.
-    """
+    """Creates the order; raises SpecError if the plan has another, or no batch."""
     if plan.order not in STATELESS_ORDERS:
       raise errors.SpecError(
         f"batches: order: expected one of {', '.join(STATELESS_ORDERS)}, got "
@@ -386,8 +380,7 @@ def dataset_options() -> tf.data.Options:
   options.experimental_optimization.apply_default_optimizations = False
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.map_parallelization = False
-  # By default TensorFlow warns of state, such as the counters of reports, when it
-  # serializes a dataset or saves an iterator.
+  # TensorFlow would warn of state, such as a report's counts, when it saves iterators.
   options.experimental_external_state_policy = (
     tf.data.experimental.ExternalStatePolicy.IGNORE
   )

@@ -677,15 +677,13 @@ def check_enough(
     return
   if report is not None and report.episodes and not num_found:
     raise too_short_error(where, min_steps, report.episodes, report.longest_too_short)
-  error = too_few_error(where, num_needed, num_found)
-  problems = getattr(left_out, "problems", ())
-  if not problems:
-    raise error
-  # Files are read in parallel, so problems are in any order.
-  first = min(problems, key=lambda problem: (problem.source, problem.record))
+  got = f"{num_found}. Use a smaller batch_size, or drop_remainder=False"
+  if problems := getattr(left_out, "problems", ()):
+    # Files are read in parallel, so problems are in any order.
+    first = min(problems, key=lambda problem: (problem.source, problem.record))
+    got = f"{num_found} and {left_out}. The first: {first}. Run t2r_seq doctor FILES"
   raise errors.RecordError(
-    f"{where}: expected at least the {num_needed} examples of one batch, got "
-    f"{num_found} and {left_out}. The first: {first}. Run t2r_seq doctor FILES."
+    f"{where}: expected at least the {num_needed} examples of one batch, got {got}."
   )
 
 
@@ -712,22 +710,6 @@ def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
     tf.data.Dataset.range(1).map(fail).flat_map(_no_autograph(lambda _: dataset))
   )
   return dataset.concatenate(failing)
-
-
-def too_few_error(where: str, num_needed: int, num_found: int) -> errors.RecordError:
-  """Builds the error for examples that do not fill one batch.
-
-  Args:
-    where: name of the generator and its files, for messages.
-    num_needed: examples of a batch.
-    num_found: number of examples.
-  Returns:
-    The error, to be raised by the caller.
-  """
-  return errors.RecordError(
-    f"{where}: expected at least the {num_needed} examples of one batch, got "
-    f"{num_found}. Use a smaller batch_size, or drop_remainder=False."
-  )
 
 
 def stream_records(

@@ -100,8 +100,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       num_parallel_calls: number of parallel parse calls, None for one at a time; does
         not change the order.
       index: 'require': reads by the files' index, and raises without one; 'auto': by
-        the index if all files have one; None: reads the files in order, without their
-        index. A stale index raises when it is used.
+        the index if all files have one; None: ignores it. A stale index always raises.
       on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
         leaves it out, logs it and counts it in the report.
       max_bad_records: limit of bad records to leave out; one more is an error.
@@ -142,13 +141,12 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
 
   @tf.autograph.experimental.do_not_convert
   def count_examples(self) -> int | None:
-    """Counts the examples of one pass, and keeps the count; None without specs.
+    """Returns the examples of one pass, counted once; None without specs.
 
     Without an index, it reads all files, but decodes no images.
 
     Raises:
-      RecordError: a file or a record cannot be read.
-      SpecError: no file matches a pattern, or an option does not fit the files.
+      SpecError: a file is missing or cannot be read, or an option does not fit it.
     """
     if self.num_examples is None and self.has_specifications:
       joined, cut = (
@@ -262,8 +260,9 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
           .as_numpy_iterator(),
           self._parsed_spec,
         )
+      grid = WindowGrid.of(joined, cut)
       if not is_windowed or not record_files.fills_a_batch(
-        first, self._parsed_spec, _grid(joined, cut), num_needed, self._decode_images
+        first, self._parsed_spec, grid, num_needed, self._decode_images
       ):
         self._check_not_empty(joined, cut, num_needed)
     report = None
@@ -360,7 +359,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   def _counted_as(self) -> str:
     """Key of a cached count."""
     joined = joint.join(self._feature_spec, self._label_spec)
-    grid = _grid(joined, self._cut_for_mode("train"))
+    grid = WindowGrid.of(joined, self._cut_for_mode("train"))
     return f"{windows.is_windowed(joined)} {grid} {self._split} {self._episodes}"
 
   def _batches(
@@ -415,7 +414,8 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     num_examples = 0
     for batch in self._batches(joined, cut, plan, report).take(1):
       num_examples = len(next(iter(batch.values())))
-    min_steps, left_out = _grid(joined, cut).min_steps, self._reading.report(None)
+    min_steps = WindowGrid.of(joined, cut).min_steps
+    left_out = self._reading.report(None)
     record_files.check_enough(
       self._where(), num_needed, num_examples, min_steps, report, left_out
     )
@@ -461,10 +461,6 @@ def _example_loader(
   if plan.order != "sequential":
     plan = dataclasses.replace(plan, order="global")
   return WindowLoader(plan, parse, len(numbers), **sizes)
-
-
-def _grid(joined: specs.TensorSpecStruct, cut: windows.Cut) -> WindowGrid:
-  return WindowGrid.of(joined, cut)
 
 
 @gin.configurable
@@ -637,8 +633,7 @@ class MultiEvalRecordInputGenerator(MultiEvalInputGenerator):
       eval_name: see the base class.
       **record_arguments: arguments of `DefaultRecordInputGenerator`, for all of them.
     Raises:
-      SpecError: see the base class; or `eval_map` is not a map of file patterns, or an
-        argument is invalid.
+      SpecError: see the base class; or `eval_map` or an argument is invalid.
       ValueError: TF_CONFIG is not JSON.
     """
     self._check_map("eval_map", "file patterns", eval_map)

@@ -119,8 +119,7 @@ def streamed_windows(
       warning of episodes that are too short for a window.
     decode_images: whether to decode images, or the `records.ImageDecoding` to use;
       False: strings.
-    max_windows: maximum windows of a pool, for episodes that come slowly; a batch's
-      windows at least.
+    max_windows: maximum windows of a pool, at least a batch, for slow episodes.
     **fields: fields of the plan and the cut, which they replace: seed=1, ...
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
@@ -283,7 +282,11 @@ class _Filler:
     lengths, counts, sizes, parsed_sizes = tf.unstack(chunk["numbers"], axis=1)
     zero = tf.constant(0, tf.int64)
     is_end = chunk["is_end"]
-    new_windows, size = tf.reduce_sum(counts), tf.reduce_sum(sizes)
+    new_windows = tf.reduce_sum(counts)
+    # A chunk without windows is left out: if it began the last pool of an epoch, that
+    # pool would have none, and could not be marked as the last one.
+    num_new = tf.where(new_windows > 0, tf.size(lengths, tf.int64), 0)
+    size = tf.reduce_sum(sizes[:num_new])
     # reduce_max of an empty tensor is int64.min.
     parsed = tf.maximum(state["parsed"], tf.reduce_max(parsed_sizes))
     largest = tf.maximum(state["largest"], size)
@@ -291,7 +294,8 @@ class _Filler:
     num_episodes = tf.shape(state["lengths"], tf.int64)[0]
     is_full = self._num_bytes(state["pooled"] + size, parsed) > self._memory_budget
     is_full |= state["windows"] + new_windows > self._most_windows(state["number"])
-    is_full |= num_episodes + tf.size(lengths, tf.int64) > _MAX_EPISODES
+    is_full |= num_episodes + num_new > _MAX_EPISODES
+    is_full &= num_new > 0
     is_closed = (is_full | is_end) & (state["windows"] > 0)
     checks = [
       self._count_episodes(lengths, counts),
@@ -318,14 +322,14 @@ class _Filler:
       "kept": tf.raw_ops.TensorListConcatLists(
         input_a=kept,
         input_b=tf.raw_ops.TensorListFromTensor(
-          tensor=chunk["kept"], element_shape=tf.constant([], tf.int32)
+          tensor=chunk["kept"][:num_new], element_shape=tf.constant([], tf.int32)
         ),
         element_dtype=tf.variant,
       ),
       "lengths": tf.concat(
         [
           state["lengths"][: tf.where(is_new, zero, num_episodes)],
-          chunk["numbers"][:, :2],
+          chunk["numbers"][:num_new, :2],
         ],
         0,
       ),

@@ -117,12 +117,12 @@ class _CheckedOnceBuilt(abc.ABCMeta):
     preprocessor.check_specifications()
     given = (*args, *kwargs.values())
     if not any(isinstance(value, _StageSpecification) for value in given):
-      preprocessor.check_inputs(dict)
+      preprocessor.check_inputs(dict)  # There are no earlier stages.
     return preprocessor
 
 
 class _StageSpecification:
-  """The specification function of a stage, whose inputs the chain checks."""
+  """Marks the specification functions of a stage, whose inputs its chain checks."""
 
   def __init__(self, specification_fn: SpecificationFn) -> None:
     self._specification_fn = specification_fn
@@ -203,9 +203,11 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
       labels: labels of the in label specs; or None.
       mode: value of `specs.ModeKeys`.
     Returns:
-      Features and labels by path: the out specs', and the hook's additions.
+      Features and labels by path: the out specs', and others that the hook adds; labels
+      are None if none are given.
     Raises:
-      SpecError: the batch does not match the in specs, or the result the out specs.
+      SpecError: the mode is unknown, the batch does not match the in specs, or the
+        result does not match the out specs.
     """
     check_mode(type(self).__name__, mode)
     has_labels = labels is not None
@@ -226,7 +228,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     return features, labels
 
   def representations(self, before: Representations | None = None) -> Representations:
-    """Finds which paths this preprocessor changes, in mode 'eval'.
+    """Finds which paths this preprocessor changes in 'eval', or only in 'train'.
 
     Args:
       before: earlier stages that changed the input; None for stored values.
@@ -263,7 +265,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     return ""
 
   def before_normalization(self) -> AbstractPreprocessor:
-    """Returns the stages that make the input of `Normalize`'s statistics."""
+    """Returns the stages before normalization; all if none normalizes."""
     return self
 
   def describe_stages(self) -> list[dict[str, Any]]:
@@ -388,6 +390,7 @@ def _trace_mode(preprocessor: AbstractPreprocessor, mode: str) -> dict[str, str 
     }
 
   graph = tf.function(run).get_concrete_function(*signature).graph
+  # `strict=False`: captured tensors follow the arguments.
   inputs = {t.op: key for t, key in zip(graph.inputs, given, strict=False)}
   sources: dict[str, str | None] = {}
   for key, tensor in graph.structured_outputs.items():
@@ -476,7 +479,7 @@ class NoOpPreprocessor(SpecTransformationPreprocessor):
   """
 
   def describe_stages(self) -> list[dict[str, Any]]:
-    """Returns nothing, unless a subclass has a `_preprocess_fn`."""
+    """Returns no stage, unless a subclass has another `_preprocess_fn`."""
     is_own = type(self)._preprocess_fn is not NoOpPreprocessor._preprocess_fn
     return super().describe_stages() if is_own else []
 
@@ -500,7 +503,7 @@ def create_preprocessor(
   as a lambda of two, gets them by position.
 
   Raises:
-    SpecError: `factory` is an instance.
+    SpecError: `factory` is an instance, or the specs do not fit the preprocessor.
   """
   if isinstance(factory, AbstractPreprocessor):
     name = type(factory).__name__
@@ -539,7 +542,8 @@ class ComposedPreprocessor(AbstractPreprocessor):
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
-      preprocessor_classes: classes, one or more, from the stored data to the model.
+      preprocessor_classes: classes, or functions that create preprocessors, one or
+        more, from the stored data to the model.
     Raises:
       SpecError: the list is empty, or a stage does not match its successor.
     """

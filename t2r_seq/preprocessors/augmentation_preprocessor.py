@@ -46,8 +46,8 @@ class ImageToFloatPreprocessor(SpecTransformationPreprocessor):
         with the data_format of an image.
       stored_dtype: dtype of the stored images: uint8, or uint16 (png).
     Raises:
-      SpecError: there is no such feature, or one of `image_paths` is missing or not
-        floating point.
+      SpecError: no feature is such an image, one of `image_paths` is missing or not
+        floating point, or `stored_dtype` has another value.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     self._image_paths = None if image_paths is None else tuple(image_paths)
@@ -112,7 +112,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
   a sample share their random numbers, including labels of the same name, such as
   `next_image` of `image`. These depend on the seed and the number of the sample: a
   resumed run, or another number of workers, trains on the same pixels. Images are
-  stored as integers and leave in the model's dtype.
+  converted from the stored dtype to the model's.
   """
 
   def __init__(
@@ -132,7 +132,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
-      transforms: from the stored image to the model's.
+      transforms: transforms in order, from the stored image to the model's.
       input_size: height and width of the stored images, if not the model's.
       image_paths: patterns of the paths of features ('state/*'); None: those with the
         data_format of an image.
@@ -142,7 +142,8 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
         image remains.
       seed: seed of the random numbers.
     Raises:
-      SpecError: the transforms do not lead to the model's images, or are missing.
+      SpecError: the transforms do not lead to the model's images, no feature is an
+        image, a pattern matches no feature, or an argument is invalid.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     self._transforms = tuple(transforms)
@@ -182,12 +183,12 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
         f"{errors.listing(features)}, got {unused or 'none with a data_format'}."
         f"{errors.nearest(unused[0], features) if unused else ' Name the image_paths.'}"
       )
-    augmented = dict(images)
+    with_labels = dict(images)
     for mode in specs.ModeKeys.ALL:
       labels = self.get_out_label_specification(mode)
       for path in self._labels_by_name(labels, images):
-        augmented[f"labels/{path}"] = labels[path]
-    checked = [self._check_image(path, spec) for path, spec in augmented.items()]
+        with_labels[f"labels/{path}"] = labels[path]
+    checked = [self._check_image(path, spec) for path, spec in with_labels.items()]
     if mismatches := [mismatch for mismatch in checked if mismatch]:
       raise errors.mismatch_error("AugmentationPreprocessor", mismatches)
     super().check_specifications()
@@ -242,7 +243,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
   def _labels_by_name(
     self, labels: Mapping[str, Any], images: Mapping[str, Any]
   ) -> dict[str, str]:
-    """Returns the labels with a camera of the features, and the feature's path."""
+    """Returns the path of the feature of the same camera, for labels that have one."""
     by_name = {spec.name: path for path, spec in images.items() if spec.name}
     return {p: by_name[spec.name] for p, spec in labels.items() if spec.name in by_name}
 
@@ -290,13 +291,13 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     frames = {path: [_by_frames(image) for image in given[path]] for path in given}
     images = {path: tf.concat(parts, axis=1) for path, parts in frames.items()}
     if mode == specs.ModeKeys.TRAIN and images:
-      done = self._augment_all(images, expected)
+      outputs = self._augment_all(images, expected)
     else:
-      done = {path: self._standard(images[path], expected[path]) for path in images}
-    for camera, changed in done.items():
+      outputs = {path: self._standard(images[path], expected[path]) for path in images}
+    for camera, joined in outputs.items():
       counts = [tf.shape(part)[1] for part in frames[camera]]
       tail = expected[camera].shape[-3:]
-      parts = tf.split(changed, counts, axis=1)
+      parts = tf.split(joined, counts, axis=1)
       for (batch, path), image, part in zip(
         places[camera], given[camera], parts, strict=True
       ):
@@ -307,9 +308,9 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
 
   def _augment_all(self, images: Images, expected: dict[str, Any]) -> Images:
     batch_size = tf.shape(next(iter(images.values())))[0]
-    drawn = randomness.of_samples(batch_size, self._seed)
+    random = randomness.of_samples(batch_size, self._seed)
     if not randomness.is_on_host():
-      return self._augment(images, expected, drawn)
+      return self._augment(images, expected, random)
 
     # One sample fits the CPU cache; the intermediate results of a batch do not.
     def augment_one(inputs: tuple[tf.Tensor, Images]) -> Images:
@@ -325,23 +326,23 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
       for path, image in images.items()
     }
     return tf.map_fn(
-      augment_one, (drawn.numbers, images), fn_output_signature=signature
+      augment_one, (random.numbers, images), fn_output_signature=signature
     )
 
   def _augment(
-    self, images: Images, expected: dict[str, Any], drawn: randomness.RandomNumbers
+    self, images: Images, expected: dict[str, Any], random: randomness.RandomNumbers
   ) -> Images:
-    done = {}
+    augmented = {}
     for path, image in images.items():
-      random = drawn if self._share_cameras else drawn.scoped(path)
+      of_image = random if self._share_cameras else random.scoped(path)
       for index, transform in enumerate(self._transforms):
-        image = transform.augment(image, random.scoped(str(index)))
-      done[path] = augmentations.convert(image, expected[path].dtype)
-    return self._drop_cameras(done, drawn) if self._camera_dropout else done
+        image = transform.augment(image, of_image.scoped(str(index)))
+      augmented[path] = augmentations.convert(image, expected[path].dtype)
+    return self._drop_cameras(augmented, random) if self._camera_dropout else augmented
 
-  def _drop_cameras(self, images: Images, drawn: randomness.RandomNumbers) -> Images:
+  def _drop_cameras(self, images: Images, random: randomness.RandomNumbers) -> Images:
     chances = tf.stack(
-      [drawn.uniform(f"{path}/camera_dropout") for path in images], axis=1
+      [random.uniform(f"{path}/camera_dropout") for path in images], axis=1
     )
     # The image with the highest number always remains.
     is_kept = chances >= tf.minimum(

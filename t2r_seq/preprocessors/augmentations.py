@@ -1,6 +1,7 @@
 """Image transforms for `AugmentationPreprocessor`: random in training, else not.
 
 All are batched ops that XLA compiles; all frames of a sample share random numbers.
+Constructors raise SpecError for invalid options.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class Resize(ImageTransform):
     Args:
       size: height and width of the output.
       method: method of `tf.image.resize`.
-      antialias: option of `tf.image.resize`; XLA can't compile it.
+      antialias: option of `tf.image.resize`; XLA can't compile that.
     """
     self._size = check_size("Resize: size", size)
     self._method = method
@@ -255,7 +256,7 @@ class ColorJitter(ImageTransform):
     """Creates the transform.
 
     Args:
-      brightness: maximum that is added or subtracted.
+      brightness: maximum that is added or subtracted, for values in [0, 1].
       saturation: minimum and maximum factor; (1, 1): unchanged.
       hue: maximum turn in either direction; 1 is a full turn.
       contrast: minimum and maximum factor; (1, 1): unchanged.
@@ -328,7 +329,7 @@ class GaussianNoise(ImageTransform):
     """Creates the transform.
 
     Args:
-      stddev: standard deviation of the noise; the range is 1.
+      stddev: standard deviation of the noise, for values in [0, 1].
       probability: probability that a sample is changed.
     """
     self._stddev = check_number("GaussianNoise: stddev", stddev)
@@ -350,7 +351,7 @@ def _noise(
 
 @gin.configurable
 class DepthNoise(ImageTransform):
-  """Scales depths, adds noise, and clips them."""
+  """Scales depths, adds noise, and clips them: floats, in any unit such as metres."""
 
   def __init__(
     self,
@@ -391,7 +392,7 @@ class DepthNoise(ImageTransform):
 
 @gin.configurable
 class Cutout(ImageTransform):
-  """Hides a rectangle of every image (DeVries and Taylor, 2017)."""
+  """Hides the same rectangle in all frames of a sample (DeVries and Taylor, 2017)."""
 
   def __init__(
     self,
@@ -430,7 +431,7 @@ class Cutout(ImageTransform):
 
 @gin.configurable
 class GaussianBlur(ImageTransform):
-  """Blurs images."""
+  """Blurs images with a Gaussian filter."""
 
   def __init__(
     self, sigma: Sequence[float] = (0.1, 1.5), probability: float = 0.5
@@ -468,7 +469,7 @@ def _filter(images: tf.Tensor, weights: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def check_size(operation: str, size: Sequence[int], least: int = 1) -> Size:
-  """Returns a pair of integers; else raises SpecError."""
+  """Returns a pair of integers of at least `least`; else raises SpecError."""
   is_pair = isinstance(size, Sequence) and len(size) == 2
   if not is_pair or not all(
     isinstance(n, int) and not isinstance(n, bool) and n >= least for n in size
@@ -490,7 +491,7 @@ def check_number(operation: str, number: float) -> float:
 
 
 def check_range(operation: str, limits: Sequence[float]) -> tuple[float, float]:
-  """Returns a minimum and maximum; else raises SpecError."""
+  """Returns a minimum of at least 0 and a maximum; else raises SpecError."""
   is_pair = isinstance(limits, Sequence) and len(limits) == 2
   if (
     not is_pair

@@ -31,9 +31,9 @@ _Stage = TypeVar("_Stage", bound=AbstractPreprocessor)
 class ConvertConventions(SpecTransformationPreprocessor):
   """Converts values from the data's conventions to those of the model's specs.
 
-  Rotations, units, grippers, channels, the order of named elements, and relative
-  actions, which refer to the state at the anchor. Its in specs are the data's. An
-  export has the stage, and converts the model's outputs back: see `restore_outputs`.
+  It converts rotations, units, grippers, channels, the order of named elements, and
+  relative actions, which refer to the state at the anchor. Its in specs are the data's.
+  An export has the stage, and converts the model's outputs back: see `restore_outputs`.
   Put it before `Normalize`.
   """
 
@@ -51,8 +51,8 @@ class ConvertConventions(SpecTransformationPreprocessor):
       data: the data's conventions, or their fields, by path or name of a spec; or the
         path of a data set that declares them. None changes nothing.
     Raises:
-      SpecError: no path of that name, a conversion that is not possible, or a state
-        that is not a feature.
+      SpecError: `data` names no path of the specs, or is a data set that cannot be
+        opened; a conversion is not possible, or its state is not a feature.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     is_path = isinstance(data, (str, os.PathLike))
@@ -80,11 +80,11 @@ class ConvertConventions(SpecTransformationPreprocessor):
       )
 
   def _keys(self, path: str, spec: Any) -> list[str]:
-    """Returns under which of its names the data declares a spec."""
+    """Returns which of a spec's path and name the data's conventions have."""
     return [key for key in (path, getattr(spec, "name", None)) if key in self._data]
 
   def _declared_convention(self, path: str, spec: Any) -> tuple[Convention | None, int]:
-    """Returns the convention and the size of the data that a spec reads."""
+    """Returns the convention of the data that a spec reads, and its last size."""
     spec = ExtendedTensorSpec.to_spec(spec)
     model = spec.convention
     keys = self._keys(path, spec)
@@ -95,10 +95,8 @@ class ConvertConventions(SpecTransformationPreprocessor):
     return data, size + rotation_size(data) - rotation_size(model)
 
   def _plan(self, kind: str, path: str, spec: ExtendedTensorSpec) -> Converter | None:
-    where, (data, size) = (
-      f"ConvertConventions: {kind}/{path}",
-      self._declared_convention(path, spec),
-    )
+    where = f"ConvertConventions: {kind}/{path}"
+    data, size = self._declared_convention(path, spec)
     model = spec.convention
     if not spec.shape.rank or (data is None and model is None):
       return None
@@ -162,17 +160,17 @@ class ConvertConventions(SpecTransformationPreprocessor):
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     del mode
+    # Before any conversion, because a state may be converted, too.
     states = {
-      name: self._state(converter, kind, path, features)
+      (kind, path): self._state(converter, kind, path, features)
       for kind in _KINDS
       for path, converter in self._converters[kind].items()
-      for name in [f"{kind}/{path}"]
     }
     for kind, structure in ((FEATURES, features), (LABELS, labels)):
       for path, converter in self._converters[kind].items():
         if structure is not None and structure.get(path) is not None:
           structure[path] = self._convert(
-            converter, kind, path, structure[path], states[f"{kind}/{path}"]
+            converter, kind, path, structure[path], states[kind, path]
           )
     return features, labels
 
@@ -227,9 +225,9 @@ def restore_outputs(
   An export does it after `create_export_outputs_fn`.
 
   Args:
-    preprocessor: a `ConvertConventions`, or a chain with one.
+    preprocessor: any preprocessor; stages other than `ConvertConventions` are skipped.
     features: raw features by path, as the preprocessor takes them.
-    outputs: by name.
+    outputs: outputs of the model by name.
     labels: paths of the labels that outputs predict, by name of the output.
   Returns:
     All outputs by name.
@@ -246,7 +244,7 @@ def restore_outputs(
 def stages_of(
   preprocessor: AbstractPreprocessor, kind: type[_Stage]
 ) -> Iterator[_Stage]:
-  """Yields the stages of a preprocessor that are of a class."""
+  """Yields the stages of a preprocessor that are instances of a class."""
   if isinstance(preprocessor, kind):
     yield preprocessor
   elif isinstance(preprocessor, TPUPreprocessorWrapper):

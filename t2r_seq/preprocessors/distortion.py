@@ -11,7 +11,7 @@ from t2r_seq.preprocessors import image_transformations
 
 
 def maybe_distort_image_batch(images: tf.Tensor, mode: str) -> tf.Tensor:
-  """Applies `ApplyPhotometricImageDistortions`, of gin, to a batch in mode 'train'."""
+  """Applies `ApplyPhotometricImageDistortions`, by its gin options, in mode 'train'."""
   if mode == specs.ModeKeys.TRAIN:
     return image_transformations.ApplyPhotometricImageDistortions([images])[0]
   return images
@@ -42,10 +42,13 @@ def preprocess_image(
     is_sequence: whether there is an axis of time.
     input_size: (H, W).
     target_size: (h, w) of the output.
-    crop_size: size of the crop that is resized to it; None: `target_size`.
+    crop_size: size of the crop, which is resized to `target_size`; None: `target_size`.
     image_distortion_fn: called as `image_distortion_fn(image, mode=mode)` at the end.
   Returns:
     float32 [B, h, w, C], or [B, T, h, w, C].
+  Raises:
+    SpecError: the center crop is larger than the images, or `input_size` is wrong.
+    tf.errors.InvalidArgumentError: the random crop is larger than the images.
   """
   leading = tf.shape(image)[:-3]
   image = tf.image.convert_image_dtype(image, tf.float32)

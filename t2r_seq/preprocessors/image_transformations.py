@@ -1,8 +1,8 @@
 """Tensor2Robot's functions that crop and distort batches of images.
 
-All images of a batch share random numbers; `AugmentationPreprocessor` has some for each
-sample. In an input generator they depend on the number of the batch's first sample;
-elsewhere use `tf.random.set_seed`. Lists of images are copied.
+All images of a batch share random numbers, except in `...Parallel`;
+`AugmentationPreprocessor` has separate ones for each sample. In an input generator they
+depend on the number of the batch's first sample; elsewhere use `tf.random.set_seed`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def RandomCropImages(
   """Crops the same random window (h, w) from all images [B, H, W, C].
 
   Raises:
-    SpecError: a shape has another length.
-    tf.errors.InvalidArgumentError: the window is larger than the images.
+    SpecError: `input_shape` is not (H, W, C), or `target_shape` is not (h, w).
+    tf.errors.InvalidArgumentError: `target_shape` is larger than `input_shape`.
   """
   _check_shapes("RandomCropImages", input_shape, target_shape)
   margin = [int(input_shape[i]) - int(target_shape[i]) for i in range(2)]
@@ -33,8 +33,8 @@ def RandomCropImages(
     f"RandomCropImages: target_shape: expected at most {tuple(input_shape[:2])}, got "
     f"{tuple(target_shape)}.",
   )
-  drawn = randomness.of_batch()
-  y, x = [drawn.integers("yx"[i], margin[i] + 1)[0] for i in range(2)]
+  random = randomness.of_batch()
+  y, x = [random.integers("yx"[i], margin[i] + 1)[0] for i in range(2)]
   return [_cut(image, y, x, target_shape) for image in images]
 
 
@@ -44,7 +44,8 @@ def CenterCropImages(
   """Crops the center (h, w) of all images [B, H, W, C].
 
   Raises:
-    SpecError: a shape has another length, is too large, or is not the images'.
+    SpecError: `input_shape` is not (H, W, C) of the images, or `target_shape` is not
+      (h, w) or is larger.
   """
   _check_shapes("CenterCropImages", input_shape, target_shape)
   _check_images("CenterCropImages", images, input_shape, target_shape)
@@ -66,8 +67,8 @@ def CustomCropImages(
     target_shape: (h, w) of the windows.
     target_locations: centers (y, x) for each of `images`, [B, 2], in pixels.
   Raises:
-    SpecError: a shape has another length, is too large, or is not the images'; or the
-      numbers of locations and images differ.
+    SpecError: `input_shape` is not (H, W, C) of the images, `target_shape` is not
+      (h, w) or is larger, or the numbers of locations and images differ.
   """
   _check_shapes("CustomCropImages", input_shape, target_shape)
   if len(images) != len(target_locations):
@@ -159,18 +160,18 @@ class _Distortions:
   random_noise_level: float = 0.0
   random_noise_apply_probability: float = 0.5
 
-  def brightness(self, drawn: randomness.RandomNumbers) -> tf.Tensor:
+  def brightness(self, random: randomness.RandomNumbers) -> tf.Tensor:
     most = self.max_delta_brightness
-    return drawn.uniform("brightness", -most, most)
+    return random.uniform("brightness", -most, most)
 
-  def saturation(self, drawn: randomness.RandomNumbers) -> tf.Tensor:
-    return drawn.uniform("saturation", self.lower_saturation, self.upper_saturation)
+  def saturation(self, random: randomness.RandomNumbers) -> tf.Tensor:
+    return random.uniform("saturation", self.lower_saturation, self.upper_saturation)
 
-  def hue(self, drawn: randomness.RandomNumbers) -> tf.Tensor:
-    return drawn.uniform("hue", -self.max_delta_hue, self.max_delta_hue)
+  def hue(self, random: randomness.RandomNumbers) -> tf.Tensor:
+    return random.uniform("hue", -self.max_delta_hue, self.max_delta_hue)
 
-  def contrast(self, drawn: randomness.RandomNumbers) -> tf.Tensor:
-    return drawn.uniform("contrast", self.lower_contrast, self.upper_contrast)
+  def contrast(self, random: randomness.RandomNumbers) -> tf.Tensor:
+    return random.uniform("contrast", self.lower_contrast, self.upper_contrast)
 
 
 @gin.configurable
@@ -181,43 +182,46 @@ def ApplyPhotometricImageDistortions(
 
   Args:
     images: tensors [..., H, W, 3] of floats in [0, 1].
-    **options: random_brightness=True, max_delta_brightness=0.125; the same with
-      `lower_`, `upper_` and `random_saturation`, `random_hue`, `random_contrast`;
-      random_noise_level, random_noise_apply_probability.
+    **options: `random_brightness`, `random_saturation`, `random_hue`,
+      `random_contrast`: what to change, nothing by default. By how much:
+      `max_delta_brightness` (0.125), `max_delta_hue` (0.2); `lower_saturation` and
+      `lower_contrast` (0.5), `upper_saturation` and `upper_contrast` (1.5). Noise:
+      `random_noise_level` (0), `random_noise_apply_probability` (0.5).
   Returns:
     The images, clipped to [0, 1].
   """
-  of, drawn, done = _Distortions(**options), randomness.of_batch(), list(images)
-  if of.random_brightness:
-    delta = of.brightness(drawn)[0]
-    done = [tf.image.adjust_brightness(image, delta) for image in done]
-  if of.random_saturation:
-    factor = of.saturation(drawn)[0]
-    done = [tf.image.adjust_saturation(image, factor) for image in done]
-  if of.random_hue:
-    delta = of.hue(drawn)[0]
-    done = [tf.image.adjust_hue(image, delta) for image in done]
-  if of.random_contrast:
-    factor = of.contrast(drawn)[0]
-    done = [tf.image.adjust_contrast(image, factor) for image in done]
-  if of.random_noise_level:
-    done = [
+  distort, random = _Distortions(**options), randomness.of_batch()
+  outputs = list(images)
+  if distort.random_brightness:
+    delta = distort.brightness(random)[0]
+    outputs = [tf.image.adjust_brightness(image, delta) for image in outputs]
+  if distort.random_saturation:
+    factor = distort.saturation(random)[0]
+    outputs = [tf.image.adjust_saturation(image, factor) for image in outputs]
+  if distort.random_hue:
+    delta = distort.hue(random)[0]
+    outputs = [tf.image.adjust_hue(image, delta) for image in outputs]
+  if distort.random_contrast:
+    factor = distort.contrast(random)[0]
+    outputs = [tf.image.adjust_contrast(image, factor) for image in outputs]
+  if distort.random_noise_level:
+    outputs = [
       _with_noise(
         image,
-        drawn.scoped(str(i)),
-        of.random_noise_level,
-        of.random_noise_apply_probability,
+        random.scoped(str(i)),
+        distort.random_noise_level,
+        distort.random_noise_apply_probability,
       )
-      for i, image in enumerate(done)
+      for i, image in enumerate(outputs)
     ]
-  return [tf.clip_by_value(image, 0.0, 1.0) for image in done]
+  return [tf.clip_by_value(image, 0.0, 1.0) for image in outputs]
 
 
 def _with_noise(
-  image: tf.Tensor, drawn: randomness.RandomNumbers, stddev: float, probability: float
+  image: tf.Tensor, random: randomness.RandomNumbers, stddev: float, probability: float
 ) -> tf.Tensor:
-  deviation = tf.where(drawn.chance("noise applies", probability), stddev, 0.0)
-  noise = drawn.normal("noise", tf.shape(image))[0] * deviation[0]
+  deviation = tf.where(random.chance("noise applies", probability), stddev, 0.0)
+  noise = random.normal("noise", tf.shape(image))[0] * deviation[0]
   return image + tf.cast(noise, image.dtype)
 
 
@@ -236,30 +240,30 @@ def ApplyPhotometricImageDistortionsParallel(
   Returns:
     The images, clipped to [0, 1].
   """
-  of, images = _Distortions(**options), tf.convert_to_tensor(images)
+  distort, images = _Distortions(**options), tf.convert_to_tensor(images)
   first, places = randomness.of_batch(), tf.range(tf.shape(images)[0], dtype=tf.int64)
-  drawn = randomness.RandomNumbers(first.numbers + places, first.seed, first.scope)
+  random = randomness.RandomNumbers(first.numbers + places, first.seed, first.scope)
 
   def by_image(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(values[:, None, None, None], images.dtype)
 
-  if of.random_brightness:
-    images += by_image(of.brightness(drawn))
-  if of.random_saturation or of.random_hue:
+  if distort.random_brightness:
+    images += by_image(distort.brightness(random))
+  if distort.random_saturation or distort.random_hue:
     hue, saturation, value = tf.split(tf.image.rgb_to_hsv(images), 3, axis=-1)
-    if of.random_saturation:
-      factor = by_image(of.saturation(drawn))
+    if distort.random_saturation:
+      factor = by_image(distort.saturation(random))
       saturation = tf.clip_by_value(saturation * factor, 0.0, 1.0)
-    if of.random_hue:
-      hue = tf.math.floormod(hue + by_image(of.hue(drawn)), 1.0)
+    if distort.random_hue:
+      hue = tf.math.floormod(hue + by_image(distort.hue(random)), 1.0)
     images = tf.image.hsv_to_rgb(tf.concat([hue, saturation, value], axis=-1))
-  if of.random_contrast:
+  if distort.random_contrast:
     mean = tf.reduce_mean(images, axis=[1, 2], keepdims=True)
-    images = (images - mean) * by_image(of.contrast(drawn)) + mean
-  if of.random_noise_level:
-    applies = drawn.chance("noise applies", of.random_noise_apply_probability)
-    deviation = tf.where(applies, of.random_noise_level, 0.0)[:, None, None, None]
-    noise = drawn.normal("noise", tf.shape(images)[1:]) * deviation
+    images = (images - mean) * by_image(distort.contrast(random)) + mean
+  if distort.random_noise_level:
+    applies = random.chance("noise applies", distort.random_noise_apply_probability)
+    deviation = tf.where(applies, distort.random_noise_level, 0.0)[:, None, None, None]
+    noise = random.normal("noise", tf.shape(images)[1:]) * deviation
     images += tf.cast(noise, images.dtype)
   if custom_distortion_fn is not None:
     images = tf.map_fn(custom_distortion_fn, images)
@@ -269,9 +273,9 @@ def ApplyPhotometricImageDistortionsParallel(
 @gin.configurable
 def ApplyPhotometricImageDistortionsCheap(images: tf.Tensor) -> tf.Tensor:
   """Raises each channel to a random power in [0.5, 1.5); floats in [0, 1]."""
-  drawn = randomness.of_batch()
+  random = randomness.of_batch()
   powers = [
-    drawn.uniform(f"gamma {channel}", 0.5, 1.5)[0]
+    random.uniform(f"gamma {channel}", 0.5, 1.5)[0]
     for channel in range(images.shape[-1])
   ]
   return tf.pow(images, tf.cast(tf.stack(powers), images.dtype))
@@ -279,9 +283,9 @@ def ApplyPhotometricImageDistortionsCheap(images: tf.Tensor) -> tf.Tensor:
 
 def ApplyRandomFlips(images: tf.Tensor) -> tf.Tensor:
   """Flips all images [..., H, W, C] alike, horizontally and vertically, at random."""
-  drawn = randomness.of_batch()
+  random = randomness.of_batch()
   for axis in (-2, -3):
-    flips = drawn.chance(f"axis {axis}", 0.5)[0]
+    flips = random.chance(f"axis {axis}", 0.5)[0]
     images = tf.where(flips, tf.reverse(images, [images.shape.rank + axis]), images)
   return images
 
@@ -302,16 +306,18 @@ def ApplyDepthImageDistortions(
   Args:
     depth_images: tensors [..., H, W, 1] of floats.
     random_noise_level: standard deviation of added noise; 0 distorts nothing.
-    random_noise_apply_probability: probability of the distortion of an image.
+    random_noise_apply_probability: probability that an image is distorted.
     scaling_noise: whether to scale depths by a gamma distribution, too.
     gamma_shape: shape of that distribution.
     gamma_scale_inverse: inverse scale of that distribution.
     min_depth_allowed: clips nearer values.
     max_depth_allowed: clips farther values.
+  Returns:
+    The images, clipped.
   Raises:
-    SpecError: an image has more than one channel.
+    SpecError: an image does not have one channel.
   """
-  drawn, done = randomness.of_batch(), []
+  scope, outputs = randomness.of_batch(), []
   for index, image in enumerate(depth_images):
     if image.shape[-1] != 1:
       raise errors.SpecError(
@@ -319,7 +325,7 @@ def ApplyDepthImageDistortions(
         f"{errors.describe(image)}."
       )
     if random_noise_level:
-      random = drawn.scoped(str(index))
+      random = scope.scoped(str(index))
       factor = 1.0
       if scaling_noise:
         seed = random.seeds("scale")[0]
@@ -328,5 +334,5 @@ def ApplyDepthImageDistortions(
       applies = random.chance("applies", random_noise_apply_probability)[0]
       distorted = tf.cast(factor, image.dtype) * image + tf.cast(noise, image.dtype)
       image = tf.where(applies, distorted, image)
-    done.append(tf.clip_by_value(image, min_depth_allowed, max_depth_allowed))
-  return done
+    outputs.append(tf.clip_by_value(image, min_depth_allowed, max_depth_allowed))
+  return outputs

@@ -44,8 +44,7 @@ class Affine:
   An element that is constant in the data (`PathStatistics.constant`) has the scale 1,
   so that it becomes 0; the inverse has the scale 0, which ignores a network's noise. An
   element that changes so rarely that its quantiles are equal but for noise, or that its
-  standard deviation is below rounding, is normalized from minimum and maximum to -1
-  and 1.
+  standard deviation is below rounding, maps from minimum and maximum to -1 and 1.
 
   Attributes:
     constant: flags of constant elements, bool, the shape of the center.
@@ -77,8 +76,8 @@ class Affine:
     self._inner = tf.float64 if is_wide else tf.float32
     self._center = center.astype(self._inner.as_numpy_dtype)
     self._scale = scale.astype(self._inner.as_numpy_dtype)
-    # float32 rounds a center far from the spread. The remainder is a constant on the
-    # other side of the scale: Grappler would add it to the center beside it.
+    # float32 rounds a center that is large compared with the scale. The remainder is
+    # subtracted after the division: before it, Grappler would add it to the center.
     remainder = (center - self._center) / self._scale
     is_rounded = np.any(np.abs(remainder) > _MAX_ROUNDING)
     self._remainder = remainder.astype(self._scale.dtype) if is_rounded else None
@@ -256,12 +255,12 @@ class Normalize(SpecTransformationPreprocessor):
       modes: the normalization of features and labels by pattern of their path
         ('state', 'arm/*'; the first match counts): 'mean_std' to mean 0 and standard
         deviation 1, 'min_max' from minimum and maximum to -1 and 1, 'quantile' from
-        the 1 % and 99 % quantiles to -1 and 1 (others lie outside), or None. Other
-        paths are unchanged.
+        the 1 % and 99 % quantiles to -1 and 1 (others lie outside), or None to change
+        nothing. Other paths are unchanged, too.
     Raises:
-      SpecError: an unknown mode, a pattern without a match, or specs that do not match
-        the statistics.
-      OSError: the file cannot be read.
+      SpecError: the path or the modes are missing, a mode is unknown, a pattern matches
+        no path, a file has no statistics, or they do not match each other or the specs.
+      OSError: a file cannot be read.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     if statistics_path is None:
@@ -369,18 +368,21 @@ class Normalize(SpecTransformationPreprocessor):
       raise errors.mismatch_error("Normalize: modes", unused)
 
   def normalize(self, path: str, values: Any, kind: str = LABELS) -> tf.Tensor:
-    """Maps values in the units of the data to normalized ones."""
-    return self._maps[kind][path].normalize(values)
+    """Maps values in the units of the data to normalized ones; see `unnormalize`."""
+    return self._map("normalize", path, kind).normalize(values)
 
   def unnormalize(self, path: str, values: Any, kind: str = LABELS) -> tf.Tensor:
-    """Maps normalized values back to the units of the data; see `unnormalize`."""
+    """Maps normalized values back; raises SpecError if the path is not normalized."""
+    return self._map("unnormalize", path, kind).unnormalize(values)
+
+  def _map(self, operation: str, path: str, kind: str) -> Affine:
     if path not in self._maps.get(kind, {}):
       paths = [f"{k}/{p}" for k, maps in self._maps.items() for p in maps]
       raise errors.SpecError(
-        f"Normalize.unnormalize: {kind}/{path}: expected one of the normalised paths "
+        f"Normalize.{operation}: {kind}/{path}: expected one of the normalised paths "
         f"{errors.listing(paths)}.{errors.nearest(f'{kind}/{path}', paths)}"
       )
-    return self._maps[kind][path].unnormalize(values)
+    return self._maps[kind][path]
 
   def constants(self) -> dict[str, dict[str, Any]]:
     """Returns mode, center and scale by 'features/<path>' or 'labels/<path>'."""
@@ -468,7 +470,7 @@ def _check_modes(modes: Mapping[str, str | None] | None) -> dict[str, str | None
 def _warn_of_spread(
   path: str, mode: str, statistics: PathStatistics, affine: Affine
 ) -> None:
-  """Logs the elements that are not normalized by their mode."""
+  """Warns of elements that are normalized in another way, or to large values."""
   moves = np.asarray(statistics.min != statistics.max)
   cases = [
     (affine.constant & ~moves, "constant in the data, and normalised to 0"),

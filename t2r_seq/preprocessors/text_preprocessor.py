@@ -27,7 +27,7 @@ _embedded: contextvars.ContextVar[dict[str, HashedWords] | None] = (
 def embedded_texts() -> Iterator[dict[str, HashedWords]]:
   """Makes preprocessors take vectors instead of texts, for runtimes without string ops.
 
-  A context variable, because specification functions of users pass no options on.
+  It sets a context variable, because users' specification functions have no options.
 
   Yields:
     How to embed the texts of each path; filled when the specs are read.
@@ -44,10 +44,11 @@ def embedded_texts() -> Iterator[dict[str, HashedWords]]:
 class HashedTextPreprocessor(SpecTransformationPreprocessor):
   """Embeds texts by a fixed random vector for each word; nothing is learned.
 
-  The model declares vectors, float32 [..., D], for texts, [...]. The hash of a word is
-  its row in a table of normal numbers. A text is the sum of its words' rows divided by
-  the root of their number; zeros without words. Case, punctuation and, with ngrams=1,
-  the order of words don't count. The vector is the same on every machine.
+  The model declares vectors, floats [..., D], for texts, [...]. The hash of a word is
+  its row in a table of normally distributed numbers. A text is the sum of its words'
+  rows divided by the square root of their number; zeros without words. Case,
+  punctuation and, with ngrams=1, the order of words don't count. The vector is the same
+  on every machine.
   """
 
   def __init__(
@@ -65,11 +66,12 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
       text_paths: paths of the features that are stored as texts.
-      num_buckets: rows of the table; words in one row are equal.
+      num_buckets: rows of the table; words that share a row have the same vector.
       ngrams: the largest n of the n-grams that count as words; 1 for single words.
       seed: seed of the table.
     Raises:
-      SpecError: a count is below 1, or a path is not a vector of floats.
+      SpecError: a count is below 1, `text_paths` is a string, or a path is not that of
+        a vector of floats.
     """
     super().__init__(model_feature_specification_fn, model_label_specification_fn)
     whose = type(self).__name__

@@ -28,9 +28,9 @@ from t2r_seq.specs.structures import (
 class TPUPreprocessorWrapper(AbstractPreprocessor):
   """Sends the output of another preprocessor as bfloat16, without optional tensors.
 
-  float32 features leave the host as bfloat16, and `receive` casts them back: they are
-  rounded to 8 bits. Specs of bfloat16 are parsed and preprocessed as float32. Optional
-  tensors are left out in every mode, so that training and exports have the same.
+  float32 features leave the host as bfloat16, and `receive` casts them back: their
+  precision is 8 bits. bfloat16 specs are parsed and preprocessed as float32. Optional
+  tensors are left out in every mode, so that training and exports have the same ones.
   Exports, in mode 'infer', do not round float32.
   """
 
@@ -59,7 +59,7 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
         "TPUPreprocessorWrapper: preprocessor: expected an instance, got the class "
         f"{preprocessor.__name__}. Give it as preprocessor_cls."
       )
-    # The wrapped preprocessor meets the model's specs; what is sent does not.
+    # No model's specs to check: the wrapped preprocessor meets them, bfloat16 does not.
     super().__init__()
     self._preprocessor = preprocessor or create_preprocessor(
       preprocessor_cls, model_feature_specification_fn, model_label_specification_fn
@@ -108,8 +108,8 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
     return self if before is self._preprocessor else before
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
-    # Skips the checks of the wrapped preprocessor, which computes bfloat16 as float32.
-    # The wrapper checks its input and its output.
+    # Without the checks of `preprocess`: values are float32 where the specs of the
+    # wrapped preprocessor are bfloat16. The wrapper checks its own input and output.
     features, labels = self._preprocessor._preprocess_fn(features, labels, mode)
     features = _cast(features, self.get_out_feature_specification(mode))
     if labels is not None:
@@ -141,6 +141,7 @@ def _cast(batch: Any, out_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruc
 
 @tf.autograph.experimental.do_not_convert
 def _widen(batch: Any, structure: Any) -> specs.TensorSpecStruct:
+  """Returns a batch with bfloat16 cast to float32 if the specs declare that."""
   expected = specs.flatten_spec_structure(structure)
   received = specs.TensorSpecStruct()
   for path, tensor in specs.flatten_spec_structure(batch).items():
