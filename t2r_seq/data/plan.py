@@ -151,7 +151,8 @@ def plan_and_cut(
     where: name of the function, for messages.
     plan: plan to change; None for `Plan()`.
     cut: cut to change; None for `windows.Cut()`.
-    fields: fields to replace, by name. A batch_size or order of None changes nothing.
+    fields: fields to replace, by name. If a batch_size or order is None, that of `plan`
+      stays; without `plan`, a batch_size of None is an error.
   Returns:
     The plan and the cut.
   Raises:
@@ -168,12 +169,12 @@ def plan_and_cut(
         f"{where}: {name}: expected an argument that it has, got an unexpected one."
         f"{errors.nearest(name, names + cut_names)}"
       )
-  for name in ("batch_size", "order"):
-    if name in plan_fields and plan_fields[name] is None:
-      del plan_fields[name]
   if plan is None:
     plan = Plan(**plan_fields, where=where)
   elif isinstance(plan, Plan):
+    for name in ("batch_size", "order"):
+      if plan_fields.get(name, plan) is None:
+        del plan_fields[name]
     plan = dataclasses.replace(plan, **plan_fields, where=where)
   else:
     raise errors.SpecError(

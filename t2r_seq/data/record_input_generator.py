@@ -100,7 +100,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       num_parallel_calls: number of parallel parse calls, None for one at a time; does
         not change the order.
       index: 'require': reads by the files' index, and raises without one; 'auto': by
-        the index if all files have one; None: ignores it. A stale index always raises.
+        the index if all files have one. Both raise if it is stale. None: ignores it.
       on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
         leaves it out, logs it and counts it in the report.
       max_bad_records: limit of bad records to leave out; one more is an error.

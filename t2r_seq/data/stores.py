@@ -213,7 +213,7 @@ class StoreWindowLoader(WindowLoader):
       store: a store with episodes, or its path. One with a single segment is read
         fastest: `EpisodeStore.merge`.
       spec_structure: the specs of a window; see `StoreWindows`.
-      batch_size: B; None: the plan's.
+      batch_size: B; None: that of `plan`, which must be given then.
       order: 'sequential'; 'global': every epoch another permutation of all windows,
         without a buffer; 'quasi_random': permutes the episodes, and the windows of a
         pool of them, so that each step is read, and each image or video frame decoded,

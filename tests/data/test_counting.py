@@ -38,6 +38,11 @@ def test_windows(tmp_path, kit, padding, sequence):
   assert generator.count_examples() == num_read(generator) == generator.num_examples
 
 
+def test_count_is_unknown_without_specs(tmp_path, kit):
+  path = kit.write_examples(tmp_path / "a.tfrecord", range(3))
+  assert data.DefaultRecordInputGenerator(path).count_examples() is None
+
+
 def test_no_image_is_decoded(tmp_path, kit):
   def features(mode):
     del mode

@@ -131,6 +131,18 @@ def test_epoch_has_every_window_once_and_resumes(name):
   assert [one[key].tobytes() for one in batches(again, 3)] == order[4:7]
 
 
+def test_resumed_stream_has_another_order():
+  path, options = opened("RLDS")
+  window_spec = window_specs(open_episodes(path, **options))
+  key = next(iter(window_spec))
+  source = generator(path, options, window_spec, batch_size=1, seed=3)
+  first, again, resumed = (
+    [one[key].tobytes() for one in batches(source.create_dataset("train", **start), 9)]
+    for start in ({}, {}, {"start_step": 4})
+  )
+  assert first == again != resumed
+
+
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_shards_are_disjoint(name):
   path, options = opened(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import os
 import re
 
 import numpy as np
@@ -517,6 +518,12 @@ def test_loaders_check_and_convert_arguments(store):
   assert anchors(StoreWindowLoader(store.path, NOW, **sizes).dataset()) == anchors(
     StoreWindowLoader(store, NOW, 4, seed=1).dataset()
   )
+
+
+def test_loader_reads_where_no_affinity_is_known(store, monkeypatch):
+  want = anchors(StoreWindowLoader(store, NOW, 4, seed=1).dataset())
+  monkeypatch.delattr(os, "sched_getaffinity")  # As on macOS.
+  assert anchors(StoreWindowLoader(store, NOW, 4, seed=1).dataset()) == want
 
 
 def test_values_without_any_numbers(tmp_path):

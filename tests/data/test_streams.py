@@ -208,6 +208,24 @@ def test_unknown_sizes_of_the_specs():
   assert sorted(shown) == want
 
 
+# Lengths of episodes; those of one step have no window.
+SHORT = {"at the end": (30, 1), "several": (30, 1, 1, 9, 1), "at the start": (1, 30)}
+
+
+@pytest.mark.parametrize("lengths", SHORT.values(), ids=SHORT)
+def test_episodes_without_windows_lose_no_window_of_others(lengths):
+  window = {"x": specs.ExtendedTensorSpec((2,), tf.int64, "x", time_offsets=(-1, 0))}
+  flat = tf.data.Dataset.from_generator(
+    lambda: ({"x": np.arange(length)} for length in lengths),
+    output_signature={"x": tf.TensorSpec([None], tf.int64)},
+  )
+  # Each episode exceeds the budget, so that the next one closes its pool.
+  got = list(streamed(flat, window, 4, 1, 1, padding="drop"))
+  want = [[t - 1, t] for length in lengths for t in range(1, length)]
+  assert sorted(row.tolist() for b in got for row in b["x"].numpy()) == sorted(want)
+  assert {len(batch["x"]) for batch in got[:-1]} == {4}
+
+
 def test_batches_larger_than_pools_and_epochs(path):
   budget = budget_of(40_000, 64)
   got = streamed(episodes(path), structure(), 64, budget, 1, 3, padding="drop")

@@ -384,6 +384,14 @@ def test_all_misfits_are_in_one_error(path):
     create(path, ALL, features, labels)
 
 
+@pytest.mark.parametrize("operation", ["normalize", "unnormalize"])
+def test_unknown_paths_are_named(path, operation):
+  preprocessor = create(path, {"action": "mean_std"})
+  message = rf"{operation}: labels/actions: .* mean 'labels/action'"
+  with pytest.raises(errors.SpecError, match=message):
+    getattr(preprocessor, operation)("actions", ACTION)
+
+
 def test_unnormalize_names_what_there_is(path):
   preprocessor = create(path, {"action": "mean_std"})
   with pytest.raises(
