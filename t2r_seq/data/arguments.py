@@ -142,10 +142,10 @@ def params_batch_size(where: str, params: Any) -> int | None:
 
 
 def check_no_windows(where: str, cut: windows.Cut) -> None:
-  """Checks that a cut that is not applied has neither a sequence_length nor an n_step.
+  """Checks the cut of specs without time offsets, which are not cut.
 
   Raises:
-    SpecError: it has one of the two.
+    SpecError: it has a sequence_length or an n_step.
   """
   for name, value in (("sequence_length", cut.sequence_length), ("n_step", cut.n_step)):
     if value is not None:

@@ -134,7 +134,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
       episodes = self._open("eval")
       if episodes.lengths is None:
         return None
-      if self.n_step is not None:  # The flags of the last steps matter.
+      if self.n_step is not None:  # A terminal flag in the last step adds a window.
         return int(self._pools(episodes, "eval").counts.sum())
       lengths = episodes.lengths[self._numbers(episodes)]
       return self._count_windows(readable(episodes), lengths)

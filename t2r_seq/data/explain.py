@@ -21,12 +21,12 @@ _READ, _PREPROCESS = "read and cut", "preprocess"
 
 @dataclasses.dataclass(frozen=True)
 class StageTime:
-  """Cost of a stage of the pipeline for a batch.
+  """Cost of a pipeline from its start to the end of a stage.
 
   Attributes:
-    name: name of the stage; it includes the stages before it.
-    seconds: wall time per batch of a pipeline that ends with this stage.
-    cpu_seconds: processor time per batch of all its threads.
+    name: name of the stage.
+    seconds: wall time per batch.
+    cpu_seconds: processor time of all threads per batch.
   """
 
   name: str

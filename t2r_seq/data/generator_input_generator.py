@@ -46,7 +46,8 @@ class CheckedGenerator:
     """Takes the first element.
 
     Args:
-      generator_fn: without arguments, returns an iterable of (features, labels).
+      generator_fn: function without arguments; returns an iterable of (features,
+        labels).
       joined_spec: the specs of an element, as from `joint.join`.
       name: name of the input generator, for errors.
       min_steps: a pass must have a sequence of that length; None: unchecked.
@@ -152,7 +153,7 @@ class CheckedGenerator:
     array, spec = np.asarray(leaf), self._spec.get(prefix.rstrip("/"))
     if spec is None or spec.dtype == tf.string:
       return array
-    # A Python scalar has no dtype: it takes one that holds it.
+    # A Python scalar has no dtype: it gets that of its spec, if this can hold it.
     dtype = np.dtype(spec.dtype.as_numpy_dtype)
     is_kind = array.dtype.kind == dtype.kind or spec.dtype.is_floating
     is_kind |= array.dtype.kind == "i" and dtype.kind == "u"
@@ -225,8 +226,8 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     """Creates the generator.
 
     Args:
-      generator_fn: without arguments, returns an iterable of (features, labels). The
-        function itself, not its result: it is called for each pass.
+      generator_fn: function without arguments; returns an iterable of (features,
+        labels). Pass the function, not its result: it is called for each pass.
       batch_size: examples in a batch, over all replicas together.
       yields_episodes: whether the elements are flat episodes.
       shuffle_buffer_size: examples, or windows, to shuffle among in mode 'train'; None

@@ -1,9 +1,9 @@
 """The contract of input generators: specs in, batches for the model out.
 
-Also masks of presence: a bool spec '<path>_mask' without a name, of shape (), for an
+A presence mask is a bool spec '<path>_mask' without a name, of shape (), for an
 optional spec without time offsets. It is true for examples that have the feature, and
-false for those that show zeros. If the path has time offsets, its mask marks real steps
-(`mask_paths`).
+false for those that show zeros. For a path with time offsets, it is a mask of real
+steps instead (`mask_paths`).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class BatchRequest:
   Attributes:
     mode: value of `specs.ModeKeys`.
     batch_size: examples in a batch, over all replicas together.
-    start_step: the step that a resumed run continues at.
+    start_step: the step at which a resumed run continues.
     seed: seed for a generator without one.
-    input_context: the worker of a strategy; None for all data.
+    input_context: the input pipeline of a strategy to create; None reads all data.
     is_portable: whether the pipeline may be sent to other processes.
   """
 
@@ -69,10 +69,10 @@ class BatchRequest:
     return self.mode == specs.ModeKeys.TRAIN
 
   def pipeline(self) -> tuple[int, int, int, int]:
-    """Returns the sizes of this input pipeline, whose batches are a replica's.
+    """Returns the part of the batches that this input pipeline has, one for a replica.
 
     Returns:
-      (batch size, number of the first batch, index of the pipeline, their number).
+      (batch size, number of the first batch, pipeline's index, number of pipelines).
     """
     context = self.input_context
     if context is None:
@@ -102,7 +102,7 @@ class InputReport(Protocol):
 
   @property
   def too_short(self) -> int:
-    """Episodes that gave nothing, because they are shorter than a window."""
+    """Episodes without a window, because they are too short."""
 
   def __str__(self) -> str:
     """Returns the counts as text."""
@@ -139,22 +139,23 @@ class AbstractInputGenerator(abc.ABC):
     Args:
       batch_size: examples in a batch, over all replicas of a strategy together.
       seed: seed of all shuffles; None: another order in every run.
-      drop_remainder: whether smaller batches, at the end of the data, are left out, so
-        that the batch axis is static; None: in mode 'train' only.
+      drop_remainder: whether to leave out a smaller batch at the end, so that the batch
+        axis is static; None: in mode 'train' only.
       sequence_length: stacks in a sequence, for is_sequence; None: single windows.
       stride: steps between the stacks of a sequence.
       shift: stacks between the starts of two sequences.
       n_step: (n, gamma), or a `windows.NStep`, if the specs are one-step transitions:
         joins them while reading, as a replay does. None joins none.
-      clock: path of the time stamps for time offsets in seconds; see `windows.Cut`.
-        None: the data's only path of time stamps, or else its control period.
+      clock: for time offsets in seconds: the path of the steps' time stamps, or seconds
+        per step; see `windows.Cut`. None: the data's only path of time stamps, or else
+        its control period.
     Raises:
       SpecError: a size is too small, or an option is invalid.
     """
     where = type(self).__name__
     self._batch_size = arguments.check_batch_size(where, batch_size)
     self._plan = Plan(seed=seed, drop_remainder=drop_remainder, where=where)
-    # The padding is the model's, once there is a model.
+    # `set_specification_from_model` sets the model's padding.
     self._cut = windows.Cut(
       sequence_length, stride, shift, n_step=windows.NStep.of(n_step), clock=clock
     )
@@ -193,7 +194,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def cut(self) -> windows.Cut:
-    """The cut of episodes to windows."""
+    """How episodes are cut to windows."""
     return self._cut
 
   @property
@@ -222,7 +223,7 @@ class AbstractInputGenerator(abc.ABC):
     return None
 
   def count_examples(self) -> int | None:
-    """Returns the examples of one pass, read if necessary; None if unknown."""
+    """Returns the examples of one pass, counted by reading if necessary, or None."""
     return self.num_examples
 
   @property
@@ -248,7 +249,7 @@ class AbstractInputGenerator(abc.ABC):
     return f"{type(self).__name__}: {count}batches of {self.batch_size}"
 
   def describe_sources(self) -> list[str]:
-    """Returns a line for each source of a mixture: its share of a batch, ..."""
+    """Returns a line about each source of a mixture, such as its share of a batch."""
     return []
 
   @property
@@ -274,7 +275,7 @@ class AbstractInputGenerator(abc.ABC):
       feature_spec: input specs of the preprocess_fn.
       out_feature_spec: output specs of the preprocess_fn; None: unknown, unchecked.
     Raises:
-      SpecError: not a valid spec structure.
+      SpecError: one of the two is not a valid spec structure.
     """
     flat, out = flat_specs(feature_spec), out_feature_spec
     self._feature_spec, self._feature_masks = split_masks(
@@ -293,7 +294,7 @@ class AbstractInputGenerator(abc.ABC):
   def _to_stored(
     self, kind: str, flat: specs.TensorSpecStruct
   ) -> specs.TensorSpecStruct:
-    """Returns the specs with their stored dtypes; records the casts to undo that."""
+    """Returns the specs with their stored dtypes; records which dtypes to cast to."""
     if not self._casts:
       return flat
     cast = {p: s.dtype for p, s in flat.items() if s.stored_dtype is not None}
@@ -321,7 +322,7 @@ class AbstractInputGenerator(abc.ABC):
     self._model = None
 
   def follow_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
-    """Sets the function of the model, or mixture, that this generator feeds.
+    """Sets the preprocess_fn of the model, or mixture, that this generator feeds.
 
     Args:
       preprocess_fn: function as for `set_preprocess_fn`; None: the generator's own, if
@@ -402,7 +403,7 @@ class AbstractInputGenerator(abc.ABC):
     """Takes specs, preprocessing and padding from a model.
 
     Args:
-      t2r_model: has a `preprocessor` and a `padding`.
+      t2r_model: model with a `preprocessor` and a `padding`.
       mode: value of `specs.ModeKeys`; datasets can be created for this mode only.
     Raises:
       SpecError: the mode is unknown, the model's specs or padding are invalid, or its
@@ -420,7 +421,7 @@ class AbstractInputGenerator(abc.ABC):
     )
     base = AbstractInputGenerator.set_specification_from_model
     if self._mode is not None and type(self).set_specification_from_model is not base:
-      # A subclass that sets a preprocess_fn after this call does so each time.
+      # An override that set a preprocess_fn after the first call sets it again.
       self._has_own_preprocess_fn = False
     self.follow_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))
     self.set_padding(t2r_model.padding)
@@ -458,14 +459,14 @@ class AbstractInputGenerator(abc.ABC):
       params: params of an Estimator, as Tensor2Robot passes them; only
         `params['batch_size']` is read.
       batch_size: replaces the generator's and that of `params`.
-      start_step: the step that a resumed run continues at, so that it does not see the
-        batches of its start again.
+      start_step: the step at which a resumed run continues: it does not read its first
+        batches again.
       seed: seed for a generator without one.
-      input_context: the worker of a strategy, for generators whose `reads_shards` is
-        True; each worker then reads its own part.
-      is_portable: True: a pipeline that the caller may send to other processes. False:
-        a local one. None: in mode 'train' the generator's `DataService` distributes it,
-        if that has an address.
+      input_context: the input pipeline of a strategy to create, which reads its own
+        part of the data; for generators whose `reads_shards` is True.
+      is_portable: True: the caller may send the pipeline to other processes. False: it
+        stays in this process. None: in mode 'train' the generator's `DataService` runs
+        it, if that has an address.
       is_flat: makes each element one struct, features and labels below 'features/' and
         'labels/'. Split it by `joint.split` inside a `tf.function`: passing one struct
         halves TensorFlow's Python overhead per batch.
@@ -535,7 +536,7 @@ class AbstractInputGenerator(abc.ABC):
       raise errors.SpecError(
         f"{type(self).__name__}: input_context: expected a generator that "
         f"reads shards, for pipeline {context.input_pipeline_id} of "
-        f"{context.num_input_pipelines}, got one of which each would read all. Give "
+        f"{context.num_input_pipelines}, got one that reads all data in each. Give "
         "the strategy the whole dataset, strategy.experimental_distribute_dataset("
         "create_dataset(mode)), or read a store."
       )
@@ -699,7 +700,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
 
   @property
   def position_options(self) -> dict[str, Any]:
-    """The plan, if it has a seed and batches have numbers; see the base class."""
+    """The plan; empty without a seed or numbers of batches; see the base class."""
     if self._plan.seed is None or not self._has_numbers():
       return {}
     return {

@@ -64,7 +64,7 @@ def name_by_path(
 ) -> specs.TensorSpecStruct:
   """Names each spec after the feature that it reads; see `specs.names.source_paths`.
 
-  A spec whose joined path is stored keeps its name: its record was parsed by it.
+  If its joined path is stored, a spec keeps its name: records are parsed to such paths.
 
   Args:
     joined: specs, as from `join`.

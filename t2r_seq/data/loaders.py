@@ -41,7 +41,7 @@ _MAX_BATCHES = 64
 # autotuner uses fewer than cores; with one more, copies of 7 MB are 4% faster.
 _PARALLEL_BYTES = 2**28
 _NOT_IN_BUFFERS = (tf.string, tf.bfloat16)
-# Bytes of a window for slow reads: no batches are read together.
+# Stands for the bytes of a window if reads are slow: no batches are read together.
 _LARGE_WINDOW = 2**30
 
 
@@ -233,7 +233,7 @@ class _Writable:
 
 @dataclasses.dataclass(frozen=True)
 class PoolSize:
-  """Number of windows in memory at once.
+  """Size of the pools of a loader.
 
   Attributes:
     num_batches: batches of a pool, at least 1.
@@ -264,7 +264,7 @@ def raised_as_read(failures: Callable[[], Iterable[Exception]]) -> Iterator[None
 
 
 class PoolReader(abc.ABC):
-  """Makes pools of episodes that can be read at random: the engine's second feeder.
+  """Makes pools from episodes with random access.
 
   Attributes:
     counts: windows of each episode, int64 [episodes].
@@ -304,10 +304,10 @@ class PoolReader(abc.ABC):
   def _read(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
-    """Returns the 'rows' of a pool.
+    """Reads consecutive steps of each of some episodes; returns the 'rows' of a pool.
 
     Args:
-      episodes: their numbers, int64 [n].
+      episodes: numbers of the episodes, int64 [n].
       first_step: first step of each episode, int64 [n].
       num_steps: number of steps from it on, int64 [n]; may be 0.
     """
@@ -334,7 +334,7 @@ class PoolReader(abc.ABC):
 
     def num_bytes(num_batches: int) -> int:
       num_windows = num_batches * plan.batch_size
-      # Both ends of a pool split an episode, and so may the end of the worst case.
+      # A pool may split an episode at each end, and the interpolation splits another.
       bound = np.interp(num_windows, all_windows, all_steps) + 3 * extra
       most = int(np.ceil(min(bound, all_steps[-1])))
       return pool_lib.num_bytes_alive(
@@ -460,11 +460,11 @@ class PoolReader(abc.ABC):
     first_window: tf.Tensor,
     end_window: tf.Tensor,
   ) -> pool_lib.Pool:
-    """Reads the steps that a range of windows of each of some episodes shows.
+    """Reads, for some episodes, the steps that a range of their windows shows.
 
     Args:
       episodes: numbers of the episodes, int64 [n].
-      ends: the number after the last window of each.
+      ends: the number after the last window of each, counted through all of them.
       first_window: first window to show of each, counted in its episode.
       end_window: the window after the last one to show.
     Returns:

@@ -2,8 +2,8 @@
 
     schedule ─► batches of each source, cut to its counts ─► filled ─► put together
 
-Sources deliver what the mixture's specs read; what only some of them have is filled
-with zeros if it is missing, and marked by masks.
+Sources deliver features of the mixture's specs. Features that a source lacks are
+filled with zeros, and masks mark them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MixtureReport:
     """Creates a report with all counts zero.
 
     Args:
-      sources: by name; their sizes are read with the report.
+      sources: sources of the mixture by name; the report shows their sizes, too.
     """
     self._sources = dict(sources)
     with tf.init_scope(), tf.device("cpu:0"):
@@ -263,7 +263,7 @@ def _fill(
     datasets: datasets of joined batches, by source.
     given: specs of an example of each, joined.
     joint_spec: the specs of an example, joined.
-    masks: presence masks to the paths that they are about, joined.
+    masks: presence masks to masked paths, joined.
   Returns:
     Datasets of structs with the same paths, in one order: zeros for missing paths, and
     masks that mark them.
@@ -381,7 +381,7 @@ def _wrong_embodiments(
 
 
 def _normalized_again(stages: Stages) -> Iterator[tuple[str, str]]:
-  """Yields paths that are normalised, and later stages that ignore that."""
+  """Yields paths that a stage normalises again, each with the name of that stage."""
   done: set[str] = set()
   for stage in stages:
     paths = {*stage.get("normalization", {})}
@@ -407,8 +407,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   In mode 'train' every batch has examples in proportion to the weights. Counts are
   rounded up or down so that they are exact over time. Rows are shuffled. The other
-  modes are one pass, one source after the other. A source without a seed gets one from
-  the mixture's; batches are reproducible if every source can be seeded.
+  modes are one pass, one source after the other. A source without a seed gets one
+  derived from the mixture's; batches are reproducible if every source can be seeded.
 
   A source delivers the features of the mixture's specs. If stored data differs, give
   the source a preprocessor, or its own specs and `preprocess_fn`. Missing optional
@@ -448,20 +448,20 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
     Args:
       sources: input generators by name; their own batch sizes don't count.
-      weights: by name or in the order of the sources, above 0, of any scale;
+      weights: weights of the sources by name, or in order, above 0, of any scale;
         'by_size': examples per pass; 'by_episode': number of episodes; None: equal.
       batch_size: examples in a batch, over all replicas together.
       seed: seed of the order within batches, and of sources that have none.
-      preprocessors: by name, for sources whose data is not yet what the mixture
-        delivers: a preprocessor, or a class of them that is called with functions from
-        a mode to the mixture's feature and label specs, as a model calls it.
+      preprocessors: by name, for sources whose data differs from the mixture's specs: a
+        preprocessor, or a class of them, which is called with two functions from a mode
+        to the mixture's feature and label specs, as a model calls it.
       episodes: by name, the numbers of the episodes that a source reads, or a file that
         lists them; other sources keep their own choice.
       split: split that all sources read, such as 'train'; None for each source's own.
       embodiments: the robot of each source, an `Embodiment`; several sources may
         have one. The model has the same ones.
       memory_budget: bytes for the buffers of all sources together, in proportion to
-        their weights; None: each source has a separate one.
+        their weights; None: each source has its own budget.
     Raises:
       SpecError: there is no source, an argument names a source that does not exist, a
         source cannot choose episodes, or an argument is invalid.
@@ -497,7 +497,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     if episodes is not None or split is not None:
       self._restrict(dict(episodes or {}), split)
     self._evals = self._split_by_robot()
-    # Specs that were set before this are the source's own, and stay.
+    # Sources whose specs are already set keep them.
     self._with_own_specs = {
       name for name, source in self._sources.items() if source.has_specifications
     }
@@ -572,7 +572,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @property
   def reads_shards(self) -> bool:
-    """Whether each worker reads its own part: if it does so of every source."""
+    """Whether each worker reads its own part: if all sources support that."""
     return all(source.reads_shards for source in self._sources.values())
 
   @property
@@ -600,7 +600,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return None if None in sizes else sum(size for size in sizes if size)
 
   def source_preprocessing(self, mode: str) -> dict[str, Stages]:
-    """See the base class; sources of mixtures in this one are '<name>/<name>'.
+    """See the base class; sources of a mixture in this one are '<mixture>/<source>'.
 
     Raises:
       SpecError: a path of a source is normalised twice, the second time by statistics
@@ -610,7 +610,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     by_source = {}
     for name, source in self._sources.items():
       after = self._own_stages()
-      # An export has the stages of each robot.
+      # Not for robots: an export has the stages of each.
       if name in self._preprocessors and name not in self._embodiments:
         fn = self._made[name].preprocess
         after = [*arguments.describe_preprocess_fn(fn), *after]
@@ -665,7 +665,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @property
   def control_period(self) -> float | None:
-    """Seconds from a step to the next one; None unless equal, within 1%, in all."""
+    """Seconds from a step to the next one; None unless all sources agree within 1%."""
     periods = {name: source.control_period for name, source in self._sources.items()}
     periods_of = {name: period for name, period in periods.items() if period}
     if not periods_of or max(periods_of.values()) <= 1.01 * min(periods_of.values()):
@@ -686,7 +686,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   @property
   def value_periods(self) -> Mapping[str, float]:
-    """See the base class; the fastest source's. The period of the steps is at ''."""
+    """See the base class; the shortest of all sources; that of the steps is at ''."""
     found: dict[str, float] = {}
     for source in self._sources.values():
       steps = {"": source.control_period} if source.control_period else {}

@@ -108,7 +108,7 @@ class Plan:
 
   @property
   def last_epoch(self) -> int:
-    """Number of epochs; repeating without end is a large number."""
+    """Number of epochs; the largest int64 if they repeat without an end."""
     return np.iinfo(np.int64).max if self.num_epochs is None else self.num_epochs
 
   def with_seed(self, order: str | None = None) -> Plan:
@@ -258,7 +258,7 @@ class WindowOrder(Order):
 
     Args:
       batch: its number, counted from 0 through all epochs, int64 scalar.
-      num_batches: maximum number of batches; an epoch's last batch ends the block.
+      num_batches: maximum number of batches; all are of one epoch.
     Returns:
       int64 [num_batches * B], in range(num_windows); fewer at the end of an epoch.
     """
@@ -278,7 +278,7 @@ class WindowOrder(Order):
 
 
 class PoolOrder(Order):
-  """The order of windows of pools.
+  """The order of windows that are read through pools.
 
   An epoch is a permutation of the episodes. Their windows, one after the other, are cut
   into equal parts for the shards, and each part into pools. Within a pool the windows

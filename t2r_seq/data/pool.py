@@ -184,7 +184,7 @@ def has_images(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def parts_of_rows(index: tf.Tensor, of_row: tf.TensorShape) -> tf.Tensor:
-  """Returns the positions of rows' images in a list, int32, index.shape + of_row."""
+  """Returns the positions of rows' images in a list, int32 [*index.shape, *of_row]."""
   index = tf.cast(index, tf.int32)
   for size in of_row:
     index = index[..., tf.newaxis] * size + tf.range(size)
@@ -211,7 +211,7 @@ class PoolColumns(PoolRows):
       element_spec: spec of an episode; leaves [T, ...] and context features.
       spec_structure: the specs of a window.
       cut: how episodes become windows.
-      decode_images: whether to decode images, or the options of doing so.
+      decode_images: whether to decode images, or the `records.ImageDecoding` to use.
     Raises:
       SpecError: the episodes, or the options, do not fit the specs.
     """
@@ -236,7 +236,7 @@ class PoolColumns(PoolRows):
     masked = {
       self.encoded.readings[path].source for path in self.encoded.masks.values()
     }
-    # No mask and no default can mark a missing image of these.
+    # Images that must be present: neither a mask nor a default stands for them.
     self._required = [
       path
       for path, spec in images.items()
@@ -256,7 +256,7 @@ class PoolColumns(PoolRows):
     reader = WindowReader(element, spec_structure, cut)
     super().__init__(reader, element, images)
     rows = {path: _row_bytes(self._element[path]) for path in self._timed}
-    # Even sizes only: `_joined_bytes` of their sum rounds nothing.
+    # Even sizes only, so that `_joined_bytes` does not round their sum.
     self._plain = {
       p: size for p, size in rows.items() if size and size % 2 == 0 and p not in images
     }
@@ -481,7 +481,7 @@ def concatenate(first: Any, second: Any) -> Any:
 
 
 def _split_first(leaf: tf.Tensor, sizes: list[int]) -> tf.Tensor:
-  """Splits the first axis into axes of these sizes, -1 for any, also statically."""
+  """Reshapes the first axis to `sizes`, -1 for any; sets the static shape, too."""
   inner = leaf.shape[1:]
   if len(sizes) > 1:
     # Several batches are gathered at once only if all shapes are static.
@@ -524,7 +524,7 @@ def _concat_lists(first: tf.Tensor, second: tf.Tensor, dtype: tf.DType) -> tf.Te
 
 
 def _concat(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-  """Joins the tensors in a list, each like a spec; copies them."""
+  """Concatenates the tensors in a list, each with a spec's shape and dtype."""
   joined, _ = tf.raw_ops.TensorListConcatV2(
     input_handle=handle,
     element_shape=_sizes(spec.shape),

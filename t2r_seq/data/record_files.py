@@ -63,7 +63,7 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
     spec_structure: the specs to read; the mapping must have their dataset_keys. Its
       other keys are ignored, with a warning.
   Returns:
-    Files by dataset_key, sorted by pattern.
+    Files by dataset_key, in the order of the patterns; those of a pattern are sorted.
   Raises:
     SpecError: a pattern matches no file, or a dataset_key has no patterns.
   """
@@ -110,7 +110,7 @@ def choose_files(where: str, files: FilesByKey, split: str | None) -> FilesByKey
 
 
 def splits_of_files(names: list[str], counts: np.ndarray) -> dict[str, np.ndarray]:
-  """Returns the numbers of records by split, by the names of their files."""
+  """Returns the numbers of the records of each split that file names have."""
   ends = np.cumsum(counts)
   by_split: dict[str, list[np.ndarray]] = {}
   for name, end, count in zip(names, ends, counts, strict=True):

@@ -279,7 +279,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
     return record_files.find_files(self._file_patterns, flat_specs)
 
   def _find_index(self, files: record_files.FilesByKey) -> RecordIndex | None:
-    """Reads the index of the files; None for reading in order."""
+    """Returns the index of the files; None if they are read in order."""
     if len(files) > 1 and self._index == "require":
       raise errors.SpecError(
         f"{self._where()}: index: expected files of one dataset, got those of "
@@ -453,7 +453,7 @@ def _example_loader(
 
   sizes = {}
   if not any(spec.is_sequence for spec in flat_specs.values()):
-    # Sequences are padded by the batch, so that no batches are parsed together.
+    # Sequences are padded to the longest of a batch, so batches are parsed separately.
     decoded = (
       s.dtype.size * (s.shape.num_elements() or 0) for s in flat_specs.values()
     )
@@ -465,7 +465,7 @@ def _example_loader(
 
 @gin.configurable
 class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
-  """Reads a fixed fraction of the files: how much does more data help?
+  """Reads a fixed fraction of the files, to see how much more data helps.
 
   It reads the first files of the sorted list, so that a smaller fraction is a part of a
   larger one, for any seed. After Tensor2Robot's class.

@@ -33,7 +33,7 @@ _KEPT_SPEC = {
 
 
 class RecordInputReport:
-  """Counts records read and left out, each bad record once.
+  """Counts the records that are left out, each once.
 
   Attributes:
     max_bad_records: limit of bad records; one more is an error.
@@ -223,7 +223,7 @@ class SkippingReading(RecordReading):
       run_records = tf.data.experimental.from_variant(
         variant, tf.TensorSpec([], tf.string)
       )
-      # From a compressed file TensorFlow's reader reads fewer records than are good.
+      # TensorFlow's reader may stop before the damage of a compressed file.
       readable = run_records.take(run[2]).ignore_errors(log_warning=False)
       return readable.enumerate(file * _MAX_RECORDS + run[0])
 

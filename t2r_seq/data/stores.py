@@ -1,4 +1,4 @@
-"""An EpisodeStore as a source: its windows in any order, and its input generator."""
+"""Batches of windows of an EpisodeStore in any order, and its input generator."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class DecodedColumns:
       self.element_spec[path] = tf.TensorSpec(shape, image.dtype)
 
   def take(self, path: str, rows: tf.Tensor) -> tf.Tensor:
-    """Gathers rows of one column; an image that occurs twice is decoded once.
+    """Gathers rows of one column; repeated images are decoded once.
 
     Args:
       path: path in `element_spec`.
@@ -222,7 +222,7 @@ class StoreWindowLoader(WindowLoader):
       plan: plan of the batches; None for `Plan()`.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: delivers every step that a window shows once, [B, F, ...], for
-        `windows.stack_windows` in the step that trains.
+        `windows.stack_windows` in the train step.
       decode_images: whether to decode images, or the `records.ImageDecoding` to use;
         False gives the stored strings.
       episodes: numbers of the episodes to read, or a file that lists them; None for
@@ -414,7 +414,7 @@ class StoreInputGenerator(DatasetInputGenerator):
       store = EpisodeStore(self._store_path)
       where = f"{type(self).__name__}: {store.path}"
       chosen = self._choose(where, len(store), lambda: store.splits)
-      if self.n_step is not None:  # The flags of the last rows matter.
+      if self.n_step is not None:  # A terminal flag in the last row adds a window.
         joined, cut = self._named_specs(store.spec, "eval"), self._cut_for_mode("eval")
         columns = StoreColumns(store)
         return StoreWindows(columns, joined, cut, chosen=chosen).num_windows

@@ -95,23 +95,23 @@ def streamed_windows(
   max_windows: int = _MAX_WINDOWS,
   **fields: Any,
 ) -> tf.data.Dataset:
-  """Shuffles the windows of episodes that come one after the other, and batches them.
+  """Creates batches of the shuffled windows of a stream of episodes.
 
   Consecutive episodes fill a pool, until another would exceed the budget. Each image is
-  decoded once, the windows of a pool are permuted, and a batch is gathered at once. The
-  next pool is filled meanwhile; the first ones are small, so that the first batch comes
-  soon. Every window comes once per epoch; windows that fill no batch join those of the
-  next pool. The order depends on the seed only.
+  decoded once, the windows of a pool are permuted, and batches are gathered from it.
+  The next pool is filled meanwhile; the first ones are small, so that the first batch
+  comes soon. Every window comes once per epoch; windows that fill no batch join those
+  of the next pool. The order depends on the seed only.
 
   Args:
-    episodes: dataset of episodes by path, leaves [T, ...] and context features, images
-      best still encoded; or a function that makes it, given the epoch, int64 scalar.
-      Parse at most four at a time: their memory is counted.
+    episodes: dataset of episodes by path, leaves [T, ...] and context features,
+      preferably with encoded images; or a function that makes it, given the epoch,
+      int64 scalar. The budget allows for four that are parsed at a time.
     spec_structure: the specs of a window.
     batch_size: B; None: the plan's.
     plan: plan of the batches; None for one epoch with all windows, in another order in
       every run. In the order 'sequential' nothing is shuffled. Its shard is ignored:
-      `episodes` are one shard's. Its memory_budget is for two pools, the episodes
+      pass the episodes of one shard. Its memory_budget is for two pools, the episodes
       parsed for the next, some batches, and TensorFlow's memory for them. An episode
       that needs more is still used, and a warning on stderr gives the bytes.
     cut: how episodes become windows; None for `Cut()`.
@@ -159,7 +159,7 @@ def shuffled_windows(
   report: WindowReport | None,
   max_windows: int = _MAX_WINDOWS,
 ) -> tf.data.Dataset:
-  """Does `streamed_windows` for chunks: a few consecutive episodes each.
+  """Does the same as `streamed_windows`, from chunks of a few consecutive episodes.
 
   Args:
     make_chunks: makes the dataset of the chunks of an epoch, given its number, int64
@@ -278,13 +278,13 @@ class _Filler:
     return filled.map(_no_autograph(lambda pool, _: pool))
 
   def _step(self, state: dict[str, Any], chunk: dict[str, Any]) -> tuple[Any, Any]:
-    """Appends a chunk; returns the state, and the pool before it: if full, closed."""
+    """Appends a chunk; returns the state, and the last pool with whether it is full."""
     lengths, counts, sizes, parsed_sizes = tf.unstack(chunk["numbers"], axis=1)
     zero = tf.constant(0, tf.int64)
     is_end = chunk["is_end"]
     new_windows = tf.reduce_sum(counts)
-    # A chunk without windows is left out: if it began the last pool of an epoch, that
-    # pool would have none, and could not be marked as the last one.
+    # A chunk without windows is left out. As the only one after a full pool, it would
+    # be the last pool of the epoch, and a pool without windows is never closed.
     num_new = tf.where(new_windows > 0, tf.size(lengths, tf.int64), 0)
     size = tf.reduce_sum(sizes[:num_new])
     # reduce_max of an empty tensor is int64.min.

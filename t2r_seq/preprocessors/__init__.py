@@ -30,7 +30,7 @@ from t2r_seq.preprocessors.normalize import Normalize, unnormalize
 from t2r_seq.preprocessors.text_preprocessor import HashedTextPreprocessor
 from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
 
-# gin finds what these define by name.
+# Imported so that gin finds their functions by name.
 _GIN_MODULES = (
   _distortion,
   _image_transformations,

@@ -35,14 +35,14 @@ def find_mismatches(
   feature_fn: SpecificationFn | None,
   label_fn: SpecificationFn | None,
 ) -> list[errors.Mismatch]:
-  """Finds mismatches between a stage's out specs and its successor.
+  """Finds mismatches between a stage's out specs and its successor's in specs.
 
   Args:
     preprocessor: the stage.
     feature_fn: the in feature specs of the next stage, or the model's, by mode.
     label_fn: its label specs.
   Returns:
-    One mismatch for each path and kind, with its modes.
+    One mismatch for each path and problem, with the modes that have it.
   """
   modes_of: dict[tuple[str, str, str, str], list[str]] = {}
   for prefix, expected_fn, given_fn in (
@@ -228,12 +228,12 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     return features, labels
 
   def representations(self, before: Representations | None = None) -> Representations:
-    """Finds which paths this preprocessor changes in 'eval', or only in 'train'.
+    """Finds the paths that this preprocessor changes in 'eval'; else in 'train'.
 
     Args:
       before: earlier stages that changed the input; None for stored values.
     Returns:
-      The same for the output.
+      The stages that changed the output, this one included.
     """
     before = before or {}
     name = type(self).__name__
@@ -337,7 +337,7 @@ _PASSING_OPS = (
 
 
 def _trace_sources(preprocessor: AbstractPreprocessor) -> dict[str, str | None]:
-  """Finds the path of the input whose values each path of the output has.
+  """Finds, for each path of the output, the input path whose values it has.
 
   Returns:
     By 'features/<path>' and 'labels/<path>'; None for computed values, and `_UNKNOWN`

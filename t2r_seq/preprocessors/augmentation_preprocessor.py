@@ -109,10 +109,10 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
   """Augments the images among the features by a list of transforms.
 
   Modes other than 'train' get the `standard` version of each transform. All frames of
-  a sample share their random numbers, including labels of the same name, such as
-  `next_image` of `image`. These depend on the seed and the number of the sample: a
-  resumed run, or another number of workers, trains on the same pixels. Images are
-  converted from the stored dtype to the model's.
+  one image of a sample share random numbers, also those in labels whose specs have its
+  name, such as `next_image` of `image`. The numbers depend on the seed and the sample's
+  number: a resumed run, or another number of workers, trains on the same pixels. Images
+  are converted from the stored dtype to the model's.
   """
 
   def __init__(
@@ -137,7 +137,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
       image_paths: patterns of the paths of features ('state/*'); None: those with the
         data_format of an image.
       stored_dtype: dtype of the stored images; None for the model's.
-      share_cameras: uses the same random numbers for all images of a sample.
+      share_cameras: whether all images of a sample share random numbers.
       camera_dropout: probability that all frames of an image are black; at least one
         image remains.
       seed: seed of the random numbers.

@@ -206,6 +206,6 @@ def test_worker_requires_a_shard(name):
   made.set_label_specifications({})
   context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
   want = "input_context: expected a generator that reads shards, for pip"
-  want += "eline 1 of 2, got one of which each would read all. Give the strategy the wh"
+  want += "eline 1 of 2, got one that reads all data in each. Give the strategy the wh"
   with pytest.raises(errors.SpecError, match=want):
     made.create_dataset("train", input_context=context)
