@@ -117,11 +117,7 @@ def _warn_if_unreachable(address: str, where: str) -> None:
 
 
 def check_portable(dataset: tf.data.Dataset, where: str) -> None:
-  """Checks that another process can run a dataset.
-
-  Raises:
-    SpecError: the dataset calls Python.
-  """
+  """Raises SpecError if a dataset calls Python: no other process could run it."""
   # No public function returns the graph of a dataset.
   serialized = tf.raw_ops.DatasetToGraphV2(
     input_dataset=tf.data.experimental.to_variant(dataset),

@@ -139,7 +139,7 @@ class AbstractInputGenerator(abc.ABC):
     Args:
       batch_size: examples in a batch, over all replicas of a strategy together.
       seed: seed of all shuffles; None: another order in every run.
-      drop_remainder: whether to leave out a smaller batch at the end, so that the batch
+      drop_remainder: whether to leave out batches that are not full, so that the batch
         axis is static; None: in mode 'train' only.
       sequence_length: stacks in a sequence, for is_sequence; None: single windows.
       stride: steps between the stacks of a sequence.

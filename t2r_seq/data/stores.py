@@ -350,7 +350,11 @@ class StoreInputGenerator(DatasetInputGenerator):
     """
     super().__init__(batch_size, **options)
     self._failures: list[Exception] = []
-    self._follow = Follow() if follow is True else follow or None
+    if not isinstance(follow, Follow):
+      expected = "True, False or a Follow"
+      is_on = arguments.check_flag(self._plan.where, "follow", follow, expected)
+      follow = Follow() if is_on else False
+    self._follow = follow or None
     self._store_path = store_path
     self._plan = dataclasses.replace(
       self._plan, order=order, shard_index=shard_index, num_shards=num_shards

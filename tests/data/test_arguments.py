@@ -139,6 +139,11 @@ OPTIONS = {
   "StoreInputGenerator": {
     "drop_remainder": (DROP, ["x", 1, 0], DROPS),
     "stack_on_device": ("True or False", ["x", 1, None], FLAGS),
+    "follow": (
+      "True, False or a Follow",
+      ["x", 1, data.Follow],
+      (*FLAGS, data.Follow()),
+    ),
     "image_decoding": (DECODING, ["fast", True, {"crops": {}}], HOW),
   },
   "GeneratorInputGenerator": {
