@@ -158,7 +158,7 @@ class StoreFollower:
     self._polled = -float("inf")
 
   def element_spec(self) -> specs.TensorSpecStruct:
-    """Returns the specs of a batch, [B, ...] by path; waits for a first episode."""
+    """Returns specs of a batch, [B, ...] by path; waits and raises as `dataset`."""
     wait = _Wait(self._store.path, self._follow)
     while self._windows is None:
       self._poll()

@@ -818,13 +818,7 @@ def add_presence_specs(
 def split_masks(
   flat: specs.TensorSpecStruct,
 ) -> tuple[specs.TensorSpecStruct, dict[str, str]]:
-  """Takes the presence masks out of specs.
-
-  Args:
-    flat: specs by path.
-  Returns:
-    The specs without them, and mask paths to masked paths.
-  """
+  """Splits specs into those without presence masks, and mask paths to masked paths."""
   masks = presence_masks(flat)
   kept = ((path, spec) for path, spec in flat.items() if path not in masks)
   return specs.TensorSpecStruct(kept), masks
@@ -833,14 +827,7 @@ def split_masks(
 def join_masks(
   flat: specs.TensorSpecStruct | None, masks: Iterable[str]
 ) -> specs.TensorSpecStruct:
-  """Undoes `split_masks`.
-
-  Args:
-    flat: specs by path, or None.
-    masks: paths of masks.
-  Returns:
-    The specs with the masks.
-  """
+  """Undoes `split_masks`: returns the specs, if there are any, with these masks."""
   joined = specs.TensorSpecStruct(() if flat is None else flat.items())
   for mask in masks:
     joined[mask] = _mask_spec()

@@ -44,14 +44,7 @@ def join(features: Any, labels: Any = None) -> specs.TensorSpecStruct:
 def join_paths(
   features: Mapping[str, str], labels: Mapping[str, str]
 ) -> dict[str, str]:
-  """Joins maps from paths to paths, as `join` does structures.
-
-  Args:
-    features: from paths of the features to paths of the features.
-    labels: from paths of the labels to paths of the labels.
-  Returns:
-    One map.
-  """
+  """Joins maps of feature paths and of label paths, as `join` does structures."""
   return {
     prefix + key: prefix + path
     for prefix, paths in ((_FEATURES, features), (_LABELS, labels))

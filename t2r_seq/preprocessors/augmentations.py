@@ -1,7 +1,6 @@
 """Image transforms for `AugmentationPreprocessor`: random in training, else not.
 
 All are batched ops that XLA compiles; all frames of a sample share random numbers.
-Constructors raise SpecError for invalid options.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class RandomCrop(ImageTransform):
   """Crops a random window; in evaluation the center."""
 
   def __init__(self, size: Sequence[int]) -> None:
-    """Creates the transform; `size` is the height and width of the window."""
+    """Creates the transform; raises SpecError unless `size` is (height, width)."""
     self._size = check_size(f"{type(self).__name__}: size", size)
 
   def output_size(self, size: Size) -> Size:
@@ -137,6 +136,8 @@ class CustomCrop(ImageTransform):
     Args:
       offset: y and x of the window's upper left corner.
       size: height and width of the window.
+    Raises:
+      SpecError: one of the two is not a pair of integers, or too small.
     """
     self._offset = check_size("CustomCrop: offset", offset, least=0)
     self._size = check_size("CustomCrop: size", size)
@@ -170,6 +171,8 @@ class Resize(ImageTransform):
       size: height and width of the output.
       method: method of `tf.image.resize`.
       antialias: option of `tf.image.resize`; XLA can't compile that.
+    Raises:
+      SpecError: `size` is not a pair of positive integers.
     """
     self._size = check_size("Resize: size", size)
     self._method = method
@@ -205,6 +208,8 @@ class RandomFlip(ImageTransform):
       left_right: whether to flip horizontally.
       up_down: whether to flip vertically.
       probability: probability of each flip.
+    Raises:
+      SpecError: the probability is not in [0, 1].
     """
     self._axes = [axis for axis, on in ((3, left_right), (2, up_down)) if on]
     self._probability = check_number("RandomFlip: probability", probability)
@@ -221,7 +226,7 @@ class RandomShift(ImageTransform):
   """Shifts images by a few pixels, and repeats their edges (DrQ, 2020)."""
 
   def __init__(self, pixels: int = 4) -> None:
-    """Creates the transform; `pixels` is the maximum in each direction."""
+    """Creates the transform; raises SpecError unless the maximum, `pixels`, is >= 1."""
     if not isinstance(pixels, int) or isinstance(pixels, bool) or pixels < 1:
       raise self._error(f"pixels: expected an integer of at least 1, got {pixels!r}.")
     self._pixels = pixels
@@ -260,6 +265,8 @@ class ColorJitter(ImageTransform):
       saturation: minimum and maximum factor; (1, 1): unchanged.
       hue: maximum turn in either direction; 1 is a full turn.
       contrast: minimum and maximum factor; (1, 1): unchanged.
+    Raises:
+      SpecError: a number is not in [0, 1], or a range is negative or reversed.
     """
     self._brightness = check_number("ColorJitter: brightness", brightness)
     self._hue = check_number("ColorJitter: hue", hue)
@@ -331,6 +338,8 @@ class GaussianNoise(ImageTransform):
     Args:
       stddev: standard deviation of the noise, for values in [0, 1].
       probability: probability that a sample is changed.
+    Raises:
+      SpecError: a number is not in [0, 1].
     """
     self._stddev = check_number("GaussianNoise: stddev", stddev)
     self._probability = check_number("GaussianNoise: probability", probability)
@@ -369,6 +378,8 @@ class DepthNoise(ImageTransform):
       probability: probability that a sample is changed.
       min_depth: clips nearer values, in evaluation, too.
       max_depth: clips farther values, in evaluation, too.
+    Raises:
+      SpecError: a number is not in [0, 1], or the depths are negative or reversed.
     """
     self._stddev = check_number("DepthNoise: stddev", stddev)
     self._scale = check_number("DepthNoise: scale_stddev", scale_stddev)
@@ -406,6 +417,8 @@ class Cutout(ImageTransform):
       size: minimum and maximum side of the rectangle, relative to the image's side.
       value: value of the hidden pixels, in [0, 1].
       probability: probability that a sample is changed.
+    Raises:
+      SpecError: a number is not in [0, 1], or the size is negative or reversed.
     """
     self._size = check_range("Cutout: size", size)
     self._value = check_number("Cutout: value", value)
@@ -441,6 +454,8 @@ class GaussianBlur(ImageTransform):
     Args:
       sigma: minimum and maximum standard deviation of the filter, in pixels.
       probability: probability that a sample is blurred.
+    Raises:
+      SpecError: the probability is not in [0, 1], or sigma is negative or reversed.
     """
     self._sigma = check_range("GaussianBlur: sigma", sigma)
     self._probability = check_number("GaussianBlur: probability", probability)
