@@ -231,8 +231,13 @@ class AbstractInputGenerator(abc.ABC):
     """Number of the episodes to read; None if unknown."""
     return None
 
-  def set_memory_budget(self, memory_budget: int) -> None:  # noqa: B027
-    """Sets the bytes for episode buffers; ignored if there are none."""
+  def set_memory_budget(self, memory_budget: int) -> None:
+    """Sets the bytes for episode buffers, if there are any.
+
+    Raises:
+      SpecError: it is not a positive integer.
+    """
+    self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
 
   @property
   def position_options(self) -> dict[str, Any]:
@@ -688,15 +693,11 @@ class DatasetInputGenerator(AbstractInputGenerator):
       SpecError: a size is too small, or an option is invalid.
     """
     super().__init__(batch_size, **options)
-    self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
+    self.set_memory_budget(memory_budget)
     self._decode_images = arguments.check_image_decoding(
       self._plan.where, image_decoding
     )
     self.set_episodes(episodes, split)
-
-  def set_memory_budget(self, memory_budget: int) -> None:
-    """See the base class; raises SpecError unless it is a positive integer."""
-    self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
 
   @property
   def position_options(self) -> dict[str, Any]:

@@ -518,6 +518,11 @@ class MixtureInputGenerator(AbstractInputGenerator):
     for name, source in self._sources.items():
       source.set_episodes(by_name.get(name), split)
 
+  def set_memory_budget(self, memory_budget: int) -> None:
+    """See the base class; the sources share the budget."""
+    super().set_memory_budget(memory_budget)
+    self._memory_budget = memory_budget
+
   def _restrict(self, episodes: dict[str, Any], split: str | None) -> None:
     """Sets the given choices; the sources keep their other ones."""
     self._raise(_no_source("episodes", episodes, self._sources))

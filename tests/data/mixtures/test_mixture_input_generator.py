@@ -537,6 +537,24 @@ def test_preprocessor_and_own_specs_are_one_too_many(kit):
     data.MixtureInputGenerator({"a": source}, preprocessors={"a": Meters})
 
 
+def test_sources_and_inner_mixtures_share_the_memory_budget(kit):
+  def episodes():
+    while True:
+      yield {"x": np.arange(5)}, {}
+
+  a, b, c = (
+    data.GeneratorInputGenerator(episodes, yields_episodes=True) for _ in range(3)
+  )
+  inner = data.MixtureInputGenerator({"b": b, "c": c}, [1, 3])
+  outer = data.MixtureInputGenerator({"a": a, "in": inner}, memory_budget=8 * 2**20)
+  window = {"x": kit.spec((2,), tf.int64, "x", time_offsets=(-1, 0))}
+  model = kit.FakeModel(lambda mode: window, no_labels)
+  outer.set_specification_from_model(model, "train")
+  outer.create_dataset("train")
+  budgets = [source.report.memory_budget for source in (a, b, c)]
+  assert budgets == [4 * 2**20, 2**20, 3 * 2**20]
+
+
 def test_is_configured_by_gin(tmp_path, kit):
   for name in ("a", "b"):
     kit.write_examples(tmp_path / f"{name}.tfrecord", [BASE[name]])
