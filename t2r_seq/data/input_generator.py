@@ -232,11 +232,7 @@ class AbstractInputGenerator(abc.ABC):
     return None
 
   def set_memory_budget(self, memory_budget: int) -> None:
-    """Sets the bytes for episode buffers, if there are any.
-
-    Raises:
-      SpecError: it is not a positive integer.
-    """
+    """Sets the bytes for episode buffers; raises SpecError unless it is positive."""
     self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
 
   @property
