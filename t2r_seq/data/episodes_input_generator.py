@@ -100,11 +100,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
   @property
   def reads_shards(self) -> bool:
     """Whether each worker reads its own part: if the lengths of episodes are known."""
-    with tf.init_scope():
-      episodes = self._open_without_specs()
-      if episodes is None and self.has_specifications:
-        episodes = self._open("train")
-    return episodes is not None and episodes.lengths is not None
+    return self._open_lengths("train") is not None
 
   @property
   def control_period(self) -> float | None:
@@ -131,8 +127,8 @@ class EpisodesInputGenerator(DatasetInputGenerator):
     if not self.has_specifications:
       return None
     with tf.init_scope():
-      episodes = self._open("eval")
-      if episodes.lengths is None:
+      episodes = self._open_lengths("eval")
+      if episodes is None or episodes.lengths is None:
         return None
       if self.n_step is not None:  # A terminal flag in the last step adds a window.
         return int(self._pools(episodes, "eval").counts.sum())
@@ -142,9 +138,8 @@ class EpisodesInputGenerator(DatasetInputGenerator):
   @property
   def num_episodes(self) -> int | None:
     """See the base class; episodes without steps do not count."""
-    with tf.init_scope():
-      episodes = self._open("eval")
-      return None if episodes.lengths is None else len(self._numbers(episodes))
+    episodes = self._open_lengths("eval")
+    return None if episodes is None else len(self._numbers(episodes))
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -171,6 +166,14 @@ class EpisodesInputGenerator(DatasetInputGenerator):
         self._dataset, data_format.name, **self._open_options
       )
     return self._opened
+
+  def _open_lengths(self, mode: str) -> Episodes | None:
+    """Opens the data set; None if lengths, or the specs to open it by, are unknown."""
+    with tf.init_scope():
+      episodes = self._open_without_specs()
+      if episodes is None and self.has_specifications:
+        episodes = self._open(mode)
+    return None if episodes is None or episodes.lengths is None else episodes
 
   def _open(self, mode: str) -> Episodes:
     """Opens the data set; record files with the specs of a mode."""

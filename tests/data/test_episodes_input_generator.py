@@ -217,6 +217,7 @@ def test_record_files_are_not_read_before_there_are_specs():
   pathlib.Path("x.tfrecord").write_bytes(b"no record")
   source = data.EpisodesInputGenerator("x.tfrecord")
   assert (source.reads_shards, source.control_period) == (False, None)
+  assert (source.num_examples, source.num_episodes) == (None, None)
 
 
 def test_damaged_file_is_named():
