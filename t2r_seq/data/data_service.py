@@ -128,6 +128,6 @@ def check_portable(dataset: tf.data.Dataset, where: str) -> None:
   if any(node.op in _PYTHON_OPS for node in itertools.chain(graph.node, *functions)):
     raise errors.SpecError(
       f"{where}: data service: expected a pipeline that other processes can run, got "
-      "one that calls Python. Python generators, made-up data, on_bad_record='skip' "
+      "one that calls Python. Python generators, random data, on_bad_record='skip' "
       "and preprocessing with py_function stay here: DataService.address = None."
     )

@@ -163,7 +163,7 @@ class StoreFollower:
     while self._windows is None:
       self._poll()
       if self._windows is None:
-        wait.pause("no episode is there")
+        wait.pause("it has no episode")
     window = self._windows.reader.window_spec
     return specs.map_leaves(
       lambda leaf: tf.TensorSpec([self._batch_size, *leaf.shape], leaf.dtype), window
@@ -247,7 +247,7 @@ class StoreFollower:
       self._poll()
     num_windows = self.num_windows
     if num_windows < follow.min_windows or not self._ends[-1]:
-      return f"{num_windows} of {follow.min_windows} windows are there"
+      return f"it has {num_windows} of {follow.min_windows} windows"
     if follow.samples_per_insert is None:
       return None
     num_samples = (number + 1) * self._batch_size - follow.error_buffer

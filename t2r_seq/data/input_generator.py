@@ -385,7 +385,7 @@ class AbstractInputGenerator(abc.ABC):
     if not self._chooses_episodes and (episodes is not None or split is not None):
       raise errors.SpecError(
         f"{type(self).__name__}: episodes and split: expected a generator that reads "
-        "a dataset, got one whose episodes come and go, or are made up."
+        "a dataset, got one whose episodes change, or are generated."
       )
     self._episodes, self._split = episodes, split
 

@@ -692,12 +692,12 @@ class MixtureInputGenerator(AbstractInputGenerator):
   @property
   def value_periods(self) -> Mapping[str, float]:
     """See the base class; the shortest of all sources; that of the steps is at ''."""
-    found: dict[str, float] = {}
+    periods: dict[str, float] = {}
     for source in self._sources.values():
       steps = {"": source.control_period} if source.control_period else {}
       for path, period in {**steps, **source.value_periods}.items():
-        found[path] = min(period, found.get(path, period))
-    return found
+        periods[path] = min(period, periods.get(path, period))
+    return periods
 
   @property
   def n_step(self) -> windows.NStep | None:

@@ -180,8 +180,8 @@ def find_cause(
     files: by dataset_key.
     error: TensorFlow's error.
   """
-  if (found := stamps_error(error)) is not None:
-    return found
+  if (cause := stamps_error(error)) is not None:
+    return cause
   for text in (UNEVEN, pool.NOTHING_LEFT):
     if text in str(error):
       return errors.RecordError(f"{where}: {text}")

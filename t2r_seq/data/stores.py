@@ -489,8 +489,8 @@ class StoreInputGenerator(DatasetInputGenerator):
       got = errors.listing(name for name, is_on in others.items() if is_on)
       raise errors.SpecError(
         f"{type(self).__name__}: follow: expected none of {errors.listing(others)}, "
-        f"got {got}. Windows of a growing store are drawn at random, from all that is "
-        "there."
+        f"got {got}. Windows of a growing store are sampled at random from all of its "
+        "episodes."
       )
 
     def columns(store: EpisodeStore) -> DecodedColumns:

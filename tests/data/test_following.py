@@ -100,7 +100,7 @@ def test_wait_for_an_empty_store_has_a_timeout(tmp_path):
   with pytest.raises(errors.StoreError, match=r"waited 0\.2 s: .*a store\.json"):
     follow(path, timeout=0.2).create_dataset("train")
   append(path)
-  with pytest.raises(errors.StoreError, match=r"waited 0\.2 s: no episode is there"):
+  with pytest.raises(errors.StoreError, match=r"waited 0\.2 s: it has no episode"):
     follow(path, timeout=0.2).create_dataset("train")
 
 

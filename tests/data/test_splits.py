@@ -153,7 +153,7 @@ def test_sources_without_episode_numbers_reject_splits(folder):
   with pytest.raises(errors.SpecError, match="expected 'raise' where episodes are"):
     records_of("many", folder, episodes=[1], on_bad_record="skip")
   made_up = data.DefaultRandomInputGenerator(batch_size=2)
-  with pytest.raises(errors.SpecError, match="episodes come and go, or are made up"):
+  with pytest.raises(errors.SpecError, match="episodes change, or are generated"):
     made_up.set_episodes(split="train")
   with pytest.raises(errors.SpecError, match="episodes: b: expected the name of a so"):
     data.MixtureInputGenerator({"a": made_up}, episodes={"b": [1]})
