@@ -136,7 +136,7 @@ def readable_runs(
 
 
 def _is_good(filename: str) -> bool:
-  """Whether TensorFlow, which is fast, reads a whole file; it skips a cut header."""
+  """Whether TensorFlow, which is fast, reads every byte of a file without an error."""
   if framing.num_readable(filename) != -1:
     return False
   dataset = tf.data.TFRecordDataset(filename)
@@ -147,8 +147,8 @@ def _is_good(filename: str) -> bool:
       for batch in dataset.batch(count).as_numpy_iterator()
     )
   except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
-    # InvalidArgumentError: the length of a frame is larger than any file.
-    return False
+    return False  # InvalidArgumentError: a frame is longer than any file.
+  # Without an error, TensorFlow leaves out a header that is cut off at the end.
   return bool(size == tf.io.gfile.stat(filename).length)
 
 
