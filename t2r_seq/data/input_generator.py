@@ -516,7 +516,7 @@ class AbstractInputGenerator(abc.ABC):
 
     Args:
       mode: value of `specs.ModeKeys`, for which the specs have been set.
-      num_batches: number of timed batches, with and without preprocessing; at least 1.
+      num_batches: batches to time at most, with and without preprocessing; at least 1.
     Returns:
       The description; `print` it.
     Raises:

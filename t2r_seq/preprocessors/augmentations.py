@@ -60,7 +60,7 @@ def as_float(images: tf.Tensor) -> tf.Tensor:
 
 
 def convert(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Converts images between integers and floats in [0, 1]; integers are rounded."""
+  """Converts images to a dtype, integers or floats in [0, 1]; integers are rounded."""
   if images.dtype == dtype:
     return images
   if images.dtype.is_integer and dtype.is_floating:
