@@ -286,9 +286,9 @@ class LeRobotInputGenerator(EpisodesInputGenerator):
     Args:
       dataset_path: the dataset's folder.
       batch_size: examples in a batch, over all replicas together.
-      frames_by: how the frames of steps are found, 'timestamp' or 'index'; None for the
-        data set's way; see `LeRobotFolder`.
-      frame_tolerance: maximum seconds between a time stamp and its nearest frame.
+      frames_by: 'timestamp' or 'index'; None: the data set's way; see `LeRobotFolder`.
+      frame_tolerance: maximum seconds between a time stamp and its nearest frame; less
+        than the default has no effect.
       **options: see `EpisodesInputGenerator`.
     Raises:
       SpecError: a size is too small, or an option is invalid.

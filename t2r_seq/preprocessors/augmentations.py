@@ -39,7 +39,7 @@ class ImageTransform:
       images: [B, F, H, W, C], F frames of each sample.
       random: random numbers of the B samples.
     Returns:
-      [B, F, *output_size, C], with the same dtype or float32 in [0, 1].
+      [B, F, *output_size, C], with the same dtype, or floats.
     """
     del random
     return self.standard(images)
