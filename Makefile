@@ -213,7 +213,7 @@ research-vrgripper: $(STAMP)  ## Heads of actions, and learning from demonstrati
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 
-bench: $(STAMP_PEERS)  ## Runs all benchmarks but Reverb's and the trainings; an hour and a half.
+bench: $(STAMP_PEERS)  ## Runs all benchmarks but Reverb's and the trainings; 45 minutes.
 	@for name in store store_files windows records streaming parsing train_step \
 	  augmentation policy robot search server seconds scale writing video replay; do \
 	  $(RUN_PEERS) -m benchmarks.bench_$$name || exit 1; done

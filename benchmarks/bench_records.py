@@ -58,12 +58,15 @@ CANDIDATES = [
 
 
 def make_work(folder: str, quick: bool = False) -> Work:
-  """Returns 30 episodes of 100 JPEGs of 128x128, or tiny ones."""
+  """Returns 30 episodes of 100 JPEGs of 128x128, or tiny ones.
+
+  A round is ten epochs: in fewer, pools that are filled ahead count for too much.
+  """
   if quick:
     return Work(
       folder, "jpeg", 3, 11, 16, batch_size=4, shuffle_buffer_size=10, num_batches=6
     )
-  return Work(folder, "jpeg", 30, 100, 128, shuffle_buffer_size=1000, num_batches=74)
+  return Work(folder, "jpeg", 30, 100, 128, shuffle_buffer_size=1000, num_batches=454)
 
 
 def main(argv: Sequence[str] | None = None) -> str:

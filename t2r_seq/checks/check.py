@@ -36,9 +36,9 @@ def check(
   format: str | None = None,
   **options: Any,
 ) -> Report:
-  """Finds what is damaged in a data set, or is probably a mistake.
+  """Finds damage, and probable mistakes, in a data set of any format.
 
-  A record or episode that cannot be read is one problem, and the next ones are read.
+  A record or episode that cannot be read is one problem; those after it are still read.
   Checksums, NaN, infinities and the order of time stamps are checked, and statistics
   that are stored with the episodes are compared.
 
@@ -54,31 +54,35 @@ def check(
 
   Args:
     source: a path, as for `open_episodes`, patterns of TFRecord files, or episodes.
-    spec: flat specs that records must fit, by default what most of them seem to have;
-      or those that a store was created with, if its `store.json` is damaged.
+    spec: flat specs that records must fit; None compares them with the most frequent
+      schema. Or those that a store was created with, if its `store.json` is damaged.
     label_spec: specs of the labels of records, or None.
     allow_nan: accepts NaN and infinities.
     time_keys: paths of time stamps, beside those with such a name.
-    schema: number of the schema that records without specs are compared with; 1 for the
-      most frequent one.
-    format: its name; by default the path decides.
+    schema: rank of the schema that records are compared with if `spec` is None; 1 for
+      the most frequent one.
+    format: its name; None recognises it by the path.
     **options: arguments of `open_episodes`.
   Returns:
     What was checked, and the problems in the order of the data.
   Raises:
-    SpecError: a path of `time_keys` is missing, or is not a number for each step; or
-      `spec` or `label_spec` would be ignored.
-    ConversionError: nothing that can be read.
+    SpecError: a path of `time_keys` is missing, or is not a number for each step;
+      `spec` or `label_spec` would be ignored; or an option is invalid.
+    ConversionError: no data set of a known format, or one that cannot be opened.
+    ImportError: an extra is not installed; names it.
   """
   if not isinstance(source, (str, os.PathLike)):
     if spec is not None or label_spec is not None:
       raise errors.SpecError("check: spec: expected None for open episodes, got specs.")
     return _check_values(source, None, allow_nan, time_keys)
   path = os.fspath(source)
-  # A store without its store.json is one, too.
+  # `find_format` recognises a store only by its store.json, which may be missing.
   if format is None and os.path.isdir(os.path.join(path, layout.SEGMENTS)):
     format = "store"
   chosen = registry.find_format(path, format)
+  if spec is not None and chosen.check is None and chosen.has_specs:
+    hint = "Only TFRecord files and stores are checked by specs."
+    raise errors.SpecError(f"check: {path}: spec: expected None, got specs. {hint}")
   report = None
   if chosen.check is not None:
     given = {"allow_nan": allow_nan, "time_keys": time_keys, "schema": schema}
@@ -100,7 +104,7 @@ def _check_values(
   allow_nan: bool,
   time_keys: Collection[str],
 ) -> Report:
-  """Checks the values of all episodes, whose bytes were verified or not."""
+  """Checks the values of all episodes; `verified` is a report on their bytes."""
   values = _Values(episodes, allow_nan, time_keys)
   found = tuple(values.find_problems(verified is not None))
   counts = {episodes.path: values.num_episodes}
@@ -123,7 +127,7 @@ class _Values:
   """One pass over the values of a data set.
 
   Attributes:
-    num_episodes: how many were read, or could not be.
+    num_episodes: number of episodes so far, unreadable ones included.
   """
 
   def __init__(
@@ -143,9 +147,10 @@ class _Values:
     """Yields the problems of all episodes.
 
     Args:
-      is_verified: the bytes are those that were written. Only the numbers of a store
-        are read then, without TensorFlow; else all is read and decoded, files are
-        checked for damage that reading does not meet, and stored statistics compared.
+      is_verified: whether a checksum has verified the bytes. Then only the numbers of a
+        store are read, without TensorFlow. Else all values are read and decoded, files
+        are checked for damage that reading does not meet, and stored statistics are
+        compared.
     """
     episodes = self._episodes
     yield from (Problem("", text) for text in episodes.problems)
@@ -166,7 +171,7 @@ class _Values:
         number = (self.num_episodes,)
         yield Problem("", str(error), errors.CONTENT, episodes=number)
         self.num_episodes, is_whole = self.num_episodes + 1, False
-        if episodes.num_episodes is None:  # What follows cannot be found.
+        if episodes.num_episodes is None:  # There is no way to the next episode.
           break
     yield from (Problem("", text) for text in episodes.check_files())
     if is_whole:
@@ -226,7 +231,7 @@ class _Values:
           yield number, kind, str(errors.Mismatch(path, *finding))
 
   def reports(self) -> Iterator[PathReport]:
-    """Yields what was found, by path."""
+    """Yields a report of each path."""
     for path, fields in self._fields.items():
       shape, encoding = tuple(fields["shape"]), fields.get("data_format") or ""
       described = f"{shape} {fields['dtype']} {encoding}".rstrip()
@@ -255,7 +260,7 @@ def _count(episode: Episode, episodes: Episodes, seen: dict[str, Accumulator]) -
 
 
 def _compare(episodes: Episodes, seen: Mapping[str, Accumulator]) -> list[str]:
-  """Compares statistics that are stored with the episodes; returns what differs."""
+  """Compares statistics that are stored with the episodes; returns the differences."""
   from t2r_seq.statistics import accumulators
   from t2r_seq.statistics.statistics import MEASURES
 
@@ -264,19 +269,14 @@ def _compare(episodes: Episodes, seen: Mapping[str, Accumulator]) -> list[str]:
     {
       path: {name: each.measure(name) for name in MEASURES}
       for path, each in found.items()
-      # Others leave NaN and infinities in their statistics, or out of them.
+      # Statistics of other tools may include NaN and infinities, or exclude them.
       if each.per == accumulators.ELEMENT and np.all(each.count == each.rows)
     }
   )
 
 
 def _time_paths(fields: Mapping[str, Fields], named: Collection[str]) -> list[str]:
-  """Returns the paths of time stamps: those with such a name, and those named.
-
-  Args:
-    fields: fields of the specs, by path.
-    named: paths that a user names, --time_key.
-  """
+  """Returns the paths of time stamps: those with such a name, and those `named`."""
   for path in named:
     if path not in fields:
       near = errors.nearest(path, fields)
@@ -302,7 +302,7 @@ def _is_number_a_step(fields: Fields) -> bool:
 
 
 def _rising_paths(metadata: Mapping[str, Any], paths: Collection[str]) -> list[str]:
-  """Returns the time stamps that differ in each step: those of the steps' clock."""
+  """Returns the paths of time stamps that must rise: those of the steps' clock."""
   clocks = [path for path in paths if path.startswith(f"{names.CLOCKS}/")]
   recorded = metadata.get("mcap")
   if isinstance(recorded, Mapping):

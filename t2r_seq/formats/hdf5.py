@@ -1,9 +1,9 @@
-"""HDF5 files: the layouts of Minari, ALOHA and D4RL, and layouts in a JSON file.
+"""Reads HDF5 files: layouts of Minari, ALOHA and D4RL, and layouts in a JSON file.
 
-An episode is a group (`episodes`), a file as a whole, or the steps up to a flag in one
-long file (`ends`). The rows of its datasets are steps. A dataset with one row more, as
-the observations of Minari, ends with what the last step led to: 'final_<path>', a value
-of the episode. Robomimic's layout has more to it: see `robomimic`.
+An episode is a group or a whole file (`Layout.episodes`), or the steps up to an end
+flag in a longer file (`Layout.ends`). A row of a dataset is a step. If a dataset has
+one row more than the episode has steps, as Minari's observations have, the last row
+becomes 'final_<path>', a value of the episode. For robomimic's layout see `robomimic`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ _ACTIONS = ("actions", "action")
 DATA = "data"
 # Robomimic's number of the steps of a group.
 NUM_SAMPLES = "num_samples"
+# Lines of a rendered tree; a group with more than 12 members shows the first 3.
 _MAX_SHOWN, _MAX_ALIKE, _NUM_ALIKE = 40, 12, 3
-# Rows of one size are padded with zeros; these formats end with other bytes.
+# Images in rows of one size are padded with zeros, which can be removed: these formats
+# never end with a zero.
 _PADDED = ("jpeg", "png")
-# D4RL keeps the policy and other things of the whole file beside the steps.
 TERMINALS, TIMEOUTS = "terminals", "timeouts"
+# D4RL's group of values of the whole file, such as the weights of the policy.
 _NO_STEPS = "metadata"
 
 
@@ -52,7 +54,6 @@ def load_h5py() -> Any:
 
 
 def open_file(path: str) -> Any:
-  """Opens a file for reading."""
   try:
     return load_h5py().File(path, "r")
   except OSError as error:
@@ -60,18 +61,19 @@ def open_file(path: str) -> Any:
 
 
 Foreign = list[tuple[str, str]]
-"""A place in a file, and what is there that the file itself does not hold."""
+"""Places in a file, each with a description of the link or external data there."""
 
 
-# By path, size and time: a process starts another one only for files it has not walked.
+# Cache of `find_foreign` by path, size and time of change: it starts a subprocess.
 _walked: dict[tuple[str, int, int], Foreign] = {}
 
 
 def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
-  """Finds links and data outside of files, in one other process.
+  """Finds links, and data stored outside the files; libhdf5 runs in a subprocess.
 
   Raises:
-    ConversionError: libhdf5 crashes on a file, or does not end.
+    ConversionError: a file is missing, or libhdf5 crashes on it or does not return.
+    ImportError: h5py is not installed.
   """
   load_h5py()
   keys = {}
@@ -120,7 +122,7 @@ def datasets(group: Any) -> list[tuple[str, Any]]:
 
 
 def read_attributes(group: Any) -> dict[str, np.ndarray]:
-  """Reads the attributes of an episode: numbers, and text as bytes objects."""
+  """Reads an episode's attributes except `num_samples`; text as bytes objects."""
   h5py = load_h5py()
   return {
     name: _to_array(group, value)
@@ -143,7 +145,7 @@ def _to_array(group: Any, value: Any) -> np.ndarray:
   return reading.objects(texts).reshape(array.shape)
 
 
-def own(group: Any, name: str) -> Any:
+def get_own(group: Any, name: str) -> Any:
   """Returns an item of a group itself; None if it is missing, or a link."""
   link = group.get(name, getlink=True)
   return group[name] if isinstance(link, load_h5py().HardLink) else None
@@ -154,14 +156,15 @@ class Layout:
   """Maps datasets of a file to paths, and declares how episodes end.
 
   Attributes:
-    name: for people.
-    episodes: a pattern of the groups that are an episode each, such as 'runs/*'; '/' if
-      each file is one; '' if `ends` marks them.
-    ends: datasets of flags, one per step; an episode ends after a step with a flag.
-    paths: datasets by the path that they become, from the group of an episode on; None
-      takes all, by their own names.
-    clocks: paths of time stamps, by the path of values that have other rows than the
-      steps.
+    name: name for messages; for a JSON file its path.
+    episodes: pattern of the groups that are episodes, such as 'runs/*'; '/' if each
+      file is an episode; '' if `ends` marks them.
+    ends: datasets of flags, one per step; an episode ends after a step whose flag is
+      set.
+    paths: name of the dataset in the group of an episode, by the path of its values;
+      None reads all datasets, and their names are the paths.
+    clocks: path of the time stamps, by the path of values that have another rate than
+      the steps.
   """
 
   name: str
@@ -193,7 +196,6 @@ class Layout:
     return cls(path, groups, tuple(map(str, ends)), paths, clocks)
 
   def to_json_dict(self) -> dict[str, Any]:
-    """Returns the fields as JSON has them."""
     paths = None if self.paths is None else dict(self.paths)
     clocks = {"clocks": dict(self.clocks)} if self.clocks else {}
     return {"episodes": self.episodes, "ends": [*self.ends], "paths": paths, **clocks}
@@ -203,7 +205,7 @@ ROBOMIMIC = Layout("robomimic", f"{DATA}/*")
 
 
 def list_files(path: str) -> list[str]:
-  """Returns the HDF5 files of a dataset: one file, or all of a folder, in order."""
+  """Returns the HDF5 files of a dataset: the file, or those of a folder, in order."""
   if not os.path.isdir(path):
     return [path]
   if os.path.isfile(os.path.join(path, _MINARI)):
@@ -213,7 +215,7 @@ def list_files(path: str) -> list[str]:
 
 
 def recognises(path: str) -> bool:
-  """Whether a path is an HDF5 file, or a folder of some."""
+  """Whether a path is an HDF5 file, or a folder with some."""
   if os.path.isdir(path):
     return bool(list_files(path))
   with open(path, "rb") as file:
@@ -222,16 +224,16 @@ def recognises(path: str) -> bool:
 
 
 def find_layout(path: str) -> Layout:
-  """Recognises the layout of a file; otherwise the error shows its datasets."""
+  """Returns the layout of a file; the error for an unknown one shows its datasets."""
   with open_file(path) as file, reading.explain_errors(path, "an HDF5 file"):
     h5py = load_h5py()
-    top = {name: own(file, name) for name in file}
+    top = {name: get_own(file, name) for name in file}
     groups = {name for name, item in top.items() if isinstance(item, h5py.Group)}
     data: Any = top.get(DATA)
-    # A link is robomimic's, whose reader refuses it.
+    # The reader of robomimic's layout reports the link.
     if DATA in top and data is None:
       return ROBOMIMIC
-    if DATA in groups and any(isinstance(own(data, n), h5py.Group) for n in data):
+    if DATA in groups and any(isinstance(get_own(data, n), h5py.Group) for n in data):
       return ROBOMIMIC
     if groups and all(re.fullmatch(r"episode_\d+", name) for name in top):
       return Layout("Minari", "episode_*")
@@ -251,14 +253,14 @@ def find_layout(path: str) -> Layout:
 
 
 def render_tree(file: Any) -> str:
-  """Renders groups and datasets of a file; of many similar ones the first."""
+  """Renders the groups and datasets of a file; shortens long lists."""
   lines: list[str] = []
 
   def add(group: Any, depth: int) -> None:
     names = sorted(group, key=reading.natural_order)
     first = names if len(names) <= _MAX_ALIKE else names[:_NUM_ALIKE]
     for name in first:
-      item = own(group, name)
+      item = get_own(group, name)
       if hasattr(item, "keys"):
         lines.append(f"{'  ' * depth}{name}/")
         add(item, depth + 1)
@@ -279,9 +281,9 @@ class Place:
   """Place of an episode.
 
   Attributes:
-    file: its name.
-    group: in the file; '/' for the file itself.
-    start: first row of its datasets.
+    file: path of the HDF5 file.
+    group: name of its group; '/' for the whole file.
+    start: row of its first step in the datasets.
     stop: row after its last step.
   """
 
@@ -301,15 +303,15 @@ class PathOnDisk:
   """One path over all episodes.
 
   Attributes:
-    dataset: its name in the group of an episode; '' for an attribute.
-    dtype: on disk.
-    shape: shape of a step, or of a value of the episode.
-    is_step: there is a row for each step.
-    has_final: and one more.
-    image_format: format of encoded images.
-    is_text: rows are text.
-    is_own: its rows are on another clock than the steps.
-    count: episodes that have it.
+    dataset: name of the dataset in the group of an episode; '' for an attribute.
+    dtype: dtype on disk.
+    shape: shape of a row, or of a value of the episode; of images after decoding.
+    is_step: whether there is a row for each step.
+    has_final: whether one more row follows: the value after the last step.
+    image_format: format of encoded images; None for other values.
+    is_text: whether rows are text.
+    has_clock: whether the rows have time stamps of their own, and are not steps.
+    count: number of episodes that have it.
   """
 
   dataset: str
@@ -319,7 +321,7 @@ class PathOnDisk:
   has_final: bool = False
   image_format: str | None = None
   is_text: bool = False
-  is_own: bool = False
+  has_clock: bool = False
   count: int = 0
 
   def form(self) -> tuple[Any, ...]:
@@ -327,15 +329,14 @@ class PathOnDisk:
     return tuple(vars(self)[n] for n in vars(self) if n not in ("dataset", "count"))
 
   def describe(self) -> str:
-    """Renders it for messages."""
-    per = "a step" if self.is_step else "a stamp" if self.is_own else "an episode"
+    per = "a step" if self.is_step else "a stamp" if self.has_clock else "an episode"
     what = f"{self.image_format} images of " if self.image_format else ""
     final = ", with one after the last step" if self.has_final else ""
     return f"{what}{reading.describe(self.dtype, self.shape)} {per}{final}"
 
 
 class _Unwritten:
-  """Counts the chunks of a path that no file stores."""
+  """Counts the chunks of a path that were never written to the files."""
 
   def __init__(self) -> None:
     self.num_chunks = self.num_missing = 0
@@ -382,17 +383,19 @@ class LayoutEpisodes(Episodes):
   def __init__(
     self, path: str, foreign: Mapping[str, Foreign], layout: Layout, dropped: Dropped
   ) -> None:
-    """Checks every file and episode; reads flags, and first rows of images.
+    """Checks every file and episode; reads flags, and the first rows of images or text.
 
     Args:
-      path: path from the user.
-      foreign: files, and their links and external data; see `find_foreign`.
+      path: file or folder, for messages.
+      foreign: links and external data by file; see `find_foreign`.
+      layout, dropped: how the episodes are found; paths to leave out.
     """
     self.path, self._names, self._layout = path, [*foreign], layout
     self._dropped = dropped
+    # Time stamps have themselves as their clock.
     named = layout.clocks.items()
     clocks = {c: c for p, c in named if not dropped.has(p)} | dict(named)
-    self._own = {path: c for path, c in clocks.items() if not dropped.has(path)}
+    self._clocks = {path: c for path, c in clocks.items() if not dropped.has(path)}
     self._episodes: list[Place] = []
     self._paths: dict[str, PathOnDisk] = {}
     self._faults: dict[str, errors.Mismatch] = {}
@@ -402,7 +405,7 @@ class LayoutEpisodes(Episodes):
     self.notes: list[str] = []
     self.problems: list[str] = []
     self._open: tuple[str, Any] = ("", None)
-    self._lock = threading.Lock()  # The last file that was opened stays open.
+    self._lock = threading.Lock()  # Threads share the open file.
     self._check_foreign(foreign)
     for name in self._names:
       with reading.explain_errors(name, "an HDF5 file"):
@@ -413,14 +416,14 @@ class LayoutEpisodes(Episodes):
     with reading.explain_errors(path, "an HDF5 file"):
       self._spec_fields = self._make_fields()
       self.metadata = self._read_metadata()
-    for name in {**self._own, **dict.fromkeys(self._own.values())}:
+    for name in {**self._clocks, **dict.fromkeys(self._clocks.values())}:
       if name not in self._spec_fields:
         near = errors.nearest(name, self._spec_fields)
         fault = errors.Mismatch(name, "values and their clock", "no dataset", near)
         self._faults.setdefault(name, fault)
     if self._faults:
       raise reading.faults(path, self._faults.values())
-    self.clocks = dict(self._own)
+    self.clocks = dict(self._clocks)
     lengths = [place.stop - place.start for place in self._episodes]
     self.lengths = np.asarray(lengths, np.int64)
     self.notes.insert(0, f"Read in the layout of {layout.name}.")
@@ -434,11 +437,10 @@ class LayoutEpisodes(Episodes):
       self.notes.append(f"{listed} have no row for each step, and are left out.")
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns sizes and times of the files, and the layout."""
     return reading.file_fingerprint(self._names, layout=self._layout.to_json_dict())
 
   def _read_metadata(self) -> Mapping[str, Any]:
-    """Returns Minari's other metadata, beside its file."""
+    """Returns the metadata.json beside Minari's file, or {}."""
     metadata = minari.read_metadata(os.path.dirname(os.path.abspath(self._names[0])))
     is_minari = os.path.basename(self._names[0]) == os.path.basename(_MINARI)
     return {"minari": metadata} if metadata and is_minari else {}
@@ -451,7 +453,6 @@ class LayoutEpisodes(Episodes):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads steps of an episode; see `Episodes.read`."""
     place = self._episodes[episode]
     steps = range(place.stop - place.start)[start:stop]
     names = self._spec_fields if paths is None else paths
@@ -459,11 +460,10 @@ class LayoutEpisodes(Episodes):
       return self._read(place, names, steps.start, max(steps.start, steps.stop))
 
   def place(self, episode: int) -> str:
-    """Returns the group or the rows, and the file, of an episode."""
     return f"episode {episode}, {self._episodes[episode]}"
 
   def _file(self, name: str) -> Any:
-    """Opens a file, and keeps the last one open."""
+    """Returns the open file, which stays open until another one is requested."""
     if self._open[0] != name:
       if self._open[1] is not None:
         self._open[1].close()
@@ -473,7 +473,7 @@ class LayoutEpisodes(Episodes):
   # The paths and episodes of the files.
 
   def _check_foreign(self, foreign: Mapping[str, Foreign]) -> None:
-    """Checks that the files themselves hold all that is read, without links."""
+    """Raises ConversionError if data to read is behind a link or in another file."""
     mismatches = []
     for name, links in foreign.items():
       for place, what in links:
@@ -489,7 +489,7 @@ class LayoutEpisodes(Episodes):
       raise reading.faults(self.path, mismatches)
 
   def _path_at(self, place: str) -> str | None:
-    """Returns the path within an episode; '' for a group, and None for other places."""
+    """Returns the path within an episode; '' for its groups, None for other places."""
     pattern, parts = self._layout.episodes.strip("/"), place.strip("/").split("/")
     groups = pattern.split("/") if pattern else []
     if not all(map(fnmatch.fnmatch, parts, groups)):
@@ -497,7 +497,7 @@ class LayoutEpisodes(Episodes):
     return "/".join(parts[len(groups) :])
 
   def _is_read(self, path: str) -> bool:
-    """Whether something is read of a dataset, or of a group of them."""
+    """Whether a dataset is read, or any dataset below a group."""
     read = [path]
     if self._layout.paths is not None:
       read = [n for p, n in self._layout.paths.items() if not self._dropped.has(p)]
@@ -518,7 +518,7 @@ class LayoutEpisodes(Episodes):
         self._scan_group(name, group, file[group])
 
   def _scan_flat(self, name: str, file: Any) -> None:
-    """Finds the episodes of a file whose flags end them."""
+    """Finds the episodes of a file in which flags mark their ends."""
     if missing := [flag for flag in self._layout.ends if flag not in file]:
       want = f"the flags {errors.listing(missing)}"
       raise reading.fault(name, want, f"\n{render_tree(file)}")
@@ -541,11 +541,11 @@ class LayoutEpisodes(Episodes):
         self._left_out.add(path)
         continue
       on_disk = PathOnDisk(path, dataset.dtype, dataset.shape[1:], True)
-      self._add(path, dataset, name, on_disk)
+      self._add_data(path, dataset, name, on_disk)
       self._paths[path].count += len(ends) - 1
 
   def _note_ends(self, name: str, ends: np.ndarray, num_steps: int) -> None:
-    """Notes episodes whose end flag is missing."""
+    """Adds notes on missing end flags."""
     flags = self._layout.ends
     if num_steps and not len(ends):
       self.notes.append(
@@ -566,7 +566,7 @@ class LayoutEpisodes(Episodes):
   def _scan_group(self, name: str, group: str, item: Any) -> None:
     """Checks the datasets and attributes of one episode."""
     listed = self._datasets_to_read(item)
-    rows = {p: d.shape[0] for p, d in listed if d.shape and p not in self._own}
+    rows = {p: d.shape[0] for p, d in listed if d.shape and p not in self._clocks}
     num_steps = self._count_steps(item, rows)
     place = Place(name, group, 0, num_steps)
     if not num_steps:
@@ -574,16 +574,16 @@ class LayoutEpisodes(Episodes):
       return
     self._episodes.append(place)
     for path, dataset in listed:
-      self._add(path, dataset, str(place), self._describe(path, dataset, place))
+      self._add_data(path, dataset, str(place), self._describe(path, dataset, place))
     if self._layout.paths is None:
       for path, value in read_attributes(item).items():
         if not self._dropped.has(path):
           is_text = value.dtype == object
           form = PathOnDisk("", value.dtype, value.shape, False, is_text=is_text)
-          self._note(path, str(place), form)
+          self._add_path(path, str(place), form)
 
   def _count_steps(self, group: Any, rows: dict[str, int]) -> int:
-    """Returns the steps of an episode: its attribute, or the rows of its actions."""
+    """Returns `num_samples`, the rows of the actions, or the fewest of a dataset."""
     given = group.attrs.get(NUM_SAMPLES)
     if given is None:
       of_actions = [rows[a] for a in _ACTIONS if a in rows]
@@ -594,19 +594,20 @@ class LayoutEpisodes(Episodes):
     return int(given)
 
   def _describe(self, path: str, dataset: Any, place: Place) -> PathOnDisk:
-    """Describes a dataset of an episode: whether it has a row for each step, ..."""
+    """Returns the form of a dataset: whether its rows are steps of the episode."""
     num_steps, shape = place.stop - place.start, dataset.shape
-    if path in self._own and shape:
-      return PathOnDisk(path, dataset.dtype, shape[1:], False, is_own=True)
+    if path in self._clocks and shape:
+      return PathOnDisk(path, dataset.dtype, shape[1:], False, has_clock=True)
     is_step = shape[:1] in ((num_steps,), (num_steps + 1,))
     has_final = shape[:1] == (num_steps + 1,)
     shape = shape[1:] if is_step else shape
     return PathOnDisk(path, dataset.dtype, shape, is_step, has_final)
 
   def _datasets_to_read(self, group: Any) -> list[tuple[str, Any]]:
-    """Lists the datasets to read, by path; adds empty ones to `_left_out`.
+    """Lists the datasets to read, by path; adds those without a shape to `_left_out`.
 
-    Raises ConversionError if a dataset of the layout is missing.
+    Raises:
+      ConversionError: a dataset of the layout is missing.
     """
     listed = datasets(group)
     if self._layout.paths is not None:
@@ -627,7 +628,7 @@ class LayoutEpisodes(Episodes):
     self._left_out.update(path for path, dataset in listed if dataset.shape is None)
     return [(path, dataset) for path, dataset in listed if dataset.shape is not None]
 
-  def _add(self, path: str, dataset: Any, place: str, on_disk: PathOnDisk) -> None:
+  def _add_data(self, path: str, dataset: Any, place: str, on_disk: PathOnDisk) -> None:
     """Adds a dataset; checks the first row for images or text."""
     if self._layout.paths is not None:
       on_disk.dataset = self._layout.paths[path]
@@ -638,16 +639,16 @@ class LayoutEpisodes(Episodes):
         earlier.image_format and len(on_disk.shape) == 1 and not earlier.is_text
       )
       if earlier.image_format or earlier.is_text:
-        # Their rows are checked as they are read: images by their headers.
+        # `_rows` checks the format and the shape of each image.
         on_disk.image_format, on_disk.is_text = earlier.image_format, earlier.is_text
         on_disk.shape = (
           earlier.shape if is_padded or not on_disk.shape else on_disk.shape
         )
-    elif (on_disk.is_step or on_disk.is_own) and len(dataset):
-      _look_at(on_disk, dataset)
-    self._note(path, place, on_disk)
+    elif (on_disk.is_step or on_disk.has_clock) and len(dataset):
+      _detect_content(on_disk, dataset)
+    self._add_path(path, place, on_disk)
 
-  def _note(self, path: str, place: str, on_disk: PathOnDisk) -> None:
+  def _add_path(self, path: str, place: str, on_disk: PathOnDisk) -> None:
     earlier = self._paths.setdefault(path, on_disk)
     if earlier.form() != on_disk.form():
       self._fault(path, f"{earlier.describe()}, as before", on_disk.describe(), place)
@@ -662,7 +663,7 @@ class LayoutEpisodes(Episodes):
     fields: dict[str, Fields] = {}
     for path, on_disk in sorted(self._paths.items()):
       is_step, image = on_disk.is_step, on_disk.image_format
-      shape: Any = (None, *on_disk.shape) if on_disk.is_own else on_disk.shape
+      shape: Any = (None, *on_disk.shape) if on_disk.has_clock else on_disk.shape
       fields_or_error: Fields | errors.Mismatch
       if image or on_disk.is_text:
         dtype = "uint8" if image else "string"
@@ -702,7 +703,7 @@ class LayoutEpisodes(Episodes):
       if on_disk.dataset not in group:
         continue
       dataset = group[on_disk.dataset]
-      if on_disk.is_own:
+      if on_disk.has_clock:
         values[path] = self._rows(place, path, dataset, 0, len(dataset))
         continue
       if not on_disk.is_step:
@@ -743,7 +744,7 @@ class LayoutEpisodes(Episodes):
 def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
   """Yields the names of the groups at a depth; links are not followed."""
   for name in group:
-    item = own(group, name)
+    item = get_own(group, name)
     if hasattr(item, "keys"):
       if depth == 1:
         yield prefix + name
@@ -751,7 +752,7 @@ def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
         yield from _groups(item, depth - 1, f"{prefix}{name}/")
 
 
-def _look_at(on_disk: PathOnDisk, dataset: Any) -> None:
+def _detect_content(on_disk: PathOnDisk, dataset: Any) -> None:
   """Detects from the first row whether rows are encoded images or text."""
   h5py = load_h5py()
   is_text = h5py.check_string_dtype(on_disk.dtype) is not None
@@ -761,9 +762,9 @@ def _look_at(on_disk: PathOnDisk, dataset: Any) -> None:
     on_disk.dtype == np.uint8 and len(on_disk.shape) == 1 and on_disk.shape[0] > 64
   )
   if not is_object and not is_padded:
-    return  # Rows of any number of numbers among them: they are not bytes.
+    return  # Numbers, or rows with variable numbers of them.
   form = reading.image_form(_to_bytes(dataset[0]))
-  # Numbers may begin as a bitmap does: only two formats are unmistakable.
+  # Rows of numbers may begin like a BMP image; the signatures of these two are longer.
   if form is not None and (is_object or form[0] in _PADDED):
     on_disk.image_format, on_disk.shape = form
   else:

@@ -2,10 +2,10 @@
 
     python -I hdf5_probe.py PATHS_OF_IMPORTS < FILES
 
-libhdf5 crashes on some damaged files, and never returns from others. So this program
-reads all names, attributes and indices of chunks first; then only data is left to
-decompress. It reads a JSON list of files, and prints a line of JSON for each: places in
-the file, and descriptions of the links and external data there.
+libhdf5 crashes on some damaged files, and never returns from others. So a subprocess
+reads all names, attributes and chunk indices with this program before the caller opens
+a file. It reads a JSON list of files from stdin, and prints a line of JSON for each:
+places in the file, and descriptions of the links and external data there.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import sys
 import time
 from typing import Any
 
-# Limit per object: a list of millions of chunks takes some seconds.
+# CPU time for one object: a list of millions of chunks takes some seconds.
 MAX_SECONDS = 30
-# A link to another place of the same file, which the walk does not follow.
+# Start of the description of a link to another place in the same file.
 WITHIN = "a link within the file"
 # Every object takes some bytes of a file; a damaged group may contain itself.
 _MIN_OBJECT_BYTES = 16
@@ -35,7 +35,7 @@ def main(import_paths: str) -> None:
 
 
 def find_foreign(path: str) -> list[tuple[str, str]]:
-  """Walks through a file."""
+  """Returns links and external data: (place in the file, description) of each."""
   import h5py
 
   _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -53,7 +53,7 @@ def find_foreign(path: str) -> list[tuple[str, str]]:
     if num_left < 0:
       raise SystemExit("it has more objects than room for them")
     extend_cpu_limit()
-    with contextlib.suppress(Exception):  # Reading it explains the damage.
+    with contextlib.suppress(Exception):  # The caller reports damage.
       for key in item.attrs:
         item.attrs.get(key)
     with contextlib.suppress(Exception):

@@ -43,7 +43,8 @@ from t2r_seq.store.videos import VideoEncoding, VideoOptions
 class LeRobotEpisodes(Episodes):
   """Reads the episodes of a dataset, with the text of their task at each step.
 
-  Keys that follow from the position of a step, such as its index, are left out.
+  Keys that follow from the position of a step, such as its index, are in
+  `derived_spec`.
   """
 
   def __init__(
@@ -53,10 +54,13 @@ class LeRobotEpisodes(Episodes):
     frames_by: str | None = None,
     frame_tolerance: float = videos.TOLERANCE,
   ) -> None:
-    """Opens the dataset.
+    """Opens the dataset; raises as `LeRobotFolder` does.
 
     Args:
-      frames_by: how the frames of steps are found; see `LeRobotFolder`.
+      path: path of the folder.
+      dropped: paths to leave out; None for none.
+      frames_by: see `LeRobotFolder`.
+      frame_tolerance: see `LeRobotFolder`.
     """
     self.path = path
     self.folder = LeRobotFolder(path, frames_by, frame_tolerance)
@@ -64,7 +68,7 @@ class LeRobotEpisodes(Episodes):
     self._millimetres: frozenset[str] = frozenset()
     self._keys = self._extra.get("keys", {})
     dropped = dropped or Dropped()
-    # A clock's time stamps don't follow from the step.
+    # Time stamps of a clock don't follow from the step.
     is_timed = self.folder.has_own_clock
     derived = tuple(key for key in DERIVED if key != TIMESTAMP or not is_timed)
     of_keys = {k: leaf for k, leaf in self.folder.fields.items() if k not in derived}
@@ -100,7 +104,7 @@ class LeRobotEpisodes(Episodes):
     if TIMESTAMP in self._spec_fields:
       self.notes.insert(
         0,
-        f"{TIMESTAMP} is kept: its values are not multiples of 1 / fps, as those of a "
+        f"{TIMESTAMP} is kept: its values are not multiples of 1 / fps, but those of a "
         "clock.",
       )
     if not self._extra:
@@ -121,7 +125,7 @@ class LeRobotEpisodes(Episodes):
     return make_specs({k: fields[k] for k in fields if k not in self._spec_fields})
 
   def _known_fields(self, of_keys: Mapping[str, Fields]) -> dict[str, Fields]:
-    """Returns the fields that a conversion left, if they still fit the data."""
+    """Returns the specs that `LeRobotWriter` stored, for keys whose size still fits."""
     if not self._extra:
       return {}
     name = os.path.join(self.folder.path, EXTRA)
@@ -138,7 +142,7 @@ class LeRobotEpisodes(Episodes):
     }
 
   def _read_metadata(self) -> Mapping[str, Any]:
-    """Rate, robot, tasks and names, or the metadata that a conversion left there."""
+    """Returns rate, robot, tasks and names, or the metadata of a converted data set."""
     if isinstance(self._extra.get("metadata"), dict):
       return self._extra["metadata"]
     folder = self.folder
@@ -149,27 +153,28 @@ class LeRobotEpisodes(Episodes):
   def compare_statistics(
     self, computed: Mapping[str, Mapping[str, np.ndarray]]
   ) -> list[str]:
-    """Compares with `meta/stats.json`; see the base class."""
+    """Compares `meta/stats.json` with computed statistics; see the base class."""
     name = os.path.join(self.folder.path, STATS)
     if not os.path.isfile(name):
       return []
     differences, stored = [], read_json(name)
     for path, measures in computed.items():
-      stored_measures = stored.get(self._key(path), {})
       for measure, value in measures.items():
-        given = np.ravel(np.asarray(stored_measures.get(measure, value), np.float64))
+        with reading.explain_errors(f"{name}: {self._key(path)}", "statistics"):
+          stored_value = stored.get(self._key(path), {}).get(measure, value)
+          given = np.ravel(np.asarray(stored_value, np.float64))
         want = np.ravel(value)
         scale = np.abs(want).max(initial=0) + 1e-6
         if given.shape != want.shape or np.abs(given - want).max() > 1e-3 * scale:
           differences.append(
-            f"{STATS}: {path}: {measure} is {given[:3].tolist()}, of its values it is "
-            f"{want[:3].tolist()}"
+            f"{STATS}: {path}: {measure} is {given[:3].tolist()}, but that of the "
+            f"values is {want[:3].tolist()}"
           )
           break
     return differences
 
   def check_files(self) -> Iterator[str]:
-    """Finds frames that no step has; see `Episodes.check_files`."""
+    """Yields a sentence for each video with frames that no step shows."""
     return self.folder.extra_frames()
 
   def with_videos(
@@ -193,12 +198,12 @@ class LeRobotEpisodes(Episodes):
     return self.copy(kept_videos=kept, spec=spec, notes=[*self.notes])
 
   def _cut(self, episode: int, path: str) -> np.ndarray:
-    """Returns the video of an episode."""
+    """Returns an episode's part of a video, encoded again if no key frame begins it."""
     key, options = self._key(path), self.kept_videos[path]
     video = self.folder.cut(episode, key, options.fps)
     if video is None:
       note = f"{path}: videos that begin with no key frame are encoded again."
-      notes: Any = self.notes  # Others hold the list.
+      notes: Any = self.notes  # Views share the list.
       if note not in notes:
         notes.append(note)
       frames = self.folder.frames(episode, key)
@@ -206,7 +211,6 @@ class LeRobotEpisodes(Episodes):
     return np.array(video, object)
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns the files' number, sizes and newest time."""
     return reading.folder_fingerprint(self.path)
 
   def read(
@@ -217,7 +221,7 @@ class LeRobotEpisodes(Episodes):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads steps of an episode; decodes only the frames that they show."""
+    """Reads steps of an episode; decodes only the frames of these steps."""
     index = self._episodes[episode]
     names = list(self.spec if paths is None else paths)
     kept = [path for path in names if path in self.kept_videos]
@@ -241,16 +245,17 @@ class LeRobotEpisodes(Episodes):
       if path in self.depth and tf.as_dtype(dtype) == tf.uint16
     }
     spec = specs.TensorSpecStruct({**self.spec, **depth})
-    changed: Episodes = self.copy(spec=spec, _millimetres=frozenset(depth))
+    millimetres = self._millimetres | depth.keys()
+    changed: Episodes = self.copy(spec=spec, _millimetres=millimetres)
     left = {path: dtype for path, dtype in casts.items() if path not in depth}
     return Episodes.cast(changed, left) if left else changed
 
   def place(self, episode: int) -> str:
-    """Returns where an episode is stored; episodes without a step count, too."""
+    """Returns where an episode is stored: its number among all, empty ones included."""
     return f"episode {self._episodes[episode]} of {self.path}"
 
   def _restore(self, path: str, rows: np.ndarray) -> np.ndarray:
-    """Returns the values of all steps in the form of their spec."""
+    """Returns rows of the files in the form of their spec."""
     leaf = self.spec.get(path) or self.derived_spec[path]
     if not leaf.is_sequence:
       rows = rows[:1]

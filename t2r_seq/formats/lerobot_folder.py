@@ -1,8 +1,9 @@
-"""LeRobot's datasets, v3 and v2.x: parquet files, videos, and metadata.
+"""Reads LeRobot's datasets, v3 and v2.x: parquet files, videos, and metadata.
 
 `meta/info.json` in the folder describes the dataset and its files. In v3 an episode is
-some rows of a parquet file and a part of a video per camera: see `meta/episodes`. In
-v2.x each episode has its own files. Keys are paths here, such as `observation.state`.
+some rows of a parquet file, and a part of a video for each camera: `meta/episodes` has
+their places. In v2.x each episode has its own files. Paths are LeRobot's keys, such as
+`observation.state`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ INDEX, TASK_INDEX = "index", "task_index"
 DERIVED = (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX, INDEX, TASK_INDEX)
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
 _IMAGE_STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
-# Cached decoded columns: a file has the rows of many episodes, in row groups.
+# Bytes of decoded columns to cache: a row group has the rows of many episodes.
 _CACHED_BYTES = 1 << 27
 _PARQUET = "a whole parquet file"
 
@@ -50,7 +51,7 @@ def load_parquet() -> Any:
 
 
 def is_lerobot(path: str) -> bool:
-  """Whether there is a dataset of LeRobot's in a folder."""
+  """Whether a folder is a LeRobot dataset."""
   return os.path.isfile(os.path.join(path, INFO))
 
 
@@ -59,14 +60,14 @@ class Feature:
   """A key in `info.json`.
 
   Attributes:
-    key: its name.
-    dtype: 'video', 'image', 'string', or of its numbers.
+    key: name of the feature.
+    dtype: 'video', 'image', 'string', or the dtype of its numbers.
     shape: shape of a step; for images height, width, channels.
     names: names of its elements, as in JSON.
-    depth: quantiser of a depth video, as in JSON.
-    bits: bits of a number of encoded images.
-    convention: meaning of the numbers, an extra key of JSON that LeRobot ignores, with
-      the names of the elements.
+    depth: quantiser of a depth video, as in JSON; None for other values.
+    bits: bits per channel of encoded images.
+    convention: meaning of the numbers, from a key of JSON that LeRobot ignores, and the
+      names of the elements.
   """
 
   key: str
@@ -78,7 +79,7 @@ class Feature:
   convention: Convention | None = None
 
   def fields(self, data_format: str | None = None) -> Fields:
-    """Returns the fields of a step's spec; `data_format`: of encoded images."""
+    """Returns the fields of the spec; `data_format` is that of encoded images."""
     dtype = self.dtype
     if self.dtype in (VIDEO, IMAGE):
       dtype = "uint16" if self.bits > 8 else "uint8"
@@ -99,7 +100,7 @@ class Feature:
 
   @classmethod
   def of_json(cls, key: str, described: Mapping[str, Any]) -> Feature:
-    """Reads a key of `info.json`."""
+    """Makes a feature of its entry in `info.json`."""
     dtype, names = str(described["dtype"]), described.get("names")
     shape = tuple(int(size) for size in described["shape"])
     if min(shape, default=0) < 0:
@@ -110,7 +111,7 @@ class Feature:
       shape = (*shape[1:], shape[0])
     depth = _depth_of_json(described) if dtype == VIDEO else None
     if depth is not None and len(shape) == 3 and shape[-1] != 1:
-      # Depth in the colours of a picture, as of other writers.
+      # Other writers store depth as a colour image, without a quantiser.
       depth = depth if any(value is not None for value in depth.values()) else None
     convention = dict(described.get("convention") or {})
     if isinstance(names, dict) and len(names) == 1:  # As LeRobot v2 groups them.
@@ -125,7 +126,7 @@ class Feature:
 
 
 def _depth_of_json(described: Mapping[str, Any]) -> dict[str, Any] | None:
-  """Returns the quantiser of depth, missing parts as None; None for a picture."""
+  """Returns the quantiser of a depth video, absent fields as None; None for others."""
   info = described.get("info") or described.get("video_info") or {}
   if not (info.get("is_depth_map") or info.get("video.is_depth_map")):
     return None
@@ -138,8 +139,8 @@ class _Spans:
   """Places of the episodes in the video files of a camera.
 
   Attributes:
-    bounds: seconds of the first frame, and of the frame after the last one, by episode.
-    overlaps: episodes whose parts overlap, each with another one.
+    bounds: start and end of each episode, in seconds of its video file.
+    overlaps: number of one overlapping episode, by number of the episode.
   """
 
   bounds: list[tuple[float, float]]
@@ -152,7 +153,7 @@ FRAMES_BY = ("timestamp", "index")
 def check_frame_options(
   operation: str, frames_by: str | None, frame_tolerance: float
 ) -> None:
-  """Checks how the frames of steps are found."""
+  """Raises SpecError if an option of `LeRobotFolder` is invalid."""
   if frames_by is not None and frames_by not in FRAMES_BY:
     raise errors.SpecError(
       f"{operation}: frames_by: expected one of {errors.listing(FRAMES_BY)}, got "
@@ -174,11 +175,11 @@ class LeRobotFolder:
     path: path of the folder.
     info: contents of `info.json`.
     fps: steps per second.
-    features: by key, those that say where a step is included.
+    features: features by key, those of `DERIVED` included.
     tasks: texts by `task_index`.
     lengths: steps of each episode, int64 [episodes].
-    frames_by: how the frames of steps are found.
-    frame_tolerance: seconds that the nearest frame may be from its step.
+    frames_by: how the frames of steps are found: 'timestamp' or 'index'.
+    frame_tolerance: maximum seconds from a time stamp to the nearest frame.
   """
 
   def __init__(
@@ -191,18 +192,20 @@ class LeRobotFolder:
 
     Args:
       path: path of the folder.
-      frames_by: 'timestamp' shows at a step the frame of that time, 'index' frame i of
-        the episode at step i, regardless of time stamps. None: by time stamp, but by
-        index what `convert` wrote with the time stamps of a clock.
-      frame_tolerance: seconds that the nearest frame may be from a time stamp.
+      frames_by: 'timestamp': a step has the frame of its time stamp; 'index': step i
+        has frame i of the episode. None: 'index' if `convert` wrote the data set with
+        the time stamps of a clock, else 'timestamp'.
+      frame_tolerance: maximum seconds from a time stamp to the nearest frame; at least
+        `videos.TOLERANCE` is allowed.
     Raises:
       ImportError: the extra is not installed.
-      SpecError: an option that is invalid.
-      ConversionError: no dataset, one of an unknown version, or one that was not
-        finished: metadata that disagree; names file and key.
+      SpecError: an option is invalid.
+      ConversionError: metadata are missing, damaged or of an unknown version, or
+        disagree because the recording was not finished; names file and key.
     """
     self.path = os.fspath(path)
     check_frame_options(f"open_episodes: {self.path}", frames_by, frame_tolerance)
+    load_parquet()
     self.info = self._read_info()
     self.extra = self._read_extra()
     self.frames_by = frames_by or self.extra.get("frames_by", "timestamp")
@@ -227,10 +230,10 @@ class LeRobotFolder:
   def splits(self) -> dict[str, range | list[int]]:
     """Numbers of episodes by the name of a split.
 
-    Those of `info.json`, which are ranges, and others that a conversion left.
+    They are the ranges of `info.json`, and the splits that `LeRobotWriter` stored.
 
     Raises:
-      ConversionError: a value is not a range of numbers.
+      ConversionError: a value is not a range of episodes, or not a list of numbers.
     """
     splits: dict[str, range | list[int]] = {}
     ranges = self.info.get("splits") or {}
@@ -251,9 +254,9 @@ class LeRobotFolder:
 
   @functools.cached_property
   def has_own_clock(self) -> bool:
-    """Whether some time stamps are not step / fps, as from a hardware clock.
+    """Whether some time stamps are not step / fps, but those of a hardware clock.
 
-    Reads the time stamps of all files, except damaged ones.
+    Reads the time stamps of all files; ignores damaged files.
     """
     return any(map(self._is_off_grid, {self._data_file(e) for e in range(len(self))}))
 
@@ -276,12 +279,12 @@ class LeRobotFolder:
 
   @functools.cached_property
   def fields(self) -> dict[str, Fields]:
-    """The fields of these specs; reads the first encoded image of the dataset."""
+    """The fields of `spec`; reads the first image of each key of encoded images."""
     fields = {}
     for key, feature in self.features.items():
       image_format = None
       if feature.dtype == IMAGE:
-        image_format, bits = self._look_at_image(key)
+        image_format, bits = self._detect_image(key)
         feature = dataclasses.replace(feature, bits=bits)
       fields[key] = feature.fields(image_format)
     if TASK not in fields:
@@ -308,8 +311,8 @@ class LeRobotFolder:
     Returns:
       Arrays [T, ...] by key: videos decoded, images encoded, text as bytes objects.
     Raises:
-      ConversionError: a file is missing or damaged, or rows or frames are not where the
-        metadata say: names file, episode and key.
+      ConversionError: no such episode, a file is missing or damaged, or rows or frames
+        are not where the metadata say; names file, episode and key.
     """
     paths = list(keys)
     is_video = {
@@ -339,10 +342,10 @@ class LeRobotFolder:
   def frames(
     self, episode: int, key: str, start: int = 0, stop: int | None = None
   ) -> np.ndarray:
-    """Decodes some frames of an episode, by seeking; raises as `read` does.
+    """Decodes some frames of an episode; raises as `read` does.
 
     Returns:
-      uint8 [stop - start, height, width, channels]; of depth float32 in metres.
+      uint8 [stop - start, height, width, channels]; float32 in metres for depth.
     """
     return self.read(episode, [key], start, stop)[key]
 
@@ -361,7 +364,7 @@ class LeRobotFolder:
       return videos.VideoInfo.read(os.path.join(self.path, name)).gop
 
   def quantizer(self, key: str) -> videos.DepthQuantizer | None:
-    """Returns the quantiser of a video of depth; None if its frames are pictures."""
+    """Returns the quantiser of a depth video; None for other videos."""
     fields = self.features[key].depth
     if fields is None:
       return None
@@ -418,7 +421,7 @@ class LeRobotFolder:
       tasks = {int(row["task_index"]): str(row["task"]) for row in rows}
     else:
       table = self._read_table(TASKS)
-      # pandas kept the text as its index, under a name that versions differ in.
+      # The texts are the index of a pandas table, whose name depends on the version.
       names = [name for name in table.column_names if name != TASK_INDEX]
       if len(names) != 1 or TASK_INDEX not in table.column_names:
         got = errors.listing(table.column_names)
@@ -431,7 +434,7 @@ class LeRobotFolder:
     return [tasks[index] for index in range(len(tasks))]
 
   def _read_episodes(self) -> dict[str, np.ndarray]:
-    """Reads where each episode is: columns by name, sorted by episode."""
+    """Reads the lengths and places of episodes: columns by name, sorted by episode."""
     if self._is_v2:
       rows = self._read_lines("meta/episodes.jsonl")
       columns = {
@@ -476,7 +479,7 @@ class LeRobotFolder:
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
   def _check_totals(self) -> None:
-    """Compares `info.json` with the episodes."""
+    """Raises ConversionError if totals or lengths of episodes disagree."""
     counted = {"total_episodes": len(self), "total_frames": int(self.lengths.sum())}
     for key, count in counted.items():
       if self.info[key] != count:
@@ -525,7 +528,7 @@ class LeRobotFolder:
   def _slice(
     self, name: str, first: int, length: int, key: str, episode: int
   ) -> np.ndarray:
-    """Reads rows of a column, from each group that has some."""
+    """Reads rows of a column, from all row groups that have some of them."""
     parts, start = [], 0
     metadata = self._files[name].metadata
     for group in range(metadata.num_row_groups):
@@ -537,7 +540,7 @@ class LeRobotFolder:
     return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
 
   def _column(self, name: str, group: int, key: str, episode: int) -> np.ndarray:
-    """Reads a column of a group of rows, which most often has several episodes."""
+    """Reads a column of a row group; caches it, as it has rows of other episodes."""
     array = self._cache.get((name, group, key))
     if array is None:
       file = self._open(name, episode)
@@ -572,7 +575,6 @@ class LeRobotFolder:
       return load_parquet().ParquetFile(path).read(columns)
 
   def _read_lines(self, name: str) -> list[dict[str, Any]]:
-    """Reads a file of JSON lines."""
     path = os.path.join(self.path, name)
     with (
       self._explain_damage(name, "", "a file of JSON lines"),
@@ -601,12 +603,12 @@ class LeRobotFolder:
       raise self._fault(name, TASK_INDEX, want, got, episode)
     return reading.objects(task.encode() for task in self.tasks)[numbers]
 
-  def _look_at_image(self, key: str) -> tuple[str, int]:
-    """Returns the format of the first image, and the bits of its numbers."""
+  def _detect_image(self, key: str) -> tuple[str, int]:
+    """Returns the format of the first image, and its bits per channel."""
     first = self._read_rows(0, [key])[key][0]
     for start, name in _IMAGE_STARTS.items():
       if first.startswith(start):
-        # The header of a PNG: 8 bytes, IHDR with its size, width and height, bits.
+        # A PNG begins: signature 8, size and name of IHDR 8, width and height 8, bits.
         return name, first[24] if name == "png" and len(first) > 24 else 8
     want = f"images of {errors.listing(_IMAGE_STARTS.values())}"
     raise self._fault(self._data_file(0), key, want, f"{first[:8]!r}", 0)
@@ -616,8 +618,7 @@ class LeRobotFolder:
   def _times(self, rows: Values) -> np.ndarray:
     """Returns the times of steps, in seconds from their episode's start.
 
-    A float32 is exact to some digits only: a multiple of 1 / fps that is as near as
-    that is meant.
+    A time stamp that differs from step / fps by rounding to float32 becomes step / fps.
     """
     stamps = rows[TIMESTAMP]
     exact = rows[FRAME_INDEX] / self.fps
@@ -630,7 +631,7 @@ class LeRobotFolder:
     if self.frames_by == "index":
       return rows[FRAME_INDEX] / self.fps
     times = self._times(rows)
-    # Not above: NaN is neither above nor below.
+    # `~(... >= 0)` is true for NaN, too.
     back = np.flatnonzero(~(np.diff(times, prepend=-np.inf) >= 0))
     if len(back):
       step = int(back[0])
@@ -641,7 +642,7 @@ class LeRobotFolder:
     return times
 
   def _check_span(self, episode: int, key: str, times: np.ndarray) -> None:
-    """Checks that an episode's part of a video is as long as the episode, and its own.
+    """Checks that a part of a video fits its episode's length and overlaps no other.
 
     Otherwise its first frame, or its last one, may be another episode's.
     """
@@ -661,7 +662,7 @@ class LeRobotFolder:
       raise self._fault(name, key, want, got, episode)
     length = float(times[-1]) + 1 / self.fps
     excess = end - start - length
-    # A clock's last time stamp may be some frames before the last one.
+    # By a clock, the video may end some frames after the time stamp of the last step.
     is_wrong = abs(excess) > self._span_slack
     if is_wrong and (excess < 0 or not self._is_by_clock):
       want = f"{length:.4f} s of the video, for {len(times)} steps"
@@ -710,7 +711,7 @@ class LeRobotFolder:
   def extra_frames(self) -> Iterator[str]:
     """Yields a sentence for each video with more frames than its episodes have steps.
 
-    An episode then shows the frames of others, or lost steps.
+    Then an episode has frames of another one, or some of its steps were lost.
     """
     if self._is_by_clock:
       return  # Its frames may have another rate than its steps.
@@ -806,7 +807,7 @@ class LeRobotFolder:
       names = ("chunk_index", "file_index")
       fields = {name: int(self._table[f"{prefix}/{name}"][episode]) for name in names}
     try:
-      # The text is untrusted: a width of billions would be as many blanks.
+      # The template is untrusted: a field width of billions gives as many blanks.
       if "{" in _FIELD.sub("", self.info[template]):
         raise ValueError("other fields")
       name = os.path.normpath(self.info[template].format(video_key=key, **fields))
@@ -845,13 +846,13 @@ def _damage(error: Exception) -> str:
 
 
 def read_json(name: str) -> dict[str, Any]:
-  """Reads a description of a dataset."""
+  """Reads a JSON file of a dataset; raises ConversionError if it is damaged."""
   want = "the JSON description of a dataset of LeRobot's"
   return reading.read_json_object(name, want)
 
 
 class _ColumnCache:
-  """The columns of groups of rows that were read last, within a number of bytes."""
+  """Cache of the most recently read columns of row groups, limited in bytes."""
 
   def __init__(self, max_bytes: int) -> None:
     self._max_bytes = max_bytes
@@ -859,13 +860,14 @@ class _ColumnCache:
     self._columns: dict[Any, np.ndarray] = {}
 
   def get(self, key: Any) -> np.ndarray | None:
-    """Returns a column if it is kept."""
+    """Returns a column, or None if it is not in the cache."""
     if key in self._columns:
-      self._columns[key] = self._columns.pop(key)  # The last one of the dict.
+      # The order of the dict is that of use.
+      self._columns[key] = self._columns.pop(key)
     return self._columns.get(key)
 
   def put(self, key: Any, column: np.ndarray) -> None:
-    """Keeps a column; drops those not read for the longest time."""
+    """Adds a column; drops the least recently used ones if the cache is full."""
     self._columns[key] = column
     self._num_bytes += num_bytes({"": column})
     while self._num_bytes > self._max_bytes and len(self._columns) > 1:
@@ -874,7 +876,7 @@ class _ColumnCache:
 
 
 def to_numpy(column: Any, feature: Feature) -> np.ndarray:
-  """Makes an array [rows, ...] of a column (ValueError: it has other values)."""
+  """Returns a column as an array [rows, ...]; ValueError if it does not fit."""
   import pyarrow
 
   if isinstance(column, pyarrow.ExtensionArray):
@@ -883,7 +885,7 @@ def to_numpy(column: Any, feature: Feature) -> np.ndarray:
     if not pyarrow.types.is_struct(column.type):
       raise ValueError(str(column.type))
     images = column.field("bytes").to_pylist()
-    if not all(images):  # They may be empty, too.
+    if not all(images):  # None, or empty.
       raise ValueError("images that are not in the file, only their names")
     return reading.objects(images)
   if feature.dtype == "string":
@@ -926,7 +928,8 @@ def delta_time_offsets(
     delta_timestamps: seconds from the anchor's step, multiples of 1 / fps.
     fps: frame rate of the dataset.
   Raises:
-    SpecError: a time is not a multiple, by more than LeRobot tolerates.
+    SpecError: a time differs from a multiple of 1 / fps by more than 1e-4 s, LeRobot's
+      tolerance.
   """
   offsets = tuple(round(delta * fps) for delta in delta_timestamps)
   for delta, offset in zip(delta_timestamps, offsets, strict=True):

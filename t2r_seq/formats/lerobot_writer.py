@@ -1,7 +1,7 @@
 """Writes LeRobot's v3 datasets: rows, videos, tasks, statistics and metadata.
 
-Rows of each episode are appended to parquet files; videos get a file per episode and
-camera, which are joined to files of LeRobot's sizes at the end.
+Rows of each episode are appended to parquet files. Each episode has a video file per
+camera; at the end these are joined to larger files, as LeRobot does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,7 +37,7 @@ from t2r_seq.imports import tf
 from t2r_seq.store import videos
 from t2r_seq.store.videos import VideoEncoding
 
-# Pixels that are not in a video: losslessly, in the parquet files.
+# Format of images that are in the parquet files instead of a video: lossless.
 PNG = "png"
 # Names of paths with the text of a task, the likeliest first.
 _TASK_NAMES = (TASK, "language_instruction", "instruction", "task_description")
@@ -81,7 +82,7 @@ class _Column:
     return kind
 
   def to_arrow(self, rows: np.ndarray) -> Any:
-    """Makes an array of the values of all steps."""
+    """Returns the values of all steps as an Arrow array of `arrow_type`."""
     import pyarrow
 
     if self.feature.dtype == IMAGE:
@@ -106,7 +107,7 @@ class _Column:
 
 
 def _clock_path(spec: specs.TensorSpecStruct) -> str | None:
-  """Returns the path of time stamps that LeRobot's own column can hold, or None."""
+  """Returns the path of time stamps that LeRobot's `timestamp` can hold, or None."""
   leaf = spec.get(TIMESTAMP)
   if leaf is None or not leaf.is_sequence or leaf.is_optional:
     return None
@@ -131,7 +132,7 @@ def _task_path(spec: specs.TensorSpecStruct) -> str | None:
 def _make_columns(
   path: str, spec: specs.TensorSpecStruct, has_videos: bool
 ) -> list[_Column]:
-  """Decides how each path is stored, except the task's and time stamps."""
+  """Returns the columns that store all paths, except task texts and time stamps."""
   columns: list[_Column] = []
   mismatches: list[errors.Mismatch] = []
   of_format = (_task_path(spec), _clock_path(spec))
@@ -163,7 +164,8 @@ def _make_column(
     want = "another path than LeRobot's own"
     return errors.Mismatch(path, want, f"{key}", hint)
   if leaf.is_optional:
-    return errors.Mismatch(path, "a path that every episode has", "an optional", hint)
+    want = "a path that every episode has"
+    return errors.Mismatch(path, want, "an optional one", hint)
   dtype = leaf.dtype.name
   if specs.extended_tensor_spec.is_video_spec(leaf):
     dtype = VIDEO
@@ -188,7 +190,7 @@ def _make_column(
 
 
 def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
-  """Returns steps per second: as given, or of the metadata, or of the videos."""
+  """Returns steps per second: `fps`, or that of the metadata, or of kept videos."""
   if fps is not None:
     check_rate(f"write: {path}", episodes, fps)
   lerobot = episodes.metadata.get("lerobot")
@@ -200,7 +202,8 @@ def _rate(path: str, episodes: Episodes, fps: float | None) -> float:
   rates = {options.fps for options in episodes.kept_videos.values()}
   if fps is None and len(rates) == 1:
     fps = rates.pop()
-  if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
+  is_flag = isinstance(fps, bool)
+  if not isinstance(fps, (int, float)) or is_flag or not 0 < fps < math.inf:
     raise errors.ConversionError(
       f"write: {path}: expected a number of steps per second, got {fps}. "
       "Say it: --fps 10."
@@ -224,11 +227,13 @@ class LeRobotWriter(EpisodeWriter):
     """Makes the dataset in a temporary folder.
 
     Args:
-      episodes: to write; their metadata's 'lerobot' gives rate, robot, tasks and names.
-      fps: steps per second of the data, which is not resampled; None takes that of the
-        metadata.
-      task: text for episodes that come without one.
-      video_codec: the encoder of videos; 'png' stores pixels exactly, as images.
+      path: path of the new folder.
+      episodes: episodes to write; the 'lerobot' of their metadata gives rate, robot,
+        tasks and names.
+      fps: steps per second of the data, which is not resampled; None for that of the
+        metadata, or of videos that are copied.
+      task: text for all episodes, if they have no path with a text; None for ''.
+      video_codec: the encoder of videos; 'png' stores images without loss instead.
       video_gop: frames from one key frame to the next.
       video_quality: the codec's crf: lower is better.
     """
@@ -298,7 +303,7 @@ class LeRobotWriter(EpisodeWriter):
     self._num_steps += length
 
   def _write_rows(self, table: Any) -> None:
-    """Appends the rows of an episode, to the next file if this one is full."""
+    """Appends the rows of an episode; starts the next file if this one is full."""
     if self._rows_file is None or self._size + table.nbytes > _DATA_MB * 2**20:
       self._close_rows()
       self._place, self._size = self._place + 1, 0
@@ -333,7 +338,7 @@ class LeRobotWriter(EpisodeWriter):
     return frames
 
   def _measure(self, column: _Column, rows: np.ndarray) -> dict[str, Any]:
-    """Returns the statistics of an episode; adds its pixels to the total."""
+    """Returns the statistics of an episode; adds its pixels to the histogram of all."""
     if column.feature.dtype not in (VIDEO, IMAGE):
       return _measure(rows)
     if rows.dtype == object:
@@ -347,7 +352,7 @@ class LeRobotWriter(EpisodeWriter):
     return _of_histogram(histogram, len(rows), levels)
 
   def _depth(self, column: _Column) -> videos.DepthQuantizer | None:
-    """Returns the quantiser of a column of depth; None for pictures."""
+    """Returns the quantiser of a depth video; None for other columns."""
     kept = self._kept_videos.get(column.path)
     return None if kept is None else kept.depth
 
@@ -375,7 +380,6 @@ class LeRobotWriter(EpisodeWriter):
     self._staging.publish("dataset")
 
   def close(self) -> None:
-    """Removes incomplete data."""
     self._close_rows()
     self._staging.close()
 
@@ -477,7 +481,7 @@ class LeRobotWriter(EpisodeWriter):
     self._write_json(lerobot_folder.STATS, joined)
 
   def _values(self, key: str) -> np.ndarray:
-    """Reads a key's values of all episodes, or evenly spaced ones of very many."""
+    """Reads a key's rows of all episodes; of many rows, about `_MAX_RANKED`."""
     every = -(-sum(row["length"] for row in self._episodes) // _MAX_RANKED)
     (column,) = (c for c in self._stored_columns() if c.feature.key == key)
     columns = []
@@ -500,7 +504,7 @@ class LeRobotWriter(EpisodeWriter):
     lerobot_folder.load_parquet().write_table(table, name, row_group_size=_CHUNK_FILES)
 
   def _write_tasks(self) -> None:
-    """Writes the tasks as pandas would, with the texts as its index."""
+    """Writes the tasks like a pandas table whose index is the texts."""
     import pyarrow
 
     tasks = self._tasks
@@ -579,7 +583,7 @@ class LeRobotWriter(EpisodeWriter):
         "video.pix_fmt": videos.DEPTH_FORMAT,
         "video.is_depth_map": True,
         "is_depth_map": True,
-        "depth_unit": "m",  # Of the figures.
+        "depth_unit": "m",  # Of the statistics.
         **{f"video.{name}": value for name, value in vars(depth).items()},
       }
     return entry
@@ -596,7 +600,7 @@ class LeRobotWriter(EpisodeWriter):
       kept = self._kept_videos.items()
       extra["videos"] = {path: form.to_json_dict() for path, form in kept}
     if self._of_clock is not None:
-      # Frame i of a video is that of step i, for any clock.
+      # The writer stores one frame per step, whatever the time stamps are.
       extra["frames_by"] = "index"
     if splits := self.episodes.splits:
       extra["splits"] = {name: [*map(int, splits[name])] for name in splits}
@@ -608,11 +612,11 @@ class LeRobotWriter(EpisodeWriter):
 
 
 def _ranges(splits: Mapping[str, Any]) -> dict[str, str]:
-  """Returns the splits that are ranges of episodes; the format has no others."""
+  """Returns the splits that are ranges of episodes, all that `info.json` can hold."""
   return {
     name: f"{numbers[0]}:{numbers[-1] + 1}"
     for name, numbers in ((name, [*map(int, splits[name])]) for name in splits)
-    if numbers == list(range(numbers[0], numbers[-1] + 1))
+    if numbers and numbers == list(range(numbers[0], numbers[-1] + 1))
   }
 
 
@@ -632,7 +636,7 @@ def _check_texts(path: str, texts: np.ndarray) -> None:
     ) from error
 
 
-# LeRobot's statistics: of numbers in their own shape, of pixels by channel.
+# LeRobot's statistics: numbers by element, pixels by channel.
 
 
 def _measure(rows: np.ndarray) -> dict[str, Any]:
@@ -669,7 +673,7 @@ def _histogram(pixels: np.ndarray, num_levels: int) -> np.ndarray:
 def _of_histogram(
   histogram: np.ndarray, count: int, levels: np.ndarray
 ) -> dict[str, Any]:
-  """Returns the statistics of the pixels of `count` images, whose levels are rising."""
+  """Returns the statistics of `count` images; `levels` are the bins, rising."""
   total = histogram.sum(1)
   mean = histogram @ levels / total
   variance = np.maximum(histogram @ levels**2 / total - mean**2, 0)

@@ -1,10 +1,9 @@
-"""MCAP files with ROS 2 messages: topics of any rates, at the ticks of one of them.
+"""Reads MCAP files with ROS 2 messages; the messages of one topic are the steps.
 
-A file is an episode; so is a folder of rosbag2's, with the files that it was split
-into. A JSON file says which topic is which path, and whose clock gives the steps. Each
-step shows, of every topic, the last message up to it, or the nearest one;
-'clocks/<topic>' has the time of that message. With clocks='own' other topics keep all
-of their messages.
+A file is an episode, or a rosbag2 folder with the files that it was split into. A JSON
+file, the contract, maps topics to paths, and names the topic of the steps. For every
+other topic a step has the last message up to it, or the nearest one; 'clocks/<topic>'
+has the time of that message. With clocks='own' other topics keep all their messages.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ STEPS, OWN = "steps", "own"
 LOG, PUBLISH, HEADER = "log", "publish", "header"
 _SECOND = 10**9
 _MAX_TIME = 2**63 - 1
-# Messages that come later than this were stamped by another clock.
+# Nanoseconds; a message that is later than this was stamped by another clock.
 _LATE = 10 * _SECOND
 # Encodings of `sensor_msgs/msg/Image`: dtype, and which channels are red, green, blue.
 _PIXELS = {
@@ -47,10 +46,10 @@ _PIXELS = {
 }
 _RAW = {"height", "width", "encoding", "is_bigendian", "step", "data"}
 _COMPRESSED = {"format", "data"}
-# Before the PNG of a compressed depth image are its parameters.
+# A compressed depth image is a PNG after 12 bytes of parameters.
 _DEPTH, _DEPTH_BYTES = "compressedDepth", 12
-# image_transport writes 'rgb8; jpeg compressed rgb8': behind 'compressed' is the order
-# of the channels that the encoder took for blue, green, red.
+# image_transport writes 'rgb8; jpeg compressed rgb8'. Its encoder expects bgr8, so that
+# 'compressed rgb8' means that it swapped red and blue.
 _SWAPPED = re.compile("compressed rgb")
 _STRINGS = ("string", "wstring")
 _NUMBERS = {
@@ -67,17 +66,18 @@ _BUILTIN = {
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-  """Maps topics to paths, and to ticks.
+  """Maps topics to paths, and their messages to steps.
 
   Attributes:
     clock: the topic whose messages are the steps.
-    paths: by path '/topic', of an image, or '/topic:field.of.it'.
-    resample: 'hold' shows the last message up to a step, 'nearest' the nearest one; by
-      topic.
-    tolerance: seconds that a message may be away from its step; by topic, unlimited by
-      default.
-    time: time of a message, 'log' when it was recorded, 'publish' when it was sent, or
-      'header', its own stamp.
+    paths: sources by path: '/topic' for a whole message, such as an image, or
+      '/topic:field.of.it'.
+    resample: 'hold', the default, for the last message up to a step, or 'nearest' for
+      the nearest one; by topic.
+    tolerance: maximum seconds between a step and its message, by topic; unlimited for
+      other topics.
+    time: time of a message: 'log', when it was recorded, 'publish', when it was sent,
+      or 'header', its header.stamp.
   """
 
   clock: str
@@ -88,7 +88,10 @@ class Contract:
 
   @classmethod
   def read(cls, path: str) -> Contract:
-    """Reads a JSON file: {"clock": "/arm", "paths": {"position": "/arm:position"}}."""
+    """Reads a JSON file: {"clock": "/arm", "paths": {"position": "/arm:position"}}.
+
+    A single value for `resample` or `tolerance` is that of all topics.
+    """
     names = [field.name for field in dataclasses.fields(cls)]
     values = reading.read_json_object(path, keys=names)
     mismatches = []
@@ -127,16 +130,16 @@ class Contract:
 
 
 class _Message:
-  """Decoder of a topic's messages, and the types of their fields.
+  """Decoder of a message type, and the types of its fields.
 
   Attributes:
-    type: its name, 'sensor_msgs/msg/JointState'.
-    fields: types by field, by name of a message within.
+    type: its name, such as 'sensor_msgs/msg/JointState'.
+    fields: types of fields by name, by message type; nested types included.
   """
 
   def __init__(self, place: str, encoding: str, schema: Any) -> None:
     decoder = imports.load_extra("mcap_ros2.decoder", "mcap")
-    # A factory for each: schemas of other files have the same numbers.
+    # A factory caches decoders by schema id, which other files use for other types.
     self.decode = decoder.DecoderFactory().decoder_for(encoding, schema)
     if self.decode is None:
       got = f"{encoding or 'no encoding'}, {schema.encoding if schema else 'no schema'}"
@@ -145,11 +148,11 @@ class _Message:
     self.fields = {**_BUILTIN, **_read_definitions(schema.name, schema.data.decode())}
 
   def of(self, name: str) -> dict[str, str]:
-    """Returns the types of the fields of a message within; {} for a basic type."""
+    """Returns the types of the fields of a message type; {} for a basic type."""
     return self.fields.get(_short(name), {})
 
   def dtype(self, name: str) -> np.dtype:
-    """Returns the dtype that holds a type's numbers (KeyError: some are not)."""
+    """Returns the dtype that holds all fields of a type; KeyError: one is no number."""
     base = _base(name)
     if base in _NUMBERS:
       return _NUMBERS[base]
@@ -168,7 +171,7 @@ def _short(name: str) -> str:
 
 
 def _read_definitions(name: str, text: str) -> dict[str, dict[str, str]]:
-  """Reads the fields of a message, and of all messages within, without constants."""
+  """Returns the fields of a message type and of nested types, without constants."""
   definitions: dict[str, dict[str, str]] = {}
   for part in re.split(r"^={3,}\s*$", text, flags=re.MULTILINE):
     fields: dict[str, str] = {}
@@ -178,8 +181,8 @@ def _read_definitions(name: str, text: str) -> dict[str, dict[str, str]]:
         name = words[1]
       elif len(words) > 1 and "=" not in "".join(words[1:3]):
         kind, base = words[0], _base(words[0])
-        is_own = base not in _NUMBERS and base not in _STRINGS and "/" not in base
-        fields[words[1]] = f"{name.partition('/')[0]}/{kind}" if is_own else kind
+        is_local = base not in _NUMBERS and base not in _STRINGS and "/" not in base
+        fields[words[1]] = f"{name.partition('/')[0]}/{kind}" if is_local else kind
     definitions[_short(name)] = fields
   return definitions
 
@@ -200,7 +203,6 @@ class _Form:
 
   @property
   def is_text(self) -> bool:
-    """Whether it is text."""
     return self.dtype == object
 
   def __str__(self) -> str:
@@ -209,20 +211,23 @@ class _Form:
     what = f"{self.data_format} images of " if self.data_format else ""
     return f"{what}{reading.describe(self.dtype, self.shape)}"
 
-  def fields(self, path: str, is_own: bool) -> Fields:
-    """Returns the fields of the spec of such values: of steps, or of its clock."""
+  def fields(self, path: str, has_clock: bool) -> Fields:
+    """Returns the fields of the spec; `has_clock`: values are not one per step."""
     dtype = "string" if self.is_text else reading.dtype_name(self.dtype)
-    form: Any = (dtype, (None, *self.shape) if is_own else self.shape, not is_own)
-    return reading.make_fields(path, *form, data_format=self.data_format)
+    shape: Any = (None, *self.shape) if has_clock else self.shape
+    return reading.make_fields(
+      path, dtype, shape, not has_clock, data_format=self.data_format
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shown:
-  """The messages that the steps of a recording show.
+class _StepMessages:
+  """The messages of a recording that are read.
 
   Attributes:
-    numbers: numbers of the messages, int64 [T] by topic.
-    times: times of the messages, ns, int64 [T] by topic.
+    numbers: number of the message of each step, int64 [T] by topic; of a topic that
+      keeps all messages, all numbers.
+    times: times of these messages in ns, int64 by topic.
     num_steps: T, the steps of the episode.
   """
 
@@ -242,19 +247,21 @@ class McapEpisodes(Episodes):
     clocks: str = STEPS,
     dropped: Dropped | None = None,
   ) -> None:
-    """Reads the topics of each recording, and the first message of each.
+    """Reads the topics of each recording, and the first messages of the first one.
 
     Args:
       path: path of a file, or of a folder of files.
-      layout: a JSON file with the contract.
+      layout: a JSON file with the contract; None raises an error that lists the topics.
       clocks: 'steps' resamples all topics to the steps; 'own' keeps every message of
-        other topics than the clock, with its time; see `Episodes.clocks`.
+        other topics than the clock, with its time, and checks no tolerance; see
+        `Episodes.clocks`.
+      dropped: paths to leave out; None for none.
     """
     if clocks not in (STEPS, OWN):
       raise errors.SpecError(
         f"open: {path}: clocks: expected '{STEPS}' or '{OWN}', got {clocks!r}."
       )
-    self._is_own = clocks == OWN
+    self._has_own_clocks = clocks == OWN
     imports.load_extra("mcap.reader", "mcap")
     self.path = path
     dropped = dropped or Dropped()
@@ -282,11 +289,11 @@ class McapEpisodes(Episodes):
     self._skipped: dict[str, int] = {}
     self._repeated: dict[str, int] = {}
     self._farthest = (0.0, "", "")
-    self._shown: dict[int, _Shown] = {}
+    self._cached: dict[int, _StepMessages] = {}
     names = {t: f"{spec_names.CLOCKS}/{t.strip('/')}" for t in self._topics}
     self._clocks = {t: name for t, name in names.items() if not dropped.has(name)}
     if self._bags:
-      self._look_at(*self._bags[0])
+      self._find_forms(*self._bags[0])
     time = _Form(np.dtype(np.int64), ())
     forms = {**self._forms, **dict.fromkeys(self._clocks.values(), time)}
     topics = {path: topic for path, (topic, _) in self._fields.items()}
@@ -312,19 +319,18 @@ class McapEpisodes(Episodes):
       self._opening_notes.insert(
         0,
         f"Red and blue of {errors.listing(self._swapped)} are swapped back, to PNG: "
-        "'compressed rgb8' says that the encoder took red for blue.",
+        "'compressed rgb8' means that the encoder took red for blue.",
       )
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns sizes and times of the files, and the contract."""
     layout = dataclasses.asdict(self._contract)
     names = [name for _, parts in self._bags for name in parts]
-    clocks = {"clocks": OWN} if self._is_own else {}
+    clocks = {"clocks": OWN} if self._has_own_clocks else {}
     return reading.file_fingerprint(names, layout=layout, **clocks)
 
   def _keeps_all(self, topic: str) -> bool:
-    """Whether all messages of a topic are values, whichever the steps show."""
-    return self._is_own and topic != self._contract.clock
+    """Whether every message of a topic is a value, not one per step."""
+    return self._has_own_clocks and topic != self._contract.clock
 
   @property
   def num_episodes(self) -> int:
@@ -334,7 +340,7 @@ class McapEpisodes(Episodes):
   @property
   def lengths(self) -> np.ndarray:  # type: ignore[override]
     """Steps of each recording; reads the times of all messages at the first call."""
-    lengths = [self._show(number).num_steps for number in range(len(self._bags))]
+    lengths = [self._chosen(number).num_steps for number in range(len(self._bags))]
     return np.asarray(lengths, np.int64)
 
   def read(
@@ -345,12 +351,11 @@ class McapEpisodes(Episodes):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Decodes the messages that some steps show; see `Episodes.read`."""
-    shown = self._show(episode)
+    chosen = self._chosen(episode)
     names = self._spec_fields if paths is None else paths
-    steps = slice(*slice(start, stop).indices(shown.num_steps))
+    steps = slice(*slice(start, stop).indices(chosen.num_steps))
     values = {
-      path: shown.times[topic][slice(None) if self._keeps_all(topic) else steps]
+      path: chosen.times[topic][slice(None) if self._keeps_all(topic) else steps]
       for topic, path in self._clocks.items()
       if path in names
     }
@@ -359,12 +364,11 @@ class McapEpisodes(Episodes):
       return values | self._gather(episode, gathered, steps)
 
   def place(self, episode: int) -> str:
-    """Returns the file or the folder of a recording."""
     return f"episode {episode}, {self._bags[episode][0]}"
 
   @property
   def notes(self) -> list[str]:  # type: ignore[override]
-    """Notes of the layout, and of the recordings that were read so far."""
+    """Notes on the layout, and on the recordings that were read so far."""
     notes, clock = [*self._opening_notes], self._contract.clock
     if self._skipped:
       notes.append(
@@ -387,7 +391,7 @@ class McapEpisodes(Episodes):
       )
     return notes
 
-  def _look_at(self, name: str, parts: list[str]) -> None:
+  def _find_forms(self, name: str, parts: list[str]) -> None:
     """Finds the form of each path, by the first message of its topic."""
     mismatches = []
     for path, (topic, field) in self._fields.items():
@@ -421,27 +425,27 @@ class McapEpisodes(Episodes):
           self._messages[key] = _Message(place, channel.message_encoding, schema)
         yield name, channel.topic, self._messages[key], message
 
-  # Which messages the steps show.
+  # The message of each step.
 
-  def _show(self, episode: int) -> _Shown:
-    """Finds which message of each topic a step shows; reads times only, once."""
-    if episode not in self._shown:
+  def _chosen(self, episode: int) -> _StepMessages:
+    """Finds the message of each step; cached, as it reads the times of all messages."""
+    if episode not in self._cached:
       name, parts = self._bags[episode]
       with reading.explain_errors(name, "messages"):
-        self._shown[episode] = self._find_shown(name, parts)
-    return self._shown[episode]
+        self._cached[episode] = self._choose_messages(name, parts)
+    return self._cached[episode]
 
-  def _find_shown(self, name: str, parts: list[str]) -> _Shown:
-    came: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
+  def _choose_messages(self, name: str, parts: list[str]) -> _StepMessages:
+    times: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
     is_header = self._contract.time == HEADER
     for part, topic, definition, message in self._iterate(
       parts, self._topics, is_header
     ):
-      place = f"{part}: {topic}: message {len(came[topic])}"
+      place = f"{part}: {topic}: message {len(times[topic])}"
       time = self._time(place, definition, message)
-      came[topic].append((time, min(message.log_time, _MAX_TIME), parts.index(part)))
+      times[topic].append((time, min(message.log_time, _MAX_TIME), parts.index(part)))
     # By topic: time, log time and number of the file of each message, in their order.
-    table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in came.items()}
+    table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in times.items()}
     clock = table[self._contract.clock]
     for topic, rows in table.items():
       self._check_times(parts, topic, rows)
@@ -449,24 +453,24 @@ class McapEpisodes(Episodes):
       self._check_same_clock(parts, topic, rows, clock)
     if repeated := int((np.diff(clock[:, 0]) == 0).sum()):
       self._repeated[name] = repeated
-    shown = {topic: self._choose(topic, rows, clock) for topic, rows in table.items()}
-    is_shown = np.all([numbers >= 0 for numbers in shown.values()], axis=0)
-    if not is_shown.any():
-      late = max(self._topics, key=lambda topic: (shown[topic] < 0).sum())
+    chosen = {topic: self._choose(topic, rows, clock) for topic, rows in table.items()}
+    is_complete = np.all([numbers >= 0 for numbers in chosen.values()], axis=0)
+    if not is_complete.any():
+      late = max(self._topics, key=lambda topic: (chosen[topic] < 0).sum())
       want = f"a message before the last one of {self._contract.clock}"
       raise reading.fault(f"{name}: {late}", want, "none")
-    # Once a topic has had a message, it is shown.
-    first = int(np.argmax(is_shown))
+    # After the first message of each topic all steps have one of it.
+    first = int(np.argmax(is_complete))
     if first:
       self._skipped[name] = first
-    shown = {
+    chosen = {
       topic: np.arange(len(table[topic])) if self._keeps_all(topic) else numbers[first:]
-      for topic, numbers in shown.items()
+      for topic, numbers in chosen.items()
     }
-    times = {topic: table[topic][numbers, 0] for topic, numbers in shown.items()}
-    for topic in [] if self._is_own else self._topics:
-      self._check_distance(name, topic, times[topic] - clock[first:, 0])
-    return _Shown(shown, times, len(clock) - first)
+    chosen_times = {t: table[t][numbers, 0] for t, numbers in chosen.items()}
+    for topic in [] if self._has_own_clocks else self._topics:
+      self._check_distance(name, topic, chosen_times[topic] - clock[first:, 0])
+    return _StepMessages(chosen, chosen_times, len(clock) - first)
 
   def _time(self, place: str, definition: _Message, message: Any) -> int:
     kind = self._contract.time
@@ -496,7 +500,7 @@ class McapEpisodes(Episodes):
     return reading.fault(place, f"{self._contract.time} times {want}", got, hint)
 
   def _check_times(self, parts: list[str], topic: str, rows: np.ndarray) -> None:
-    """Checks that the times of a topic's messages do not fall, and are set."""
+    """Checks that the times of a topic's messages are set, and do not fall."""
     times = rows[:, 0]
     back = np.flatnonzero(np.diff(times) < 0) + 1
     if len(back):
@@ -511,7 +515,7 @@ class McapEpisodes(Episodes):
     if not is_clock or self._contract.time == LOG or not len(times) or times[0]:
       return
     num_unset = int(np.searchsorted(times, 0, "right"))
-    # Simulations begin at 0, too, and rise about as the log does.
+    # The times of a simulation begin at 0, too, but then rise as those of the log do.
     is_followed = num_unset < len(times) and (
       times[num_unset] > rows[num_unset, 1] - rows[num_unset - 1, 1] + _LATE
     )
@@ -523,10 +527,10 @@ class McapEpisodes(Episodes):
   def _check_same_clock(
     self, parts: list[str], topic: str, rows: np.ndarray, clock: np.ndarray
   ) -> None:
-    """Checks that a topic's times are of the clock that gives the steps theirs.
+    """Checks that the steps and the messages of a topic were stamped by the same clock.
 
-    Between two messages of the clock in the log, the times of others are those between,
-    but for what messages are late. Other times jumped, or count from another moment.
+    A message that was recorded between two steps has a time between theirs, or at most
+    `_LATE` away. Otherwise a clock jumped, or the clocks start at different moments.
     """
     times = rows[:, 0]
     if self._contract.time == LOG or len(np.unique(times)) < 2:
@@ -553,14 +557,14 @@ class McapEpisodes(Episodes):
     raise self._wrong_times(place, f"of the clock of {name}", got)
 
   def _choose(self, topic: str, rows: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """Returns the number of the message that each tick shows, or -1."""
+    """Returns the number of the message of each step, or -1 before the first one."""
     times, ticks = rows[:, 0], clock[:, 0]
     if topic == self._contract.clock:
       return np.arange(len(ticks))
     if not len(times):
       return np.full(len(ticks), -1)
     chosen = np.searchsorted(times, ticks, "right") - 1
-    # Ticks at one time show messages of that time in the order of the log.
+    # If steps have equal times, the order of the log decides which message each has.
     next_logs = np.append(clock[1:, 1], _MAX_TIME)
     logged = np.searchsorted(np.maximum.accumulate(rows[:, 1]), next_logs, "left") - 1
     is_ordered = np.append(ticks[1:] == ticks[:-1], False)
@@ -587,22 +591,22 @@ class McapEpisodes(Episodes):
   # Values.
 
   def _gather(self, episode: int, paths: Sequence[str], steps: slice) -> Values:
-    """Decodes each message that the steps show, once, into all that show it."""
+    """Decodes each message once, and copies its value to all steps that have it."""
     name, parts = self._bags[episode]
-    shown = {
+    chosen = {
       topic: numbers if self._keeps_all(topic) else numbers[steps]
-      for topic, numbers in self._show(episode).numbers.items()
+      for topic, numbers in self._chosen(episode).numbers.items()
     }
     values: Values = {}
     topics: dict[str, list[str]] = {}
     for path in paths:
-      form, num_values = self._forms[path], len(shown[self._fields[path][0]])
+      form, num_values = self._forms[path], len(chosen[self._fields[path][0]])
       shape, dtype = (num_values, *form.shape), form.dtype
       if form.data_format:
         shape, dtype = shape[:1], np.dtype(object)
       values[path] = np.empty(shape, dtype)
       topics.setdefault(self._fields[path][0], []).append(path)
-    spans = {topic: _spans(shown[topic]) for topic in topics}
+    spans = {topic: _spans(chosen[topic]) for topic in topics}
     count = dict.fromkeys(topics, 0)
     for _, topic, message, content in self._iterate(parts, topics):
       span, data = spans[topic].get(count[topic]), content.data
@@ -615,7 +619,7 @@ class McapEpisodes(Episodes):
       try:
         decoded = message.decode(data)
       except Exception as error:
-        got = f"{len(data)} bytes that are none: {error}"
+        got = f"{len(data)} bytes that cannot be decoded: {error}"
         raise reading.fault(place, f"a {message.type}", got) from error
       for path in topics[topic]:
         value = self._value(f"{place}: {path}", path, message, decoded)
@@ -647,7 +651,7 @@ class _Found:
 
 
 def _find(message: _Message, decoded: Any, field: str) -> _Found:
-  """Finds a field of a message; '' is the message (KeyError: lists the fields)."""
+  """Finds a field of a message, or itself for ''; KeyError lists the valid names."""
   kind, value, names = message.type, decoded, []
   for part in filter(None, field.split(".")):
     fields = message.of(kind)
@@ -661,7 +665,7 @@ def _find(message: _Message, decoded: Any, field: str) -> _Found:
 
 
 def _make(place: str, message: _Message, field: _Found) -> tuple[_Form, Any]:
-  """Makes a value of a field: numbers, pixels, or the bytes of images and text."""
+  """Returns form and value of a field: numbers, pixels, encoded images or text."""
   fields = message.of(field.type)
   if set(fields) >= _RAW:
     pixels = _pixels(place, field.value)
@@ -677,7 +681,7 @@ def _make(place: str, message: _Message, field: _Found) -> tuple[_Form, Any]:
     )
   try:
     dtype = message.dtype(field.type)
-  except KeyError as error:
+  except (KeyError, ValueError) as error:  # A ValueError if there are no fields.
     hint = reading.leave_out(place.rpartition(": ")[2])
     if fields:
       hint = f"Name a field of it, /topic:field: one of {errors.listing(fields)}."
@@ -688,10 +692,10 @@ def _make(place: str, message: _Message, field: _Found) -> tuple[_Form, Any]:
 
 
 def _numbers(message: _Message, value: Any, kind: str) -> Any:
-  """Makes numbers of a field; of a message with numbers a vector of all of them."""
+  """Returns the numbers of a field; for a message a vector of all its numbers."""
   base, is_array = kind.partition("[")[0], "[" in kind
   if base in _NUMBERS:
-    # Bytes would be taken for text.
+    # numpy would take bytes for text.
     return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
   if is_array:
     return [_numbers(message, item, base) for item in value]
@@ -703,7 +707,7 @@ def _numbers(message: _Message, value: Any, kind: str) -> Any:
 
 
 def _pixels(place: str, image: Any) -> np.ndarray:
-  """Makes pixels (H, W, C) of a raw image: red, green, blue."""
+  """Returns the pixels [H, W, C] of a raw image in the order red, green, blue."""
   if image.encoding not in _PIXELS:
     want = f"an encoding of {errors.listing(_PIXELS)}"
     raise reading.fault(place, want, f"'{image.encoding}'")
@@ -723,7 +727,7 @@ def _pixels(place: str, image: Any) -> np.ndarray:
 
 
 def _encoded_bytes(place: str, image: Any) -> tuple[_Form, bytes]:
-  """Returns the bytes of a JPEG or PNG; a PNG with the channels of a swapped one."""
+  """Returns form and bytes of a JPEG or PNG; corrects swapped channels, as PNG."""
   data = bytes(image.data)
   if _DEPTH in image.format:
     data = data[_DEPTH_BYTES:]
@@ -749,7 +753,7 @@ def _encoded_bytes(place: str, image: Any) -> tuple[_Form, bytes]:
 
 
 def _spans(numbers: np.ndarray) -> dict[int, tuple[int, int]]:
-  """Returns, by number of a message, the steps that show it: they follow each other."""
+  """Returns first and last + 1 of the steps that have a message, by its number."""
   starts = np.flatnonzero(np.diff(numbers, prepend=-1))
   stops = np.append(starts[1:], len(numbers))
   steps = zip(starts.tolist(), stops.tolist(), strict=True)
@@ -757,10 +761,10 @@ def _spans(numbers: np.ndarray) -> dict[int, tuple[int, int]]:
 
 
 def _jumps(rows: np.ndarray) -> np.ndarray:
-  """Returns the messages whose times are not as long after the last one as in the log.
+  """Returns numbers of messages whose time jumped, compared with the log time.
 
   Args:
-    rows: time and log time of each message.
+    rows: time and log time of each message, int64 [n, 2 or more].
   """
   steps = np.diff(rows[:, :2], axis=0)
   return np.flatnonzero(np.abs(steps[:, 0] - steps[:, 1]) > _LATE) + 1

@@ -1,8 +1,8 @@
-"""MCAP files: topics, and messages in the order in which they were written.
+"""Lists the topics of MCAP files, and reads messages in the order of the file.
 
 The `mcap` package sorts messages by the recorder's time, which hides a clock that was
-set back, and decompresses whole chunks. Here a chunk is decompressed piece by piece,
-and messages of other topics are skipped, so they take no memory.
+set back, and decompresses whole chunks. This module decompresses a chunk piece by
+piece, and skips messages of other topics, which take no memory then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SUFFIX = ".mcap"
 SIGNATURE = b"\x89MCAP"
 _MAGIC = SIGNATURE + b"0\r\n"
 _ROSBAG = "metadata.yaml"
-# Before a record: its kind and size. In front of a message's data: channel, sequence
-# number, log time and publish time.
+# Headers: of a record kind and size; of a message channel, sequence number, log time
+# and publish time.
 _RECORD, _MESSAGE = struct.Struct("<BQ"), struct.Struct("<HIQQ")
 _PIECE_BYTES = 1 << 20
 
@@ -41,7 +41,7 @@ def is_mcap(path: str) -> bool:
 
 
 def find_bags(path: str) -> list[Bag]:
-  """Lists the recordings of a file, a folder of rosbag2's, or a folder of either."""
+  """Lists the recordings: a file, a rosbag2 folder, or those in a folder of either."""
   if not os.path.isdir(path):
     return [(path, [path])]
   names = sorted(os.listdir(path), key=reading.natural_order)
@@ -80,7 +80,7 @@ def _count_messages(name: str) -> Iterator[tuple[str, Any, int]]:
 
 
 def check_topics(bag: Bag, clock: str, topics: Collection[str]) -> bool:
-  """Checks that a recording has all topics; False if it has no message of the clock."""
+  """Checks that a recording has all topics; False if that of the clock is empty."""
   counts = {topic: count for topic, (_, count) in list_topics(bag).items()}
   if counts.get(clock) == 0:
     return False
@@ -97,7 +97,7 @@ def check_topics(bag: Bag, clock: str, topics: Collection[str]) -> bool:
 
 @contextlib.contextmanager
 def _open(name: str) -> Iterator[tuple[Any, Any]]:
-  """Opens a complete file, and yields it with its summary, which may be None."""
+  """Opens a file, and checks its end; yields it with its summary, which may be None."""
   with open(name, "rb") as file:
     start = file.read(len(_MAGIC))
     if start != _MAGIC:
@@ -123,11 +123,12 @@ def read_messages(
 
   Args:
     name: name of the file.
-    topics: to read; None for all.
-    with_data: reads the content of messages; otherwise `data` is empty.
+    topics: topics to read; None for all.
+    with_data: reads the content of messages; otherwise `data` of those in chunks is
+      empty.
   Raises:
     ConversionError: the file is not a complete MCAP file.
-    ValueError: a chunk is damaged.
+    ValueError: a chunk is damaged. Other damage raises errors of the mcap package.
   """
   from mcap import records
 
@@ -153,7 +154,7 @@ def read_messages(
 
 
 def _records(file: Any, summary: Any, is_read: Any) -> Iterator[Any]:
-  """Yields the chunks that may have messages to read; without an index all records."""
+  """Yields chunks that may have messages to read; without an index all records."""
   from mcap import data_stream, records, stream_reader
 
   if summary is None or not summary.chunk_indexes:
@@ -161,7 +162,7 @@ def _records(file: Any, summary: Any, is_read: Any) -> Iterator[Any]:
     yield from stream_reader.StreamReader(file, emit_chunks=True).records
     return
   for index in sorted(summary.chunk_indexes, key=lambda i: i.chunk_start_offset):
-    # Without message indexes only the chunk shows which channels it has.
+    # A chunk without message indexes may have any channel.
     numbers = index.message_index_offsets
     if not numbers or any(map(is_read, numbers)):
       file.seek(index.chunk_start_offset + _RECORD.size)
@@ -169,7 +170,7 @@ def _records(file: Any, summary: Any, is_read: Any) -> Iterator[Any]:
 
 
 def _chunk_records(chunk: Any, is_read: Any, with_data: bool) -> Iterator[Any]:
-  """Yields schemas, channels, and the messages to read of a chunk."""
+  """Yields the schemas, channels, and requested messages of a chunk."""
   from mcap import data_stream, opcode, records
 
   kinds = opcode.Opcode
@@ -210,7 +211,7 @@ class _ChunkStream:
     else:
       raise ValueError(f"a chunk with the compression '{chunk.compression}'")
     self.left: int = chunk.uncompressed_size
-    self._crc32 = chunk.uncompressed_crc  # 0 if the writer has computed none.
+    self._crc32 = chunk.uncompressed_crc  # 0 if the writer stored none.
     self._computed = 0
 
   def _pieces(self, size: int) -> Iterator[bytes]:
@@ -226,16 +227,14 @@ class _ChunkStream:
       yield piece
 
   def read(self, size: int) -> bytes:
-    """Returns the next bytes."""
     return b"".join(self._pieces(size))
 
   def skip(self, size: int) -> None:
-    """Skips the next bytes."""
     for _ in self._pieces(size):
       pass
 
   def check(self) -> None:
-    """Checks that the chunk ends here, and its checksum."""
+    """Raises ValueError if the chunk does not end here, or its checksum differs."""
     if self._file.read(1):
       raise ValueError("a chunk that is longer than its header states")
     if self._crc32 and self._crc32 != self._computed:

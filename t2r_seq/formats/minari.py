@@ -1,7 +1,7 @@
-"""Minari's datasets in Arrow files, a folder per episode; for HDF5 see `hdf5`.
+"""Reads Minari's datasets in Arrow files, a folder per episode; for HDF5 see `hdf5`.
 
-All columns have a row more than the episode has steps. The last one is filler, except
-in the observations: there it is what the last step led to, and becomes
+Every column has one row more than the episode has steps. The last row is padding,
+except for observations: it is the observation after the last step, and becomes
 'final_observations'.
 """
 
@@ -26,7 +26,7 @@ _TOTAL = "total_steps"
 
 
 def read_metadata(folder: str) -> dict[str, Any]:
-  """Reads the description of a dataset, or of an episode; {} if it is missing."""
+  """Reads the metadata.json of a dataset or an episode; {} if it is missing."""
   name = os.path.join(folder, METADATA)
   return reading.read_json_object(name) if os.path.isfile(name) else {}
 
@@ -48,16 +48,17 @@ class MinariEpisodes(Episodes):
   """Reads the episodes of a dataset in Arrow files."""
 
   def __init__(self, path: str, dropped: Dropped | None = None) -> None:
-    """Reads the first episode, and how long all of them are.
+    """Reads the first episode, and the lengths of all.
 
     Args:
-      path: path of the dataset, or of the folder data in it.
+      path: path of the dataset, or of its folder 'data'.
+      dropped: paths to leave out; None for none.
     """
     imports.load_extra("pyarrow", "lerobot")
     folder = _find_arrow(path)
     if folder is None:
       want = "a dataset of Minari's in Arrow files"
-      raise reading.fault(path, want, f"no {METADATA} that says so")
+      raise reading.fault(path, want, f"no {METADATA} with data_format 'arrow'")
     self.path, self._folder = path, folder
     self._dropped = dropped or Dropped()
     metadata = read_metadata(folder)
@@ -78,7 +79,6 @@ class MinariEpisodes(Episodes):
       self._read(number)
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns the files' number, sizes and newest time."""
     return reading.folder_fingerprint(self._folder)
 
   def read(
@@ -89,7 +89,6 @@ class MinariEpisodes(Episodes):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads steps of an episode; see `Episodes.read`."""
     values = self._read(self._numbers[episode])
     return {
       path: values[path] if path.startswith(_FINAL) else values[path][start:stop]
@@ -98,7 +97,7 @@ class MinariEpisodes(Episodes):
     }
 
   def place(self, episode: int) -> str:
-    """Returns where an episode is stored; episodes without a step count, too."""
+    """Returns where an episode is stored: its number among all, empty ones included."""
     return self._place(self._numbers[episode])
 
   def _place(self, number: int) -> str:
@@ -144,7 +143,7 @@ class MinariEpisodes(Episodes):
     return values
 
   def _check(self, place: str, values: Mapping[str, np.ndarray]) -> None:
-    """Compares an episode with the first one, whose specs all of them have."""
+    """Raises ConversionError if specs differ from those of the first episode."""
     fields = {path: _fields(path, array) for path, array in sorted(values.items())}
     want = self._spec_fields = self._spec_fields or fields
     wrong = [
@@ -157,7 +156,7 @@ class MinariEpisodes(Episodes):
 
 
 def _columns(path: str, column: Any) -> Iterator[tuple[str, Any]]:
-  """Yields a column, or its fields, by path."""
+  """Yields a column, or all fields of a struct, by path."""
   import pyarrow
 
   if not pyarrow.types.is_struct(column.type):

@@ -1,4 +1,4 @@
-"""TFRecord files, RLDS among them: a record is an episode, or a step."""
+"""Reads and writes TFRecord files, with RLDS: a record is an episode, or a step."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from t2r_seq.records.protos import EXAMPLE, SEQUENCE_EXAMPLE, present_names
 from t2r_seq.records.rlds import is_rlds
 from t2r_seq.records.write import ExampleEncoder
 
-# Records that specs are proposed from. A look at all takes hours of large data sets,
-# and a record that does not fit is named when it is read.
+# Number of records from which specs are proposed. Reading all of a large data set takes
+# hours, and a record that does not fit raises an error when it is read.
 _SAMPLE = 500
 
 
@@ -89,7 +89,7 @@ class RecordFiles:
       yield from ((index, record) for record in iterate_records(name, kind))
 
   def fraction_done(self, file_index: int, record: Record) -> float:
-    """Returns how many of the bytes lie before the end of a record, 0 to 1."""
+    """Returns the share of the bytes up to the end of a record, 0 to 1."""
     end = min(record.offset + len(record.data), self._sizes[file_index])
     return (self._starts[file_index] + end) / max(self._starts[-1], 1)
 
@@ -105,7 +105,7 @@ class RecordParser:
     Args:
       spec: flat specs of one dataset.
       is_batched: several records are parsed at once, to [B, ...] leaves.
-      compression: compression of the files, for a diagnosis.
+      compression: compression of the files, for a diagnosis of errors.
     Raises:
       SpecError: specs cannot be parsed; all are listed.
     """
@@ -118,7 +118,7 @@ class RecordParser:
     }
     parse_fn = records.create_parse_tf_example_fn(spec, decode_images=False)
     signature = [tf.TensorSpec([None] if is_batched else [], tf.string)]
-    # Traced apart from the call: five first calls in a row would look like retracing.
+    # Traced here: TensorFlow takes the first calls of several parsers for retracing.
     traced = tf.function(parse_fn, input_signature=signature, autograph=False)
     self._parse_fn = traced.get_concrete_function()
 
@@ -128,9 +128,9 @@ class RecordParser:
     Args:
       group: the records; one unless the parser is batched.
     Returns:
-      Values by path; absent optionals too.
+      Values by path, not to be changed; absent optional paths have zeros or b''.
     Raises:
-      RecordError: names file, record and feature.
+      RecordError: a record does not fit the specs; names file, record and feature.
     """
     values = self.values([record.data for record in group], lambda: group)
     self._check_images(values, group)
@@ -140,12 +140,12 @@ class RecordParser:
     """Parses serialized records.
 
     Args:
-      data: record, or a batch of them if the parser is batched.
-      records_fn: returns them with their places, for an error.
+      data: a record, or a batch of them if the parser is batched.
+      records_fn: returns the records with their places, for an error.
     Returns:
-      Values by path, which may not be written to; absent optionals too.
+      Values by path, not to be changed; absent optional paths have zeros or b''.
     Raises:
-      RecordError: names file, record and feature.
+      RecordError: a record cannot be parsed; names file, record and feature.
     """
     try:
       parsed = self._parse_fn(tf.constant(data if self._is_batched else data[0]))
@@ -213,7 +213,7 @@ class _RecordSource(Episodes):
 
   @property
   def num_episodes(self) -> int | None:
-    """The number of episodes, if a caller named it."""
+    """The number of episodes that the caller gave, or None."""
     return self._num_episodes
 
   def _specs_of(self, spec: specs.TensorSpecStruct | None) -> specs.TensorSpecStruct:
@@ -236,13 +236,12 @@ class _RecordSource(Episodes):
     return parsed_specs(spec)
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns the files' names, sizes and times."""
     return self._files.fingerprint()
 
   def iterate(self, start: int = 0) -> Iterator[Episode]:
-    """Yields the episodes from a number on; those before it are read, too.
+    """Yields the episodes from number `start`; see `Episodes.iterate`.
 
-    Nothing else tells which they are. See `Episodes.iterate`.
+    Those before it are read, too: only reading shows where an episode begins.
     """
     return itertools.islice(self._read(), start, None)
 
@@ -251,14 +250,15 @@ class _RecordSource(Episodes):
     """Yields all episodes."""
 
 
+# Start of the paths of flags that no spec reads.
 _UNREAD = "flags of the record"
-# Bytes of short records that are parsed in one call.
+# Maximum bytes of records that are parsed in one call.
 _PARSED_BYTES = 2**18
 INDEX_OPTIONS = (None, "auto", "require")
 
 
 class RecordEpisodes(_RecordSource):
-  """Reads a record as an episode."""
+  """Reads files whose records are episodes."""
 
   def __init__(
     self,
@@ -274,10 +274,11 @@ class RecordEpisodes(_RecordSource):
       patterns: see `records.files.get_data_format_and_filenames`.
       spec: flat specs of the records; None proposes some from a sample.
       compression: compression of all files, if the suffixes don't show it.
-      dropped: paths that are left out; flags of episodes among them are not looked at.
-      index: index of the files; gives lengths and random access.
+      dropped: paths to leave out; None for none. Flags of episode boundaries among them
+        are not checked.
+      index: index of the files, for lengths and random access; None reads in order.
     Raises:
-      SpecError: no file, or a spec that cannot be parsed, or no sequence among them.
+      SpecError: no file, a spec that cannot be parsed, or no spec is a sequence.
     """
     super().__init__(patterns, compression, None)
     self._stored = self._specs_of(spec)
@@ -297,7 +298,7 @@ class RecordEpisodes(_RecordSource):
       for name, leaf in self._find_flags().items()
       if not dropped.has(name.removeprefix("steps/"))
     }
-    # Features outside of the specs are checked, too, under separate paths.
+    # Flags that no spec reads are checked, too, under separate paths.
     self._unread = {f"{_UNREAD}/{path}": leaf for path, leaf in unread.items()}
     parsed = specs.TensorSpecStruct({**self._stored, **self._unread})
     self._flags = [
@@ -316,16 +317,14 @@ class RecordEpisodes(_RecordSource):
 
   @functools.cached_property
   def _parser(self) -> RecordParser:
-    """Parses one record; traced when it is first needed."""
+    """Parser of one record; made at the first use, as tracing takes time."""
     return RecordParser(self._parsed, False, self._compression)
 
   @property
   def num_episodes(self) -> int | None:
-    """The number of episodes; None without an index."""
     return None if self.lengths is None else len(self.lengths)
 
   def place(self, episode: int) -> str:
-    """Returns where an episode is stored, for messages."""
     assert self._index is not None
     return self._index.place(int(self.records[episode]))
 
@@ -406,7 +405,7 @@ class RecordEpisodes(_RecordSource):
       yield group
 
   def _find_flags(self) -> specs.TensorSpecStruct:
-    """Finds flags in the first record that no spec reads."""
+    """Returns specs of the flags in the first record that no spec reads."""
     first = next(self._files.read(), None)
     if first is None:
       return specs.TensorSpecStruct()
@@ -462,12 +461,12 @@ def check_index_option(where: str, option: Any) -> str | None:
 def find_index(
   where: str, option: str | None, names: Sequence[str]
 ) -> RecordIndex | None:
-  """Reads the index of files, if it is used.
+  """Reads the index of files, or returns None if it is not used.
 
   Args:
     where: the reader, for messages.
-    option: None: without an index. 'auto': by the index if every file has one and none
-      is compressed. 'require': raises unless every file has one and none is compressed.
+    option: None uses no index, 'auto' the index if every file has one and none is
+      compressed; 'require' raises unless every file has one and none is compressed.
     names: names of the files.
   Raises:
     SpecError: no such option.
@@ -509,7 +508,7 @@ def _features_of(spec: specs.TensorSpecStruct) -> list[RecordFeature]:
 
 
 def _shown(feature: RecordFeature) -> str:
-  """Returns the path that a flag is known by, read or not."""
+  """Returns the path of a flag for messages, without `_UNREAD`."""
   return feature.path.removeprefix(f"{_UNREAD}/")
 
 
@@ -541,21 +540,22 @@ def _check_flags(
   return unset
 
 
+# Steps that are parsed in one call.
 _BATCH = 256
-# Stands for a key that the specs of the episodes don't have.
+# Path of the key if no spec reads it.
 _KEY_PATH = "key of the episodes"
 
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeBounds:
-  """How episode boundaries are detected; one of the four.
+  """How episode boundaries are detected: at most one attribute is set.
 
   Attributes:
     episode_key: a feature whose value is the same in all steps of an episode, and
       differs between episodes.
     first_key: a feature that is 1 in the first step of an episode and 0 in the others;
       or 'name=value' for another value.
-    last_key: key of the flag of the last step.
+    last_key: the same for the last step.
     is_file: a file is an episode.
   """
 
@@ -569,7 +569,7 @@ class EpisodeBounds:
 
   @property
   def key(self) -> str | None:
-    """The feature that has the boundaries."""
+    """Name of the feature that has the boundaries; None without one."""
     return self.episode_key or self._flag.rpartition("=")[0] or self._flag or None
 
   @property
@@ -577,7 +577,7 @@ class EpisodeBounds:
     return self.first_key or self.last_key or ""
 
   def flags(self, values: np.ndarray, place: str) -> np.ndarray:
-    """Returns in which steps the first or last key is set, [T] bool."""
+    """Returns whether the first or last key is set in each step, bool [T]."""
     option = "--first_key" if self.first_key else "--last_key"
     where, hint = f"{place}: {self.key}", f"Say which value it is: {option} "
     hint += f"'{self.key}=VALUE'."
@@ -612,9 +612,9 @@ class _Part:
     num_steps: n.
     absent: the optional paths that each record lacks.
     label: value of the episode key.
-    is_first: an episode begins with them.
-    is_last: the episode ends with them.
-    fraction_done: share of the files that was read with them, 0 to 1.
+    is_first: whether an episode begins with the first step.
+    is_last: whether the episode ends with the last step.
+    fraction_done: share of the files that was read with these steps, 0 to 1.
   """
 
   values: Values
@@ -629,9 +629,9 @@ class _Part:
 
 
 class RecordSteps(_RecordSource):
-  """Reads a record as a step; consecutive ones make an episode.
+  """Reads files whose records are steps; joins consecutive ones to episodes.
 
-  Records that hold sequences are split or joined at the first or last key.
+  Records that are sequences of steps are split and joined, too.
   """
 
   def __init__(
@@ -654,6 +654,7 @@ class RecordSteps(_RecordSource):
       compression: compression of all files, if the suffixes don't show it.
       num_episodes: number of episodes, if known.
     Raises:
+      SpecError: no file, a spec that cannot be parsed, or a damaged first record.
       ConversionError: the first record lacks the key.
     """
     super().__init__(patterns, compression, num_episodes)
@@ -666,7 +667,7 @@ class RecordSteps(_RecordSource):
     )
     self._key_spec, is_step = self._find_key()
     parsed = steps if is_step else stored
-    # The key is read along with the rest, by its spec if it has one.
+    # The parser also reads the key: by its own spec, or as `_KEY_PATH`.
     self._key_path = next(
       (p for p, leaf in parsed.items() if leaf.name == bounds.key), ""
     )
@@ -761,7 +762,7 @@ class RecordSteps(_RecordSource):
     return next(iter(lengths.values()))
 
   def _cut(self, values: Values, rows: slice) -> Values:
-    """Returns some steps; other paths of a record of sequences as one row."""
+    """Returns some steps; other paths of a record of sequences have one row."""
     return {
       path: values[path][rows]
       if self._is_step or leaf.is_sequence
@@ -770,7 +771,7 @@ class RecordSteps(_RecordSource):
     }
 
   def _groups(self) -> Iterator[tuple[int, list[Record], bool]]:
-    """Yields the file's number, records of one file, and whether they end it."""
+    """Yields the number of a file, some of its records, and whether they end it."""
     group: list[Record] = []
     last_file = 0
     for file_index, record in self._files.read():
@@ -812,7 +813,7 @@ class RecordSteps(_RecordSource):
     return Episode(values, place, last.fraction_done)
 
   def _is_absent(self, parts: list[_Part], path: str, place: str) -> bool:
-    """Whether no step has an optional path; that only some have it is an error."""
+    """Whether no step has an optional path; raises if only some steps have it."""
     lacks = [path in absent for part in parts for absent in part.absent]
     if any(lacks) and not all(lacks):
       want = "it in every step of the episode or in none"
@@ -821,7 +822,7 @@ class RecordSteps(_RecordSource):
     return all(lacks)
 
   def _find_key(self) -> tuple[specs.ExtendedTensorSpec | None, bool]:
-    """Finds the key in the first record: its spec, and whether it is of a step."""
+    """Returns the key's spec in the first record or None, and if records are steps."""
     key = self._bounds.key
     first = next(self._files.read(), None) if key else None
     if key is None or first is None:
@@ -837,7 +838,7 @@ class RecordSteps(_RecordSource):
       near = errors.nearest(key, names).strip()
       raise reading.fault(record.place, want, errors.listing(names), near)
     dtypes = {"int64_list": tf.int64, "float_list": tf.float32}
-    # RLDS has the steps of an episode in one list, too.
+    # In RLDS a feature of the context has the values of all steps.
     is_step = key in contents.context and not self._is_rlds
     leaf = specs.ExtendedTensorSpec(
       (),
@@ -865,7 +866,7 @@ def _with_sequence(
 def _episode_spec(
   spec: specs.TensorSpecStruct, episode_key: str | None
 ) -> specs.TensorSpecStruct:
-  """Returns the specs of an episode, from a step's specs."""
+  """Returns the specs of an episode; specs of a step become sequences."""
   if any(leaf.is_sequence for leaf in spec.values()):
     return spec
   return specs.TensorSpecStruct(
@@ -875,7 +876,7 @@ def _episode_spec(
 
 
 def _constant(path: str, steps: np.ndarray, place: str) -> np.ndarray:
-  """Returns the value that all steps have in common."""
+  """Returns the value of all steps; raises ConversionError if they differ."""
   for step in range(len(steps)):
     if not _is_same(steps[step], steps[0]):
       want = "the same value in all steps, because it is not a sequence"
@@ -910,20 +911,23 @@ def open_records(
 
   Args:
     path: patterns; see `records.files.get_data_format_and_filenames`.
-    dropped: paths to leave out.
+    dropped: paths to leave out; None for none.
     spec: flat specs of the records; None proposes them from a sample of the records.
     compression: 'GZIP', 'ZLIB' or '', if the suffixes of the files don't show it.
-    split: reads the files of a split only, by their names.
+    split: reads only the files with this split in their names; None reads all.
     episode_key: records are steps; this feature's value changes from episode to
       episode.
-    first_key: this feature is 1 in the first step of an episode, or 'name=value';
-      records are steps, or sequences that are cut and joined.
-    last_key: key of the flag of an episode's last step.
+    first_key: this feature is 1 in the first step of an episode, or 'name=value' for
+      another value; records are steps, or sequences that are cut and joined.
+    last_key: the same for the last step.
     episode_per_file: records are steps, and each file is an episode.
     index: 'require' gives lengths and random access by the files' index
-      (`t2r_seq index`); 'auto' if every file has one; None reads in order.
+      (`t2r_seq index`); 'auto' does if every file has one and none is compressed; None
+      reads in order. With a key 'auto' reads in order, and 'require' is an error.
   Raises:
-    SpecError: no file, no such key, or a spec that cannot be parsed.
+    SpecError: no file or split, a spec that cannot be parsed, or an invalid `index`.
+    ConversionError: two keys, a record without the key, or no spec is a sequence.
+    RecordError: a file or an index is damaged, or 'require' is not met.
   """
   keys = {
     "episode_key": episode_key,
@@ -982,13 +986,14 @@ class RecordEpisodesWriter(EpisodeWriter):
 
     Args:
       path: path of the file; its shards are named by `shard_paths`.
-      episodes: to write; a spec without a name gets its path as name. For several
-        shards of an unknown number of episodes, these are read once to be counted.
+      episodes: episodes to write; a spec without a name gets its path as name. If their
+        number is unknown and there are several shards, all are read once to count them.
       num_shards: number of files.
-      compression: 'GZIP', 'ZLIB' or ''; by default by the suffix.
+      compression: 'GZIP', 'ZLIB' or ''; None goes by the suffix.
     Raises:
       SpecError: a record cannot hold a spec; all are listed.
-      ConversionError: more shards than episodes, or other shards of this name exist.
+      ConversionError: `num_shards` is not between 1 and the number of episodes, or
+        other shards of this name exist.
     """
     self._spec = record_spec(episodes.spec)
     ExampleEncoder(self._spec)
@@ -1032,7 +1037,7 @@ class RecordEpisodesWriter(EpisodeWriter):
     return self._committed
 
   def append(self, values: Values) -> None:
-    """Writes a record, and completes the file with its last one."""
+    """Writes a record; completes the file if it was the last one of its shard."""
     if self._writer is None:
       name = self._names[self._shard]
       self._writer = records.RecordWriter(name, self._spec, self._compression)
@@ -1049,11 +1054,9 @@ class RecordEpisodesWriter(EpisodeWriter):
       self._committed = self._episodes
 
   def finish(self) -> None:
-    """Completes the last file."""
     self._complete()
 
   def close(self) -> None:
-    """Removes the file in progress."""
     if self._writer is not None:
       self._writer.discard()
       self._writer = None
@@ -1086,8 +1089,8 @@ def check_records(
 ) -> Report | None:
   """Checks files record by record; see `examine_records`.
 
-  None if options join records to episodes, which are then checked; and for ArrayRecord,
-  whose frames are its library's.
+  Returns None, so that the opened episodes are checked instead, if options join records
+  to episodes, and for ArrayRecord files, whose bytes only their library can check.
   """
   names = get_data_format_and_filenames(path)[1]
   if any(joined.values()) or is_array_record(names[0]):
@@ -1119,9 +1122,10 @@ def open_rlds(
   last_key: str | None = None,
   index: str | None = None,
 ) -> Episodes:
-  """Opens RLDS episodes with specs that do not name the features of RLDS.
+  """Opens RLDS files, and adds RLDS's prefix 'steps/' to the names of specs.
 
-  Specs of RLDS that are proposed, or that name `steps/...`, need no such format.
+  The format 'tfrecord' detects RLDS and does the same, unless a spec has no name or a
+  key is given.
   """
   if spec is not None:
     spec = records.rlds_specs(spec)

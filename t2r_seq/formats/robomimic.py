@@ -1,12 +1,12 @@
-"""HDF5 files in robomimic's layout, read and written; opens all HDF5 files.
+"""Reads and writes HDF5 files in robomimic's layout; opens all HDF5 files.
 
 `data/demo_0/{obs/<key>, next_obs/<key>, actions, rewards, dones, states}` datasets
 [steps, ...], the attribute `num_samples` of each demo, the attribute `env_args` of
 `data`, and `mask/<filter>` lists of demos.
 
 If the rows of `next_obs/<key>` are the next rows of `obs/<key>`, only the last one is
-new: it becomes `final_obs/<key>`, once per episode. The writer makes the whole
-`next_obs/<key>` of it again.
+new: it becomes `final_obs/<key>`, once per episode. The writer restores
+`next_obs/<key>` from both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_ATTRIBUTE_BYTES = 60_000
 
 
 def _final_paths(fields: Mapping[str, Fields]) -> dict[str, str]:
-  """Returns the paths that stand for a whole next_obs: 'final_obs/x' to 'obs/x'."""
+  """Maps 'final_obs/x' to 'obs/x', if both together give the whole 'next_obs/x'."""
   finals = {}
   for path, leaf in fields.items():
     source = OBS + path.removeprefix(FINAL_OBS)
@@ -67,7 +67,7 @@ def _is_shifted(obs: Any, next_obs: Any) -> bool:
 
 
 class RobomimicEpisodes(hdf5.LayoutEpisodes):
-  """Reads the demos of a file, or of a folder of them, demo_2 before demo_10."""
+  """Reads the demos of a file, or of the files of a folder; demo_2 precedes demo_10."""
 
   def __init__(
     self, path: str, foreign: Mapping[str, hdf5.Foreign], dropped: Dropped
@@ -83,7 +83,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     return "" if is_mask else super()._path_at(place)
 
   def _describe(self, path: str, dataset: Any, place: hdf5.Place) -> hdf5.PathOnDisk:
-    """All datasets of a demo have a row for each step."""
+    """Records a fault if a dataset of a demo has not one row for each step."""
     num_steps, shape = place.stop - place.start, dataset.shape
     if shape[:1] != (num_steps,):
       got = reading.describe(dataset.dtype, shape)
@@ -95,7 +95,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     if self._faults:
       return fields
     derived = self._derive_next_obs(fields)
-    # The specs that a conversion left, if they fit the data.
+    # Specs that `RobomimicWriter` stored keep what HDF5 cannot hold, if they fit.
     text = self._file(self._names[0])[DATA].attrs.get(SPEC_ATTRIBUTE)
     declared: Mapping[str, Fields] = {}
     if isinstance(text, str):
@@ -119,7 +119,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
       else:
         derived[path] = leaf
         self.notes.append(
-          f"{path} is kept as a column: it is not everywhere the next {OBS}{key}."
+          f"{path} is kept as a column: some of its rows are not the next {OBS}{key}."
         )
     if count:
       self.notes.append(
@@ -139,7 +139,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     return [place.group.rpartition("/")[2] for place in self._episodes]
 
   def _read_metadata(self) -> Mapping[str, Any]:
-    """`env_args`, other attributes of `data`, unusual names of demos; of one file."""
+    """Returns attributes and unusual names of demos of one file; {} for several."""
     if len(self._names) > 1:
       return {}
     attributes = self._file(self._names[0])[DATA].attrs
@@ -153,7 +153,7 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     )
 
   def metadata_of(self, episodes: np.ndarray) -> Mapping[str, Any]:
-    """See the base class: some of the demos have fewer names."""
+    """Returns the metadata with the names of the selected demos only."""
     if len(self._names) > 1:
       return {}
     names = self._demo_names()
@@ -166,9 +166,9 @@ class RobomimicEpisodes(hdf5.LayoutEpisodes):
     indices = {(p.file, p.group): index for index, p in enumerate(self._episodes)}
     for file_name in self._names:
       file = self._file(file_name)
-      masks = hdf5.own(file, MASK)
+      masks = hdf5.get_own(file, MASK)
       for key in masks if masks is not None else ():
-        if (mask := hdf5.own(masks, key)) is None:
+        if (mask := hdf5.get_own(masks, key)) is None:
           continue
         demos = _to_json(mask[()])
         if missing := [demo for demo in demos if demo not in file[DATA]]:
@@ -226,9 +226,11 @@ class RobomimicWriter(EpisodeWriter):
     """Makes the file under a temporary name.
 
     Args:
-      episodes: to write; their metadata may have `robomimic`, as `RobomimicEpisodes`
-        read it, and their splits become filter keys.
-      compression: compression of the observations: 'gzip' or none.
+      path: path of the new file.
+      episodes: episodes to write. The 'robomimic' of their metadata, as
+        `RobomimicEpisodes` reads it, gives attributes and names of demos. Their splits
+        become filter keys.
+      compression: 'gzip' compresses the observations; None for no compression.
     """
     h5py = hdf5.load_h5py()
     if (compression or "gzip").lower() != "gzip":
@@ -255,7 +257,6 @@ class RobomimicWriter(EpisodeWriter):
     self._data = self._file.create_group(DATA)
 
   def append(self, values: Values) -> None:
-    """Writes a demo."""
     count, num_steps = len(self._names), 0
     name = self._demos[count] if self._demos else f"demo_{count}"
     demo = self._data.create_group(name)
@@ -282,7 +283,8 @@ class RobomimicWriter(EpisodeWriter):
     attributes[SPEC_ATTRIBUTE] = self._spec.to_json()
     if self._metadata:
       attributes[METADATA_ATTRIBUTE] = json.dumps(self._metadata)
-    masks = dict(self._robomimic.get("mask", {}))  # As stores had them.
+    # Metadata of stores that an earlier version converted has the filter keys.
+    masks = dict(self._robomimic.get("mask", {}))
     for name, numbers in self._source.splits.items():
       masks[name] = [self._names[number] for number in numbers]
     for name, demos in masks.items():
@@ -292,7 +294,7 @@ class RobomimicWriter(EpisodeWriter):
     self._staging.publish("data.hdf5")
 
   def close(self) -> None:
-    """Closes the file, and removes it if it is not complete."""
+    """Closes the file; removes it if `finish` did not complete it."""
     self._file.close()
     self._staging.close()
 
@@ -303,7 +305,7 @@ class RobomimicWriter(EpisodeWriter):
 
 
 def _write_attribute(demo: Any, name: str, array: np.ndarray) -> None:
-  """Writes a value of an episode; text as text, other bytes as opaque."""
+  """Writes a value of an episode: numbers, text, or a byte string as opaque data."""
   if array.dtype != object and array.nbytes <= _MAX_ATTRIBUTE_BYTES:
     demo.attrs[name] = array
     return
@@ -345,6 +347,7 @@ def open_hdf5(
 
   Args:
     path: path of the file or the folder.
+    dropped: paths to leave out; None for none.
     layout: a JSON file with the layout; None recognises robomimic, Minari, ALOHA and
       D4RL.
   """

@@ -71,11 +71,9 @@ class StoreWriter(EpisodeWriter):
 
   @property
   def num_committed(self) -> int:
-    """The episodes that the manifest counts."""
     return self._num_committed
 
   def append(self, values: Values) -> None:
-    """Appends an episode; see `EpisodeWriter.append`."""
     self._writer.append_episode(values)
     self._num_episodes += 1
 
@@ -107,7 +105,6 @@ class StoreEpisodes(Episodes):
   """Reads the episodes of an `EpisodeStore`."""
 
   def __init__(self, path: str) -> None:
-    """Opens the store."""
     self.path = path
     self._store = EpisodeStore(path)
     self._spec_fields = {
@@ -120,7 +117,6 @@ class StoreEpisodes(Episodes):
     self.splits = self._store.splits
 
   def rows(self) -> EpisodeStore:
-    """Returns the store, whose columns are tensors."""
     return self._store
 
   def read(
@@ -131,7 +127,6 @@ class StoreEpisodes(Episodes):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads steps of an episode; see `Episodes.read`."""
     names = list(self.spec if paths is None else paths)
     decoded = [path for path in names if path not in self.kept_videos]
     segment, place = self._store.find_episode(episode)
@@ -157,7 +152,6 @@ class StoreEpisodes(Episodes):
     return self.copy(kept_videos=kept, spec=spec)
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns the specs and the checksums of all segments."""
     # The index has the checksums of all data. Opened again, as it may have grown.
     segments = {
       segment.name: [segment.commit.episodes, dict(segment.commit.index_crc32)]

@@ -1,4 +1,4 @@
-"""Zarr groups in diffusion_policy's layout, read and written.
+"""Reads and writes zarr groups in diffusion_policy's layout.
 
 `data/<key>` arrays [total_steps, ...], `meta/episode_ends` int64 [episodes], and
 further arrays [episodes, ...] in `meta` for values of an episode.
@@ -28,14 +28,15 @@ from t2r_seq.episodes.views import Dropped, Episodes
 from t2r_seq.episodes.writing import Staging
 
 ENDS = "episode_ends"
-# An attribute of the root: specs by key, so that a round trip gives the same ones.
+# Attributes of the root: specs and metadata, so that a round trip gives the same ones.
 SPEC_ATTRIBUTE = "t2r_seq_spec"
 METADATA_ATTRIBUTE = "t2r_seq_metadata"
 _IMAGE_CODECS = "imagecodecs_"
 _ROOT_FILES = (".zgroup", "zarr.json", ".zmetadata")
 _METADATA_FILES, _ATTRIBUTES = (".zarray", "zarr.json"), ".zattrs"
-# The header of a chunk, which ends with the length of it.
+# Size of a Blosc chunk's header, whose last 4 bytes are the chunk's length.
 _BLOSC_BYTES = 16
+# Chunks of new arrays: bytes and steps at most; episodes, for values of episodes.
 _CHUNK_BYTES = 1 << 20
 _MAX_CHUNK_STEPS = 1024
 _CHUNK_EPISODES = 64
@@ -56,7 +57,7 @@ def open_group(path: str) -> Any:
   store: Any = path
   if os.path.isfile(path):
     store = zarr.storage.ZipStore(path, mode="r")
-  # Checks the metadata that is read: consolidated metadata could differ.
+  # `read_arrays` checks the metadata of each array: a consolidated copy may differ.
   options = {"use_consolidated": False} if _is_v3_api(zarr) else {}
   try:
     return zarr.open_group(store, mode="r", **options)
@@ -83,7 +84,7 @@ def create_array(
   options = {"shape": shape, "dtype": dtype, "chunks": chunk, "fill_value": 0}
   if not _is_v3_api(zarr):
     return group.create_dataset(name, compressor=codec, **options)
-  # So a missing chunk is a lost one; the older API does this by default.
+  # Then a missing chunk means lost data. The older API does this by default.
   with zarr.config.set({"array.write_empty_chunks": True}):
     return group.create_array(name, compressors=codec, **options)
 
@@ -91,7 +92,7 @@ def create_array(
 def read_arrays(path: str, folder: str) -> dict[str, dict[str, Any]]:
   """Reads the metadata of the arrays in 'data' or 'meta', by name.
 
-  The metadata is read here and not by zarr, which may load a codec that unpickles.
+  zarr itself might load a codec that unpickles: such an array is a ConversionError.
   """
   mismatches = []
   arrays: dict[str, dict[str, Any]] = {}
@@ -115,7 +116,7 @@ def read_arrays(path: str, folder: str) -> dict[str, dict[str, Any]]:
 
 
 def _files(path: str) -> tuple[list[str], Callable[[str], bytes]]:
-  """Returns the metadata files of a folder or a .zip file, and how to read one."""
+  """Returns names of a folder's metadata files, or of all in a .zip, and a reader."""
   if os.path.isfile(path):
     archive = zipfile.ZipFile(path)
     return archive.namelist(), archive.read
@@ -149,7 +150,7 @@ def list_files(path: str) -> set[str]:
 
 
 def chunk_names(metadata: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-  """Yields the first row and the file of each chunk, or shard, of an array."""
+  """Yields the first row and the file name of each chunk, or shard, of an array."""
   if "chunk_grid" in metadata:  # Format 3.
     chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
     encoding = metadata["chunk_key_encoding"]
@@ -167,11 +168,11 @@ def chunk_names(metadata: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
 
 
 def check_own_files(path: str) -> None:
-  """Checks that a group has no links, and that its chunks are whole.
+  """Checks that a folder has no links, and that its Blosc chunks are whole.
 
-  A link leads to anybody's file. A chunk of Blosc that was cut is decoded all the same,
-  to what the memory has beyond its end, if it was kept uncompressed. A .zip file has no
-  links that are followed, and checksums.
+  A link may lead to any file of the machine. Blosc decodes a truncated chunk of
+  uncompressed data without an error: it reads memory beyond the end. A .zip file needs
+  no such check: it has checksums, and its links are not followed.
   """
   blosc: set[str] = set()
   for folder, folders, names in os.walk(path):
@@ -190,9 +191,9 @@ def check_own_files(path: str) -> None:
 
 
 def _is_blosc(folder: str, names: list[str]) -> bool:
-  """Whether a folder is an array whose chunks are Blosc's."""
+  """Whether a folder is an array with Blosc chunks."""
   for name in {*names} & {*_METADATA_FILES}:
-    # Reading the array explains damaged metadata.
+    # Opening the array reports damaged metadata.
     with contextlib.suppress(Exception), open(os.path.join(folder, name), "rb") as file:
       metadata = json.loads(file.read())
       if name == "zarr.json":
@@ -202,7 +203,7 @@ def _is_blosc(folder: str, names: list[str]) -> bool:
 
 
 def _check_blosc(place: str) -> None:
-  """Checks that a chunk has the length of its header."""
+  """Raises ConversionError if a chunk is shorter than its header states."""
   with open(place, "rb") as file:
     header = file.read(_BLOSC_BYTES)
     size = os.fstat(file.fileno()).st_size
@@ -213,7 +214,7 @@ def _check_blosc(place: str) -> None:
 
 
 def _has_pickle(value: Any) -> bool:
-  """Whether any codec in the metadata is, by its name, pickle."""
+  """Whether the name of any codec in the metadata contains 'pickle'."""
   if isinstance(value, dict):
     names = [str(value.get(field, "")) for field in ("id", "name")]
     is_pickle = any("pickle" in name.lower() for name in names)
@@ -222,7 +223,7 @@ def _has_pickle(value: Any) -> bool:
 
 
 def array_keys(operation: str, fields: Mapping[str, Fields]) -> dict[str, str]:
-  """Names an array for each path: the spec's name, or the path, without slashes."""
+  """Returns the array's name by path: the spec's name or the path, with _ for /."""
   keys: dict[str, str] = {}
   mismatches = []
   arrays: dict[str, str] = {ENDS: f"meta/{ENDS}"}
@@ -239,9 +240,9 @@ def array_keys(operation: str, fields: Mapping[str, Fields]) -> dict[str, str]:
 
 
 class ZarrRows:
-  """Reads rows of an array; keeps the last chunk, in which the next rows begin.
+  """Reads rows of an array; caches the last chunk, where the next rows begin.
 
-  An array may have one chunk for thousands of episodes, and zarr decodes all of it for
+  A chunk may have the rows of thousands of episodes, and zarr decodes all of it to read
   any row.
   """
 
@@ -253,7 +254,9 @@ class ZarrRows:
     self._lock = threading.Lock()
 
   def read(self, start: int, stop: int) -> np.ndarray:
-    """Returns rows start to stop."""
+    """Returns rows [start, stop); none if `stop` is not above `start`."""
+    if stop <= start:
+      return np.asarray(self._array[0:0])
     with self._lock:
       kept = self._kept
       if kept is None or not self._start <= start < self._start + len(kept):
@@ -267,7 +270,7 @@ class ZarrRows:
       rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
       part = rows[start - self._start : stop - self._start]
       last = (self._start + len(rows) - 1) // self._chunk * self._chunk
-      # A copy, so that the chunks before it can go.
+      # A copy, which does not hold the chunks before it in memory.
       self._kept = rows[last - self._start :].copy() if last > self._start else rows
       self._start = max(last, self._start)
       return part
@@ -284,7 +287,6 @@ class ZarrWriter(EpisodeWriter):
   """Writes a group in a temporary folder."""
 
   def __init__(self, path: str, episodes: Episodes) -> None:
-    """Makes the arrays."""
     load_zarr()
     self._source, self._spec = episodes, episodes.spec
     operation = f"write: {path}"
@@ -318,7 +320,7 @@ class ZarrWriter(EpisodeWriter):
     self._ends.append(num_steps + (self._ends[-1] if self._ends else 0))
 
   def finish(self) -> None:
-    """Writes the rest, where episodes end, and the metadata."""
+    """Writes pending rows, the ends of episodes, and the metadata."""
     for column in self._columns.values():
       column.flush()
     shape = (len(self._ends),)
@@ -333,12 +335,11 @@ class ZarrWriter(EpisodeWriter):
     self._staging.publish("zarr")
 
   def close(self) -> None:
-    """Removes incomplete data."""
     self._staging.close()
 
 
 class _Column:
-  """Gathers the rows of one array to whole chunks."""
+  """Buffers the rows of an array, to write whole chunks."""
 
   def __init__(self, array: Any, chunk_rows: int) -> None:
     self._array = array
@@ -355,7 +356,7 @@ class _Column:
       self._write(self._num_pending // self._chunk_rows * self._chunk_rows)
 
   def flush(self) -> None:
-    """Writes the rest, and cuts the array to its rows."""
+    """Writes pending rows, and trims the array to its rows."""
     self._write(self._num_pending)
     self._resize(self._row)
 
@@ -396,7 +397,7 @@ class ZarrEpisodes(Episodes):
   """Reads the episodes of a zarr group."""
 
   def __init__(self, path: str, dropped: Dropped | None = None) -> None:
-    """Opens the group and compares the lengths of its arrays."""
+    """Opens the group, and checks the metadata and the lengths of its arrays."""
     self.path = path
     check_own_files(path)
     self._arrays: dict[str, Any] = {}
@@ -411,8 +412,8 @@ class ZarrEpisodes(Episodes):
       empty = np.flatnonzero(lengths == 0).tolist()
       self.notes += reading.left_out([f"episode {number}" for number in empty])
       attributes = dict(self._group.attrs)
-      text = attributes.pop(SPEC_ATTRIBUTE, None)
-      # The metadata of a conversion, or the attributes.
+      spec_json = attributes.pop(SPEC_ATTRIBUTE, None)
+      # Groups that `ZarrWriter` did not write have attributes instead of metadata.
       stored = attributes.pop(METADATA_ATTRIBUTE, None)
       if not isinstance(stored, dict):
         stored = {"zarr": attributes} if attributes else {}
@@ -420,15 +421,14 @@ class ZarrEpisodes(Episodes):
       self.splits = renumber(splits, np.asarray(self._episodes))
       self.metadata = stored
       by_key: dict[str, tuple[str, Fields]] = {}
-      if text is not None:
-        stored = reading.fields_from_json(text)
-        keys = array_keys(reading.OPERATION, stored)
-        by_key = {keys[path]: (path, fields) for path, fields in stored.items()}
+      if spec_json is not None:
+        declared = reading.fields_from_json(spec_json)
+        keys = array_keys(reading.OPERATION, declared)
+        by_key = {keys[path]: (path, fields) for path, fields in declared.items()}
       self._spec_fields = self._collect(by_key, dropped or Dropped())
     self._columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns the files' number, sizes and newest time."""
     return reading.folder_fingerprint(self.path)
 
   def read(
@@ -439,7 +439,6 @@ class ZarrEpisodes(Episodes):
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
-    """Reads steps of an episode; see `Episodes.read`."""
     index = self._episodes[episode]
     first = self._ends[index - 1] if index else 0
     begin, end, _ = slice(start, stop).indices(self._ends[index] - first)
@@ -455,11 +454,11 @@ class ZarrEpisodes(Episodes):
     return values
 
   def place(self, episode: int) -> str:
-    """Returns where an episode is stored; episodes without a step count, too."""
+    """Returns where an episode is stored: its number among all, empty ones included."""
     return f"episode {self._episodes[episode]} of {self.path}"
 
   def _read_ends(self) -> list[int]:
-    """Reads where episodes end; they must not fall."""
+    """Reads the ends of episodes; raises ConversionError if they fall."""
     names = read_arrays(self.path, "meta")
     if ENDS not in names:
       want = f"an array meta/{ENDS}, as diffusion_policy has it"
@@ -480,7 +479,7 @@ class ZarrEpisodes(Episodes):
   def _collect(
     self, declared: Mapping[str, tuple[str, Fields]], dropped: Dropped
   ) -> dict[str, Fields]:
-    """Opens the arrays, and returns the fields of their specs."""
+    """Opens the arrays, and returns the fields of their specs by path."""
     mismatches: list[errors.Mismatch] = []
     collected: dict[str, Fields] = {}
     names = list_files(self.path)
@@ -514,7 +513,7 @@ class ZarrEpisodes(Episodes):
   def _check_chunks(
     self, place: str, path: str, metadata: Mapping[str, Any], names: Collection[str]
   ) -> None:
-    """Notes chunks that are not stored, which are read as the fill value."""
+    """Adds a note or a problem about missing chunks, read as the fill value."""
     chunks = [*chunk_names(metadata)]
     missing = [(row, name) for row, name in chunks if f"{place}/{name}" not in names]
     if missing:
@@ -531,7 +530,7 @@ class ZarrEpisodes(Episodes):
       try:
         return self._group[f"{folder}/{key}"]
       except Exception as error:
-        # UMI keeps frames as JPEG XL.
+        # UMI's datasets have frames in JPEG XL, a codec of imagecodecs.
         if _IMAGE_CODECS not in str(error) or not _register_image_codecs():
           raise
         return self._group[f"{folder}/{key}"]

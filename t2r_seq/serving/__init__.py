@@ -1,4 +1,4 @@
-"""Servers: a policy behind a websocket, and the addresses that servers listen at."""
+"""Serves policies by websocket; restricts servers to an address."""
 
 from t2r_seq.serving.websocket import PolicyClient, PolicyServer
 

@@ -1,8 +1,8 @@
-"""Restricts servers of this process to an address, and counts connections.
+"""Restricts servers of this process to an address, and limits their connections.
 
 The servers of TensorFlow and Reverb have no authentication, and listen at every address
-of the machine. A packet filter of the operating system drops what is sent to other
-addresses.
+of the machine. A packet filter of the operating system drops packets to addresses that
+are not allowed.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 LOOPBACK = "localhost"
 EVERYWHERE = "0.0.0.0"
 
-# The number is that of Linux: Python's `socket` does not have it.
+# The constant of Linux, which Python's `socket` does not have.
 _SO_ATTACH_FILTER = 26
 # The filter is a program of "classic BPF": load 4 bytes, compare, jump, return.
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
-# Addresses below 0 are of the kernel: SKF_AD_OFF + SKF_AD_PROTOCOL, and SKF_NET_OFF.
+# Negative offsets are data of the kernel: SKF_AD_OFF + SKF_AD_PROTOCOL, SKF_NET_OFF.
 _PROTOCOL, _NETWORK_HEADER = 2**32 - 0x1000, 2**32 - 0x100000
-# By the version of IP: its number in a frame, and where a header has the destination.
+# By the version of IP: its EtherType, and the destination's offset in the header.
 _IP = {4: (0x0800, 16), 6: (0x86DD, 24)}
 _PASS, _DROP = 2**32 - 1, 0
 
-# Other open files of the process, with those of connections that are just accepted.
+# File descriptors for other files, and for connections that are being accepted.
 _OTHER_FILES = 256
+# Connections beside the clients, by default.
 _NUM_UNKNOWN = 64
 
 
 def check_address(operation: str, address: str) -> None:
-  """Raises a SpecError if a server cannot be restricted to an address."""
+  """Raises SpecError if a server cannot be restricted to an address."""
   try:
     is_restricted = bool(_addresses(address))
   except ValueError as error:
@@ -51,13 +52,13 @@ def check_address(operation: str, address: str) -> None:
   if is_restricted and sys.platform != "linux":
     raise errors.SpecError(
       f"{operation}: expected '{EVERYWHERE}' on {sys.platform}, where servers cannot "
-      f"be kept from listening at every address, got {address!r}. Say so where a "
+      f"be kept from listening at every address, got {address!r}. Listen there if a "
       "firewall keeps others out."
     )
 
 
 def reached_at(address: str) -> str:
-  """Returns the host in the address of a server that is restricted; see `restrict`."""
+  """Returns the host by which clients reach a server that `restrict` restricts."""
   if address in (LOOPBACK, EVERYWHERE):
     return LOOPBACK
   return f"[{address}]" if ":" in address else address
@@ -94,12 +95,12 @@ def restrict(address: str, port: int | None = None) -> None:
     host, own_port, *_ = connection.getsockname()
     if own_port in ports and _of_ip4(host) not in allowed:
       with contextlib.suppress(OSError):
-        connection.getpeername()  # Fails where it is a server.
+        connection.getpeername()  # Fails for a listening socket.
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def _addresses(address: str) -> tuple[_Address, ...]:
-  """Returns the allowed addresses; none for all of the machine's."""
+  """Returns the allowed addresses; an empty tuple allows every address."""
   if address == EVERYWHERE:
     return ()
   names = ("127.0.0.1", "::1") if address == LOOPBACK else (address,)
@@ -107,13 +108,13 @@ def _addresses(address: str) -> tuple[_Address, ...]:
 
 
 def _of_ip4(address: str) -> _Address:
-  """Reads an address; sockets for both versions of IP show IPv4 as IPv6."""
+  """Parses an address; returns one that a dual-stack socket maps to IPv6 as IPv4."""
   parsed = ipaddress.ip_address(address)
   return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
 def _program(allowed: tuple[_Address, ...]) -> bytes:
-  """Returns a filter that accepts packets to some addresses."""
+  """Returns a BPF program that passes only packets to the allowed addresses."""
   program = b""
   for address in allowed:
     number, place = _IP[address.version]
@@ -122,7 +123,7 @@ def _program(allowed: tuple[_Address, ...]) -> bytes:
       word = int.from_bytes(address.packed[start : start + 4], "big")
       tests.append((_NETWORK_HEADER + place + start, word))
     for index, (at, value) in enumerate(tests):
-      # Past what is left of this address, to the next one.
+      # Jumps over the remaining tests of this address, to the next one.
       past = 2 * (len(tests) - index) - 1
       program += struct.pack("HBBI", _LOAD, 0, 0, at)
       program += struct.pack("HBBI", _JUMP_IF_EQUAL, 0, past, value)
@@ -136,7 +137,7 @@ def _sockets() -> Iterator[socket.socket]:
     try:
       copy = os.dup(int(name))
     except OSError:
-      continue  # The folder itself, which is closed again.
+      continue  # The descriptor by which `listdir` read the folder.
     if not stat.S_ISSOCK(os.fstat(copy).st_mode):
       os.close(copy)
       continue
@@ -149,7 +150,7 @@ def _sockets() -> Iterator[socket.socket]:
 def check_max_connections(
   operation: str, max_clients: int, max_connections: int | None
 ) -> int:
-  """Returns how many connections a server may hold.
+  """Returns the maximum number of a server's open connections.
 
   Args:
     operation: for the message.
@@ -157,7 +158,8 @@ def check_max_connections(
     max_connections: open connections, including silent ones; None for 64 more than
       clients, or fewer if the limit of open files requires it.
   Raises:
-    SpecError: there is no room for a connection beside the clients.
+    SpecError: a number is not an integer above 0, `max_connections` is not above
+      `max_clients`, or the limit of open files is too low.
   """
   errors.check_count(operation, "max_clients", max_clients)
   limit = _max_files()

@@ -1,9 +1,9 @@
 """Server and client of a policy for robots on another machine: websocket and msgpack.
 
 The protocol is that of openpi (Physical Intelligence): the server sends its metadata;
-then each observation is answered with outputs by name, or with a text: an error.
-TensorFlow is not imported here: a robot needs numpy, and a server of a lite policy the
-interpreter.
+then it answers each observation with outputs by name, or with a text if it fails.
+TensorFlow is not imported here: a robot does not need it, and a server of a lite policy
+only needs the interpreter.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from t2r_seq.lite import policy_io
 from t2r_seq.serving import listening
 
 IS_FIRST, SEED, INSPECT = "is_first", "seed", "inspect"
-# A request for a chunk, of a client that executes another one meanwhile: observations
-# since the last request, and the prefix that the chunk continues.
+# A request for a chunk, while the client still executes the last one: observations
+# since the last request, and the prefix of actions that the chunk continues.
 OVERLAP, OBSERVATIONS, PREFIX = "overlap", "observations", "prefix"
 PORT = 8000
 ACTION = "inference_output"
-# The output of openpi servers: a chunk of actions, [steps, size].
+# The output of openpi's servers: a chunk of actions, [steps, size].
 _OPENPI_ACTIONS = "actions"
 _NAME = "t2r_seq"
 # Close codes of the websocket protocol.
 _INTERNAL, _TRY_AGAIN = 1011, 1013
-# How long a client may take to confirm the end of its connection.
+# Time for a client to confirm the end of its connection.
 _CLOSE_SECONDS = 1.0
 _SLACK_BYTES = 1 << 20
 _LOG_EVERY_SECONDS = 60.0
-# A step of this length delays other clients less than a thread would cost.
+# Faster steps run in the event loop: a thread would delay other clients more.
 _FAST_SECONDS = 0.01
 
 
@@ -59,6 +59,8 @@ def pack(value: Any, packer: Any = None) -> bytes:
   Args:
     value: the message.
     packer: packer from `make_packer`; None for a new one.
+  Returns:
+    The message as bytes; see `unpack`.
   Raises:
     SpecError: the message has other objects.
   """
@@ -103,7 +105,7 @@ def _encode(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """Returns bfloat16 as float32, and texts as UTF-8."""
+  """Returns bfloat16 as float32, and arrays of text objects as bytes in UTF-8."""
   if value.dtype.name == "bfloat16":
     return value.astype(np.float32)
   if isinstance(value, np.ndarray) and value.dtype == object:
@@ -129,7 +131,7 @@ def _decode(value: dict[Any, Any]) -> Any:
 
 def _dtype(value: Mapping[Any, Any]) -> np.dtype:
   dtype = np.dtype(value[b"dtype"])
-  # Objects hold addresses of memory.
+  # An array of objects would take its bytes for memory addresses.
   if dtype.kind not in "biufSU":
     raise ValueError(f"an array of {dtype}")
   return dtype
@@ -144,17 +146,17 @@ class PolicyServer:
   """Serves a policy: each connection is an environment with a separate state.
 
   An episode starts with a connection, and at each observation with `is_first`. A `seed`
-  in an observation seeds the random numbers of the following steps. If observations
-  with a `timestamp`, in seconds, come at another rate than in training, the log warns.
+  in an observation seeds the random numbers from this step on. If observations have a
+  `timestamp`, in seconds, a warning in the log reports a rate unlike that of training.
   With `inspect`, the outputs include `inspection`; see `policy_io.Inspection`. A
-  message `overlap` requests a whole chunk, see `lite.OverlappedPolicy`. The
-  answer to a message that does not fit is a text, and the episode continues.
+  message `overlap` requests a whole chunk; see `lite.OverlappedPolicy`. A message that
+  does not fit is answered with a text, and the episode continues.
 
-  One event loop, in a thread, serves all connections. Fast policies step inside of it;
-  a slow one, whose last step took over 10 ms, steps in another thread.
+  One event loop, in a thread, serves all connections. A policy whose last step took
+  less than 10 ms steps inside of it; a slower one steps in another thread.
 
   Attributes:
-    port: where it listens.
+    port: port that it listens at.
   """
 
   def __init__(
@@ -174,18 +176,19 @@ class PolicyServer:
         `policy_io.PurePolicy`, whose `describe()` and `inspect(...)` are optional.
       address: 'localhost' for clients on this machine only; one of the machine's
         addresses; or '0.0.0.0' for all of them. There is no authentication.
-      port: 0 chooses one.
-      max_clients: clients at the same time; others are refused.
+      port: port to listen at; 0 for any free one.
+      max_clients: clients at the same time; further ones are refused.
       max_connections: open connections, including silent ones; the oldest silent one
         is closed for a new one. None: 64 more than clients, or fewer if the limit of
         open files requires it.
       rename: the policy's paths by the names that clients use for them.
-      output: another name of the action, 'NAME' or 'NAME=OUTPUT' for an output that is
-        not 'inference_output'. It has an axis of steps, as 'actions' of openpi's
-        servers: [steps, size].
+      output: second name of the action in the answers: 'NAME', or 'NAME=OUTPUT' if the
+        action is not 'inference_output'; '' for none. There the action has an axis of
+        steps, [steps, size], as 'actions' of openpi's servers.
     Raises:
-      SpecError: the address or a name is invalid, or there are too many connections.
-      OSError: the address cannot be listened at.
+      SpecError: the address, a name in `rename` or a number of clients or connections
+        is invalid.
+      OSError: the address is in use, or is not this machine's.
       ImportError: a package is missing; names the extra.
     """
     _msgpack()
@@ -223,7 +226,8 @@ class PolicyServer:
         **description,
       }
     )
-    # Clients may send float64 in place of float32, and entries that are not needed.
+    # Clients may send wider dtypes, such as float64, unneeded entries, and observations
+    # of a whole history at once.
     num_bytes = sum(np.prod(shape) * dtype.itemsize for shape, dtype in leaves.values())
     depth = policy_io.history_depth(description.get("record"))
     self._max_size = _SLACK_BYTES + 4 * depth * int(num_bytes)
@@ -231,7 +235,7 @@ class PolicyServer:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     self._socket = socket.create_server((host, port), family=family)
     self.port: int = self._socket.getsockname()[1]
-    # By connection, the oldest first; others may be closed to make room.
+    # Whether a connection is a client, the oldest first. Others may be closed.
     self._is_client: dict[Any, bool] = {}
     self._is_fast, self._logged = False, -_LOG_EVERY_SECONDS
     started: futures.Future[None] = futures.Future()
@@ -255,12 +259,11 @@ class PolicyServer:
 
   def close(self) -> None:
     """Stops listening, and closes all connections; waits for steps in progress."""
-    with contextlib.suppress(RuntimeError):  # The loop was closed before.
+    with contextlib.suppress(RuntimeError):  # The loop is closed already.
       self._loop.call_soon_threadsafe(self._stop.set)
     self._thread.join()
 
   def __enter__(self) -> PolicyServer:
-    """Returns itself."""
     return self
 
   def __exit__(
@@ -269,7 +272,6 @@ class PolicyServer:
     error: BaseException | None,
     traceback: TracebackType | None,
   ) -> None:
-    """Closes it."""
     self.close()
 
   async def _serve(self, started: futures.Future[None]) -> None:
@@ -336,7 +338,7 @@ class PolicyServer:
   def _on_loop_error(
     self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
   ) -> None:
-    """Makes room if no connection can be accepted; asyncio tries again in a second."""
+    """Closes connections if the system accepts no more; asyncio retries in a second."""
     if not self._is_listening():
       loop.remove_reader(self._socket)  # Otherwise the error repeats at once.
     if "socket" not in context:
@@ -356,7 +358,7 @@ class PolicyServer:
     self._is_client[connection] = True
     name = f"serve: {connection.remote_address}"
     policy, packer = policy_io.StatefulPolicy(self._policy, name), make_packer()
-    latest: list[Any] = []  # The arguments of a plan.
+    latest: list[Any] = []  # The arguments of `plan_one`, at most one item.
     try:
       await connection.send(self._metadata)
       async for message in connection:
@@ -378,7 +380,7 @@ class PolicyServer:
     packer: Any,
     latest: list[Any],
   ) -> str | bytes:
-    """Returns the outputs of a step, or the text of an error."""
+    """Returns the outputs of a step or a plan, or the text of an error."""
     try:
       request = _observation(message)
       if OVERLAP in request:
@@ -445,14 +447,14 @@ class PolicyServer:
     return result, seconds
 
   def _rename_paths(self, observation: dict[str, Any]) -> dict[str, Any]:
-    """Returns an observation by the policy's paths."""
+    """Returns an observation by the policy's paths, from one by clients' names."""
     if not self._rename:
       return observation
     flat = policy_io.flatten_observation(observation)
     return {self._rename.get(name, name): value for name, value in flat.items()}
 
   def _hint(self, message: str) -> str:
-    """Returns the clients' names of paths in a message."""
+    """Returns sentences with the clients' names of the paths in an error message."""
     renamed = [
       f" A client names {path} '{name}'."
       for name, path in self._rename.items()
@@ -461,7 +463,7 @@ class PolicyServer:
     return "".join(renamed)
 
   def _with_actions(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns outputs with the action under its other name."""
+    """Returns outputs, with the action also under its second name."""
     if not self._output:
       return outputs
     if self._action not in outputs:
@@ -474,13 +476,13 @@ class PolicyServer:
 
 
 class PolicyClient:
-  """Acts by a server; the loops of `t2r_seq.actors` take it as a policy.
+  """A policy whose steps run in a server; `t2r_seq.actors` take it like any other.
 
-  The server is a `PolicyServer`, or one of openpi, which takes observations by its own
-  names; of its chunk, [steps, size], `sample_action` returns the first action.
+  The server is a `PolicyServer`, or one of openpi, whose names of observations differ,
+  and whose outputs are chunks, [steps, size]: `sample_action` returns the first action.
 
   Attributes:
-    metadata: describes the server and its policy.
+    metadata: the server's description of itself and its policy.
   """
 
   def __init__(
@@ -495,11 +497,11 @@ class PolicyClient:
     Args:
       host: host name of the server.
       port: port of the server.
-      action_key: the output of `sample_action`; None for 'inference_output', or for
-        'actions' of an openpi server.
-      timeout: seconds to wait for a connection, and for an answer.
+      action_key: the output that `sample_action` returns; None for 'inference_output',
+        or for 'actions' of an openpi server.
+      timeout: seconds to wait for a connection, and for each answer.
     Raises:
-      ConnectionError: there is no server, or it is full.
+      ConnectionError: there is no policy server, or it is full.
       ImportError: a package is missing; names the extra.
     """
     _msgpack()
@@ -522,7 +524,8 @@ class PolicyClient:
         )
       )
       self.metadata = unpack(self._connection.recv(timeout))
-    except self._failures as error:
+    except (*self._failures, errors.SpecError) as error:
+      self.close()
       raise ConnectionError(
         f"policy client: {self._place}: expected a policy server, got: {error}. Is "
         "`t2r_seq serve` running, and has it room?"
@@ -533,17 +536,17 @@ class PolicyClient:
         f"policy client: {self._place}: expected the metadata of a policy server, got "
         f"{errors.describe(self.metadata)}."
       )
-    self._is_own = self.metadata.get("server") == _NAME
+    self._is_t2r_seq = self.metadata.get("server") == _NAME
     depth = policy_io.history_depth(self.metadata.get("record"))
     self._latest: collections.deque[Any] = collections.deque(maxlen=depth)
-    self._action_key = action_key or (ACTION if self._is_own else _OPENPI_ACTIONS)
+    self._action_key = action_key or (ACTION if self._is_t2r_seq else _OPENPI_ACTIONS)
     self._watch = policy_io.RateWatch(
       self.control_period, f"policy client: {self._place}"
     )
 
   @property
   def global_step(self) -> int:
-    """The training step of the model."""
+    """The training step of the model; 0 if the server does not send it."""
     return int(self.metadata.get("global_step", 0))
 
   @property
@@ -558,13 +561,13 @@ class PolicyClient:
 
   @property
   def is_timed(self) -> bool:
-    """Whether the history is by time stamps, and right at any rate."""
+    """Whether the policy finds its history by time stamps, so that any rate fits."""
     return policy_io.has_stamps(self.metadata.get("observation", {}))
 
   def step(self, observation: Any) -> dict[str, np.ndarray]:
     """Sends an observation by path; returns outputs by name.
 
-    With a `timestamp`, in seconds, another rate than in training is warned of.
+    If it has a `timestamp`, in seconds, a rate unlike that of training gives a warning.
 
     Raises:
       SpecError: the observation does not fit the server's policy.
@@ -606,8 +609,8 @@ class PolicyClient:
     """Keeps an observation for the next request; for an `OverlappedPolicy`.
 
     Returns:
-      The arguments of `plan_one`: the latest observations, as many as the policy looks
-      at, by their numbers.
+      The arguments of `plan_one`: (number, message) of the latest observations, as many
+      as the policy's history has.
     """
     message = {
       path: np.array(value) if isinstance(value, np.ndarray) else value
@@ -624,9 +627,11 @@ class PolicyClient:
   ) -> dict[str, np.ndarray]:
     """Sends observations since the last request; returns a whole chunk.
 
+    Raises as `step` does.
+
     Args:
-      arguments: arguments of `observe_one`.
-      prefix: what the chunk continues; see `policy_io.PurePolicy.plan`.
+      arguments: what `observe_one` returned last.
+      prefix: what the chunk continues, or None; see `policy_io.PurePolicy.plan`.
     """
     new = [message for number, message in arguments if number > self._num_sent]
     continued = None if prefix is None else prefix._asdict()
@@ -648,7 +653,7 @@ class PolicyClient:
     message = dict(observation)
     if policy_io.timestamp_of(observation, spec) is not None:
       self._watch.see(message.pop(policy_io.TIMESTAMP), self._is_first)
-    if self._is_own:
+    if self._is_t2r_seq:
       message[IS_FIRST] = self._is_first
       if self._seed is not None:
         message[SEED] = self._seed
@@ -667,7 +672,7 @@ class PolicyClient:
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
   ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns the action for an observation, and all outputs beside it."""
+    """Returns the action for an observation, and all outputs; raises as `step` does."""
     del explore_prob
     outputs = self.step(obs)
     if self._action_key not in outputs:
@@ -676,17 +681,18 @@ class PolicyClient:
         f"'{self._action_key}'."
       )
     action = outputs[self._action_key]
-    if not self._is_own and np.ndim(action) > 1:
+    if not self._is_t2r_seq and np.ndim(action) > 1:
       action = action[0]
     return action, outputs
 
   def sample_actions(
     self, observations: Any, is_first: Any, explore_prob: float = 0.0
   ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
-    """Selects the action in a batch of one environment.
+    """Returns the action and the outputs for a batch of one environment.
 
     Raises:
-      SpecError: there are several environments: each needs a connection.
+      SpecError: there are several environments, which need a connection each.
+      ConnectionError: see `step`.
     """
     if np.size(is_first) != 1:
       raise errors.SpecError(
@@ -713,7 +719,7 @@ class PolicyClient:
 
 
 def _observation(message: str | bytes) -> dict[str, Any]:
-  """Reads a client's message."""
+  """Decodes a client's message; raises SpecError if it is not a dictionary by path."""
   if isinstance(message, str):
     raise errors.SpecError(
       "serve: expected an observation as msgpack, got a text. Send bytes."
@@ -729,7 +735,7 @@ def _observation(message: str | bytes) -> dict[str, Any]:
 
 
 def _overlap(request: Any) -> dict[str, Any]:
-  """Checks a request for a chunk."""
+  """Returns a request for a chunk; raises SpecError if its form is wrong."""
   names = {OBSERVATIONS, PREFIX}
   if not isinstance(request, dict) or request.keys() != names:
     got = f"one of {[*request]}" if isinstance(request, dict) else repr(request)

@@ -1,15 +1,15 @@
 """Moments, quantile sketches and histograms of a path, in one pass over its values.
 
 Each block gives its count, its mean and its sum of squared deviations; two of them are
-merged by the formula of Chan, Golub and LeVeque (1983). No sum of squares is ever
-subtracted from another, and means are kept as two floats each, so an offset that is a
-billion times the spread costs no digits.
+merged by the formula of Chan, Golub and LeVeque (1983). Sums of squares are not
+subtracted from each other, and each mean is stored as two floats. So an offset that is
+a billion times the spread costs no digits.
 
 Quantiles follow Munro and Paterson (1980) and Manku, Rajagopalan and Lindsay (1998):
-items of weight 2^h lie in level h. A full level is sorted, and every other item goes up
-with twice the weight. That moves the rank of any value by at most one weight, up if the
-items in odd places stay, down if those in even places do. The side is the one that was
-chosen less, and both sums are kept: they bound the error, for any values in any order.
+level h has items of weight 2^h. A full level is sorted, and every other item moves to
+the next level. That changes the rank of any value by at most 2^h: upwards if the items
+at even indices move, downwards if those at odd indices do. The sketch adds up both
+errors and chooses the smaller one: they bound the error for any values in any order.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from t2r_seq.specs.extended_tensor_spec import is_video_spec
 from t2r_seq.statistics import statistics
 from t2r_seq.statistics.statistics import BYTES, UNSUPPORTED, PathStatistics
 
+# Maximum number of elements with separate statistics.
 MAX_ELEMENTS = 2048
 ELEMENT, CHANNEL, TENSOR = "element", "channel", "tensor"
 
 
 def _layout(row_shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-  """Returns the level and shape of a step's statistics.
+  """Returns the level and the shape of the statistics of a path.
 
-  Small vectors and matrices have them for each element; images and larger vectors for
-  each index of the last axis; what is too large even so as a whole. They have the shape
-  of the last axes, so they broadcast against the values.
+  Scalars, vectors and matrices with at most `MAX_ELEMENTS` elements have statistics for
+  each element. Others, such as images, have them for each index of the last axis, or
+  for the whole tensor if that axis is longer. They broadcast against the values.
   """
   if len(row_shape) < 3 and math.prod(row_shape) <= MAX_ELEMENTS:
     return ELEMENT, row_shape
@@ -48,9 +49,9 @@ class Moments:
   """Count, mean and squared deviations of E elements.
 
   Attributes:
-    count: values of each element, int64 [E].
+    count: number of values of each element, int64 [E].
     mean: float64 [E]; 0 without values.
-    mean_rest: rounding error of the mean, float64 [E].
+    mean_rest: what rounding removed from the mean, float64 [E].
     squares: sum of the squared deviations from the mean, float64 [E].
   """
 
@@ -69,7 +70,7 @@ class Moments:
     """Computes the moments of the finite values of a block [rows, E]."""
     if not len(values):
       return cls.zeros(values.shape[1])
-    # Elements first: numpy adds pairwise along the last axis only.
+    # Elements first: numpy's accurate pairwise sum is along the last axis only.
     values = np.ascontiguousarray(values.T)
     finite = None if finite is None else np.ascontiguousarray(finite.T)
     if values.dtype.kind in "iu":
@@ -87,7 +88,7 @@ class Moments:
     deviation = distance - shift[:, None]
     if finite is not None:
       deviation = np.where(finite, deviation, 0.0)
-    # The second term takes off what rounding of `shift` has added.
+    # The second term removes what rounding of `shift` has added.
     drift = deviation.sum(axis=1)
     squares = np.square(deviation).sum(axis=1) - drift * drift / divisor
     mean, rest = _two_sum(pivot, rest + (shift + drift / divisor))
@@ -102,7 +103,7 @@ class Moments:
     share = other.count / divisor
     squares = self.squares + other.squares + distance * distance * self.count * share
     mean, rest = _two_sum(self.mean, self.mean_rest + distance * share)
-    # An empty side has no mean: the other's counts, rest and all.
+    # Without earlier values the result is `other`, rounding errors included.
     is_first = self.count == 0
     self.mean = np.where(is_first, other.mean, mean)
     self.mean_rest = np.where(is_first, other.mean_rest, rest)
@@ -137,7 +138,7 @@ def _float_distances(
 
 
 def _integer_distances(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns each row's least integer as two floats, and the differences from it."""
+  """Returns each row's minimum, its rounding error, and the differences from it."""
   wide = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64)
   low = wide.min(axis=1)
   # Modulo 2^64 the difference is right even where int64 would overflow.
@@ -158,13 +159,13 @@ def _two_sum(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 MAX_SIZE = 4096
 MIN_SIZE = 256
-# Size of the sketches of all elements of a path; 20 levels hold 10^9 values.
+# Values in the sketches of all elements of a path; 20 levels hold 10^9 values each.
 _MEMORY_VALUES = 1 << 23
 _LEVELS = 20
 
 
 def sketch_size(num_elements: int) -> int:
-  """Returns the values of a level, so that the sketches of all elements fit."""
+  """Returns the capacity of a level for sketches of about `_MEMORY_VALUES` in all."""
   fair = _MEMORY_VALUES // (_LEVELS * max(num_elements, 1))
   size = 1 << max(fair, 1).bit_length() - 1
   return min(MAX_SIZE, max(MIN_SIZE, size))
@@ -175,26 +176,27 @@ class QuantileSketch:
 
   A compaction of level h takes more than `size` items, so that n values make fewer
   than n / (size * 2^h) of them; with L = log2(n / size) + 1 levels the rank of an
-  answer is never wrong by more than n * L / size. The sides are balanced, so
-  `rank_error`, which is what holds, is about half of that: 0.11 % of n for 10^6 values
-  and 0.23 % for 10^9, at the size of 4096. Up to `size` values it is exact.
+  answer is never wrong by more than n * L / size. `rank_error` is the bound that the
+  sketch computes. It is about half of that, as compactions alternate their direction:
+  0.11 % of n for 10^6 values and 0.23 % for 10^9, at the size of 4096. Quantiles of up
+  to `size` values are exact.
 
   Attributes:
     count: the number of values.
   """
 
   def __init__(self, size: int = MAX_SIZE) -> None:
-    """Creates an empty sketch; `size` is the most values of a level, even."""
+    """Creates an empty sketch; `size`, an even number, is the capacity of a level."""
     self._size = size
     self._levels: list[np.ndarray] = [np.zeros(0)]
-    # How far ranks may have moved up and down.
+    # Maximum change of any rank, upwards and downwards.
     self._up = 0
     self._down = 0
     self.count = 0
 
   @property
   def rank_error(self) -> int:
-    """The most ranks that an answer may be wrong by."""
+    """Maximum error of the rank of a quantile."""
     return max(self._up, self._down)
 
   def add(self, values: np.ndarray) -> None:
@@ -215,9 +217,9 @@ class QuantileSketch:
     self._compress()
 
   def quantiles(self, fractions: Sequence[float]) -> np.ndarray:
-    """Returns values of rank ceil(fraction * count), give or take `rank_error`.
+    """Returns the values of rank ceil(fraction * count), up to `rank_error`.
 
-    Some of the added values, float64 [len(fractions)]; NaN without values.
+    They are added values, float64 [len(fractions)]; NaN if there are none.
     """
     if not self.count:
       return np.full(len(fractions), np.nan)
@@ -252,7 +254,7 @@ class QuantileSketch:
 
 
 class Accumulator:
-  """Counts the rows of one path; subclasses keep more than their number."""
+  """Counts the rows of one path; subclasses also compute statistics of the values."""
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
     """Creates an empty accumulator of rows of this spec."""
@@ -264,7 +266,7 @@ class Accumulator:
     self.rows += len(values)
 
   def flush(self) -> None:
-    """Counts the buffered values."""
+    """Processes the buffered values."""
 
   def merge(self, other: Any) -> None:
     """Adds the rows of another accumulator of the same kind and spec."""
@@ -277,12 +279,12 @@ class Accumulator:
     return PathStatistics(self.spec, BYTES if is_bytes else UNSUPPORTED, self.rows)
 
 
-# Values that are worked on at a time: a few arrays of 8 MiB.
+# Values that are processed at a time: a few arrays of 8 MiB.
 _CHUNK_VALUES = 1 << 20
 
 
 class NumberAccumulator(Accumulator):
-  """Keeps numbers; buffers rows, so that small ones are worked on together."""
+  """Base class for numbers; buffers rows, to process many small ones together."""
 
   method = ""
 
@@ -316,7 +318,7 @@ class NumberAccumulator(Accumulator):
     super().merge(other)
 
   def finish(self) -> PathStatistics:
-    """Returns the statistics; NaN of elements without values."""
+    """Returns the statistics; NaN for elements without finite values."""
     self.flush()
     results = self._results()
     count, shape = results["count"], self._shape
@@ -355,8 +357,8 @@ class NumberAccumulator(Accumulator):
   def _results(self) -> dict[str, Any]:
     """Returns fields of `PathStatistics` by name, [E] each.
 
-    The quantiles are one array a fraction; 'not_finite', [3, E], and 'rank_error' may
-    be left out.
+    'quantiles' has one array for each fraction. 'not_finite', [3, E], and 'rank_error'
+    are optional.
     """
     raise NotImplementedError
 
@@ -395,7 +397,7 @@ class SketchAccumulator(NumberAccumulator):
         sketch.add(values.astype(np.float64))
 
   def _find_finite(self, columns: np.ndarray) -> np.ndarray | None:
-    """Counts values that are not finite; None if all are."""
+    """Returns flags of finite values, or None if all are; counts the others."""
     finite: np.ndarray = np.isfinite(columns)
     if finite.all():
       return None
@@ -430,7 +432,7 @@ class SketchAccumulator(NumberAccumulator):
 
 # Maximum number of bins in the histograms of one path.
 _MAX_BINS = 1 << 20
-# Up to this number of columns are counted one by one, which is twice as fast on images.
+# Up to this many columns are counted one by one, which is twice as fast for images.
 _MAX_SINGLE = 16
 
 
@@ -486,13 +488,12 @@ class HistogramAccumulator(NumberAccumulator):
 
 
 def create_accumulator(spec: specs.ExtendedTensorSpec, is_counted: bool) -> Accumulator:
-  """Returns an empty accumulator of rows of a spec; `is_counted` counts them only."""
+  """Returns an empty accumulator for a spec; `is_counted`: rows are only counted."""
   dtype = spec.dtype
   if is_counted or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
     return Accumulator(spec)
   if dtype.is_integer or dtype.is_bool:
     bins = 2 if dtype.is_bool else 1 << 8 * dtype.size
-    # Few enough to be counted one by one.
     if bins * math.prod(_layout(tuple(spec.shape.as_list()))[1]) <= _MAX_BINS:
       return HistogramAccumulator(spec)
   return SketchAccumulator(spec)

@@ -1,4 +1,4 @@
-"""One exact pass over data: its parts are counted by threads and merged in order."""
+"""Computes statistics in one pass: threads count parts, which are merged in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from absl import logging
 
 from t2r_seq import errors, files, records, specs, windows
 from t2r_seq.episodes import Episodes, open_episodes, registry
-from t2r_seq.episodes.episodes import Values, num_steps, steps_spec
+from t2r_seq.episodes.episodes import Values, num_bytes, num_steps, steps_spec
 from t2r_seq.records import framing
 from t2r_seq.records.files import (
   FilePatterns,
@@ -43,7 +43,7 @@ from t2r_seq.statistics.statistics import (
 from t2r_seq.statistics.transforms import Transform, create_transform
 from t2r_seq.store import EpisodeStore, layout
 
-# Parts are read whole, one for each worker and a few in waiting.
+# Limits of a part. Parts are in memory: one for each worker, and one that waits.
 PART_BYTES = 16 << 20
 _MAX_EPISODES = 4096
 _MAX_WORKERS = 8
@@ -65,8 +65,8 @@ def compute_statistics(
 ) -> Statistics:
   """Computes the statistics of all paths of a source, in one pass.
 
-  The result is the same, bit for bit, for any number of workers: parts are cut and
-  merged in a fixed order.
+  The result is bit-identical for any number of workers: the bounds of the parts, and
+  the order in which they are merged, are fixed.
 
   >>> import numpy as np
   >>> from t2r_seq import specs, statistics, store
@@ -80,25 +80,31 @@ def compute_statistics(
   Args:
     source: a path of any format, patterns of TFRecord files, or episodes that
       `open_episodes` returns.
-    output: JSON file to write.
-    spec: spec of the input, windowed or flat; by default all of a store, the input of
-      the transform, or specs that are proposed from the records.
-    transform: called with the values of each episode by path, [T, ...] and context
-      features (plain records: of blocks of them, [B, ...]), returns the values to be
-      counted: [T', ...] for every path but the source's own context features. Or a
-      preprocessor, or a model, of whose preprocessor the stages before `Normalize`
-      count; or 'module:name' of one of these.
-    images: decodes encoded images and videos; images are only counted otherwise, and
-      videos left out.
-    num_workers: threads; by default as many as there are CPUs, at most 8.
-    compression: compression of all files, if the suffixes don't show it.
-    cut: how the windows of a preprocessor are cut, as the training cuts them; None for
-      `windows.Cut()` with the padding of the model. Steps that are padded don't count.
+    output: JSON file to write; None writes none.
+    spec: specs of the paths to read, windowed or flat; None for the input of a
+      preprocessor, else for all paths. Specs of records are proposed from all records
+      then.
+    transform: None counts the stored values. A function is called with the values of
+      each episode by path, [T, ...] and context features, or with those of blocks of
+      plain records, [B, ...]. It returns the values to count: [T', ...] for every path
+      except the source's context features. A preprocessor runs on all windows; for a
+      model, the stages of its preprocessor before `Normalize` do. 'module:name' imports
+      one of these.
+    images: decodes encoded images and videos; otherwise images are only counted, and
+      videos of other formats than stores left out.
+    num_workers: number of threads; None for the number of CPUs, at most 8.
+    compression: compression of all TFRecord files, if the suffixes don't show it.
+    cut: how the windows of a preprocessor are cut, as in training; None for
+      `windows.Cut()` with the padding of the model. Padded steps don't count.
+  Returns:
+    The statistics, with those of each path in `paths`.
   Raises:
-    SpecError: a spec that does not fit, nothing to read, or a transform whose values
-      change their shape; a RecordError for a bad record, naming its place.
-    OSError: the output cannot be written; a missing folder is found before anything is
-      read.
+    SpecError: nothing to read; a spec, transform or cut that does not fit; values that
+      change their shape or dtype between episodes; or an output that is a URL.
+    RecordError: a record is damaged or does not fit; names its place.
+    ImportError: `transform` names a missing module, or an extra is not installed.
+    OSError: the output cannot be written, or is another file; a missing folder is found
+      before anything is read.
   """
   _check_output(output)
   change = create_transform(transform, images, cut)
@@ -128,9 +134,12 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
   Args:
     path: path of the JSON file.
     source: source as for `compute_statistics`.
+  Returns:
+    The statistics.
   Raises:
-    SpecError: the file has no statistics, or the source has changed; names every
-      changed file.
+    SpecError: the file has no statistics, or the source is missing or has changed;
+      names the first changed files.
+    OSError: the file cannot be read.
   """
   statistics = load_statistics(path)
   episodes = _open_episodes(source)
@@ -152,7 +161,7 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
 
 
 def _check_output(output: str | os.PathLike[str] | None) -> None:
-  """Checks, before the data is read, that the output can be written."""
+  """Checks, before the data is read, that the output's folder exists and is usable."""
   errors.check_local("statistics", output or "")
   if output is None:
     return
@@ -171,10 +180,10 @@ def _check_output(output: str | os.PathLike[str] | None) -> None:
 
 
 class _Tally:
-  """Accumulators by path, and how many episodes have a length.
+  """Accumulators by path, and the distribution of episode lengths.
 
   Attributes:
-    num_items: episodes, or records if there are no episodes.
+    num_items: number of episodes, or of plain records.
     lengths: number of episodes by number of steps.
   """
 
@@ -199,7 +208,7 @@ class _Tally:
   def accumulator(
     self, path: str, spec: ExtendedTensorSpec, is_counted: bool
   ) -> Accumulator:
-    """Returns the accumulator of a path."""
+    """Returns the accumulator of a path; SpecError if it has another spec."""
     if path not in self._paths:
       self._paths[path] = create_accumulator(spec, is_counted)
     accumulator = self._paths[path]
@@ -207,12 +216,10 @@ class _Tally:
     return accumulator
 
   def flush(self) -> None:
-    """Counts the buffered values."""
     for accumulator in self._paths.values():
       accumulator.flush()
 
   def merge(self, other: _Tally) -> None:
-    """Adds the tally of the parts that follow."""
     self.num_items += other.num_items
     self.lengths.update(other.lengths)
     for path, accumulator in other._paths.items():
@@ -245,7 +252,7 @@ def _count_part(part: Any, source: _Source, transform: Transform) -> _Tally:
   tally = _Tally()
   for item in source.read(part):
     tally.add(item, source, transform)
-  tally.flush()  # Here, in the worker.
+  tally.flush()  # In the worker's thread: `merge` would do it in the caller's.
   return tally
 
 
@@ -256,7 +263,7 @@ def _count(
   workers = num_workers or min(os.cpu_count() or 1, _MAX_WORKERS)
   tally = _Tally()
   if not transform.name:
-    # Every path has statistics, even if no item has it.
+    # A path has statistics even if no item has it.
     for path, leaf in source.spec.items():
       is_encoded = specs.is_encoded_image_spec(leaf) or is_video_spec(leaf)
       tally.accumulator(path, leaf, is_encoded and not images)
@@ -274,17 +281,14 @@ def _count(
   return tally
 
 
-# The counted paths.
-
-
 @dataclasses.dataclass(frozen=True)
 class _Item:
   """An episode, or a block of plain records.
 
   Attributes:
     values: by path, [T, ...] and context features of an episode, [B, ...] of a block.
-      Absent optionals are left out.
-    skipped: rows by path that are only counted, because they are bytes.
+      Absent optional paths are left out.
+    skipped: number of rows by path, for byte strings, which are only counted.
     num_steps: T, the steps of the episode; None for a block.
   """
 
@@ -294,15 +298,15 @@ class _Item:
 
 
 class _Source(abc.ABC):
-  """Episodes or records, whose specs are known before the first is read.
+  """Episodes or plain records to count, with specs that are known before reading.
 
   Attributes:
-    kind: 'records', 'store' or 'episodes', of another format.
+    kind: 'records' for paths of TFRecord files, 'store', or 'episodes' for others.
     spec: flat specs by path.
     metadata: metadata of the episodes; JSON values.
     clocks: clocks of the episodes; see `Episodes.clocks`.
     is_blocks: items are blocks of plain records, not episodes.
-    fingerprint: changes if the data does; texts by name of a file.
+    fingerprint: texts by name of a file or part, which change if the data does.
   """
 
   kind: str
@@ -317,7 +321,7 @@ class _Source(abc.ABC):
     Args:
       spec: flat specs by path.
       images: decodes encoded images.
-      reads_bytes: keeps strings and encoded images; otherwise counts them.
+      reads_bytes: keeps strings and encoded images for a transform; else counts them.
     """
     self.spec = spec
     encoded = {p: s for p, s in spec.items() if specs.is_encoded_image_spec(s)}
@@ -340,7 +344,7 @@ class _Source(abc.ABC):
     """Yields the items of a part; several threads call it at a time."""
 
   def _item(self, values: Values, num_steps: int | None) -> _Item:
-    """Decodes images, and counts the bytes that nothing reads."""
+    """Returns an item with decoded images; bytes that are only counted are skipped."""
     item: Values = {}
     skipped: dict[str, int] = {}
     for path, spec in self.spec.items():
@@ -361,7 +365,7 @@ class _Source(abc.ABC):
 
 
 def _without_missing(spec: ExtendedTensorSpec, rows: np.ndarray) -> np.ndarray:
-  """Leaves out rows with an image that is missing: an empty string."""
+  """Drops rows with a missing image, which is an empty string."""
   if not specs.is_encoded_image_spec(spec) or rows.dtype != object:
     return rows
   is_present = np.asarray(rows != b"", bool)
@@ -369,7 +373,7 @@ def _without_missing(spec: ExtendedTensorSpec, rows: np.ndarray) -> np.ndarray:
 
 
 def _trace(function: Callable[..., Any], signature: tf.TensorSpec) -> Any:
-  """Traces apart from the call: five first calls in a row would look like retracing."""
+  """Traces now: TensorFlow takes the first calls of several functions for retracing."""
   traced = tf.function(function, input_signature=[signature], autograph=False)
   return traced.get_concrete_function()
 
@@ -392,7 +396,7 @@ def _make_decoder(
 
 
 class _RecordSource(_Source):
-  """TFRecord files, read one after the other; the workers parse the records."""
+  """TFRecord files: one thread reads them in order, the workers parse the records."""
 
   kind = "records"
 
@@ -424,7 +428,7 @@ class _RecordSource(_Source):
     self._parse = _trace(parse, tf.TensorSpec(rank, tf.string))
 
   def _infer(self) -> TensorSpecStruct:
-    # From all records: a list that is empty once does not fit what the first ones have.
+    # All records are inspected: a later one may have an empty list, or another length.
     summary = records.inspect_records(self._files, compression=self._compression)
     proposed = records.propose_spec(summary)
     for line in summary.describe_odd_values():
@@ -447,7 +451,7 @@ class _RecordSource(_Source):
     return TensorSpecStruct((p, s) for p, s in proposed.items() if p not in padded)
 
   def parts(self) -> Iterator[tuple[str, list[bytes]]]:
-    """Yields serialized records of a file, whose checksums are verified."""
+    """Yields a file's name and some of its serialized records, with valid checksums."""
     for name in self._files:
       with records.explain_failures([name], self.spec, compression=self._compression):
         yield from self._file_parts(name)
@@ -456,23 +460,23 @@ class _RecordSource(_Source):
     kind = records.files.compression_type(name, self._compression)
     dataset = tf.data.TFRecordDataset(name, compression_type=kind)
     serialized: list[bytes] = []
-    num_bytes = total = 0
+    part_bytes = total = 0
     lengths = map(len, dataset.as_numpy_iterator())
     size = framing.batch_size(lengths, PART_BYTES)
     for batch in dataset.batch(size).as_numpy_iterator():
       serialized += batch.tolist()
-      num_bytes += sum(map(len, batch)) + framing.FRAME_SIZE * len(batch)
-      if num_bytes >= PART_BYTES:
+      part_bytes += sum(map(len, batch)) + framing.FRAME_SIZE * len(batch)
+      if part_bytes >= PART_BYTES:
         yield name, serialized
-        total += num_bytes
-        serialized, num_bytes = [], 0
-    if not kind and total + num_bytes != tf.io.gfile.stat(name).length:
+        total += part_bytes
+        serialized, part_bytes = [], 0
+    if not kind and total + part_bytes != tf.io.gfile.stat(name).length:
       # TensorFlow's reader ignores a damaged end; this one raises.
       collections.deque(framing.iterate_records(name), maxlen=0)
     yield name, serialized
 
   def read(self, part: tuple[str, list[bytes]]) -> Iterator[_Item]:
-    """Parses the records; leaves out episodes without a step, as every reader does."""
+    """Parses the records; leaves out episodes without a step, as other readers do."""
     name, serialized = part
     with records.explain_failures([name], self.spec, compression=self._compression):
       if self.is_blocks:
@@ -503,7 +507,7 @@ class _RecordSource(_Source):
     return self._item(values, max(counts, default=0))
 
   def _values(self, tensor: tf.Tensor, serialized: Sequence[bytes]) -> Values:
-    """Parses records; absent paths are left out."""
+    """Parses records; leaves out paths that are absent in the first of them."""
     present = present_names(serialized[0]) if self._absent else set()
     return {
       path: np.asarray(value.numpy(), object if value.dtype == tf.string else None)
@@ -515,8 +519,8 @@ class _RecordSource(_Source):
 class _EpisodesSource(_Source):
   """Whole episodes of any format.
 
-  With random access the workers read the episodes. Otherwise they are read here, one
-  after the other, and the workers decode images and count.
+  With random access the workers read the episodes. Otherwise one thread reads them in
+  order, and the workers decode images and count.
   """
 
   def __init__(
@@ -530,10 +534,10 @@ class _EpisodesSource(_Source):
 
     Args:
       episodes: episodes as from `open_episodes`.
-      requested: flat specs of the paths to read; None for all. Without images, frames
-        that would have to be decoded from videos are left out.
+      requested: flat specs of the paths to read; None for all, without the frames of
+        videos unless `images`.
       images: decodes encoded images, and videos.
-      reads_bytes: keeps strings and encoded images; otherwise counts them.
+      reads_bytes: keeps strings and encoded images for a transform; else counts them.
     """
     self.kind = "episodes" if episodes.rows() is None else "store"
     self.fingerprint = _fingerprint(episodes)
@@ -552,13 +556,13 @@ class _EpisodesSource(_Source):
       for path, leaf in ((path, episodes.spec[path]) for path in paths)
     )
     super().__init__(spec, images, reads_bytes)
-    # Optional ones are read: only their values show which episodes have them.
+    # Only their values show which episodes have a path, or how many stamps of a clock.
     read = {p for p in paths if spec[p].is_optional or p in self.clocks}
     self._unread = [p for p in paths if p in self._counted and p not in read]
     self._read = [path for path in paths if path not in self._unread]
 
   def parts(self) -> Iterator[Any]:
-    """Yields ranges of episodes, cut by the bytes that are read; or their values."""
+    """Yields ranges of episodes of about `PART_BYTES`; without random access values."""
     lengths = self._episodes.lengths
     if lengths is None:
       yield from self._groups()
@@ -582,7 +586,7 @@ class _EpisodesSource(_Source):
     group: list[Values] = []
     for episode in self._episodes:
       group.append(episode.values)
-      size += sum(value.nbytes for value in episode.values.values())
+      size += num_bytes(episode.values)
       if size >= PART_BYTES or len(group) == _MAX_EPISODES:
         yield group
         group, size = [], 0
@@ -605,7 +609,7 @@ class _EpisodesSource(_Source):
 
 
 def _check_specs(episodes: Episodes, requested: TensorSpecStruct) -> None:
-  """Checks that the episodes have the planned paths."""
+  """Raises SpecError if requested paths are missing, or have another shape or dtype."""
   mismatches = []
   for path, spec in requested.items():
     given = episodes.spec.get(path)
@@ -631,9 +635,9 @@ def _fingerprint(episodes: Episodes) -> dict[str, str]:
 
 
 def _store_fingerprint(opened: EpisodeStore) -> dict[str, str]:
-  """Returns the fingerprint of the specs, the lengths and checksums of the episodes.
+  """Returns checksums of the specs, and of the lengths and checksums of the episodes.
 
-  A merge of segments leaves it unchanged: only offsets of bytes differ after one.
+  A merge of segments changes only the offsets of byte strings, which are left out.
   """
   columns = opened.columns
   names = layout.file_names(columns)
@@ -649,7 +653,7 @@ def _store_fingerprint(opened: EpisodeStore) -> dict[str, str]:
 
 
 def _open_episodes(source: SourceName) -> Episodes | None:
-  """Returns episodes; None for TFRecord files, whose records are read by blocks."""
+  """Returns episodes; None for TFRecord files, whose records are parsed in blocks."""
   if isinstance(source, Episodes):
     return source
   if isinstance(source, (str, os.PathLike)) and registry.find_format(source).has_specs:

@@ -1,4 +1,4 @@
-"""Pools the statistics of several sources by the counts of their values."""
+"""Pools the statistics of several sources, weighted by the counts of their values."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from t2r_seq.statistics.statistics import (
 def pool_statistics(parts: Sequence[Statistics]) -> Statistics:
   """Returns the statistics of all sources together.
 
-  Counts, means, standard deviations, minima and maxima are exact. Quantiles are those
-  of the sources' distributions between their known quantiles.
+  Counts, means, standard deviations, minima and maxima are those of all values.
+  Quantiles are interpolated between the known quantiles of the sources.
 
   Args:
     parts: statistics of one or more sources, with the same paths and representations.
+  Returns:
+    The pooled statistics, without `lengths`; a single part is returned unchanged.
   Raises:
     SpecError: paths, specs, conventions or transforms differ; all are listed.
   """
@@ -53,11 +55,12 @@ def pool_statistics(parts: Sequence[Statistics]) -> Statistics:
   )
 
 
-def _representation(path: PathStatistics | None) -> str:
-  if path is None:
+def _representation(measured: PathStatistics | None) -> str:
+  if measured is None:
     return "nothing"
-  parts = [errors.describe(path.spec), path.transform and f"after {path.transform}"]
-  parts.append(f"of {path.spec.convention}" if path.spec.convention else "")
+  spec, transform = measured.spec, measured.transform
+  parts = [errors.describe(spec), transform and f"after {transform}"]
+  parts.append(f"of {spec.convention}" if spec.convention else "")
   return " ".join(filter(None, parts))
 
 
@@ -82,7 +85,7 @@ def _pool(parts: list[PathStatistics]) -> PathStatistics:
     max=np.fmax.reduce(stacked["max"]),
     quantiles=_pool_quantiles(parts, counts),
     method=SKETCH,
-    rank_error=1.0,
+    rank_error=1.0,  # Interpolation has no bound.
     **{name: sum(getattr(part, name) for part in parts) for name in COUNTS},
   )
 
@@ -90,9 +93,9 @@ def _pool(parts: list[PathStatistics]) -> PathStatistics:
 def _pool_quantiles(
   parts: list[PathStatistics], counts: np.ndarray
 ) -> dict[float, np.ndarray]:
-  """Averages the parts' distribution functions, weighted by count, and inverts that.
+  """Inverts the mean of the parts' distribution functions, weighted by count.
 
-  Each is linear between its quantiles; equal ones are a jump, as of a constant.
+  Each is linear between its quantiles, and jumps at equal ones, as those of a constant.
   """
   fractions = np.array([0.0, *QUANTILES, 1.0])
   of_parts = np.stack(

@@ -1,4 +1,4 @@
-"""`Statistics` of a source, as a JSON file and as readable tables."""
+"""`Statistics` of a source, their JSON file, and tables of them."""
 
 from __future__ import annotations
 
@@ -24,27 +24,30 @@ HISTOGRAM, SKETCH = "histogram", "sketch"
 
 @dataclasses.dataclass(frozen=True)
 class PathStatistics:
-  """Statistics of the values of one path.
-
-  Statistics are of finite values only; NaNs and infinities are counted.
+  """Statistics of the finite values of one path; NaNs and infinities are counted.
 
   Attributes:
     spec: spec of one step, without time offsets.
     kind: 'numbers'; 'bytes' (strings, images that were not decoded) and 'unsupported'
-      (complex numbers) are only counted.
-    rows: steps, or episodes for a path with a value for each episode.
-    per: 'element', 'channel' or 'tensor'; '' without statistics.
-    count: finite values, int64, in the shape of all statistics: the spec's last axes.
-    nan: NaNs, int64.
-    posinf: positive infinities, int64.
-    neginf: negative infinities, int64.
-    mean: float64; NaN where the count is 0, here and below.
+      (complex numbers) are only counted: their statistics are None.
+    rows: number of steps; of episodes for a context feature; or of plain records.
+    per: level of the statistics: 'element', 'channel' (index of the last axis) or
+      'tensor'; '' if values are only counted.
+    count: number of finite values, int64, in the shape of all statistics: that of a
+      step, of its last axis, or () by `per`.
+    nan: number of NaNs, int64.
+    posinf: number of positive infinities, int64.
+    neginf: number of negative infinities, int64.
+    mean: float64; NaN where the count is 0, as are the following.
     std: standard deviation of the values (numpy's ddof=0), float64.
-    min: exact: integers for a path of integers, float64 otherwise.
-    max: exact, as `min`.
-    quantiles: by fraction: 0.01, 0.1, 0.5, 0.9, 0.99; values that occur, float64.
+    min: exact minimum: integers for integers and bools if every count is above 0, else
+      float64.
+    max: exact maximum, as `min`.
+    quantiles: float64 by fraction: 0.01, 0.1, 0.5, 0.9, 0.99; values that occur, but
+      interpolated ones after pooling.
     method: method of the quantiles: 'histogram' (exact) or 'sketch'.
-    rank_error: how far the rank of a quantile may be off, as a fraction of the count.
+    rank_error: maximum error of the rank of a quantile, as a fraction of the count; 1
+      after pooling.
     transform: the preprocessors or the function that changed the values, such as
       'Relative > Clip'; '' for stored values.
   """
@@ -67,7 +70,7 @@ class PathStatistics:
   transform: str = ""
 
   def measure(self, name: str) -> np.ndarray:
-    """Returns one of `MEASURES`, as float64."""
+    """Returns `count` or one of `MEASURES` as float64; SpecError without statistics."""
     values: np.ndarray | None = getattr(self, name)
     if values is None:
       raise errors.SpecError(
@@ -78,7 +81,7 @@ class PathStatistics:
 
   @property
   def rounding_noise(self) -> np.ndarray:
-    """Distance of an element from its center by rounding alone, at most, float64."""
+    """Maximum distance of values from their center by rounding alone, float64."""
     low, high = self.measure("min"), self.measure("max")
     spacing = _ROUNDING.get(self.spec.dtype.name, 0.0)
     return spacing * np.maximum(np.abs(low), np.abs(high))
@@ -90,7 +93,7 @@ class PathStatistics:
     return np.asarray(half <= self.rounding_noise)
 
   def check(self) -> None:
-    """Checks numbers of a file: one shape, finite, possible values (ValueError)."""
+    """Raises ValueError if shapes differ or values are impossible, as in a bad file."""
     if self.count is None:
       return
     shape, spec_shape = self.count.shape, self.spec.shape
@@ -120,9 +123,9 @@ class PathStatistics:
     return sum(int(count.sum()) for count in counts if count is not None)
 
 
-# A sensor that stands still flips between a few neighbouring floats, relative to its
-# magnitude. The spacings of the short formats are coarse: there it is one. Integers are
-# exact, but those above 2^53 are computed with as float64.
+# Rounding noise relative to the magnitude. The values of a sensor at rest are a few
+# neighbouring floats, 8 spacings of float32 and float64, but one of the coarse 16-bit
+# formats. Integers are exact, but float64 statistics round those above 2^53.
 _ROUNDING = {
   "int64": 2.0**-53,
   "uint64": 2.0**-53,
@@ -140,14 +143,14 @@ _MAX_BINS = 20
 
 @dataclasses.dataclass(frozen=True)
 class LengthStatistics:
-  """The lengths of episodes, in steps; all exact.
+  """The lengths of episodes in steps; all values are exact.
 
   Attributes:
     num_episodes: number of episodes.
-    num_steps: steps of all of them.
-    min: steps of the shortest.
-    max: steps of the longest.
-    mean: steps of an episode.
+    num_steps: number of steps of all episodes.
+    min: steps of the shortest episode.
+    max: steps of the longest episode.
+    mean: mean number of steps.
     quantiles: lengths by fraction: 0.01, 0.1, 0.5, 0.9, 0.99.
     edges: bins of the histogram: bin i counts lengths in [edges[i], edges[i + 1]).
     counts: episodes in each bin.
@@ -164,7 +167,7 @@ class LengthStatistics:
 
   @classmethod
   def of(cls, num_episodes: Mapping[int, int]) -> LengthStatistics | None:
-    """Returns the statistics of the number of episodes by length, or None."""
+    """Makes them of the number of episodes by length; None without episodes."""
     if not num_episodes:
       return None
     lengths, counts = np.asarray(sorted(num_episodes.items()), np.int64).T
@@ -195,8 +198,8 @@ _SAMPLE_BYTES = 1 << 16
 def file_fingerprints(filenames: Iterable[str]) -> dict[str, str]:
   """Returns the fingerprints of files.
 
-  They hold the size and a checksum of 16 samples of 64 KiB, first and last bytes
-  among them (of the whole file up to 1 MiB), and no times: a copy is not a change.
+  They have the size, and a checksum of 16 samples of 64 KiB with the first and the last
+  bytes; up to 1 MiB, of the whole file. They have no times: a copy is not a change.
   Names are relative to the folder that the files have in common.
   """
   names = [name if "://" in name else os.path.abspath(name) for name in filenames]
@@ -228,11 +231,12 @@ class Statistics:
   """Statistics of a source.
 
   Attributes:
-    kind: kind of the source: 'records', 'store' or 'episodes', of another format.
-    fingerprint: fingerprint of its files.
+    kind: kind of the source: 'records' for paths of TFRecord files, 'store', or
+      'episodes' for others.
+    fingerprint: fingerprints of the source by name of a file or part.
     transform: name of the transform of the episodes, or ''.
     images: whether encoded images were decoded.
-    num_items: episodes, or plain records.
+    num_items: number of episodes, or of plain records.
     lengths: lengths of the episodes; None for plain records.
     paths: statistics by path.
   """
@@ -251,7 +255,7 @@ class Statistics:
     return specs.TensorSpecStruct((path, p.spec) for path, p in self.paths.items())
 
   def find_changes(self, fingerprint: Mapping[str, str]) -> list[str]:
-    """Returns a phrase for each file of the source that has changed, by name."""
+    """Returns a phrase for each file of the source that has changed, sorted by name."""
     before, changes = self.fingerprint, []
     for name in sorted({*before, *fingerprint}):
       if name not in fingerprint:
@@ -335,7 +339,7 @@ def _os_error(path: str | os.PathLike[str], error: OSError, hint: str) -> OSErro
 
 
 def _dump(value: Any, indent: str = "") -> str:
-  """Writes JSON with a line for each field, and lists on one line."""
+  """Renders JSON with a line for each field, and lists on one line."""
   if not isinstance(value, dict) or not value:
     return json.dumps(value, allow_nan=False)
   inner = f"{indent}  "
@@ -401,7 +405,7 @@ def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
 
 
 def _extreme_from_json(numbers: Any) -> np.ndarray:
-  """Reads integers exactly; numpy would round mixed int64 and uint64."""
+  """Returns integers exactly: numpy makes floats of int64 and uint64 in one list."""
   exact = np.asarray(numbers, object)
   if not all(type(number) is int for number in exact.flat):
     return np.asarray(numbers, np.float64)
@@ -410,7 +414,7 @@ def _extreme_from_json(numbers: Any) -> np.ndarray:
 
 
 def _numbers_to_json(numbers: Any) -> Any:
-  """Returns nested lists; JSON has no NaN, and None is read back as one."""
+  """Returns nested lists with None for NaN, which JSON does not have."""
 
   def convert(value: Any) -> Any:
     if isinstance(value, list):
@@ -472,7 +476,7 @@ def describe_lengths(lengths: LengthStatistics) -> str:
 
 
 def describe_problems(statistics: Statistics) -> list[str]:
-  """Describes values that are not finite, and constants, which affect normalization."""
+  """Describes paths without statistics, values that are not finite, and constants."""
   lines = []
   for path, measured in statistics.paths.items():
     if measured.kind == BYTES:
@@ -533,7 +537,7 @@ def _not_finite(measured: PathStatistics) -> str:
 
 
 def _where(mask: np.ndarray) -> str:
-  """Names the elements of a mask; '' if there is only one."""
+  """Names the elements that a mask selects; 'throughout' for a mask of shape ()."""
   if not mask.ndim:
     return "throughout"
   places = np.argwhere(mask)

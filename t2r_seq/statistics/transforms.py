@@ -1,4 +1,4 @@
-"""Values to count in an episode: its own, a function's, or a preprocessor's."""
+"""Transforms episodes before they are counted: by a function, or a preprocessor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from t2r_seq.windows.n_step import final_path
 from t2r_seq.windows.reader import WindowReader
 
 Rows = dict[str, tuple[ExtendedTensorSpec, np.ndarray]]
-"""The spec of a row, and rows [n, ...], by path."""
+"""By path: the spec of a row, and rows [n, ...]."""
 
 _BRANCHES = ("features", "labels")
 
@@ -44,10 +44,10 @@ class Counted(Protocol):
 
 
 class Transform:
-  """Turns the values of an episode, or of a block, into rows by path.
+  """Turns the values of an episode or a block into rows by path; changes nothing.
 
   Attributes:
-    name: for people; '' if it changes nothing.
+    name: name for messages and files; '' if it changes nothing.
   """
 
   name: str = ""
@@ -56,13 +56,13 @@ class Transform:
     """Returns the flat specs of the values to read; None for all of them.
 
     Args:
-      stored: the specs of the source by path; None for records, which have names.
+      stored: specs of the source by path; None for records, whose specs are unknown.
     """
     del stored
     return None
 
   def prepare(self, source: Counted) -> None:
-    """Checks, before the first episode, that the source has the required paths."""
+    """Checks before the first episode that the source fits."""
 
   def to_rows(self, values: Values, source: Counted) -> Rows:
     """Returns the rows of an episode, or of a block, by path."""
@@ -72,7 +72,7 @@ class Transform:
     }
 
   def representation(self, path: str) -> str:
-    """Describes the transform of a path's values, or returns ''."""
+    """Describes what changed the values of a path; '' for stored values."""
     del path
     return ""
 
@@ -87,12 +87,12 @@ class FunctionTransform(Transform):
     self.name = _name(function)
 
   def to_rows(self, values: Values, source: Counted) -> Rows:
-    # Copies, as the function may change its input.
+    # Copies: the function may change its input.
     given = {path: value.copy() for path, value in values.items()}
     returned = specs.flatten_spec_structure(self._function(given))
     rows: Rows = {}
     for path, value in returned.items():
-      # A copy: the function may use its memory again.
+      # A copy: the function may reuse its memory.
       array = np.array(value.numpy() if tf.is_tensor(value) else value)
       if path not in values or not _is_equal(array, values[path]):
         self._changed.add(path)
@@ -119,8 +119,8 @@ def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
 class PreprocessorTransform(Transform):
   """Runs a preprocessor in mode 'train' on all windows of an episode.
 
-  The statistics are of its out features and labels. A stack of K steps counts as K
-  rows, so statistics are of single steps. Padded steps don't count.
+  The rows are the steps of its out features and labels: a stack of K steps gives K
+  rows. Padded steps don't count.
   """
 
   def __init__(self, preprocessor: Any, images: bool, cut: windows.Cut) -> None:
@@ -140,7 +140,7 @@ class PreprocessorTransform(Transform):
       preprocessor.get_out_feature_specification(mode),
       preprocessor.get_out_label_specification(mode),
     )
-    # A class that only has the methods of the protocol changes every path.
+    # Without `representations`, every path counts as changed.
     self._representations = dict(getattr(preprocessor, "representations", dict)())
     self._readers: dict[frozenset[str], WindowReader] = {}
     self._flat = windows.flat_specs(self._in, cut.n_step)
@@ -153,7 +153,7 @@ class PreprocessorTransform(Transform):
       )
 
   def stored_specs(self, stored: TensorSpecStruct | None) -> TensorSpecStruct | None:
-    """Returns the input specs by 'features/<path>', or the stored specs for them."""
+    """Returns the stored specs that the input reads; for records the input specs."""
     if stored is None:
       return TensorSpecStruct(
         (path, ExtendedTensorSpec.from_spec(spec, name=spec.name or _own(path)))
@@ -178,7 +178,7 @@ class PreprocessorTransform(Transform):
         each.clock for each in offsets if isinstance(each, specs.Seconds)
       ]
       clocks.append(self._cut.clock or default_clock({}, stored))
-      # Stamps of values on another clock are of no steps.
+      # Values and time stamps of other clocks: their number per episode is unknown.
       clocks += [p for p, s in stored.items() if s.shape.rank and s.shape[0] is None]
       sources += [path for path in clocks if path in stored]
     return TensorSpecStruct((source, stored[source]) for source in sources)
@@ -200,7 +200,7 @@ class PreprocessorTransform(Transform):
       self._reader(source, source.spec)
 
   def _is_cut(self, source: Counted) -> bool:
-    """Whether episodes are cut into windows; sequences can count as a whole."""
+    """Whether episodes are cut into windows, or preprocessed as whole sequences."""
     if windows.is_windowed(self._in) or self._cut.sequence_length is not None:
       return True
     return any(
@@ -221,7 +221,7 @@ class PreprocessorTransform(Transform):
       if has_seconds(self._in):
         of_steps = {p: s for p, s in source.spec.items() if p not in source.clocks}
         clock = cut.clock or default_clock(source.metadata, of_steps)
-        # Padding is left out by its mask.
+        # `to_rows` drops padded steps by their masks.
         cut = dataclasses.replace(cut, clock=clock, clocks=source.clocks, masks=True)
       self._readers[key] = WindowReader(element, self._name_specs(element), cut)
     return self._readers[key]
@@ -229,7 +229,7 @@ class PreprocessorTransform(Transform):
   def to_rows(self, values: Values, source: Counted) -> Rows:
     tensors = {path: tf.convert_to_tensor(value) for path, value in values.items()}
     starts, num_steps = np.zeros(0, np.int64), 0
-    real: dict[str, np.ndarray] = {}
+    is_real: dict[str, np.ndarray] = {}
     if source.is_blocks or not self._is_cut(source):
       axes = ... if source.is_blocks else None
       batch = {path: t[axes] for path, t in self._select(tensors).items()}
@@ -243,7 +243,7 @@ class PreprocessorTransform(Transform):
       batch = dict(reader.read(tensors, starts))
       if has_seconds(self._in):
         masks = ((path, batch.get(mask_path(path))) for path in self._in)
-        real = {path: mask.numpy() for path, mask in masks if mask is not None}
+        is_real = {path: mask.numpy() for path, mask in masks if mask is not None}
         batch = {path: value for path, value in batch.items() if path in self._in}
     inputs = [
       TensorSpecStruct((_own(p), batch[p]) for p in batch if p.startswith(f"{branch}/"))
@@ -252,7 +252,7 @@ class PreprocessorTransform(Transform):
     results = self._preprocessor.preprocess(*inputs, ModeKeys.TRAIN)
     return {
       self._name_of(branch, path): self._out_rows(
-        key := f"{branch}/{path}", value.numpy(), starts, num_steps, real.get(key)
+        key := f"{branch}/{path}", value.numpy(), starts, num_steps, is_real.get(key)
       )
       for branch, result in zip(_BRANCHES, results, strict=True)
       for path, value in (result or {}).items()
@@ -281,16 +281,16 @@ class PreprocessorTransform(Transform):
     value: np.ndarray,
     starts: np.ndarray,
     num_steps: int,
-    real: np.ndarray | None,
+    is_real: np.ndarray | None,
   ) -> tuple[ExtendedTensorSpec, np.ndarray]:
     spec = self._out.get(path)
     lead = 1
     if spec is not None:
       lead += spec.is_sequence + spec.is_stacked
     rows = value.reshape(-1, *value.shape[lead:])
-    if real is not None and real.shape == value.shape[:lead]:
-      rows = rows[real.reshape(-1)]
-    elif spec is not None and len(starts) and real is None:
+    if is_real is not None and is_real.shape == value.shape[:lead]:
+      rows = rows[is_real.reshape(-1)]
+    elif spec is not None and len(starts) and is_real is None:
       steps = starts
       if spec.is_sequence and self._cut.sequence_length is not None:
         stacks = self._cut.stride * np.arange(self._cut.sequence_length)
@@ -326,7 +326,10 @@ def create_transform(
     transform: None, a function of an episode, a preprocessor, a model or its class, or
       'module:name' of one of these.
     images: whether encoded images are decoded.
-    cut: cut of the windows of a preprocessor; None for `windows.Cut()`.
+    cut: cut of the windows of a preprocessor; None for `windows.Cut()`, with a model's
+      padding.
+  Raises:
+    SpecError: the transform is invalid, needs decoded images, or has no use for `cut`.
   """
   if isinstance(transform, str):
     transform = _import(transform)
@@ -369,14 +372,14 @@ def _import(source: str) -> Any:
 
 
 def _as_rows(value: np.ndarray, source: Counted, path: str) -> np.ndarray:
-  """Gives context features of an episode the axis of rows; new features have it."""
+  """Adds the axis of rows to stored context features; other values have it."""
   spec = source.spec.get(path)
   is_context = not source.is_blocks and spec is not None and not spec.is_sequence
   return value[None] if is_context else value
 
 
 def _row_spec(spec: ExtendedTensorSpec | None, rows: np.ndarray) -> ExtendedTensorSpec:
-  """Describes rows; keeps the fields of a spec that still fits."""
+  """Returns the spec of a row; keeps the fields of the given spec that still fit."""
   dtype = tf.string if rows.dtype.kind in "SUO" else tf.as_dtype(rows.dtype)
   if spec is None:
     return ExtendedTensorSpec(rows.shape[1:], dtype, is_sequence=True)

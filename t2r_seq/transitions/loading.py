@@ -1,4 +1,4 @@
-"""Transitions of a store: their metadata, and how they are read."""
+"""Reads the transitions of a store, and the metadata that describes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMAT_VERSION = 2
 
 
 class FrameStack(NamedTuple):
-  """A field of stacked frames, the oldest first; `axis` is the frames'."""
+  """Frame stack of a field, oldest frame first; `axis` is the frame axis in a stack."""
 
   num_frames: int
   axis: int
@@ -41,12 +41,12 @@ class TransitionsMetadata:
 
   Attributes:
     fields: the roles of the fields.
-    n_step: n-step declaration of the saved transitions.
-    num_transitions: the expected number.
-    stacks: stacks of fields whose rows are frames.
-    padding: padding of the stacks before a chain's first row.
-    num_before: rows of each chain before its first transition: frames of its first
-      stacks.
+    n_step: n-step declaration of the saved transitions; None for one-step ones.
+    num_transitions: the number of transitions in a complete store.
+    stacks: frame stacks by path, for fields that are stored as single frames.
+    padding: padding of stacks that begin before a chain's first row.
+    num_before: rows of each chain before its first transition: the earlier frames of
+      its first stacks.
   """
 
   fields: TransitionFields
@@ -57,7 +57,7 @@ class TransitionsMetadata:
   num_before: int = 0
 
   def offsets(self, path: str) -> int | tuple[int, ...]:
-    """Returns the time offsets of a field, relative to its transition."""
+    """Returns the time offsets of a field's rows, relative to its transition."""
     stored_path = self.fields.next_of.get(path, path)
     later = int(path in self.fields.next_of)
     stack = self.stacks.get(stored_path)
@@ -75,7 +75,7 @@ class TransitionsMetadata:
       element_spec: specs of the flat episodes, by path.
       spec_structure: specs of the windows.
       cut: cut of the windows; its `n_step` names the fields.
-      lengths: steps of the episodes; the last one has only the last observation.
+      lengths: steps of each episode; the last step has only the last observation.
     Returns:
       The description; None if the windows are not transitions.
     """
@@ -95,8 +95,8 @@ class TransitionsMetadata:
         return None
       if path == of and reading.steps is not None and reading.steps.ndim:
         stacks[path] = FrameStack(len(reading.steps), 0)
-    most = max((stack.num_frames for stack in stacks.values()), default=1)
-    num_before = 0 if cut.pads_front else most - 1
+    max_frames = max((stack.num_frames for stack in stacks.values()), default=1)
+    num_before = 0 if cut.pads_front else max_frames - 1
     num = sum(max(0, length - 1 - num_before) for length in lengths)
     about = cls(fields, None, num, stacks, cut.front, num_before)
     for path, reading in reader.readings.items():
@@ -130,7 +130,7 @@ class TransitionsMetadata:
     """Reads it from the metadata of the store at `place`.
 
     Raises:
-      StoreError: the file is missing, damaged or of a newer version.
+      StoreError: the store has no transitions, damaged ones, or a newer version.
     """
     values = metadata.get(KEY)
     if not isinstance(values, Mapping):
@@ -186,10 +186,10 @@ class Transitions:
     store: store of chains.
     path: path of the store.
     fields: the roles of the fields.
-    saved_n_step: the n-step returns of the saved transitions, if any.
-    joined: the n-step returns that are computed while reading, if any.
+    saved_n_step: the n-step returns of the saved transitions; None if one-step.
+    joined: the n-step returns that are computed while reading; None if not.
     spec: specs of one transition, by path, in the order of the fields.
-    max_bytes: memory of the largest transition.
+    max_bytes: maximum memory of a transition.
   """
 
   def __init__(
@@ -207,7 +207,7 @@ class Transitions:
     self.joined = joined
     self._about = about
     self._columns = StoreColumns(store)
-    # The last observation is never padded.
+    # Chains store their last observation: there is no padding at the end.
     cut = windows.Cut(padding=(about.padding, "drop"), n_step=joined)
     self._reader = WindowReader(
       self._columns.element_spec, _window_specs(store, about), cut
@@ -229,7 +229,7 @@ class Transitions:
     ends = np.cumsum(counts)
     self._num_transitions = int(ends[-1])
     self._ends = HeldTensor.of(ends)
-    # The number of rows and of transitions before each chain.
+    # By chain: row of the first transition, and number of transitions before it.
     rows = np.cumsum(lengths) - lengths
     self._begins = HeldTensor.of(np.stack([rows + before, ends - counts], 1))
     self._num_before = before
@@ -244,7 +244,7 @@ class Transitions:
     Args:
       ids: integers of any shape, in range(len(self)), in any order.
     Returns:
-      The fields by path, ids.shape + the shape of one.
+      The fields by path, ids.shape + the shape of the field.
     """
     ids = tf.cast(ids, tf.int64)
     ends = self._ends.read_value()
@@ -271,7 +271,8 @@ class Transitions:
     """Returns the n-step transitions, computed while reading; see `windows.NStep`.
 
     Raises:
-      SpecError: these are n-step transitions already.
+      SpecError: these are n-step transitions already, an argument is invalid, or a
+        field has a name that n-step returns add.
     """
     for done in (self.saved_n_step, self.joined):
       if done is not None:
@@ -296,10 +297,10 @@ class Transitions:
     """Reads a range of transitions.
 
     Args:
-      start: the first one.
-      stop: index after the last transition; None: all.
+      start: index of the first transition.
+      stop: index after the last one; None for all.
     Returns:
-      Arrays [stop - start, ...] by path, as saved. Byte strings are objects.
+      Arrays [stop - start, ...] by path, n-step if `joined`; byte strings as objects.
     Raises:
       IndexError: the range is outside the transitions.
     """
@@ -326,7 +327,7 @@ class Transitions:
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, ...].
     Raises:
-      SpecError: an argument is invalid, or there are too few for one batch.
+      SpecError: an argument is invalid, or there are fewer transitions than a batch.
     """
     return self._loader(batch_size, order, fields).dataset(start_batch)
 
@@ -355,12 +356,13 @@ def load_transitions(
 
   Args:
     path: path of the store.
-    n_step: (n, gamma) of saved n-step transitions; None: one-step transitions.
+    n_step: (n, gamma) of transitions that were saved as n-step ones; None for one-step
+      transitions. To compute n-step returns while reading: `Transitions.n_step`.
   Returns:
-    The transitions; nothing is loaded yet.
+    The transitions, memory-mapped.
   Raises:
     StoreError: no store of transitions, or a damaged, unfinished or newer one.
-    SpecError: the transitions were saved with another `n_step`.
+    SpecError: the transitions were saved with another `n_step`, or it is invalid.
   """
   expected = NStep.of(n_step)
   store = EpisodeStore(path)
@@ -377,7 +379,7 @@ def load_transitions(
 
 
 def _check_columns(store: EpisodeStore, about: TransitionsMetadata) -> None:
-  """Checks that the store matches its metadata."""
+  """Raises StoreError if the store does not match its metadata."""
   want, got = set(about.fields.stored_paths), set(store.spec)
   if want != got:
     raise errors.StoreError(
@@ -413,7 +415,7 @@ def _window_specs(
 
 
 def _with_axis(spec: tf.TensorSpec, axis: int) -> tf.TensorSpec:
-  """Moves the first axis of a spec."""
+  """Moves the first axis of a spec to `axis`."""
   if not axis:
     return spec
   sizes = list(spec.shape)

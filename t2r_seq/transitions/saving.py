@@ -1,4 +1,4 @@
-"""Saves transitions, also from cpprb's files, as the episodes of a store."""
+"""Saves transitions, those of cpprb's files too, as the episodes of a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from t2r_seq.windows import Cut, NStep
 from t2r_seq.windows.n_step import TransitionFields
 
 _OPERATION = "save_transitions"
-# Memory of the blocks in which arrays are read.
+# Bytes of the blocks in which arrays, which may be memory maps, are read.
 _BLOCK_BYTES = 1 << 22
 
 
@@ -59,7 +59,7 @@ def _find_stacks(
   arrays: Mapping[str, np.ndarray],
   fields: TransitionFields,
 ) -> dict[str, FrameStack]:
-  """Returns the stacks by path, of `stacked` as `save_transitions` takes it."""
+  """Returns the frame stacks by path; `stacked` is that of `save_transitions`."""
   stacks: dict[str, FrameStack] = {}
   mismatches = []
   observed = list(fields.next_of.values())
@@ -83,19 +83,19 @@ def _find_stacks(
 
 
 def _newest_frames(array: np.ndarray, stack: FrameStack | None) -> np.ndarray:
-  """Returns the last frames of stacks [N, ...]; without a stack, the array."""
+  """Returns the newest frame of each stack [N, ...]; without a stack, the array."""
   return array if stack is None else np.take(array, -1, stack.axis + 1)
 
 
 def _frames(array: np.ndarray, stack: FrameStack, part: slice) -> np.ndarray:
-  """Returns some of the frames of each stack, [N, number, ...]."""
+  """Returns some frames of each stack, [N, frames, ...]."""
   return np.moveaxis(array, stack.axis + 1, 1)[:, part]
 
 
 def _stack_problems(
   path: str, following: np.ndarray, of: str, now: np.ndarray, stack: FrameStack
 ) -> Iterator[errors.Mismatch]:
-  """Yields the first transition whose next stack is not its own and one frame more."""
+  """Yields the first transition whose next stack is not its stack and a new frame."""
   older, newer = slice(None, -1), slice(1, None)
   for rows in _blocks(now, len(following)):
     same = same_rows(
@@ -117,13 +117,13 @@ def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
   """Undoes frame stacking, such as Gymnasium's: returns the newest frame of each step.
 
   Args:
-    stacks: [T, ...] of one episode, one stack a step, the oldest frame first.
+    stacks: [T, ...] of one episode, T >= 1, one stack per step, oldest frame first.
     axis: axis of the frames in a stack, not counting the axis of steps.
   Returns:
     [T, ...], the newest frame of each step.
   Raises:
-    SpecError: a stack does not continue the previous one by a frame; or in the first
-      one, earlier frames are neither copies of its newest frame nor zeros.
+    SpecError: a stack is not the previous one plus a frame; earlier frames of the first
+      one are neither copies of its newest frame nor zeros; or `axis` is invalid.
   """
   arrays = {"stacks": stacks[:-1], "next_stacks": stacks[1:]}
   fields = TransitionFields((), {"next_stacks": "stacks"}, (), "", "", None)
@@ -143,7 +143,7 @@ def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
 
 
 def _blocks(like: np.ndarray, num: int) -> Iterator[slice]:
-  """Yields the rows up to `num` in parts that take little memory."""
+  """Yields slices of the first `num` rows, each of about `_BLOCK_BYTES`."""
   block = max(1, _BLOCK_BYTES // max(1, like[:1].nbytes))
   for start in range(0, num, block):
     yield slice(start, min(start + block, num))
@@ -154,7 +154,7 @@ def _front_padding(
 ) -> str:
   """Returns the padding of the stacks of chains' first transitions.
 
-  'repeat' or 'zero'; 'drop' if they have other frames.
+  It is 'repeat' or 'zero', or 'drop' if these stacks have other frames.
   """
   kinds = {"repeat", "zero"}
   for path, stack in stacks.items():
@@ -232,9 +232,9 @@ def _value_problems(
 def chain_ends(
   transitions: Mapping[str, np.ndarray], fields: TransitionFields
 ) -> np.ndarray:
-  """Returns the end of each chain, int64 [chains]; the last is N.
+  """Returns the index after the last transition of each chain, int64 [chains].
 
-  A chain ends at `done` or `truncated`, and if the next observation differs from the
+  A chain ends at `done` or `truncated`, or if the next observation differs from the
   observation of the following transition, in any bit of any path.
   """
   num = len(transitions[fields.done])
@@ -251,7 +251,7 @@ def chain_ends(
 
 
 def same_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Compares rows bit for bit, bool [N]; NaNs may be equal, byte orders may differ."""
+  """Returns which rows are equal bit for bit, bool [N], in any byte orders."""
   if not left.size:
     return np.ones(len(left), bool)
   if left.dtype == object:
@@ -281,10 +281,11 @@ def save_transitions(
   """Saves flat transitions as a store that has each observation once.
 
   The transitions are cut into chains: runs in which each next observation is the
-  following observation, bit for bit, up to a terminal. A chain of T transitions becomes
-  an episode of T + 1 rows: the last row has the last next observation, and zeros in
-  the other fields. Arrays may be memory maps; they are read in blocks.
-  `load_transitions` refuses an incomplete store.
+  following observation, bit for bit, up to a terminal or a truncation. A chain of T
+  transitions becomes an episode of T + 1 rows, after earlier frames of its first stacks
+  if those are not padded. The last row has the last next observation, and zeros in the
+  other fields. Arrays may be memory maps; they are read in blocks. `load_transitions`
+  raises for an incomplete store.
 
   >>> import numpy as np
   >>> from t2r_seq import store, transitions
@@ -305,17 +306,17 @@ def save_transitions(
     done: path of the terminal flag, [N] or [N, 1], 0 or 1 of any dtype.
     truncated: path of an optional truncation flag; truncations end a chain.
     n_step: (n, gamma) if the rewards are n-step returns already, and the next
-      observations n steps away.
+      observations n steps away; None for one-step transitions.
     metadata: further JSON values of the store.
-    stacked: observations that are stacks of frames, oldest first, and the frame axis,
-      not counting the batch axis: {'obs': 0} for Gymnasium's
+    stacked: frame axis by the path of observations that are stacks of frames, oldest
+      first; it does not count the batch axis. {'obs': 0} for Gymnasium's
       `FrameStackObservation`, {'obs': -1} for cpprb's `stack_compress`. Each frame is
       stored once, and reading restores the stacks.
   Returns:
     The number of chains.
   Raises:
-    SpecError: fields are missing, or their lengths, dtypes, values or stacks do not
-      match; nothing is written.
+    SpecError: fields are missing, their lengths, dtypes, values or stacks do not match,
+      or another argument is invalid; nothing is written.
     StoreError: the path is in use.
     OSError: the folder can't be written, or the disk is full.
   """
@@ -376,7 +377,7 @@ def _rows_before(
     stack, first = about.stacks.get(path), arrays[path][start : start + 1]
     frame = _newest_frames(first, stack)
     rows[path] = np.full(
-      (about.num_before, *frame.shape[1:]), _nothing(frame.dtype), frame.dtype
+      (about.num_before, *frame.shape[1:]), _zero(frame.dtype), frame.dtype
     )
     if stack is not None and stack.num_frames > 1:
       rows[path][1 - stack.num_frames :] = _frames(first, stack, slice(-1))[0]
@@ -403,17 +404,17 @@ def _chain_rows(
     values = take(path, last_block, end)
     final = finals.get(path)
     if final is None:
-      final = np.full((1, *values.shape[1:]), _nothing(values.dtype), values.dtype)
+      final = np.full((1, *values.shape[1:]), _zero(values.dtype), values.dtype)
     rows[path] = np.concatenate([values, final])
   yield rows
 
 
-def _nothing(dtype: np.dtype) -> Any:
+def _zero(dtype: np.dtype) -> Any:
   return b"" if dtype.hasobject else 0
 
 
-# cpprb's files are read without running the code of their pickles: they may call
-# stand-ins of three names of numpy, which take an array's numbers.
+# The pickles in cpprb's files run no code when they are read: instead of three names of
+# numpy, the only ones allowed, they call the stand-ins below.
 # An array takes about 40 operations; a million nested tuples overflow the C stack.
 _MAX_OPERATIONS = 20_000
 _DTYPES = re.compile(r"[biufc]\d{1,2}|O8?")
@@ -424,7 +425,7 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 def read_pickled_arrays(file: IO[bytes]) -> Any:
   """Reads an array or a plain value, or a dict of these, from a seekable pickle.
 
-  Arrays are read-only. ValueError if there is anything else.
+  Arrays are read-only. Raises ValueError for damage, and for anything else in it.
   """
   try:
     _check_sizes(file)
@@ -444,11 +445,11 @@ def read_pickled_arrays(file: IO[bytes]) -> Any:
 
 
 class _RefusedError(ValueError):
-  """Something that is not data."""
+  """A pickle that is damaged, or has other things than arrays and plain values."""
 
 
 def _check_sizes(file: IO[bytes]) -> None:
-  """Limits the memory of the lengths and numbers, which `pickle` trusts."""
+  """Checks the number of operations, and memo indices, which `pickle` allocates."""
   start = file.tell()
   for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
     if count >= _MAX_OPERATIONS:
@@ -470,7 +471,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Dtype:
-  """Stands for `numpy.dtype`, which does not check its state."""
+  """Stand-in for `numpy.dtype`, which would not check its state."""
 
   __slots__ = ("dtype",)
 
@@ -486,7 +487,7 @@ class _Dtype:
 
 
 class _Array:
-  """Stands for `numpy.ndarray` and its constructor."""
+  """Stand-in for `numpy.ndarray` and its constructor."""
 
   __slots__ = ("_objects", "numbers")
 
@@ -560,17 +561,17 @@ def import_cpprb(
     npz_path: path of cpprb's file, written with safe=True, its default.
     store_path: path of the store; it must be missing or empty.
     rew: name of the reward; this and the rest as in `save_transitions`.
-    done: name of the flag of terminals.
-    truncated: name of the optional flag of truncations.
-    n_step: (n, gamma) of the buffer if it had `Nstep`.
+    done: name of the terminal flag.
+    truncated: name of the optional truncation flag.
+    n_step: (n, gamma) of the buffer if it had `Nstep`; else None.
     metadata: further JSON values of the store.
     stacked: {'obs': -1} for a buffer with `stack_compress='obs'`; see
       `save_transitions`. The file has no record of it.
   Returns:
     The number of chains.
   Raises:
-    SpecError: no file of cpprb, a newer one, one of safe=False or with values other
-      than arrays; `n_step` does not match the file; or the transitions are invalid.
+    SpecError: the file is not cpprb's, or newer, damaged, of safe=False or with values
+      other than arrays; `n_step` does not match it; or the transitions are invalid.
     StoreError: `store_path` is in use.
     OSError: the file can't be read, or the folder can't be written.
   """
@@ -644,7 +645,7 @@ def _read_flag(place: str, archive: zipfile.ZipFile, name: str) -> Any:
 
 
 def _read_member(place: str, archive: zipfile.ZipFile, name: str) -> Any:
-  """Reads an array; or the pickled arrays of an array of objects."""
+  """Reads an array; if it is one of objects, the arrays that are pickled in it."""
   try:
     with archive.open(f"{name}.npy") as file:
       _, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)

@@ -92,6 +92,9 @@ def test_check_rejects_specs_that_it_ignores(name, make):
       checks.check(path, label_spec=label, **options)
   with pytest.raises(errors.SpecError, match="spec: expected None for open episodes"):
     checks.check(open_episodes(path, **options), label)
+  if known.name not in ("store", "tfrecord"):
+    with pytest.raises(errors.SpecError, match=": spec: expected None, got specs"):
+      checks.check(path, label, **options)
 
 
 @every_format

@@ -146,9 +146,11 @@ def test_doctor_names_what_is_wrong(own, run_main):
   sets.edit_json(stats, reward={"min": [0.0], "max": [1.25], "mean": [0.9], "std": [1]})
   status, out, _ = run_main("doctor", "copy")
   assert status == 1
-  assert "meta/stats.json: reward: mean is [0.9], of its values it is [0." in " ".join(
-    out.split()
-  )
+  want = "meta/stats.json: reward: mean is [0.9], but that of the values is [0."
+  assert want in " ".join(out.split())
+  sets.edit_json(stats, reward=[0.9])
+  status, _, err = run_main("doctor", "copy")
+  assert status == 1 and "meta/stats.json: reward: expected statistics that" in err
   pathlib.Path(stats).write_text(kept)
 
 

@@ -104,7 +104,8 @@ def test_next_obs_that_are_not_the_next(data):
   make_file(changes={"demo_2": {"next_obs/eef_pos": other}})
   report = convert.convert("x.hdf5", "back")
   assert report.notes[1] == (
-    "next_obs/eef_pos is kept as a column: it is not everywhere the next obs/eef_pos."
+    "next_obs/eef_pos is kept as a column: some of its rows are not the next "
+    "obs/eef_pos."
   )
   want = [want_episode(name, ("eef_pos",)) for name in LENGTHS]
   want[2]["next_obs/eef_pos"] = other

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 
 import av
 import numpy as np
@@ -107,6 +108,13 @@ def test_metadata_of_version_2_without_a_key(here):
   match = "own/meta: expected tasks and episodes that can be read, got KeyError: 'len"
   with pytest.raises(errors.ConversionError, match=match):
     LeRobotFolder("own")
+
+
+def test_missing_pyarrow_is_found_at_construction(monkeypatch):
+  monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+  for name in ("lerobot_v21", "lerobot_v3"):
+    with pytest.raises(ImportError, match=r"pip install 't2r_seq\[lerobot\]'"):
+      LeRobotFolder(REAL[name])
 
 
 def test_real_recording_that_was_killed():
@@ -316,6 +324,7 @@ def test_several_files(own, monkeypatch):
 
 REFUSED = {
   "no rate": (dict(), {}, r"expected a number of steps per second.*--fps"),
+  "no finite rate": (dict(fps=float("inf")), {}, "steps per second, got inf"),
   "no codec": (
     dict(fps=5, video_codec="libsvtav"),
     {},

@@ -158,6 +158,9 @@ def test_depth_is_read_in_metres_and_millimetres(copy, name):
     batch = next(iter(generator.create_dataset("eval")))[0]["depth"]
     assert batch.dtype == dtype
     np.testing.assert_allclose(batch[:, 40, 60, 0], expected, atol=atol)
+  twice = open_episodes("own").cast({DEPTH: "uint16"}).cast({"action": "float32"})
+  values = twice.read(0)
+  assert (values[DEPTH].dtype, values["action"].dtype) == (np.uint16, np.float32)
 
 
 def test_depth_is_stored_and_written_again(copy):

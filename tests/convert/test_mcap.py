@@ -50,6 +50,7 @@ DEFINITIONS = {
   "lab/msg/Goal": "uint8 OPEN=1\nPoint place\nfloat32 grip\nbool is_set\nstring words\n"
   + "=" * 80
   + "\nMSG: lab/Point\nfloat64 x\nfloat64 y\nfloat64 z",
+  "std_msgs/msg/Empty": "",
 }
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 255, (3, 8, 6, 3)).astype(np.uint8)
@@ -337,6 +338,11 @@ DAMAGES = {
     make_bag,
     {"paths": {"x": "/arm"}},
     r"/arm: x: expected numbers, text or an image.*Name a field of it",
+  ),
+  "a message without fields": (
+    lambda: make_bag(changes={"/go": ("std_msgs/msg/Empty", (50, 150), lambda ms: {})}),
+    {"paths": {"x": "/go"}},
+    "/go: x: expected numbers, text or an image, got std_msgs/msg/Empty",
   ),
   "another key": (
     make_bag,

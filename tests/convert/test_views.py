@@ -22,7 +22,8 @@ def make(path, lengths, name="pose", dtype=np.float32, first=0, **options):
   with store.EpisodeStore.create(path, spec, metadata) as writer:
     for number, length in enumerate(lengths, first):
       writer.append_episode({name: np.full((length, 2), number, dtype)})
-  store.EpisodeStore.write_splits(path, {"eval": [len(lengths) - 1]})
+  splits = {"eval": [len(lengths) - 1], "empty": []}
+  store.EpisodeStore.write_splits(path, splits)
   return path
 
 

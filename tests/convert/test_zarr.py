@@ -387,6 +387,7 @@ ROWS = {
   "episodes within chunks": (20, 7, [0, 1, 2, 3, 9, 14, 20]),
   "the same bounds": (12, 4, [0, 4, 8, 12]),
   "from the middle": (20, 4, [9, 11, 17]),
+  "no rows at the end": (12, 4, [0, 12, 12]),
 }
 
 

@@ -213,7 +213,8 @@ class OpenpiServer:
     self._thread = threading.Thread(target=self._server.serve_forever)
 
   def _answer(self, connection):
-    connection.send(_openpi_pack(self._metadata))
+    greeting = self._metadata
+    connection.send(greeting if isinstance(greeting, str) else _openpi_pack(greeting))
     for message in connection:
       observation = _openpi_unpack(message)
       if {*observation} != {"observation/state", "prompt"}:
@@ -256,10 +257,17 @@ def test_client_acts_by_an_openpi_server(metadata):
     client.close()
 
 
-def test_server_that_sends_no_metadata_is_named():
+@pytest.mark.parametrize(
+  ("greeting", "message"),
+  [
+    ([1, 2], "the metadata of a policy server, got list"),
+    ("hello", "expected a policy server, got: unpack: expected a msgpack message"),
+  ],
+)
+def test_server_that_sends_no_metadata_is_named(greeting, message):
   with (
-    OpenpiServer([1, 2]) as server,
-    pytest.raises(ConnectionError, match="the metadata of a policy server, got list"),
+    OpenpiServer(greeting) as server,
+    pytest.raises(ConnectionError, match=message),
   ):
     _connect(server)
 

@@ -116,6 +116,22 @@ def fixture_examples(tmp_path):
   return path, spec, rows
 
 
+def test_parts_have_few_long_byte_strings(tmp_path, monkeypatch):
+  """Episodes that are read in order are counted before all of them are in memory."""
+  monkeypatch.setattr(compute, "PART_BYTES", 15_000)
+  spec = specs.TensorSpecStruct(text=Spec((), tf.string, "text", is_sequence=True))
+  name, calls = str(tmp_path / "a.tfrecord"), []
+  episode = {"text": np.array([b"x" * 10_000], object)}
+  records.write_records(name, spec, [episode] * 6)
+
+  def called(kind):
+    return lambda values: calls.append(kind) or values
+
+  episodes = open_episodes(name, spec=spec).map(called("read"), spec)
+  compute_statistics(episodes, transform=called("count"), num_workers=1)
+  assert calls.index("count") <= 4 and calls.count("read") == 6
+
+
 def test_plain_records(examples):
   path, spec, rows = examples
   got = compute_statistics(path, spec=spec)
