@@ -27,23 +27,23 @@ _LEARNER, _TARGET, _LAGGED = "learner", "target", "lagged"
 class BellmanTargets(CriticModel):
   """Fits a critic to its reward and the value of its best next action: QT-Opt.
 
-  A mixin in front of a critic, which is unchanged:
+  A mixin, listed before a critic that needs no change:
 
       class QLearner(models.BellmanTargets, MyCritic): ...
 
   The target is `reward + discount * min(target, lagged)(next, a)`, where `a` is the
   best action that a search finds by the target network. The target network averages the
-  learner's weights exponentially, and the lagged one is a copy of it, some thousand
-  steps old (Kalashnikov et al., 2018; the minimum is that of clipped double
-  Q-learning). All of it is a part of the train step.
+  learner's weights exponentially, and the lagged one is an older copy of it
+  (Kalashnikov et al., 2018; the minimum is that of clipped double Q-learning). The
+  search and the updates run inside the train step.
 
-  Labels are the critic's and, besides, `terminated` and `discount`, which an input
-  generator with `n_step` computes, and `next_state`: the state one step later. So an
-  episode of T actions has T + 1 steps, the last with the last observation. A
-  preprocessor has to transform `next_state` as it does the state.
+  Labels are the critic's, the flag `terminated`, the `discount` that an input generator
+  with `n_step` computes, and `next_state`, the state one step later. So an episode of T
+  actions has T + 1 steps, the last with the last observation. A preprocessor has to
+  transform `next_state` as it does the state.
   """
 
-  # The network that a view's functions use; None for all of them.
+  # Name of the network that a view uses; None for the model itself.
   _in_use: str | None = None
 
   def __init__(
@@ -56,11 +56,11 @@ class BellmanTargets(CriticModel):
     """Creates the model.
 
     Args:
-      bellman_search: search for the best next action; None: the exported policy's.
+      bellman_search: search for the best next action; None: the critic's `search`.
       target_rate: step size of the target network towards the learner's weights, in
-        each train step.
-      lag_steps: steps after which the lagged network becomes the target network; None
-        for no lagged one.
+        each train step; the first one copies them.
+      lag_steps: train steps between two copies of the target network to the lagged one;
+        None: there is no lagged network.
       **kwargs: arguments of the critic.
     Raises:
       SpecError: there is no search, or a number is out of range.
@@ -82,7 +82,11 @@ class BellmanTargets(CriticModel):
     self._target_rate, self._lag_steps = target_rate, lag_steps
 
   def get_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the critic's labels, `terminated`, `discount`, and `next_state`."""
+    """Returns the critic's labels, `terminated`, `discount`, and `next_state`.
+
+    Raises:
+      SpecError: the state has time offsets in seconds.
+    """
     given_labels = super().get_label_specification(mode)  # type: ignore[safe-super]
     labels = specs.flatten_spec_structure(given_labels)
     reward = ExtendedTensorSpec.to_spec(labels["reward"])
@@ -142,10 +146,12 @@ class BellmanTargets(CriticModel):
     return loss, {**scalars, "q_target": tf.reduce_mean(target)}, *rest
 
   def bellman_targets(self, labels: SpecStructure) -> tf.Tensor:
-    """Returns the targets of the values, of the shape and dtype of the reward.
+    """Returns the target values, of the shape and dtype of the reward.
 
     Args:
       labels: packed as the label specs, [B, ...].
+    Raises:
+      SpecError: the search does not support the action specs.
     """
     search, mode = self._bellman_search, ModeKeys.EVAL
     assert search is not None
@@ -181,15 +187,15 @@ class BellmanTargets(CriticModel):
     return tf.stop_gradient(reward + discount * best)
 
   def after_train_step(self) -> None:
-    """Moves the target network, and now and then the lagged one."""
+    """Updates the target network and, every `lag_steps`, the lagged one."""
     super().after_train_step()
-    whole = self.network
-    # The first step copies the weights: until then the networks are independent.
-    is_first = self.global_step <= 1
+    whole, step = self.network, self.global_step + 1
+    # The first step copies the weights: the networks have separate initial values.
+    is_first = step == 1
     rate = tf.where(is_first, 1.0, self._target_rate)
     networks.update_target_network(whole[_TARGET], whole[_LEARNER], rate)
     if self._lag_steps is not None:
-      is_due = is_first | (self.global_step % self._lag_steps == 0)
+      is_due = is_first | (step % self._lag_steps == 0)
       rate = tf.cast(is_due, tf.float32)
       networks.update_target_network(whole[_LAGGED], whole[_TARGET], rate)
 
@@ -210,15 +216,15 @@ def best_actions(
   action_spec: TensorSpecStruct,
   seeds: tf.Tensor,
 ) -> tuple[TensorSpecStruct, tf.Tensor]:
-  """Searches for the best actions by one critic; values them by the least of several.
+  """Searches for the best actions of the first critic; their value is the minimum.
 
   Args:
     search: the cross-entropy method.
-    critics: each values actions by path, [B, N, ...], as [B, N]; the first is searched.
+    critics: each maps actions by path, [B, N, ...], to values, [B, N].
     action_spec: specs of one action by path.
     seeds: int32 [B, 2].
   Returns:
-    The actions by path, [B, ...], and their values, [B].
+    The actions by path, [B, ...], and the minimum of the critics' values of them, [B].
   """
   first, *others = critics
   best, value = search.maximize(first, action_spec, seeds)
@@ -237,7 +243,7 @@ def _one_step_later(path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
     )
   if isinstance(offsets, tuple):
     offsets = tuple(each + 1 for each in offsets)
-  elif offsets != "last":  # The goal of the next state is the same.
+  elif offsets != "last":  # The next state has the same goal.
     offsets = (offsets or 0) + 1
   name = spec.name or f"state/{path}"
   return ExtendedTensorSpec.from_spec(spec, name=name, time_offsets=offsets)

@@ -14,21 +14,21 @@ from t2r_seq.models.t2r_model import T2RModel
 from t2r_seq.specs import SpecStructure
 
 _ACTIVATIONS = ("softmax", "sigmoid")
-# Scores are sorted by bins of their log odds, which keeps those near 0 and 1 apart.
+# AUC sorts scores into bins of log odds, which separate probabilities near 0 and 1.
 _NUM_BINS, _MAX_LOG_ODDS = 1000, 20.0
 
 
 class ClassificationModel(T2RModel):
   """Classes fitted to `labels.classes` by cross entropy.
 
-  With 'softmax' one class of several is right: `labels.classes`, integers [B, ...],
-  numbers it, and 'logits' are [B, ..., C]. With 'sigmoid' each logit is a yes or no of
-  its own: `labels.classes` has the shape of 'logits', and is 0 or 1.
+  With 'softmax' one class of several is right: `labels.classes`, integers [B, ...], is
+  its number, and 'logits' are [B, ..., C]. With 'sigmoid' each logit is a separate
+  binary property: `labels.classes` has the shape of 'logits', and is 0 or 1.
 
-  An evaluation gives accuracy, precision, recall and AUC over all of its examples
-  together. The last three are of one class against the rest, and the mean over the
-  classes (the last axis of 'logits') that have any: for AUC that have examples of both
-  kinds.
+  An evaluation computes accuracy, precision, recall and AUC over all of its examples
+  together. The last three compare each class (last axis of 'logits') with the rest.
+  Precision and recall are means over the classes that are labelled or predicted at
+  least once, AUC over those with positive and negative examples.
   """
 
   def __init__(self, activation: str = "softmax", **kwargs: Any) -> None:
@@ -38,7 +38,7 @@ class ClassificationModel(T2RModel):
       activation: 'softmax' or 'sigmoid'.
       **kwargs: arguments of `T2RModel`.
     Raises:
-      SpecError: the activation is not known.
+      SpecError: the activation is unknown, or an argument of `T2RModel` is invalid.
     """
     super().__init__(**kwargs)
     if activation not in _ACTIVATIONS:
@@ -65,16 +65,17 @@ class ClassificationModel(T2RModel):
     """See the base class.
 
     Returns:
-      The outputs of `a_func`, and 'a_predicted', the probabilities, float32.
+      The outputs of `a_func`, and 'a_predicted', the probabilities. Both it and
+      'logits' are float32 instead of half precision.
     Raises:
-      SpecError: `a_func` lacks 'logits'.
+      SpecError: the outputs of `a_func` are not a dict, or lack 'logits'.
     """
     del labels
     outputs = self.a_func(features, mode)
     self._check_outputs("a_func", outputs, "logits")
     logits = losses.as_float32(outputs["logits"])
-    odds = tf.nn.softmax(logits) if self._is_softmax else tf.nn.sigmoid(logits)
-    return {**outputs, "logits": logits, "a_predicted": odds}
+    activation = tf.nn.softmax if self._is_softmax else tf.nn.sigmoid
+    return {**outputs, "logits": logits, "a_predicted": activation(logits)}
 
   def loss_fn(
     self,
@@ -84,7 +85,10 @@ class ClassificationModel(T2RModel):
   ) -> tf.Tensor:
     """Returns the mean cross entropy, a scalar.
 
-    If the labels have a `classes_mask`, padded ones are excluded.
+    If the labels have a `classes_mask`, values where it is False do not count.
+
+    Raises:
+      SpecError: `labels.classes` or its mask does not fit the logits.
     """
     del mode
     logits = inference_outputs["logits"]
@@ -121,7 +125,7 @@ class ClassificationModel(T2RModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """See the base class: counts of correct and wrong answers, by class and score."""
+    """See the base class: counts of right and wrong predictions, by class and score."""
     del features, mode
     logits = inference_outputs["logits"]
     classes = self._classes(labels, logits)
@@ -146,7 +150,7 @@ class ClassificationModel(T2RModel):
       weight *= tf.cast(mask, tf.float32)
     class_weight = weight[..., tf.newaxis] if self._is_softmax else weight
     class_weight = tf.broadcast_to(class_weight, tf.shape(truth))
-    if logits.shape.rank == 1:  # A yes or no per example is one class.
+    if logits.shape.rank == 1:  # One binary property is one class.
       class_weight, truth, predicted, log_odds = [
         x[:, tf.newaxis] for x in (class_weight, truth, predicted, log_odds)
       ]
@@ -184,11 +188,11 @@ class ClassificationModel(T2RModel):
     }
 
   def _classes(self, labels: SpecStructure, logits: tf.Tensor) -> tf.Tensor:
-    """Returns the label as the cross entropy takes it."""
+    """Returns the label in the dtype that the cross entropy takes."""
     classes = labels.classes
     shape = logits.shape[:-1] if self._is_softmax else logits.shape
-    is_good = classes.dtype.is_integer or not self._is_softmax
-    if not is_good or not classes.shape.is_compatible_with(shape):
+    is_numeric = classes.dtype.is_integer or not self._is_softmax
+    if not is_numeric or not classes.shape.is_compatible_with(shape):
       kind = "integers, the numbers of classes" if self._is_softmax else "0 or 1"
       raise errors.SpecError(
         f"{type(self).__name__}: labels.classes: expected {kind}, of the shape {shape} "

@@ -1,4 +1,4 @@
-"""Models that value an action in a state."""
+"""Critics: models of the value of an action in a state."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from t2r_seq.specs.structures import signature_key
 class CriticModel(T2RModel):
   """Q(state, action), fitted to `labels.reward`: a return, or a Bellman target.
 
-  Labels of `replay.add_sample_specs` weigh the examples, and callbacks get the
-  'td_error' of each.
+  If labels have the specs of `replay.add_sample_specs`, importance weights multiply the
+  errors, and callbacks get the 'td_error' of each example.
 
-  A subclass gives the specs of state and action, the label's, the network and `q_func`.
-  The exported critic values `action_batch_size` actions in each state with one call, as
-  the cross entropy method needs; the state is encoded once. With a `search` the export
-  also has a `step` that maps a state to the best `action` that it finds, and its value,
-  `q_predicted`.
+  A subclass defines the specs of state and action, those of the labels, the network and
+  `q_func`. The exported critic evaluates `action_batch_size` actions in each state with
+  one call, as the cross-entropy method needs; the state is encoded once. With a
+  `search` the export also has a `step` that maps a state to the best `action` that it
+  finds, and its value, `q_predicted`.
   """
 
   def __init__(
@@ -40,7 +40,7 @@ class CriticModel(T2RModel):
     Args:
       loss_function: errors of values, e.g. `log_loss` for probabilities of success.
       action_batch_size: actions per state in mode 'infer'. None: the search's
-        `num_samples`; without a search one action, and no axis of actions.
+        `num_samples`, or without a search one action, without an axis of actions.
       search: search for the best action in the exported `step`; None: the export has no
         `step`.
       **kwargs: arguments of `T2RModel`.
@@ -74,10 +74,10 @@ class CriticModel(T2RModel):
     """Returns the specs of each action."""
 
   def get_feature_specification(self, mode: str) -> SpecStructure:
-    """Returns both, below 'state' and 'action'.
+    """Returns the state and action specs, below 'state' and 'action'.
 
     In mode 'infer' actions come from a search, not from an episode: they have no time
-    offsets, and a first axis of `action_batch_size`.
+    offsets and, unless `action_batch_size` is None, a first axis of this size.
     """
     action = self.get_action_specification()
     if mode == ModeKeys.INFER:
@@ -85,7 +85,7 @@ class CriticModel(T2RModel):
     return TensorSpecStruct(state=self.get_state_specification(), action=action)
 
   def state_func(self, state: SpecStructure, mode: str) -> Any:
-    """Encodes the state, once for all actions; by default unchanged.
+    """Encodes the state, once for all actions; by default the identity.
 
     Args:
       state: packed as the state specs, [B, ...].
@@ -100,7 +100,7 @@ class CriticModel(T2RModel):
   def q_func(
     self, state: Any, action: SpecStructure, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Values one action for each state.
+    """Predicts the value of one action for each state.
 
     Args:
       state: result of `state_func`, [B, ...]; with several actions per state, the state
@@ -118,9 +118,10 @@ class CriticModel(T2RModel):
     """See the base class.
 
     Returns:
-      The outputs of `q_func`; [B, action_batch_size, ...] in mode 'infer'.
+      The outputs of `q_func`, [B, ...]; in mode 'infer', unless `action_batch_size` is
+      None, [B, action_batch_size, ...].
     Raises:
-      SpecError: `q_func` lacks 'q_predicted'.
+      SpecError: the outputs of `q_func` are not a dict, or lack 'q_predicted'.
     """
     del labels
     state, action = self.state_func(features.state, mode), features.action
@@ -132,7 +133,7 @@ class CriticModel(T2RModel):
   def _values_of_candidates(
     self, state: Any, action: SpecStructure, count: int, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Values several actions, [B, count, ...], in each encoded state, [B, ...]."""
+    """Evaluates several actions, [B, count, ...], in each encoded state, [B, ...]."""
     repeat = lambda x: None if x is None else tf.repeat(x, count, axis=0)  # noqa: E731
     state = tf.nest.map_structure(repeat, state)
     outputs = self._values(state, specs.map_leaves(_join, action), mode)
@@ -149,8 +150,11 @@ class CriticModel(T2RModel):
   ) -> tf.Tensor:
     """Returns the mean error of the values, a scalar.
 
-    Padded rewards, by the labels' `reward_mask`, do not count. Examples are weighted by
-    'sample/weight', if the labels have it.
+    Padded rewards, by the labels' `reward_mask`, do not count. The labels'
+    'sample/weight', if present, multiplies the errors.
+
+    Raises:
+      SpecError: 'q_predicted' or a mask does not fit `labels.reward`.
     """
     del features
     values = inference_outputs["q_predicted"]
@@ -168,7 +172,7 @@ class CriticModel(T2RModel):
     """See the base class: the loss of `loss_fn`.
 
     Returns:
-      The loss; with keys of a replay's items (loss, {}, the keys and 'td_error').
+      The loss; or if the labels have 'sample/key', (loss, {}, the keys and 'td_error').
     """
     del mode
     loss = self.loss_fn(features, labels, inference_outputs)
@@ -189,7 +193,7 @@ class CriticModel(T2RModel):
 
   @property
   def is_seeded(self) -> bool:  # type: ignore[override]
-    """Whether a step draws random numbers: if it searches."""
+    """Whether a step needs random numbers: if it searches."""
     return self._search is not None
 
   def step_paths(self, raw_paths: list[str]) -> list[str]:
@@ -220,7 +224,7 @@ class CriticModel(T2RModel):
       if _is_action(path)
     )
     search.check(action_spec)
-    encoded = list[Any]()  # AutoGraph takes no annotation of what is nonlocal.
+    encoded = list[Any]()  # AutoGraph rejects annotated variables in closures.
 
     def objective(actions: TensorSpecStruct) -> tf.Tensor:
       raw = TensorSpecStruct({**raw_features, **actions})
@@ -241,7 +245,7 @@ class CriticModel(T2RModel):
     if len(named) == 1:
       named = {"action": next(iter(named.values()))}
     reward = specs.flatten_spec_structure(self.get_label_specification(mode))["reward"]
-    value = tf.reshape(value, [-1, *reward.shape])  # Of one element: () or (1,).
+    value = tf.reshape(value, [-1, *reward.shape])  # The shape is () or (1,).
     return {**named, "q_predicted": value}, recurrent_state
 
   def _candidates(self, spec: tf.TensorSpec) -> ExtendedTensorSpec:
@@ -262,7 +266,7 @@ def _is_action(path: str) -> bool:
 
 
 def _join(actions: tf.Tensor | None) -> tf.Tensor | None:
-  """Puts the actions of all states behind one another."""
+  """Merges the axes of states and actions: [B, N, ...] to [B * N, ...]."""
   if actions is None:
     return None
   joined = tf.reshape(actions, tf.concat([[-1], tf.shape(actions)[2:]], axis=0))

@@ -1,4 +1,4 @@
-"""Errors of predictions, and their mean over values that are not padding."""
+"""Errors of predictions, their weights, and masks of the values that count."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def squared_error(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
 def log_loss(
   labels: tf.Tensor, predictions: tf.Tensor, epsilon: float = 1e-7
 ) -> tf.Tensor:
-  """Returns the cross entropies of probabilities, as of a sigmoid.
+  """Returns the binary cross entropies of predicted probabilities.
 
   Args:
     labels: in [0, 1].
     predictions: in [0, 1].
-    epsilon: keeps the logarithms away from 0.
+    epsilon: added to the logarithms' arguments, which may be 0.
   """
-  hit = labels * tf.math.log(predictions + epsilon)
-  return -hit - (1 - labels) * tf.math.log(1 - predictions + epsilon)
+  positive = labels * tf.math.log(predictions + epsilon)
+  return -positive - (1 - labels) * tf.math.log(1 - predictions + epsilon)
 
 
 def all_errors(
@@ -42,10 +42,10 @@ def all_errors(
   predictions: tf.Tensor,
   error_function: ErrorFunction,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns the errors of predictions against one of the labels, and which count.
+  """Returns the errors of predictions against a label, and a mask of those that count.
 
-  Targets that the masks of `masks_of` leave out do not count; a replay's importance
-  weights multiply the others.
+  Targets that the masks of `masks_of` exclude do not count. A replay's importance
+  weights multiply all errors.
 
   Args:
     labels: packed as the label specs, [B, ...].
@@ -56,7 +56,8 @@ def all_errors(
   Returns:
     (errors, bools), both of the label's shape.
   Raises:
-    SpecError: the shapes differ. They would be broadcast, which trains something else.
+    SpecError: the shapes differ, as broadcasting would train something else; or a mask
+      has a wrong shape or dtype.
   """
   target = getattr(labels, path)
   if not predictions.shape.is_compatible_with(target.shape):
@@ -66,18 +67,23 @@ def all_errors(
       "them: broadcast, all would be compared with all."
     )
   error = error_function(target, tf.cast(predictions, target.dtype))
-  weight = replay_value(labels, "weight")
-  if weight is not None:
-    axes = [1] * (error.shape.rank - 1)
-    error *= tf.cast(tf.reshape(weight, [-1, *axes]), error.dtype)
   is_valid = layers.action_decoders.valid_targets(
     "loss_fn", target, *masks_of(labels, path)
   )
-  return error, is_valid
+  return weighted(error, labels), is_valid
+
+
+def weighted(error: tf.Tensor, labels: SpecStructure) -> tf.Tensor:
+  """Multiplies errors [B, ...] by a replay's importance weights, if there are any."""
+  weight = replay_value(labels, "weight")
+  if weight is None:
+    return error
+  axes = [1] * (error.shape.rank - 1)
+  return error * tf.cast(tf.reshape(weight, [-1, *axes]), error.dtype)
 
 
 def replay_value(labels: SpecStructure, name: str) -> tf.Tensor | None:
-  """Returns a replay's 'key' or 'weight' of sampled items, [B], or None."""
+  """Returns the 'key' or 'weight' of items sampled from a replay, [B], or None."""
   return getattr(getattr(labels, "sample", None), name, None)
 
 

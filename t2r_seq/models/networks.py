@@ -16,11 +16,12 @@ def as_networks(network: Any) -> list[Any]:
   """Lists the Keras layers and tf.Modules in the result of `create_network`.
 
   Args:
-    network: Keras layer or module, or a dict, list or tuple of them.
+    network: Keras layer or tf.Module, or a dict, list or tuple of them, also nested.
   Returns:
     A flat list.
   Raises:
-    SpecError: anything else, which would hide its variables from the trainer.
+    SpecError: `network` is or contains anything else, whose variables the trainer
+      would not find.
   """
   if isinstance(network, (Mapping, list, tuple)):
     parts = network.values() if isinstance(network, Mapping) else network
@@ -34,7 +35,7 @@ def as_networks(network: Any) -> list[Any]:
 
 
 def check_dtype_policy(operation: str, name: str | None) -> str | None:
-  """Returns the name of a Keras dtype policy, or None.
+  """Returns `name`, the name of a Keras dtype policy or None, after a check.
 
   Raises:
     SpecError: Keras has no such policy.
@@ -52,7 +53,7 @@ def check_dtype_policy(operation: str, name: str | None) -> str | None:
 
 @contextlib.contextmanager
 def dtype_policy(name: str | None) -> Iterator[None]:
-  """Has layers made inside that policy; None changes nothing."""
+  """Sets Keras' global dtype policy for layers created inside; None changes nothing."""
   if name is None:
     yield
     return
@@ -79,17 +80,17 @@ def all_variables(network: Any) -> list[tf.Variable]:
 def named_variables(network: Any) -> dict[str, tf.Variable]:
   """Returns all variables by name, such as 'tower/dense/kernel'.
 
-  Names are the keys, layers and attributes inside the result of `create_network`. They
-  do not depend on other objects of the process: layers without a name are numbered
-  within their parent.
+  Names consist of keys, layer names and attributes inside the result of
+  `create_network`. They do not depend on other objects of the process: layers without
+  a given name are numbered within their parent.
   """
   by_name: dict[str, tf.Variable] = {}
-  for place, variables in _places(network, ""):
+  for scope, variables in _scopes(network, ""):
     for name, variable in variables:
-      path, number = f"{place}{name}", 0
+      path, number = f"{scope}{name}", 0
       while path in by_name:
         number += 1
-        path = f"{place}{name}_{number}"
+        path = f"{scope}{name}_{number}"
       by_name[path] = variable
   named = {id(variable) for variable in by_name.values()}
   rest = [v for v in all_variables(network) if id(v) not in named]
@@ -99,8 +100,8 @@ def named_variables(network: Any) -> dict[str, tf.Variable]:
 _Named = list[tuple[str, tf.Variable]]
 
 
-def _places(network: Any, scope: str) -> Iterator[tuple[str, _Named]]:
-  """Yields the scopes inside of networks, and the variables that are their own."""
+def _scopes(network: Any, scope: str) -> Iterator[tuple[str, _Named]]:
+  """Yields the scopes inside of networks, each with its direct variables."""
   seen: set[int] = set()
 
   def walk(part: Any, scope: str) -> Iterator[tuple[str, _Named]]:
@@ -137,14 +138,15 @@ def _places(network: Any, scope: str) -> Iterator[tuple[str, _Named]]:
 
 
 def _child_names(layers: Sequence[Any]) -> list[str]:
-  """Returns names of layers, with separate numbers for those that Keras numbered."""
+  """Returns names of layers; numbers that Keras counts per process start again."""
   names: list[str] = []
   for layer in layers:
     name = _plain(layer.name)
-    made_up = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
-    made_up = re.sub(r"([a-z])([A-Z])", r"\1_\2", made_up).lower()
-    if re.fullmatch(rf"{re.escape(made_up)}(_\d+)?", name):
-      name = made_up
+    # Keras' default name: the class in snake case and, from the second on, a number.
+    default_name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
+    default_name = re.sub(r"([a-z])([A-Z])", r"\1_\2", default_name).lower()
+    if re.fullmatch(rf"{re.escape(default_name)}(_\d+)?", name):
+      name = default_name
     first, number = name, 0
     while name in names:
       number += 1
@@ -166,10 +168,10 @@ def regularization_losses(network: Any) -> list[tf.Tensor]:
 
 
 def layers(network: Any) -> list[Any]:
-  """Lists the Keras layers of all networks, those inside of others among them."""
+  """Lists the Keras layers of all networks, inner layers included."""
   parts = []
   for part in as_networks(network):
-    if hasattr(part, "_flatten_layers"):  # Keras' name of it, in both versions.
+    if hasattr(part, "_flatten_layers"):  # Of Keras layers, in both versions.
       parts += part._flatten_layers()
     else:
       parts += [m for m in part.submodules if isinstance(m, tf.keras.layers.Layer)]
@@ -182,9 +184,9 @@ def update_target_network(target: Any, source: Any, rate: float = 1.0) -> None:
   Args:
     target: Keras layers or tf.Modules, built.
     source: network of the same architecture.
-    rate: step size towards the source; 1 copies all floats.
+    rate: step size towards the source; 1 copies. Only floating-point variables change.
   Raises:
-    SpecError: their variables differ.
+    SpecError: their variables differ in number or shape.
   """
   targets, sources = all_variables(target), all_variables(source)
   if [v.shape for v in targets] != [v.shape for v in sources]:
@@ -193,7 +195,7 @@ def update_target_network(target: Any, source: Any, rate: float = 1.0) -> None:
       f"{[tuple(v.shape) for v in sources]}, got {[tuple(v.shape) for v in targets]}."
     )
   for old, new in zip(targets, sources, strict=True):
-    if old.dtype.is_floating:  # The states of random generators are not.
+    if old.dtype.is_floating:  # States of random generators are integers.
       value, source_value = map(tf.convert_to_tensor, (old, new))
       # 0 * NaN is NaN: a copy must not depend on what the target was.
       is_copy = isinstance(rate, (int, float)) and rate == 1

@@ -1,4 +1,4 @@
-"""Optimizers, learning rates and other numbers that follow the global step, for gin."""
+"""Optimizers, learning rates and other schedules of the global step, for gin."""
 
 from __future__ import annotations
 
@@ -83,17 +83,18 @@ def create_keras_optimizer(
   gradient_accumulation_steps: int = 1,
   **kwargs: Any,
 ) -> tf.keras.optimizers.Optimizer:
-  """Creates an optimizer of Keras by its name.
+  """Creates a Keras optimizer by its name or class.
 
-  Clipping and accumulation are of the gradients of the whole batch, on any number of
-  replicas, and the same on Keras 2 and Keras 3.
+  Clipping and accumulation apply to the gradients of the whole batch, on any number of
+  replicas, and are the same on Keras 2 and Keras 3.
 
   Args:
     optimizer: a name in `tf.keras.optimizers`, such as 'Lion', or a class.
     learning_rate_fn: returns the rate or schedule.
-    clipnorm: greatest norm of the gradient of each variable; None does not clip.
-    global_clipnorm: greatest norm of all gradients together.
-    clipvalue: greatest magnitude of each number.
+    clipnorm: maximum norm of the gradient of each variable; None does not clip. At most
+      one of the three clips is given.
+    global_clipnorm: maximum norm of all gradients together.
+    clipvalue: maximum magnitude of each gradient component.
     weight_decay: each update subtracts this times the learning rate times the weight.
     weight_decay_exclude: patterns of names, as in `T2RModel.named_variables`, without
       weight decay: biases, and the scales and offsets of normalisations.
@@ -103,8 +104,8 @@ def create_keras_optimizer(
   Returns:
     A Keras optimizer.
   Raises:
-    SpecError: Keras has no such optimizer, it is to clip in two ways, or to accumulate
-      no steps.
+    SpecError: Keras has no such optimizer, there are two clips, or
+      `gradient_accumulation_steps` is not an integer of at least 1.
   """
   name = optimizer if isinstance(optimizer, str) else optimizer.__name__
   create = getattr(tf.keras.optimizers, name, None)
@@ -143,8 +144,8 @@ def create_adam_optimizer(
 
   Args:
     learning_rate_fn: returns the rate or schedule.
-    global_clipnorm: greatest norm of all gradients together; None does not clip.
-    **kwargs: arguments of `create_keras_optimizer`.
+    global_clipnorm: maximum norm of all gradients together; None does not clip.
+    **kwargs: arguments of `create_keras_optimizer`, which names the errors.
   Returns:
     A Keras optimizer.
   """
@@ -190,7 +191,7 @@ def create_momentum_optimizer(
 class GroupedOptimizer:
   """Several optimizers, each for the variables whose names match its pattern.
 
-  What a `create_optimizer_fn` may give in place of a Keras optimizer.
+  A `create_optimizer_fn` may return it in place of a Keras optimizer.
   """
 
   def __init__(
@@ -199,9 +200,9 @@ class GroupedOptimizer:
     """Creates it; see `create_grouped_optimizer`."""
     self.groups = dict(groups)
     self.global_clipnorm = options.get("global_clipnorm")
-    # Train steps between two updates of a group's variables, of those with more than 1.
+    # Train steps per update, by pattern; 1 for groups that are not in it.
     self.intervals: dict[str, int] = dict(options.get("intervals") or {})
-    # Patterns that have variables, and the variables' places among all trained ones.
+    # Indices, among all trained variables, of those of each pattern that has any.
     self.places: dict[str, list[int]] = {}
 
   def assign_variables(self, names: Sequence[str], all_names: Sequence[str]) -> None:
@@ -211,7 +212,8 @@ class GroupedOptimizer:
       names: names of the trained variables.
       all_names: names of all variables.
     Raises:
-      SpecError: a variable matches none, or a pattern matches no variable.
+      SpecError: a variable matches none, a pattern matches no variable, or an interval
+        is no count, or of no group before the last.
     """
     places: dict[str, list[int]] = {pattern: [] for pattern in self.groups}
     unmatched = []
@@ -235,15 +237,22 @@ class GroupedOptimizer:
         f"{errors.listing(wrong)}. {hint}"
       )
     self.places = {pattern: indices for pattern, indices in places.items() if indices}
+    for pattern, interval in self.intervals.items():
+      if pattern not in self.groups or pattern in [*self.places][-1:]:
+        raise errors.SpecError(
+          "create_grouped_optimizer: intervals: expected patterns of groups before the "
+          f"last one with trained variables, got {pattern!r}."
+        )
+      errors.check_count("create_grouped_optimizer: intervals", pattern, interval)
 
   @property
   def learning_rate(self) -> Any:
-    """That of the first group; each is logged."""
+    """The first group's learning rate; logs have those of all groups."""
     return next(iter(self.groups.values())).learning_rate
 
   @property
   def iterations(self) -> Any:
-    """Updates so far."""
+    """Updates so far of the first group with trained variables."""
     return self.groups[next(iter(self.places))].iterations
 
 
@@ -253,20 +262,21 @@ def create_grouped_optimizer(
   global_clipnorm: float | None = None,
   intervals: Mapping[str, int] | None = None,
 ) -> GroupedOptimizer:
-  """Creates several optimizers: other rates, or others, for parts of the network.
+  """Creates different optimizers or learning rates for parts of the network.
 
   Args:
     groups: patterns of names, as in `T2RModel.named_variables`, to functions that
-      create an optimizer. The first pattern that matches a variable is its own:
+      create an optimizer. A variable belongs to the first pattern that matches it:
       {'backbone/*': ..., '*': ...}.
-    global_clipnorm: greatest norm of all groups' gradients together. A group's own is
-      of its gradients alone.
-    intervals: train steps between two updates by pattern, for some of the groups but
-      the last; the actor of TD3 is updated every 2. For one replica.
+    global_clipnorm: maximum norm of all groups' gradients together; None does not clip.
+      The `global_clipnorm` of a group covers only its own gradients.
+    intervals: train steps per update by pattern, such as 2 for the actor of TD3. On one
+      replica only, and not for the last group; other groups have 1.
   Returns:
-    What `create_optimizer_fn` gives.
+    The optimizer for `T2RModel`'s `create_optimizer_fn`.
   Raises:
-    SpecError: there is no group, or one is not a function.
+    SpecError: there is no group, or one is not a function. The model raises it later if
+      groups or intervals do not fit its variables.
   """
   wrong = {
     pattern: create for pattern, create in groups.items() if not callable(create)
@@ -283,7 +293,7 @@ def create_grouped_optimizer(
 
 @dataclasses.dataclass(frozen=True)
 class UpdateOptions:
-  """Options that Keras lacks in one of its versions.
+  """Options that Keras 2 or Keras 3 lacks.
 
   Attributes:
     weight_decay_exclude: patterns of names of variables without weight decay.
@@ -294,7 +304,7 @@ class UpdateOptions:
   gradient_accumulation_steps: int = 1
 
   def __post_init__(self) -> None:
-    """Checks the steps."""
+    """Raises SpecError unless the steps are an integer of at least 1."""
     steps = self.gradient_accumulation_steps
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
       raise errors.SpecError(
@@ -304,16 +314,16 @@ class UpdateOptions:
 
 
 def update_options(optimizer: Any) -> UpdateOptions:
-  """Returns the options that `create_keras_optimizer` left with an optimizer."""
+  """Returns the options that `create_keras_optimizer` attached to an optimizer."""
   return getattr(optimizer, _OPTIONS, UpdateOptions())
 
 
 Schedule = Any
-"""A Keras `LearningRateSchedule`: called with a step, it gives a scalar."""
+"""A Keras `LearningRateSchedule`: maps a step to a scalar."""
 
 
 class PiecewiseLinear(tf.keras.optimizers.schedules.LearningRateSchedule):
-  """Straight lines between values at boundaries, and the outer values beyond them."""
+  """Linear interpolation between values at boundaries, constant beyond them."""
 
   def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
     """Creates the schedule; see `piecewise_linear`."""
@@ -334,7 +344,7 @@ class PiecewiseLinear(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 
 class WarmupCosine(tf.keras.optimizers.schedules.LearningRateSchedule):
-  """A straight line up, and half a cosine down."""
+  """Linear warmup, then decay along half a cosine."""
 
   def __init__(
     self,
@@ -369,15 +379,15 @@ class WarmupCosine(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 @gin.configurable
 def piecewise_linear(boundaries: Any, values: Any) -> Schedule:
-  """Returns a schedule of straight lines between values.
+  """Returns a schedule that interpolates linearly between values.
 
   Args:
-    boundaries: steps, ascending; a list, array or tensor.
-    values: at each of them; constant before the first and after the last.
+    boundaries: steps, strictly ascending; a list, array or tensor.
+    values: the value at each boundary; constant before the first and after the last.
   Returns:
     A schedule: a learning rate, or called with a model's `global_step`.
   Raises:
-    SpecError: there is not one value for each boundary, or these do not grow.
+    SpecError: there is no boundary, not one value for each, or they do not ascend.
   """
   boundaries, values = [np.asarray(given).tolist() for given in (boundaries, values)]
   pairs = itertools.pairwise(boundaries)
@@ -419,12 +429,12 @@ def warmup_cosine(
   initial_value: float = 0.0,
   final_value: float = 0.0,
 ) -> Schedule:
-  """Returns a schedule of a linear warmup and half a cosine.
+  """Returns a schedule with a linear warmup, then decay along half a cosine.
 
   Args:
     peak_value: at step `warmup_steps`.
-    warmup_steps: length of the line up.
-    decay_steps: the step at which it ends, the warmup among them.
+    warmup_steps: steps from `initial_value` to `peak_value`.
+    decay_steps: step at which the decay ends, counted from the start of the warmup.
     initial_value: at step 0.
     final_value: at `decay_steps` and after.
   Returns:

@@ -1,4 +1,4 @@
-"""Models of sequences whose network carries a state from step to step."""
+"""Models of sequences with a recurrent state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ STORED_STATE = "recurrent_state"
 
 
 class RecurrentModel(T2RModel):
-  """Trains on windows of L steps, and is exported with a `step` that remembers.
+  """Trains on windows of L steps; the exported `step` carries a recurrent state.
 
-  A subclass declares sequences (`is_sequence=True`), gives the specs of its state and
-  `recurrent_network_fn`. That runs over L steps in training, and over one in the
-  exported policy, which keeps the state of every environment and resets it at
-  `is_first`.
+  A subclass declares sequences (`is_sequence=True`), the specs of its state and
+  `recurrent_network_fn`. That runs over L steps in training, and over one step in the
+  exported policy, which resets the state of an environment at `is_first`.
   """
 
   def __init__(
@@ -34,13 +33,13 @@ class RecurrentModel(T2RModel):
       burn_in: steps at the beginning of each training window that only compute the
         state for the others: windows begin anywhere in an episode, where the state is
         not the initial one. They have no gradient, and do not count in the loss.
-      stored_state: training windows begin with the state that the policy had there,
-        which the data hold (R2D2, Kapturowski et al., 2019). The exported policy gives
-        it at every step, as outputs `recurrent_state_<path>`; see `with_stored_state`.
-        As the network learns it goes stale: a burn-in mends that.
+      stored_state: whether training windows begin with the state that the policy had
+        there, which is stored in the data (R2D2, Kapturowski et al., 2019). The
+        exported policy outputs it at every step, as `recurrent_state_<path>`; see
+        `with_stored_state`. It becomes stale as the network learns; use a burn-in, too.
       **kwargs: arguments of `T2RModel`.
     Raises:
-      SpecError: burn_in is negative.
+      SpecError: `burn_in` is negative, or an argument of `T2RModel` is invalid.
     """
     super().__init__(**kwargs)
     if burn_in < 0:
@@ -53,7 +52,7 @@ class RecurrentModel(T2RModel):
 
   @property
   def burn_in(self) -> int:
-    """Steps of each training window that only make a state."""
+    """Steps of each training window that only compute the state for the others."""
     return self._burn_in
 
   def with_stored_state(self, features: SpecStructure, mode: str) -> SpecStructure:
@@ -63,9 +62,8 @@ class RecurrentModel(T2RModel):
       features: specs that `get_feature_specification` would return.
       mode: value of `ModeKeys`.
     Returns:
-      In training the features and, of a model with `stored_state`, a sequence
-      `recurrent_state/<path>` for each part of the state: as it was before each step.
-      Otherwise the features, unchanged.
+      `features`, unchanged; but with `stored_state` and in mode 'train' also a sequence
+      `recurrent_state/<path>` for each part of the state: its values before each step.
     """
     if not self._stored_state or mode != ModeKeys.TRAIN:
       return features
@@ -85,7 +83,7 @@ class RecurrentModel(T2RModel):
   def recurrent_network_fn(
     self, features: SpecStructure, state: SpecStructure, mode: str
   ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
-    """Maps a sequence to outputs, from a state on.
+    """Maps a sequence to outputs, starting from a state.
 
     Args:
       features: packed as the feature specs, sequences [B, L, ...] with L >= 1.
@@ -98,7 +96,12 @@ class RecurrentModel(T2RModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class: the outputs of a sequence from the initial state on."""
+    """See the base class: starts from the initial state, or in training a stored one.
+
+    Raises:
+      SpecError: the features lack the stored state, or the new state does not fit.
+      tf.errors.InvalidArgumentError: a window in training has no step after `burn_in`.
+    """
     del labels
     first = next(
       x for x in specs.flatten_spec_structure(features).values() if x is not None
@@ -120,11 +123,11 @@ class RecurrentModel(T2RModel):
       f"{type(self).__name__}: burn_in: expected windows of more steps. Raise the "
       "input's sequence_length.",
     )
-    burnt = self._part(features, slice(self._burn_in), mode)
-    rest = self._part(features, slice(self._burn_in, None), mode)
-    before, state = self._run(burnt, state, mode)
+    first_steps = self._part(features, slice(self._burn_in), mode)
+    last_steps = self._part(features, slice(self._burn_in, None), mode)
+    before, state = self._run(first_steps, state, mode)
     before, state = tf.nest.map_structure(tf.stop_gradient, (before, state))
-    after, _ = self._run(rest, state, mode)
+    after, _ = self._run(last_steps, state, mode)
     return {name: tf.concat([before[name], after[name]], axis=1) for name in after}
 
   def export_step(
@@ -142,9 +145,9 @@ class RecurrentModel(T2RModel):
       outputs, state = self._run(features, recurrent_state, mode)
       outputs = self._export_outputs(features, raw_features, outputs)
     outputs = {name: tf.squeeze(x, axis=1) for name, x in outputs.items()}
-    if self._stored_state:  # As it was before the step.
+    if self._stored_state:  # The state before the step.
       for path, value in specs.flatten_spec_structure(recurrent_state).items():
-        # A copy, since an output that is an argument would be the same tensor.
+        # A copy: an output must not be the tensor of an input.
         outputs[signature_key(f"{STORED_STATE}/{path}")] = tf.identity(value)
     return outputs, state
 
@@ -157,7 +160,7 @@ class RecurrentModel(T2RModel):
     return outputs, specs.validate_and_pack(spec, state, ignore_batch=True)
 
   def _stored_initial_state(self, features: SpecStructure, mode: str) -> SpecStructure:
-    """Returns the state that the data have of the first steps of windows."""
+    """Returns the stored state before the first step of each window."""
     flat = specs.flatten_spec_structure(features)
     names = {path: f"{STORED_STATE}/{path}" for path in self._state_specs(mode)}
     missing = [name for name in names.values() if flat.get(name) is None]
@@ -178,7 +181,7 @@ class RecurrentModel(T2RModel):
     return specs.flatten_spec_structure(self.get_recurrent_state_specification(mode))
 
   def _part(self, features: SpecStructure, steps: slice, mode: str) -> SpecStructure:
-    """Returns some of the steps of the sequences."""
+    """Returns the features with a range of the steps of sequences."""
     sequences = self._sequences(mode)
     flat = TensorSpecStruct(
       (path, x[:, steps] if path in sequences and x is not None else x)
@@ -197,7 +200,7 @@ class RecurrentRegressionModel(RecurrentModel, RegressionModel):
   """Regresses `labels.target`, [B, L, action_size], at every step of a sequence."""
 
   def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
-    """Maps a sequence to actions, from the initial state on."""
+    """Maps a sequence to actions; see `inference_network_fn`."""
     return self.inference_network_fn(features, None, mode)
 
   def loss_fn(
@@ -206,21 +209,18 @@ class RecurrentRegressionModel(RecurrentModel, RegressionModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> tf.Tensor:
-    """See the base class; in training the mean of the steps after `burn_in`."""
+    """See the base class; in training the mean over the steps after `burn_in`."""
     if self._burn_in and mode == ModeKeys.TRAIN:
-      flat = specs.flatten_spec_structure(labels)
-      late = {
-        path: flat[path][:, self._burn_in :]
-        for path in ("target", "target_mask")
-        if path in flat and flat[path] is not None
-      }
-      has = flat.get("target_dimension_mask")
-      if has is not None:  # One for all steps, or one for each.
-        is_by_step = has.shape.rank == flat["target"].shape.rank
-        late["target_dimension_mask"] = has[:, self._burn_in :] if is_by_step else has
+      flat, steps = specs.flatten_spec_structure(labels), slice(self._burn_in, None)
+      late = {path: x for path, x in flat.items() if path.startswith("sample/")}
+      late |= {p: flat[p][:, steps] for p in ("target", "target_mask") if p in flat}
+      mask = flat.get("target_dimension_mask")
+      if mask is not None:  # One for all steps, or one for each.
+        has_steps = mask.shape.rank == flat["target"].shape.rank
+        late["target_dimension_mask"] = mask[:, steps] if has_steps else mask
       labels = TensorSpecStruct(late)
-      # Arguments of an action decoder's loss have the action's steps, too.
+      # Outputs for an action decoder's loss have an axis of steps, too.
       inference_outputs = {
-        name: value[:, self._burn_in :] for name, value in inference_outputs.items()
+        name: value[:, steps] for name, value in inference_outputs.items()
       }
     return super().loss_fn(labels, inference_outputs, mode)

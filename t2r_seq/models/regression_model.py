@@ -18,9 +18,9 @@ from t2r_seq.specs import ModeKeys, SpecStructure
 class RegressionModel(T2RModel):
   """A continuous output fitted to `labels.target`.
 
-  A subclass gives the specs, the network and `a_func`. It is fitted by mean squared
-  error; or as an action decoder does it, which `create_action_decoder` makes and which
-  gin names: a mixture density, bins, an autoregressive flow, flow matching, diffusion.
+  A subclass defines the specs, the network and `a_func`. The loss is the mean squared
+  error, or that of an action decoder, which `create_action_decoder` creates and gin
+  selects: a mixture density, bins, an autoregressive flow, flow matching, diffusion.
   """
 
   def __init__(
@@ -33,8 +33,8 @@ class RegressionModel(T2RModel):
 
     Args:
       action_size: components of the regressed action.
-      action_decoder_cls: maps `action_shape` to the result of `create_action_decoder`;
-        None: `layers.MSEDecoder`.
+      action_decoder_cls: called with `action_shape` by `create_action_decoder`, which
+        `create_network` then has to call; None: `layers.MSEDecoder`.
       **kwargs: arguments of `T2RModel`.
     """
     super().__init__(**kwargs)
@@ -50,14 +50,14 @@ class RegressionModel(T2RModel):
   def create_action_decoder(
     self, action_shape: Sequence[int] | None = None
   ) -> ActionDecoder:
-    """Creates the layer that makes actions of the shape of `labels.target`.
+    """Creates the layer that maps embeddings to actions like `labels.target`.
 
-    A part of the result of `create_network`. `a_func` calls it last, and returns its
-    result: `return self.network["decoder"](embedding, training=...)`.
+    `create_network` returns it as a part of the network. `a_func` calls it last, and
+    returns its result: `return self.network["decoder"](embedding, training=...)`.
 
     Args:
-      action_shape: None for the shape of the label; its last axes, if there is an
-        embedding for each place of the first ones.
+      action_shape: None for the label's whole shape. If the first axes of the label are
+        axes of the embeddings, such as steps, the others.
     """
     if action_shape is None:
       spec = self.get_label_specification(ModeKeys.TRAIN)["target"]
@@ -74,8 +74,8 @@ class RegressionModel(T2RModel):
       features: packed as the feature specs, [B, ...].
       mode: value of `ModeKeys`.
     Returns:
-      Outputs by name; 'inference_output', [B, action_size], is required, unless an
-      action decoder leaves it out in mode 'train'.
+      Outputs by name. 'inference_output', of the shape of `labels.target`, is required,
+      but for action decoders only outside mode 'train'.
     """
 
   def loss_fn(
@@ -84,25 +84,36 @@ class RegressionModel(T2RModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> tf.Tensor:
-    """Returns the mean error against `labels.target`, a scalar.
+    """Returns the mean of `all_errors` where they count, a scalar.
 
-    The mean squared error in the target's dtype; or the action decoder's error, in
-    float32. Padded targets, by the labels' `target_mask`, do not count; nor do missing
+    Padded targets, by the labels' `target_mask`, do not count; nor do missing
     components, by a `target_dimension_mask`.
+
+    Raises:
+      SpecError: see `all_errors`.
     """
     return layers.masked_mean(*self.all_errors(labels, inference_outputs, mode))
 
   def all_errors(
     self, labels: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the errors that the loss averages, [B, ...], and which count, bool."""
+    """Returns the errors that the loss averages, [B, ...], and which count, bool.
+
+    They are squared errors in the target's dtype, or the action decoder's errors in
+    float32. A replay's importance weights multiply them.
+
+    Raises:
+      SpecError: the output or a mask does not fit the target, or `create_network` lacks
+        the action decoder.
+    """
     if self._action_decoder is not None:
-      return self._action_decoder.all_errors(
+      error, is_valid = self._action_decoder.all_errors(
         inference_outputs,
         labels.target,
         *losses.masks_of(labels, "target"),
         training=mode == ModeKeys.TRAIN,
       )
+      return losses.weighted(error, labels), is_valid
     if self._action_decoder_cls is not None:
       raise errors.SpecError(
         f"{type(self).__name__}: action_decoder_cls: expected create_network to return "
@@ -113,10 +124,10 @@ class RegressionModel(T2RModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class.
+    """See the base class: the outputs of `a_func`.
 
     Raises:
-      SpecError: `a_func` lacks 'inference_output'.
+      SpecError: the outputs are not a dict, or lack 'inference_output'.
     """
     del labels
     outputs = self.a_func(features, mode)
@@ -143,10 +154,10 @@ class RegressionModel(T2RModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """See the base class: with an action decoder 'action_error', too.
+    """See the base class; with an action decoder, adds 'action_error'.
 
-    It is the mean absolute difference of the actions to the targets: the losses of
-    decoders are of kinds that can't be compared.
+    It is the mean absolute error of the actions: losses of different decoders are not
+    comparable.
     """
     metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
     if self._action_decoder is None or "action_error" in metrics:

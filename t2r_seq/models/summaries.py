@@ -1,9 +1,9 @@
 """Summaries for TensorBoard from inside a model, without the package tensorboard.
 
 `tf.summary.scalar` and the like need that package, which TensorFlow no longer installs.
-The functions below write the same tensors and metadata if a writer is in use and a
-point is due: in a train step every `log_every_n_steps`, and nowhere else. Only viewing
-the files needs the package.
+The functions below write the same tensors and metadata, if there is a default writer
+and recording is on. The trainer switches both on for train steps, every
+`log_every_n_steps`. Only viewing the files needs the package.
 """
 
 from __future__ import annotations
@@ -15,17 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 _MAX_EXAMPLES, _MAX_VALUES = 4, 8
-_MIN_HEIGHT = 96  # Of a picture: fewer pixels show little.
+_MIN_HEIGHT = 96  # In pixels: lower images are hard to see in TensorBoard.
 _Metadata = tf.compat.v1.SummaryMetadata
 
 
 def scalar(name: str, value: Any) -> None:
-  """Writes a number.
-
-  Args:
-    name: name of the curve.
-    value: a scalar.
-  """
+  """Writes a scalar `value` as float32."""
   _write(name, tf.cast(value, tf.float32), "scalars")
 
 
@@ -35,12 +30,12 @@ def text(name: str, value: Any) -> None:
 
 
 def image(name: str, images: tf.Tensor, description: str = "") -> None:
-  """Writes the first images of a batch; of a stack the frames side by side.
+  """Writes the first four images of a batch, or stacks with their frames side by side.
 
   Args:
-    name: name of the picture.
-    images: [B, H, W, C], or stacks [B, K, H, W, C], of 1, 3 or 4 channels; integers, or
-      floats in [0, 1]. Small ones are shown larger, by whole pixels.
+    name: name of the summary.
+    images: [B, H, W, C], or stacks [B, K, H, W, C], with 1, 3 or 4 channels; integers,
+      or floats in [0, 1]. Pixels of images lower than 96 are repeated.
     description: text that TensorBoard shows beside the name.
   Raises:
     ValueError: `images` has another rank or number of channels.
@@ -55,7 +50,7 @@ def image(name: str, images: tf.Tensor, description: str = "") -> None:
 
 
 def histogram(name: str, values: Any, buckets: int = 30) -> None:
-  """Writes how numbers are distributed.
+  """Writes the histogram of numbers.
 
   Args:
     name: name of the histogram.
@@ -75,21 +70,22 @@ def histogram(name: str, values: Any, buckets: int = 30) -> None:
 def _bins(numbers: tf.Tensor, buckets: int) -> tf.Tensor:
   """Returns TensorBoard's tensor: left and right edges, and counts, [buckets, 3]."""
   low, high = tf.reduce_min(numbers), tf.reduce_max(numbers)
-  # All alike, they lie in the middle of a bucket of width 1.
-  is_one = tf.equal(low, high)
-  low, high = tf.where(is_one, low - 0.5, low), tf.where(is_one, high + 0.5, high)
-  places = tf.cast((numbers - low) / (high - low) * buckets, tf.int32)
-  places = tf.clip_by_value(places, 0, buckets - 1)
-  counts = tf.math.bincount(places, minlength=buckets, maxlength=buckets)
+  # If all numbers are equal, the buckets cover a range of width 1 around them.
+  is_constant = tf.equal(low, high)
+  low = tf.where(is_constant, low - 0.5, low)
+  high = tf.where(is_constant, high + 0.5, high)
+  indices = tf.cast((numbers - low) / (high - low) * buckets, tf.int32)
+  indices = tf.clip_by_value(indices, 0, buckets - 1)
+  counts = tf.math.bincount(indices, minlength=buckets, maxlength=buckets)
   edges = tf.linspace(low, high, buckets + 1)
   return tf.stack([edges[:-1], edges[1:], tf.cast(counts, tf.float64)], axis=1)
 
 
 def samples_table(tensors: Mapping[str, tf.Tensor]) -> str:
-  """Returns a table in Markdown of the first samples of a batch, a column each.
+  """Returns a Markdown table of the first four samples of a batch, one per column.
 
   Args:
-    tensors: [B, ...] by path; of long ones the first values are shown.
+    tensors: [B, ...] by path, eager; each cell has a sample's first eight values.
   Returns:
     The table; '' without tensors.
   """
@@ -120,7 +116,7 @@ def _cell(value: np.ndarray) -> str:
 
 
 def _enlarge(images: tf.Tensor) -> tf.Tensor:
-  """Repeats the pixels of small images."""
+  """Repeats the pixels of images lower than `_MIN_HEIGHT`."""
   height = images.shape[1]
   times = 1 if height is None else -(-_MIN_HEIGHT // max(height, 1))
   if times == 1:

@@ -26,10 +26,11 @@ from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 from t2r_seq.specs.samples import make_constant_numpy
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
-# AutoGraph is for what users write: here it would only cost time.
+# Only users' code needs AutoGraph: here it would cost time.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
-# Held while a network is created, of any model: models are copied, and locks cannot be.
+# Held while any model creates its network. Models are copied, and locks cannot be, so
+# all models share one.
 _BUILDING = threading.RLock()
 
 _Tensors: TypeAlias = dict[str, tf.Tensor]
@@ -71,29 +72,29 @@ class T2RModel(PolicyModel):
     Args:
       preprocessor_cls: called with `model_feature_specification_fn` and
         `model_label_specification_fn`; by default `default_preprocessor_cls`.
-      create_optimizer_fn: creates the Keras optimizer.
+      create_optimizer_fn: creates the Keras optimizer, or a `GroupedOptimizer`.
       padding: values of a window beyond the ends of an episode: 'repeat' or 'zero';
         'drop' trains on full windows only, and the exported policy, which must act on
         the first step too, repeats the first frame. Or two words, (front, end):
         ('repeat', 'drop') adds nothing after the last step, which is right for specs
-        that look ahead, such as transitions. Shared by training and policy.
+        that look ahead, such as transitions. Training and policy share it.
       use_avg_model_params: evaluates and exports exponential moving averages of the
-        weights, and trains on with the weights; the checkpoints have both. An
+        weights, and continues to train the raw weights; checkpoints have both. An
         optimizer's own `use_ema` does the same, with its `ema_momentum`.
       avg_model_params_decay: decay of the averages, in [0, 1).
-      execution: how the exported policy executes the action chunks that the model
-        gives; None returns them whole.
-      init_from_checkpoint_fn: called with the built model where a run begins, and does
-        not resume; see `default_init_from_checkpoint_fn`.
-      filter_trainables_fn: returns whether a variable, by its name in
-        `named_variables`, is trained; None trains all.
+      execution: how the exported policy executes the model's action chunks; None
+        returns them whole.
+      init_from_checkpoint_fn: called with the built model when a run begins, but not
+        when it resumes; see `default_init_from_checkpoint_fn`.
+      filter_trainables_fn: called with a variable's name in `named_variables`; returns
+        whether it is trained. None trains all.
       control_period: seconds from a step of the data to the next one, for exports;
         None: that of the training's input, if known.
-      dtype_policy: Keras' policy of the layers that `create_network` makes, such as
-        'mixed_bfloat16'; None leaves the process's policy unchanged.
+      dtype_policy: Keras' dtype policy for the layers that `create_network` creates,
+        such as 'mixed_bfloat16'; None leaves the process's policy unchanged.
     Raises:
-      SpecError: the padding or the policy is not known, or the decay or the period out
-        of range.
+      SpecError: `padding` or `dtype_policy` is unknown, or `avg_model_params_decay` or
+        `control_period` is out of range.
     """
     if control_period is not None and not control_period > 0:
       raise errors.SpecError(
@@ -124,19 +125,19 @@ class T2RModel(PolicyModel):
 
   @abc.abstractmethod
   def get_feature_specification(self, mode: str) -> SpecStructure:
-    """Returns the specs of the features that the network takes in that mode."""
+    """Returns the specs of the network's features in a mode."""
 
   @abc.abstractmethod
   def get_label_specification(self, mode: str) -> SpecStructure:
-    """Returns the specs of the labels that the loss takes in that mode."""
+    """Returns the specs of the loss's labels in a mode."""
 
   @abc.abstractmethod
   def create_network(self) -> Any:
     """Builds the layers; called once, under the distribution strategy.
 
     Returns:
-      A Keras layer or model, a tf.Module, or a dict or list of them. It is
-      `self.network` from then on.
+      A Keras layer or model, a tf.Module, or a dict or list of them; afterwards it is
+      `self.network`.
     """
 
   @abc.abstractmethod
@@ -221,11 +222,12 @@ class T2RModel(PolicyModel):
     return {}
 
   def after_train_step(self) -> None:
-    """Updates untrained variables, such as a target network; by default nothing.
+    """Updates untrained variables, such as a target network; by default none.
 
-    A part of each train step, behind the update of the weights, across replicas.
+    Each train step calls it after the update of the weights, in cross-replica context,
+    and counts itself in `global_step` afterwards.
     """
-    return  # AutoGraph warns of a body of words alone.
+    return  # AutoGraph warns about a body that is only a docstring.
 
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
@@ -236,7 +238,10 @@ class T2RModel(PolicyModel):
 
   @property
   def output_labels(self) -> Mapping[str, str]:
-    """Labels that exported outputs predict, by name; their conventions are restored."""
+    """Paths of the labels that outputs predict, by name of the output.
+
+    An export converts these outputs to the labels' conventions in the data.
+    """
     return {}
 
   @property
@@ -268,7 +273,7 @@ class T2RModel(PolicyModel):
 
   @property
   def execution(self) -> policies.ChunkExecution | None:
-    """The execution of the model's action chunks."""
+    """How the exported policy executes action chunks; None returns them whole."""
     return self._execution
 
   @property
@@ -284,11 +289,11 @@ class T2RModel(PolicyModel):
   def follow_periods(
     self, control: float | None, values: Mapping[str, float] | None = None
   ) -> None:
-    """Takes the periods of the training's input.
+    """Records the periods of the training's input.
 
     Args:
-      control: seconds between its steps; ignored if the model was given a period.
-      values: seconds between values on other clocks, by path.
+      control: seconds between its steps; ignored if the model already has a period.
+      values: seconds between values on other clocks, by path; None: there are none.
     """
     if self._control_period is None:
       self._control_period = control
@@ -296,13 +301,13 @@ class T2RModel(PolicyModel):
 
   @property
   def source_preprocessing(self) -> Mapping[str, list[dict[str, Any]]]:
-    """Stages of the training's input that the export lacks, by source, if known."""
+    """Preprocessing of the training's input that the export lacks, by source."""
     return self._source_preprocessing
 
   def follow_source_preprocessing(
     self, stages: Mapping[str, list[dict[str, Any]]]
   ) -> None:
-    """Records the stages of the training's input before the preprocessor; logs them.
+    """Records the stages before the preprocessor; warns about stages that are new.
 
     Args:
       stages: see `AbstractInputGenerator.source_preprocessing`.
@@ -353,7 +358,7 @@ class T2RModel(PolicyModel):
     return tf.convert_to_tensor(self._global_step)
 
   def follow_global_step(self, variable: tf.Variable) -> None:
-    """Has the model see the steps of a trainer, a scalar int64 variable."""
+    """Makes `global_step` read a trainer's variable, an int64 scalar."""
     self._global_step = variable
 
   @property
@@ -366,7 +371,7 @@ class T2RModel(PolicyModel):
     """The variables that are trained.
 
     Raises:
-      SpecError: `filter_trainables_fn` leaves none.
+      SpecError: `filter_trainables_fn` selects none.
     """
     variables = networks.trainable_variables(self.network)
     if self._filter_trainables_fn is None:
@@ -386,10 +391,10 @@ class T2RModel(PolicyModel):
     return networks.named_variables(self.network)
 
   def twin(self) -> T2RModel:
-    """Returns a model like this one, with a new network, which is built.
+    """Returns a copy of this model with a separate network, built.
 
-    For threads that need weights while training changes them: see `take_weights`. Calls
-    `create_network` once more.
+    For threads that need constant weights while training changes this model's; see
+    `take_weights`. Calls `create_network` again.
     """
     twin = copy.copy(self)
     twin._network = twin._averages = twin._global_step = None
@@ -398,7 +403,7 @@ class T2RModel(PolicyModel):
 
   @property
   def policy_weights(self) -> dict[str, np.ndarray]:
-    """The weights of a policy by name: averages, where this model has any; copies."""
+    """Copies of the weights for policies, by name: averages, if this model has any."""
     averages = self._averages.by_weight if self._averages else {}
     return {
       name: tf.convert_to_tensor(averages.get(id(variable), variable)).numpy()
@@ -409,8 +414,8 @@ class T2RModel(PolicyModel):
     """Sets all variables.
 
     Args:
-      weights: values by name, as from `named_variables` of a model like this one.
-      global_step: train step of the weights.
+      weights: values of all `named_variables`, such as a twin's `policy_weights`.
+      global_step: train step of the weights; `global_step` returns it afterwards.
     """
     for name, variable in self.named_variables.items():
       variable.assign(weights[name])
@@ -423,14 +428,18 @@ class T2RModel(PolicyModel):
 
   @property
   def is_built(self) -> bool:
-    """Whether there is a network, by `build` or by a training."""
+    """Whether `build`, which a trainer calls, has created the network."""
     return self._network is not None
 
   def build(self) -> None:
     """Creates the network and all of its variables; a second call does nothing.
 
-    Call it under the scope of the strategy that is to hold the variables. A second
-    thread, which acts with a model that is about to be trained, waits for the first.
+    Call it in the scope of the strategy for the variables. If two threads build a
+    model, such as an actor and a trainer, the second waits for the first.
+
+    Raises:
+      SpecError: `create_network` returns something else than networks, or lacks layers
+        that are used; or the outputs are not a dict, or the loss is not a scalar.
     """
     with _BUILDING:
       if self._network is None:
@@ -452,9 +461,9 @@ class T2RModel(PolicyModel):
     network = self.create_network()
     networks.as_networks(network)
     self._network = network
-    # One pass makes the layers create their variables. A second one goes through the
-    # loss, for layers that it alone uses; it is traced and not run, so that nothing
-    # changes: no statistics, no target network.
+    # One pass makes the layers create their variables. A second one creates those of
+    # layers that only the loss uses. It is traced and not run, so that it changes no
+    # variable, such as a moving statistic.
     features, labels = self._example_batch(ModeKeys.TRAIN)
     with self._explain_summaries():
       self._infer(*self._example_batch(ModeKeys.EVAL), ModeKeys.EVAL)
@@ -463,14 +472,15 @@ class T2RModel(PolicyModel):
     return network
 
   def create_updates(self) -> updates.Updates:
-    """Creates the optimizer and its slots for this model's variables.
+    """Creates the optimizer and its slots, and `averages` if requested.
 
-    And the averages of the weights, if requested. Where layers compute in
-    float16, an optimizer without loss scaling gets it, as `compile` of Keras does it.
+    If layers compute in float16, an optimizer without loss scaling gets it, as in
+    Keras' `compile`.
 
     Raises:
-      SpecError: `create_optimizer_fn` is not a function, or its optimizer cannot
-        be used here.
+      SpecError: the model is not built, `create_optimizer_fn` is not a function or
+        returns no Keras optimizer, no variable is trained, or groups do not fit the
+        variables or each other.
     """
     name = type(self).__name__
     if not callable(self._create_optimizer_fn):
@@ -500,19 +510,19 @@ class T2RModel(PolicyModel):
     return created
 
   def create_optimizer(self) -> Any:
-    """Creates only the optimizer, built; see `create_updates`."""
+    """Calls `create_updates`; returns the optimizer, which is built."""
     return self.create_updates().optimizer
 
   @property
   def averages(self) -> WeightAverages | None:
-    """The averages of the weights, where this model is trained with any."""
+    """The averages of the weights; None before `create_updates`, or without any."""
     return self._averages
 
   @contextlib.contextmanager
   def averaged_weights(self) -> Iterator[None]:
-    """Swaps in the averaged weights, if the model averages them.
+    """Swaps in the averaged weights, if the model averages them; can be nested.
 
-    Evaluations and exports happen inside. Can be nested.
+    Evaluations and exports run inside it.
     """
     with self._averages.in_use() if self._averages else contextlib.nullcontext():
       yield
@@ -521,12 +531,12 @@ class T2RModel(PolicyModel):
   def pack(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> tuple[SpecStructure, SpecStructure | None]:
-    """Checks a preprocessed batch and packs it into the form of the specs.
+    """Checks a preprocessed batch and packs it as the model's specs.
 
     Raises:
-      SpecError: the batch does not fit the model's specs; every path is named.
+      SpecError: the batch does not fit the specs; every path is named.
     """
-    # Undoes casts for the transfer to the device, such as bfloat16.
+    # Reverts casts for the transfer to the device, such as to bfloat16.
     features, labels = self.preprocessor.receive(features, labels, mode)
     features = specs.validate_and_pack(
       self.get_feature_specification(mode), features, ignore_batch=True
@@ -548,6 +558,9 @@ class T2RModel(PolicyModel):
       labels: preprocessed labels by path, [B, ...].
     Returns:
       (loss with regularisation, scalars to log and tensors of each example by name).
+    Raises:
+      SpecError: the batch does not fit the specs, or the model's outputs, loss or
+        scalars have the wrong form.
     """
     mode = ModeKeys.TRAIN
     packed, targets = self.pack(features, labels, mode)
@@ -556,7 +569,7 @@ class T2RModel(PolicyModel):
       self.model_train_fn(packed, targets, outputs, mode)
     )
     if loss.dtype in (tf.float16, tf.bfloat16):
-      loss = tf.cast(loss, tf.float32)  # Scaled, it would not fit.
+      loss = tf.cast(loss, tf.float32)  # The scaled loss may exceed float16.
     penalties = networks.regularization_losses(self.network)
     if penalties:
       penalty = tf.add_n([tf.cast(p, loss.dtype) for p in penalties])
@@ -570,13 +583,13 @@ class T2RModel(PolicyModel):
     labels: TensorSpecStruct,
     scale: Callable[[tf.Tensor], tf.Tensor],
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor], Sequence[Any]]:
-    """Computes the optimizer's gradients; override it for gradients of another kind.
+    """Computes the gradients for the optimizer; override it for other gradients.
 
     Args:
       features: preprocessed features by path, [B, ...].
       labels: preprocessed labels by path, [B, ...].
-      scale: multiplies a loss by the factors of replicas and optimizer. Gradients must
-        be of scaled losses.
+      scale: multiplies a loss by the factors of replicas and optimizer. Differentiate
+        scaled losses only.
     Returns:
       (the loss, not scaled; scalars to log, and tensors of each example, by name; the
       gradients of `trainable_variables`, None for those that do not affect the loss).
@@ -589,11 +602,11 @@ class T2RModel(PolicyModel):
   def eval_metrics(
     self, features: TensorSpecStruct, labels: TensorSpecStruct
   ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Runs the network on an eval batch.
+    """Runs the network on an eval batch of preprocessed features and labels.
 
     Returns:
-      (the scalars of `model_eval_fn`, and the loss if it has none; the tensors of
-      `eval_tallies_fn`).
+      (the scalars of `model_eval_fn`, with the loss of `model_train_fn` if they lack
+      one; the tensors of `eval_tallies_fn`).
     """
     mode = ModeKeys.EVAL
     packed, targets = self.pack(features, labels, mode)
@@ -613,12 +626,14 @@ class T2RModel(PolicyModel):
     return sorted({**metrics, **self.eval_results_fn(nothing)})
 
   def export_outputs(self, raw_features: SpecStructure) -> dict[str, tf.Tensor]:
-    """Maps raw features, as the preprocessor takes them, to the policy's outputs.
+    """Maps raw features, before the preprocessor, to the policy's outputs.
 
     Args:
       raw_features: fits the preprocessor's in feature specs in mode 'infer', [B, ...].
     Returns:
       Output tensors by name.
+    Raises:
+      SpecError: `raw_features` does not fit, or the outputs are not a dict.
     """
     mode = ModeKeys.INFER
     features, _ = self.preprocessor.preprocess(raw_features, None, mode)
@@ -636,7 +651,7 @@ class T2RModel(PolicyModel):
   @_no_autograph
   @contextlib.contextmanager
   def _holding_step(self) -> Iterator[None]:
-    """Has the present global step as a constant: exports have no trainer's variable."""
+    """Makes `global_step` a constant: an export lacks the trainer's variable."""
     before, self._is_step_held = self._is_step_held, True
     try:
       yield
@@ -674,7 +689,7 @@ class T2RModel(PolicyModel):
     )
 
   def _example_batch(self, mode: str) -> tuple[SpecStructure, SpecStructure]:
-    """Returns (features, labels) of one example of zeros, in the form of the specs."""
+    """Returns (features, labels) of one example of zeros, packed as the specs."""
     features, labels = [
       specs.map_leaves(
         tf.convert_to_tensor,
@@ -688,7 +703,7 @@ class T2RModel(PolicyModel):
     return features, labels
 
   def _trace_loss(self, features: SpecStructure, labels: SpecStructure) -> tf.Tensor:
-    """Computes the loss, and finds variables that no optimizer or export has."""
+    """Computes the loss; raises if it reads variables outside of the network."""
     mode = ModeKeys.TRAIN
     with tf.GradientTape() as tape:
       outputs = self._infer(features, labels, mode)
@@ -699,8 +714,8 @@ class T2RModel(PolicyModel):
   @_no_autograph
   def _check_all_tracked(self, used: Sequence[tf.Variable]) -> None:
     local = tf.distribute.get_strategy().experimental_local_results
-    # By their handles: Keras 2 wraps variables of mixed precision, and the tape sees
-    # what is inside, and each replica's own.
+    # Compares handles: the tape has the variable inside of Keras 2's wrapper for mixed
+    # precision, and that of each replica.
     tracked = {id(v.handle) for variable in self.variables for v in local(variable)}
     lost = [v.name for v in used if id(v.handle) not in tracked]
     if lost:
@@ -712,7 +727,7 @@ class T2RModel(PolicyModel):
 
   @contextlib.contextmanager
   def _explain_summaries(self) -> Iterator[None]:
-    """Warns about `tf.summary.scalar` without TensorBoard."""
+    """Explains the error of `tf.summary.scalar` without TensorBoard."""
     try:
       yield
     except Exception as e:
@@ -749,15 +764,15 @@ class T2RModel(PolicyModel):
 
 @gin.configurable
 def training_specification(model: T2RModel = gin.REQUIRED) -> TensorSpecStruct:
-  """Returns a model's training data as one structure: features and labels, as stored.
+  """Returns the specs of a model's training data: raw features and labels by path.
 
-  The specs that a `StoreSink`, a `ReplayBuffer` or a record has to store for it. They
-  include the results of `n_step` for transitions, such as their discounts.
+  For a `StoreSink`, a `ReplayBuffer` or a record. They include the results of `n_step`
+  for transitions, such as their discounts.
 
   Args:
     model: the model with the preprocessor.
   Raises:
-    SpecError: a path is of a feature and of a label.
+    SpecError: a path is both a feature's and a label's.
   """
   preprocessor, mode = model.preprocessor, ModeKeys.TRAIN
   features, labels = map(

@@ -1,7 +1,7 @@
 """Applies gradients in a train step: scale, sum, clip, accumulate.
 
-Keras 2 and Keras 3 do some of it in different ways, and not over all replicas. Steps
-that concern the whole batch are taken from the optimizers, and done here.
+Keras 2 and Keras 3 differ in these steps, and do not do all of them over all replicas.
+So this module switches them off in the optimizers, and does them itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 @dataclasses.dataclass(frozen=True)
 class _OptimizerGroup:
-  """An optimizer, the places of its variables among all trained ones, its clipping."""
+  """An optimizer, the indices of its variables among all trained ones, its clipping."""
 
   name: str
   optimizer: Any
@@ -45,8 +45,8 @@ class _OptimizerGroup:
 class Updates:
   """Updates trained variables with the gradients of a loss.
 
-  An optimizer may wrap another, its `inner_optimizer`. If there are several, as in a
-  `GroupedOptimizer`, all scale the loss alike.
+  An optimizer may wrap another, its `inner_optimizer`. The optimizers of a
+  `GroupedOptimizer` all scale the loss alike.
   """
 
   def __init__(
@@ -60,12 +60,13 @@ class Updates:
 
     Args:
       optimizer: Keras optimizer, or a `GroupedOptimizer`; not built.
-      trained: the variables, by name.
+      trained: the trained variables, by name.
       all_names: names of all variables of the model.
-      is_float16: has an optimizer without loss scaling get it, as Keras' `compile`
-        does where layers compute in float16.
+      is_float16: whether layers compute in float16; adds loss scaling to an optimizer
+        without it, as Keras' `compile` does.
     Raises:
-      SpecError: groups and variables do not fit, or the groups do not fit each other.
+      SpecError: groups do not fit the variables or each other, or groups have
+        `intervals` on several replicas.
     """
     self._variables = list(trained.values())
     self._num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -108,7 +109,7 @@ class Updates:
       )
     self._sums: list[tf.Variable] = []
     if self.accumulation_steps > 1:
-      # Each replica keeps its own, whose sum is saved.
+      # Each replica has its own sums; a checkpoint has their total.
       self._sums = [_create_sum(variable) for variable in self._variables]
       self.accumulated_norm = tf.Variable(
         0.0,
@@ -120,7 +121,7 @@ class Updates:
 
   @property
   def learning_rates(self) -> dict[str, float]:
-    """The present learning rates: 'learning_rate', or of groups 'learning_rate/*'."""
+    """Current learning rates: 'learning_rate', or 'learning_rate/PATTERN' by group."""
     return {
       "/".join(filter(None, ["learning_rate", part.name])): float(
         tf.convert_to_tensor(part.optimizer.learning_rate)
@@ -130,7 +131,7 @@ class Updates:
 
   @property
   def state(self) -> Any:
-    """All variables of the optimizer, for checkpoints; of groups by their patterns."""
+    """All variables of the optimizer, for checkpoints; a dict by pattern for groups."""
     if isinstance(self.optimizer, optimizers.GroupedOptimizer):
       return {part.name: _state(part.optimizer) for part in self._parts}
     return _state(self.optimizer)
@@ -142,7 +143,7 @@ class Updates:
 
   @property
   def skips_bad_steps(self) -> bool:
-    """Whether steps whose scaled gradients overflow are left out, to scale less."""
+    """Whether steps with overflowing gradients are skipped and lower the loss scale."""
     return any(
       isinstance(each, _LossScaleOptimizer) and getattr(each, "dynamic", True)
       for part in self._parts
@@ -150,7 +151,7 @@ class Updates:
     )
 
   def loss_scale(self) -> tf.Tensor | None:
-    """Returns the present factor of the loss, float32, or None for 1."""
+    """Returns the current factor of the loss, float32; None without loss scaling."""
     one, optimizer = tf.ones([]), self._parts[0].optimizer
     scaler = _unscaler(optimizer)
     scale = scaler.get_scaled_loss(one) if scaler else _scale_loss(optimizer, one)
@@ -183,7 +184,7 @@ class Updates:
     return [_multiply(gradient, 1.0 / scale) for gradient in reached]
 
   def accumulate(self, gradients: Sequence[Any]) -> None:
-    """Adds the gradients of a step, as `unscaled` gives them, to this replica's."""
+    """Adds results of `unscale`, divided by the steps, to this replica's sums."""
     for place, gradient in zip(self._reached, gradients, strict=True):
       part = tf.convert_to_tensor(gradient) / self.accumulation_steps
       self._sums[place].assign_add(tf.cast(part, self._sums[place].dtype))
@@ -209,19 +210,19 @@ class Updates:
     """Clips and applies gradients.
 
     Args:
-      gradients: unscaled, summed, of the variables that the loss reaches.
-      scale: scale of the loss; Keras 3 divides by it itself.
-      is_finite: whether all of them are.
+      gradients: results of `unscale`, summed over replicas.
+      scale: scale of the loss. Keras 3 divides by it, so this multiplies by it before.
+      is_finite: bool scalar, whether all gradients are finite.
     """
     if self._clips:
       limit = self._clips["global_clipnorm"]
       gradients = tf.clip_by_global_norm(gradients, limit)[0]
     if len(self._parts) > 1 and scale is not None:
-      # Each group checks its own gradients only. All must agree.
+      # Each optimizer checks only its own gradients; NaNs make all skip the step.
       poison = tf.where(is_finite, 1.0, float("nan"))
       gradients = [_multiply(gradient, poison) for gradient in gradients]
     by_place = dict(zip(self._reached, gradients, strict=True))
-    # The last group has no interval: it counts the train steps.
+    # The last group has no interval, so its iterations count the updates.
     step = tf.cast(self._parts[-1].optimizer.iterations, tf.int32) + 1
     for part in self._parts:
       places = [place for place in part.places if place in by_place]
@@ -230,7 +231,7 @@ class Updates:
         continue
       kwargs = {}
       if hasattr(part.optimizer, "aggregate_gradients") and self._num_replicas > 1:
-        kwargs["skip_gradients_aggregation"] = True  # Of Keras 2.
+        kwargs["skip_gradients_aggregation"] = True  # An argument of Keras 2.
       if scale is not None and _unscaler(part.optimizer) is None:
         grads = [_multiply(gradient, scale) for gradient in grads]
       pairs = list(zip(grads, [self._variables[p] for p in places], strict=True))
@@ -322,7 +323,7 @@ def _take_clipping(optimizer: Any) -> dict[str, float]:
 
 
 def _take_summing(optimizer: Any) -> None:
-  """Has Keras 3 take gradients as sums over the replicas; Keras 2 has an argument."""
+  """Keeps Keras 3 from summing over replicas again; Keras 2 has an argument for it."""
   for each in _chain(optimizer):
     if hasattr(each, "_all_reduce_sum_gradients"):
       each._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
@@ -345,7 +346,7 @@ def _state(optimizer: Any) -> list[tf.Variable]:
   variables = list(networks.tf_variables(optimizer.variables))
   scaler = _unscaler(optimizer)
   if scaler is not None and scaler.dynamic:
-    # Keras 2 does not list them.
+    # Keras 2 does not list these two among the optimizer's variables.
     variables += [scaler._loss_scale.current_loss_scale, scaler.dynamic_counter]
   return variables
 
@@ -361,13 +362,14 @@ def _is_scaled(optimizer: Any) -> bool:
 
 
 def _scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
-  """Scales for an optimizer of Keras 3 and its inner ones; Keras 2 has none here."""
+  """Scales a loss for a Keras 3 optimizer and its inner ones; not for Keras 2."""
   scale = getattr(type(optimizer), "scale_loss", None)
   if scale is None:
     return loss
   loss = optimizer.scale_loss(loss)
   inner = getattr(optimizer, "inner_optimizer", None)
-  # Keras' own classes speak for themselves alone; others are taken to ask it.
+  # Keras' own methods leave out the inner optimizer's scale. A user's wrapper is
+  # assumed to apply it.
   builtin = (_LossScaleOptimizer.scale_loss, tf.keras.optimizers.Optimizer.scale_loss)
   return _scale_loss(inner, loss) if inner is not None and scale in builtin else loss
 
@@ -385,21 +387,22 @@ def project_gradients(
   """Adds the gradients of several losses, without opposing parts: PCGrad.
 
   For `T2RModel.compute_gradients` of a model with several tasks. If the gradient of a
-  task opposes another's, its projection on the other is subtracted; the others come in
+  task opposes another's, its projection on the other is subtracted, for the others in
   random order (Yu et al., 2020).
 
   Args:
-    gradients: by loss the dense gradients of all variables; None for unused ones.
+    gradients: for each loss, the dense gradients of all variables; None for a variable
+      that does not affect it.
   Returns:
-    One gradient of each variable; None for variables that affect no loss.
+    The sum for each variable; None for variables that affect no loss.
   Raises:
     SpecError: there are no losses, or they have different numbers of gradients.
   """
   counts = {len(each) for each in gradients}
   if len(counts) != 1:
     raise errors.SpecError(
-      "project_gradients: gradients: expected those of at least one loss, of each one "
-      f"for each variable, got {[len(each) for each in gradients]} of the losses."
+      "project_gradients: gradients: expected one list per loss, each with a gradient "
+      f"per variable, got lists of lengths {[len(each) for each in gradients]}."
     )
   reached = [
     next((g for g in each if g is not None), None)
@@ -446,16 +449,16 @@ def _flatten(
 
 
 # Keras' names of batch normalization's moving statistics. They are averages already,
-# but of what the raw weights give: the averaged weights go with averages of them.
+# but follow activations of the raw weights: averaged weights need averages of them.
 _STATISTICS = ("moving_mean", "moving_variance")
 
 
 class WeightAverages:
-  """Exponential moving averages of weights, and the weights' change of place with them.
+  """Exponential moving averages of weights, which `in_use` swaps in.
 
   `average = weight + decay * (average - weight)` after each step; the first step
-  copies, as Keras does it. Training continues with the raw weights: the averages are in
-  the model's variables only inside of `in_use`.
+  copies, as in Keras. Training continues with the raw weights: the averages are in the
+  model's variables only inside `in_use`.
   """
 
   def __init__(
@@ -469,11 +472,11 @@ class WeightAverages:
 
     Args:
       trained: the variables that are trained.
-      others: all others of the model, of which the statistics of batch normalisation
-        are averaged.
+      others: all other variables of the model; the moving statistics of batch
+        normalization among them are averaged, too.
       decay: in [0, 1).
-      overwrite_frequency: number of steps after which the averages replace the weights
-        for good, again and again; None never does.
+      overwrite_frequency: number of steps between two overwrites of the raw weights by
+        the averages; None: none.
     """
     self._decay = decay
     self._overwrite_frequency = overwrite_frequency
@@ -481,8 +484,8 @@ class WeightAverages:
     statistics = [v for v in others if any(name in v.name for name in _STATISTICS)]
     self._num_trained = len(trained)
     self._weights = [*trained, *statistics]
-    # Each replica keeps its own, without a word to the others. Weights are the same on
-    # all of them, statistics are not.
+    # Each replica updates its own averages, without communication. Weights are equal on
+    # all replicas, statistics are not.
     first, mean = tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.MEAN
     self._averages = [_create(weight, first) for weight in trained]
     self._averages += [_create(statistic, mean) for statistic in statistics]
@@ -495,10 +498,10 @@ class WeightAverages:
     return {id(weight): average for weight, average in pairs}
 
   def update(self, is_first: tf.Tensor, is_good: tf.Tensor) -> None:
-    """Averages in the weights of this step; called by each replica.
+    """Updates the averages by the weights of this step; called by each replica.
 
     Args:
-      is_first: bool scalar; copies the weights.
+      is_first: bool scalar; True copies the weights.
       is_good: bool scalar; False changes nothing.
     """
     for weight, average in zip(self._weights, self._averages, strict=True):
@@ -510,7 +513,7 @@ class WeightAverages:
       average.assign(tf.where(is_good, value + decay * (old - value), old))
 
   def overwrite_if_due(self, num_steps: tf.Tensor) -> None:
-    """Puts averages in the place of weights, if configured; called across replicas."""
+    """Overwrites trained weights by averages, if due; in cross-replica context."""
     if self._overwrite_frequency is None:
       return
 
@@ -522,7 +525,7 @@ class WeightAverages:
 
   @contextlib.contextmanager
   def in_use(self) -> Iterator[None]:
-    """Has the averages in the place of the weights; can be nested."""
+    """Swaps the averages in for the weights; can be nested."""
     if self._raw is not None:
       yield
       return
@@ -536,7 +539,7 @@ class WeightAverages:
       self.put_back()
 
   def put_back(self) -> None:
-    """Restores the raw weights, unless they are in place."""
+    """Restores the raw weights if the averages are swapped in."""
     if self._raw is not None:
       for weight, raw in zip(self._local(self._weights), self._raw, strict=True):
         weight.assign(raw)

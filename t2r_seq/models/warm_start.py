@@ -1,4 +1,4 @@
-"""Weights to begin with: of checkpoints of ours and TensorFlow 1, and of Keras."""
+"""Initial weights from checkpoints (also of TensorFlow 1) and from Keras files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from t2r_seq.models import networks
 from t2r_seq.policies.checkpoint_predictor import VALUE, weight_keys
 
 NameFilter = Callable[[str], bool]
-"""Selects a variable by its name, such as 'tower/dense/kernel'."""
+"""Returns whether a variable is selected, by its name such as 'tower/dense/kernel'."""
 
 # TensorFlow 1's and TF-Slim's names for the same variables.
 _OTHER_NAMES = {"kernel": "weights", "bias": "biases"}
@@ -38,17 +38,17 @@ class NamedModel(Protocol):
 def create_name_filter(
   include: Sequence[str] = ("*",), exclude: Sequence[str] = ()
 ) -> NameFilter:
-  """Returns a function that chooses variables by patterns of their names.
+  """Returns a function that selects variables by shell patterns of their names.
 
   Args:
-    include: patterns, such as 'head/*'.
+    include: patterns, such as 'head/*'; by default every name matches.
     exclude: patterns of exceptions.
   """
 
-  def is_chosen(name: str) -> bool:
+  def is_selected(name: str) -> bool:
     return _matches(name, include) and not _matches(name, exclude)
 
-  return is_chosen
+  return is_selected
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -65,21 +65,23 @@ def default_init_from_checkpoint_fn(
 ) -> None:
   """Initializes a model's variables from a checkpoint, by their names.
 
-  The log lists matched and unmatched variables. After Tensor2Robot's function.
+  The log names the variables that are not in the checkpoint, and its unused values.
 
   Args:
     model: a built model.
-    checkpoint: prefix of a checkpoint, or a folder with checkpoints, the newest of
-      which is read: of this library (averages, if it has any), of TensorFlow 1 (whose
-      'weights' and 'biases' are also kernels and biases), or of any
-      `tf.train.Checkpoint`.
+    checkpoint: prefix of a checkpoint, or a folder whose newest checkpoint is read. It
+      may be of this library (averages are preferred), of TensorFlow 1 (whose 'weights'
+      and 'biases' match kernels and biases), or of any `tf.train.Checkpoint`.
     allow_partial_restore: whether variables that the checkpoint lacks keep their
       values; otherwise they are an error.
-    filter_restorables_fn: chooses variables by name; see `create_name_filter`.
+    filter_restorables_fn: selects variables by name, such as the result of
+      `create_name_filter`; others keep their values. None selects all.
     assignment_map: scopes of the checkpoint to scopes of the model, '' for all of it:
       {'resnet': 'tower/backbone'}. Variables outside of these scopes keep their values.
+      None: names are the same in both.
   Raises:
-    SpecError: nothing matches, variables are missing, or shapes differ; all are named.
+    SpecError: there is no readable checkpoint, nothing matches, variables are missing,
+      or shapes differ; all are named.
   """
   where = f"init_from_checkpoint: {checkpoint}"
   try:
@@ -123,7 +125,7 @@ def default_init_from_checkpoint_fn(
     )
   unused = set(keys) - set(matched.values())
   logging.info(
-    "Initialized %d of %d variables from %s. Not in it: %s. Not used of it: %s.",
+    "Initialized %d of %d variables from %s. Missing there: %s. Unused values: %s.",
     len(matched),
     len(variables),
     checkpoint,
@@ -171,8 +173,9 @@ def init_from_keras_weights_fn(
     filepath: .h5 or .keras file with weights of a model of the same architecture.
     part: key of `create_network`'s dict; None for the whole network.
   Raises:
-    SpecError: an unknown part, a part that is no Keras model, or another suffix.
-    ValueError: the file does not fit; raised by Keras.
+    SpecError: `part` is unknown or no Keras model, or the file has another suffix.
+    OSError: the file is missing; raised by Keras.
+    ValueError: the weights do not fit; raised by Keras.
   """
   network = model.network
   if part is not None:
