@@ -1,7 +1,7 @@
 """Checkpoints of a replay in memory: a store of its episodes, and a file of arrays.
 
-A checkpoint is a folder `checkpoint-00000001`: the EpisodeStore `episodes` has the
-steps, and `state.npz` everything else, with a header of JSON. `to_store` and
+A checkpoint is a folder such as `checkpoint-00000001`: the EpisodeStore `episodes` has
+the steps, and `state.npz` everything else, with a JSON header. `to_store` and
 `from_store` write and read only the episodes.
 """
 
@@ -36,22 +36,22 @@ _EPISODES, _STATE, _LOCK = "episodes", "state.npz", ".lock"
 _NAME, _NAMES = "checkpoint-{:08d}", re.compile(r"checkpoint-(\d{8,})")
 _UNFINISHED = re.compile(r"\.checkpoint-\d{8,}\.[0-9a-f]{32}\.tmp")
 _FORMAT, _VERSION, _HEADER = "t2r_seq.replay.checkpoint", 1, "header"
-# Steps are copied out of the ring, and into it, in blocks of this size.
+# Steps are copied from and to the ring in blocks of this size.
 _BLOCK_BYTES = 1 << 24
-# Names in the identity of a saved buffer.
+# Names in the identity of a saved buffer, and in errors.
 NUM_SLOTS, ANCHORS = "steps for each writer", "the windows' anchors"
 
 
 def save(
   table: Table, columns: Columns, identity: dict[str, Any], folder: str, keep: int
 ) -> str:
-  """Saves a buffer; writers and samplers wait until then, as with a Reverb server.
+  """Saves a buffer, and returns the path; writers and samplers wait meanwhile.
 
   A process that is killed at any moment leaves the former checkpoints, and perhaps an
-  unfinished folder of another name, which the next one removes.
+  unfinished folder of another name, which the next call removes.
 
   Raises:
-    ReplayError: the buffer is closed, or another one is being saved there.
+    ReplayError: the buffer is closed, or another process is saving to the folder.
     OSError: the disk is full or failed; the former checkpoints are kept.
   """
 
@@ -75,7 +75,7 @@ def save(
         table.check_open("checkpoint")
         _write_episodes(table, columns, os.path.join(place, _EPISODES))
         _write_state(place, table, identity)
-      # Reading the former ones needs no lock.
+      # To read the former ones, `table.lock` is not needed.
       num_whole = 1
       for name in former:
         old = os.path.join(folder, name)
@@ -96,8 +96,8 @@ def restore(
   """Restores a buffer without steps from the newest whole checkpoint at a path.
 
   Raises:
-    ReplayError: there is no checkpoint, all are damaged, it is of another kind of
-      buffer, or this buffer has steps already.
+    ReplayError: there is no checkpoint, all are damaged, its identity differs, this
+      buffer has steps already, or it is closed.
   """
   saved = _newest_whole(os.path.abspath(path))
   _check_identity(saved.path, identity, saved.values["identity"])
@@ -122,10 +122,11 @@ def restore(
 def export(
   table: Table, columns: Columns, path: str, describe: Callable[[list[int]], Any]
 ) -> int:
-  """Writes the episodes of a buffer to a new store; returns how many they are.
+  """Writes the episodes of a buffer to a new store; returns their number.
 
   Raises:
     StoreError: the path is in use.
+    ReplayError: the buffer is closed.
     OSError: the disk is full or failed; nothing is left of the store.
   """
   is_free = not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path))
@@ -142,21 +143,20 @@ def export(
 def load_store(table: Table, columns: Columns, path: str) -> None:
   """Appends the newest episodes of a store, as many as fill the buffer.
 
-  The oldest of them may lose its first steps.
-
-  For n-step transitions, the observation after the last row, such as
-  `final_observations`, becomes one more row.
+  The oldest of them may lose its first steps. For n-step transitions, the observation
+  after the last row, such as `final_observations`, becomes one more row.
 
   Raises:
     StoreError: there is no such store.
-    SpecError: the store lacks columns; lists all of them.
+    SpecError: columns are missing or do not fit (all are named), time stamps are
+      invalid, or n-step transitions would be joined again.
   """
   store = EpisodeStore(os.path.abspath(path))
   sources = _find_sources(store, columns)
   reader = table.index.rule.reader
   check_one_step(f"from_store: {store.path}", store.metadata, reader.cut.n_step)
   finals = _find_finals(store, sources, reader)
-  # The first of these episodes may have more steps than are left.
+  # The first of these episodes may be longer than the remaining capacity.
   capacity = table.index.num_slots * table.index.num_writers
   num_steps = np.cumsum(store.episode_lengths[::-1])
   first = max(0, len(store) - 1 - int(np.searchsorted(num_steps, capacity)))
@@ -165,14 +165,14 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
     for index in range(first, len(store)):
       episode = store.episode(index)
       steps, context = [], {}
-      for column_path, of in sources.items():
+      for column_path, source in sources.items():
         # A store may have scalars where the buffer has (1,), or the reverse.
         column = columns[column_path]
         if column.is_per_step:
-          steps.append(episode[of].reshape(-1, *column.row_shape))
+          steps.append(episode[source].reshape(-1, *column.row_shape))
         else:
-          context[column_path] = episode[of].reshape(column.row_shape)[()]
-      # To the writer's part that has the fewest steps so far.
+          context[column_path] = episode[source].reshape(column.row_shape)[()]
+      # Appends to the writer with the fewest steps so far.
       writer = int(np.argmin(table.index.counts))
       stamps.end_episode()
       for row in zip(*steps, strict=True):
@@ -201,9 +201,9 @@ def _nothing_waits(table: Table) -> Iterator[None]:
 def _find_finals(
   store: EpisodeStore, sources: dict[str, str], reader: WindowReader
 ) -> dict[str, str]:
-  """Returns the store's column of the value after the last row, by path of the buffer.
+  """Returns the store's columns of final observations, by path of the buffer.
 
-  Empty unless all observations that transitions read one step later have one.
+  Empty unless all observations that transitions read one step later have such a column.
   """
   n_step = reader.n_step
   if n_step is None or not n_step.keeps_terminal:
@@ -223,9 +223,9 @@ def _find_finals(
 def _final_row(
   episode: Any, sources: dict[str, str], columns: Columns, finals: dict[str, str]
 ) -> list[Any]:
-  """Returns the values of a row: the last observation, and zeros."""
+  """Returns the values of the last row: final observations, and zeros."""
   row = []
-  for path, of in sources.items():
+  for path, source in sources.items():
     column = columns[path]
     if not column.is_per_step:
       continue
@@ -234,7 +234,7 @@ def _final_row(
     elif column.is_bytes:
       row.append(np.full(column.row_shape, b"", object)[()])
     else:
-      row.append(np.zeros_like(episode[of][0]))
+      row.append(np.zeros_like(episode[source][0]))
   return row
 
 
@@ -242,18 +242,18 @@ def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
   """Returns the column of the store for each of the buffer's paths."""
   stored = store.spec
   sources = {p: source_path(p, column.spec, stored) for p, column in columns.items()}
-  sources = {p: of if of in stored else p for p, of in sources.items()}
+  sources = {p: name if name in stored else p for p, name in sources.items()}
   optional = {path for path, spec in stored.items() if spec.is_optional}
   expected = specs.TensorSpecStruct(
-    (of, type(spec).from_spec(spec, is_optional=of in optional))
-    for of, spec in ((of, columns[path].spec) for path, of in sources.items())
+    (name, type(spec).from_spec(spec, is_optional=name in optional))
+    for name, spec in ((name, columns[path].spec) for path, name in sources.items())
   )
   where = f"from_store: {store.path}"
   check_spec(where, expected, store.columns, False)
   mismatches = [
-    errors.Mismatch(of, "it in every episode", f"none in {count} of {len(store)}")
-    for of in expected
-    if (count := int((~store.is_present(of)).sum()))
+    errors.Mismatch(name, "it in every episode", f"none in {count} of {len(store)}")
+    for name in expected
+    if (count := int((~store.is_present(name)).sum()))
   ]
   if mismatches:
     raise errors.mismatch_error(where, mismatches)
@@ -275,7 +275,7 @@ def _explain(error: OSError, folder: str) -> OSError:
   former = "There is no former checkpoint."
   if published:
     former = f"The former checkpoint, {published[0]}, is kept."
-  # Its own message names a temporary file.
+  # The message of `error` names a temporary file.
   reason = os.strerror(error.errno) if error.errno else str(error)
   return OSError(
     error.errno,
@@ -311,7 +311,7 @@ def _write_episodes(
   path: str,
   describe: Callable[[list[int]], Any] | None = None,
 ) -> int:
-  """Writes the episodes in the ring to a store; returns how many they are."""
+  """Writes the episodes in the ring to a store; returns their number."""
   index, contexts = table.index, table.contexts
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
   episodes = _held_episodes(index.counts, index.ends, index.num_slots)
@@ -353,7 +353,7 @@ def _read_episode(
 
 
 def _blocks(table: Table, episode: _Episode) -> Iterator[np.ndarray]:
-  """Yields the rows of an episode, int64 [n], some at a time."""
+  """Yields the rows of an episode, int64 [n], in blocks."""
   size = max(1, _BLOCK_BYTES // table.ring.row_bytes)
   index = table.index
   for first in range(episode.first, episode.end, size):
@@ -418,13 +418,13 @@ def _read_state(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _split_ends(arrays: Mapping[str, np.ndarray]) -> list[list[int]]:
-  """Returns where the episodes of each writer ended."""
+  """Returns the ends of the episodes of each writer; see `RingIndex`."""
   stops = np.cumsum(arrays["num_ends"])[:-1]
   return [ends.tolist() for ends in np.split(arrays["ends"], stops)]
 
 
 def _load_index(index: RingIndex, arrays: Mapping[str, np.ndarray]) -> None:
-  """Sets which steps and items there are."""
+  """Restores the index of steps and items."""
   index.counts[:] = arrays["counts"]
   index.starts[:] = arrays["starts"]
   index.dead[:] = np.maximum(index.counts - index.num_slots, 0)
@@ -439,7 +439,7 @@ def _load_index(index: RingIndex, arrays: Mapping[str, np.ndarray]) -> None:
 def _load_items(
   table: Table, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-  """Sets everything else, and removes items beyond `max_size`."""
+  """Restores counts, random numbers and priorities; removes items beyond `max_size`."""
   limiter = table.limiter
   limiter.num_inserts = values["num_inserts"]
   limiter.num_samples = values["num_samples"]
@@ -465,7 +465,7 @@ class _Saved(NamedTuple):
 
 
 def _newest_whole(path: str) -> _Saved:
-  """Reads the newest whole checkpoint; logs, or raises, the damaged ones."""
+  """Reads the newest whole checkpoint; logs damaged ones, or raises if all are."""
   damaged: list[errors.ReplayError] = []
   for checkpoint in _find(path):
     try:
@@ -474,7 +474,7 @@ def _newest_whole(path: str) -> _Saved:
       damaged.append(error)
       continue
     for why in damaged:
-      logging.warning("Passed over for %s: %s", checkpoint, why)
+      logging.warning("Restored the older checkpoint %s: %s", checkpoint, why)
     return saved
   if len(damaged) == 1:
     raise damaged[0]
@@ -485,7 +485,7 @@ def _newest_whole(path: str) -> _Saved:
 
 
 def _find(path: str) -> list[str]:
-  """Returns the paths of checkpoints, the newest first: this one, or those in it."""
+  """Returns `path` if it is a checkpoint, or those in the folder, the newest first."""
   if os.path.isfile(os.path.join(path, _STATE)):
     return [path]
   if published := names(path):
@@ -539,7 +539,7 @@ def _read(checkpoint: str) -> _Saved:
 def _check_identity(
   checkpoint: str, want: Mapping[str, Any], got: Mapping[str, Any]
 ) -> None:
-  """Raises ReplayError with all differences of a buffer from the saved one."""
+  """Raises ReplayError with all differences between a buffer and the saved one."""
   hint = "They follow from padding, sequence_length, stride, shift and n_step."
   mismatches = [
     errors.Mismatch(

@@ -29,7 +29,7 @@ class Uniform:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Fifo:
-  """Chooses the oldest item; as a sampler with one sample each, a queue."""
+  """Chooses the oldest item; as a sampler with `max_times_sampled=1`, a queue."""
 
 
 @gin.configurable
@@ -37,8 +37,8 @@ class Fifo:
 class Prioritized:
   """Samples an item of priority p with probability p^priority_exponent / sum of all.
 
-  Prioritized experience replay (Schaul et al. 2016). Items of priority 0 are not
-  sampled as long as there are others.
+  Prioritized experience replay (Schaul et al. 2016). Items of priority 0 are sampled
+  only if all have priority 0.
 
   Attributes:
     priority_exponent: at least 0; 0 makes it uniform. The paper's alpha.
@@ -57,7 +57,7 @@ class MinSize:
   """Samples wait for a number of items; inserts never wait.
 
   Attributes:
-    min_size_to_sample: items that must be there, at least 1.
+    min_size_to_sample: required number of items, at least 1.
   """
 
   min_size_to_sample: int = 1
@@ -70,14 +70,14 @@ class MinSize:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class SampleToInsertRatio:
-  """Keeps samples at a number for each insert, within a buffer of tolerance.
+  """Keeps the ratio of samples to inserts, within a tolerance.
 
   Attributes:
     samples_per_insert: the average ratio, above 0.
     min_size_to_sample: items before the first sample, at least 1.
     error_buffer: how far `inserts * samples_per_insert - samples` may differ from
-      `samples_per_insert * min_size_to_sample` to either side; or a pair (min_diff,
-      max_diff) of bounds of the difference.
+      `samples_per_insert * min_size_to_sample` in either direction; or the pair of its
+      bounds, (min_diff, max_diff).
   """
 
   samples_per_insert: float
@@ -85,7 +85,7 @@ class SampleToInsertRatio:
   error_buffer: float | tuple[float, float]
 
   def __post_init__(self) -> None:
-    """Raises SpecError if the numbers are invalid or too tight for a ratio."""
+    """Raises SpecError if a number is invalid, or `error_buffer` too small."""
     where = "SampleToInsertRatio"
     errors.check_count(where, "min_size_to_sample", self.min_size_to_sample)
     ratio = self.samples_per_insert
@@ -98,7 +98,7 @@ class SampleToInsertRatio:
         f"{buffer!r}."
       )
     low, high = self.bounds
-    # With less room than one insert or sample, both sides would wait without end.
+    # If neither an insert nor a sample fits, both sides would wait without end.
     if not high - low >= 2 * max(1.0, ratio):
       raise errors.SpecError(
         f"{where}: error_buffer: expected at least {max(1.0, ratio):g}, or a pair of "
@@ -119,12 +119,12 @@ class SampleToInsertRatio:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Queue:
-  """Inserts wait while it is full, samples while it is empty.
+  """Inserts wait while the queue is full, samples while it is empty.
 
-  It goes with `Fifo` and `max_times_sampled=1`.
+  For the sampler `Fifo` with `max_times_sampled=1`.
 
   Attributes:
-    size: items that fit in, at least 1.
+    size: maximum number of items, at least 1.
   """
 
   size: int
@@ -163,11 +163,11 @@ class TableOptions:
     remover: chooses the item to remove if there are more than `max_size`.
     rate_limiter: how inserts and samples wait for each other. It counts items, which
       are fewer than steps.
-    max_size: items, at most; None for as many as there is room for.
+    max_size: maximum number of items; None: limited only by the capacity.
     max_times_sampled: number of samples after which an item is removed; 0: no limit.
-    initial_priority: priority of items whose step came without one; None for the
-      greatest priority so far, as in prioritized experience replay.
-    timeout: seconds that an insert, or a sample, may wait; None for no limit.
+    initial_priority: priority of items whose step has none; None for the greatest
+      priority so far, as in prioritized experience replay.
+    timeout: maximum seconds that an insert or a sample waits; None for no limit.
   """
 
   operation: str
@@ -180,7 +180,7 @@ class TableOptions:
   timeout: float | None = None
 
   def __post_init__(self) -> None:
-    """Raises SpecError with every invalid option."""
+    """Raises SpecError if an option is invalid."""
     mismatches = []
     for name, choice, usual in (
       ("sampler", SelectorOption, Uniform),
@@ -209,7 +209,7 @@ class TableOptions:
 def split_fields(
   operation: str, fields: dict[str, Any], without: Sequence[str] = ()
 ) -> tuple[TableOptions, dict[str, Any]]:
-  """Splits keyword arguments into the options of a table, but some, and the others."""
+  """Splits keyword arguments into table options, except for `without`, and the rest."""
   names = {each.name for each in dataclasses.fields(TableOptions)}
   names -= {"operation", *without}
   given = {name: value for name, value in fields.items() if name in names}
@@ -220,7 +220,7 @@ def split_fields(
 def check_seconds(
   operation: str, name: str, seconds: Any, is_above: bool = False
 ) -> None:
-  """Raises SpecError unless it is a number of seconds, or None."""
+  """Raises SpecError unless `seconds` is None or a valid number of seconds."""
   if seconds is None:
     return
   fits = _is_number(seconds) and 0 <= seconds <= threading.TIMEOUT_MAX
@@ -232,7 +232,7 @@ def check_seconds(
 
 
 def check_path(operation: str, name: str, path: Any, hint: str) -> str:
-  """Returns a local path as text; raises SpecError, with the hint, for others."""
+  """Returns a local path as text; raises SpecError with the hint for other values."""
   try:
     text = os.fspath(path)
   except TypeError:
@@ -290,14 +290,14 @@ def to_priorities(
   """Returns priorities as float64.
 
   Raises:
-    SpecError: the values are not numbers, have another shape, are negative, or exceed
-      float32.
+    SpecError: the values are not finite numbers, have another shape, are negative, or
+      exceed float32.
   """
   try:
     given = np.asarray(values)
     is_usual = given.shape == shape and given.dtype.kind not in "cmMOSU"
     priorities = given.astype(np.float64, copy=False) if is_usual else None
-  except (TypeError, ValueError):  # Lists of several lengths.
+  except (TypeError, ValueError):  # Such as a ragged list.
     priorities = None
   if priorities is None:
     want = f"numbers of shape {shape}" if shape else "a number"
@@ -307,7 +307,7 @@ def to_priorities(
   fits = (priorities >= 0) & (priorities <= _GREATEST)
   if not fits.all():
     raise errors.SpecError(
-      f"{operation}: {name}: expected finite ones of at least 0, as float32, got "
+      f"{operation}: {name}: expected finite numbers of at least 0, as float32, got "
       f"{priorities[~fits].ravel()[0]:g}."
     )
   return priorities
@@ -317,7 +317,7 @@ def to_updates(keys: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray]:
   """Returns the checked arguments of `Replay.update_priorities`.
 
   Returns:
-    Keys, of integers [n], and priorities, float64 [n].
+    Keys, integers [n], and priorities, float64 [n].
   Raises:
     SpecError: keys or priorities are invalid, or their lengths differ.
   """

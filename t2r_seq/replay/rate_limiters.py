@@ -18,9 +18,9 @@ StopFn = Callable[[], bool]
 _UNBOUNDED = sys.float_info.max
 # Seconds between two log lines of a wait, and between two checks of `should_stop`.
 _LOG_EVERY, _CHECK_EVERY = 30.0, 1.0
-# At exit: seconds between two looks for samplers that still retry, and at most.
+# At exit: seconds between two checks whether samplers still retry, and of all checks.
 _LOOK_SECONDS, _EXIT_SECONDS = 0.2, 3.0
-# How long a thread of TensorFlow waits at a time: it can be ended only in between.
+# Seconds of one wait of a TensorFlow thread, which can be ended only between waits.
 _PAUSE_SECONDS = 0.25
 
 
@@ -28,7 +28,7 @@ class NotYet(Exception):
   """Nothing can be sampled yet; retry.
 
   Attributes:
-    began: when the wait began, of `time.monotonic()`.
+    began: when the wait began, by `time.monotonic()`.
   """
 
   def __init__(self, began: float) -> None:
@@ -39,7 +39,7 @@ class NotYet(Exception):
 def make_rate_limiter(
   option: options.RateLimiterOption, lock: threading.RLock | None = None
 ) -> RateLimiter:
-  """Returns the rate limiter of an option; for the lock see `RateLimiter`."""
+  """Returns the rate limiter of an option; None creates a new lock for it."""
   match option:
     case options.MinSize(size):
       return RateLimiter(1.0, size, -_UNBOUNDED, _UNBOUNDED, lock)
@@ -55,13 +55,13 @@ class RateLimiter:
 
   - a sample waits while `inserts - deletes < min_size_to_sample`, and while it would
     take the difference below `min_diff`;
-  - an insert never waits where it makes `inserts - deletes <= min_size_to_sample`, and
+  - an insert never waits if `inserts - deletes <= min_size_to_sample` after it, and
     otherwise waits while it would take the difference above `max_diff`.
 
   Hold the lock from before `await_...` until after `did_...`. Waiting releases it.
 
   Attributes:
-    num_inserts: items inserted so far; a checkpoint sets the three.
+    num_inserts: items inserted so far; restoring a checkpoint sets all three.
     num_samples: items sampled so far.
     num_deletes: items deleted so far.
   """
@@ -74,7 +74,7 @@ class RateLimiter:
     max_diff: float,
     lock: threading.RLock | None = None,
   ) -> None:
-    """Creates a rate limiter, with a new lock for None; see `make_rate_limiter`."""
+    """Creates a rate limiter; see `make_rate_limiter`."""
     self._samples_per_insert = samples_per_insert
     self._min_size_to_sample = min_size_to_sample
     self._min_diff = min_diff
@@ -115,16 +115,16 @@ class RateLimiter:
     timeout: float | None = None,
     should_stop: StopFn | None = None,
   ) -> int:
-    """Waits until an item can be inserted.
+    """Waits until an item can be inserted; logs a warning every 30 s.
 
     Args:
       count: items to insert.
-      timeout: seconds; None for no limit, with a warning in the log every half minute.
+      timeout: seconds; None for no limit.
       should_stop: called about once per second; True ends the wait.
     Returns:
       How many of them can be inserted now, at least 1.
     Raises:
-      ReplayTimeoutError: no permission within the timeout, or the wait was stopped.
+      ReplayTimeoutError: the timeout or `should_stop` ended the wait.
       ReplayError: the limiter was closed.
     """
     why_not = self._why_no_insert
@@ -138,9 +138,10 @@ class RateLimiter:
     Args:
       count: items to sample.
       timeout: seconds; None for no limit.
-      began: when a wait began that is split in short ones, of `time.monotonic()`.
+      began: when the wait began, by `time.monotonic()`, if it is split into short ones.
     Raises:
-      NotYet: a quarter of a second has passed; only with `began`.
+      NotYet: a quarter to half a second has passed; only with `began`.
+      ReplayError: also if `fail_waiting` was called.
     """
     why_not = self._why_no_sample
     return self._await("sample", self.can_sample, why_not, count, timeout, began=began)
@@ -170,7 +171,7 @@ class RateLimiter:
       self._changed.notify_all()
 
   def fail_waiting(self, why: str) -> None:
-    """Fails waiting samplers: no writer remains. '' if there is a writer again."""
+    """Fails samplers that wait, for this reason; '' allows waiting again."""
     with self._changed:
       self._given_up = why
       self._changed.notify_all()
@@ -178,7 +179,7 @@ class RateLimiter:
   def close_for_good(self) -> None:
     """Closes, and returns when the waiting threads have ended.
 
-    For the exit of the interpreter: a thread of TensorFlow that calls Python after that
+    For the exit of the interpreter: a TensorFlow thread that calls Python afterwards
     never returns, and TensorFlow waits for its threads. An iterator retries a few times
     after the first error, and then stops.
     """
@@ -231,12 +232,12 @@ class RateLimiter:
   ) -> None:
     now = since = time.monotonic()
     look = _LOG_EVERY if should_stop is None else _CHECK_EVERY
-    # A wait that has timed out has raised: a retry is a new wait.
+    # If the wait has timed out, it has raised: this retry begins a new wait.
     if began is not None and (timeout is None or now < began + timeout):
       since = began
     end = None if timeout is None else since + timeout
     if began is not None:
-      # A retry would come after the end: wait for it here.
+      # Another retry would come after the end: wait until the end here.
       is_last = end is not None and end - now < 2 * _PAUSE_SECONDS
       look = (1 + is_last) * _PAUSE_SECONDS
     logged = now - (now - since) % _LOG_EVERY
@@ -292,5 +293,5 @@ class RateLimiter:
 
 
 def _until(end: float | None, at_most: float) -> float:
-  """Returns the seconds until a time of the monotonic clock, or `at_most`."""
+  """Returns the seconds until a monotonic time, 0 to `at_most`; `at_most` for None."""
   return at_most if end is None else min(at_most, max(0.0, end - time.monotonic()))

@@ -42,7 +42,7 @@ def check_open(operation: str, is_closed: bool) -> None:
 
 @contextlib.contextmanager
 def explain_errors() -> Iterator[None]:
-  """Raises the errors of a replay in place of TensorFlow's that wrap them."""
+  """Raises the errors of a replay instead of the TensorFlow errors that wrap them."""
   try:
     yield
   except tf.errors.OpError as error:
@@ -57,11 +57,11 @@ class SampleInfo(NamedTuple):
   """Information on each sampled item; arrays or tensors [B].
 
   Attributes:
-    key: identifies the item for `update_priorities`, uint64. Never used again.
+    key: identifies the item for `update_priorities`, uint64; never reused.
     probability: probability of being sampled, float64.
-    table_size: number of items then, int64.
-    priority: float64.
-    times_sampled: this time included, int32.
+    table_size: number of items at that time, int64.
+    priority: priority of the item, float64.
+    times_sampled: number of its samples, including this one, int32.
   """
 
   key: Any
@@ -77,13 +77,13 @@ class ReplayCounters:
 
   Attributes:
     num_episodes: number of episodes with a step in the replay, running ones too.
-    num_steps: in the replay.
-    num_items: number of items that can be sampled.
+    num_steps: number of steps in the replay.
+    num_items: number of items in the replay.
     num_inserts: number of items inserted since the beginning.
-    num_samples: since the beginning.
+    num_samples: number of items sampled since the beginning.
     num_deletes: number of items deleted since the beginning.
-    num_ignored_updates: priorities for items that had gone already.
-    num_bytes: memory of the steps, with all that belongs to them.
+    num_ignored_updates: number of priorities for items that were deleted already.
+    num_bytes: memory of the steps, their items and episodes.
   """
 
   num_episodes: int
@@ -104,9 +104,9 @@ class ReplayCounters:
 class ReplayWriter(files.Closing):
   """Appends the steps of one environment, in the order of time; for one thread.
 
-  The window of an anchor can be sampled as soon as all its steps are there, while the
-  episode is running. An episode that is never ended, because the writer was closed or
-  its process died, ends at the last step that arrived.
+  The window of an anchor can be sampled as soon as all its steps have arrived, while
+  the episode is running. If the writer is closed or its process dies, the episode ends
+  at the last step that arrived.
 
   Attributes:
     should_stop: called about once per second while the writer waits for a server or a
@@ -121,14 +121,16 @@ class ReplayWriter(files.Closing):
 
     Args:
       step: a value for every path of `Replay.flat_spec`, packed or by path, without a
-        time axis. Context features (specs without `is_sequence`) come with the first
-        step of an episode; further steps may leave them out or repeat them.
+        time axis. The first step of an episode has its context features (specs without
+        `is_sequence`); the next ones may leave them out or repeat them.
       priority: priority of the item whose anchor this step is (for a sequence, its
         first anchor); None for the replay's initial priority.
     Raises:
-      SpecError: the step does not fit, every path is named, and nothing is appended;
-        or the writer is closed.
-      ReplayTimeoutError: the rate limiter timed out; nothing is appended.
+      SpecError: the step (every path is named) or the priority does not fit; nothing is
+        appended.
+      ReplayError: the writer or its `ReplayBuffer` is closed, or a server refuses.
+      ReplayTimeoutError: the rate limiter timed out, or `should_stop` ended the wait;
+        nothing is appended.
     """
     if priority is not None:
       priority = to_priority("append", priority)
@@ -139,9 +141,9 @@ class ReplayWriter(files.Closing):
     """Ends the episode; the next step begins another. Without steps, nothing happens.
 
     Raises:
-      SpecError: the writer is closed.
-      ReplayTimeoutError: the rate limiter timed out; the episode has ended, and its
-        last items may be lost.
+      ReplayError: the writer or its `ReplayBuffer` is closed, or a server refuses.
+      ReplayTimeoutError: the rate limiter timed out, or `should_stop` ended the wait.
+        The episode has ended, and its last items may be lost.
     """
 
   @abc.abstractmethod
@@ -184,10 +186,10 @@ class Replay(files.Closing):
     """Returns a writer for one environment.
 
     Args:
-      should_stop: the writer's; ends the wait for the server of a new writer, too.
+      should_stop: see `ReplayWriter`; it also ends this call's waits.
     Raises:
-      SpecError: there are as many open writers as there may be.
-      ReplayTimeoutError: no server answers in time, or it was stopped.
+      ReplayError: the replay is closed, or has no more writers (`num_writers`).
+      ReplayTimeoutError: no server answers in time, or `should_stop` ended the wait.
     """
 
   @abc.abstractmethod
@@ -199,13 +201,16 @@ class Replay(files.Closing):
       with_info: yields pairs (SampleInfo, windows).
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, ...]. A rate limiter's timeout is
-      an error of TensorFlow, and within `explain_failures` a ReplayTimeoutError.
+      an error of TensorFlow, and inside `explain_failures` a ReplayTimeoutError.
+    Raises:
+      SpecError: `batch_size` is not an integer of at least 1.
+      ReplayError: the replay is closed.
     """
 
   def fail_waiting(self, error: BaseException) -> None:
-    """Fails waiting samplers with this error, unless others may still append.
+    """Fails waiting samplers with this error if no writer remains.
 
-    Other clients of a server may append: there nothing changes.
+    By default it does nothing: other clients of a server may append.
     """
     del error
 
@@ -214,7 +219,7 @@ class Replay(files.Closing):
     return explain_errors()
 
   def watch(self) -> Callable[[], Any] | None:
-    """Starts to watch a wait for a batch; see `AbstractInputGenerator.watch`."""
+    """Returns a check for a wait for a batch; see `AbstractInputGenerator.watch`."""
     return None
 
   @abc.abstractmethod
@@ -223,12 +228,15 @@ class Replay(files.Closing):
 
     Args:
       keys: uint64 [n], from `SampleInfo`.
-      priorities: [n], finite and at least 0.
+      priorities: [n], at least 0 and at most the maximum of float32.
     Returns:
-      How many of the items were still there (an item may go while the learner computes
-      its priority), or None if the engine has no records.
+      How many of the items still existed (an item may be deleted while the learner
+      computes its priority), or None if the engine does not count them.
     Raises:
-      SpecError: a priority is negative or not finite, or lengths differ.
+      SpecError: keys are not integers [n], a priority is out of range, or the lengths
+        differ.
+      ReplayError: the replay is closed, or a server refuses.
+      ReplayTimeoutError: no server answers.
     """
 
   @property
@@ -238,24 +246,25 @@ class Replay(files.Closing):
 
   @abc.abstractmethod
   def checkpoint(self) -> str:
-    """Saves everything; returns the path of the checkpoint."""
+    """Saves the whole replay; returns the path of the checkpoint."""
 
 
 def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) -> Any:
   """Returns the weight of each sample's loss.
 
-  Prioritized sampling shows some items more often than others; the weights
+  Prioritized sampling shows some items more often than others. The weights
   `(table_size * probability) ** -beta`, divided by the largest of the batch, correct
-  for it (Schaul et al. 2016).
+  for this (Schaul et al. 2016).
 
   Args:
     info: info of a batch, arrays or tensors.
     beta: from 0, no correction, to 1, a full one; or a scalar tensor or variable, whose
       value is not checked.
   Returns:
-    float32 [B], in (0, 1]; of the same kind.
+    float32 [B], in (0, 1]; an array or a tensor like `info`.
   Raises:
-    SpecError: info is not a SampleInfo, or beta is no such number.
+    SpecError: `info` is not a SampleInfo, or `beta` is neither in [0, 1] nor a scalar
+      tensor.
   """
   if not isinstance(info, SampleInfo):
     raise errors.SpecError(
@@ -294,14 +303,14 @@ def flat_replay_specs(
   spec_structure: specs.SpecStructure,
   n_step: windows.NStep | None = None,
 ) -> specs.TensorSpecStruct:
-  """Derives the specs of an appended step: `appended_specs`, of known shapes.
+  """Derives the specs of an appended step by `appended_specs`, and checks them.
 
   Returns:
     Flat specs by path; with `is_sequence=True` there is a value for each step,
     without it one for each episode.
   Raises:
-    SpecError: no path has a value per step, or shapes are not fully defined; all are
-      named.
+    SpecError: no path has a value per step, a shape is not fully defined, or time
+      offsets are 'last'.
   """
   kept = appended_specs(spec_structure, n_step)
   mismatches = [
@@ -346,14 +355,14 @@ def warn_of_invented_steps(
 
 
 def check_batch_size(batch_size: Any) -> int:
-  """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
+  """Returns the batch size as an int; raises SpecError unless it is at least 1."""
   if batch_size.__class__ is int and batch_size > 0:
     return batch_size  # The usual case.
   return errors.check_count("sample", "batch_size", batch_size)
 
 
 def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
-  """Lays out columns; optional paths are stored as all others are."""
+  """Lays out columns; optional paths become required."""
   required = specs.map_leaves(
     lambda spec: specs.ExtendedTensorSpec.from_spec(
       frame_spec(spec), is_optional=False
@@ -364,7 +373,7 @@ def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
 
 
 def element_spec(columns: Columns) -> specs.TensorSpecStruct:
-  """Returns an episode as `windows.reader.WindowReader` takes it."""
+  """Returns the specs of a stored episode for `windows.reader.WindowReader`."""
   element = specs.TensorSpecStruct()
   for path, column in columns.items():
     shape = tf.TensorShape(column.row_shape)
@@ -376,65 +385,66 @@ def element_spec(columns: Columns) -> specs.TensorSpecStruct:
 
 
 class StampCheck:
-  """Checks the time stamps of the steps of an episode as they come.
+  """Checks the time stamps of the steps of an episode as they arrive.
 
-  Windows by time in a ring reach a number of steps, which `Cut.max_rate` gives.
+  In a ring, a window in seconds reaches a fixed number of steps, which is enough only
+  up to `Cut.max_rate` steps per second.
   """
 
   def __init__(self, reader: WindowReader, columns: Columns) -> None:
-    """Finds the stamps among the values of `StepPacking.pack`."""
+    """Locates the stamps among the values of `StepPacking.pack`."""
     steps = [path for path, column in columns.items() if column.is_per_step]
     self._rate = reader.cut.max_rate
-    self._places = {path: steps.index(path) for path in reader.clocks}
+    self._indices = {path: steps.index(path) for path in reader.clocks}
     self._counts = {abs(n) for n in reader.steps_shown if abs(n) > 1}
     size = max(self._counts, default=1)
-    self._known: dict[str, collections.deque[int]] = {
-      path: collections.deque(maxlen=size) for path in self._places
+    self._previous: dict[str, collections.deque[int]] = {
+      path: collections.deque(maxlen=size) for path in self._indices
     }
 
   def see(self, values: Sequence[Any]) -> dict[str, int]:
     """Returns the stamps of a step, to `add` when it is appended.
 
     Raises:
-      SpecError: a stamp falls, is not finite, or comes too soon.
+      SpecError: a stamp is before the last one, is not finite, or exceeds `max_rate`.
     """
-    found = {}
-    for path, place in self._places.items():
-      known, is_good = self._known[path], bool(np.isfinite(values[place]).all())
-      stamp = int(to_nanoseconds(values[place]).ravel()[0]) if is_good else 0
-      if not is_good or (known and stamp < known[-1]):
+    stamps = {}
+    for path, index in self._indices.items():
+      previous, is_finite = self._previous[path], bool(np.isfinite(values[index]).all())
+      stamp = int(to_nanoseconds(values[index]).ravel()[0]) if is_finite else 0
+      if not is_finite or (previous and stamp < previous[-1]):
         raise errors.SpecError(
           f"append: {path}: expected a finite time stamp, not before that of the last "
-          f"step, got {values[place]}. End the episode before its clock starts again."
+          f"step, got {values[index]}. End the episode before its clock starts again."
         )
       for count in self._counts if self._rate else ():
         least = (count - 2) / self._rate if self._rate else 0.0
-        if count - 1 <= len(known):
-          passed = (stamp - known[1 - count]) / NANOSECONDS
+        if count - 1 <= len(previous):
+          passed = (stamp - previous[1 - count]) / NANOSECONDS
           if passed < least - 1e-6:
             raise errors.SpecError(
               f"append: {path}: expected at most {self._rate:g} steps per second, got "
               f"{count - 1} in {passed:.4g} s. Raise max_rate."
             )
-      found[path] = stamp
-    return found
+      stamps[path] = stamp
+    return stamps
 
   def add(self, stamps: Mapping[str, int]) -> None:
-    """Adds those of an appended step."""
+    """Records the stamps of an appended step."""
     for path, stamp in stamps.items():
-      self._known[path].append(stamp)
+      self._previous[path].append(stamp)
 
   def end_episode(self) -> None:
     """Forgets the stamps."""
-    for known in self._known.values():
-      known.clear()
+    for previous in self._previous.values():
+      previous.clear()
 
 
 class StepPacking:
   """Checks steps: quickly if their arrays fit exactly, else by the store's rules."""
 
   def __init__(self, columns: Columns, allow_nan: bool) -> None:
-    """Plans the checks for columns per step and per episode."""
+    """Prepares the checks for columns per step and per episode."""
     self._columns = columns
     self._allow_nan = allow_nan
     self._steps = {path: c for path, c in columns.items() if c.is_per_step}
@@ -459,9 +469,10 @@ class StepPacking:
 
     Args:
       step: values, packed or by path.
-      context: the features of the running episode; None before its first step.
+      context: context features of the running episode; None before its first step.
     Returns:
-      Values in the order of the columns per step; and the context features, by path.
+      Values in the order of the columns per step; and, for the first step of an
+      episode, the context features by path, otherwise {}.
     Raises:
       SpecError: the step does not fit; every path is named.
     """
@@ -527,7 +538,7 @@ def _is_finite(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def _python_numbers(column: Column) -> tuple[type, Any, Any]:
-  """Returns the Python numbers that fit a column: class, least and greatest."""
+  """Returns the Python numbers that fit a column: class, minimum and maximum."""
   dtype = column.spec.dtype
   if dtype.is_floating:
     return float, -float(dtype.max), float(dtype.max)
@@ -539,11 +550,11 @@ def _python_numbers(column: Column) -> tuple[type, Any, Any]:
 def _to_values(
   column: Column, rows: store_values.Rows, shape: tuple[int, ...]
 ) -> np.ndarray:
-  """Turns bytes back into values."""
+  """Converts stored bytes to values."""
   if rows.lengths is None:
     return rows.data.view(column.dtype).reshape(shape)
   ends = np.cumsum(rows.lengths)
   data = rows.data.tobytes()
   items = np.empty(len(ends), object)
   items[:] = [data[e - n : e] for e, n in zip(ends, rows.lengths, strict=True)]
-  return items.reshape(shape)[()]  # Not an array around a single one.
+  return items.reshape(shape)[()]  # Unwraps a scalar.

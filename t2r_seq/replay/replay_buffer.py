@@ -40,7 +40,7 @@ from t2r_seq.transitions.loading import KEY, TransitionsMetadata
 from t2r_seq.windows.reader import WindowReader
 
 _OPERATION = "ReplayBuffer"
-# Memory of an episode's end.
+# Memory for the end of an episode in `RingIndex.ends`.
 _END_BYTES = 8
 
 _Self = TypeVar("_Self", bound="ReplayBuffer")
@@ -50,9 +50,9 @@ _Self = TypeVar("_Self", bound="ReplayBuffer")
 class ReplayBuffer(Replay):
   """Replay in this process: each step once in a ring, windows gathered when sampled.
 
-  Writers, samplers and updates of priorities may run in any number of threads. The
-  newest steps are kept: if a writer's part of the ring is full, its oldest step is
-  overwritten, and the windows that show it go.
+  Writers, samplers and updates of priorities may run in any number of threads. If a
+  writer's part of the ring is full, the next step overwrites its oldest one, and the
+  windows that show that are removed.
 
   >>> from t2r_seq import replay, specs
   >>> pair = specs.ExtendedTensorSpec((2,), "float32", "x", time_offsets=(-1, 0))
@@ -80,22 +80,22 @@ class ReplayBuffer(Replay):
     allow_nan: bool = False,
     **fields: Any,
   ) -> None:
-    """Reserves the ring; its memory is taken as steps come.
+    """Reserves the ring; its memory is allocated as steps arrive.
 
     Args:
       spec_structure: the specs of a window. A spec whose name is another path shows
         that path's steps: next_obs, with name='obs' and time_offsets=1.
       capacity_steps: steps in the ring, of all writers together.
-      capacity_bytes: or the memory that they may take, with all that belongs to them,
-        even if each is an episode by itself; so large features of episodes leave room
-        for few. Not for byte strings.
-      num_writers: N, environments that are written at the same time.
+      capacity_bytes: or the memory of steps, items and context features. It suffices
+        even for episodes of one step each, so large context features leave room for few
+        steps. Not for byte strings.
+      num_writers: N, number of environments that are written at the same time.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: returns every step of a window once, for `windows.stack_windows`.
       seed: seed of random sampling; None: different in every run.
-      checkpoint_dir: folder of this buffer's checkpoints.
+      checkpoint_dir: folder of this buffer's checkpoints; None: it can't save any.
       keep_checkpoints: number of checkpoints to keep, at least 1.
-      allow_nan: appends NaN and infinity, which are otherwise an error.
+      allow_nan: whether steps may have NaN and infinity, which are otherwise an error.
       **fields: fields of `options.TableOptions` (sampler, remover, max_size,
         max_times_sampled, rate_limiter, initial_priority, timeout), and of the cut:
         padding='repeat', n_step=(3, 0.99), ... To sample n-step transitions, declare
@@ -140,19 +140,20 @@ class ReplayBuffer(Replay):
     spec_structure: specs.SpecStructure,
     **arguments: Any,
   ) -> _Self:
-    """Returns a buffer that begins with the last episodes of a store that fit.
+    """Returns a buffer with the last episodes of a store, as many as fit.
 
-    Each item is an insert to the rate limiter, but none waits: with
-    `SampleToInsertRatio`, appending may have to wait until the learner has sampled.
+    The rate limiter counts each item as an insert, without waiting. So with
+    `SampleToInsertRatio`, the next append may wait until the learner has sampled.
 
     Args:
-      path: path of an EpisodeStore. A path of the specs reads the column of that name,
+      path: path of an EpisodeStore. A path of the specs reads the column of that path,
         or else the column of the spec's name.
       spec_structure: the specs of a window.
       **arguments: arguments of the buffer.
     Raises:
       StoreError: there is no such store.
-      SpecError: no path is given, or the store lacks columns; all are named.
+      SpecError: `path` is not a local path, the store's columns do not fit, its time
+        stamps or n-step transitions are invalid, or see `ReplayBuffer`.
     """
     place = options.check_path("from_store", "path", path, "Name an EpisodeStore.")
     replay = cls(spec_structure, **arguments)
@@ -205,6 +206,7 @@ class ReplayBuffer(Replay):
     Returns:
       Arrays [B, ...] by path; byte strings are objects.
     Raises:
+      SpecError: `batch_size` is not an integer of at least 1.
       ReplayTimeoutError: the wait for items timed out. Items that were already removed
         (`max_times_sampled=1`) come first in the next batch.
       ReplayError: the buffer is closed.
@@ -255,16 +257,17 @@ class ReplayBuffer(Replay):
   def to_store(self, path: str | os.PathLike[str]) -> int:
     """Writes the episodes in the buffer to a new EpisodeStore, each step once.
 
-    Running episodes end here, and episodes whose oldest steps are gone begin with the
-    oldest remaining step; under padding 'drop' the windows equal the buffer's. If
-    the specs are those of one-step transitions, stacked or not,
-    `transitions.load_transitions` reads the store, too.
+    In the store, running episodes end at their last step, and episodes without their
+    oldest steps begin with the oldest remaining one. So only with padding 'drop' do the
+    windows equal the buffer's. If the specs are those of one-step transitions, stacked
+    or not, `transitions.load_transitions` reads the store, too.
 
     Returns:
       The number of episodes.
     Raises:
-      SpecError: no path is given.
+      SpecError: `path` is not a local path.
       StoreError: the path is in use.
+      ReplayError: the buffer is closed.
       OSError: the disk is full or failed; nothing is left of the store.
     """
     hint = "Name a new folder, or an empty one."
@@ -278,14 +281,15 @@ class ReplayBuffer(Replay):
     return None if about is None else {KEY: about.to_json_dict()}
 
   def checkpoint(self) -> str:
-    """Saves everything; see `Replay.checkpoint`.
+    """Saves the whole buffer; see `Replay.checkpoint`.
 
     A checkpoint is a folder with an EpisodeStore and one more file. It appears in
-    `checkpoint_dir` atomically, and the oldest ones are removed after that;
-    damaged ones do not count as kept.
+    `checkpoint_dir` atomically. Then the oldest ones are removed, so that
+    `keep_checkpoints` whole ones remain.
 
     Raises:
-      ReplayError: the buffer has no `checkpoint_dir`, or is closed.
+      ReplayError: the buffer has no `checkpoint_dir` or is closed, or another process
+        is writing a checkpoint there.
       OSError: the disk is full or failed; the former checkpoints are kept.
     """
     self._table.check_open("checkpoint")
@@ -301,9 +305,9 @@ class ReplayBuffer(Replay):
     """Restores the newest whole checkpoint of `checkpoint_dir`; see `restore`.
 
     Returns:
-      The path of the checkpoint; None without one.
+      The path of the checkpoint; None if there is none.
     Raises:
-      ReplayError: the buffer has no `checkpoint_dir`; else as `restore`.
+      ReplayError: the buffer has no `checkpoint_dir`, or see `restore`.
     """
     folder = self._folder("resume")
     return self.restore(folder) if checkpoints.names(folder) else None
@@ -317,7 +321,7 @@ class ReplayBuffer(Replay):
     return self._checkpoint_dir
 
   def restore(self, path: str | os.PathLike[str]) -> str:
-    """Resumes from a checkpoint: the same draws follow.
+    """Resumes from a checkpoint: draws continue as in the saved buffer.
 
     Specs, capacity and windows must be those of the saved buffer; sampler, remover and
     rate limiter may differ, and the remover removes items beyond `max_size`. An episode
@@ -325,14 +329,14 @@ class ReplayBuffer(Replay):
     and otherwise when a writer takes that part of the ring.
 
     Args:
-      path: path of a checkpoint, or of a folder with several: then the newest whole one
-        is read; the log names damaged ones.
+      path: path of a checkpoint, or of a folder whose newest whole one is read; the log
+        names damaged ones.
     Returns:
       The path of the checkpoint.
     Raises:
-      SpecError: no path is given.
-      ReplayError: there is no checkpoint, all are damaged, it is of another kind of
-        buffer, or this buffer has steps already.
+      SpecError: `path` is not a local path.
+      ReplayError: there is no checkpoint, all are damaged, its specs, capacity or
+        windows differ, this buffer has steps already, or it is closed.
     """
     place = options.check_path(
       "restore", "path", path, "Name a checkpoint, or a folder of them."
@@ -347,7 +351,7 @@ class ReplayBuffer(Replay):
         self._table.limiter.fail_waiting(f"{type(error).__name__}: {text}")
 
   def close(self) -> None:
-    """Ends all waits with an error, and refuses further appending and sampling."""
+    """Ends all waits with an error; appending and sampling fail from then on."""
     self._table.close()
 
   def _identity(self) -> dict[str, Any]:
@@ -380,7 +384,7 @@ class MemoryWriter(ReplayWriter):
     number: int,
     free: Callable[[int], None],
   ) -> None:
-    """Opens writer `number` of a table; `free` is called with it when it is closed."""
+    """Opens writer `number` of a table; `close` calls `free` with this number."""
     self._table = table
     self._packing, self._stamps = packing, stamps
     self._number = number
@@ -409,7 +413,7 @@ class MemoryWriter(ReplayWriter):
     """Ends the episode and frees the writer's part of the ring.
 
     Raises:
-      ReplayTimeoutError: as in `end_episode`; the writer is still closed.
+      ReplayTimeoutError: as in `end_episode`; the writer is closed all the same.
     """
     with self._table.lock:
       if self._is_closed:
@@ -442,7 +446,7 @@ class Capacity:
 
   Attributes:
     argument: name of the argument, 'capacity_steps' or 'capacity_bytes'.
-    num_slots: steps of each writer.
+    num_slots: number of steps of each writer.
     num_writers: N.
     row_bytes: memory of a step and its item.
   """
@@ -453,7 +457,7 @@ class Capacity:
   row_bytes: int
 
   def num_bytes(self, table: Table) -> int:
-    """Returns the memory of the steps in a table, with all that belongs to them."""
+    """Returns the memory of the steps in a table, their items and episodes."""
     strings = sum(
       len(item) + 33
       for column in table.ring.columns.values()
@@ -467,7 +471,7 @@ class Capacity:
 
   @contextlib.contextmanager
   def memory_for(self, operation: str) -> Iterator[None]:
-    """Raises SpecError, with the argument, if memory does not suffice."""
+    """Raises SpecError, which names the argument, if the memory does not suffice."""
     try:
       yield
     except errors.SpecError:
@@ -488,19 +492,19 @@ def plan_capacity(
   capacity_steps: Any,
   capacity_bytes: Any,
 ) -> Capacity:
-  """Returns how many steps the buffer has room for.
+  """Returns the capacity of a buffer.
 
   Args:
     columns: columns of a step, by path.
     rule: rule for the anchors of windows.
     table_options: options with the rate limiter and the selectors (memory counts).
-    num_writers: the capacity is divided among them.
+    num_writers: number of writers that share the capacity.
     capacity_steps: a number of steps; None for `capacity_bytes`.
     capacity_bytes: a number of bytes; None for `capacity_steps`.
   Raises:
-    SpecError: not exactly one capacity is given, it is capacity_bytes with byte
-      strings, or it is too small for a window, or for the items that the rate limiter
-      waits for.
+    SpecError: a number is no count, not exactly one capacity is given, it is
+      `capacity_bytes` with byte strings, or it is too small for a window or for the
+      items that the rate limiter waits for.
   """
   num_writers = errors.check_count(table_options.operation, "num_writers", num_writers)
   name, capacity = _check_capacity(
@@ -550,9 +554,9 @@ def _check_capacity(
 def _check_rate_limiter(
   table_options: options.TableOptions, rule: AnchorRule, capacity: Capacity
 ) -> None:
-  """Raises SpecError if there is no room for the items of a rate limiter.
+  """Raises SpecError if the capacity is too small for the items of a rate limiter.
 
-  Samples would wait without end, or a full queue would lose items.
+  Samples would wait without limit, or a full queue would lose items.
   """
   option, argument = table_options.rate_limiter, capacity.argument
   num_writers, num_slots = capacity.num_writers, capacity.num_slots
@@ -581,11 +585,11 @@ def _check_rate_limiter(
 def _row_bytes(
   columns: Columns, rule: AnchorRule, table_options: options.TableOptions
 ) -> int:
-  """Returns the memory of a step and its item, without the episode's."""
+  """Returns the memory of a step and its item, without context features."""
   values = sum(_value_bytes(c) for c in columns.values() if c.is_per_step)
   marks = np.min_scalar_type(rule.num_after_growing + 1).itemsize
   ages = np.min_scalar_type(rule.num_before).itemsize if rule.has_ages else 0
-  # The index of its episode's features.
+  # The row of the episode's features in `Contexts`.
   episode = 0 if all(column.is_per_step for column in columns.values()) else 8
   return values + marks + ages + episode + item_bytes(table_options)
 

@@ -20,7 +20,7 @@ from t2r_seq.windows.cut import Padding, time_span
 
 _EXPECTED = "expected a replay, or a function without arguments that makes one"
 _HINT = "The replay has other specs than the model."
-# Information on each sampled item, by the names of specs.
+# Specs of the information on sampled items, by name.
 _KEY, _WEIGHT = input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT
 _INFO = {
   _KEY: specs.ExtendedTensorSpec((), tf.int64, _KEY, is_optional=True),
@@ -29,16 +29,16 @@ _INFO = {
 
 
 def add_sample_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
-  """Adds the optional specs of a sampled item's key, weight and the like.
+  """Adds optional specs of a sampled item's key and importance weight.
 
-  Other generators leave them out, and as labels a policy does not need them.
+  Other generators leave them out. Add them to the labels: policies need no labels.
 
   Args:
     spec_structure: specs of a model's labels, or features.
   Returns:
     Flat specs with 'sample/key', int64, which identifies the item for
-    `hooks.PriorityUpdate`, and 'sample/weight', float32, its importance weight: in a
-    mixture 0 and 1 for examples of other sources.
+    `hooks.PriorityUpdate`, and 'sample/weight', float32, its importance weight. In a
+    mixture, examples of other sources have the key 0 and the weight 1.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   return specs.TensorSpecStruct({**flat, **_INFO})
@@ -48,9 +48,9 @@ def add_sample_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStr
 class ReplayInputGenerator(data.AbstractInputGenerator):
   """Feeds a model with windows of a replay, of either engine, while it is written.
 
-  A spec of the model reads the window of the replay at its path, or else at the path
-  that is its name; the two have to show the same steps. Batches are endless in every
-  mode. Specs of `add_sample_specs` read the information on sampled items.
+  A spec of the model reads the replay's window at its path, or else at the path that is
+  its name; both specs must show the same steps. Batches are endless in every mode.
+  Specs of `add_sample_specs` read the information on sampled items.
   """
 
   def __init__(
@@ -62,14 +62,15 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
     """Creates the generator.
 
     Args:
-      replay: to sample from; it is left open. Its sequences are its own, not the
-        model's, and so is its padding: it may leave out what the model pads, but not
-        pad in another way. Or a function that makes one, such as `@ReverbReplay` of
-        gin, called when it is first needed.
+      replay: the replay to sample from, which the generator does not close; or a
+        function that returns it, such as gin's `@ReverbReplay`, called at first use.
+        Its sequence length and padding apply, not the model's. It may drop windows that
+        the model pads, but not pad in another way.
       batch_size: windows in a batch, over all replicas together.
       importance_exponent: exponent of the weights, 0 to 1; see `importance_weights`.
     Raises:
-      SpecError: replay is not a replay and makes none, or a number is out of range.
+      SpecError: `replay` is neither a replay nor a function, or a number is out of
+        range.
     """
     super().__init__(batch_size)
     self._exponent = replay_lib.check_exponent(importance_exponent)
@@ -83,7 +84,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   @property
   def replay(self) -> Replay:
-    """The replay to sample from."""
+    """The replay to sample from; SpecError if the function returns none."""
     if not isinstance(self._replay, Replay):
       made = self._replay()
       if not isinstance(made, Replay):
@@ -106,24 +107,24 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Raises the replay's errors in place of TensorFlow's that wrap them."""
-    with replay_lib.explain_errors():  # The replay itself may not have been made yet.
+    """Raises the replay's errors instead of the TensorFlow errors that wrap them."""
+    with replay_lib.explain_errors():  # The replay may not have been created yet.
       yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Starts to watch a wait for a batch; see the replay's."""
+    """Returns a check for a wait for a batch; see `Replay.watch`."""
     return self.replay.watch()
 
   def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:
     expected = joint.join(self._feature_spec, self._label_spec_for(request.mode))
     info = [spec.name for spec in expected.values() if spec.name in _INFO]
-    held = self.replay.spec_structure
+    replay_specs = self.replay.spec_structure
     if self._is_padding_set:
-      _check_padding(self.padding, self.replay.cut, held)
+      _check_padding(self.padding, self.replay.cut, replay_specs)
     sampled = self.replay.dataset(request.batch_size, with_info=bool(info))
     if info:
       sampled = sampled.map(self._with_info)
-    sources = _find_sources(expected, sampled.element_spec, held)
+    sources = _find_sources(expected, sampled.element_spec, replay_specs)
 
     @tf.autograph.experimental.do_not_convert
     def select(batch: Any) -> specs.TensorSpecStruct:
@@ -134,14 +135,14 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
   @tf.autograph.experimental.do_not_convert
   def _with_info(self, info: SampleInfo, batch: Any) -> specs.TensorSpecStruct:
     """Adds the keys and weights of the items to their windows."""
-    # Few operations take unsigned integers; and 0 stands for no item.
+    # Few operations support unsigned integers; 0 is the key of other sources.
     key = tf.bitcast(info.key, tf.int64) + 1
     weight = importance_weights(info, self._exponent)
     return specs.TensorSpecStruct({**batch, _KEY: key, _WEIGHT: weight})
 
 
 def _check_padding(
-  padding: Padding, cut: windows.Cut, held: specs.TensorSpecStruct
+  padding: Padding, cut: windows.Cut, replay_specs: specs.TensorSpecStruct
 ) -> None:
   """Raises SpecError if a replay pads in another way than the model."""
   expected = windows.Cut(padding=padding, n_step=cut.n_step)
@@ -152,14 +153,14 @@ def _check_padding(
       f"{got!r} of the replay",
       "Give the replay and the model one padding.",
     )
-    for end, want, got in cut.find_unlike(expected, time_span(held))
+    for end, want, got in cut.find_unlike(expected, time_span(replay_specs))
   ]
   if mismatches:
     raise errors.mismatch_error("ReplayInputGenerator", mismatches)
 
 
 def _find_sources(
-  expected: specs.TensorSpecStruct, given: Any, held: specs.TensorSpecStruct
+  expected: specs.TensorSpecStruct, given: Any, replay_specs: specs.TensorSpecStruct
 ) -> dict[str, str]:
   """Returns the paths of the replay for a model's paths.
 
@@ -183,8 +184,10 @@ def _find_sources(
       want = errors.describe(tf.TensorSpec(shape, spec.dtype))
       hint = cast_hint(got.dtype, spec.dtype) or _HINT
       mismatches.append(errors.Mismatch(path, want, errors.describe(got), hint))
-    elif source in held and not _shows_same_steps(spec, source, held, got.shape):
-      want, have = (_steps(s.time_offsets) for s in (spec, held[source]))
+    elif source in replay_specs and not _shows_same_steps(
+      spec, source, replay_specs, got.shape
+    ):
+      want, have = (_steps(s.time_offsets) for s in (spec, replay_specs[source]))
       mismatches.append(errors.Mismatch(path, want, have, _HINT))
     sources[path] = source
   if mismatches:
@@ -195,29 +198,31 @@ def _find_sources(
 def _shows_same_steps(
   spec: specs.ExtendedTensorSpec,
   source: str,
-  held: specs.TensorSpecStruct,
+  replay_specs: specs.TensorSpecStruct,
   shape: tf.TensorShape,
 ) -> bool:
   """Whether a path of the replay shows the steps of a model's spec.
 
-  `shape` is that of a window at the path, which fits the model's.
+  `shape` is that of a window at `source`; it fits the model's spec.
   """
-  leaf = held[source]
+  leaf = replay_specs[source]
   num_axes = leaf.shape.rank + leaf.is_sequence
   if shape.rank != num_axes or shape[leaf.is_sequence :] != leaf.shape:
-    return True  # Of flat windows only the number of steps is declared.
+    return True  # Specs of flat windows declare only the number of steps.
   if spec.is_sequence and spec.time_offsets is None:
     return True
   if spec.is_sequence != leaf.is_sequence and isinstance(spec.time_offsets, tuple):
     return False
   expected, given = _as_tuple(spec.time_offsets), _as_tuple(leaf.time_offsets)
   # A model may declare the next observation as a separate path at its own step.
-  is_alias = leaf.name != source and leaf.name in held and leaf.name != spec.name
+  is_alias = (
+    leaf.name != source and leaf.name in replay_specs and leaf.name != spec.name
+  )
   return expected == given or (is_alias and expected == (0,))
 
 
 def _as_tuple(offsets: TimeOffsets) -> tuple[Any, ...]:
-  """Without offsets a spec shows its anchor's own step."""
+  """Returns the steps of a spec; without offsets its anchor's own step."""
   return offsets if isinstance(offsets, tuple) else (offsets or 0,)
 
 

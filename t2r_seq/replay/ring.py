@@ -1,4 +1,4 @@
-"""Ring buffer in memory: columns, and counts of their steps and items."""
+"""Ring buffer in memory: columns of steps, context features, index of the items."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AnchorRule:
   """Decides which anchors have an item while steps arrive and episodes end.
 
   An item is one window. An anchor has one once `num_after_growing` more steps have
-  arrived, or once its episode has ended, if `grid` has the anchor for that length.
+  arrived; or once its episode has ended, if `grid` has the anchor for its length.
 
   Attributes:
     reader: reader of the windows.
@@ -48,11 +48,11 @@ class AnchorRule:
 
   @property
   def min_steps(self) -> int:
-    """The fewest steps that a ring needs for one item."""
+    """The minimum number of steps in a ring with one item."""
     return self.num_before + self.num_after_growing + 1
 
   def most_items(self, num_slots: int) -> int:
-    """Returns how many items the steps of a writer have at most."""
+    """Returns the maximum number of items among the steps of a writer."""
     grid = self.grid
     if grid.cut.pads_end:  # Episodes of one step each.
       return num_slots
@@ -61,9 +61,9 @@ class AnchorRule:
     return -(-anchors // min(grid.period, grid.first_anchor + num_after + 1))
 
   def most_queued(self, num_slots: int) -> int:
-    """Returns how many items of one episode can wait in a queue.
+    """Returns the maximum number of items of one episode in a queue.
 
-    With that many, the next step, which waits until one is taken, overwrites no step.
+    With that many, the next step, which waits for a sample, overwrites no step of them.
     """
     return (num_slots - self.num_before - self.num_after_growing) // self.grid.period
 
@@ -126,7 +126,7 @@ def column_dtype(column: Column) -> np.dtype:
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-  """Returns zeros, aligned to a page, whose pages are allocated when written."""
+  """Returns zeros in pages that are allocated when written; objects are None."""
   dtype = np.dtype(dtype)
   if dtype.hasobject:
     return np.full(shape, None, object)
@@ -140,7 +140,7 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 class Contexts:
-  """A row for each episode, which is reused when the episode has gone.
+  """Context features: a row per episode, reused when the episode has left the ring.
 
   Attributes:
     columns: arrays by path, one row per episode.
@@ -149,7 +149,7 @@ class Contexts:
   def __init__(
     self, layout: Mapping[str, Column], num_rows: int, num_writers: int
   ) -> None:
-    """Reserves the memory; it is taken as rows are written."""
+    """Reserves address space; pages are allocated when rows are written."""
     # At most one episode per step, and per writer one that has no step yet.
     size = num_rows + num_writers if layout else 0
     self.columns = {
@@ -177,7 +177,7 @@ class Contexts:
     self._held[writer].append(row)
 
   def add_step(self, writer: int, row: int) -> None:
-    """Assigns a row of the ring to the writer's newest episode."""
+    """Assigns a new row of the ring to the writer's newest episode."""
     self._rows_of[row] = self._held[writer][-1]
 
   def keep(self, writer: int, num_episodes: int) -> None:
@@ -187,7 +187,7 @@ class Contexts:
       self._free.append(held.popleft())
 
   def take(self, path: str, rows: np.ndarray) -> np.ndarray:
-    """Returns the features of the episodes of rows of the ring, [B, ...]."""
+    """Returns the features of the episodes at rows of the ring, [B, ...]."""
     return self.columns[path].take(self._rows_of.take(rows), 0)
 
   def of_newest(self, writer: int) -> dict[str, np.ndarray]:
@@ -197,12 +197,12 @@ class Contexts:
 
   @property
   def num_bytes(self) -> int:
-    """Memory of the episodes."""
+    """Memory of all rows that were used."""
     return self._used * sum(column[:1].nbytes for column in self.columns.values())
 
 
 class RingIndex:
-  """Counts the steps of each writer, and keeps the marks of the items.
+  """Counts the steps of each writer, and marks the rows that have items.
 
   A writer's steps are counted from 0; step c is in the slot c % num_slots. A step is
   marked dead just before its row is overwritten. Readers gather rows without the lock,
@@ -262,7 +262,7 @@ class RingIndex:
     return anchor if self.rule.grid.is_anchor(age) else -1
 
   def make_room(self, writer: int) -> list[int]:
-    """Removes the step whose row the next one needs; returns rows that lost items."""
+    """Marks the step in the next row dead; returns the rows whose items it removes."""
     dead = self.counts.item(writer) + 1 - self.num_slots
     if dead <= 0:
       return []
@@ -289,17 +289,20 @@ class RingIndex:
     self.counts[writer] = count + 1
 
   def mark(self, row: int, left: int) -> None:
-    """Marks an item, by its anchor's row and the steps of its episode after it."""
+    """Adds an item: the row of its anchor, and the steps of the episode after it."""
     self.marks[row] = left + 1
     self.num_items += 1
 
   def unmark(self, rows: np.ndarray) -> None:
-    """Removes [n] different items."""
+    """Removes the items of different rows, [n]."""
     self.marks[rows] = 0
     self.num_items -= len(rows)
 
   def ended_anchors(self, writer: int, last_flag: bool = False) -> np.ndarray:
-    """Returns the anchors that become items if the episode ends now, ascending."""
+    """Returns the anchors that become items if the episode ends now, ascending.
+
+    `last_flag` is the value of `WindowReader.end_flag` in the last step.
+    """
     start, count = self.starts.item(writer), self.counts.item(writer)
     grid, num_steps = self.rule.grid, count - start
     first = grid.num_complete(num_steps, self.rule.num_after_growing)
@@ -318,7 +321,7 @@ class RingIndex:
   def steps_of(
     self, rows: np.ndarray, counts: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the steps in rows at given counts, and their writers; both int64 [B]."""
+    """Returns the steps in rows when `counts` were current, and writers; int64 [B]."""
     if self.num_writers > 1:
       slots, writers = np.divmod(rows, self.num_writers)
       newest = counts[writers] - 1
@@ -330,7 +333,7 @@ class RingIndex:
     return steps, np.zeros_like(rows)
 
   def keys(self, rows: np.ndarray) -> np.ndarray:
-    """Returns the keys of the items of rows now, uint64 [B]."""
+    """Returns the keys of the items that rows have now, uint64 [B]."""
     steps, writers = self.steps_of(rows, self.counts)
     if self.num_writers > 1:
       steps *= self.num_writers

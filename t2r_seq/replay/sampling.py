@@ -26,8 +26,8 @@ from t2r_seq.windows.reader import WindowReader
 Batch = dict[str, np.ndarray]
 
 
-# An array that begins at a multiple of this becomes a tensor without a copy; below the
-# second number the copy is cheaper.
+# TensorFlow does not copy an array that begins at a multiple of this address. Below the
+# second number of bytes a copy is cheaper than the alignment.
 _ALIGNMENT, _LARGE_BYTES = 64, 1 << 15
 
 
@@ -49,7 +49,7 @@ class Sampling:
   def __init__(self, table: Table, reader: WindowReader) -> None:
     self._table = table
     self._reader = reader
-    # Items that were removed from the table for batches that never got full.
+    # Items that were removed from the table for a batch that was not completed.
     self._leftover: collections.deque[tuple[SampleInfo | None, Batch]] = (
       collections.deque()
     )
@@ -61,13 +61,18 @@ class Sampling:
 
   @property
   def draws_alike(self) -> bool:
-    """Whether several batches can be drawn at once."""
+    """Whether one draw may serve several batches."""
     return self._table.draws_alike
 
   def sample(
     self, count: int, began: float | None = None
   ) -> tuple[SampleInfo | None, Batch]:
-    """Returns a batch, and its `SampleInfo` if samples are counted."""
+    """Returns a batch, and its `SampleInfo` if samples are counted.
+
+    Args:
+      count: B.
+      began: see `Table.draw`.
+    """
     if self._table.consumes:
       return self._consume(count, began)
     sampled = None
@@ -92,22 +97,22 @@ class Sampling:
     # Without ages, no window is padded before its anchor.
     ages = draw.ages
     before = np.zeros_like(after) if ages is None else ages.astype(np.int64)
-    # The next step is N rows later.
+    # The next step of a writer is `num_writers` rows later.
     anchors = Anchors(draw.rows, before, after, table.index.num_writers)
     return self._reader.read_at(take, anchors)
 
   def _is_whole(self, draw: Draw) -> bool:
-    """Whether all steps of a draw were alive when its windows had been gathered.
+    """Whether no step of a draw was overwritten before its windows were gathered.
 
-    It takes the lock, under which steps die and are overwritten. So writes after this
-    check were not gathered, and earlier ones are seen.
+    Steps die and are overwritten under the lock, which this takes. So it sees all
+    earlier writes, and later ones cannot be in the windows.
     """
     index = self._table.index
     with self._table.lock:
       return all(index.are_alive(rows, counts) for rows, counts in draw.seen)
 
   def _sample_again(self, count: int) -> tuple[SampleInfo | None, Batch] | None:
-    """Returns another batch for an incomplete one; None if there are no items.
+    """Returns a batch in place of an overwritten one; None if no items are left.
 
     Under the lock: writers that overtook one gathering could overtake the next, too.
     """
@@ -140,8 +145,8 @@ class Sampling:
     }
 
 
-# A call of Python costs about as much as drawing some hundred items: small batches are
-# drawn several at once, if one does not influence the next.
+# A call from TensorFlow to Python costs as much as drawing some hundred items. So one
+# call draws several small batches, if one does not influence the next.
 _MAX_AHEAD = 16
 _AHEAD_BYTES = 1 << 20
 _INFO_SPEC = [
@@ -173,9 +178,9 @@ def make_dataset(
     _sample, count=count, paths=tuple(window_spec), dtypes=dtypes, with_info=with_info
   )
 
-  # TensorFlow ends a thread only between two calls of Python: one that waits without
-  # end would block the deletion of its iterator. So each call waits for a moment, and
-  # then returns since when it has been waiting, which is filtered out.
+  # TensorFlow ends a thread only between two calls of Python: a call that waits without
+  # limit would block the deletion of its iterator. So each call waits for a moment, and
+  # then returns when the wait began; `filter` removes such elements.
   @_no_autograph
   def draw(began: tf.Tensor, _: tf.Tensor) -> Any:
     began, *values = _call_weakly(sample, sampling, began, [tf.float64, *dtypes])
@@ -211,7 +216,7 @@ def make_dataset(
     )
   infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
   dataset = dataset.apply(infinite)
-  # A queue gives each item once: what is drawn ahead would be lost with its reader.
+  # A queue returns each item once: prefetched items would be lost with the iterator.
   if not sampling.consumes:
     dataset = dataset.prefetch(1)
   return dataset.with_options(dataset_options())
@@ -225,10 +230,10 @@ def _sample(
   dtypes: Sequence[tf.DType],
   with_info: bool,
 ) -> list[Any]:
-  """Returns since when it has been waiting, and a batch unless it still waits."""
-  since = time.monotonic() if began == _NOT_WAITING else float(began)
-  # The first try does not wait long enough to need a handler of SIGINT.
+  """Returns (_NOT_WAITING, *batch); or when the wait began, and empty arrays."""
   is_first = began == _NOT_WAITING
+  since = time.monotonic() if is_first else float(began)
+  # The first try does not wait long enough to need a handler of SIGINT.
   with contextlib.nullcontext() if is_first else process.watched_wait() as ends:
     try:
       info, batch = sampling.sample(count, since)
@@ -250,8 +255,8 @@ def _call_weakly(
 ) -> list[tf.Tensor]:
   """Calls function(sampling, argument) from a graph, with only a weak reference.
 
-  TensorFlow keeps each Python function of a graph, and what it refers to, until the
-  process ends: that would be the ring of every buffer that had a dataset.
+  TensorFlow keeps each Python function of a graph, and all that it refers to, until the
+  process ends. That would include the ring of every buffer that had a dataset.
   """
   reference = weakref.ref(sampling)
 

@@ -11,20 +11,21 @@ from t2r_seq.replay import options
 
 
 class Selector(abc.ABC):
-  """Items by row, with priorities; chooses some of them.
+  """Rows that have items, with priorities; chooses some of them.
 
-  Inserted rows must be absent before, all other rows present, and no row occurs twice
-  in one call, except in `update`, where the last priority counts. Not thread-safe.
+  `insert` requires rows without an item, `remove` and `update` rows with one. No row
+  occurs twice in a call, except in `update`, where the last priority counts. Not
+  thread-safe.
 
   Attributes:
-    row_bytes: memory of a row with an item.
+    row_bytes: memory per row of the selector.
   """
 
   row_bytes = 0
 
   @abc.abstractmethod
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Inserts items one after the other: rows int64 [N], priorities [N]."""
+    """Inserts items in this order: rows int64 [N], priorities [N]."""
 
   @abc.abstractmethod
   def remove(self, rows: np.ndarray) -> None:
@@ -38,26 +39,26 @@ class Selector(abc.ABC):
   def sample(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses items with replacement, of which there are some.
+    """Chooses items with replacement; there must be at least one.
 
     Returns:
-      Rows, int64 [B], and the probability that each had, float64 [B].
+      Rows, int64 [B], and their probabilities, float64 [B].
     """
 
   @abc.abstractmethod
   def rows(self) -> np.ndarray:
-    """Returns the rows of all items, int64 [N], in an order to insert them again."""
+    """Returns the rows of all items, int64 [N], in an order for `insert`."""
 
 
 class OrderedSelector(Selector):
-  """The item that was inserted first; all in O(1) for each item."""
+  """Chooses the item that was inserted first; O(1) per item."""
 
   row_bytes = 24
 
   def __init__(self, capacity: int) -> None:
     """Creates a selector without items; rows are in range(capacity)."""
     # Rows in the order of insertion, between head and tail. `_places` has the index of
-    # a row's valid entry.
+    # a row's valid entry in the log, -1 without an item.
     self._log = np.zeros(2 * capacity, np.int64)
     self._places = np.full(capacity, -1)
     self._head = self._tail = 0
@@ -93,19 +94,19 @@ class OrderedSelector(Selector):
     self._tail = end
 
 
-# Fastest together among 6 to 64 children and tops of 1024 to 32768 nodes,
-# for 20,000 to a million values: most of a draw is to add up the children of a node.
+# Children of a node, and most nodes of the top level. The fastest pair of 6 to 64 and
+# 1024 to 32768, for 20,000 to a million values: a draw mostly adds up children.
 _FANOUT = 8
 _MAX_TOP = 4096
 
 
 class SumTree:
-  """Values by row, of which rows are drawn with probability value / total.
+  """Values by row; draws rows with probability value / total.
 
-  Values are float32: half the memory, and draws that are as exact. Inner nodes are
-  float64 sums that are computed from their children, never from differences, so that
-  rounding does not build up. They are updated when something is drawn. A row of value 0
-  is never drawn. Not thread-safe.
+  Values are float32: half the memory of float64, without a loss for draws. Inner nodes
+  are float64 sums, computed from their children and never from differences, so that
+  rounding errors do not accumulate. They are updated before a draw. A row of value 0 is
+  never drawn. Not thread-safe.
   """
 
   def __init__(self, capacity: int) -> None:
@@ -117,10 +118,10 @@ class SumTree:
     self._levels: list[np.ndarray] = [np.zeros(sizes[0], np.float32)]
     self._levels += [np.zeros(size, np.float64) for size in sizes[1:]]
     self._blocks = [level.reshape(-1, _FANOUT) for level in self._levels]
-    # Nodes above values that were set, perhaps several times.
+    # Parents of values that were set since the last refresh, with repetitions.
     self._stale: list[np.ndarray] = []
     self._num_stale = 0
-    # The sum to the left of each node of the top, and at the end the total.
+    # The sum to the left of each top node, and at the end the total.
     self._running = np.zeros(len(self._levels[-1]) + 1)
 
   @property
@@ -143,7 +144,7 @@ class SumTree:
       self._refresh()
 
   def sample(self, fractions: np.ndarray) -> np.ndarray:
-    """Returns the rows where the running sum passes fractions of the total.
+    """Returns the rows at which the running sum exceeds fractions of the total.
 
     Args:
       fractions: float64 [B] in [0, 1); uniform ones draw each row with the probability
@@ -177,7 +178,7 @@ class SumTree:
     return nodes
 
   def _refresh(self) -> None:
-    """Computes the sums above the values that were set."""
+    """Recomputes the sums above values that were set."""
     if not self._num_stale:
       return
     nodes = np.concatenate(self._stale)
@@ -197,7 +198,7 @@ def _sums(blocks: np.ndarray) -> np.ndarray:
 
 
 def _transpose(blocks: np.ndarray) -> np.ndarray:
-  """Returns a child a row, float64: numpy adds long rows of one dtype fast."""
+  """Returns one row per child, float64: numpy adds long rows of one dtype fast."""
   return blocks.T.astype(np.float64, "C")
 
 
@@ -207,11 +208,11 @@ _LIMITS = np.finfo(np.float32)
 class PrioritizedSelector(Selector):
   """Draws items with probability priority ** exponent / sum; in O(log n) each.
 
-  As in Reverb, an item of priority 0 is never sampled, for any exponent, unless all
-  are 0: then each is as likely as every other, and drawing costs O(n).
+  As in Reverb, an item of priority 0 is never sampled, for any exponent, unless all are
+  0: then all are equally likely, and drawing costs O(n).
   """
 
-  # The tree's, which takes up to 12 of the first 4096 rows.
+  # Of the tree: 4 for a value, the others for sums; 12 in trees of at most 4096 rows.
   row_bytes = 6
 
   def __init__(self, capacity: int, priority_exponent: float) -> None:
@@ -228,7 +229,7 @@ class PrioritizedSelector(Selector):
 
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     weights = np.power(priorities, self._exponent, dtype=np.float64)
-    # The smallest can be drawn, and the largest does not hide the others.
+    # So tiny weights are not 0, and no weight is infinite.
     weights = weights.clip(_LIMITS.tiny, _LIMITS.max)
     weights[priorities == 0] = -0.0  # 0 ** 0 would be 1.
     self._weights.set(rows, weights)

@@ -17,7 +17,7 @@ from t2r_seq.replay.replay import SampleInfo, check_open
 from t2r_seq.replay.ring import Contexts, Ring, RingIndex, allocate
 from t2r_seq.replay.selectors import make_selector
 
-# Items that are not yet in the selectors: one bulk update is faster than many.
+# Items that wait for the selectors: one bulk update is faster than many.
 _MAX_PENDING = 4096
 # If fewer than one in this number of rows has an item, sampling lists the items.
 _MAX_MISSES = 32
@@ -28,10 +28,10 @@ class Draw(NamedTuple):
 
   Attributes:
     rows: rows of the anchors, int64 [B].
-    marks: marks of these rows: 1 + the steps of their episodes after the anchors.
-    ages: the steps before them; None if no front is padded.
-    seen: for each call, its rows and the writers' step counts at that time, int64 [N].
-      A row is overwritten later: both together identify the step.
+    marks: marks of these rows; see `RingIndex`.
+    ages: steps of the episodes before them; None if no front is padded.
+    seen: for each joined draw, its rows and the writers' step counts then, int64 [N].
+      Rows are reused, so only both together identify a step.
   """
 
   rows: np.ndarray
@@ -51,7 +51,7 @@ class Draw(NamedTuple):
     )
 
   def part(self, start: int, stop: int | None) -> Draw:
-    """Returns a range of the items of one draw."""
+    """Returns a range of the items; for draws that were not joined."""
     some = slice(start, stop)
     ages = None if self.ages is None else self.ages[some]
     (rows, counts) = self.seen[0]
@@ -82,13 +82,13 @@ class Items:
     self._remover = None
     if table_options.max_size is not None:
       self._remover = make_selector(table_options.remover, num_rows)
-    # Recorded by kind: a checkpoint's order fits the same kind only.
+    # The names are those in a checkpoint: a saved order fits the same class only.
     self._selectors = {
       f"{use}_{type(selector).__name__}": selector
       for use, selector in (("sampler", self._sampler), ("remover", self._remover))
       if selector is not None
     }
-    # Rows without an item yet have the priority of their step, NaN for none.
+    # Rows whose item is still to come have the priority of their step, NaN for none.
     self._priorities: np.ndarray | None = None
     if self._selectors:
       self._priorities = allocate((num_rows,), np.float32)
@@ -101,17 +101,17 @@ class Items:
       self.count_samples()
 
   def count_samples(self) -> None:
-    """Counts samples of items from now on."""
+    """Starts to count samples of items."""
     if self.times_sampled is None:
       self.times_sampled = allocate(self._index.marks.shape, np.int32)
 
   def set_pending_priority(self, row: int, priority: float | None) -> None:
-    """Keeps the priority of a step, or None, until it has an item."""
+    """Stores the priority of a step, or None, for its item."""
     if self._priorities is not None:
       self._priorities[row] = np.nan if priority is None else priority
 
   def pending_priorities(self, writer: int) -> list[tuple[int, float]]:
-    """Returns the steps of a writer without an item yet, and their priorities."""
+    """Returns (step, priority) of a writer's steps whose item is still to come."""
     index, priorities = self._index, self._priorities
     if priorities is None:
       return []
@@ -121,7 +121,7 @@ class Items:
     return [(step, each) for step, each in pending if each == each]
 
   def insert(self, row: int) -> None:
-    """Inserts an item that was just marked."""
+    """Inserts an item that was just marked in the index."""
     if self.times_sampled is not None:
       self.times_sampled[row] = 0
     if self._priorities is None:
@@ -137,7 +137,7 @@ class Items:
       self._flush()
 
   def remove(self, rows: list[int]) -> None:
-    """Removes items whose marks are gone."""
+    """Removes items that were unmarked in the index."""
     if not self._selectors:
       return
     if not self._new.keys().isdisjoint(rows):
@@ -147,10 +147,10 @@ class Items:
   def draw(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, float | np.ndarray]:
-    """Draws items with replacement, of which there are some.
+    """Draws items with replacement; there must be at least one.
 
     Returns:
-      Rows, int64 [B], and their probabilities, float64 [B]; or one for all.
+      Rows, int64 [B], and their probabilities: float64 [B], or one float for all.
     """
     if self._sampler is None:
       return self._draw_uniform(count, rng), 1.0 / self._index.num_items
@@ -174,20 +174,20 @@ class Items:
       selector.update(rows, priorities)
 
   def priorities(self, rows: np.ndarray) -> np.ndarray:
-    """Returns the priorities of items, float64 [B]; ones if they do not matter."""
+    """Returns the priorities of items, float64 [B]; ones if no selector uses any."""
     if self._priorities is None:
       return np.ones(len(rows))
     return self._priorities.take(rows).astype(np.float64)
 
   def arrays(self) -> dict[str, np.ndarray]:
-    """Returns the arrays for `load`, so that the same draws follow."""
+    """Returns arrays for `load`; after that, draws continue as without saving."""
     self._flush()
     arrays = {"times_sampled": self.times_sampled, "priorities": self._priorities}
     orders = {name: selector.rows() for name, selector in self._selectors.items()}
     return {name: a for name, a in arrays.items() if a is not None} | orders
 
   def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-    """Restores the items of the marked rows, perhaps saved by other selectors."""
+    """Restores the items of the marked rows; `arrays` may be of other selectors."""
     if "times_sampled" in arrays:
       self.count_samples()
     if self.times_sampled is not None:
@@ -217,14 +217,14 @@ class Items:
     tries = int(count * num_rows / num_items * 1.05) + 8
     rows = np.zeros(0, np.int64)
     while len(rows) < count:
-      # Never num_rows itself; half as long as `integers`.
+      # Below num_rows, as `random` is below 1; takes half the time of `integers`.
       candidates = (rng.random(tries) * num_rows).astype(np.int64)
       hits = candidates[index.marks.take(candidates) != 0]
       rows = np.concatenate([rows, hits]) if len(rows) else hits
     return rows[:count]
 
   def _flush(self) -> None:
-    """Passes inserts and removals on to the selectors."""
+    """Applies pending removals and inserts to the selectors."""
     if not self._gone and not self._new:
       return
     gone = np.fromiter(self._gone, np.int64, len(self._gone))
@@ -240,13 +240,13 @@ class Items:
 
 
 def item_bytes(table_options: options.TableOptions) -> int:
-  """Returns the memory of an item, with that of the selectors."""
+  """Returns the memory of an item in bytes, including the selectors'."""
   counts, priority = 4, 4
   chosen = [table_options.sampler]
   if table_options.max_size is not None:
     chosen.append(table_options.remover)
-  selectors = [made for option in chosen if (made := make_selector(option, 1))]
-  sizes = [selector.row_bytes for selector in selectors]
+  selectors = [make_selector(option, 1) for option in chosen]
+  sizes = [selector.row_bytes for selector in selectors if selector is not None]
   return counts + (priority + sum(sizes) if sizes else 0)
 
 
@@ -256,13 +256,13 @@ class Table:
   Attributes:
     lock: lock of all attributes.
     ring: the steps.
-    contexts: the features of episodes.
+    contexts: the context features of episodes.
     index: steps of the writers, and rows that have items.
-    items: draws and removes them.
+    items: draws and removes items.
     limiter: makes inserts and samples wait.
     rng: generator of all random numbers.
-    num_ignored_updates: priorities for items that had gone.
-    is_closed: whether every call raises.
+    num_ignored_updates: number of priorities for items that were removed already.
+    is_closed: whether the buffer is closed.
   """
 
   def __init__(
@@ -283,10 +283,10 @@ class Table:
     self.rng = rng
     self.num_ignored_updates = 0
     self.is_closed = False
-    # Draws of batches whose wait ended before they were whole.
+    # Draws for batches that were incomplete when the wait for the rest ended.
     self._partial: list[tuple[Draw, Probabilities]] = []
     self._options = table_options
-    # At the latest when the interpreter exits, which waits for TensorFlow's threads.
+    # Also at the exit of the interpreter, which waits for TensorFlow's threads.
     weakref.finalize(self, self.limiter.close_for_good)
 
   @property
@@ -296,7 +296,7 @@ class Table:
 
   @property
   def draws_alike(self) -> bool:
-    """Whether draws do not depend on each other, and never wait in the middle."""
+    """Whether draws do not depend on each other, and never wait for a part."""
     choices = self._options
     return (
       isinstance(choices.sampler, options.Uniform)
@@ -326,7 +326,7 @@ class Table:
     row = index.row(writer, step)
     self._remove(index.make_room(writer))
     if self.contexts:
-      self._note_context(writer, row, context)
+      self._store_context(writer, row, context)
     self.ring.write(row, values)
     index.add_step(writer)
     self.items.set_pending_priority(row, priority)
@@ -352,11 +352,11 @@ class Table:
       index.end_episode(writer)
 
   def draw(self, count: int, began: float | None = None) -> Drawn:
-    """Waits for samples, draws and counts them.
+    """Waits until items can be sampled, draws and counts them.
 
     Args:
       count: B.
-      began: start as for `RateLimiter.await_sample`, whose `NotYet` it raises.
+      began: see `RateLimiter.await_sample`, which raises `NotYet` if it is given.
     Returns:
       The items, and their `SampleInfo` if samples are counted.
     """
@@ -385,7 +385,8 @@ class Table:
     """Draws again, in place of items that were overwritten before they were read.
 
     Returns:
-      As `draw`, counted once; None, and not counted, if there are no items left.
+      The result as of `draw`, which has counted it; None if no items are left, and the
+      first draw no longer counts.
     """
     if not self.index.num_items:
       self.limiter.did_sample(-count)
@@ -396,7 +397,7 @@ class Table:
   def consume(self, began: float | None = None) -> Drawn:
     """Draws one item, and removes it after `max_times_sampled`; see `draw`.
 
-    Its steps stay until the lock is released.
+    Its steps are not overwritten before the caller releases the lock.
     """
     draw, info = self.draw(1, began)
     rows = draw.rows
@@ -407,7 +408,7 @@ class Table:
     return draw, info
 
   def locate(self, rows: np.ndarray) -> Draw:
-    """Returns where the steps of items are."""
+    """Returns the draw of the items at `rows`."""
     index = self.index
     ages = None if index.ages is None else index.ages.take(rows)
     return Draw(rows, index.marks.take(rows), ages, ((rows, index.counts.copy()),))
@@ -436,7 +437,7 @@ class Table:
       self.is_closed = True
       self.limiter.close()
 
-  def _note_context(
+  def _store_context(
     self, writer: int, row: int, context: Mapping[str, np.ndarray]
   ) -> None:
     index, step = self.index, self.index.counts.item(writer)
@@ -469,14 +470,14 @@ class Table:
     return draw.part(0, count), each[:count]
 
   def _draw_part(self, count: int, began: float | None) -> tuple[Draw, Probabilities]:
-    """Waits for a part of a batch, draws and counts it."""
+    """Waits until at least one item can be sampled; draws and counts what can."""
     allowed = self._await_samples(count, began)
     rows, probabilities = self.items.draw(allowed, self.rng)
     self.limiter.did_sample(allowed)
     if self.items.times_sampled is not None:
       # int32 as the array is: another dtype takes ten times as long.
       np.add.at(self.items.times_sampled, rows, np.int32(1))
-    # Before the next wait, in which writers may overwrite these rows.
+    # Now, since writers may overwrite these rows during the next wait.
     return self.locate(rows), probabilities
 
   def _await_samples(self, count: int, began: float | None) -> int:

@@ -561,7 +561,7 @@ class EngineContract:
   @pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
   def test_bad_priorities(self, wrong, make_replay):
     buffer = make_replay(STACK, sampler=replay.Prioritized())
-    with pytest.raises(errors.SpecError, match="finite ones of at least 0"):
+    with pytest.raises(errors.SpecError, match="finite numbers of at least 0"):
       buffer.update_priorities(np.zeros(1, np.uint64), np.array([wrong]))
 
   def test_several_writers(self, make_replay):

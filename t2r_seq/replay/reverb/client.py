@@ -1,4 +1,4 @@
-"""`ReverbReplay`: a replay on a Reverb server, which may be unreachable at times."""
+"""`ReverbReplay`: a replay on a Reverb server, which may be temporarily unreachable."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from t2r_seq.replay.reverb.items import (
 # Timeout of one request for the state of the server.
 LOOK_SECS = 1
 # Seconds between two log lines of a wait.
-TELL_SECS = 30.0
+LOG_SECS = 30.0
 
 
 class Waiting:
@@ -56,7 +56,7 @@ class Waiting:
     operation: str,
     should_stop: Callable[[], bool] | None = None,
   ) -> None:
-    """Starts the wait; `operation` is for errors, `should_stop` of `ReplayWriter`."""
+    """Starts the wait; `operation` is for errors; for `should_stop` see `ReplayWriter`."""
     self._connection = connection
     self._operation = operation
     self._should_stop = should_stop
@@ -69,9 +69,9 @@ class Waiting:
     Returns:
       Reverb's infos of all tables; None if the server is unreachable.
     Raises:
-      ReplayTimeoutError: the server was unreachable for too long, or the wait was
-        stopped.
-      SpecError: the server's table is missing, or has other options.
+      ReplayTimeoutError: the server was unreachable for too long, or `should_stop`
+        ended the wait.
+      SpecError: the server's table is missing, or its signature differs.
     """
     tables = self._connection.look()
     now = time.monotonic()
@@ -84,7 +84,11 @@ class Waiting:
     return tables
 
   def look_at_table(self) -> None:
-    """Polls the server once while its rate limiter may be the reason to wait."""
+    """Polls the server once, for waits for its rate limiter.
+
+    Raises:
+      ReplayTimeoutError: also if the wait exceeds the connection's `timeout`.
+    """
     tables = self.look()
     if tables is None:
       return
@@ -124,7 +128,7 @@ class Waiting:
       )
 
   def _log(self, now: float, why: str) -> None:
-    if now - self._logged >= TELL_SECS:
+    if now - self._logged >= LOG_SECS:
       self._logged = now
       where = self._connection.address
       logging.warning("replay: %s: waiting for %s: %s", self._operation, where, why)
@@ -150,14 +154,14 @@ def why_it_waits(info: Any | None) -> str:
 
 Tables = dict[str, Any]
 
-# Messages of gRPC about a server that is unreachable, or died during a call.
+# Messages of gRPC if a server is unreachable, or died during a call.
 _AWAY = re.compile(
   "connect|Socket closed|Connection|GOAWAY|unavailable|Broken pipe|recvmsg", re.I
 )
-# Retries of a call that fails so although the server answers again.
+# Attempts at a call that fails in this way although the server answers again.
 _MAX_FAILURES = 5
 _PAUSE_SECS = 0.1
-# Seconds for a server on another machine to take in a checkpoint.
+# Seconds in which a server on another machine moves a checkpoint from `incoming`.
 _TAKING_SECS = 1.5
 
 
@@ -170,7 +174,7 @@ class Connection:
 
   Attributes:
     address: 'host:port' of the server.
-    client: Reverb's.
+    client: Reverb's client.
     timeout: seconds that a wait for the rate limiter may take; None for no limit.
     server_timeout: seconds that the server may be unreachable; None for no limit.
   """
@@ -185,8 +189,9 @@ class Connection:
     """Waits for the server and compares its table with the signature.
 
     Raises:
-      ReplayTimeoutError: the server does not answer.
+      ReplayTimeoutError: the server does not answer within `server_timeout`.
       SpecError: a number of seconds is invalid, or the server's table differs.
+      ImportError: Reverb is not installed.
     """
     check_seconds("ReverbReplay", "timeout", timeout)
     check_seconds("ReverbReplay", "server_timeout", server_timeout)
@@ -208,14 +213,14 @@ class Connection:
   def tables(
     self, operation: str, should_stop: Callable[[], bool] | None = None
   ) -> Tables:
-    """Waits for the server, and returns Reverb's infos of all tables."""
+    """Waits for the server, and returns Reverb's infos of all tables; see `look`."""
     waiting = Waiting(self, operation, should_stop)
     while (tables := waiting.look()) is None:
       pass
     return tables
 
   def check(self, tables: Tables) -> None:
-    """Raises SpecError with all differences of the table."""
+    """Raises SpecError with all differences between the table and the signature."""
     where = f"ReverbReplay: {self.address}"
     if TABLE not in tables:
       raise errors.SpecError(
@@ -231,7 +236,7 @@ class Connection:
 
     Raises:
       ReplayTimeoutError: the server has been unreachable for too long.
-      ReplayError: the server refuses.
+      ReplayError: the server refuses the call.
     """
     waiting = Waiting(self, operation)
     num_failures = 0
@@ -249,7 +254,7 @@ class Connection:
         time.sleep(_PAUSE_SECS)
 
   def checkpoint(self) -> str:
-    """Has the server write a checkpoint; see `ReverbReplay.checkpoint`."""
+    """Makes the server write a checkpoint; see `ReverbReplay.checkpoint`."""
     try:
       written = self.call("checkpoint", self.client.checkpoint)
     except ValueError as error:
@@ -261,9 +266,11 @@ class Connection:
       ) from error
     kept = server.kept_path(written)
     if kept == written:
-      return written  # Of a server that is not a ReplayServer.
+      return written  # The server is not a ReplayServer.
     if not os.path.isdir(written):
-      time.sleep(_TAKING_SECS)  # The next one might remove it.
+      # On another machine, or moved already. Reverb's next checkpoint, if it came
+      # before the server moves this one, might remove it.
+      time.sleep(_TAKING_SECS)
       return kept
     waiting = Waiting(self, "checkpoint")
     while os.path.isdir(written):
@@ -310,7 +317,7 @@ _no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def rate_limiter_timeout(connection: Connection, element_spec: Any) -> tf.data.Dataset:
-  """Returns a dataset that raises ReplayTimeoutError; Reverb's own just ends."""
+  """Returns a dataset that raises ReplayTimeoutError; Reverb's only ends."""
 
   def fail() -> Iterator[Any]:
     tables = connection.look()
@@ -347,8 +354,8 @@ def sample_items(
   info = connection.tables("sample")[TABLE]
   is_ordered = info.sampler_options.is_deterministic
   in_flight = max_in_flight or 2 * batch_size
-  # A reader requests more when all of its items have been taken: two take turns, which
-  # is 10% faster than one, and as fast as three or four. One keeps the order.
+  # A reader requests more items when all have been consumed: two readers alternate,
+  # 10% faster than one, and as fast as three or four. One keeps the order.
   num_readers = 1 if is_ordered or in_flight == 1 else 2
   milliseconds = -1 if connection.timeout is None else int(1000 * connection.timeout)
   items = import_reverb().TrajectoryDataset(
@@ -374,7 +381,7 @@ def sample_items(
 
 
 def to_windows(items: tf.data.Dataset, layout: ItemLayout) -> tf.data.Dataset:
-  """Returns a dataset of (SampleInfo, windows) of batches of (SampleInfo, columns)."""
+  """Maps batches (SampleInfo, columns) to batches (SampleInfo, windows)."""
 
   @_no_autograph
   def stack(info: SampleInfo, columns: Any) -> tuple[SampleInfo, Any]:
@@ -425,7 +432,8 @@ class ReverbWriter(ReplayWriter):
     connection.tables("writer", should_stop)
     kept = layout.num_rows_kept + 1
     self._writer = connection.client.trajectory_writer(num_keep_alive_refs=kept)
-    # An item waits for whole chunks, and each sample brings whole ones: one row each.
+    # Reverb sends and samples whole chunks. With one row each, an item neither waits
+    # for later rows, nor brings others when it is sampled.
     for name in sorted({column for column, _ in layout.item(0, 1).values()}):
       self._writer.configure((name,), num_keep_alive_refs=kept, max_chunk_length=1)
     self._begin_episode()
@@ -433,7 +441,7 @@ class ReverbWriter(ReplayWriter):
   def _append(self, step: Any, priority: float | None) -> None:
     self._check_open("append")
     if self._is_ending:
-      self._end()  # It was interrupted by a timeout.
+      self._end()  # A timeout interrupted `end_episode`.
     values, context = self._packing.pack(step, self._given or None)
     self._flush("insert", self._max_in_flight_items)
     self._given = self._given or context
@@ -451,10 +459,11 @@ class ReverbWriter(ReplayWriter):
     self._end()
 
   def close(self) -> None:
-    """Ends the episode, and waits until the server has taken all items.
+    """Ends the episode, and waits until the server has received all items.
 
     Raises:
-      ReplayTimeoutError: the server has not taken all items; the others are lost.
+      ReplayTimeoutError: the server has not received all items; the rest is lost.
+      ReplayError: the server refuses an item.
     """
     if self._is_closed:
       return
@@ -491,7 +500,7 @@ class ReverbWriter(ReplayWriter):
     self._num_steps += 1
 
   def _write_items(self, has_ended: bool) -> None:
-    """Creates the items that are complete."""
+    """Creates the items whose last step has been written."""
     layout = self._layout
     end = layout.num_items(self._num_steps, has_ended, self._last_flag)
     for number in range(self._num_items, end):
@@ -510,7 +519,7 @@ class ReverbWriter(ReplayWriter):
     return self._column([self._rows[row - first][name] for row in rows])
 
   def _flush(self, operation: str, num_items: int) -> None:
-    """Waits until the server has taken all but the last `num_items`."""
+    """Waits until the server has received all but the last `num_items` items."""
     waiting, patience = None, self._connection.timeout
     seconds = LOOK_SECS if patience is None else min(LOOK_SECS, patience)
     milliseconds = max(int(1000 * seconds), 1)
@@ -529,11 +538,11 @@ class ReverbReplay(Replay):
   """Writes to and samples from a `ReplayServer`, which other machines use, too.
 
   An item has every step of its window once, and items share their steps on the server:
-  L stacks of K frames are L + K - 1 frames, stored once for all windows. They are
-  stacked here.
+  L stacks of K frames are L + K - 1 frames, stored once for all windows. The client
+  stacks them.
 
-  The client waits for a server that is unreachable, and resumes when it is back; steps
-  that came in after the server's last checkpoint are lost.
+  The client waits for a server that is unreachable, and resumes when it is back. A
+  server that restarts has lost the steps after its last checkpoint.
   """
 
   def __init__(
@@ -562,16 +571,16 @@ class ReverbReplay(Replay):
         limit.
       server_timeout: seconds that a server may be unreachable before writers, training
         and calls raise; None for no limit. A dataset by itself waits without limit.
-      max_in_flight_items: items that writers may be ahead of the server. From about 50
-        on Reverb warns in the log, with every item.
+      max_in_flight_items: maximum number of a writer's items that the server has not
+        confirmed. From about 50 on, Reverb logs a warning with every item.
       max_in_flight_samples: items that a dataset requests ahead; None for two batches.
         Rate limiters and `max_times_sampled` count them when they are sent.
-      allow_nan: appends NaN and infinity, which are otherwise an error.
-      **fields: fields of the cut, in place of `cut`; see `ReplayBuffer`.
+      allow_nan: whether steps may have NaN and infinity, which are otherwise an error.
+      **fields: fields of the cut, which replace those of `cut`.
     Raises:
       SpecError: an argument is wrong, or the server's table is for other windows; all
         differences are named.
-      ReplayTimeoutError: no server answers.
+      ReplayTimeoutError: no server answers within `server_timeout`.
       ImportError: Reverb is not installed.
     """
     where = "ReverbReplay"
@@ -616,7 +625,11 @@ class ReverbReplay(Replay):
     return self._flat_spec
 
   def writer(self, should_stop: Callable[[], bool] | None = None) -> ReverbWriter:
-    """Returns a writer for one environment; any number may be open."""
+    """Returns a writer for one environment; any number may be open.
+
+    Raises:
+      ReplayError, ReplayTimeoutError: see `Replay.writer`.
+    """
     return ReverbWriter(
       self._open_connection("writer"), self._layout, *self._writer_options, should_stop
     )
@@ -633,11 +646,11 @@ class ReverbReplay(Replay):
     return both if with_info else both.map(lambda _, window: window)
 
   def watch(self) -> Callable[[], Any]:
-    """Starts to watch a wait for a batch, which the server may delay."""
+    """Returns a check for a wait for a batch; it raises if no server answers."""
     return Waiting(self._connection, "sample").look
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
-    """Sets priorities; see `Replay.update_priorities`. Reverb does not count them."""
+    """Sets priorities; see `Replay.update_priorities`. Returns no count."""
     keys, priorities = to_updates(keys, priorities)
     updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
     connection = self._open_connection("update_priorities")
@@ -647,7 +660,7 @@ class ReverbReplay(Replay):
 
   @property
   def counters(self) -> ReplayCounters:
-    """The counts of the table."""
+    """The counts of the table; raises ReplayTimeoutError if no server answers."""
     connection = self._open_connection("counters")
     info = connection.call("counters", connection.client.server_info)[TABLE]
     limiter = info.rate_limiter_info
@@ -666,19 +679,20 @@ class ReverbReplay(Replay):
   def checkpoint(self) -> str:
     """Makes the server write a checkpoint.
 
-    A checkpoint that is not whole is logged by the server, which keeps the former one;
-    if its folder is visible here, this raises.
+    If it is incomplete, the server logs an error and keeps the former one. The client
+    notices this only if it sees the server's folder.
 
     Returns:
       Its path, on the server's machine.
     Raises:
       ReplayTimeoutError: no server answers.
-      ReplayError: the server cannot write it, or has no `checkpoint_dir`.
+      ReplayError: the server cannot write it or has no `checkpoint_dir`, or this replay
+        is closed.
     """
     return self._open_connection("checkpoint").checkpoint()
 
   def close(self) -> None:
-    """Refuses further calls; the server, and open writers and datasets, continue."""
+    """Further calls raise; the server, and open writers and datasets, continue."""
     self._is_closed = True
 
   def _open_connection(self, operation: str) -> Connection:

@@ -1,8 +1,8 @@
 """Items of a Reverb table: their columns, and how windows become items and back.
 
-Reverb stores, sends and unpacks every row of every column separately. With rows of one
-step that costs some 10 us each, server and client together (dm-reverb 0.14): a window
-of 4 steps of 28 KB took 370 us of processor time as 4 columns, and 260 us as one.
+Reverb stores, sends and unpacks every row of every column separately. Rows of one step
+cost about 10 us each, in server and client together (dm-reverb 0.14): a window of 4
+steps of 28 KB took 370 us of processor time as 4 columns, and 260 us as one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Bundle:
   """A column of several paths that an item shows at the same steps.
 
   Attributes:
-    first: the first step that is shown.
-    last: the last one.
-    fields: specs of a step by path, whose bytes are in this order; no strings.
+    first: first step of the window, relative to its first anchor.
+    last: last step of the window.
+    fields: specs of a step by path, in the order of their bytes; no strings.
   """
 
   first: int
@@ -46,7 +46,7 @@ class Bundle:
     return f"@steps {self.first} to {self.last}"
 
   def spec(self, length: int | None) -> tf.TensorSpec:
-    """Returns the spec of an item's column, whose name describes the paths in it."""
+    """Returns the spec of an item's column; its name describes the paths."""
     text = "; ".join(
       f"{path}: {errors.describe(tf.TensorSpec([length, *field.shape], field.dtype))} "
       f"(steps {self.first} to {self.last})"
@@ -56,7 +56,7 @@ class Bundle:
     return tf.TensorSpec([length, num_bytes], tf.uint8, f"{self.column}, {text}")
 
   def pack(self, row: dict[str, Any]) -> None:
-    """Replaces the paths of a row by the column."""
+    """Replaces the values of the paths in a row by that of the column."""
     parts = [np.ravel(row.pop(path)).view(np.uint8) for path in self.fields]
     row[self.column] = np.concatenate(parts)
 
@@ -82,7 +82,7 @@ def make_bundles(
 
 
 def describe_columns(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
-  """Describes a table's columns by path, those in bundles one by one."""
+  """Describes a table's columns by path, with a text for each path in a bundle."""
   return dict(
     field for name, spec in signature.items() for field in _describe(name, spec)
   )
@@ -105,20 +105,20 @@ def _num_bytes(field: tf.TensorSpec) -> int:
 def _of_bytes(values: tf.Tensor, field: tf.TensorSpec) -> tf.Tensor:
   """Converts bytes [B, F, n] to values [B, F, ...]."""
   shape = [-1, values.shape[1], *field.shape]
-  if field.dtype == tf.bool:  # tf.bitcast does not take it.
+  if field.dtype == tf.bool:  # tf.bitcast rejects bool.
     return tf.cast(tf.reshape(values, shape), tf.bool)
   if field.dtype.size > 1:
     return tf.bitcast(tf.reshape(values, [*shape, field.dtype.size]), field.dtype)
   return tf.bitcast(tf.reshape(values, shape), field.dtype)
 
 
-# A column, and the rows that an item has of it: a range; one row, without a time axis;
-# or the value of the episode, None.
+# A column of the table, and the rows of it in an item: a range; one row, without a time
+# axis; or None for the value of the episode.
 Rows = tuple[str, range | int | None]
 
 
-# The place of an item in its episode, which padding needs. Both columns of an item
-# refer to the table's column of step numbers.
+# The position of an item in its episode, which padding needs. The last two are columns
+# of an item, which refer to the table's column of step numbers, the first.
 STEP = "@step"
 FIRST_ANCHOR = "@first_anchor"
 LAST_STEP = "@last_step"
@@ -132,15 +132,15 @@ class ItemLayout:
   rows of one step, and makes items of ranges of them: steps that two items share are
   stored once. Ranges have no gaps and no repetitions, as Reverb's writer requires.
 
-  At the edges of an episode an item has fewer steps; the receiver pads it, and joins
-  the existing steps, by its place in the episode.
+  At the ends of an episode an item has fewer steps. The receiver pads them, and joins
+  n-step transitions, by the item's position in the episode.
 
   Attributes:
     reader: cuts windows from episodes; flat or not.
     columns: columns of a step.
-    signature: specs of an item's columns, fully defined but for time axes. Their names
-      describe the steps, so that windows of the same shape are distinguished.
-    full_shapes: shapes of the columns of an item that is not shortened.
+    signature: specs of an item's columns, fully defined except for time axes. Their
+      names describe the steps, to distinguish windows of the same shape.
+    full_shapes: shapes of an item's columns inside an episode.
     num_rows_kept: number of the newest rows that the next item may refer to.
   """
 
@@ -169,7 +169,7 @@ class ItemLayout:
     self.num_rows_kept = self._before + self._after + 1
 
   def row(self, step: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Makes a row of a step, with its number if items may be shorter."""
+    """Converts a step to a row, with its number if items may have fewer steps."""
     row = dict(step)
     if self._has_edges:
       row[STEP] = np.int64(number)
@@ -183,14 +183,14 @@ class ItemLayout:
     Args:
       num_steps: number of steps of the episode so far.
       has_ended: whether no step follows.
-      last_flag: whether its last step has the reader's `end_flag`.
+      last_flag: value of the reader's `end_flag` in the last step.
     """
     if has_ended:
       return int(self._grid.num_windows(self.reader.num_rows(num_steps, last_flag)))
     return self._grid.num_complete(num_steps, self.reader.num_growing)
 
   def first_anchor(self, number: int) -> int:
-    """Returns the step of the first anchor of an item; its priority is the item's."""
+    """Returns the first anchor of an item, whose priority is the item's."""
     return self._grid.start(number)
 
   def item(self, number: int, num_steps: int) -> dict[str, Rows]:
@@ -213,22 +213,22 @@ class ItemLayout:
     return rows
 
   def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
-    """Returns windows by path, [B, L, K, ...], of the columns of items, [B, ...].
+    """Converts the columns of items, [B, ...], to windows by path, [B, L, K, ...].
 
-    Shorter columns are padded at their ends.
+    Columns of shorter items have to be padded at their ends.
     """
     items = dict(items)
     for bundle in self._bundles:
       items.update(bundle.unpack(items.pop(bundle.column)))
     size = tf.shape(next(iter(items.values())), tf.int64)[0]
-    if self._has_edges:  # There an item is shorter.
+    if self._has_edges:
       before = tf.minimum(items[FIRST_ANCHOR], self._before)
       after = items[LAST_STEP] - items[FIRST_ANCHOR]
     else:
       before, after = (
         tf.fill([size], np.int64(n)) for n in (self._before, self._after)
       )
-    # Row numbers as if all items had the same length.
+    # Row numbers as if all items had the maximum length.
     length = self.num_rows_kept
     first_rows = tf.range(size) * length
 
@@ -295,6 +295,8 @@ def make_layout(
     spec_structure: see `ReverbReplay`.
     cut: see `ReverbReplay`.
     flat: see `WindowReader`.
+  Raises:
+    SpecError: the specs do not fit a replay or the cut, or have time stamps.
   """
   structure = specs.flatten_spec_structure(spec_structure)
   flat_spec = flat_replay_specs(operation, structure, cut.n_step)
@@ -319,8 +321,8 @@ def import_reverb() -> types.ModuleType:
     ImportError: Reverb is not installed, or not with the TensorFlow and Python that its
       newest wheel is built for; names the command to install it.
   """
-  # gRPC reconnects only while something polls. Its backup poller does so every 5 s by
-  # default, which sees a restarted server after 10 s; this does after 1 s.
+  # gRPC reconnects only when it polls. With its default of 5 s it notices a restarted
+  # server after 10 s, with this value after 1 s.
   os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "200")
   try:
     return importlib.import_module("reverb")
@@ -337,7 +339,7 @@ _BITS = {tf.bfloat16: tf.uint16}
 
 
 def wire_signature(signature: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
-  """Returns the specs on the wire: bfloat16 as uint16."""
+  """Returns the specs that Reverb gets: bfloat16 as uint16."""
   return {
     name: tf.TensorSpec(spec.shape, _BITS.get(spec.dtype, spec.dtype), spec.name)
     for name, spec in signature.items()
@@ -345,14 +347,14 @@ def wire_signature(signature: Mapping[str, tf.TensorSpec]) -> dict[str, tf.Tenso
 
 
 def to_wire(value: Any, dtype: np.dtype) -> np.ndarray:
-  """Converts one value of a dtype (object for strings) for the wire."""
+  """Converts one value of a dtype (object for strings) for Reverb."""
   # A copy: the caller may overwrite it before the row is complete.
   array = np.array(value, dtype)
   return array.view(np.uint16) if dtype.kind == "V" else array
 
 
 def from_wire(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Converts values from the wire, without a copy."""
+  """Converts values from Reverb, without a copy."""
   return values if values.dtype == dtype else tf.bitcast(values, dtype)
 
 
@@ -363,8 +365,8 @@ _WINDOWS = "; windows: "
 def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
   """Returns the signature of a layout's table.
 
-  Two layouts may have the same columns and other windows. A table can describe those in
-  the names of its specs only, so the first one ends with them.
+  Two layouts may have the same columns, but different windows. A table can describe
+  these only in the names of its specs, so the first name ends with the description.
   """
   signature = wire_signature(layout.signature)
   cut, first = layout.reader.cut, min(signature)
@@ -385,7 +387,7 @@ def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
 def check_signature(
   operation: str, expected: Mapping[str, tf.TensorSpec], actual: Any
 ) -> None:
-  """Raises SpecError with every difference of a table's signature."""
+  """Raises SpecError with every difference of a table from the expected signature."""
   if not isinstance(actual, Mapping):
     raise errors.SpecError(
       f"{operation}: the table: expected the signature that t2r_seq makes of the "
@@ -400,7 +402,7 @@ def check_signature(
     if want.get(path) != got.get(path)
   ]
   if mismatches:
-    hint = "Server and clients want the same specs and window arguments."
+    hint = "Server and clients need the same specs and window arguments."
     mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
     raise errors.mismatch_error(operation, mismatches)
 

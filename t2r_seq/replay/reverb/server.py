@@ -1,4 +1,4 @@
-"""`ReplayServer`: a Reverb server whose table is made from a spec structure."""
+"""`ReplayServer`: a Reverb server with a table for a spec structure."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class CheckpointFolder:
   """The folder of one server's checkpoints.
 
   Reverb marks a checkpoint as done, and removes the former one, without checking
-  whether the last kilobytes of its files found room on the disk. So it writes to
-  `incoming`; whole checkpoints are moved beside that, and only then the former one is
-  removed. Nothing else is ever restored.
+  whether the disk had room for the last kilobytes of its files. So it writes to
+  `incoming`; whole checkpoints are moved from there to `path`, and only then the former
+  one is removed. Only whole checkpoints are restored.
 
   When a client calls `checkpoint`, Reverb writes without notifying the server's code:
   the server polls for such checkpoints.
@@ -51,7 +51,7 @@ class CheckpointFolder:
   Attributes:
     path: path of the folder; each whole checkpoint is a folder in it.
     incoming: folder that Reverb writes to.
-    lock: held from before Reverb writes until its checkpoint is taken in.
+    lock: held from before Reverb writes until its checkpoint is moved to `path`.
   """
 
   def __init__(self, path: str) -> None:
@@ -66,7 +66,11 @@ class CheckpointFolder:
       raise bad_checkpoint_dir("ReplayServer", path, str(error)) from error
 
   def newest(self) -> str | None:
-    """Returns the newest whole checkpoint, and removes unfinished ones."""
+    """Returns the newest whole checkpoint or None, and removes unfinished ones.
+
+    Raises:
+      ReplayError: all checkpoints are damaged.
+    """
     done = [*_done(self.path), *_done(self.incoming)]
     damaged: list[str] = []
     for path in sorted(done, key=os.path.basename, reverse=True):
@@ -89,7 +93,7 @@ class CheckpointFolder:
     return None
 
   def take_in(self, path: str) -> str:
-    """Takes in a checkpoint of Reverb's, and removes the former one.
+    """Moves a checkpoint that Reverb wrote to `path`, and removes the former one.
 
     Returns:
       Its new path.
@@ -111,9 +115,9 @@ class CheckpointFolder:
     return kept
 
   def take_in_those_of_clients(self) -> None:
-    """Moves checkpoints of clients into the folder; logs incomplete ones.
+    """Moves checkpoints of clients to `path`; logs and removes damaged ones.
 
-    Only checkpoints that the poll before has seen: Reverb has finished them.
+    Only those that the previous poll has seen, too: Reverb has finished them.
     """
     with self.lock:
       seen, self._seen = self._seen, set(_done(self.incoming))
@@ -121,7 +125,7 @@ class CheckpointFolder:
         if not is_whole(path):
           shutil.rmtree(path, ignore_errors=True)
           logging.error("%s", not_whole(self.path))
-        elif is_kept(kept_path(path)):  # There is a later one.
+        elif is_kept(kept_path(path)):  # A later one exists.
           shutil.rmtree(path, ignore_errors=True)
         else:
           self._keep(path)
@@ -153,7 +157,7 @@ def kept_path(path: str) -> str:
 
 
 def is_kept(path: str) -> bool:
-  """Whether there is this checkpoint or a later one."""
+  """Whether this checkpoint or a later one exists."""
   folder, name = os.path.split(path)
   return any(os.path.basename(other) >= name for other in _done(folder))
 
@@ -172,7 +176,7 @@ def is_whole(path: str) -> bool:
 
 
 def _has_end(path: str) -> bool:
-  """Whether the compressed data of a file end with the right checksum."""
+  """Whether the compressed data of a file are complete, with the right checksum."""
   stream = zlib.decompressobj()
   try:
     with open(path, "rb") as file:
@@ -198,9 +202,9 @@ def _done(folder: str) -> list[str]:
 
 
 def check_options(operation: str, expected: Any, actual: Any) -> None:
-  """Raises SpecError with every option that a checkpoint has replaced.
+  """Raises SpecError with every option of a table that a checkpoint has replaced.
 
-  Reverb takes a table's options from a checkpoint, and reports no difference.
+  Reverb silently uses the options in a checkpoint.
   """
   want, got = describe_options(expected), describe_options(actual)
   mismatches = [
@@ -245,8 +249,8 @@ class ReplayServer(files.Closing):
   they connect. Only the server has options of sampling, removing and pacing.
 
   With `checkpoint_dir`, the server starts with the newest whole checkpoint there.
-  `serve` writes one periodically, and at the end; a failure, such as a full disk, is
-  logged. Reverb loses what came in after the last one; see docs/replay.md.
+  `serve` writes one periodically, and logs failures such as a full disk; it writes one
+  more at the end. A restart loses later items; see docs/replay.md.
 
   Reverb has no authentication: other machines reach the server only if `listen` allows
   it.
@@ -267,13 +271,13 @@ class ReplayServer(files.Closing):
 
     Args:
       spec_structure: the specs of a window.
-      port: to listen at; None picks a free one.
+      port: the port to listen at, 1 to 65535; None picks a free one.
       cut: how episodes become windows; None for `windows.Cut()`. Masks, and the
         discount of joined steps, matter to clients only.
-      max_size: items; the remover makes room for more.
+      max_size: maximum number of items; beyond it the remover removes some.
       checkpoint_dir: folder of this server's checkpoints; None saves nothing.
       checkpoint_secs: seconds between two checkpoints of `serve`, above 0; None writes
-        one at the end only.
+        only the last one.
       listen: the address to listen at, such as '10.0.0.5'; 'localhost' accepts this
         machine only, '0.0.0.0' listens at all addresses.
       **fields: `sampler`, `remover`, `rate_limiter`, `max_times_sampled`, and fields of
@@ -328,7 +332,7 @@ class ReplayServer(files.Closing):
 
   @property
   def port(self) -> int:
-    """The port that it listens at."""
+    """The port of the server."""
     return self._server.port
 
   @property
@@ -340,6 +344,10 @@ class ReplayServer(files.Closing):
     """Serves until `stop`, SIGTERM or SIGINT, then writes a checkpoint and stops.
 
     Call it in the main thread: it handles the two signals while it runs.
+
+    Raises:
+      ReplayError: the last checkpoint cannot be written; the server has stopped.
+      ValueError: this is not the main thread; raised by Python.
     """
     handled = (signal.SIGTERM, signal.SIGINT)
     former = {n: signal.signal(n, lambda *_: self._stopping.set()) for n in handled}
@@ -354,11 +362,11 @@ class ReplayServer(files.Closing):
         signal.signal(number, handler)
 
   def stop(self) -> None:
-    """Ends `serve`; for other threads."""
+    """Makes `serve` return; for other threads."""
     self._stopping.set()
 
   def checkpoint(self) -> str:
-    """Writes a checkpoint; when it is whole, the former one is removed.
+    """Writes a checkpoint; once it is whole, removes the former one.
 
     Returns:
       Its path.
@@ -418,7 +426,7 @@ class ReplayServer(files.Closing):
     return server
 
   def _look_for_checkpoints(self) -> None:
-    """Takes in the checkpoints of clients, until the server stops."""
+    """Moves the checkpoints of clients, until the server stops."""
     while self._folder is not None and not self._stopping.wait(_LOOK_SECS):
       try:
         self._folder.take_in_those_of_clients()
@@ -438,7 +446,7 @@ class _NoCheckpoints:
   """Refuses checkpoints: Reverb would write them to a temporary folder."""
 
   def internal_checkpointer(self) -> None:
-    """Returns None, Reverb's default checkpointer."""
+    """Returns None: Reverb then has no checkpointer."""
 
 
 def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
@@ -453,7 +461,7 @@ def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
 
 
 def _check_is_free(port: int) -> None:
-  """Raises ReplayError if the port is in use: Reverb would share it."""
+  """Raises ReplayError if the port is in use: Reverb would silently share it."""
   with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

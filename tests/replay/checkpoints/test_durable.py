@@ -401,7 +401,9 @@ def test_damaged_ones_are_passed_over_and_not_kept(tmp_path, caplog):
   again = make("uniform", checkpoint_dir=str(tmp_path))
   with caplog.at_level("WARNING", "absl"):
     assert again.restore(tmp_path) == good
-  assert re.search(f"Passed over for {good}: restore: {bad}: .*obs.data", caplog.text)
+  assert re.search(
+    f"Restored the older checkpoint {good}: restore: {bad}: .*obs.data", caplog.text
+  )
   assert_alike(read(make_restored(good)), read(again))
   newest = again.checkpoint()
   assert {good, newest} <= {str(path) for path in tmp_path.iterdir()}

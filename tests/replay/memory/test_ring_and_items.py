@@ -306,7 +306,7 @@ BAD_ARGUMENTS = {
   ),
   "priority": (
     {"capacity_steps": 9, "initial_priority": -1.0},
-    "ReplayBuffer: initial_priority: expected finite ones of at least 0, .* got -1",
+    "ReplayBuffer: initial_priority: expected finite numbers of at least 0, .* got -1",
   ),
   "no priority": (
     {"capacity_steps": 9, "initial_priority": "a"},

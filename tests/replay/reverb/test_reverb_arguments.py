@@ -61,7 +61,7 @@ UPDATES = {
     [1.0],
     r"priorities: expected numbers of shape \(2,\), got list",
   ),
-  "negative priorities": ([1], [-1.0], "priorities: expected finite ones .* got -1"),
+  "negative priorities": ([1], [-1.0], "priorities: expected finite numbers .* got -1"),
 }
 
 

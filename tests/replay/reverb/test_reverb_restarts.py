@@ -129,7 +129,7 @@ def test_restart_restores_checkpointed_items(make_killable, tmp_path):
 
 def test_lost_server_is_an_error(make_killable, monkeypatch):
   told = []
-  monkeypatch.setattr(client_lib, "TELL_SECS", 0.5)
+  monkeypatch.setattr(client_lib, "LOG_SECS", 0.5)
   monkeypatch.setattr(
     client_lib.logging, "warning", lambda text, *args: told.append(text % args)
   )

@@ -72,7 +72,7 @@ def test_other_specs_are_found_on_connecting(name, serve):
   address = serve(make_spec(), padding="drop")
   with pytest.raises(errors.SpecError) as caught:
     ReverbReplay(spec, address, **arguments)
-  for message in [*messages, "Server and clients want the same specs"]:
+  for message in [*messages, "Server and clients need the same specs"]:
     caught.match(message)
 
 
