@@ -1,4 +1,4 @@
-"""Meta-learning: models, data and policies of tasks."""
+"""Meta-learning: models, input generators and policies that adapt to tasks."""
 
 from t2r_seq.meta_learning import meta_tf_models as _meta_tf_models
 from t2r_seq.meta_learning.maml_inner_loop import MAMLInnerLoopGradientDescent
@@ -16,7 +16,7 @@ from t2r_seq.meta_learning.task_input_generators import (
   TaskStoreInputGenerator,
 )
 
-# gin finds what these define by name.
+# Imported so that gin finds the names that these modules define.
 _GIN_MODULES = (_meta_tf_models,)
 
 __all__ = [

@@ -42,8 +42,8 @@ class MAMLInnerLoopGradientDescent(tf.Module):
       use_second_order: whether gradients of the outer loss flow through the inner
         gradients. False is first-order MAML.
       var_scope: prefix of the names of the variables that adapt; None adapts all.
-      learn_inner_lr: trains a learning rate for each variable in the outer loop
-        (Meta-SGD).
+      learn_inner_lr: whether the outer loop trains a learning rate for each adapting
+        variable (as Meta-SGD does for each weight).
     """
     super().__init__(name="inner_loop")
     self._learning_rate = learning_rate
@@ -53,7 +53,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     self.inner_learning_rates: dict[str, tf.Variable] = {}
 
   def create_learning_rates(self, names: Sequence[str]) -> None:
-    """Creates the learned rates of variables, if rates are learned."""
+    """Creates the learning rates of variables, if they are trained."""
     if not self._learn_inner_lr:
       return
     for name in names:
@@ -88,14 +88,14 @@ class MAMLInnerLoopGradientDescent(tf.Module):
       model_train_fn: called with these and `inference_outputs`; returns the loss, or
         (loss, anything).
       mode: mode of both functions; in mode 'infer' the steps run in mode 'eval'.
-      params: params of both functions, unless None.
+      params: `params` argument of both functions; None does not pass it.
       variables: variables that may adapt, by name; None: the trainable variables that
         `inference_network_fn` reads.
     Returns:
       ([outputs on the last input before the steps, after them], outputs on the other
       inputs before each step and after the last one, their losses).
     Raises:
-      SpecError: fewer than two inputs, or nothing adapts.
+      SpecError: there are fewer than two inputs, or no variable adapts.
     """
     if tf.executing_eagerly():
 
@@ -119,7 +119,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     values, inner_outputs, inner_losses = self.descend(
       inputs_list[:-1], *functions, inner, adapting
     )
-    # The result of the last step on its own data; nothing is learned from it.
+    # Outputs and loss after the last step, on its data; no gradient step follows.
     features, labels = inputs_list[-2]
     adapted = list(adapting.values())
     with substitute_variables(adapted, values), local_means():
@@ -158,10 +158,12 @@ class MAMLInnerLoopGradientDescent(tf.Module):
       inputs_list: (features, labels) of the steps.
       inference_network_fn: see `inner_loop`.
       model_train_fn: see `inner_loop`.
-      options: further arguments of both.
+      options: further keyword arguments of both functions.
       variables: variables that adapt, by name.
     Returns:
       (adapted values of the variables; outputs, and losses, before each step).
+    Raises:
+      RuntimeError: outside a `tf.function`.
     """
     names, adapted = list(variables), list(variables.values())
     values = [tf.convert_to_tensor(variable) for variable in adapted]
@@ -237,7 +239,7 @@ _active = _Active()
 
 @functools.cache
 def _substitutable(cls: Any) -> Any:
-  """Derives the class of a variable that reads its substitute if it has one.
+  """Derives a variable class whose reads return the variable's substitute, if any.
 
   Keras 3 has a scope for this; Keras 2, tf.Module and the variables of replicas have
   none, but all read a `tf.Variable`.
@@ -268,8 +270,8 @@ def _substitutable(cls: Any) -> Any:
 
 
 def _parts(variable: Any) -> list[tf.Variable]:
-  """Returns the variables that are read: itself, or each replica's."""
-  inner = getattr(variable, "_variable", variable)  # Keras 2, mixed precision.
+  """Returns the variables that ops read: this one, or one for each replica."""
+  inner = getattr(variable, "_variable", variable)  # Keras 2 wraps mixed precision.
   return list(getattr(inner, "values", [inner]))
 
 
@@ -287,7 +289,7 @@ def substitute_variables(
     variables: variables of Keras layers or tf.Modules.
     values: value for each, of its shape and dtype.
   Raises:
-    RuntimeError: outside a `tf.function`, where ops read variables without Python.
+    RuntimeError: outside a `tf.function`: eager ops read variables without Python.
   """
   if tf.executing_eagerly():
     raise RuntimeError("substitute_variables: expected to be inside a tf.function.")

@@ -34,7 +34,7 @@ _SELECTED = ("condition_output", "inference_output")
 
 
 def pfor_map_fn(fn: Callable[[Any], Any], elems: Any) -> Any:
-  """Vectorizes `fn` over the first axis of `elems`; it must not assign to variables."""
+  """Vectorizes `fn`, which must not assign to variables, over the first axis."""
   return tf.vectorized_map(fn, elems)
 
 
@@ -43,10 +43,10 @@ class MAMLModel(TaskModel):
   """Learns initial weights that adapt to a task in a few gradient steps.
 
   Finn, Abbeel and Levine, 'Model-Agnostic Meta-Learning for Fast Adaptation of Deep
-  Networks', 2017. The base model is unchanged: its loss on the condition adapts the
-  weights, its loss on the inference with the adapted weights is trained. If it has an
-  `inner_loss_fn(features, labels, inference_outputs, mode)`, that adapts the weights:
-  a learned loss, as in domain-adaptive meta-learning (Yu et al., 2018).
+  Networks', 2017. The base model needs no change. Its loss on the condition adapts the
+  weights; training minimizes its loss on the inference with the adapted weights. If it
+  has an `inner_loss_fn(features, labels, inference_outputs, mode)`, that adapts the
+  weights: a learned loss, as in domain-adaptive meta-learning (Yu et al., 2018).
 
   The exported policy has `adapt` for each environment, and its steps take the base
   model's observations; see `MAMLRegressionPolicy`.
@@ -68,12 +68,17 @@ class MAMLModel(TaskModel):
       base_model: any model, not built.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      num_inner_loop_steps: gradient steps on the condition; at least 1 is used.
+      num_inner_loop_steps: gradient steps on the condition. A warning is logged below
+        1, and 1 is used.
       var_scope: prefix of the names of the variables that the outer loop trains, such
-        as 'base/head'; None trains all. The inner loop has a separate `var_scope`.
-      use_parallel_for: adapts to all tasks at once by `pfor_map_fn`.
+        as 'base/head'; None trains all. A `filter_trainables_fn` replaces it. The inner
+        loop has a separate `var_scope`.
+      use_parallel_for: whether to adapt to all tasks at once by `pfor_map_fn`, rather
+        than to one after another.
       inner_loop: adapts the weights; None: `MAMLInnerLoopGradientDescent()`.
       **kwargs: see `TaskModel`.
+    Raises:
+      SpecError: see `TaskModel`.
     """
     if num_inner_loop_steps < 1:
       logging.warning(
@@ -106,10 +111,13 @@ class MAMLModel(TaskModel):
       labels: labels of the inference, or None.
       mode: value of `ModeKeys`.
     Returns:
-      Outputs of the base model, [tasks, samples, ...]: 'full_condition_output/...'
-      before the steps, 'full_condition_outputs/output_<i>/...' after i steps,
-      'full_inference_output_unconditioned/...' and 'full_inference_output/...', and
-      those of `_select_inference_output`; 'inner_losses', [tasks, steps + 1].
+      Outputs of the base model, [tasks, samples, ...]: 'full_condition_output/...' and
+      'full_inference_output_unconditioned/...' before the steps,
+      'full_condition_outputs/output_<i>/...' after i steps, 'full_inference_output/...'
+      after all, and those of `_select_inference_output`; and 'inner_losses', float32
+      [tasks, steps + 1].
+    Raises:
+      SpecError: no variable adapts, or `_select_inference_output` lacks an output.
     """
     elements = {
       "condition_features": flat(features["condition"]["features"]),
@@ -124,16 +132,16 @@ class MAMLModel(TaskModel):
     predictions = TensorSpecStruct(learned["outputs"])
     predictions["inner_losses"] = learned["inner_losses"]
     predictions = self._select_inference_output(predictions)
-    # In training a base model may compute its loss without these outputs.
+    # In training, a base model may lack these outputs, as its loss does not need them.
     for name in () if mode == ModeKeys.TRAIN else _SELECTED:
       self._check_outputs("_select_inference_output", predictions, name)
     return predictions
 
   def _select_inference_output(self, predictions: TensorSpecStruct) -> TensorSpecStruct:
-    """Adds 'condition_output' and 'inference_output'; override it for other models.
+    """Adds 'condition_output', before adapting, and 'inference_output', after it.
 
-    By default they are the base model's 'inference_output', or a critic's
-    'q_predicted'.
+    They are the base model's 'inference_output', or a critic's 'q_predicted'. Override
+    it for base models without both.
     """
     for name in _SELECTED:
       for key in ("inference_output", "q_predicted"):
@@ -162,9 +170,9 @@ class MAMLModel(TaskModel):
     inference_outputs: Any,
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """Returns the base model's metrics, and its loss before adapting.
+    """Returns the base model's metrics, and the inner losses.
 
-    That is 'unconditioned/loss'.
+    'unconditioned/loss' is the base model's loss on the inference before adapting.
     """
     metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
     x, y, _ = self._inference_batch(features, labels, inference_outputs, mode)
@@ -178,7 +186,7 @@ class MAMLModel(TaskModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: Any, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Returns the base model's exported outputs, and 'condition_output'."""
+    """Adds 'inference_output' and 'condition_output' to the base model's outputs."""
     flat = meta_tfdata.flatten_batch_examples(
       branch_of(inference_outputs, "full_inference_output")
     )
@@ -263,7 +271,7 @@ class MAMLModel(TaskModel):
 
   @property
   def _inner_loss_fn(self) -> Callable[..., Any]:
-    """The loss of the inner loop."""
+    """Computes the loss of the inner loop."""
     base: Any = self._base_model
     return getattr(base, "inner_loss_fn", base.model_train_fn)
 
@@ -271,7 +279,7 @@ class MAMLModel(TaskModel):
     return self._inner_loop.choose(self._base_names())
 
   def _learn_task(self, element: Any, mode: str) -> dict[str, Any]:
-    """Adapts to one task; tensors [samples, ...]."""
+    """Adapts to one task, and infers; tensors [samples, ...]."""
     base = self._base_model
     condition = base.pack(
       TensorSpecStruct(element["condition_features"]),

@@ -1,4 +1,4 @@
-"""Policies that adapt to a task from its episodes."""
+"""Policies that adapt to a task by its episodes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Episode = Sequence[Mapping[str, Any]]
 """Steps as `t2r_seq.actors` gives them: 'observation', 'action', 'reward', ..."""
 
 PackConditionFn = Callable[..., Any]
-"""Takes episodes and specs, and `time_offsets` if the model stacks steps."""
+"""Called with episodes and specs, and with `time_offsets` if the model stacks steps."""
 
 
 class MetaLearningPolicy(policies.Policy):
   """A policy that adapts to a task."""
 
   def reset_task(self) -> None:
-    """Forgets the previous task."""
+    """Forgets the previous task; by default does nothing."""
 
   @abc.abstractmethod
   def adapt(self, episode_data: Sequence[Episode]) -> None:
@@ -49,16 +49,17 @@ def pack_condition(
       observations, and from the action if they are below 'action'. 'condition/labels'
       are read from the step or its info; the only label, or 'target', is the action if
       neither has it.
-    num_samples: number of the newest steps to use; None: as many as the specs have, or
-      all.
-    num_episodes: number of the newest episodes to sample evenly from start to end, as
-      `TaskStoreInputGenerator.condition_episodes`; None: the newest steps.
+    num_samples: number of samples; None: as many as the specs have, or all steps.
+    num_episodes: number of the newest episodes, whose samples are spread evenly from
+      start to end, as with `condition_episodes` of `TaskStoreInputGenerator`. None: the
+      samples are the newest steps.
     time_offsets: steps of a sample, relative to its own, by path; the first and the
       last step are repeated beyond the ends of an episode.
   Returns:
     Arrays by path, [samples, ...].
   Raises:
-    SpecError: there is no step, or a step lacks a path; all are named.
+    SpecError: there is no step or too few episodes, `num_samples` is not a multiple of
+      `num_episodes`, or a step lacks a path; all are named.
   """
   num_samples = num_samples or next(iter(spec.values())).shape[0]
   samples = _samples(episode_data, num_samples, num_episodes)
@@ -89,7 +90,7 @@ def pack_condition(
 def _samples(
   episode_data: Sequence[Episode], num_samples: int | None, num_episodes: int | None
 ) -> list[tuple[Episode, int]]:
-  """Returns (episode, step) of each sample of the condition."""
+  """Returns the episode and the index of the step of each sample."""
   episodes = [steps for steps in episode_data if len(steps)]
   if not episodes:
     raise errors.SpecError("adapt: episode_data: expected steps, got none.")
@@ -98,8 +99,8 @@ def _samples(
     return samples[-num_samples:] if num_samples else samples
   if not num_samples or num_samples % num_episodes:
     raise errors.SpecError(
-      f"adapt: num_samples: expected as many of each of the {num_episodes} episodes, "
-      f"got {num_samples}."
+      f"adapt: num_samples: expected a multiple of the {num_episodes} episodes, got "
+      f"{num_samples}."
     )
   if len(episodes) < num_episodes:
     raise errors.SpecError(
@@ -139,7 +140,7 @@ def _find(step: Mapping[str, Any], path: str, is_action: bool) -> Any:
 def _pack(
   predictor: Any, pack_condition_fn: PackConditionFn, episode_data: Sequence[Episode]
 ) -> Any:
-  """Packs episodes for `adapt` of an export."""
+  """Packs episodes for the predictor's `adapt`."""
   record = predictor.get_policy_record()
   offsets = None if record is None else record.adaptation_offsets
   windows = {"time_offsets": offsets} if offsets else {}
@@ -158,7 +159,7 @@ def _pack(
 def _stack_specs(
   spec: specs.TensorSpecStruct, step_spec: specs.TensorSpecStruct
 ) -> specs.TensorSpecStruct | None:
-  """Stacks the specs of samples '<path>/0', ...; None if they are stacked."""
+  """Stacks the specs of samples '<path>/0', ...; None if the specs are of stacks."""
   counts = collections.Counter(path.rpartition("/")[0] for path in spec)
   seen = {path.removeprefix("condition/features/") for path in spec}
   if seen & set(step_spec) or any(f"{path}/0" not in spec for path in counts):
@@ -181,7 +182,8 @@ class _AdaptingPolicy(MetaLearningPolicy):
 
     Args:
       *args: arguments of the base policy, such as `RegressionPolicy`.
-      pack_condition_fn: maps (episodes, specs) to the condition of a task.
+      pack_condition_fn: packs episodes as the condition of a task; see
+        `PackConditionFn`.
       **kwargs: arguments of the base policy.
     """
     super().__init__(*args, **kwargs)
@@ -192,10 +194,10 @@ class _AdaptingPolicy(MetaLearningPolicy):
     self._predictor.reset()
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Adapts the model to the episodes of a task; without any, forgets the task.
+    """Adapts the model to the episodes of a task; without episodes, forgets the task.
 
     Raises:
-      SpecError: the model does not adapt, or a step lacks a path of the condition.
+      SpecError: the model cannot adapt, or a step lacks a path of the condition.
     """
     if not episode_data:
       self.reset_task()
@@ -221,7 +223,7 @@ class ScheduledExplorationMAMLRegressionPolicy(
 
 @gin.configurable
 class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
-  """Searches for the action with the highest value of a `MAMLModel` over a critic.
+  """Searches for the action with the highest value of a critic in a `MAMLModel`.
 
   Each `predict` evaluates many actions, given the condition of the task.
   """
@@ -233,13 +235,19 @@ class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
     self._condition = None
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Keeps the condition of the task."""
-    self._condition = _pack(self._predictor, self._pack_condition_fn, episode_data)
+    """Packs the condition of a task; without episodes, forgets the task.
+
+    Raises:
+      SpecError: a step lacks a path of the condition.
+    """
+    self.reset_task()
+    if episode_data:
+      self._condition = _pack(self._predictor, self._pack_condition_fn, episode_data)
 
   def _evaluator(
     self, state: Any, context: Any, timestep: int | None
   ) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """Returns a function to values of samples; zeros before the first task."""
+    """Returns a function from actions to values; these are 0 before the first task."""
     if self._condition is None:
       return lambda samples: {"q_predicted": np.zeros(len(samples), np.float32)}
     spec = self._predictor.get_feature_specification()
@@ -276,7 +284,7 @@ class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
 
 @gin.configurable
 class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
-  """Acts by models of whole episodes: the action of step t is the t-th output."""
+  """Acts by a model that outputs the actions of all steps of an episode at once."""
 
   def __init__(
     self,
@@ -319,7 +327,7 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
     """Selects the action for one observation.
 
     Raises:
-      SpecError: the model's output has another rank, or the episode is longer.
+      SpecError: the model's output has another rank, or the episode is longer than it.
     """
     del context, timestep
     features = self._t2r_model.pack_features(
@@ -339,11 +347,11 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
 
 @gin.configurable
 class WatchTryLearnPolicy(MetaLearningPolicy):
-  """Acts by one policy after demonstrations, and by another after its trials.
+  """Acts by one policy after demonstrations, and by another after trials.
 
-  The reward of a trial resolves what demonstrations leave open. Zhou et al., 'Watch,
+  The reward of a trial resolves ambiguities of demonstrations. Zhou et al., 'Watch,
   Try, Learn', 2019, https://arxiv.org/abs/1906.03352. With an expert as the second
-  policy it collects the data that trains this one.
+  policy, it collects the data that trains the second policy.
   """
 
   def __init__(
@@ -357,10 +365,10 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
     Args:
       trial_policy: adapts to demonstrations, if it has `adapt`.
       retrial_policy: adapts to demonstrations and trials, if it has `adapt`.
-      num_demos: demonstrations of a task, as in `actors.run_meta_env`; further
-        episodes are trials.
+      num_demos: number of demonstrations of a task, as in `actors.run_meta_env`;
+        further episodes are trials.
     Raises:
-      SpecError: the number is negative.
+      SpecError: `num_demos` is negative.
     """
     super().__init__()
     if num_demos < 0:
@@ -379,7 +387,7 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
         each.reset_task()
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Chooses the policy and adapts it to all episodes of the task."""
+    """Selects the policy by the number of episodes, and adapts it to all of them."""
     self._acting = self._policies[len(episode_data) > self._num_demos]
     if hasattr(self._acting, "adapt"):
       self._acting.adapt(episode_data)
@@ -389,7 +397,7 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
     self._acting.reset()
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Seeds both policies."""
+    """Seeds both policies; see `Policy.seed`."""
     which = (env,) if env else ()
     for each in self._policies:
       each.seed(seed, *which)
@@ -400,7 +408,7 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
       each.init_randomly()
 
   def restore(self) -> bool:
-    """Loads the newest models; returns whether both succeeded."""
+    """Loads the newest models; returns whether both are in use, as `Policy.restore`."""
     return all([each.restore() for each in self._policies])
 
   @property

@@ -1,4 +1,4 @@
-"""Models of (train, val) pairs, which learn a task within their network."""
+"""Models that take (train, val) pairs and learn a task within their network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 def select_mode(
   val_mode: tf.Tensor, train: SpecStructure, val: SpecStructure
 ) -> TensorSpecStruct:
-  """Returns `val` where `val_mode`, bool [B, 1, ...], is true, else `train`; flat."""
+  """Returns `val` where `val_mode`, bool [B, 1, ...], is True, else `train`; flat."""
   train, val = specs.flatten_spec_structure(train), specs.flatten_spec_structure(val)
   chosen = TensorSpecStruct()
   for path, tensor in val.items():
@@ -56,8 +56,8 @@ class MetaPreprocessor(AbstractPreprocessor):
 
     Args:
       base_preprocessor: preprocessor of the base model.
-      num_train_samples_per_task: samples of the condition.
-      num_val_samples_per_task: samples of the inference.
+      num_train_samples_per_task: number of samples in `train`.
+      num_val_samples_per_task: number of samples in `val`.
     """
     super().__init__()
     self._base_preprocessor = base_preprocessor
@@ -119,14 +119,14 @@ class MetalearningModel(models.T2RModel):
     """Creates the model.
 
     Args:
-      base_model: the model of a sample.
-      num_train_samples_per_task: samples of the condition.
-      num_val_samples_per_task: samples of the inference.
+      base_model: defines the specs and the preprocessor of a sample.
+      num_train_samples_per_task: number of samples in `train`.
+      num_val_samples_per_task: number of samples in `val`.
       preprocessor_cls: called with the base model's preprocessor and the two numbers;
         by default `MetaPreprocessor`.
       **kwargs: arguments of `T2RModel`.
     Raises:
-      SpecError: a number is not positive.
+      SpecError: a number is below 1, or an argument of `T2RModel` is invalid.
     """
     counts = num_train_samples_per_task, num_val_samples_per_task
     if min(counts) < 1:
@@ -140,12 +140,12 @@ class MetalearningModel(models.T2RModel):
 
   @property
   def base_model(self) -> models.T2RModel:
-    """The model of a sample."""
+    """The model that defines the specs of a sample."""
     return self._base_model
 
   @property
   def default_preprocessor_cls(self) -> Any:
-    """The base model's preprocessor, of both parts."""
+    """`MetaPreprocessor`, which applies the base model's preprocessor to both parts."""
     return MetaPreprocessor
 
   @property

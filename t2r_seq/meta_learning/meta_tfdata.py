@@ -1,4 +1,4 @@
-"""Batches [tasks, samples, ...], and datasets of them."""
+"""Batches of tasks, [tasks, samples, ...], and datasets of tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrainValPair(NamedTuple):
   Attributes:
     train: the support set, [tasks, samples, ...].
     val: the query set, [tasks, samples, ...].
-    val_mode: bool [tasks, 1]: whether an outcome is that on `val`.
+    val_mode: bool [tasks, 1]: whether the outputs are those on `val`.
   """
 
   train: Any
@@ -43,26 +43,26 @@ def parallel_read(
 ) -> tf.data.Dataset:
   """Reads record files of one task each, endlessly, a batch of samples at a time.
 
-  Each element has `num_train + num_val` different samples of one file; the tasks take
-  turns.
+  Each element has `num_train + num_val` samples of one file, which are different unless
+  there is a `filter_fn`. Consecutive elements are of different tasks.
 
   Args:
     file_patterns: patterns of TFRecord files, each with one task.
     parse_fn: maps a dataset of serialized records, [samples], to one of parsed
       records, [samples, ...].
     shuffle_filenames: whether the tasks are shuffled in every epoch.
-    num_train_samples_per_task: samples of the condition.
-    num_val_samples_per_task: samples of the inference.
+    num_train_samples_per_task: number of support samples.
+    num_val_samples_per_task: number of query samples.
     shuffle_buffer_size: size of the shuffle buffer of a file, in mode 'train'.
-    filter_fn: whether to keep a parsed sample.
+    filter_fn: returns whether to keep a parsed sample; None keeps all.
     interleave_cycle_length: tasks that are open at once; None: all.
-    mode: records keep their order in 'eval'.
+    mode: records are shuffled in 'train' only.
     seed: seed of the orders; None: random.
   Returns:
     Dataset of the output of `parse_fn`, leaves [num_train + num_val, ...].
   Raises:
     SpecError: no file matches.
-    InvalidArgumentError: while reading: a file has too few records.
+    tf.errors.InvalidArgumentError: when reading, if a file has too few records.
   """
   _, filenames = get_data_format_and_filenames(file_patterns)
   num_samples = num_train_samples_per_task + num_val_samples_per_task
@@ -100,9 +100,9 @@ def parallel_read(
 def split_train_val(
   dataset: tf.data.Dataset, num_train_samples_per_task: int
 ) -> tf.data.Dataset:
-  """Splits each (features, labels), [samples, ...], into two `TrainValPair`s.
+  """Splits samples: (features, labels), [samples, ...], become two `TrainValPair`s.
 
-  The first `num_train_samples_per_task` samples become `train`.
+  The first `num_train_samples_per_task` samples become `train`, the others `val`.
   """
 
   def split(tensors: Any) -> TrainValPair:
@@ -136,7 +136,7 @@ def tile_val_mode(pair: Any) -> None:
 
 
 def flatten_batch_examples(tensor_collection: Any) -> Any:
-  """Joins the axes of [tasks, samples, ...]; tensors of one axis stay."""
+  """Merges the axes of [tasks, samples, ...]; tensors with one axis are unchanged."""
 
   def flatten(tensor: Any) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
@@ -148,7 +148,7 @@ def flatten_batch_examples(tensor_collection: Any) -> Any:
 def unflatten_batch_examples(
   tensor_collection: Any, num_samples_per_task: int
 ) -> TensorSpecStruct:
-  """Splits [tasks * samples, ...] into a flat struct of [tasks, samples, ...]."""
+  """Splits the axis of [tasks * samples, ...]; returns [tasks, samples, ...], flat."""
   flat = specs.flatten_spec_structure(tensor_collection)
   return TensorSpecStruct(
     (path, _split_axis(tensor, [-1, num_samples_per_task]))
@@ -157,7 +157,7 @@ def unflatten_batch_examples(
 
 
 def merge_first_n_dims(structure: Any, n: int) -> Any:
-  """Joins the first n axes of each tensor of a structure."""
+  """Merges the first n axes of each tensor of a structure."""
   return tf.nest.map_structure(
     lambda value: _merge_axes(value, n) if tf.is_tensor(value) else value, structure
   )
@@ -172,7 +172,7 @@ def expand_batch_dims(structure: Any, batch_sizes: Any) -> Any:
 
 
 def batch_sizes(structure: Any, n: int) -> Any:
-  """Returns the first n sizes of the tensors, static if they are known."""
+  """Returns the first n sizes of the first tensor, static if they are known."""
   first = next(v for v in tf.nest.flatten(structure) if tf.is_tensor(v))
   sizes = first.shape[:n]
   return sizes if sizes.is_fully_defined() else tf.shape(first)[:n]
@@ -197,7 +197,7 @@ def multi_batch_apply(
 
 
 def _merge_axes(tensor: tf.Tensor, n: int) -> tf.Tensor:
-  """Joins the first n axes; keeps the static shape."""
+  """Merges the first n axes; keeps the static shape."""
   lead, rest = tensor.shape[:n], tensor.shape[n:]
   size = lead.num_elements() if lead.is_fully_defined() else None
   merged = tf.reshape(tensor, tf.concat([[-1], tf.shape(tensor)[n:]], axis=0))
@@ -217,9 +217,9 @@ def _split_axis(tensor: tf.Tensor, sizes: Any) -> tf.Tensor:
 
 
 def spread(sample: Any, num_samples: int, num_steps: Any) -> Any:
-  """Returns the step of the n-th of evenly spread samples of an episode.
+  """Returns the step of sample number `sample` of evenly spread samples of an episode.
 
-  The first and the last sample are its ends; a single one is the last step.
+  The first and the last sample are the ends of the episode; a single one is its end.
   """
   if num_samples == 1:
     return num_steps - 1

@@ -19,7 +19,8 @@ from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.preprocessors import AbstractPreprocessor
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
 
-# Samples of a task at most; numbers the samples for augmentation.
+# Maximum number of samples of a task; keeps the sample numbers of tasks apart, by which
+# augmentation is random.
 _MAX_SAMPLES = 2**16
 
 MetaMapFn = Callable[[Any, Any], tuple[TensorSpecStruct, TensorSpecStruct]]
@@ -39,7 +40,7 @@ def make_meta_example(
     A record for `FixedLenMetaExamplePreprocessor`; its features are named
     'condition_ep0/<name>', 'inference_ep0/<name>', and so on.
   Raises:
-    SpecError: there is no record, or they are of two kinds.
+    SpecError: there is no condition record, or records are of different kinds.
   """
   examples = [*condition_examples, *inference_examples]
   kinds = {type(example) for example in examples}
@@ -82,7 +83,7 @@ def append_sequence_example(
 
 
 def condition_mode(mode: str) -> str:
-  """Returns the mode of the condition, whose loss is needed in every mode."""
+  """Returns the mode of the condition: never 'infer', since its loss needs labels."""
   return ModeKeys.EVAL if mode == ModeKeys.INFER else mode
 
 
@@ -96,8 +97,8 @@ def create_maml_feature_spec(
   Args:
     feature_spec: feature specs of the base model.
     label_spec: label specs of the base model.
-    inference_spec: specs of the inference's features if they differ, such as the
-      candidates of a search; None: `feature_spec`.
+    inference_spec: feature specs of the inference if they differ, as with the candidate
+      actions of a search; None: `feature_spec`.
   Returns:
     Specs below 'condition/features', 'condition/labels' and 'inference/features',
     [samples, ...].
@@ -117,7 +118,7 @@ def maml_feature_spec(
   label_fn: Callable[[str], SpecStructure],
   mode: str,
 ) -> TensorSpecStruct:
-  """Returns `create_maml_feature_spec` of the results of two functions for a mode."""
+  """Returns `create_maml_feature_spec` in a mode, of functions from modes to specs."""
   learned = condition_mode(mode)
   return create_maml_feature_spec(
     feature_fn(learned), label_fn(learned), feature_fn(mode)
@@ -125,14 +126,14 @@ def maml_feature_spec(
 
 
 def create_maml_label_spec(label_spec: SpecStructure) -> TensorSpecStruct:
-  """Derives the label specs of a meta-example, of the inference."""
+  """Derives the label specs of a meta-example: those of the inference."""
   return _with_samples(label_spec, "meta_labels")
 
 
 def _with_samples(spec_structure: SpecStructure, prefix: str) -> TensorSpecStruct:
   """Prepends an axis of samples to specs, and a prefix to their names.
 
-  The samples are windows: stacks keep their axis, a sequence has one of any length.
+  The samples are windows: stacks keep their axis, sequences have one of any length.
   """
   flat = specs.flatten_spec_structure(spec_structure)
   return TensorSpecStruct(
@@ -169,26 +170,26 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     return self._base_preprocessor
 
   def get_in_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns `create_maml_feature_spec` of the base's in specs."""
+    """Returns `create_maml_feature_spec` of the base preprocessor's in specs."""
     base = self._base_preprocessor
     return maml_feature_spec(
       base.get_in_feature_specification, base.get_in_label_specification, mode
     )
 
   def get_in_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns `create_maml_label_spec` of the base's in specs."""
+    """Returns `create_maml_label_spec` of the base preprocessor's in specs."""
     base = self._base_preprocessor
     return create_maml_label_spec(base.get_in_label_specification(mode))
 
   def get_out_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns `create_maml_feature_spec` of the base's out specs."""
+    """Returns `create_maml_feature_spec` of the base preprocessor's out specs."""
     base = self._base_preprocessor
     return maml_feature_spec(
       base.get_out_feature_specification, base.get_out_label_specification, mode
     )
 
   def get_out_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns `create_maml_label_spec` of the base's out specs."""
+    """Returns `create_maml_label_spec` of the base preprocessor's out specs."""
     base = self._base_preprocessor
     return create_maml_label_spec(base.get_out_label_specification(mode))
 
@@ -204,11 +205,11 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
         batch.
       num_inference_samples_per_task: number of inference samples, the others.
     Returns:
-      A function for `Dataset.map`: from (features, labels) of the base's in specs,
-      [samples, ...], to those of a meta-example, without the axis of tasks.
+      A function for `Dataset.map`: from (features, labels) of the base preprocessor's
+      in specs, [samples, ...], to those of a meta-example, without the axis of tasks.
     Raises:
-      SpecError: a number is below 1. The returned function raises it if the batch size
-        is not their sum.
+      SpecError: a number is not an integer of at least 1. The returned function raises
+        it if a batch does not have as many samples as both numbers together.
     """
     counts = {
       "num_condition_samples_per_task": num_condition_samples_per_task,
@@ -242,10 +243,10 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     """Preprocesses only the condition.
 
     Args:
-      raw_features: features of the in feature specs below 'condition/'.
+      raw_features: fits the in feature specs below 'condition/', with an axis of tasks.
       mode: value of `specs.ModeKeys`.
     Returns:
-      A struct of 'features' and 'labels', [tasks, samples, ...].
+      A flat struct of 'features/...' and 'labels/...', [tasks, samples, ...].
     Raises:
       SpecError: the features do not fit the in specs.
     """
@@ -260,7 +261,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     )
 
   def _stacked_condition(self, condition: Any) -> Any:
-    """Returns the condition of the in specs as [tasks, samples, ...]."""
+    """Converts the condition of the in specs to leaves [tasks, samples, ...]."""
     return condition
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
@@ -285,7 +286,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
   ) -> tuple[TensorSpecStruct, TensorSpecStruct | None]:
     """Preprocesses tensors [tasks, samples, ...] as one batch.
 
-    Random numbers count the samples of each task from `first_number`.
+    For random numbers, the samples of each task are numbered from `first_number`.
     """
     given = specs.flatten_spec_structure(features)
     sizes = meta_tfdata.batch_sizes(given, 2)
@@ -312,11 +313,12 @@ def create_metaexample_spec(
 ) -> TensorSpecStruct:
   """Derives the specs of a record of several episodes.
 
+  A spec named 's' at 'state' becomes '<prefix>_ep0/s' at 'state/0', and so on.
+
   Args:
     model_spec: specs of one episode.
-    num_samples_per_task: episodes.
-    prefix: prefix of the names. A spec 's' at 'state' becomes '<prefix>_ep0/s' at
-      'state/0', and so on.
+    num_samples_per_task: number of episodes.
+    prefix: prefix of the names.
   """
   return TensorSpecStruct(
     (
@@ -344,7 +346,7 @@ def stack_intra_task_episodes(
 class FixedLenMetaExamplePreprocessor(MAMLPreprocessorV2):
   """Preprocesses records of `make_meta_example`: each has all episodes of a task.
 
-  Any record generator reads them.
+  Any generator that reads records can read them.
   """
 
   def __init__(
@@ -357,8 +359,8 @@ class FixedLenMetaExamplePreprocessor(MAMLPreprocessorV2):
 
     Args:
       base_preprocessor: preprocessor of the base model.
-      num_condition_samples_per_task: episodes of the condition.
-      num_inference_samples_per_task: episodes of the inference.
+      num_condition_samples_per_task: number of episodes of the condition.
+      num_inference_samples_per_task: number of episodes of the inference.
     """
     self._num_condition_samples_per_task = num_condition_samples_per_task
     self._num_inference_samples_per_task = num_inference_samples_per_task
@@ -406,10 +408,10 @@ def split_samples(
   """Splits samples into (features, labels) of a meta-example.
 
   Args:
-    features: by path.
-    labels: by path.
-    condition_fn: returns the condition's part of a path's value.
-    inference_fn: returns the inference's part of a path's value.
+    features: values by path.
+    labels: values by path.
+    condition_fn: returns the condition's part of a value.
+    inference_fn: returns the inference's part of a value.
   """
 
   def take(fn: Callable, given: Any) -> dict[str, Any]:

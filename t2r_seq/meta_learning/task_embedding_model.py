@@ -1,4 +1,4 @@
-"""Models that embed the condition of a task and act by the embedding."""
+"""Models that embed the condition of a task and act on the embedding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from t2r_seq.preprocessors import AbstractPreprocessor
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
 TASK_EMBEDDING = "task_embedding"
-"""The feature of a base model that is computed from a task's condition."""
+"""The base model's feature that is computed from a task's condition."""
 
 
 @configurable_layer
@@ -57,13 +57,13 @@ class SampleEmbedding(CompositeLayer):
     """Maps samples to embeddings.
 
     Args:
-      sample: features and labels by path, [N, ...]; four axes or more are images, and
-        each image of a stack is embedded.
+      sample: numeric features and labels by path, [N, ...]. Those with four axes or
+        more are images; each image of a stack is embedded.
       training: mode of batch normalization.
     Returns:
       [N, D].
     Raises:
-      SpecError: a sample has an unknown number of steps.
+      SpecError: the shape of a sample is unknown, such as its number of steps.
     """
     del training  # Keras passes it to the inner layers.
     parts = []
@@ -86,7 +86,7 @@ class SampleEmbedding(CompositeLayer):
 
 @configurable_layer
 class SequenceEmbedding(CompositeLayer):
-  """Embeds samples in their order, such as a demonstration, by SNAIL.
+  """Embeds ordered samples, such as a demonstration, by SNAIL.
 
   Mishra et al., 'A Simple Neural Attentive Meta-Learner', 2018: causal convolutions
   and attention over the samples.
@@ -128,8 +128,8 @@ class TaskEmbeddingModel(TaskModel):
 
   James, Bloesch and Davison, 'Task-Embedded Control Networks for Few-Shot Imitation
   Learning', 2018. The base model declares a feature `task_embedding` [D] that no data
-  has: the normalized mean, or another layer's output, of the embeddings of the
-  condition's samples. `adapt` of the exported policy is one call of that network.
+  has. It is the mean of the embeddings of the condition's samples, or the output of
+  `create_sequence_fn`, L2-normalized. `adapt` of the exported policy computes it.
   """
 
   def __init__(
@@ -145,7 +145,7 @@ class TaskEmbeddingModel(TaskModel):
     """Creates the model.
 
     Args:
-      base_model: not built; its features have `task_embedding`.
+      base_model: not built; its features have `task_embedding`, float32 [D].
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
       create_embedding_fn: called with D; returns the layer that maps a dictionary of
@@ -153,11 +153,12 @@ class TaskEmbeddingModel(TaskModel):
       create_sequence_fn: called with D; returns the layer that maps the ordered
         embeddings of the condition, [tasks, samples, D], to [tasks, D], such as
         `SequenceEmbedding`. None: their mean.
-      contrastive_weight: weight of the contrastive loss of condition and inference.
+      contrastive_weight: weight of the contrastive loss of condition and inference; 0:
+        no such loss.
       contrastive_loss_mode: see `layers.tec.compute_embedding_contrastive_loss`.
       **kwargs: arguments of `T2RModel`; see `TaskModel`.
     Raises:
-      SpecError: the base model has no feature `task_embedding`.
+      SpecError: the base model has no such feature, or see `TaskModel`.
     """
     super().__init__(base_model, preprocessor_cls, **kwargs)
     self._create_embedding_fn = create_embedding_fn
@@ -193,7 +194,7 @@ class TaskEmbeddingModel(TaskModel):
   def inference_network_fn(  # type: ignore[override]
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> TensorSpecStruct:
-    """Embeds each task, and infers with the embedding.
+    """Embeds each task, and runs the base model with the embedding.
 
     Args:
       features: features of the condition and of the inference, [tasks, samples, ...].
@@ -201,7 +202,7 @@ class TaskEmbeddingModel(TaskModel):
       mode: value of `ModeKeys`.
     Returns:
       Outputs of the base model, [tasks, samples, ...], 'task_embedding', [tasks, D],
-      and 'inference_embedding' for the contrastive loss.
+      and, for the contrastive loss, 'inference_embedding', [tasks, D].
     """
     condition, inference = features["condition"], features["inference"]["features"]
     embedding = self._embed(condition["features"], condition["labels"], mode)
@@ -300,7 +301,7 @@ class TaskEmbeddingModel(TaskModel):
 
   @tf.autograph.experimental.do_not_convert
   def _embed(self, features: Any, labels: Any, mode: str) -> tf.Tensor:
-    """Embeds tasks, [tasks, D], of samples [tasks, samples, ...]."""
+    """Embeds samples [tasks, samples, ...]; returns [tasks, D]."""
     sample = {
       f"{branch}/{path}": value
       for branch, part in (("features", features), ("labels", labels))
@@ -322,7 +323,7 @@ class TaskEmbeddingModel(TaskModel):
   def _pack(
     self, inference: Any, embedding: tf.Tensor, mode: str
   ) -> tuple[SpecStructure, Any]:
-    """Returns the base model's features, [tasks * samples, ...], and the two sizes."""
+    """Returns the base model's features, [tasks * samples, ...], and both sizes."""
     given = flat(inference)
     sizes = meta_tfdata.batch_sizes(given, 2)
     merged = TensorSpecStruct(meta_tfdata.merge_first_n_dims(given, 2))

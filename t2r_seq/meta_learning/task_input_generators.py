@@ -1,4 +1,4 @@
-"""Input generators of tasks: from record files, a store, or replays."""
+"""Input generators of tasks from record files, a store, or replays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from t2r_seq.store.episode_store import StoreWindows
 
 
 class _TaskInputGenerator(data.AbstractInputGenerator):
-  """Makes meta-examples of samples of a base model."""
+  """Combines samples for a base model to meta-examples."""
 
   def __init__(
     self,
@@ -54,7 +54,7 @@ class _TaskInputGenerator(data.AbstractInputGenerator):
     """Takes specs and preprocessing from a model of tasks, such as a `MAMLModel`.
 
     Raises:
-      SpecError: the model's preprocessor is not a `MAMLPreprocessorV2`.
+      SpecError: the model's preprocessor has no `create_meta_map_fn`.
     """
     preprocessor = t2r_model.preprocessor
     if not hasattr(preprocessor, "create_meta_map_fn"):
@@ -82,7 +82,7 @@ class _TaskInputGenerator(data.AbstractInputGenerator):
 class TaskRecordInputGenerator(_TaskInputGenerator):
   """Reads tasks from record files: each file is a task, each record a sample.
 
-  The specs have no time offsets. The tasks take turns.
+  The specs must not have time offsets. Consecutive elements are of different tasks.
   """
 
   def __init__(
@@ -95,16 +95,18 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
     seed: int | None = None,
     split: str | None = None,
   ) -> None:
-    """Creates the generator; files are looked for when a dataset is created.
+    """Creates the generator; creating a dataset opens the files.
 
     Args:
       file_patterns: patterns of TFRecord files, each with one task.
-      batch_size: tasks in a batch.
-      num_condition_samples_per_task: samples of the condition.
-      num_inference_samples_per_task: samples of the inference.
-      shuffle_buffer_size: size of the shuffle buffer of a file.
+      batch_size: number of tasks in a batch.
+      num_condition_samples_per_task: number of samples of the condition.
+      num_inference_samples_per_task: number of samples of the inference.
+      shuffle_buffer_size: size of the shuffle buffer of a file, in mode 'train'.
       seed: seed of the orders; None: random.
       split: split of the files to read, by their names; None for all.
+    Raises:
+      SpecError: a number is not an integer of at least 1.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
@@ -146,13 +148,13 @@ class _TaskOrder:
   Attributes:
     task_episodes: the episodes of each task; with several kinds, all tasks' episodes
       of the first kind, then those of the next.
-    kinds: numbers of the kinds of the condition's episodes, and of the inference's.
-    counts: windows of each episode, int64 [episodes].
-    num_condition: samples of a task's condition.
-    num_inference: samples of its inference.
-    num_whole: episodes that the condition shows from start to end, or 0.
-    num_tasks: in a batch.
-    is_shuffled: whether tasks, episodes and windows are random; else each task shows
+    kinds: numbers of the kinds of the condition's episodes, then of the inference's.
+    counts: number of windows of each episode, int64 [episodes].
+    num_condition: number of samples of a task's condition.
+    num_inference: number of samples of its inference.
+    num_whole: number of episodes that the condition shows from start to end, or 0.
+    num_tasks: number of tasks in a batch.
+    is_shuffled: whether tasks, episodes and windows are random; otherwise each task has
       the first windows of its first episodes, or windows spread over whole ones.
     seed: seed of the random numbers.
   """
@@ -173,7 +175,7 @@ class _TaskOrder:
 
   @property
   def all_tasks(self) -> int:
-    """Tasks of an epoch."""
+    """Number of tasks in an epoch."""
     return len(self.task_episodes) // (max(self.kinds) + 1)
 
   @property
@@ -193,8 +195,8 @@ class _TaskOrder:
     """Returns the windows of consecutive batches.
 
     Args:
-      batch: number of the first, counted through all epochs, int64 scalar.
-      num_batches: the maximum; an epoch's last batch is the last one.
+      batch: number of the first batch, counted through all epochs, int64 scalar.
+      num_batches: maximum number of batches; they end with the epoch.
     Returns:
       int64 [tasks * num_samples], ordered by task.
     """
@@ -239,9 +241,9 @@ class _TaskOrder:
     return tf.gather(tf.constant(np.cumsum(counts) - counts), episodes) + window
 
   def _slots(self, sample: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the episode of the condition that samples show, and its kind.
+    """Returns the number of the condition's episode for samples, and its kind.
 
-    The inference has the last number.
+    Samples of the inference have the number after the last one.
     """
     if not self.num_whole:
       return tf.zeros_like(sample), tf.zeros_like(sample)
@@ -265,8 +267,8 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
   """Reads tasks from a store with a column that names each episode's task.
 
   Samples of a task are windows of different episodes, or the condition shows whole
-  episodes, such as demonstrations. Each task is used once per epoch. The order is a
-  function of the seed; a resumed run continues with the next batch.
+  episodes, such as demonstrations. Each task is used once per epoch. The order depends
+  only on the seed; a resumed run continues with the next batch.
   """
 
   def __init__(
@@ -284,14 +286,14 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     inference_kind: str = "",
     sequence_length: int | None = None,
   ) -> None:
-    """Creates the generator; the store is opened when a dataset is created.
+    """Creates the generator; creating a dataset opens the store.
 
     Args:
       store_path: the store's folder.
-      task_key: path of the column with a number or a string for each episode, its task.
-      batch_size: tasks in a batch.
-      num_condition_samples_per_task: samples of the condition.
-      num_inference_samples_per_task: samples of the inference.
+      task_key: path of the column with each episode's task, a number or a string.
+      batch_size: number of tasks in a batch.
+      num_condition_samples_per_task: number of samples of the condition.
+      num_inference_samples_per_task: number of samples of the inference.
       condition_episodes: the number of whole episodes that the condition shows by
         evenly spread windows, or the kind of each; the inference shows other episodes.
         None: each sample is a window of a different episode.
@@ -299,12 +301,13 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       split: split of the store; None for all. Tasks without episodes in it are skipped.
       episodes: numbers of the episodes to read, or a file with them; None for all.
       kind_key: path of a column with the kind of each episode, such as 'demo' or
-        'trial'; None: all are of one kind.
-      inference_kind: the kind of the episodes of the inference.
-      sequence_length: steps of a sample, for specs with `is_sequence`.
+        'trial'; None: there are no kinds.
+      inference_kind: kind of the episodes of the inference; '' without kinds.
+      sequence_length: steps of a sample, for specs with `is_sequence`; None for others.
     Raises:
-      SpecError: the samples of the condition can't be divided among its episodes, or
-        kinds are missing.
+      SpecError: a number is not an integer of at least 1, the condition's samples can't
+        be divided among its episodes, or only some of `kind_key`, kinds in
+        `condition_episodes` and `inference_kind` are given.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
@@ -326,7 +329,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       )
     if self._num_whole and samples % self._num_whole:
       raise errors.SpecError(
-        f"{where}: num_condition_samples_per_task: expected as many of each of the "
+        f"{where}: num_condition_samples_per_task: expected a multiple of the "
         f"{self._num_whole} episodes, got {samples}."
       )
     self._store_path = store_path
@@ -469,13 +472,14 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
     """Creates the generator.
 
     Args:
-      replays: replay for each task, such as `ReplayBuffer`s; they are not closed.
-      batch_size: tasks in a batch.
-      num_condition_samples_per_task: condition samples per task.
-      num_inference_samples_per_task: inference samples per task.
-      seed: seed of the order of tasks; None: random. Replays have their own seeds.
+      replays: replay of each task, such as `ReplayBuffer`s; they are not closed.
+      batch_size: number of tasks in a batch.
+      num_condition_samples_per_task: number of samples of the condition.
+      num_inference_samples_per_task: number of samples of the inference.
+      seed: seed of the order of tasks; None: random. Replays have separate seeds.
     Raises:
-      SpecError: `replays` is empty, or an item is not a `Replay`.
+      SpecError: `replays` is empty or contains something else, or a number is not an
+        integer of at least 1.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
@@ -488,14 +492,14 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Raises the errors of replays instead of TensorFlow's."""
+    """Raises the errors of replays instead of the TensorFlow errors that wrap them."""
     with contextlib.ExitStack() as stack:
       for task in self._tasks:
         stack.enter_context(task.explain_failures())
       yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Starts the watches of the replays over a wait for a batch."""
+    """Returns a check of all replays for a wait for a batch; see `Replay.watch`."""
     checks = [check for task in self._tasks if (check := task.watch()) is not None]
 
     def check_all() -> None:
@@ -514,7 +518,7 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
       task.set_padding(self.padding)
       sampled.append(task.create_dataset(mode, batch_size=self._num_samples))
     seed = self._drawing_seed(request)
-    # As in a store: every task is used once before the next epoch.
+    # As with a store: every task is used once before the next epoch.
     turns = tf.data.Dataset.range(len(sampled)).shuffle(len(sampled), seed).repeat()
     tasks = tf.data.Dataset.choose_from_datasets(sampled, turns)
     return tasks.map(self._to_meta).batch(batch_size, drop_remainder=True)

@@ -20,7 +20,7 @@ TASK, CARRIED = "task", "carried"
 
 
 class TaskModel(models.T2RModel):
-  """A model that adapts a base model to a task from its condition.
+  """A model that adapts a base model to a task by the task's condition.
 
   The base model's features and labels become `condition/features`, `condition/labels`
   and `inference/features`, [tasks, samples, ...]. A step of the exported policy takes
@@ -36,18 +36,21 @@ class TaskModel(models.T2RModel):
     """Creates the model.
 
     Args:
-      base_model: any model, not built. Its padding, execution, warm start and frozen
-        variables apply.
+      base_model: any model, not built. Its `padding`, `execution`, warm start and
+        frozen variables apply.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      **kwargs: arguments of `T2RModel`; the optimizer is of this model.
+      **kwargs: arguments of `T2RModel`, such as the optimizer, which is not the base
+        model's.
+    Raises:
+      SpecError: an argument of `T2RModel` is invalid.
     """
     super().__init__(preprocessor_cls=preprocessor_cls, **kwargs)
     self._base_model = base_model
 
   @property
   def base_model(self) -> models.T2RModel:
-    """The model that adapts."""
+    """The model that is adapted."""
     return self._base_model
 
   @property
@@ -78,14 +81,14 @@ class TaskModel(models.T2RModel):
     return self._base_model.execution
 
   def get_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base model's specs, of condition and inference."""
+    """Returns the base model's specs for the condition and the inference."""
     base = self._base_model
     return preprocessors.maml_feature_spec(
       base.get_feature_specification, base.get_label_specification, mode
     )
 
   def get_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base model's label specs, of the inference."""
+    """Returns the base model's label specs for the inference."""
     return preprocessors.create_maml_label_spec(
       self._base_model.get_label_specification(mode)
     )
@@ -152,17 +155,17 @@ class TaskModel(models.T2RModel):
     return self._base_model.step_paths(raw_paths)
 
   def keeps_state(self, path: str) -> bool:
-    """Whether a state outlives its episode: the task's."""
+    """Whether a part of the state outlives its episode: that of the task."""
     return path.startswith(f"{TASK}/")
 
   def get_adaptation_specification(self) -> TensorSpecStruct:
-    """Returns the raw features of the condition, in mode 'infer'."""
+    """Returns the specs of the condition's raw features, in mode 'infer'."""
     return preprocessors.condition_of(
       self.preprocessor.get_in_feature_specification(ModeKeys.INFER)
     )
 
   def adaptation_offsets(self) -> dict[str, list[int]]:
-    """Returns the time offsets of the condition's stacks, in mode 'infer'.
+    """Returns the time offsets of the condition's stacks by path, in mode 'infer'.
 
     Raises:
       SpecError: time offsets are in seconds.
@@ -245,7 +248,7 @@ def base_state(model: Any, state: Any) -> SpecStructure:
 
 
 def merge_samples(structure: Any, spec: SpecStructure) -> SpecStructure:
-  """Joins tasks and samples of tensors, and packs them as `spec`."""
+  """Merges the axes of tasks and samples, and packs the tensors as `spec`."""
   merged = meta_tfdata.flatten_batch_examples(TensorSpecStruct(flat(structure)))
   return specs.pack_flat_sequence_to_spec_structure(spec, merged)
 
@@ -259,7 +262,7 @@ def _state(task: SpecStructure, carried: SpecStructure) -> TensorSpecStruct:
 
 
 def flat(structure: Any) -> dict[str, tf.Tensor]:
-  """Returns the tensors of a structure by path, without absent ones."""
+  """Returns the tensors of a structure by path, without None."""
   return dict(specs.flatten_spec_structure(structure, filter_none=True).items())
 
 

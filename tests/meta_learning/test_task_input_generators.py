@@ -250,7 +250,7 @@ def test_errors(task_store):
     ),
     "uneven": (
       {"num_condition_samples_per_task": 3, "condition_episodes": 2},
-      r"num_condition_samples_per_task: expected as many of each of the 2 .*, got 3",
+      r"num_condition_samples_per_task: expected a multiple of the 2 episodes, got 3",
     ),
     "too few of a kind": (
       {

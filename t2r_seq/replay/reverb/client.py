@@ -56,7 +56,7 @@ class Waiting:
     operation: str,
     should_stop: Callable[[], bool] | None = None,
   ) -> None:
-    """Starts the wait; `operation` is for errors; for `should_stop` see `ReplayWriter`."""
+    """Starts the wait; see `ReplayWriter` for `should_stop`."""
     self._connection = connection
     self._operation = operation
     self._should_stop = should_stop
