@@ -68,17 +68,13 @@ class MAMLModel(TaskModel):
       base_model: any model, not built.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      num_inner_loop_steps: gradient steps on the condition. A warning is logged below
-        1, and 1 is used.
+      num_inner_loop_steps: gradient steps on the condition; below 1, warns and uses 1.
       var_scope: prefix of the names of the variables that the outer loop trains, such
         as 'base/head'; None trains all. A `filter_trainables_fn` replaces it. The inner
         loop has a separate `var_scope`.
-      use_parallel_for: whether to adapt to all tasks at once by `pfor_map_fn`, rather
-        than to one after another.
+      use_parallel_for: whether to adapt to all tasks at once by `pfor_map_fn`.
       inner_loop: adapts the weights; None: `MAMLInnerLoopGradientDescent()`.
-      **kwargs: see `TaskModel`.
-    Raises:
-      SpecError: see `TaskModel`.
+      **kwargs: see `TaskModel`, also for errors.
     """
     if num_inner_loop_steps < 1:
       logging.warning(
@@ -140,8 +136,7 @@ class MAMLModel(TaskModel):
   def _select_inference_output(self, predictions: TensorSpecStruct) -> TensorSpecStruct:
     """Adds 'condition_output', before adapting, and 'inference_output', after it.
 
-    They are the base model's 'inference_output', or a critic's 'q_predicted'. Override
-    it for base models without both.
+    From the base model's 'inference_output' or 'q_predicted'; override it for others.
     """
     for name in _SELECTED:
       for key in ("inference_output", "q_predicted"):

@@ -182,15 +182,13 @@ class _AdaptingPolicy(MetaLearningPolicy):
 
     Args:
       *args: arguments of the base policy, such as `RegressionPolicy`.
-      pack_condition_fn: packs episodes as the condition of a task; see
-        `PackConditionFn`.
+      pack_condition_fn: packs episodes as the condition; see `PackConditionFn`.
       **kwargs: arguments of the base policy.
     """
     super().__init__(*args, **kwargs)
     self._pack_condition_fn = pack_condition_fn
 
   def reset_task(self) -> None:
-    """Forgets the task."""
     self._predictor.reset()
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
@@ -231,15 +229,10 @@ class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
   _condition: Any = None
 
   def reset_task(self) -> None:
-    """Forgets the task."""
     self._condition = None
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
-    """Packs the condition of a task; without episodes, forgets the task.
-
-    Raises:
-      SpecError: a step lacks a path of the condition.
-    """
+    """Packs the condition of a task; without episodes, forgets the task."""
     self.reset_task()
     if episode_data:
       self._condition = _pack(self._predictor, self._pack_condition_fn, episode_data)
@@ -309,7 +302,6 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
     self.reset()
 
   def reset_task(self) -> None:
-    """Forgets the task."""
     self._prev_episode_data: Any = None
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
@@ -397,13 +389,11 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
     self._acting.reset()
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Seeds both policies; see `Policy.seed`."""
     which = (env,) if env else ()
     for each in self._policies:
       each.seed(seed, *which)
 
   def init_randomly(self) -> None:
-    """Initializes both models randomly."""
     for each in self._policies:
       each.init_randomly()
 
@@ -424,9 +414,7 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
   def SelectAction(
     self, state: Any, context: Any = None, timestep: int | None = None
   ) -> Any:
-    """Returns the action of the current policy."""
     return self._acting.SelectAction(state, context, timestep)
 
   def sample_action(self, obs: Any, explore_prob: float = 0.0) -> tuple[Any, Any]:
-    """Returns the action of the current policy, and its extra output."""
     return self._acting.sample_action(obs, explore_prob)

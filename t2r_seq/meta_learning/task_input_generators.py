@@ -492,14 +492,12 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Raises the errors of replays instead of the TensorFlow errors that wrap them."""
     with contextlib.ExitStack() as stack:
       for task in self._tasks:
         stack.enter_context(task.explain_failures())
       yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Returns a check of all replays for a wait for a batch; see `Replay.watch`."""
     checks = [check for task in self._tasks if (check := task.watch()) is not None]
 
     def check_all() -> None:

@@ -40,8 +40,7 @@ class TaskModel(models.T2RModel):
         frozen variables apply.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      **kwargs: arguments of `T2RModel`, such as the optimizer, which is not the base
-        model's.
+      **kwargs: arguments of `T2RModel`; its optimizer applies, not the base model's.
     Raises:
       SpecError: an argument of `T2RModel` is invalid.
     """

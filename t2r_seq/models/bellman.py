@@ -84,8 +84,7 @@ class BellmanTargets(CriticModel):
   def get_label_specification(self, mode: str) -> TensorSpecStruct:
     """Returns the critic's labels, `terminated`, `discount`, and `next_state`.
 
-    Raises:
-      SpecError: the state has time offsets in seconds.
+    Raises SpecError if the state has time offsets in seconds.
     """
     given_labels = super().get_label_specification(mode)  # type: ignore[safe-super]
     labels = specs.flatten_spec_structure(given_labels)

@@ -56,8 +56,7 @@ def all_errors(
   Returns:
     (errors, bools), both of the label's shape.
   Raises:
-    SpecError: the shapes differ, as broadcasting would train something else; or a mask
-      has a wrong shape or dtype.
+    SpecError: the shapes differ (broadcasting would be wrong), or a mask does not fit.
   """
   target = getattr(labels, path)
   if not predictions.shape.is_compatible_with(target.shape):

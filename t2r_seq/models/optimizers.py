@@ -36,16 +36,7 @@ def create_exp_decaying_learning_rate(
   decay_rate: float = 0.9,
   staircase: bool = True,
 ) -> LearningRate:
-  """Returns a learning rate that decays exponentially.
-
-  Args:
-    initial_learning_rate: at step 0.
-    decay_steps: training steps per decay.
-    decay_rate: factor per decay.
-    staircase: decays at once every `decay_steps` rather than smoothly.
-  Returns:
-    A Keras schedule.
-  """
+  """Returns a learning rate that decays exponentially; see `exponential_decay`."""
   return tf.keras.optimizers.schedules.ExponentialDecay(
     initial_learning_rate, decay_steps, decay_rate, staircase
   )
@@ -304,7 +295,6 @@ class UpdateOptions:
   gradient_accumulation_steps: int = 1
 
   def __post_init__(self) -> None:
-    """Raises SpecError unless the steps are an integer of at least 1."""
     steps = self.gradient_accumulation_steps
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
       raise errors.SpecError(
@@ -412,7 +402,7 @@ def exponential_decay(
     initial_value: at step 0.
     decay_steps: steps per decay.
     decay_rate: factor per decay.
-    staircase: decays at once every `decay_steps` rather than smoothly.
+    staircase: whether the value is constant within `decay_steps`, rather than smooth.
   Returns:
     A schedule: a learning rate, or called with a model's `global_step`.
   """

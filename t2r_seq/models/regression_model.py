@@ -74,8 +74,8 @@ class RegressionModel(T2RModel):
       features: packed as the feature specs, [B, ...].
       mode: value of `ModeKeys`.
     Returns:
-      Outputs by name. 'inference_output', of the shape of `labels.target`, is required,
-      but for action decoders only outside mode 'train'.
+      Outputs by name. 'inference_output', of the shape of `labels.target`, is required;
+      with an action decoder, not in mode 'train'.
     """
 
   def loss_fn(
@@ -87,10 +87,7 @@ class RegressionModel(T2RModel):
     """Returns the mean of `all_errors` where they count, a scalar.
 
     Padded targets, by the labels' `target_mask`, do not count; nor do missing
-    components, by a `target_dimension_mask`.
-
-    Raises:
-      SpecError: see `all_errors`.
+    components, by a `target_dimension_mask`. For errors see `all_errors`.
     """
     return layers.masked_mean(*self.all_errors(labels, inference_outputs, mode))
 
@@ -124,11 +121,7 @@ class RegressionModel(T2RModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class: the outputs of `a_func`.
-
-    Raises:
-      SpecError: the outputs are not a dict, or lack 'inference_output'.
-    """
+    """Returns the outputs of `a_func`; SpecError if they lack 'inference_output'."""
     del labels
     outputs = self.a_func(features, mode)
     needs_action = self._action_decoder is None or mode != ModeKeys.TRAIN

@@ -238,10 +238,7 @@ class T2RModel(PolicyModel):
 
   @property
   def output_labels(self) -> Mapping[str, str]:
-    """Paths of the labels that outputs predict, by name of the output.
-
-    An export converts these outputs to the labels' conventions in the data.
-    """
+    """Label paths by output; an export restores the labels' conventions of the data."""
     return {}
 
   @property
@@ -559,8 +556,7 @@ class T2RModel(PolicyModel):
     Returns:
       (loss with regularisation, scalars to log and tensors of each example by name).
     Raises:
-      SpecError: the batch does not fit the specs, or the model's outputs, loss or
-        scalars have the wrong form.
+      SpecError: the batch, outputs, loss or scalars do not have the declared form.
     """
     mode = ModeKeys.TRAIN
     packed, targets = self.pack(features, labels, mode)

@@ -48,11 +48,8 @@ def save(
   """Saves a buffer, and returns the path; writers and samplers wait meanwhile.
 
   A process that is killed at any moment leaves the former checkpoints, and perhaps an
-  unfinished folder of another name, which the next call removes.
-
-  Raises:
-    ReplayError: the buffer is closed, or another process is saving to the folder.
-    OSError: the disk is full or failed; the former checkpoints are kept.
+  unfinished folder of another name, which the next call removes. For errors see
+  `ReplayBuffer.checkpoint`.
   """
 
   def refusal(holder: str) -> Exception:
@@ -93,12 +90,7 @@ def save(
 def restore(
   table: Table, identity: dict[str, Any], path: str, free_writers: Container[int]
 ) -> str:
-  """Restores a buffer without steps from the newest whole checkpoint at a path.
-
-  Raises:
-    ReplayError: there is no checkpoint, all are damaged, its identity differs, this
-      buffer has steps already, or it is closed.
-  """
+  """Restores a buffer without steps; see `ReplayBuffer.restore`."""
   saved = _newest_whole(os.path.abspath(path))
   _check_identity(saved.path, identity, saved.values["identity"])
   with table.lock:
@@ -122,13 +114,7 @@ def restore(
 def export(
   table: Table, columns: Columns, path: str, describe: Callable[[list[int]], Any]
 ) -> int:
-  """Writes the episodes of a buffer to a new store; returns their number.
-
-  Raises:
-    StoreError: the path is in use.
-    ReplayError: the buffer is closed.
-    OSError: the disk is full or failed; nothing is left of the store.
-  """
+  """Writes the episodes of a buffer to a new store; see `ReplayBuffer.to_store`."""
   is_free = not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path))
   if not is_free:
     raise errors.StoreError(
@@ -144,12 +130,8 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
   """Appends the newest episodes of a store, as many as fill the buffer.
 
   The oldest of them may lose its first steps. For n-step transitions, the observation
-  after the last row, such as `final_observations`, becomes one more row.
-
-  Raises:
-    StoreError: there is no such store.
-    SpecError: columns are missing or do not fit (all are named), time stamps are
-      invalid, or n-step transitions would be joined again.
+  after the last row, such as `final_observations`, becomes one more row. For errors see
+  `ReplayBuffer.from_store`.
   """
   store = EpisodeStore(os.path.abspath(path))
   sources = _find_sources(store, columns)

@@ -47,7 +47,6 @@ class Prioritized:
   priority_exponent: float = 0.6
 
   def __post_init__(self) -> None:
-    """Raises SpecError unless the exponent is a finite number of at least 0."""
     _check_number("Prioritized", "priority_exponent", self.priority_exponent, 0)
 
 
@@ -63,7 +62,6 @@ class MinSize:
   min_size_to_sample: int = 1
 
   def __post_init__(self) -> None:
-    """Raises SpecError unless the size is a count of at least 1."""
     errors.check_count("MinSize", "min_size_to_sample", self.min_size_to_sample)
 
 
@@ -130,7 +128,6 @@ class Queue:
   size: int
 
   def __post_init__(self) -> None:
-    """Raises SpecError unless the size is a count of at least 1."""
     errors.check_count("Queue", "size", self.size)
 
 

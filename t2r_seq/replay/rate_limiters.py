@@ -147,19 +147,16 @@ class RateLimiter:
     return self._await("sample", self.can_sample, why_not, count, timeout, began=began)
 
   def did_insert(self, count: int = 1) -> None:
-    """Counts inserted items."""
     with self._lock:
       self.num_inserts += count
       self._wake()
 
   def did_sample(self, count: int = 1) -> None:
-    """Counts sampled items."""
     with self._lock:
       self.num_samples += count
       self._wake()
 
   def did_delete(self, count: int = 1) -> None:
-    """Counts deleted items."""
     with self._lock:
       self.num_deletes += count
       self._wake()

@@ -152,8 +152,8 @@ class ReplayBuffer(Replay):
       **arguments: arguments of the buffer.
     Raises:
       StoreError: there is no such store.
-      SpecError: `path` is not a local path, the store's columns do not fit, its time
-        stamps or n-step transitions are invalid, or see `ReplayBuffer`.
+      SpecError: `path` is not a local path, columns do not fit (all are named), time
+        stamps are invalid, n-step transitions would be joined again, or see `__init__`.
     """
     place = options.check_path("from_store", "path", path, "Name an EpisodeStore.")
     replay = cls(spec_structure, **arguments)
@@ -162,17 +162,14 @@ class ReplayBuffer(Replay):
 
   @property
   def spec_structure(self) -> specs.TensorSpecStruct:
-    """The specs of one window, by path."""
     return self._spec.copy()
 
   @property
   def cut(self) -> windows.Cut:
-    """The cut of episodes to windows, with n-step."""
     return self._cut
 
   @property
   def flat_spec(self) -> specs.TensorSpecStruct:
-    """The specs of one `append`, by path."""
     return self._flat_spec.copy()
 
   @property
@@ -181,7 +178,6 @@ class ReplayBuffer(Replay):
     return self._window_spec.copy()
 
   def writer(self, should_stop: StopFn | None = None) -> MemoryWriter:
-    """Returns a writer for one environment; see `Replay.writer`."""
     with self._table.lock:
       self._table.check_open("writer")
       if not self._free_writers:
@@ -224,7 +220,6 @@ class ReplayBuffer(Replay):
     return info, batch
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
-    """Returns an endless dataset of batches; see `Replay.dataset`."""
     self._table.check_open("dataset")
     if with_info:
       self._count_samples()
@@ -232,7 +227,6 @@ class ReplayBuffer(Replay):
     return make_dataset(self._sampling, self._spec, self._window_spec, size, with_info)
 
   def update_priorities(self, keys: Any, priorities: Any) -> int:
-    """Sets the priorities of items; see `Replay.update_priorities`."""
     keys, priorities = to_updates(keys, priorities)
     with self._table.lock:
       self._table.check_open("update_priorities")
@@ -305,7 +299,7 @@ class ReplayBuffer(Replay):
     """Restores the newest whole checkpoint of `checkpoint_dir`; see `restore`.
 
     Returns:
-      The path of the checkpoint; None if there is none.
+      The path of the checkpoint; None without one.
     Raises:
       ReplayError: the buffer has no `checkpoint_dir`, or see `restore`.
     """
@@ -403,7 +397,6 @@ class MemoryWriter(ReplayWriter):
       self._stamps.add(stamps)
 
   def end_episode(self) -> None:
-    """Ends the episode; see `ReplayWriter.end_episode`."""
     with self._table.lock:
       self._check_open("end_episode")
       self._stamps.end_episode()

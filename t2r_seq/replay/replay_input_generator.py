@@ -107,12 +107,10 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Raises the replay's errors instead of the TensorFlow errors that wrap them."""
     with replay_lib.explain_errors():  # The replay may not have been created yet.
       yield
 
   def watch(self) -> Callable[[], Any] | None:
-    """Returns a check for a wait for a batch; see `Replay.watch`."""
     return self.replay.watch()
 
   def _create_batches(self, request: BatchRequest) -> tf.data.Dataset:

@@ -67,12 +67,7 @@ class Sampling:
   def sample(
     self, count: int, began: float | None = None
   ) -> tuple[SampleInfo | None, Batch]:
-    """Returns a batch, and its `SampleInfo` if samples are counted.
-
-    Args:
-      count: B.
-      began: see `Table.draw`.
-    """
+    """Returns a batch, and its `SampleInfo` if samples are counted; as `Table.draw`."""
     if self._table.consumes:
       return self._consume(count, began)
     sampled = None

@@ -306,7 +306,6 @@ class Table:
     )
 
   def check_open(self, operation: str) -> None:
-    """Raises ReplayError once the buffer is closed."""
     check_open(operation, self.is_closed)
 
   def append(

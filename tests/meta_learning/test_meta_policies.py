@@ -68,8 +68,10 @@ def test_critic_search_depends_on_the_condition(is_named):
   action, found = policy.sample_action(state)
   np.testing.assert_allclose(action, [-0.1, 1.1], atol=0.15)
   assert -0.3 < found["q_predicted"] < 0
-  policy.reset_task()
-  assert policy.sample_action(state)[1]["q_predicted"] == 0
+  for forget in (policy.reset_task, lambda: policy.adapt([])):
+    forget()
+    assert policy.sample_action(state)[1]["q_predicted"] == 0
+    policy.adapt([[step]])
 
 
 class PlaceModel(models.RegressionModel):

@@ -286,6 +286,24 @@ def test_decoder_of_a_recurrent_model_has_a_loss_behind_the_burn_in(burn_in):
   np.testing.assert_allclose(loss, want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize("decoder_cls", [None, layers.MSEDecoder])
+def test_importance_weights_multiply_the_errors_of_examples(burn_in, decoder_cls):
+  model = _Drift(burn_in=burn_in, action_decoder_cls=decoder_cls)
+  if decoder_cls:
+    model.create_action_decoder()
+  output, target = (tf.random.normal([3, 5, 2], seed=n) for n in (2, 3))
+  weights = [0.0, 0.5, 2.0]
+
+  def loss(rows, **sample):
+    labels = specs.TensorSpecStruct(target=target[rows], sample=sample)
+    return model.loss_fn(labels, {"inference_output": output[rows]}, "train")
+
+  want = sum(w * loss(slice(i, i + 1)) for i, w in enumerate(weights)) / len(weights)
+  weighted = loss(slice(None), weight=tf.constant(weights))
+  np.testing.assert_allclose(weighted, want, rtol=1e-5)
+
+
 def test_recurrent_model_learns_by_gin():
   gin.parse_config("""
     Drift.burn_in = 1

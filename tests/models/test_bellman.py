@@ -108,12 +108,12 @@ def test_losses_are_of_the_targets_and_only_the_learner_is_trained(model):
 
 
 def test_polyak_targets_and_periodic_lagged_network(model):
-  step = tf.Variable(1, dtype=tf.int64)
+  step = tf.Variable(0, dtype=tf.int64)
   model.follow_global_step(step)
   _set(model, learner=4.0, target=0.0, lagged=8.0)
   seen = []
   for number in (1, 2, 10):
-    step.assign(number)
+    step.assign(number - 1)  # A trainer counts a step at its end.
     _set(model, learner=4.0 * number)
     model.after_train_step()
     found = _weights(model)

@@ -201,8 +201,8 @@ def _adam():
   return tf.keras.optimizers.Adam(0.1)
 
 
-def _grouped(groups):
-  return lambda: _trained(0, lambda: models.create_grouped_optimizer(groups))
+def _grouped(groups, **options):
+  return lambda: _trained(0, lambda: models.create_grouped_optimizer(groups, **options))
 
 
 _BAD = {
@@ -214,6 +214,18 @@ _BAD = {
   "no variable for a pattern": (
     _grouped({"heads/*": _adam, "*": _adam}),
     r"expected patterns of variables, got none for \[heads/\*\]. The variables are \[",
+  ),
+  "an interval of no group": (
+    _grouped({"head/*": _adam, "*": _adam}, intervals={"heads/*": 2}),
+    r"intervals: expected patterns of groups before the last one .*, got 'heads/\*'",
+  ),
+  "an interval of the last group": (
+    _grouped({"head/*": _adam, "*": _adam}, intervals={"*": 2}),
+    r"intervals: expected patterns of groups before the last one .*, got '\*'",
+  ),
+  "an interval of no steps": (
+    _grouped({"head/*": _adam, "*": _adam}, intervals={"head/*": 0}),
+    r"create_grouped_optimizer: intervals: head/\*: expected an integer of at least 1",
   ),
   "an optimizer in place of its factory": (
     lambda: models.create_grouped_optimizer({"*": _adam()}),

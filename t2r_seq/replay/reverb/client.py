@@ -84,11 +84,7 @@ class Waiting:
     return tables
 
   def look_at_table(self) -> None:
-    """Polls the server once, for waits for its rate limiter.
-
-    Raises:
-      ReplayTimeoutError: also if the wait exceeds the connection's `timeout`.
-    """
+    """Polls the server once, while its rate limiter may be the reason to wait."""
     tables = self.look()
     if tables is None:
       return
@@ -186,13 +182,7 @@ class Connection:
     server_timeout: float | None,
     signature: Mapping[str, tf.TensorSpec],
   ) -> None:
-    """Waits for the server and compares its table with the signature.
-
-    Raises:
-      ReplayTimeoutError: the server does not answer within `server_timeout`.
-      SpecError: a number of seconds is invalid, or the server's table differs.
-      ImportError: Reverb is not installed.
-    """
+    """Waits for the server and compares its table; for errors see `ReverbReplay`."""
     check_seconds("ReverbReplay", "timeout", timeout)
     check_seconds("ReverbReplay", "server_timeout", server_timeout)
     self.address = address
@@ -268,8 +258,8 @@ class Connection:
     if kept == written:
       return written  # The server is not a ReplayServer.
     if not os.path.isdir(written):
-      # On another machine, or moved already. Reverb's next checkpoint, if it came
-      # before the server moves this one, might remove it.
+      # On another machine, or moved already. If not moved, Reverb's next checkpoint
+      # would remove it.
       time.sleep(_TAKING_SECS)
       return kept
     waiting = Waiting(self, "checkpoint")
@@ -347,8 +337,7 @@ def sample_items(
   and stacking a whole batch is one op per path.
 
   Returns:
-    Infinite dataset of (SampleInfo, columns), leaves [B, ...]; raises
-    ReplayTimeoutError if the rate limiter times out.
+    Infinite dataset of (SampleInfo, columns), leaves [B, ...].
   """
   signature = wire_signature(layout.signature)
   info = connection.tables("sample")[TABLE]
@@ -409,11 +398,7 @@ class ReverbWriter(ReplayWriter):
     allow_nan: bool = False,
     should_stop: Callable[[], bool] | None = None,
   ) -> None:
-    """Opens the writer; see `ReverbReplay` for the arguments.
-
-    Raises:
-      ReplayTimeoutError: no server answers in time, or the wait was stopped.
-    """
+    """Opens the writer; see `ReverbReplay`, and for errors `Replay.writer`."""
     self.should_stop = should_stop
     self._connection = connection
     self._layout = layout
@@ -454,7 +439,6 @@ class ReverbWriter(ReplayWriter):
     self._write_items(has_ended=False)
 
   def end_episode(self) -> None:
-    """Ends the episode; see `ReplayWriter.end_episode`."""
     self._check_open("end_episode")
     self._end()
 
@@ -611,31 +595,23 @@ class ReverbReplay(Replay):
 
   @property
   def spec_structure(self) -> specs.TensorSpecStruct:
-    """The specs of one window, by path."""
     return self._spec_structure
 
   @property
   def cut(self) -> windows.Cut:
-    """The cut of episodes to windows, with n-step."""
     return self._layout.reader.cut
 
   @property
   def flat_spec(self) -> specs.TensorSpecStruct:
-    """The specs of one `append`, by path."""
     return self._flat_spec
 
   def writer(self, should_stop: Callable[[], bool] | None = None) -> ReverbWriter:
-    """Returns a writer for one environment; any number may be open.
-
-    Raises:
-      ReplayError, ReplayTimeoutError: see `Replay.writer`.
-    """
+    """Returns a writer for one environment, of any number; see `Replay.writer`."""
     return ReverbWriter(
       self._open_connection("writer"), self._layout, *self._writer_options, should_stop
     )
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
-    """Returns an endless dataset of batches; see `Replay.dataset`."""
     items = sample_items(
       self._open_connection("dataset"),
       self._layout,

@@ -66,10 +66,9 @@ class CheckpointFolder:
       raise bad_checkpoint_dir("ReplayServer", path, str(error)) from error
 
   def newest(self) -> str | None:
-    """Returns the newest whole checkpoint or None, and removes unfinished ones.
+    """Returns the newest whole checkpoint; removes unfinished ones.
 
-    Raises:
-      ReplayError: all checkpoints are damaged.
+    None without any; ReplayError if all are damaged.
     """
     done = [*_done(self.path), *_done(self.incoming)]
     damaged: list[str] = []
@@ -93,10 +92,8 @@ class CheckpointFolder:
     return None
 
   def take_in(self, path: str) -> str:
-    """Moves a checkpoint that Reverb wrote to `path`, and removes the former one.
+    """Moves a checkpoint that Reverb wrote; removes the former one; returns the path.
 
-    Returns:
-      Its new path.
     Raises:
       ReplayError: the checkpoint is damaged, or the disk failed; the former one stays.
     """
