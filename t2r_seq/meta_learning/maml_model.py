@@ -90,6 +90,11 @@ class MAMLModel(TaskModel):
     self._use_parallel_for = use_parallel_for
     self._inner_loop = inner_loop or MAMLInnerLoopGradientDescent()
 
+  def _unbuilt_copy(self) -> Any:
+    copied = super()._unbuilt_copy()
+    copied._inner_loop = self._inner_loop.unbuilt_copy()
+    return copied
+
   def create_network(self) -> dict[str, Any]:
     """Builds the base model, and the learning rates of the inner loop."""
     self._base_model.build()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -99,9 +100,15 @@ class TaskModel(models.T2RModel):
     frozen = {id(v) for v in self._base_model.variables} - kept
     return [v for v in super().trainable_variables if id(v) not in frozen]
 
-  def follow_global_step(self, variable: tf.Variable) -> None:
+  def follow_global_step(self, variable: tf.Variable | tf.Tensor) -> None:
     super().follow_global_step(variable)
     self._base_model.follow_global_step(variable)
+
+  @tf.autograph.experimental.do_not_convert
+  @contextlib.contextmanager
+  def _holding_step(self) -> Iterator[None]:
+    with super()._holding_step(), self._base_model._holding_step():
+      yield
 
   def maybe_init_from_checkpoint(self) -> None:
     """Initializes variables of this model, then of the base model."""

@@ -172,8 +172,7 @@ class T2RModel(PolicyModel):
     Returns:
       The scalar loss, a mean over the batch; or (loss, scalars to log by name); or
       (loss, scalars, tensors [B, ...] by name, which callbacks find in `run.outputs`,
-      such as TD errors). Regularisation losses of Keras layers are added by the
-      trainer.
+      such as TD errors). In training, regularisation losses of Keras layers are added.
     """
 
   def model_eval_fn(
@@ -211,7 +210,7 @@ class T2RModel(PolicyModel):
     return {}
 
   def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
-    """Computes metrics from the counts of `eval_tallies_fn`.
+    """Computes metrics from the sums of `eval_tallies_fn`.
 
     Args:
       tallies: sums over the eval set, float64.
@@ -354,8 +353,8 @@ class T2RModel(PolicyModel):
       return tf.constant(step, tf.int64)
     return tf.convert_to_tensor(self._global_step)
 
-  def follow_global_step(self, variable: tf.Variable) -> None:
-    """Makes `global_step` read a trainer's variable, an int64 scalar."""
+  def follow_global_step(self, variable: tf.Variable | tf.Tensor) -> None:
+    """Makes `global_step` read an int64 scalar, such as a trainer's variable."""
     self._global_step = variable
 
   @property
@@ -393,10 +392,18 @@ class T2RModel(PolicyModel):
     For threads that need constant weights while training changes this model's; see
     `take_weights`. Calls `create_network` again.
     """
-    twin = copy.copy(self)
-    twin._network = twin._averages = twin._global_step = None
+    twin = self._unbuilt_copy()
     twin.build()
     return twin
+
+  def _unbuilt_copy(self) -> Any:
+    """Returns a copy without a network; so are models among its attributes."""
+    copied: Any = copy.copy(self)
+    copied._network = copied._averages = copied._global_step = None
+    for name, value in vars(self).items():
+      if isinstance(value, T2RModel):  # The base model of a meta-learning model.
+        setattr(copied, name, value._unbuilt_copy())
+    return copied
 
   @property
   def policy_weights(self) -> dict[str, np.ndarray]:
@@ -411,12 +418,12 @@ class T2RModel(PolicyModel):
     """Sets all variables.
 
     Args:
-      weights: values of all `named_variables`, such as a twin's `policy_weights`.
+      weights: values of all `named_variables`, such as the original's `policy_weights`.
       global_step: train step of the weights; `global_step` returns it afterwards.
     """
     for name, variable in self.named_variables.items():
       variable.assign(weights[name])
-    self._global_step = tf.constant(global_step, tf.int64)
+    self.follow_global_step(tf.constant(global_step, tf.int64))
 
   def maybe_init_from_checkpoint(self) -> None:
     """Initializes the variables by `init_from_checkpoint_fn`, if given."""

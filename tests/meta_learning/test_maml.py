@@ -184,6 +184,41 @@ def test_learned_rates_start_at_learning_rate_and_train():
   assert rate.numpy() != pytest.approx(0.1, abs=1e-6)
 
 
+@pytest.mark.parametrize("learn_inner_lr", [False, True])
+def test_twin_has_separate_weights(learn_inner_lr):
+  model = maml(learn_inner_lr=learn_inner_lr)
+  model.build()
+  before, twin = model.policy_weights, model.twin()
+  twin.take_weights({name: value + 1 for name, value in before.items()}, 5)
+  assert int(twin.base_model.global_step) == 5
+  for name, value in before.items():
+    np.testing.assert_array_equal(model.policy_weights[name], value)
+    np.testing.assert_array_equal(twin.policy_weights[name], value + 1)
+
+
+class AnnealedModel(LineModel):
+  """Scales its action by the global step."""
+
+  def a_func(self, features, mode):
+    scale = tf.cast(self.global_step, tf.float32)
+    return {"inference_output": scale * self.network(features.x)}
+
+
+@pytest.mark.parametrize("method", ["export_outputs", "adapt"])
+def test_export_holds_the_global_step_of_the_base_model(method):
+  model, step = meta_learning.MAMLModel(AnnealedModel()), tf.Variable(3, dtype=tf.int64)
+  model.build()
+  model.follow_global_step(step)
+  features, _ = make_tasks()
+  if method == "adapt":
+    features = TensorSpecStruct(condition=features.condition)
+  traced = tf.function(lambda: dict(getattr(model, method)(features).items()))
+  exported = traced.get_concrete_function()
+  want = exported()
+  step.assign(30)
+  tf.nest.map_structure(np.testing.assert_array_equal, exported(), want)
+
+
 def test_var_scope_selects_adapting_variables():
   model, (features, labels) = maml(tower, var_scope="dense_1"), make_tasks()
   model.build()
