@@ -74,7 +74,7 @@ class MAMLModel(TaskModel):
         loop has a separate `var_scope`.
       use_parallel_for: whether to adapt to all tasks at once by `pfor_map_fn`.
       inner_loop: adapts the weights; None: `MAMLInnerLoopGradientDescent()`.
-      **kwargs: see `TaskModel`, also for errors.
+      **kwargs: see `TaskModel`.
     """
     if num_inner_loop_steps < 1:
       logging.warning(

@@ -158,7 +158,7 @@ class TaskEmbeddingModel(TaskModel):
       contrastive_loss_mode: see `layers.tec.compute_embedding_contrastive_loss`.
       **kwargs: arguments of `T2RModel`; see `TaskModel`.
     Raises:
-      SpecError: the base model has no such feature, or see `TaskModel`.
+      SpecError: the base model has no such feature.
     """
     super().__init__(base_model, preprocessor_cls, **kwargs)
     self._create_embedding_fn = create_embedding_fn

@@ -42,8 +42,6 @@ class TaskModel(models.T2RModel):
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
       **kwargs: arguments of `T2RModel`; its optimizer applies, not the base model's.
-    Raises:
-      SpecError: an argument of `T2RModel` is invalid.
     """
     super().__init__(preprocessor_cls=preprocessor_cls, **kwargs)
     self._base_model = base_model

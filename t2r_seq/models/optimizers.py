@@ -54,8 +54,6 @@ def create_cosine_learning_rate(
     initial_learning_rate: at step 0.
     decay_steps: training steps until the lowest rate.
     alpha: the lowest rate as a fraction of the first.
-  Returns:
-    A Keras schedule.
   """
   return tf.keras.optimizers.schedules.CosineDecay(
     initial_learning_rate, decay_steps, alpha

@@ -205,6 +205,7 @@ class Replay(files.Closing):
     Raises:
       SpecError: `batch_size` is not an integer of at least 1.
       ReplayError: the replay is closed.
+      ReplayTimeoutError: no server answers.
     """
 
   def fail_waiting(self, error: BaseException) -> None:

@@ -338,7 +338,6 @@ class ReplayBuffer(Replay):
     return checkpoints.restore(self._table, self._identity(), place, self._free_writers)
 
   def fail_waiting(self, error: BaseException) -> None:
-    """Fails waiting samplers if no writer is open; see `Replay.fail_waiting`."""
     with self._table.lock:
       if len(self._free_writers) == self._table.index.num_writers:
         text = next(iter(str(error).splitlines()), "")

@@ -299,10 +299,7 @@ class RingIndex:
     self.num_items -= len(rows)
 
   def ended_anchors(self, writer: int, last_flag: bool = False) -> np.ndarray:
-    """Returns the anchors that become items if the episode ends now, ascending.
-
-    `last_flag` is the value of `WindowReader.end_flag` in the last step.
-    """
+    """Returns the anchors that become items if the episode ends now, ascending."""
     start, count = self.starts.item(writer), self.counts.item(writer)
     grid, num_steps = self.rule.grid, count - start
     first = grid.num_complete(num_steps, self.rule.num_after_growing)

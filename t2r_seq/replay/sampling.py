@@ -56,12 +56,10 @@ class Sampling:
 
   @property
   def consumes(self) -> bool:
-    """Whether sampling removes items."""
     return self._table.consumes
 
   @property
   def draws_alike(self) -> bool:
-    """Whether one draw may serve several batches."""
     return self._table.draws_alike
 
   def sample(

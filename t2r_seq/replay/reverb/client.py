@@ -66,12 +66,8 @@ class Waiting:
   def look(self) -> Tables | None:
     """Polls the server once, for about a second at most.
 
-    Returns:
-      Reverb's infos of all tables; None if the server is unreachable.
-    Raises:
-      ReplayTimeoutError: the server was unreachable for too long, or `should_stop`
-        ended the wait.
-      SpecError: the server's table is missing, or its signature differs.
+    Returns Reverb's infos of all tables; None if the server is unreachable. Raises
+    ReplayTimeoutError if this lasts too long, or if `should_stop` ends the wait.
     """
     tables = self._connection.look()
     now = time.monotonic()
@@ -384,7 +380,7 @@ def to_windows(items: tf.data.Dataset, layout: ItemLayout) -> tf.data.Dataset:
 
 
 class ReverbWriter(ReplayWriter):
-  """Writes every window as an item as soon as its last step is there.
+  """Writes every window as an item as soon as its last step has arrived.
 
   While the server is unreachable, items and their steps wait in this process.
   """

@@ -295,8 +295,6 @@ def make_layout(
     spec_structure: see `ReverbReplay`.
     cut: see `ReverbReplay`.
     flat: see `WindowReader`.
-  Raises:
-    SpecError: the specs do not fit a replay or the cut, or have time stamps.
   """
   structure = specs.flatten_spec_structure(spec_structure)
   flat_spec = flat_replay_specs(operation, structure, cut.n_step)

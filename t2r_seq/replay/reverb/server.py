@@ -66,10 +66,7 @@ class CheckpointFolder:
       raise bad_checkpoint_dir("ReplayServer", path, str(error)) from error
 
   def newest(self) -> str | None:
-    """Returns the newest whole checkpoint; removes unfinished ones.
-
-    None without any; ReplayError if all are damaged.
-    """
+    """Returns the newest whole checkpoint, or None; removes unfinished ones."""
     done = [*_done(self.path), *_done(self.incoming)]
     damaged: list[str] = []
     for path in sorted(done, key=os.path.basename, reverse=True):
