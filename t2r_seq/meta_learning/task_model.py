@@ -98,6 +98,11 @@ class TaskModel(models.T2RModel):
     frozen = {id(v) for v in self._base_model.variables} - kept
     return [v for v in super().trainable_variables if id(v) not in frozen]
 
+  def _unbuilt_copy(self) -> Any:
+    copied = super()._unbuilt_copy()
+    copied._base_model = self._base_model._unbuilt_copy()
+    return copied
+
   def follow_global_step(self, variable: tf.Variable | tf.Tensor) -> None:
     super().follow_global_step(variable)
     self._base_model.follow_global_step(variable)

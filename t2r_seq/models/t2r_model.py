@@ -397,12 +397,9 @@ class T2RModel(PolicyModel):
     return twin
 
   def _unbuilt_copy(self) -> Any:
-    """Returns a copy without a network; so are models among its attributes."""
-    copied: Any = copy.copy(self)
+    """Returns a copy without a network; override it to copy models in attributes."""
+    copied = copy.copy(self)
     copied._network = copied._averages = copied._global_step = None
-    for name, value in vars(self).items():
-      if isinstance(value, T2RModel):  # The base model of a meta-learning model.
-        setattr(copied, name, value._unbuilt_copy())
     return copied
 
   @property
