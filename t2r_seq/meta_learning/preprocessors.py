@@ -19,8 +19,7 @@ from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.preprocessors import AbstractPreprocessor
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
 
-# Maximum number of samples of a task; keeps the sample numbers of tasks apart, by which
-# augmentation is random.
+# Maximum number of samples of a task: keeps the numbers that seed augmentation distinct.
 _MAX_SAMPLES = 2**16
 
 MetaMapFn = Callable[[Any, Any], tuple[TensorSpecStruct, TensorSpecStruct]]
