@@ -19,7 +19,7 @@ from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.preprocessors import AbstractPreprocessor
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
 
-# Maximum number of samples of a task: keeps the numbers that seed augmentation distinct.
+# Maximum number of samples of a task: keeps the numbers that seed augmentation apart.
 _MAX_SAMPLES = 2**16
 
 MetaMapFn = Callable[[Any, Any], tuple[TensorSpecStruct, TensorSpecStruct]]

@@ -690,7 +690,7 @@ def test_pack_condition_spreads_samples_over_episodes():
   pack = functools.partial(pack_condition, episodes, spec)
   packed = pack(num_samples=6, num_episodes=2)["condition/features/x"]
   assert packed[:, 0].tolist() == [10, 13, 16, 20, 20, 21]
-  with pytest.raises(errors.SpecError, match="num_samples: expected as many of each"):
+  with pytest.raises(errors.SpecError, match="num_samples: expected a multiple"):
     pack(num_samples=5, num_episodes=2)
   with pytest.raises(errors.SpecError, match="expected 4 episodes, got 3"):
     pack(num_samples=4, num_episodes=4)

@@ -308,11 +308,9 @@ def rate_limiter_timeout(connection: Connection, element_spec: Any) -> tf.data.D
   def fail() -> Iterator[Any]:
     tables = connection.look()
     info = None if tables is None else tables.get(TABLE)
-    why = "the server is away." if tables is None else why_it_waits(info)
+    why = "the server does not answer." if tables is None else why_it_waits(info)
     if info is not None and info.max_times_sampled:
-      why += (
-        " What had been taken for the unfinished batch counts as sampled, and is gone."
-      )
+      why += " Items of the unfinished batch count as sampled, and are lost."
     raise errors.ReplayTimeoutError(
       f"replay: sample: waited {connection.timeout:g} s for {connection.address}: {why}"
     )
