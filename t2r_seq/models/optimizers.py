@@ -241,8 +241,8 @@ class GroupedOptimizer:
 
   @property
   def iterations(self) -> Any:
-    """Updates so far of the first group with trained variables."""
-    return self.groups[next(iter(self.places))].iterations
+    """Updates so far: those of the last group, which has no interval."""
+    return self.groups[[*self.places][-1]].iterations
 
 
 @gin.configurable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import gin
 import numpy as np
 import pytest
@@ -201,8 +203,14 @@ def _adam():
   return tf.keras.optimizers.Adam(0.1)
 
 
-def _grouped(groups, **options):
-  return lambda: _trained(0, lambda: models.create_grouped_optimizer(groups, **options))
+def _grouped(groups, num_steps=0, **options):
+  create = functools.partial(models.create_grouped_optimizer, groups, **options)
+  return lambda: _trained(num_steps, create)
+
+
+def test_iterations_of_groups_count_all_updates():
+  create = _grouped({"head/*": _adam, "*": _adam}, intervals={"head/*": 2}, num_steps=3)
+  assert int(create().optimizer.iterations) == 3
 
 
 _BAD = {
