@@ -52,7 +52,7 @@ class MAMLInnerLoopGradientDescent(tf.Module):
     self._learn_inner_lr = learn_inner_lr
     self.inner_learning_rates: dict[str, tf.Variable] = {}
 
-  def unbuilt_copy(self) -> MAMLInnerLoopGradientDescent:
+  def _unbuilt_copy(self) -> MAMLInnerLoopGradientDescent:
     """Returns an inner loop with the same options, and no learning rates yet."""
     options = self._use_second_order, self._var_scope, self._learn_inner_lr
     return type(self)(self._learning_rate, *options)

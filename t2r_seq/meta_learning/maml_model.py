@@ -92,7 +92,7 @@ class MAMLModel(TaskModel):
 
   def _unbuilt_copy(self) -> Any:
     copied = super()._unbuilt_copy()
-    copied._inner_loop = self._inner_loop.unbuilt_copy()
+    copied._inner_loop = self._inner_loop._unbuilt_copy()
     return copied
 
   def create_network(self) -> dict[str, Any]:
