@@ -37,12 +37,13 @@ class TaskModel(models.T2RModel):
     """Creates the model.
 
     Args:
-      base_model: any model, not built. Its `padding`, `execution`, warm start and
-        frozen variables apply.
+      base_model: any model, not built. Its `padding`, `execution`, `control_period`,
+        warm start and frozen variables apply.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
       **kwargs: arguments of `T2RModel`; its optimizer applies, not the base model's.
     """
+    kwargs.setdefault("control_period", base_model.control_period)
     super().__init__(preprocessor_cls=preprocessor_cls, **kwargs)
     self._base_model = base_model
 

@@ -134,7 +134,7 @@ def create_adam_optimizer(
   Args:
     learning_rate_fn: returns the rate or schedule.
     global_clipnorm: maximum norm of all gradients together; None does not clip.
-    **kwargs: arguments of `create_keras_optimizer`, which names the errors.
+    **kwargs: arguments of `create_keras_optimizer`; see there for errors.
   Returns:
     A Keras optimizer.
   """

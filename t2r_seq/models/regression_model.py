@@ -56,8 +56,8 @@ class RegressionModel(T2RModel):
     returns its result: `return self.network["decoder"](embedding, training=...)`.
 
     Args:
-      action_shape: None for the label's whole shape. If the first axes of the label are
-        axes of the embeddings, such as steps, the others.
+      action_shape: the axes of the label without those of the embeddings, such as
+        steps; None: all axes, for one embedding per example.
     """
     if action_shape is None:
       spec = self.get_label_specification(ModeKeys.TRAIN)["target"]

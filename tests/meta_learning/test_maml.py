@@ -196,6 +196,13 @@ def test_twin_has_separate_weights(learn_inner_lr):
     np.testing.assert_array_equal(twin.policy_weights[name], value + 1)
 
 
+@pytest.mark.parametrize(("given", "want"), [({}, 0.1), ({"control_period": 0.2}, 0.2)])
+def test_control_period_is_by_default_that_of_the_base_model(given, want):
+  model = meta_learning.MAMLModel(LineModel(control_period=0.1), **given)
+  model.follow_periods(0.5)
+  assert model.control_period == want
+
+
 class AnnealedModel(LineModel):
   """Scales its action by the global step."""
 
