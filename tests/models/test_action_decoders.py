@@ -295,12 +295,12 @@ def test_importance_weights_multiply_the_errors_of_examples(burn_in, decoder_cls
   output, target = (tf.random.normal([3, 5, 2], seed=n) for n in (2, 3))
   weights = [0.0, 0.5, 2.0]
 
-  def loss(rows, **sample):
-    labels = specs.TensorSpecStruct(target=target[rows], sample=sample)
+  def loss(rows, **weight):
+    labels = specs.TensorSpecStruct(target=target[rows], **weight)
     return model.loss_fn(labels, {"inference_output": output[rows]}, "train")
 
   want = sum(w * loss(slice(i, i + 1)) for i, w in enumerate(weights)) / len(weights)
-  weighted = loss(slice(None), weight=tf.constant(weights))
+  weighted = loss(slice(None), sample={"weight": tf.constant(weights)})
   np.testing.assert_allclose(weighted, want, rtol=1e-5)
 
 
