@@ -193,7 +193,7 @@ def test_twin_has_separate_weights(learn_inner_lr):
   assert int(twin.base_model.global_step) == 5
   for name, value in before.items():
     np.testing.assert_array_equal(model.policy_weights[name], value)
-    np.testing.assert_array_equal(twin.policy_weights[name], value + 1)
+    np.testing.assert_allclose(twin.policy_weights[name], value + 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("given", "want"), [({}, 0.1), ({"control_period": 0.2}, 0.2)])
