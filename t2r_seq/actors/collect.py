@@ -1,4 +1,4 @@
-"""Collection of episodes: a number of them, or rounds by the newest policy."""
+"""Collects a number of episodes, or rounds of episodes by the newest policy."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ def collect_episodes(
   sink: sinks.EpisodeSink | None = None,
   stop: stopping.StopCondition | None = None,
 ) -> dict[str, Any]:
-  """Runs a policy and writes its episodes, flat: one record per episode, or to a sink.
+  """Runs a policy, and writes its episodes to record files or to a sink.
 
-  Each record file appears only when it is complete, so a killed collection leaves whole
-  files or none. Equal seeds write equal episodes, for any `episodes_per_file`.
+  A record is an episode, with each step once. A file appears only when it is complete,
+  even if the collection is killed. Equal seeds write equal episodes, for any
+  `episodes_per_file`.
 
   Args:
     env: a Gymnasium environment or a `gymnasium.vector` one, or a function without
       arguments that makes one.
-    policy: an object with `reset()` and `sample_action(obs, explore_prob)`; restored
-      first if it has `restore()`.
+    policy: an object with `reset()` and `sample_action(obs, explore_prob)`, for a
+      vector environment `sample_actions`; restored first if it has `restore()`.
     spec: spec structure of the stored episode, or a function without arguments that
-      returns it; for windowed specs, the flat specs are stored. A sink has its own.
-    num_episodes: >= 1.
+      returns it; for windowed specs, the flat specs are stored. No effect with a sink.
+    num_episodes: number of episodes, >= 1.
     output_path: the file to write. With `episodes_per_file`, 'a/train.tfrecord' becomes
       'a/train-00000-of-00004.tfrecord' and so on. A suffix '.gz' compresses.
     seed: seed of the run; makes environment and policy repeatable.
@@ -67,10 +68,12 @@ def collect_episodes(
   Returns:
     The metrics of `run_env`, and 'files': the paths written.
   Raises:
-    ValueError: a count is below 1, there are both or neither of `output_path` and
-      `sink`, or `output_path` was collected before into another number of files;
-      nothing is run.
+    ValueError: a count is below 1; both or neither of `output_path` and `sink` are
+      given; `spec` is missing; `output_path` was collected before into another number
+      of files; or `env` is not a Gymnasium environment that the policy can act in.
     SpecError: an episode doesn't match the specs.
+    policies.predictors.NoModelError: there is no export for the policy.
+    ReplayTimeoutError: a `ReplaySink` waited too long for the replay's rate limiter.
     training.stopping.Stopped: it was stopped before all episodes were collected. The
       file in progress is dropped, a sink has been closed.
   """
@@ -112,7 +115,7 @@ def collect_episodes(
 
 
 def _restore(policy: Any, signal: stopping.StopSignal) -> None:
-  """Loads the newest policy; a stop ends the wait for a first one."""
+  """Loads the newest model; a stop ends the wait for a first one."""
   with signal.waiting():
     rollouts.restore_policy(policy)
 
@@ -120,7 +123,7 @@ def _restore(policy: Any, signal: stopping.StopSignal) -> None:
 def _until_stopped(
   steps: rollouts.Steps, signal: stopping.StopSignal
 ) -> rollouts.Steps:
-  """Checks after each step: an exception of a signal handler could be swallowed."""
+  """Raises Stopped between steps: the environment could swallow a handler's error."""
   with contextlib.closing(steps):
     for step in steps:
       yield step
@@ -133,8 +136,8 @@ def _output_files(
   """Returns the paths to write.
 
   Raises:
-    ValueError: files of an earlier collection would stay beside the new ones, and a
-      pattern that means one collection would read both.
+    ValueError: episodes_per_file is below 1; or files of an earlier collection would
+      stay, and a pattern would read them along with the new ones.
   """
   files = [output_path]
   if episodes_per_file is not None:
@@ -159,14 +162,14 @@ def _take(
   tally: rollouts.EpisodeTally,
   to_features: Callable[[rollouts.Episode], Any],
 ) -> Iterator[Any]:
-  """Yields the records of the next `count` episodes."""
+  """Yields the features of the next `count` episodes, and adds them to the tally."""
   for _, steps in zip(range(count), episodes, strict=False):
     tally.add(steps)
     yield to_features(steps)
 
 
 _LOG_EVERY_SECONDS = 60.0
-# How long the end of a `CollectThread` waits for the step that its loop is in.
+# How long a `CollectThread` waits on exit for the current step of its loop.
 _JOIN_SECONDS = 30.0
 
 
@@ -174,10 +177,10 @@ class _NewestPolicy:
   """A policy that is restored between rounds.
 
   Attributes:
-    policy: acts now: the initial one until there is an export.
-    global_step: its training step; 0 for a policy that has none.
+    policy: the acting policy: the initial one until there is an export.
+    global_step: its training step; 0 for a policy without one.
     is_initial: whether the initial policy acts.
-    is_new: whether its training step is later than the last round's.
+    is_new: whether its training step is later than that of the last round.
   """
 
   def __init__(self, policy: Any, initial_policy_class: Any = None) -> None:
@@ -187,7 +190,7 @@ class _NewestPolicy:
     self.policy = self._initial if self.is_initial else policy
     self.global_step = 0
     self.is_new = True
-    self._last_step = -2  # That of an ensemble is -1.
+    self._last_step = -2  # Below an ensemble's step, which is -1.
     self._logged = time.monotonic()
 
   def restore(self) -> None:
@@ -203,7 +206,7 @@ class _NewestPolicy:
     self.is_new = self.global_step > self._last_step
 
   def end_round(self) -> None:
-    """Remembers which policy acted."""
+    """Records that the policy has acted, so that it is no longer new."""
     if not self.is_initial:
       self._last_step = self.global_step
       self.is_new = False
@@ -217,21 +220,20 @@ class _NewestPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-  """The rounds of `collect_eval_loop`.
+  """Options of the rounds of `collect_eval_loop`.
 
   Attributes:
     num_collect: episodes per round. With 1 and `wait_for_new_policy=False` every
       episode has the newest policy.
-    num_eval: episodes that each new policy is evaluated in.
-    continuous: continues with the next policy, until `max_steps`; False ends after one
-      round.
-    min_collect_eval_step: waits until a policy is of at least this training step.
-    max_steps: the round of a policy of at least this training step is the last; None
-      continues until it is stopped.
+    num_eval: episodes to evaluate each new policy in.
+    continuous: repeats rounds until one with a policy of at least `max_steps`; False
+      ends after one round.
+    min_collect_eval_step: training step that a policy needs, except the initial one.
+    max_steps: training step that ends a continuous loop; None: only a stop ends it.
     wait_for_new_policy: waits for a new policy before each round, as in Tensor2Robot;
       False continues to collect with the same policy.
-    poll_interval: seconds between two looks for a newer policy.
-    pre_collect_eval_fn: called once, first; e.g. fills a replay.
+    poll_interval: seconds between two checks for a newer policy.
+    pre_collect_eval_fn: called once, before the first round; e.g. fills a replay.
     record_eval_env_video: records the first evaluated episode of each policy by
       Gymnasium's `RecordVideo`; the environment needs `render_mode="rgb_array"`.
   """
@@ -278,8 +280,8 @@ def collect_eval_loop(
     policy_class: makes the policy.
     run_agent_fn: runs the policy; is called with arguments of `run_env`, by name, in
       the gin scopes 'collect' and 'eval': `collect/run_env.explore_prob = 0.1`.
-    root_dir: summaries go to 'policy_collect' and 'eval' in it, videos to
-      'videos/<step>'; '' writes neither.
+    root_dir: folder of the summaries, in 'policy_collect' and 'eval', and of the
+      videos, in 'videos/<step>'; '' writes no summaries.
     sink: sink for the collected steps; is closed at the end.
     initial_policy_class: makes the policy that collects until there is an export, e.g.
       a scripted one; give the predictor `timeout=0` then. None waits for an export as
@@ -292,11 +294,15 @@ def collect_eval_loop(
     **rounds: fields of `Rounds`: num_collect, num_eval, continuous, max_steps, ...
   Returns:
     'global_step' of the last policy, 'num_rounds', 'num_episodes' and 'num_steps'
-    collected in all, 'was_stopped', and the last round's metrics as
-    'collect/episode_reward' and so on.
+    collected in all, 'was_stopped', and the metrics of the last runs as
+    'collect/episode_reward', 'eval/episode_reward' and so on.
   Raises:
-    ValueError: there is neither environment, or videos have no `root_dir`.
+    ValueError: there is neither environment; videos have no `eval_env` or `root_dir`; a
+      count is below 1; or an environment is not one that the policy can act in.
+    TypeError: `rounds` has an unknown field.
+    SpecError: a step does not match the sink's specs.
     policies.predictors.NoModelError: there is no export and no initial policy.
+    ReplayTimeoutError: the sink waited too long for the replay's rate limiter.
   """
   plan = Rounds(**rounds)
   _check_environments(collect_env, eval_env, root_dir, plan.record_eval_env_video)
@@ -337,7 +343,7 @@ def collect_eval_loop(
 
 
 class _Runner:
-  """Runs policies, and writes and keeps their metrics."""
+  """Runs policies; writes their metrics, and keeps the last ones."""
 
   def __init__(
     self,
@@ -357,14 +363,12 @@ class _Runner:
       stack.callback(self._writers[tag].close)
 
   def restore(self, actor: _NewestPolicy) -> None:
-    """Loads the newest policy; a stop ends the wait for a first one."""
     with self._signal.waiting():
       actor.restore()
 
   def collect(
     self, actor: _NewestPolicy, env: Any, plan: Rounds, sink: sinks.EpisodeSink | None
   ) -> None:
-    """Collects a round of episodes."""
     run_seed = self._run_seed(int(self.result["num_rounds"]), stream=2)
     with stopping.given_up(self._signal):
       metrics = self._run("collect", actor, env, plan.num_collect, run_seed, sink)
@@ -373,7 +377,7 @@ class _Runner:
       self.result[name] += metrics[name]
 
   def evaluate(self, actor: _NewestPolicy, env: Any, plan: Rounds) -> None:
-    """Evaluates a policy that has not been evaluated yet."""
+    """Evaluates a policy unless it has been evaluated, or the loop is stopped."""
     if self._signal.is_set() or not actor.is_new:
       return
     is_recorded = plan.record_eval_env_video
@@ -437,7 +441,7 @@ def _check_environments(
 
 
 def _record_first_episode(env: Any, folder: str) -> Any:
-  """Wraps an environment, or several, to record the next episode of the first one."""
+  """Wraps an environment to record the next episode; of several, the first one's."""
   from gymnasium import wrappers
 
   def is_first(episode: int) -> bool:
@@ -467,7 +471,7 @@ def _close(
   error: BaseException | None,
   traceback: types.TracebackType | None,
 ) -> None:
-  """Closes the sink; after a stop, ignores a timeout of its last writes."""
+  """Closes the sink; after a stop, logs a timeout of its last writes."""
   try:
     sink.__exit__(exc_type, error, traceback)
   except errors.ReplayTimeoutError as error:
@@ -480,9 +484,9 @@ class CollectThread:
   """Runs `collect_eval_loop` in a thread, next to a learner that trains on its steps.
 
   A context manager. On exit it stops the loop and waits up to 30 s. If the loop fails,
-  it closes the replay, so that a learner that waits for steps fails, too; leaving the
-  block raises RuntimeError, caused by the loop's error. If the loop ends by itself, a
-  waiting learner gets an error as well.
+  it closes the replay, so that a learner that waits for steps fails, too. Leaving the
+  block then raises RuntimeError, caused by the loop's error. If the loop ends by
+  itself, a waiting learner gets a ReplayError.
   """
 
   def __init__(self, replay: Any, **kwargs: Any) -> None:
@@ -505,7 +509,7 @@ class CollectThread:
     return self
 
   def __exit__(self, *exc_info: object) -> None:
-    """Stops the loop, and waits for it; raises RuntimeError if it failed."""
+    """Stops the loop, and waits up to 30 s; raises RuntimeError if the loop failed."""
     self._stop.set()
     self._thread.join(_JOIN_SECONDS)
     if self._thread.is_alive():
@@ -564,6 +568,8 @@ class CollectByExport(training.Callback):
         With the predictor's `timeout=0` a resumed run does not wait for a first export.
       seed: seed of the rounds, which have different episodes.
       max_steps: steps after which an episode is truncated; None for no limit.
+    Raises:
+      SpecError: num_episodes is not an integer of at least 1.
     """
     errors.check_count("CollectByExport", "num_episodes", num_episodes)
     self._env, self._sink = env, sink
@@ -592,7 +598,7 @@ class CollectByExport(training.Callback):
     self._open.close()
 
   def _collect(self, run: Run) -> None:
-    # Seeded by the step, too: a resumed run collects other episodes.
+    # The step is part of the seed, so that a resumed run collects other episodes.
     seed = rollouts.episode_seed(self._seed + run.step, self._num_rounds, 2)
     self._num_rounds += 1
     metrics = running.run_env(

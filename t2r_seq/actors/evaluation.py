@@ -1,4 +1,4 @@
-"""Success rates and rewards of policies over seeds, with their intervals."""
+"""Success rates and rewards of policies over seeds, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Evaluation:
 
   Attributes:
     num_episodes: number of episodes of all seeds.
-    success_rate: None if no episode has a success flag.
-    success_interval: Wilson's.
-    reward: mean of the episodes' sums.
-    reward_interval: by resampling episodes.
-    episode_length: mean.
-    reward_by_seed: means.
+    success_rate: rate among episodes with a success flag; None without such.
+    success_interval: Wilson's interval; None without a success rate.
+    reward: mean return, the sum of an episode's rewards.
+    reward_interval: bootstrap interval over episodes.
+    episode_length: mean number of steps.
+    reward_by_seed: mean return of each seed.
   """
 
   num_episodes: int
@@ -47,7 +47,7 @@ class Evaluation:
 
 
 def ends_in_success(episode: rollouts.Episode) -> bool | None:
-  """Returns `is_success`, or `success`, of the last info; None without either."""
+  """Returns `is_success`, or else `success`, of the last info; None without both."""
   info = episode[-1]["next_info"]
   for name in ("is_success", "success"):
     if name in info:
@@ -67,16 +67,19 @@ def evaluate_policies(
   """Runs policies in the same episodes.
 
   Args:
-    policies: by name; each is restored first, if it has `restore()`.
+    policies: policies by name; each is restored first, if it has `restore()`.
     env: environment as for `run_env`; several at once need `policy.sample_actions`.
     num_episodes: number of episodes for each seed.
     seeds: seeds of the runs, each >= 0.
-    max_steps: steps after which an episode is truncated.
-    success_fn: returns whether an episode succeeded, or None.
+    max_steps: steps after which an episode is truncated; None for no limit.
+    success_fn: returns whether an episode succeeded, or None if it has no flag.
   Returns:
     One `Evaluation` per policy, by name; `evaluation_table` shows them.
   Raises:
     SpecError: `seeds` is empty or has duplicates.
+    ValueError: a count is below 1, a seed is negative, or `env` is not a Gymnasium
+      environment that the policies can act in.
+    policies.predictors.NoModelError: a policy has no model.
   """
   if not seeds or len(set(seeds)) < len(seeds):
     raise errors.SpecError(
@@ -102,11 +105,12 @@ def evaluate_policies(
 
 @gin.configurable
 class ClosedLoopEvaluation(training.Callback):
-  """At each evaluation, runs the current policy in an environment.
+  """Runs the current policy in an environment at each evaluation.
 
-  Adds success rate and reward to the metrics. To export by them, set
-  `BestExporter.metric = "closed_loop/success_rate"` and `larger_is_better = True`. Each
-  robot of a model of several has an environment: `"closed_loop/ur5/success_rate"`.
+  Adds success rate, reward and number of steps to the metrics. To export by them, set
+  `BestExporter.metric = "closed_loop/success_rate"` and `larger_is_better = True`. A
+  model of several robots has an environment for each; `"closed_loop/ur5/success_rate"`
+  is a metric of one robot, `"closed_loop/success_rate"` the mean of all.
   """
 
   def __init__(
@@ -124,11 +128,13 @@ class ClosedLoopEvaluation(training.Callback):
     Args:
       env: environment as for `run_env`, or environments by robot.
       policy_class: makes a policy from a predictor.
-      num_episodes: per evaluation, and robot; every evaluation has the same episodes.
+      num_episodes: episodes of each robot per evaluation; each time the same ones.
       seed: seed of the episodes.
-      max_steps: steps after which an episode is truncated.
-      success_fn: returns whether an episode succeeded.
+      max_steps: steps after which an episode is truncated; None for no limit.
+      success_fn: returns whether an episode succeeded, or None if it has no flag.
       name: prefix of the metrics.
+    Raises:
+      SpecError: num_episodes is not an integer of at least 1.
     """
     self._envs = env if isinstance(env, Mapping) else {"": env}
     self._policy_class, self._name = policy_class, name
@@ -145,10 +151,10 @@ class ClosedLoopEvaluation(training.Callback):
     return [f"{self._name}/{robot}{key}" for robot in robots for key in _MEASURES]
 
   def evaluate(self, run: Run) -> Mapping[str, float]:
-    """See the base class; without a success rate if no episode has one."""
-    found = {robot: self._evaluate(run, robot) for robot in self._envs}
-    means = np.array([[*each.values()] for each in found.values()], float).mean(0)
-    by_robot = {"": dict(zip(_MEASURES, means, strict=True)), **found}
+    """See the base class; without a success rate if no episode has a success flag."""
+    measured = {robot: self._evaluate(run, robot) for robot in self._envs}
+    means = np.array([[*each.values()] for each in measured.values()], float).mean(0)
+    by_robot = {"": dict(zip(_MEASURES, means, strict=True)), **measured}
     return {
       f"{self._name}/{robot and f'{robot}/'}{key}": float(value)
       for robot, measures in by_robot.items()
@@ -157,14 +163,14 @@ class ClosedLoopEvaluation(training.Callback):
     }
 
   def _evaluate(self, run: Run, robot: str) -> dict[str, float | None]:
-    """Returns the measures of a robot; '' is that of a model of one."""
+    """Returns the measures of a robot; '' for a model of one robot."""
     if robot not in self._policies:
-      # The weights of several robots are those of training: no copy for each.
+      # Several robots share training's weights, so that there is no copy for each.
       predictor = policies_lib.ModelPredictor(
         run.model.as_robot(robot) if robot else run.model, copies_weights=not robot
       )
       self._policies[robot] = self._policy_class(predictor)
-    found = evaluate_policies(
+    result = evaluate_policies(
       {robot: self._policies[robot]},
       self._envs[robot],
       self._num_episodes,
@@ -172,12 +178,12 @@ class ClosedLoopEvaluation(training.Callback):
       self._max_steps,
       self._success_fn,
     )[robot]
-    values = (found.success_rate, found.reward, found.episode_length)
+    values = (result.success_rate, result.reward, result.episode_length)
     return dict(zip(_MEASURES, values, strict=True))
 
 
 def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
-  """Returns evaluations as a table in Markdown."""
+  """Returns evaluations as a Markdown table."""
   rows = [
     "| policy | success | 95 % | reward | 95 % | steps | episodes |",
     "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -212,7 +218,7 @@ def _evaluation(
 
 
 def _wilson(count: int, total: int) -> Interval:
-  """Returns Wilson's interval (1927) of a rate."""
+  """Returns Wilson's score interval (1927) of a rate."""
   rate, spread = count / total, _Z**2 / total
   center = (rate + spread / 2) / (1 + spread)
   half = math.sqrt(rate * (1 - rate) * spread + spread**2 / 4) / (1 + spread)
@@ -220,7 +226,7 @@ def _wilson(count: int, total: int) -> Interval:
 
 
 def _bootstrap(values: np.ndarray) -> Interval:
-  """Returns an interval of a mean; the same for the same values."""
+  """Returns a bootstrap interval of a mean; equal values give equal intervals."""
   rng = np.random.default_rng(0)
   means = [rng.choice(values, len(values)).mean() for _ in range(_NUM_RESAMPLES)]
   low, high = np.percentile(means, [2.5, 97.5])

@@ -1,4 +1,4 @@
-"""An episode of a policy on a robot: a fixed rate, a watchdog and limits."""
+"""Runs an episode of a policy on a robot: fixed rate, watchdog and limits."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ _EXPECTED = {
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Safety:
-  """Limits that `run_robot` checks at every tick; by default none.
+  """Limits that `run_robot` checks at every step; none by default.
+
+  An action with NaN ends the episode if there is any limit.
 
   Attributes:
-    stale_after: seconds without a new action of the network after which `on_stale`
-      acts, also if its server has gone; None for no watchdog.
+    stale_after: seconds without a new action of the network, or without its server,
+      after which `on_stale` acts; None for no watchdog.
     on_stale: 'hold' repeats the last action, 'stop' ends the episode; or a function of
       the observation that returns the action to execute.
     low: least action, a number or one for each component; None for no limit.
-    high: greatest action.
-    max_rate: largest change of an action a second.
+    high: greatest action, as `low`.
+    max_rate: largest change of an action per second, as `low`.
     on_excess: 'clip' executes the nearest allowed action, 'stop' ends the episode.
   """
 
@@ -85,7 +87,7 @@ class Safety:
 
 
 class _Unsafe(Exception):
-  """Ends an episode: a check of `Safety` says stop."""
+  """Ends an episode; its text is the check of `Safety` that failed."""
 
 
 class _Checks:
@@ -133,7 +135,7 @@ class _Checks:
       allowed = np.clip(allowed, self._before - most, self._before + most)
     low = -np.inf if safety.low is None else safety.low
     allowed = np.clip(allowed, low, np.inf if safety.high is None else safety.high)
-    # NaN is not a number that a robot can execute, and passes every comparison.
+    # A robot cannot execute NaN, and clipping keeps it.
     if not np.isfinite(allowed).all():
       raise _Unsafe("limits")
     if not np.array_equal(allowed, given):
@@ -149,17 +151,18 @@ class RobotRun:
   """Result of an episode on a robot.
 
   Attributes:
-    num_steps: actions that were executed.
+    num_steps: number of executed actions.
     num_late: steps that were not done when the next one was due.
     num_missed: steps that were left out because an earlier one took too long.
     max_seconds: duration of the longest step, from the observation to the action's end.
-    was_stopped: by a signal or by `stop`.
-    stopped_by: 'signal', or the check of `Safety`: 'stale' or 'limits'; '' otherwise.
+    was_stopped: whether a signal or `stop` ended it.
+    stopped_by: 'signal' for a signal or `stop`; 'stale' or 'limits' for a check of
+      `Safety`; '' otherwise.
     p99_seconds: 99th percentile of the policy's computing time per step, over the last
       100,000 steps.
     num_held: steps without a new action of the network.
     num_stale: steps at which the watchdog acted.
-    num_clipped: actions beyond a limit.
+    num_clipped: number of clipped actions.
   """
 
   num_steps: int
@@ -185,17 +188,14 @@ class RobotRun:
 
 
 def _check_options(policy: Any, rate_hz: float, max_steps: int | None) -> None:
-  """Checks the options of `run_robot`.
-
-  Warns if the rate differs by more than 10 % from training's.
-  """
+  """Raises SpecError for bad options; warns if the rate is over 10 % off training's."""
   if not (rate_hz > 0 and math.isfinite(rate_hz)):
     raise errors.SpecError(f"run_robot: rate_hz: expected a number > 0, got {rate_hz}.")
   if max_steps is not None and max_steps < 1:
     raise errors.SpecError(f"run_robot: max_steps: expected >= 1, got {max_steps}.")
   period = getattr(policy, "control_period", None)
   if getattr(policy, "is_timed", False):
-    return  # It sees the same at any rate.
+    return  # Its history is by time stamps, so any rate will do.
   if period is not None and not 0.9 <= period * rate_hz <= 1.1:
     logging.warning(policy_io.rate_warning("run_robot: rate_hz", 1 / rate_hz, period))
 
@@ -203,7 +203,7 @@ def _check_options(policy: Any, rate_hz: float, max_steps: int | None) -> None:
 def _sample_action(
   policy: Any, observation: Any, previous: Any, safety: Safety
 ) -> tuple[Any, Any]:
-  """Returns an action; the previous one if the server has gone and a watchdog acts."""
+  """Returns an action; the previous one if a watchdog is set and the server is gone."""
   try:
     return policy.sample_action(observation)
   except ConnectionError as error:
@@ -233,23 +233,26 @@ def run_robot(
   a burst of actions. SIGINT, SIGTERM, SIGHUP and `stop` end it between two steps.
 
   A network that is slower than a step needs an `OverlappedPolicy`: the clock starts
-  when its first chunk is there, and then no step waits for the network.
+  when its first chunk is ready, and then no step waits for the network.
 
   Args:
     policy: has `reset()` and `sample_action(observation)`, e.g. a `lite.LitePolicy`.
     observe: returns an observation; None ends the episode.
     act: executes an action.
-    rate_hz: steps per second; there is a warning if it differs from that of the
-      policy's training data.
+    rate_hz: steps per second; a warning is logged if it differs by more than 10 % from
+      that of the policy's training data.
     max_steps: steps after which the episode ends; None for no limit.
     halt: called at the end, after an error, too. Makes the robot stand still.
-    stop: e.g. a `threading.Event`.
+    stop: e.g. a `threading.Event`; None for signals alone.
     clock: returns seconds.
-    wait: waits for some seconds; None also listens for signals meanwhile.
+    wait: waits for some seconds; None sleeps, and a signal ends the sleep.
     safety: watchdog and limits.
+  Returns:
+    Counts and times of the run.
   Raises:
-    SpecError: the rate or max_steps is not a positive number.
-    ConnectionError: the policy's server has gone, and there is no watchdog.
+    SpecError: the rate or max_steps is not a positive number, an observation does not
+      fit the policy, or an action does not fit the limits.
+    ConnectionError: the server is gone, and there is no watchdog or no action yet.
   """
   _check_options(policy, rate_hz, max_steps)
   numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
@@ -293,7 +296,7 @@ def run_robot(
           wait(due - ended)
           continue
         num_late += 1
-        # The next step is the one that is due now or first after now.
+        # Continue with the latest step that is due; those before it are missed.
         passed = math.floor((ended - start) * rate_hz)
         num_missed += passed - tick - 1
         if waits_at_start:

@@ -44,8 +44,8 @@ def episode_seed(seed: int, episode: int, stream: int = 0) -> int:
   Args:
     seed: seed of the run, >= 0.
     episode: its number, from 0.
-    stream: 0 for the environment, 1 for the policy. One seed for both would tie a
-      policy's noise to the episode that it acts in.
+    stream: 0 for the environment, 1 for the policy; others for runs and tasks. With one
+      seed for both the policy's noise would depend on the episode.
   """
   return int(np.random.SeedSequence([seed, episode, stream]).generate_state(1)[0])
 
@@ -60,23 +60,25 @@ def generate_steps(
 ) -> Steps:
   """Runs the policy for whole episodes; yields each step as soon as it is taken.
 
-  The episodes of a seed are the same however many environments share them: each takes
-  the next one as it becomes free, and all that were started are finished, so that short
-  ones are not favoured.
+  The episodes of a seed do not depend on the number of environments: each takes the
+  next one when it is free. All that were started are finished, so that short ones are
+  not favoured.
 
   Args:
     env: a Gymnasium environment, a `gymnasium.vector` one with disabled autoreset, or a
       function without arguments that makes one (which is then closed at the end).
     policy: acts; is reset (and, with a seed, seeded) before each episode.
-    num_episodes: >= 1.
-    seed: makes the run repeatable; None leaves the randomness to the environment.
+    num_episodes: number of episodes, >= 1.
+    seed: makes the run repeatable; None seeds neither environment nor policy.
     explore_prob: passed to the policy with each observation.
     max_steps: steps after which an episode is truncated; None for no limit.
   Returns:
     A generator of the environment's number and an `EpisodeStep`; the last one of an
     episode is terminated or truncated.
   Raises:
-    ValueError: a count is below 1, or this is not a Gymnasium environment.
+    ValueError: a count is below 1. Later, from the generator: `env` is not a Gymnasium
+      environment, or is a vector one with autoreset or for a policy without
+      `sample_actions`.
   """
   for name, count in (("num_episodes", num_episodes), ("max_steps", max_steps)):
     if count is not None and count < 1:
@@ -86,10 +88,7 @@ def generate_steps(
 
 
 def generate_episodes(*args: Any, **kwargs: Any) -> Episodes:
-  """Runs the policy for whole episodes; yields each as a list of steps when it ends.
-
-  The arguments are as for `generate_steps`.
-  """
+  """Yields whole episodes as lists of steps; takes arguments of `generate_steps`."""
   return whole_episodes(generate_steps(*args, **kwargs))
 
 
@@ -99,7 +98,7 @@ def is_last(step: EpisodeStep) -> bool:
 
 
 def last_observation(step: EpisodeStep) -> EpisodeStep:
-  """Returns the step that would follow the last one: its observation, and no action.
+  """Returns a step with the observation after the last step.
 
   Its action and reward are zeros and its flags False, as in the last row of a chain of
   transitions.
@@ -169,7 +168,7 @@ class _Run:
     return min(self._episodes) < self._num_episodes
 
   def start(self, numbers: Iterable[int]) -> None:
-    """Starts the next episodes in environments; surplus ones are never reported."""
+    """Starts the next episodes; steps of more than `num_episodes` are not returned."""
     starting = list(numbers)
     for env in starting:
       self._episodes[env], self._lengths[env] = self._num_started, 0
@@ -212,7 +211,7 @@ class _Run:
 
 
 def make_env(env: Any) -> tuple[Any, bool]:
-  """Returns the environment, and whether it was made here and is ours to close."""
+  """Returns the environment, and whether it was made here and must be closed."""
   if isinstance(env, type) or not hasattr(env, "reset"):
     return env(), True
   return env, False
@@ -260,7 +259,6 @@ class _SingleEnvironment:
     return [action], [debug]
 
   def step(self, actions: Sequence[Any]) -> list[StepResult]:
-    """Takes the action."""
     values = _check_length("step", self._env.step(actions[0]), 5)
     result = StepResult(*_copy_arrays(values))
     self._observation = result.observation
@@ -268,7 +266,7 @@ class _SingleEnvironment:
 
 
 class _VectorEnvironments:
-  """A `gymnasium.vector` environment whose episodes the actor itself resets."""
+  """A `gymnasium.vector` environment whose episodes are reset here."""
 
   def __init__(self, env: Any) -> None:
     mode = env.metadata.get("autoreset_mode")
@@ -288,7 +286,6 @@ class _VectorEnvironments:
     env_seeds: Mapping[int, int | None],
     policy_seeds: Mapping[int, int | None],
   ) -> dict[int, tuple[Any, dict[str, Any]]]:
-    """Starts episodes in some of the environments."""
     for env, seed in policy_seeds.items():
       if seed is not None and callable(getattr(policy, "seed", None)):
         policy.seed(seed, env)
@@ -304,7 +301,6 @@ class _VectorEnvironments:
   def act(
     self, policy: Any, is_first: np.ndarray, explore_prob: float
   ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Calls the policy once, for all environments."""
     if not callable(getattr(policy, "sample_actions", None)):
       raise ValueError(
         f"run episodes: {type(policy).__name__}: expected a method sample_actions("
@@ -343,7 +339,7 @@ class _VectorEnvironments:
 
 
 def _check_length(method: str, result: Any, length: int) -> Any:
-  """Returns the result, after a check that it is a tuple as Gymnasium has it."""
+  """Returns the result of an environment; ValueError if Gymnasium's has other parts."""
   if isinstance(result, tuple) and len(result) == length:
     return result
   got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
@@ -367,10 +363,10 @@ def _copy_arrays(value: Any) -> Any:
 
 
 def _info_of(infos: Mapping[str, Any], env: int) -> dict[str, Any]:
-  """Returns one environment's `info` of a vector environment's.
+  """Returns the `info` of one environment from that of a vector environment.
 
-  Gymnasium keeps arrays with an entry per environment under each key, and under the
-  key with a leading '_' which of the entries were given.
+  Gymnasium has an array with an entry per environment under each key, and flags of the
+  valid entries under the key with a leading '_'.
   """
   info = {}
   for key, value in infos.items():
@@ -378,7 +374,7 @@ def _info_of(infos: Mapping[str, Any], env: int) -> dict[str, Any]:
       continue
     given = infos.get(f"_{key}")
     if given is None:
-      info[key] = value  # not by environment
+      info[key] = value  # The same for all environments.
     elif given[env]:
       info[key] = _info_of(value, env) if isinstance(value, Mapping) else value[env]
   return info
@@ -394,7 +390,7 @@ class EpisodeTally:
     """Creates an empty tally.
 
     Args:
-      episode_metrics_fn: steps -> numbers; the run's metrics have their means.
+      episode_metrics_fn: maps an episode's steps to numbers; `metrics` has the means.
     """
     self._episode_metrics_fn = episode_metrics_fn
     self._rewards: list[float] = []
@@ -418,10 +414,10 @@ class EpisodeTally:
     """Returns the metrics by name.
 
     Returns:
-      'num_episodes', 'num_steps', 'episode_reward' (mean return, the sum of rewards),
+      'num_episodes', 'num_steps', 'episode_reward' (mean sum of an episode's rewards),
       'episode_reward_std', 'episode_reward_min', 'episode_reward_max',
       'episode_length' (mean), and the means of the user's metrics. Without an episode
-      there are only the two counts.
+      only the two counts.
     """
     metrics: dict[str, float] = {
       "num_episodes": len(self._rewards),
@@ -441,7 +437,7 @@ class EpisodeTally:
 
 
 def restore_policy(policy: Any) -> None:
-  """Loads the policy's newest parameters, if it has `restore()`."""
+  """Loads the policy's newest model, if it has `restore()`."""
   restore = getattr(policy, "restore", None)
   if callable(restore):
     restore()

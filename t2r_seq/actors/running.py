@@ -1,4 +1,4 @@
-"""Runs of a policy: in an environment, and over tasks."""
+"""Runs a policy in an environment, or over tasks."""
 
 from __future__ import annotations
 
@@ -36,22 +36,26 @@ def run_env(
   Args:
     env: a Gymnasium environment or a `gymnasium.vector` one (left open), or a function
       without arguments that makes one (closed at the end).
-    policy: an object with `reset()` and `sample_action(obs, explore_prob)`; restored
-      first if it has `restore()`.
-    num_episodes: >= 1.
-    seed: makes the run repeatable: every policy then meets the same episodes.
+    policy: an object with `reset()` and `sample_action(obs, explore_prob)`, for a
+      vector environment `sample_actions`; restored first if it has `restore()`.
+    num_episodes: number of episodes, >= 1.
+    seed: makes the run repeatable: every policy then gets the same episodes.
     explore_prob: passed to the policy with each observation.
     episode_writer: called with the steps of each finished episode.
-    episode_metrics_fn: steps -> numbers of one episode; their means are returned.
+    episode_metrics_fn: maps an episode's steps to numbers; their means are returned.
     max_steps: steps after which an episode is truncated; None for no limit.
-    sink: sink for every step as it is taken; is left open. Episodes in progress when
-      the run ends early or fails are abandoned, see `EpisodeSink.abandon_episode`.
-    restore_policy: whether the policy's newest parameters are loaded first.
+    sink: takes each step at once; is left open. Episodes in progress when the run ends
+      early or fails are abandoned, see `EpisodeSink.abandon_episode`.
+    restore_policy: whether the policy's newest model is loaded first.
     stop: checked after each step; ends the run without the episodes in progress.
   Returns:
     See `EpisodeTally.metrics`.
   Raises:
-    ValueError: a count is below 1, or the environment isn't a Gymnasium environment.
+    ValueError: a count is below 1, or `env` is not a Gymnasium environment that the
+      policy can act in.
+    SpecError: a step does not match the sink's specs.
+    policies.predictors.NoModelError: the policy has no model.
+    ReplayTimeoutError: the sink waited too long for the replay's rate limiter.
   """
   if restore_policy:
     rollouts.restore_policy(policy)
@@ -93,7 +97,7 @@ def _record_steps(
 
 
 def _abandon(sink: sinks.EpisodeSink, envs: set[int]) -> None:
-  """Abandons the episodes in progress: the next run's would continue them."""
+  """Abandons the episodes in progress, so that the next run does not continue them."""
   with contextlib.ExitStack() as stack:
     for env in envs:
       stack.callback(sink.abandon_episode, env)
@@ -118,33 +122,37 @@ def run_meta_env(
   """Adapts a policy to tasks, one after the other, and measures its gain.
 
   In each task the policy forgets the previous task (`reset_task`), and learns from
-  `num_demos` demonstrations (`adapt`). Then it acts `num_adaptations_per_task` times
-  for some episodes; before each time but the first it learns from all episodes of the
-  task so far. After Tensor2Robot's function; it can be the `run_agent_fn`
-  of `collect_eval_loop`.
+  `num_demos` demonstrations (`adapt`). Then it acts in `num_adaptations_per_task`
+  rounds of episodes; before each round but the first it learns from all episodes of the
+  task so far. As Tensor2Robot's function it can be the `run_agent_fn` of
+  `collect_eval_loop`.
 
   Args:
     env: a Gymnasium environment, or a function without arguments that makes one.
     policy: see `meta_policies.MetaLearningPolicy`; without `adapt` it only acts.
     demo_policy: acts in demonstrations; None for no demonstrations.
-    num_tasks: tasks.
-    num_adaptations_per_task: times that the policy acts in a task, between learning.
-    num_episodes_per_adaptation: episodes of each time.
-    num_demos: demonstrations of a task.
+    num_tasks: number of tasks.
+    num_adaptations_per_task: rounds of a task.
+    num_episodes_per_adaptation: episodes of each round.
+    num_demos: demonstrations of each task.
     seed: seed of tasks, episodes and policies; None: random.
     episode_writer: called with each episode, demonstrations too.
     reset_task_fn: called with (environment, seed) to begin a task; None: the
       unwrapped environment's `reset_task(seed)`.
-    restore_policy: whether the policy's newest parameters are loaded first.
+    restore_policy: whether the policy's newest model is loaded first.
     stop: checked after each step; ends the run without the task in progress.
     **run_options: explore_prob, max_steps and sink of `run_env`. `num_episodes`, which
       `collect_eval_loop` passes, has no effect.
   Returns:
-    'num_episodes' and 'num_steps' of all, demonstrations too; if a task was finished
-    'step_<i>_reward', the mean reward of an episode after learning i times (with
-    demonstrations i + 1 times), and 'step_<i>_improvement' over the time before.
+    'num_episodes' and 'num_steps' of all episodes, demonstrations too. If a task was
+    finished, 'step_<i>_reward', the mean return of round i, counted from 0, and
+    'step_<i>_improvement' over the round before.
   Raises:
-    SpecError: the environment has no tasks, or a number is too small.
+    SpecError: the environment has no tasks, a count of tasks, rounds or episodes is not
+      an integer of at least 1, or a step does not match the sink's specs.
+    ValueError: `num_demos` is negative, `max_steps` is below 1, or `env` is not a
+      Gymnasium environment.
+    policies.predictors.NoModelError: the policy has no model.
   """
   num_episodes = num_episodes_per_adaptation
   errors.check_count("run_meta_env", "num_tasks", num_tasks)

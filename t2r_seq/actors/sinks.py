@@ -28,9 +28,8 @@ def flatten_step(step: rollouts.EpisodeStep) -> dict[str, Any]:
   """Flattens a step into one value per path.
 
   Returns:
-    'observation' (or, for dictionary observations, one path a leaf, 'a/b' when
-    nested), 'action' (of a dictionary, 'action/a' and so on), 'reward', 'terminated'
-    and 'truncated'.
+    'observation', or for a dictionary a path for each leaf, 'a/b' if nested; 'action',
+    or for a dictionary 'action/a' and so on; 'reward', 'terminated' and 'truncated'.
   """
   observation, action = step["observation"], step["action"]
   is_tree, is_action_tree = (
@@ -53,19 +52,18 @@ StepToFeaturesFn = Callable[[rollouts.EpisodeStep], Mapping[str, Any]]
 def make_step_to_features(spec: specs.SpecStructure) -> StepToFeaturesFn:
   """Makes the default `step_to_features_fn` of the sinks.
 
-  Each path of the spec is looked up among the observation's own paths, 'action',
-  'reward', 'terminated' and 'truncated'. Numbers are converted as in policies, so that
-  the stored values are those that the policy saw.
+  Each path of the spec is looked up among those of `flatten_step`. Numbers are
+  converted as in policies, so that the stored values are those that the policy saw.
 
   Args:
-    spec: the flat specs of an episode (or windowed ones: their flat specs are taken).
+    spec: specs of an episode, flat or windowed.
   Returns:
     A function of a step that returns numpy arrays by path, without a time axis. It
-    leaves optional paths out that the step lacks, and raises SpecError with the names
-    of all required ones.
+    leaves out optional paths that the step lacks. If required ones are missing, it
+    raises a SpecError that lists them.
   """
   leaves = dict(windows.flat_specs(spec).items())
-  # Records often keep a scalar, such as the reward, in the shape (1,).
+  # Records often store a scalar, such as the reward, with the shape (1,).
   vectors = {
     path
     for path, leaf in leaves.items()
@@ -132,9 +130,9 @@ class EpisodeSink(files.Closing):
 
   Attributes:
     with_last_observation: whether the observation after the last action follows as one
-      more step (see `last_observation`). Next observations, and all that looks ahead,
-      need it; then an episode of T actions has T + 1 steps. Without it `n_step` keeps a
-      terminal transition and leaves out a truncated one.
+      more step (see `last_observation`), so that an episode of T actions has T + 1
+      steps. Next observations, and other time offsets above 0, need it. Without it
+      `n_step` keeps a terminal transition and leaves out a truncated one.
   """
 
   with_last_observation = False
@@ -153,12 +151,12 @@ class EpisodeSink(files.Closing):
 
   @abc.abstractmethod
   def end_episode(self, env: int = 0) -> None:
-    """Ends an environment's episode with the step before."""
+    """Ends an environment's episode with its latest step."""
 
   def abandon_episode(self, env: int = 0) -> None:
-    """Ends, or drops, an episode that will not be finished: the run ended before it.
+    """Ends the episode of a run that stops: by default with its latest step.
 
-    Here it ends with the step before. The next step is of another episode.
+    The next step of the environment begins another episode.
     """
     self.end_episode(env)
 
@@ -167,7 +165,7 @@ class EpisodeSink(files.Closing):
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Ends the writing; whole episodes are kept, even after an error."""
+    """Ends the writing; whole episodes stay, even after an error."""
 
 
 class WholeEpisodeSink(EpisodeSink):
@@ -214,9 +212,9 @@ class WholeEpisodeSink(EpisodeSink):
 class RecordSink(WholeEpisodeSink):
   """Writes each episode as a record, a few records per file.
 
-  A file appears, whole, when it has its number of episodes or the sink is closed. Its
-  name has the time and a random token, so that no other actor or earlier run is
-  overwritten: 'a/collect.tfrecord.gz' becomes
+  A file appears when it is complete: it has all its episodes, or the sink is closed.
+  Its name has the time and a random token, so that no file of another actor or an
+  earlier run is overwritten: 'a/collect.tfrecord.gz' becomes
   'a/collect-20261120T193000-3fa9c21b-00000.tfrecord.gz' and so on.
 
   Attributes:
@@ -303,12 +301,14 @@ class StoreSink(WholeEpisodeSink):
       spec: spec of the stored episode; see `WholeEpisodeSink`.
       segment: part of the store that this actor appends to.
       step_to_features_fn: see `WholeEpisodeSink`.
-      commit_every: episodes between two commits, which wait for the disk.
+      commit_every: episodes per commit, >= 1; a commit waits for the disk.
       with_last_observation: see `EpisodeSink`.
-      videos: see `EpisodeStore.create`.
+      videos: see `EpisodeStore.create`; no effect on an existing store.
     Raises:
-      SpecError: a spec cannot be stored, or is not the store's.
+      SpecError: a spec cannot be stored or is not the store's, or `commit_every` is
+        below 1.
       StoreError: the store is damaged, or another actor holds the segment.
+      ImportError: `videos` needs the extra `video`.
     """
     super().__init__(spec, step_to_features_fn, with_last_observation)
     create, append = store_lib.EpisodeStore.create, store_lib.EpisodeStore.append
@@ -316,7 +316,7 @@ class StoreSink(WholeEpisodeSink):
       self._writer = create(
         path, self.flat_spec, None, segment, commit_every, videos=videos
       )
-    except errors.StoreError:  # Another actor made it, or an earlier run.
+    except errors.StoreError:  # Another actor or an earlier run has created it.
       self._writer = append(path, segment, self.flat_spec, commit_every)
 
   def write_episode(self, structure: specs.TensorSpecStruct) -> None:
@@ -331,9 +331,9 @@ class StoreSink(WholeEpisodeSink):
 
 @gin.configurable
 class ReplaySink(EpisodeSink):
-  """Appends each step to a replay, where windows can be sampled while an episode runs.
+  """Appends each step to a replay, which can sample windows of a running episode.
 
-  An episode in progress when it is abandoned, or at `close`, ends with the step before.
+  An episode that is abandoned, or in progress at `close`, ends with its latest step.
   """
 
   def __init__(
@@ -348,8 +348,9 @@ class ReplaySink(EpisodeSink):
       replay: the replay to write to; is left open.
       step_to_features_fn: maps a step to values by path of the replay's flat specs;
         None uses `make_step_to_features`.
-      with_last_observation: see `EpisodeSink`. None: for transitions whose windows end
-        with the episode, as otherwise its last transition would be missing.
+      with_last_observation: see `EpisodeSink`. None is True if the specs have next
+        observations and the replay's padding drops windows beyond the end: otherwise
+        the last transition would be missing.
     """
     if with_last_observation is None:
       with_last_observation = _lacks_last_transition(replay)
@@ -367,7 +368,8 @@ class ReplaySink(EpisodeSink):
     """Appends the step; context features take the first step's values.
 
     Raises:
-      SpecError: the step does not fit the replay's specs; lists all paths.
+      SpecError: the step does not fit the replay's specs, all paths are listed; the
+        replay is closed; or it has no writer left.
       ReplayTimeoutError: the wait for the replay's rate limiter took too long, or was
         stopped.
     """
@@ -386,13 +388,13 @@ class ReplaySink(EpisodeSink):
     self._running.discard(env)
 
   def abandon_episode(self, env: int = 0) -> None:
-    """Ends the episode with the step before."""
+    """Ends the episode with its latest step."""
     if env not in self._running:
       return
     try:
       self.end_episode(env)
-    except errors.ReplayError as error:  # Not in place of what ended the run.
-      # After a stop of learner and actors nobody would sample them.
+    except errors.ReplayError as error:  # It must not replace the error of the run.
+      # After a stop of learner and actors the windows would not be sampled.
       is_stopped = self._stop is not None and self._stop.is_set()
       log = logging.info if is_stopped else logging.warning
       log("The last windows of an episode may be lost: %s", error)
@@ -408,7 +410,7 @@ class ReplaySink(EpisodeSink):
         self._replay.fail_waiting(error)
 
   def stop_with(self, stop: stopping.StopCondition) -> None:
-    """Sets the condition that ends the wait for a replay that takes nothing."""
+    """Sets the condition that ends waits for the replay's rate limiter."""
     self._stop = stop
 
   def close(self) -> None:
@@ -425,12 +427,12 @@ class ReplaySink(EpisodeSink):
 
 
 def _lacks_last_transition(replay: replay_lib.replay.Replay) -> bool:
-  """Whether it takes one more step to have the window of an episode's last action."""
+  """Whether the window of an episode's last action needs one more step."""
   ahead = [
     path
     for path, spec in specs.flatten_spec_structure(replay.spec_structure).items()
     if time_span({path: spec})[1] > 0
   ]
-  # A path without its own column reads another one's, later: a next observation.
+  # A path that reads another path's column later is a next observation.
   is_next = bool(ahead) and not any(path in replay.flat_spec for path in ahead)
   return is_next and not replay.cut.pads_end

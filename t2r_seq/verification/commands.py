@@ -1,4 +1,4 @@
-"""Checks robot code's commands, and declarations of data against the policy's."""
+"""Compares a robot code's commands, and declared conventions, with the data's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from t2r_seq.verification.diagnoses import Case, find_causes
 Act = Callable[[dict[str, np.ndarray], bool], Any]
 """Maps the outputs of a step, and whether an episode starts, to the robot's command.
 
-An attribute `convention` declares that of the command; by default the data's.
+Its attribute `convention`, if present, is that of the command; otherwise commands have
+the convention of the recorded actions.
 """
 
 OUTPUT = "inference_output"
@@ -46,12 +47,13 @@ def find_command_differences(
     dataset: episodes, or a path.
     action: path of the recorded actions.
     output: name of the output that predicts them.
-    num_episodes: the first ones; None for all.
+    num_episodes: number of episodes from the first; None for all.
     **options: options of `open_episodes`, for a path.
   Returns:
-    The first difference, with its likely cause, or None.
+    A list of the first difference, with its likely cause; empty without a difference.
   Raises:
-    SpecError: no such path, or a command of another size.
+    SpecError: the dataset cannot be read or lacks `action`, or recorded actions cannot
+      be converted to the command's convention.
   """
   episodes = as_episodes(dataset, **options)
   if action not in episodes.spec:
@@ -59,7 +61,7 @@ def find_command_differences(
       f"verify: {episodes.path}: act: expected a path of actions, got '{action}'."
       f"{errors.nearest(action, episodes.spec)}"
     )
-  convert = _converter(act, action, episodes)
+  convert = _create_converter(act, action, episodes)
   before = None
   for number, episode in enumerate(itertools.islice(episodes, num_episodes)):
     actions = np.asarray(episode.values[action])
@@ -71,6 +73,7 @@ def find_command_differences(
       ]
     )
     if got.shape == expected.shape:
+      # The tolerance is relative to the largest value of an element in the episode.
       scale = np.abs(expected).max(axis=0, initial=1e-3)
       same = (np.abs(got - expected) <= _TOLERANCE * scale).reshape(len(got), -1).all(1)
     else:
@@ -79,16 +82,15 @@ def find_command_differences(
       row = int(np.flatnonzero(~same)[0])
       anchors = np.arange(len(got))
       causes = find_causes(Case(expected, got, anchors, False, (0,), expected, before))
-      want, had = (np.array2string(each[row], precision=5) for each in (expected, got))
+      texts = [np.array2string(each[row], precision=5) for each in (expected, got)]
       count = int((~same).sum())
-      return [
-        Difference(action, "command", number, row, want, had, count, tuple(causes))
-      ]
+      return [Difference(action, "command", number, row, *texts, count, tuple(causes))]
     before = expected
   return []
 
 
-def _converter(act: Act, action: str, episodes: Episodes) -> Converter | None:
+def _create_converter(act: Act, action: str, episodes: Episodes) -> Converter | None:
+  """Returns the conversion from recorded actions to commands; None if not declared."""
   declared = Convention.of(getattr(act, "convention", None))
   spec = episodes.spec[action]
   if declared is None or spec.convention is None:
@@ -103,7 +105,7 @@ def _converter(act: Act, action: str, episodes: Episodes) -> Converter | None:
 def declared_differences(
   declared: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> Iterator[Difference]:
-  """Yields where a data set declares something else than the policy.
+  """Yields the paths whose convention in the data set differs from the policy's.
 
   Args:
     declared: specs of the policy's features and labels by path.

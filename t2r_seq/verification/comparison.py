@@ -26,9 +26,9 @@ STAGES = (
   *("action", "command"),
 )
 WIDTH = 96
-# Graphs that compute the same may round differently: a divisor may become a factor.
+# Two graphs of one function may round differently: a division becomes a multiplication.
 _MOST_ULPS = 4
-# Number of draws, and the largest difference of their means in standard errors.
+# Draws of a random output, and the allowed distance of their means in standard errors.
 _NUM_DRAWS, _MOST_ERRORS = 64, 6.0
 
 
@@ -37,14 +37,14 @@ class Difference:
   """The first difference of a path.
 
   Attributes:
-    path: path of the feature, or the name of the output.
+    path: path of the feature or of the recorded actions, or name of the output.
     stage: stage where it appears, from `STAGES`.
-    episode: number of the episode.
-    step: step of the episode.
-    expected: training's value.
-    got: the policy's value.
-    num_steps: number of steps of the episode that differ.
-    causes: possible causes, the likeliest first.
+    episode: number of the episode; 0 for a declaration.
+    step: step of the episode; 0 for a declaration.
+    expected: training's value, as text; for a declaration the policy's convention.
+    got: the policy's value, as text; for a declaration the data's convention.
+    num_steps: number of steps of the episode that differ; 0 for a declaration.
+    causes: likely causes; empty if none fits.
   """
 
   path: str
@@ -80,7 +80,7 @@ def bullet(text: str) -> str:
 def seen_specs(
   feature_spec: TensorSpecStruct, step_spec: Mapping[str, Any]
 ) -> TensorSpecStruct:
-  """Returns the raw features that a step is given, and their masks."""
+  """Returns the specs of raw features that a step gets, and of their masks."""
   masks = mask_paths(feature_spec)
   return TensorSpecStruct(
     (path, spec)
@@ -90,11 +90,10 @@ def seen_specs(
 
 
 def _stack(rows: list[Arrays]) -> Arrays:
-  """Concatenates rows, [T, ...]."""
   return {path: np.concatenate([row[path] for row in rows]) for path in rows[0]}
 
 
-class _Replay:
+class _Trace:
   """Inputs and outputs of a policy at the steps of an episode."""
 
   def __init__(self, condition: Arrays) -> None:
@@ -162,7 +161,7 @@ class Comparison:
         )
       lines.append(f"network inputs {listed['network input']}, {exact}")
     elif has_model and not self._subject.tells_inputs and "output" in listed:
-      lines.append("preprocessed values, only by the outputs of this form")
+      lines.append("preprocessed values, only through the outputs")
     if "step" in listed:
       lines.append(f"step and inspect agree on {listed['step']}, bit for bit")
     if "output" in listed:
@@ -186,28 +185,27 @@ class Comparison:
     lines = []
     if not has_model:
       lines.append(
-        "preprocessed values, because the model's code is not there: name its gin "
-        "files; or, of a model that is made in Python, call verification.verify("
+        "preprocessed values, because the model's code is missing: give its gin files "
+        "(--gin_configs); or, for a model built in Python, call verification.verify("
         "predictor, dataset, model)"
       )
     elif not self._subject.tells_inputs and self._predict is None:
       lines.append("preprocessed values: this form does not return them")
     if hidden := self._hidden_windows():
       lines.append(
-        f"windows by time of {', '.join(sorted(hidden))}, but by the outputs"
+        f"windows by time of {', '.join(sorted(hidden))}, except through the outputs"
       )
     if self._predict is None:
       lines.append("outputs, without a reference: name the export")
     elif self._learns_more:
       lines.append(
-        "outputs, because the export's network learns a task, which this form does not"
+        "outputs, because the export learns a task, and a lite folder or server cannot"
       )
     if self._subject.one_task is not None and self._subject.one_task.is_searched:
       lines.append("outputs, because the export searches, and data has no candidates")
     if self._drawn:
       lines.append(
-        f"single draws of {', '.join(sorted(self._drawn))}, of which each call gives "
-        "others"
+        f"single draws of {', '.join(sorted(self._drawn))}, which differ in each call"
       )
     return lines
 
@@ -226,20 +224,20 @@ class Comparison:
       expected = self._predict_steps(episode, self._predict, stepped, replay.condition)
     self._compare_outputs(episode, predicted, stepped, expected)
     if self._execution is not None:
-      # Without the network's own outputs those that are expected stand for them.
+      # If `inspect` returns no outputs, the reference's take their place.
       if not predicted and len(episode.anchors) == episode.num_steps:
         predicted = expected
       self._compare_actions(episode, predicted, stepped, replay)
     self._accept_draws(episode, replay, stepped)
     self._before = episode
 
-  def _replay(self, episode: Episode, observe: Observe | None) -> _Replay | None:
-    """Steps through an episode; returns None if an observation is refused."""
+  def _replay(self, episode: Episode, observe: Observe | None) -> _Trace | None:
+    """Steps through an episode; returns None if an observation is rejected."""
     subject, condition = self._subject, {}
     if subject.one_task is not None and len(episode.anchors):
       condition = subject.one_task.condition(episode.raw, episode.labels)
       subject.learn(condition)
-    replay = _Replay(condition)
+    replay = _Trace(condition)
     for number in range(episode.num_steps):
       is_first = number == 0
       observed = {path: episode.at(path, number) for path in episode.observed}
@@ -249,14 +247,14 @@ class Comparison:
         packed = policy_io.pack(observed, subject.step_spec)
         outputs, inspection = subject.take(packed, is_first)
       except errors.SpecError as error:
-        self._add_refused(error, episode, number)
+        self._add_rejected(error, episode, number)
         return None
       replay.first = replay.first or packed
       replay.steps.append(outputs)
       replay.inspections.append(inspection)
     return replay
 
-  def _add_refused(
+  def _add_rejected(
     self, error: errors.SpecError, episode: Episode, number: int
   ) -> None:
     spec, text = self._subject.step_spec, " ".join(str(error).split())
@@ -267,7 +265,7 @@ class Comparison:
         "the robot, and name its code by --observe; or do it in the model's "
         "preprocessor"
       )
-    want, got = errors.describe(spec[path]), "an observation that is refused"
+    want, got = errors.describe(spec[path]), "an observation that the policy rejects"
     cause = text.rstrip(".")
     self._add(
       Difference(path, "observation", episode.number, number, want, got, 1, (cause,))
@@ -293,7 +291,7 @@ class Comparison:
     case: Case,
     same: np.ndarray | None = None,
   ) -> None:
-    """Compares rows at anchors; keeps the first difference."""
+    """Compares rows bit for bit, or by the flags `same`; keeps the first difference."""
     self._paths[stage].add(path)
     expected, got = case.expected, case.got
     is_alike = expected.shape == got.shape and expected.dtype == got.dtype
@@ -304,37 +302,38 @@ class Comparison:
     if same.all():
       return
     row = int(np.flatnonzero(~same)[0])
-    want, had = _shown(expected[row], got[row])
+    want_text, got_text = _describe_pair(expected[row], got[row])
     if is_alike and stage in ("output", "action") and expected.dtype.kind == "f":
       most = relative_errors(expected, got)[row].max()
       allowed = describe_tolerance(self._tolerance)
-      had += f", off by {most:.2g} of its range where {allowed} is allowed"
+      got_text += f", off by {most:.2g} of its range where {allowed} is allowed"
     step, count = int(case.anchors[row]), int((~same).sum())
     causes = tuple(find_causes(case))
-    self._add(Difference(path, stage, episode.number, step, want, had, count, causes))
+    self._add(
+      Difference(path, stage, episode.number, step, want_text, got_text, count, causes)
+    )
 
   def _compare_windows(self, episode: Episode, seen: Arrays) -> None:
-    masks, tells_texts = mask_paths(self._specs), self._subject.tells_inputs
+    masks, returns_texts = mask_paths(self._specs), self._subject.tells_inputs
     hidden = self._hidden_windows()
     paths = {*episode.raw, *seen} - hidden if len(episode.anchors) else ()
     for path in sorted(paths):
       expected, got = episode.raw.get(path), seen.get(path)
       if expected is None or got is None:
-        # A lite form keeps vectors of texts; a search has no action to compare.
+        # A lite folder has vectors for texts; a search has no action to compare.
         is_text = expected is not None and expected.dtype == object
         is_searched = _is_action(path) and not any(map(_is_action, seen))
-        if not is_searched and (tells_texts or not is_text):
-          has_none = "training has no such feature"
-          cause = (
-            has_none if expected is None else "the exported policy is not given it"
-          )
+        if not is_searched and (returns_texts or not is_text):
+          cause = "the exported policy does not get it"
+          if expected is None:
+            cause = "training has no such feature"
           self._add_missing(episode, "window", path, expected, got, cause)
         continue
       got = got[episode.anchors]
       if expected.dtype == object and got.dtype != object:
-        continue  # A lite form keeps vectors of texts.
+        continue  # A lite folder has vectors for texts.
       spec = self._subject.step_spec.get(path)
-      if spec is not None:  # A lite form keeps float64 as float32, for example.
+      if spec is not None:  # A lite folder has float32 for float64, for example.
         expected = expected.astype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype))
       stage = "mask" if path in masks else "window"
       case = self._case(episode, path, expected, got, episode.raw)
@@ -373,7 +372,7 @@ class Comparison:
         frames = episode.observed[path]
       if self._before is not None:
         before = self._before.observed.get(path)
-      if self._dataset.replay is not None:  # Steps have any number of values.
+      if self._dataset.replay is not None:  # A step has any number of values.
         frames = before = None
     return Case(
       expected,
@@ -395,7 +394,7 @@ class Comparison:
         continue
       if key not in inputs:
         self._paths["network input"].add(path)
-        cause = "the exported network is not given it"
+        cause = "the exported network does not get it"
         self._add_missing(episode, "network input", path, expected, None, cause)
         continue
       got = inputs[key][episode.anchors]
@@ -425,7 +424,7 @@ class Comparison:
         self._compare_rows(episode, "step", name, case)
 
   def _compare_actions(
-    self, episode: Episode, predicted: Arrays, stepped: Arrays, replay: _Replay
+    self, episode: Episode, predicted: Arrays, stepped: Arrays, replay: _Trace
   ) -> None:
     """Compares actions with the execution of the network's chunks."""
     execution = self._execution
@@ -442,7 +441,7 @@ class Comparison:
         and chunk_name in stepped
         and _varies(self._draws(episode, replay, stepped)["step"][chunk_name])
       ):
-        chunks = stepped[chunk_name]  # A step returns the chunk that it has drawn.
+        chunks = stepped[chunk_name]  # Random chunks differ between step and inspect.
         expected = _execute(chunks, execution).astype(got.dtype)
         same = self._close_rows(got, expected)
       case = Case(expected, got, np.arange(episode.num_steps))
@@ -454,7 +453,7 @@ class Comparison:
           difference, causes=(cause,)
         )
 
-  def _accept_draws(self, episode: Episode, replay: _Replay, stepped: Arrays) -> None:
+  def _accept_draws(self, episode: Episode, replay: _Trace, stepped: Arrays) -> None:
     """Removes differences of random outputs if both sides' samples agree."""
     for stage, name in [*self.differences]:
       if stage not in ("output", "step"):
@@ -462,7 +461,7 @@ class Comparison:
       samples = self._draws(episode, replay, stepped)
       sides = ["predicted", "reference" if stage == "output" else "step"]
       drawn = [samples[side][name] for side in sides if name in samples[side]]
-      # Windows that begin later than an episode see other things than its first step.
+      # If the first window starts later, it differs from the episode's first step.
       is_same = stage == "step" or not episode.anchors[0]
       is_drawn = len(drawn) > 1 and all(map(_varies, drawn))
       if is_drawn and all(_are_alike(drawn[0], x, is_same) for x in drawn[1:]):
@@ -470,7 +469,7 @@ class Comparison:
         self._drawn.add(name)
 
   def _draws(
-    self, episode: Episode, replay: _Replay, stepped: Arrays
+    self, episode: Episode, replay: _Trace, stepped: Arrays
   ) -> dict[str, Arrays]:
     """Returns repeated outputs for an episode's first step, [draws, ...]."""
     if self._sampled is None:
@@ -483,14 +482,14 @@ class Comparison:
       if self._predict is not None and len(episode.anchors):
         args = (episode, self._predict, stepped, replay.condition, 1)
         rows = [self._predict_steps(*args) for _ in range(_NUM_DRAWS)]
-        # Sequences give all steps at once.
+        # A model of sequences predicts all steps at once.
         rows = [{name: value[:1] for name, value in row.items()} for row in rows]
         self._sampled["reference"] = _stack(rows)
     return self._sampled
 
   def _close_rows(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Returns which rows are equal to the tolerance, bool [n]."""
-    # A NaN that both have is the data's, which has a warning.
+    """Returns which rows are equal within the tolerance, bool [n]."""
+    # A NaN on both sides counts as equal: `FitCheck` warns of it.
     error = relative_errors(expected, got).reshape([len(got), -1])
     return np.asarray((error <= self._tolerance).all(axis=1))
 
@@ -506,12 +505,12 @@ class Comparison:
     one_task, spec, count = self._subject.one_task, self._specs, len(episode.anchors)
     if not count or self._learns_more:
       return {}
-    # One by one, as the policy is called: draws may depend on the place in a batch.
+    # In batches of one, as the policy: draws may depend on the place in a batch.
     rows = range(count)[:limit]
     if one_task is not None:
       at = [{p: v[i : i + 1] for p, v in episode.raw.items()} for i in rows]
       return _stack([one_task.predict(predict, condition, row) for row in at])
-    # A critic that searches is given the action that it found, not the data's.
+    # A critic that searches gets the action that it found, not the data's.
     paths = seen_specs(spec, self._subject.step_spec)
     given = {path: value for path, value in episode.raw.items() if path in paths}
     sequences = {path for path, leaf in spec.items() if leaf.is_sequence}
@@ -548,7 +547,7 @@ def _rounded_alike(expected: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, i
   same = equal_rows(expected, got)
   if same.all() or expected.dtype not in (np.float32, np.float64):
     return same, 0
-  # Where values cancel, an ulp of what was subtracted counts: that of the largest.
+  # After a cancellation the rounding error is an ulp of the larger terms.
   largest = np.maximum(np.abs(expected), np.abs(got)).max(initial=0.0)
   with np.errstate(invalid="ignore"):
     ulps = np.abs(expected - got) / np.spacing(largest.astype(expected.dtype))
@@ -558,14 +557,14 @@ def _rounded_alike(expected: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, i
 
 
 def _execute(chunks: np.ndarray, execution: policies.ChunkExecution) -> np.ndarray:
-  """Returns the actions that chunks, [T, n, ...], should lead to."""
+  """Returns the actions, [T, ...], that execution of chunks, [T, n, ...], gives."""
   length, actions = chunks.shape[1], []
   for step in range(len(chunks)):
     used = [s for s in range(0, step + 1, execution.num_executed) if step - s < length]
     if execution.ensemble_decay is None:
       actions.append(chunks[used[-1], step - used[-1]])
       continue
-    # Chunks count from the oldest that still covers this step.
+    # The oldest chunk that covers this step has exponent 0.
     exponents = -execution.ensemble_decay * np.arange(len(used))
     weights = np.exp(exponents - exponents.max())
     plans = np.stack([chunks[s, step - s] for s in used]).astype(np.float64)
@@ -576,12 +575,12 @@ def _execute(chunks: np.ndarray, execution: policies.ChunkExecution) -> np.ndarr
 def _execution_cause(
   chunks: np.ndarray, got: np.ndarray, execution: policies.ChunkExecution
 ) -> str:
-  """Finds an execution that leads to the actions of the policy."""
+  """Describes a wrong execution that gives the policy's actions, if one does."""
   length = chunks.shape[1]
   for late in range(1, min(length, 4)):
     moved = np.concatenate([chunks[:, late:], np.repeat(chunks[:, -1:], late, 1)], 1)
     if np.allclose(_execute(moved, execution), got, 1e-4, 1e-5):
-      return f"each chunk is executed from its action {late + 1} on"
+      return f"each chunk is executed from its action {late + 1} on, not from the first"
   for num_executed in range(1, length + 1):
     for decay in {None, 0.0, 0.01, execution.ensemble_decay}:
       other = policies.ChunkExecution(num_executed, decay, execution.outputs)
@@ -590,7 +589,7 @@ def _execution_cause(
           f"chunks are executed with num_executed={num_executed}, ensemble_decay="
           f"{decay} in place of {execution.num_executed}, {execution.ensemble_decay}"
         )
-  return "the execution of chunks is another one than the export declares"
+  return "chunks are not executed as the export declares"
 
 
 def _varies(draws: np.ndarray) -> bool:
@@ -617,8 +616,7 @@ def _are_alike(one: np.ndarray, other: np.ndarray, is_same: bool) -> bool:
   return not is_same or bool(is_near.all())
 
 
-def _shown(expected: np.ndarray, got: np.ndarray) -> tuple[str, str]:
-  """Describes the first difference of two values."""
+def _describe_pair(expected: np.ndarray, got: np.ndarray) -> tuple[str, str]:
   if expected.shape != got.shape or expected.dtype != got.dtype:
     return errors.describe(expected), errors.describe(got)
   if expected.size <= 8:

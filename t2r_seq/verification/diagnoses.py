@@ -1,7 +1,7 @@
 """Finds the likely cause of a difference from the values.
 
-Every candidate predicts the policy's values. Those that fit are ranked by how much they
-assume; the best is named, or several that are equally good.
+Each candidate predicts the policy's values. Those that fit are ranked by their `Cost`;
+the cheapest is reported, or up to three of the same cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _OFFSETS = range(-_MOST_LATE, _MOST_LATE + 1)
 _MOST_PIXELS = 8
 # A fit of fewer distinct values is not evidence.
 _FEWEST_TO_MAP, _FEWEST_TO_FIT = 2, 4
-# Integers may be rounded. The error of floats is relative to the largest value.
+# Allowed error of integers, which may be rounded; and of floats, as a share of the
+# largest value.
 _ROUNDING, _PRECISION = 1.0, 3e-5
 _FEWEST_OF_NOISE = 8
 _LEAST_FACTOR = 1e-6
@@ -72,10 +73,10 @@ class Cost(enum.IntEnum):
   Maps come before shifts in time, which periodic values would fit as well.
   """
 
-  LITERAL = 0  # Other recorded data.
+  LITERAL = 0  # Recorded values of another place, or another padding.
   MAPPED = 1  # A fixed map of the values.
-  FITTED = 2  # A map with one or two fitted numbers.
-  SHIFTED = 3  # Other times.
+  FITTED = 2  # A map with a few fitted numbers.
+  SHIFTED = 3  # Other times, or what looks like them.
   BY_ELEMENT = 4  # A map with two numbers for each element.
   HELD = 5  # A slower sensor: steps that repeat.
   NEAR = 6  # Small differences without a rule.
@@ -87,7 +88,7 @@ class Cause(NamedTuple):
   Attributes:
     cost: cost of its assumptions.
     text: describes it.
-    kind: describes causes that differ in details only.
+    kind: describes all causes that differ from this one in details only; '' if none do.
   """
 
   cost: Cost
@@ -106,7 +107,7 @@ class Case:
     is_stack: whether the second axis is time.
     offsets: offsets of the declared window; empty without one.
     frames: all steps of the path in the episode, [T, ...], if known.
-    before: values of the previous episode.
+    before: values of the previous episode; None without one.
     raw: the windows before preprocessing, if these are after it.
     others: training's values of other paths, by path, [n, ...].
   """
@@ -131,7 +132,7 @@ def equal_rows(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
 
 
 def find_causes(case: Case) -> list[str]:
-  """Returns the best explanation of a difference, if there is one."""
+  """Returns a list of the best explanation of a difference; empty if none fits."""
   expected, got = case.expected, case.got
   if expected.dtype != got.dtype:
     return [f"another dtype: {got.dtype} in place of {expected.dtype}"]
@@ -189,7 +190,7 @@ def _find_not_reset(case: Case) -> Iterator[Cause]:
   wrong = np.flatnonzero(~equal_rows(case.expected, case.got))
   if case.frames is None:
     if all(np.array_equal(row, case.before) for row in case.got):
-      yield Cause(Cost.LITERAL, "it is that of the episode before, and not changed")
+      yield Cause(Cost.LITERAL, "it still has the value of the episode before")
     return
   depth = -min(case.offsets, default=0)
   if not case.is_stack or case.anchors[wrong].max() >= depth:
@@ -315,7 +316,7 @@ def _find_held(case: Case, newest: np.ndarray, frames: np.ndarray) -> Iterator[C
       return
     repeats += step == last
     last = step
-  # Fewer repeats may be a scene that stands still for a moment.
+  # With fewer repeats the scene may have stood still for a moment.
   if repeats >= max(2, (len(newest) - 1) / 3):
     yield Cause(
       Cost.HELD,
@@ -476,7 +477,7 @@ def _find_inverted_mask(case: Case) -> Iterator[Cause]:
 
 
 def _find_maps(case: Case) -> Iterator[Cause]:
-  """All maps of single numbers, or of vectors."""
+  """Finds maps of single numbers, or of vectors."""
   dtype = case.expected.dtype
   if dtype.kind not in "fiu" and dtype != ml_dtypes.bfloat16:
     return
@@ -510,7 +511,7 @@ def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
     if expected.min() < low - slack or expected.max() > high + slack:
       continue
     if change in (np.round, np.trunc, np.abs) and len(levels) < 3:
-      continue  # Rather a threshold, or a constant.
+      continue  # One or two values are rather a constant or a threshold.
     if vectors.fits(change(expected)):
       is_inverted = is_exchanged and (change is np.negative or text == _INVERTED)
       text = f"{text}: inverted" if is_inverted and text != _INVERTED else text
@@ -525,7 +526,7 @@ def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
 
 
 def _find_levels(vectors: _Vectors) -> Iterator[Cause]:
-  """Two values in place of many, or of two others."""
+  """Finds two values in place of many, or of two others."""
   thresholds, are_new = [], False
   for i in vectors.wrong:
     before, after = vectors.expected[:, i], vectors.got[:, i]
@@ -677,7 +678,7 @@ def _find_rotated_blocks(
 
 
 def _find_reordered(case: Case, vectors: _Vectors) -> Iterator[Cause]:
-  """Elements, or the axes of a matrix, in another order."""
+  """Finds elements, or the axes of a matrix, in another order."""
   if case.expected.ndim - 1 - case.is_stack == 2:
     turned = case.expected.swapaxes(-1, -2)
     if turned.shape == case.got.shape and np.array_equal(turned, case.got):
@@ -702,7 +703,7 @@ def _find_near(case: Case) -> Iterator[Cause]:
   expected, got = (np.asarray(x, np.float64) for x in (case.expected, case.got))
   is_image, error = _is_image(case), got - expected
   if not is_image:
-    # Otherwise different means of the elements dominate the correlation.
+    # Different means of the elements would dominate the correlation.
     expected = expected - expected.mean(0)
   is_number = np.isfinite(expected) & np.isfinite(error)
   expected, error = expected[is_number], error[is_number]
@@ -714,7 +715,7 @@ def _find_near(case: Case) -> Iterator[Cause]:
     is_near = np.corrcoef(expected, expected + error)[0, 1] >= 0.8
     why = "another resize, or a lossy compression"
   else:
-    # Noise has no mean, changes all values, and does not depend on them.
+    # Noise has a mean near 0, changes most values, and does not depend on them.
     is_near = (
       error.size >= _FEWEST_OF_NOISE
       and 2 * error.std() <= expected.std()

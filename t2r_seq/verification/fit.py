@@ -15,11 +15,11 @@ from t2r_seq.verification.training_side import Dataset, Episode
 
 # A mean this many standard deviations off is a warning.
 _FAR = 1.0
-# Fewer rows, such as goals of a few episodes, have no known spread.
+# With fewer rows, such as the goals of a few episodes, the spread is unknown.
 _FEWEST = 5
-# Measures of an element that are compared with those of training.
+# Statistics of an element that are compared with training's.
 _COMPARED = ("mean", "std", "min", "max")
-# Fewer episodes name no swap, because one scene may have another light.
+# Fewer episodes do not show a swap: one scene may have another light.
 _FEWEST_EPISODES = 3
 
 
@@ -34,7 +34,7 @@ class FitCheck:
     self._trained = trained
     self._record = record
     self._seen: dict[str, Accumulator] = {}
-    self._means: dict[str, list[np.ndarray]] = {}  # Of each episode, by path.
+    self._means: dict[str, list[np.ndarray]] = {}  # Means of the episodes, by path.
 
   def add(self, episode: Episode) -> None:
     """Adds the statistics of an episode."""
@@ -53,14 +53,12 @@ class FitCheck:
         means.append(rows.mean(axes))
 
   def warnings(self) -> list[str]:
-    """Returns sentences about mismatches."""
+    """Returns a sentence for each mismatch of the episodes added so far."""
     warnings = [*self._period()]
     measured = {path: seen.finish() for path, seen in self._seen.items()}
     trained = {path: self._find(path) for path in measured}
-    for path, found_path in measured.items():
-      warnings += _check(
-        path, found_path, trained[path], self._are_bgr(path, trained[path])
-      )
+    for path, seen in measured.items():
+      warnings += _check(path, seen, trained[path], self._are_bgr(path, trained[path]))
     warnings += self._find_swapped(measured, trained)
     return warnings
 
@@ -69,7 +67,7 @@ class FitCheck:
       return None
     name = self._dataset.observed_spec[path].name
     stored = self._dataset.stored_spec(path).name
-    # Replayed values have no transform.
+    # Replayed values are raw: statistics of transformed values do not apply.
     paths = {path: s for path, s in self._trained.paths.items() if not s.transform}
     for key in (path, name, stored):
       if key in paths and paths[key].mean is not None:
@@ -95,16 +93,17 @@ class FitCheck:
 
   def _period(self) -> list[str]:
     trained = None if self._record is None else self._record.control_period
-    has = self._dataset.control_period
+    period = self._dataset.control_period
     offsets = [spec.time_offsets for spec in self._dataset.trained_spec.values()]
     by_steps = [each for each in offsets if not isinstance(each, specs.Seconds)]
     if len(by_steps) < len(offsets) and all(x in (None, 0, "last") for x in by_steps):
       return []  # Times in seconds are the same at any rate.
-    if trained is None or has is None or abs(has / trained - 1) < 0.02:
+    if trained is None or period is None or abs(period / trained - 1) < 0.02:
       return []
     return [
-      f"the dataset has a step every {1e3 * has:.4g} ms ({1 / has:.4g} Hz), and the "
-      f"policy was trained on one every {1e3 * trained:.4g} ms ({1 / trained:.4g} Hz)"
+      f"the dataset has a step every {1e3 * period:.4g} ms ({1 / period:.4g} Hz), and "
+      f"the policy was trained on one every {1e3 * trained:.4g} ms "
+      f"({1 / trained:.4g} Hz)"
     ]
 
   def _find_swapped(
@@ -130,7 +129,7 @@ class FitCheck:
 
 
 def _distance(mean: np.ndarray, trained: PathStatistics | None) -> float:
-  """Returns how many standard deviations a mean is off, at most."""
+  """Returns the largest distance of a mean, in training's standard deviations."""
   if trained is None or trained.measure("mean").shape != mean.shape:
     return np.inf
   scale = np.maximum(trained.measure("std"), 1e-6)
@@ -153,7 +152,10 @@ def _check(
   mean, std, least, most = map(trained.measure, _COMPARED)
   if std.shape != own_mean.shape:
     got, want = own_mean.shape, std.shape
-    return [*warnings, f"{path}: training statistics are of {want}, its own of {got}"]
+    return [
+      *warnings,
+      f"{path}: training's statistics have shape {want}, the dataset's {got}",
+    ]
 
   def warn(mask: np.ndarray, text: str, *values: np.ndarray) -> None:
     """Adds a warning about some elements; the text has a place for each value."""

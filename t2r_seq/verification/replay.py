@@ -64,11 +64,11 @@ class Replay:
       where: the episode, for errors.
       number: number of the episode; each has other random numbers.
       stamps: measurement times by path, int64 nanoseconds [R].
-      steps: those of the recorded steps.
+      steps: times of the recorded steps, int64 nanoseconds [T].
     Returns:
       The robot's steps, and the values that come to each.
     Raises:
-      SpecError: a sensor has no value that comes before the last step.
+      SpecError: no value of a sensor comes by the last step.
     """
     rng = np.random.default_rng([self.seed, number])
     arrivals = {path: self._arrivals(rng, each) for path, each in stamps.items()}
@@ -82,7 +82,7 @@ class Replay:
       first = np.searchsorted(ticks, times[0]) if len(times) else len(ticks)
       if first == len(ticks):
         raise errors.SpecError(
-          f"{where}: replay: {path}: expected a value before the last step, got none. "
+          f"{where}: replay: {path}: expected a value by the last step, got none. "
           "Lower drop or delay."
         )
       ticks = ticks[first:]  # An episode starts when each sensor has a value.
@@ -95,7 +95,7 @@ class Replay:
   def _arrivals(
     self, rng: np.random.Generator, stamps: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows of the values that come, in their order, and when they do."""
+    """Returns (rows of the values that come, their arrival times), in that order."""
     is_lost = rng.random(len(stamps)) < self.drop
     delays = np.rint(rng.uniform(0, self.delay, len(stamps)) * NANOSECONDS)
     times = stamps + delays.astype(np.int64)
@@ -104,7 +104,6 @@ class Replay:
     return order, times[order]
 
   def __str__(self) -> str:
-    """Returns a phrase."""
     rate = "at the recorded steps" if self.rate is None else f"at {self.rate:g} Hz"
     parts = [
       f"{name} {value:g}{unit}"
@@ -131,15 +130,15 @@ class Received(NamedTuple):
 
   def newest(self, path: str) -> np.ndarray:
     """Returns the row of the last value that has come by each step, int64 [T]."""
-    newest, found = -1, []
+    newest, by_step = -1, []
     for rows in self.rows[path]:
       newest = rows[-1] if len(rows) else newest
-      found.append(newest)
-    return np.array(found, np.int64)
+      by_step.append(newest)
+    return np.array(by_step, np.int64)
 
 
 class ReplayedWindows:
-  """Training's windows of what a robot has got at each of its steps."""
+  """Cuts training's windows of the values that a robot has at each of its steps."""
 
   def __init__(
     self,
@@ -201,11 +200,11 @@ class ReplayedWindows:
       values: recorded, by path of `element`.
       stamps: int64 nanoseconds [R], by path of `received`.
       received: what the robot gets.
-      paths: from a path of `element` with a time axis to that of `received`.
+      paths: the path in `received` of each path of `element` with a time axis.
     Returns:
       Windows by path, [T, ...].
     """
-    ticks, found = received.ticks, dict[str, list[np.ndarray]]()
+    ticks, cut = received.ticks, dict[str, list[np.ndarray]]()
     series = {**values, _TICKS: ticks}
     known = {path: np.zeros(0, np.int64) for path in self.timed}
     at = {clock: np.zeros([len(ticks), 3], np.int64) for clock in self.timed.values()}
@@ -227,7 +226,7 @@ class ReplayedWindows:
         column = paths[path]
         rows = received.rows[column][tick]
         if not tick:
-          # A policy has seen nothing before the newest values of its first step.
+          # A policy's history starts with the newest value at its first step.
           rows = rows[np.argsort(stamps[column][rows], kind="stable")][-1:]
         if len(rows) or not tick:
           joined = np.concatenate([known[path], rows])
@@ -239,15 +238,15 @@ class ReplayedWindows:
       for path, window in self._reader.read_at(
         take, Anchors(row, row, 0 * row)
       ).items():
-        found.setdefault(path, []).append(window)
-    return {path: np.concatenate(windows) for path, windows in found.items()}
+        cut.setdefault(path, []).append(window)
+    return {path: np.concatenate(windows) for path, windows in cut.items()}
 
 
 def parse_replay(options: list[str]) -> Replay:
   """Reads options such as ['rate=25', 'drop=0.05'].
 
   Raises:
-    SpecError: an option is unknown, or no number.
+    SpecError: an option is unknown, not a number, or out of range.
   """
   names = [field.name for field in dataclasses.fields(Replay)]
   given: dict[str, Any] = {}

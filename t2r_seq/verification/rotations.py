@@ -19,7 +19,7 @@ def convert(values: np.ndarray, source: str, target: str) -> np.ndarray:
 
 
 def _name(word: str) -> str:
-  """Returns 'xyz' for axes of the body, 'xyz, fixed axes' for world axes."""
+  """Returns 'xyz' for intrinsic Euler angles, 'xyz, fixed axes' for extrinsic ones."""
   _, order, kind = word.split("_")
   return order + (kind == "extrinsic") * ", fixed axes"
 
@@ -27,10 +27,10 @@ def _name(word: str) -> str:
 def _are_rotations(values: np.ndarray) -> bool:
   """Whether vectors of 6 elements are two columns, or rows, of a rotation."""
   first, second = values[:, :3], values[:, 3:]
-  rotations = np.stack(
+  errors = np.stack(
     [(first * first).sum(1) - 1, (second * second).sum(1) - 1, (first * second).sum(1)]
   )
-  return bool((np.abs(rotations) < 1e-3).all())
+  return bool((np.abs(errors) < 1e-3).all())
 
 
 def other_layouts(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -64,7 +64,8 @@ def _of_three(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
     kind = "an axis-angle vector for Euler angles"
     yield kind, text, convert(values, old, "axis_angle")
     for new in _EULER:
-      # The names of the axes may be exchanged in turn, so that these are all pairs.
+      # A cyclic renaming of the axes (x to y to z to x) does not change a conversion,
+      # so conversions from an order that begins with x cover all pairs.
       if new is not old and _name(old)[0] == "x":
         text = "Euler angles in another convention"
         yield text, text, convert(values, old, new)
@@ -86,7 +87,7 @@ def other_frame(before: np.ndarray, after: np.ndarray) -> tuple[str, np.ndarray]
   vector = convert(matrix.reshape(1, 9), "matrix", "axis_angle")
   angle = np.rad2deg(np.linalg.norm(vector))
   if angle < _LEAST_TURN:
-    return None  # An offset.
+    return None  # A translation alone is an offset, which `diagnoses` also finds.
   moved = np.linalg.norm(centers[1] - centers[0] @ matrix)
   text = f"in another coordinate frame: turned by {angle:.3g} degrees"
   text += f" and moved by {moved:.3g}" if moved > 1e-4 * np.abs(after).max() else ""

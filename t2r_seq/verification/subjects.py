@@ -31,9 +31,9 @@ class Subject(abc.ABC):
     label_spec: label specs of the policy's training, by path.
     record: describes the policy; None if it has no description.
     one_task: how a task is learned from an episode; None for models without tasks.
-    weights: how they are stored; other than 'float32' they are rounded.
+    weights: dtype of the stored weights; they are rounded if it is not 'float32'.
     tells_inputs: whether it returns the inputs of its network.
-    predict: maps whole windows, [B, ...], to outputs; None if it cannot.
+    predict: maps whole windows, [B, ...], to outputs; None if it only has `step`.
   """
 
   name: str
@@ -62,7 +62,12 @@ class Subject(abc.ABC):
 
 
 def subject_of(policy: Any) -> Subject:
-  """Returns the subject for a predictor, a `LitePolicy` or a `PolicyClient`."""
+  """Returns the subject for a predictor, a `LitePolicy` or a `PolicyClient`.
+
+  Raises:
+    SpecError: a server, or a lite folder, has no specs of its policy.
+    NoModelError: the predictor has no model.
+  """
   if isinstance(policy, lite.LitePolicy):
     return _Lite(policy)
   if isinstance(policy, serving.PolicyClient):
@@ -71,7 +76,7 @@ def subject_of(policy: Any) -> Subject:
 
 
 class _Exported(Subject):
-  """A predictor: of an export, or of a model's code and weights."""
+  """The predictor of an export, or of a model's code and weights."""
 
   def __init__(self, predictor: Any) -> None:
     self._predictor = predictor
@@ -85,7 +90,6 @@ class _Exported(Subject):
     predictor.reset()
 
   def learn(self, condition: Arrays) -> None:
-    """See the base class."""
     self._predictor.adapt({path: value[0] for path, value in condition.items()})
 
   def take(
@@ -97,8 +101,6 @@ class _Exported(Subject):
 
 
 class _Lite(Subject):
-  """A folder that LiteRT runs."""
-
   tells_inputs = False
 
   def __init__(self, policy: lite.LitePolicy) -> None:
@@ -119,8 +121,6 @@ class _Lite(Subject):
 
 
 class _Served(Subject):
-  """A policy behind a socket."""
-
   def __init__(self, client: serving.PolicyClient) -> None:
     self._client = client
     metadata = client.metadata
@@ -154,10 +154,10 @@ class _Served(Subject):
 
 
 class Overlapped(Subject):
-  """A policy whose network is late: its history advances without it.
+  """A policy whose network is late: the history advances while the network runs.
 
   Attributes:
-    num_requests: chunks that were requested.
+    num_requests: number of requested chunks.
   """
 
   def __init__(self, policy: Any, latency: SimulatedLatency) -> None:
@@ -171,7 +171,7 @@ class Overlapped(Subject):
     self.feature_spec, self.step_spec = subject.feature_spec, subject.step_spec
     self.label_spec = subject.label_spec
     self.tells_inputs, self.predict = subject.tells_inputs, subject.predict
-    # Actions of late chunks are not those of training's instants.
+    # With late chunks the actions differ from training's, so they are not compared.
     self.record = subject.record and dataclasses.replace(subject.record, execution=None)
     self._pure = policy.pure
     self._arguments: Any = None
@@ -187,13 +187,13 @@ class Overlapped(Subject):
   def take(
     self, observation: Arrays, is_first: bool
   ) -> tuple[Arrays, policy_io.Inspection]:
-    """See the base class; the network runs when the policy requests a chunk."""
+    """Takes a step; the network runs if the policy requests a chunk."""
     if is_first:
       self._policy.reset()
     self._chunk = None
     self._policy.sample_action(observation)
     inspection = self._pure.inspect(*self._arguments)
-    # A lite folder does not return the network's outputs at each step.
+    # A lite folder's `inspect` has no outputs, so none are compared.
     return inspection.outputs and (self._chunk or inspection.outputs), inspection
 
   # The methods that an `OverlappedPolicy` calls.
@@ -221,7 +221,7 @@ class Overlapped(Subject):
     return self._arguments
 
   def plan_one(self, arguments: Any, prefix: Any = None) -> Arrays:
-    """Runs the network; keeps the chunk if it continues no other one."""
+    """Runs the network; keeps the chunk for `take` if it has no prefix."""
     outputs = self._pure.plan(*arguments, prefix)
     self.num_requests += 1
     if prefix is None:

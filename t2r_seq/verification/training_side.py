@@ -27,7 +27,7 @@ from t2r_seq.specs.seconds import check_stamps
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
 from t2r_seq.verification.replay import Received, Replay, ReplayedWindows
-from t2r_seq.windows.cut import Anchors, Padding, mask_paths
+from t2r_seq.windows.cut import Anchors, Padding, mask_paths, step_spec
 from t2r_seq.windows.reader import WindowReader, present_path
 from t2r_seq.windows.times import clock_rows
 
@@ -42,7 +42,8 @@ class Episode:
 
   Attributes:
     number: number of the episode.
-    observed: a robot's observations by path, [T, ...]; context features, [...].
+    observed: a robot's observations by path, [T, ...]; context features, [...]. For
+      time offsets in seconds also time stamps; in a `Replay` the new values of a step.
     anchors: anchors of training's windows, [n].
     raw: windows of the input pipeline by path, [n, ...].
     inputs: network inputs after training's preprocessing; empty without a model.
@@ -66,7 +67,7 @@ class Episode:
 
 
 class Dataset:
-  """Episodes as training and as a robot see them, which share no code.
+  """Episodes as training sees them and, separately, as a robot does.
 
   Training has windows with the specs, the padding and the preprocessor of the model. A
   robot has the episodes' steps.
@@ -77,10 +78,10 @@ class Dataset:
     control_period: seconds from a step to the next one, if known.
     trained_spec: training's features by path, before preprocessing.
     observed_spec: a robot's features by path: a step of each, and context features.
-    clock: times the steps for time offsets in seconds; see `windows.Cut`.
-    step_specs: specs of the dataset by path, of values on other clocks as of steps.
-    num_lost: by path, how many values on other clocks no step reads, because a newer
-      one arrived before the step.
+    clock: clock of the steps, for time offsets in seconds; see `windows.Cut`.
+    step_specs: specs of the dataset by path; values on other clocks as one per step.
+    num_lost: by path, number of values on other clocks that no step reads, because a
+      newer one arrived before the step.
   """
 
   def __init__(
@@ -109,7 +110,8 @@ class Dataset:
         newest value of each sensor.
       **options: options of `open_episodes`, for a path.
     Raises:
-      SpecError: the dataset cannot be read, or lacks features; lists all of them.
+      SpecError: the dataset cannot be read or lacks features, all are listed; or the
+        policy learns tasks and has a `replay`.
     """
     self._image_decoding, self.replay = image_decoding, replay
     if replay is not None and label_spec is not None:
@@ -142,7 +144,6 @@ class Dataset:
       if isinstance(spec.time_offsets, Seconds)
     }
     self.source = self._with_depth(self._with_derived(episodes))
-    # Values on other clocks as those of steps.
     self.step_specs = TensorSpecStruct(
       (path, steps_spec(leaf) if path in self.source.clocks else leaf)
       for path, leaf in self.source.spec.items()
@@ -161,7 +162,7 @@ class Dataset:
     return self.step_specs[self._columns[path]]
 
   def _with_derived(self, episodes: Episodes) -> Episodes:
-    """Adds the paths that the policy sees and that follow from a step's position."""
+    """Adds the derived paths that the policy sees, such as a step's number."""
     derived = episodes.derived_spec
     columns = source_paths(self.observed_spec, {**derived, **episodes.spec})
     named = {*columns.values(), self.clock}
@@ -199,7 +200,7 @@ class Dataset:
       is_stored = stored.dtype in (spec.dtype, spec.stored_dtype)
       if not is_same or not (is_image or is_stored):
         want, got = errors.describe(spec), errors.describe(stored)
-        hint = "The policy cannot be given it: was it trained on other data?"
+        hint = "The policy cannot read it: was it trained on other data?"
         mismatches.append(errors.Mismatch(path, want, got, hint))
       columns[path] = column
     if mismatches:
@@ -210,7 +211,8 @@ class Dataset:
     """Yields episodes in order, at most `limit`.
 
     Raises:
-      SpecError: an episode lacks a feature.
+      SpecError: an episode lacks a feature or an image without a mask, its time stamps
+        fall or are not finite, or the values cannot be replayed.
     """
     for number, read in enumerate(itertools.islice(self.source, limit)):
       values = read.values
@@ -330,7 +332,7 @@ class Dataset:
     stored = spec.as_stored()
     if not self.is_whole(path, spec):
       return stored
-    # As a string, whose images may have any size.
+    # A string spec: stored images may have any size.
     return ExtendedTensorSpec(
       stored.shape[:-3], tf.string, stored.name, is_sequence=stored.is_sequence
     )
@@ -381,7 +383,7 @@ class _TrainingWindows:
     self._preprocessor = preprocessor
     self._sequences = {path for path, spec in window_spec.items() if spec.is_sequence}
     self._specs = TensorSpecStruct(
-      (p, _as_step(spec)) for p, spec in window_spec.items()
+      (p, step_spec(spec)) for p, spec in window_spec.items()
     )
     masks = mask_paths(self._specs)
     step_specs, others = dataset.step_specs, dataset.source.clocks
@@ -468,7 +470,7 @@ class _TrainingWindows:
   def read_replayed(
     self, where: str, values: Arrays, stamps: Arrays, received: Received
   ) -> tuple[Arrays, Arrays]:
-    """Cuts a simulated robot's windows; returns them and the network's inputs."""
+    """Cuts a simulated robot's windows; returns (windows, the network's inputs)."""
     paths = {
       f"{_RAW}{path}": path
       for path in received.rows
@@ -500,7 +502,7 @@ class _TrainingWindows:
     return ReplayedWindows(element, TensorSpecStruct(window_specs), self._padding)
 
   def _network_inputs(self, windows: Arrays, count: int) -> Arrays:
-    """Returns the network's inputs of windows; none without a preprocessor."""
+    """Returns the network's inputs for windows; empty without a preprocessor."""
     inputs: list[Arrays] = []
     if self._preprocessor is not None:
       for start in range(0, count, _BATCH_SIZE):
@@ -543,14 +545,6 @@ class _TrainingWindows:
     return dict(made.items())
 
 
-def _as_step(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
-  """Returns the spec of one anchor: a step of a sequence."""
-  if not spec.is_sequence:
-    return spec
-  offsets = 0 if spec.time_offsets is None else spec.time_offsets
-  return ExtendedTensorSpec.from_spec(spec, is_sequence=False, time_offsets=offsets)
-
-
 def _stored_dtype(spec: ExtendedTensorSpec) -> tf.DType:
   return spec.stored_dtype or spec.dtype
 
@@ -558,8 +552,7 @@ def _stored_dtype(spec: ExtendedTensorSpec) -> tf.DType:
 def _value(where: str, values: Arrays, path: str, column: str) -> np.ndarray:
   if column not in values:
     raise errors.SpecError(
-      f"{where}: {path}: expected a value, got none. The policy is given it at every "
-      "step."
+      f"{where}: {path}: expected a value, got none. The policy gets it at every step."
     )
   return np.asarray(values[column])
 
@@ -585,11 +578,11 @@ def _decode_observation(
   path: str,
   is_whole: bool,
 ) -> np.ndarray:
-  """Returns a robot's observation: whole images, or of the spec's size."""
+  """Returns a robot's observations; images are uncropped if `is_whole`."""
   if not specs.is_encoded_image_spec(stored) and not is_whole:
     axes = added_axes(stored.shape, seen.frame_shape)
     if axes:
-      # A single number: the policy takes (1,) if the data has scalars, or the reverse.
+      # The data has scalars and the policy takes (1,), or the reverse.
       return values[..., np.newaxis] if axes > 0 else values[..., 0]
     return np.asarray(values)
   shape = seen.frame_shape

@@ -61,11 +61,12 @@ class VerificationReport:
     num_episodes: number of replayed episodes.
     num_steps: number of steps of these episodes.
     compared: sentences on what was compared.
-    differences: the first of each path; empty if all is identical.
-    warnings: sentences on how the dataset does not fit the export.
+    differences: the first of each path, at the first stage that differs; empty if all
+      is identical.
+    warnings: sentences on how the dataset does not fit the export, and on other risks.
     not_compared: sentences on what was not compared, and why.
-    not_exported: stages of training's input that are neither in the export nor
-      compared; sentences. The policy is not proven to see what training saw.
+    not_exported: sentences on stages of training's input that are neither in the
+      export nor compared. With any of them nothing is proven.
   """
 
   policy: str
@@ -108,7 +109,7 @@ class VerificationReport:
       lines += [f"{count}: {first.path} differs first, {where}:"]
       lines += map(str, self.differences)
     elif self.not_exported:
-      lines.append(f"{count}, not proven: training saw what is not in the export.")
+      lines.append(f"{count}, not proven: the export lacks stages of training's input.")
     else:
       limits = ", as far as was compared" if self.not_compared else ""
       lines.append(f"{count}, identical{limits}.")
@@ -133,36 +134,42 @@ def verify(
   """Proves that a policy sees what training saw, or finds the first difference.
 
   Replays episodes through the policy's `step`, one observation at a time. At each step
-  its windows and masks, and the inputs of its network, are compared bit for bit with
-  the windows of training's input pipeline and preprocessor. The export's `inspect`
-  returns them, which calls the same function of the graph as `step`. A lite folder does
-  not return its network's inputs: its outputs are compared in their place.
+  its windows and masks are compared bit for bit with those of training's input
+  pipeline, and the inputs of its network with those of training's preprocessor, bit for
+  bit or within a few units in the last place. The export's `inspect` returns them; it
+  calls the same function of the graph as `step`. A lite folder does not return its
+  network's inputs: with a `reference` its outputs are compared in their place. The
+  replay ends with the first episode that differs.
 
   Args:
-    predictor: has a model: an `ExportedSavedModelPredictor`, or `CheckpointPredictor`;
-      a `lite.LitePolicy`; or a `serving.PolicyClient`.
+    predictor: an `ExportedSavedModelPredictor` or `CheckpointPredictor` with a loaded
+      model, a `lite.LitePolicy` or a `serving.PolicyClient`.
     dataset: a path, or episodes that `open_episodes` returns.
-    model: the trained model, for its preprocessor and its specs; None compares raw
-      windows and outputs only.
+    model: the trained model, for its preprocessor and its specs; None does not compare
+      the network's inputs.
     reference: predicts the expected outputs: a `CheckpointPredictor` of the run, or a
       predictor of the export. None takes the export's own `predict`; for a lite folder
       or a server it compares no outputs.
     statistics_path: statistics of the training data, as `t2r_seq stats` writes them;
-      None uses the model's.
+      None uses those of the model's `Normalize`, if it has one.
     observe: the robot code that changes an observation before the policy gets it;
       called with arrays by path, and whether an episode starts.
     act: the robot code that makes commands of outputs; see `find_command_differences`.
-    num_episodes: the first ones of the dataset; None for all.
+    num_episodes: number of episodes from the first; None for all.
     tolerance: tolerance of outputs, as a share of each element's range in an episode.
     source: the source of the training mixture that the dataset is like; None if the
       input treats all of them alike.
-    latency: latency of the network, in simulated time: the history advances without it.
+    latency: simulated latency of the network; None for none. Not for a server.
     **options: options of `open_episodes`, for a path; training's `clock`; and
       `replay`, a `Replay`, for a robot at another rate.
   Returns:
     The report.
   Raises:
-    SpecError: the dataset lacks an input of the policy, or the source is unknown.
+    SpecError: the dataset cannot be read or lacks an input of the policy; the source is
+      unknown; the statistics are damaged; or the policy has no specs, or does not
+      support `act`, `latency` or `replay`.
+    policies.predictors.NoModelError: the predictor has no model.
+    OSError: the statistics file cannot be read.
   """
   subject = subject_of(predictor) if latency is None else Overlapped(predictor, latency)
   record = subject.record
@@ -220,26 +227,26 @@ def verify(
 def _limits(
   subject: Subject, padding: Padding, differences: Sequence[Difference]
 ) -> Iterator[str]:
-  """Yields warnings of the policy's form or training."""
+  """Yields warnings about the policy's weights and training's padding."""
   is_output = any(each.stage in ("output", "action") for each in differences)
   if subject.weights != "float32" and is_output:
     yield (
-      f"the weights are stored as {subject.weights}, which changes outputs: give the "
+      f"the weights are stored as {subject.weights}, which changes outputs: set the "
       "tolerance that you accept"
     )
   if not windows.Cut(padding=padding).pads_front:
     yield (
-      "training has no windows of the first steps of an episode (padding 'drop'), "
-      "where the policy acts, too, with the first step repeated"
+      "training has no windows at the first steps of an episode (padding 'drop'); the "
+      "policy acts there with the first step repeated"
     )
 
 
 def _lost(data: Dataset) -> Iterator[str]:
-  """Yields which values no step of a robot shows."""
+  """Yields warnings about values that no step of a robot has."""
   for path, count in data.num_lost.items():
     if path and count:
       yield (
-        f"{path}: {count:,} values came between two steps, which show the newest one. "
+        f"{path}: {count:,} values came between two steps, which have the newest one. "
         "If windows need the others, give the policy all values of each step, and "
         "verify that: --replay, or verify(..., replay=verification.Replay())"
       )
@@ -264,16 +271,16 @@ def _find_actions(subject: Subject, data: Dataset) -> tuple[str, str]:
 
 
 def _late(subject: Subject) -> Iterator[str]:
-  """Yields the comparisons with a late network."""
+  """Yields what was compared with a late network."""
   if isinstance(subject, Overlapped):
     yield (
-      f"the history, without the network; {subject.num_requests:,} chunks were "
-      "requested while others were executed"
+      f"the history while the network is late; {subject.num_requests:,} chunks were "
+      "requested, most while others were executed"
     )
 
 
 def _describe_replay(data: Dataset) -> Iterator[str]:
-  """Yields how a robot was given its values."""
+  """Yields how the values came to the robot."""
   if data.replay is not None:
     yield f"the recorded values as a robot gets them, {data.replay}"
 
@@ -307,5 +314,5 @@ def _optional_features(preprocessor: Any) -> Iterator[str]:
   if optional:
     yield (
       f"training may see the optional features {errors.listing(optional)}, which the "
-      "exported policy is never given"
+      "exported policy never gets"
     )

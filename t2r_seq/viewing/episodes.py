@@ -1,4 +1,4 @@
-"""Reads episodes for people: cameras, curves, texts."""
+"""Reads episodes for display: cameras, curves, texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from t2r_seq.progress import Progress
 from t2r_seq.records.images import decode_images
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
-# More curves than this cannot be read.
+# A path with more numbers per step is not drawn.
 MAX_ELEMENTS = 64
 _LEAST_PIXELS = 8
 _CHANNELS = (1, 3, 4)
@@ -37,13 +37,14 @@ class Columns:
   """The paths of a source by how they are shown.
 
   Attributes:
-    cameras: images; the first of several a step.
-    series: numbers of each step, at most 64 of them.
+    cameras: images of each step; of several per step the first is shown.
+    series: at most 64 numbers for each step.
     texts: strings, of steps or of the episode.
-    contexts: numbers of the episode.
+    contexts: at most 64 numbers for the episode.
     times: time stamps, among `series`.
-    actions: among `series`; all signals if no path begins with 'action'.
-    signals: floats among `series` without time stamps, rewards and flags.
+    actions: signals with a part of the path that begins with 'action'; all signals if
+      there is none.
+    signals: floats among `series` except time stamps, rewards and flags.
     unseen: all others.
   """
 
@@ -58,7 +59,7 @@ class Columns:
 
   @classmethod
   def of(cls, spec: TensorSpecStruct) -> Columns:
-    """Sorts the paths of flat episodes."""
+    """Sorts the paths of a flat spec by how they are shown."""
     kinds = {path: _kind(leaf) for path, leaf in spec.items()}
 
     def of_kind(kind: str) -> tuple[str, ...]:
@@ -108,17 +109,17 @@ def _kind(spec: ExtendedTensorSpec) -> str:
 
 
 class EpisodeViewer:
-  """Reads episodes, all or some of them, and decodes their frames.
+  """Reads episodes, and decodes their frames.
 
   Attributes:
     path: path of the data set.
-    format: such as 'store'.
+    format: name of the format, such as 'store'.
     spec: spec of its episodes.
     columns: its paths by how they are shown.
     metadata: metadata of the data set.
-    clocks: the time stamps of values on other clocks than the steps', by path.
-    period: seconds from a step to the next one, if known.
-    num_episodes: None if unknown.
+    clocks: path of the time stamps of each path that is not on the steps' clock.
+    period: seconds from a step to the next one; None if unknown.
+    num_episodes: number of episodes; None if unknown.
   """
 
   def __init__(self, episodes: Episodes) -> None:
@@ -143,10 +144,10 @@ class EpisodeViewer:
     progress: Progress | None = None,
     label: str = "look at",
   ) -> Iterator[tuple[int, Values]]:
-    """Yields number and values of episodes with steps, in order.
+    """Yields (number, values) of each episode that has steps, in order.
 
     Args:
-      chosen: their numbers, as this method yields them; None for all.
+      chosen: numbers of the episodes to read; None for all.
       progress: counts the episodes.
       label: describes the pass in the progress.
     """
@@ -200,7 +201,8 @@ class EpisodeViewer:
     except tf.errors.OpError as error:
       raise errors.SpecError(
         f"view: {self.path}: {path}: expected images that can be decoded, got "
-        f"{error.message.splitlines()[0]:.200} t2r_seq doctor finds which."
+        f"{error.message.splitlines()[0].rstrip('.'):.200}. Find the bad ones with "
+        "t2r_seq doctor."
       ) from error
     # If a step has several images, the first is shown.
     return np.asarray(decoded.reshape([len(steps), -1, *decoded.shape[-3:]])[:, 0])
@@ -222,8 +224,8 @@ def _decoder(
 def as_pixels(images: np.ndarray) -> np.ndarray:
   """Converts images to uint8 [..., h, w, 1 or 3].
 
-  Floats of 0 to 1 and bytes keep their scale; other numbers are stretched from their
-  minimum to their maximum. Alpha is dropped.
+  Floats of 0 to 1 and uint8 keep their scale. Other numbers are scaled from the range
+  of all images to 0 ... 255. An alpha channel is dropped.
   """
   images = images[..., :3] if images.shape[-1] == 4 else images
   if images.dtype == np.uint8:
@@ -237,10 +239,10 @@ def as_pixels(images: np.ndarray) -> np.ndarray:
 
 
 def same_frames(values: np.ndarray) -> np.ndarray:
-  """Returns which steps show the frame of the step before, bool [T].
+  """Returns which steps have the frame of the step before, bool [T].
 
   Args:
-    values: images [T, ...], or encoded ones.
+    values: images [T, ...], decoded or encoded. Pixels of uint8 may differ by 2.
   """
   same = np.zeros(len(values), bool)
   for step in range(1, len(values)):
@@ -257,27 +259,27 @@ def same_frames(values: np.ndarray) -> np.ndarray:
 
 
 def series_of(values: Values, path: str) -> np.ndarray:
-  """Returns numbers of each step, float64 [T, D]."""
+  """Returns the numbers of a path, flattened for each step, float64 [T, D]."""
   array = np.asarray(values[path])
   return array.reshape(len(array), -1).astype(np.float64)
 
 
 def text_of(value: object) -> str:
-  """Returns a string as text, the first of several."""
+  """Returns a string, or the first of several, as text."""
   flat = np.asarray(value, object).ravel()
   first = flat[0] if flat.size else ""
   return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)
 
 
 def spread(length: int, limit: int) -> np.ndarray:
-  """Returns at most `limit` numbers below a length, evenly spread, int [n]."""
+  """Returns at most `limit` evenly spread indices below `length`, int [n]."""
   if length <= limit:
     return np.arange(length)
   return np.unique(np.linspace(0, length - 1, limit).round().astype(int))
 
 
 def encode_jpegs(images: np.ndarray, most_pixels: int, quality: int) -> list[bytes]:
-  """Encodes images, uint8 [n, h, w, 1 or 3], of at most `most_pixels` per side."""
+  """Encodes images, uint8 [n, h, w, 1 or 3], shrunk to `most_pixels` per side."""
   height, width = images.shape[1:3]
   factor = min(1.0, most_pixels / max(height, width))
   if factor < 1:

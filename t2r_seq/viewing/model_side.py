@@ -1,4 +1,4 @@
-"""Windows of an episode as training has them, and the actions of an export."""
+"""Training's windows of an episode, and the actions of an export."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from t2r_seq.data import joint
 from t2r_seq.episodes.episodes import Values, num_steps
 from t2r_seq.episodes.rates import default_clock
 from t2r_seq.policies.loaded_export import OneTask
-from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, Seconds, TensorSpecStruct
+from t2r_seq.specs import ModeKeys, Seconds, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.stamps import NANOSECONDS, to_nanoseconds
 from t2r_seq.viewing.episodes import EpisodeViewer, spread
-from t2r_seq.windows.cut import DEFAULT_PADDING, Anchors, Padding, mask_paths
+from t2r_seq.windows.cut import DEFAULT_PADDING, Anchors, Padding, mask_paths, step_spec
 from t2r_seq.windows.reader import WindowReader
 
 Arrays = dict[str, np.ndarray]
@@ -33,10 +33,10 @@ class SeenWindows:
   Attributes:
     anchors: the steps, int64 [n].
     raw: raw values, by 'features/...' and 'labels/...', [n, ...].
-    real: for each, which steps are real and not padding, bool [n, K] or [n].
+    real: by path of a window, which steps are real and not padding, bool [n, K] or [n].
     inputs: values after preprocessing; empty without a preprocessor.
     offsets: offsets of each path, relative to the anchor, in steps, or in seconds if
-      its window is by time; None for context features.
+      its window is by time; None for context features and goals.
   """
 
   anchors: np.ndarray
@@ -49,14 +49,14 @@ class SeenWindows:
 class ModelSide:
   """Cuts windows of episodes as training does, and preprocesses them.
 
-  The preprocessor runs in mode 'train': crops and noise are random, for each window by
-  its number.
+  The preprocessor runs in mode 'train': crops and noise are random, seeded by the
+  number of the window.
 
   Attributes:
     viewer: viewer of the episodes.
     spec: spec of a window, by 'features/...' and 'labels/...'.
-    period: seconds from a step to the next one, of windows by time; None until an
-      episode is read.
+    period: seconds from a step to the next one by the clock, in the latest episode if
+      it has time stamps; None if unknown.
   """
 
   def __init__(
@@ -71,19 +71,19 @@ class ModelSide:
 
     Args:
       viewer: viewer of the episodes.
-      features: specs of the preprocessor's input, or of records.
+      features: specs of the preprocessor's input, or of windows.
       labels: specs of the labels, as `features`.
       padding: padding of the model.
       preprocessor: preprocessor of the model; None shows raw windows only.
     Raises:
-      SpecError: the episodes lack paths of the specs; all are named.
+      SpecError: the episodes lack paths of the specs; all are listed.
     """
     joined = filter_required_flat_tensor_spec(joint.join(features, labels))
     self.viewer = viewer
     self._preprocessor = preprocessor
     self._sequences = {path for path, spec in joined.items() if spec.is_sequence}
     self.spec = TensorSpecStruct(
-      (path, _as_step(spec)) for path, spec in joined.items()
+      (path, step_spec(spec)) for path, spec in joined.items()
     )
     masks = mask_paths(self.spec)
     self._columns = {
@@ -182,9 +182,9 @@ class ModelSide:
     Args:
       values: values of an episode.
       anchors: anchors of the windows, [n].
-      first_number: the number of the first sample, which seeds augmentation.
+      first_number: number of the window at step 0; numbers seed augmentation.
     Raises:
-      SpecError: the windows do not fit the preprocessor.
+      SpecError: the episode lacks a path, or the windows do not fit the preprocessor.
     """
     raw, real = self.read(values, anchors)
     inputs: Arrays = {}
@@ -210,7 +210,7 @@ class ModelSide:
   def _preprocess(
     self, given: dict[str, tf.Tensor], numbers: tf.Tensor
   ) -> dict[str, tf.Tensor]:
-    # Op by op: to make a graph of a preprocessor takes longer than a page's windows.
+    # Eager: tracing a preprocessor takes longer than a page's windows.
     features, labels = joint.split(given)
     with randomness.sample_number_scope(numbers, on_host=True):
       made = self._preprocessor.preprocess(
@@ -219,21 +219,13 @@ class ModelSide:
     return dict(joint.join(*made).items())
 
   def offsets(self, path: str) -> tuple[float, ...] | None:
-    """Returns which steps, or seconds, a path shows; None for context features."""
+    """Returns a path's offsets in steps, or seconds; None for contexts and goals."""
     reading = self._windows.readings.get(path)
     if reading is None or reading.steps is None or reading.is_last:
       return None
     if reading.seconds is not None:
       return tuple(reading.seconds.array.ravel().tolist())
     return tuple(int(step) for step in np.ravel(reading.steps))
-
-
-def _as_step(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
-  """Returns the spec of one anchor: a step of a sequence."""
-  if not spec.is_sequence:
-    return spec
-  offsets = 0 if spec.time_offsets is None else spec.time_offsets
-  return ExtendedTensorSpec.from_spec(spec, is_sequence=False, time_offsets=offsets)
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
@@ -251,7 +243,7 @@ class Predicted:
     anchors: the steps of the windows, [n].
     actions: actions of the export, float64 [n, K, D]; K is 1 without chunks.
     recorded: recorded actions, float64 [n, K, D].
-    real: flags of recorded actions that are not padding, bool [n, K].
+    real: which recorded actions are not padding, bool [n, K].
   """
 
   anchors: np.ndarray
@@ -260,7 +252,7 @@ class Predicted:
   real: np.ndarray
 
   def mean_square(self) -> np.ndarray | None:
-    """Returns the mean square error of each dimension, [D]; None without steps."""
+    """Returns the mean squared error of each dimension, [D]; None without steps."""
     weights = self.real[..., np.newaxis].astype(np.float64)
     if not weights.any():
       return None
@@ -277,18 +269,19 @@ class ExportSide:
   """Predicts actions of an export in the windows of episodes.
 
   Attributes:
-    output: the export's output that is an action; None without one.
-    label: the label that it is compared with.
+    output: the export's output with the shape of a label, chosen by the first
+      `predict`; None before, and if no output fits.
+    label: the label that it is compared with; '' without an output.
     column: the source's path for the label.
     offsets: the steps of a chunk, relative to the anchor; fractions if it is by time.
-    note: why there is no output; '' otherwise.
+    note: why no output fits; '' otherwise.
   """
 
   def __init__(self, viewer: EpisodeViewer, predictor: Any) -> None:
     """Plans the windows.
 
     Raises:
-      SpecError: the episodes lack features or labels of the export; all are named.
+      SpecError: the episodes lack features or labels of the export; all are listed.
     """
     self.output: str | None = None
     self.label = self.column = ""
@@ -307,7 +300,7 @@ class ExportSide:
     )
 
   def predict(self, values: Values) -> Predicted | None:
-    """Predicts from every window of an episode; None without an action."""
+    """Predicts from every window of an episode; None without windows or an output."""
     anchors = self.side.anchors(num_steps(values, self.side.viewer.spec))
     if not len(anchors):
       return None
@@ -346,7 +339,7 @@ class ExportSide:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
   def _choose(self, outputs: Arrays, labels: Mapping[str, np.ndarray]) -> None:
-    """Finds the output with the shape of a label."""
+    """Chooses an output and the label that has its shape, or sets the note."""
     pairs = [
       (output, label)
       for output in sorted(outputs, key=lambda name: name != "inference_output")

@@ -20,7 +20,7 @@ from t2r_seq.viewing.model_side import ExportSide, ModelSide, SeenWindows
 from t2r_seq.viewing.survey import SIZES, Survey
 
 MAX_BYTES = 20_000_000
-# By index into SIZES: frames per camera, windows per episode, pixels of their frames.
+# By index into SIZES: frames per camera, windows per episode, pixels of their images.
 _FRAMES = (150, 100, 72, 60, 48, 24)
 _WINDOWS = (40, 30, 24, 16, 12, 8)
 _WINDOW_PIXELS = (160, 144, 128, 112, 96, 64)
@@ -72,11 +72,12 @@ def write_page(
 ) -> PageReport:
   """Writes a page of one source, or of two side by side.
 
-  It lists all episodes. As many as fit in `max_bytes` are shown with their frames: the
-  worst outliers, and some that are spread over the set.
+  It lists all episodes, or the 5,000 worst outliers. Up to 200 that fit in `max_bytes`
+  are shown with their frames: the worst outliers, and some spread over the set.
 
   Raises:
-    SpecError: the list of episodes alone takes more than `max_bytes`.
+    SpecError: the list of episodes alone takes more than `max_bytes`, or an image
+      cannot be decoded.
     OSError: the file cannot be written.
   """
   template = _TEMPLATE.read_text(encoding="utf-8")
@@ -88,7 +89,7 @@ def write_page(
     described.append(values)
     chosen.append(sentence)
   text = json.dumps({"sources": described}, separators=(",", ":"), allow_nan=False)
-  # Nothing of the data ends the element that it is in.
+  # An escaped '<' prevents that a text of the data ends the script element.
   text = template.replace(_PLACE, text.replace("<", "\\u003c"))
   data = text.encode()
   if len(data) > max_bytes:
@@ -109,7 +110,7 @@ def _base64_numbers(values: np.ndarray, dtype: str) -> str:
 
 
 def _finite(values: Any) -> list[Any]:
-  """Returns numbers for JSON, of 5 digits; None for NaN and infinities."""
+  """Returns numbers for JSON, with 5 digits; None for NaN and infinities."""
   return [
     float(f"{value:.5g}") if np.isfinite(value) else None
     for value in np.ravel(np.asarray(values, np.float64)).tolist()
@@ -117,12 +118,12 @@ def _finite(values: Any) -> list[Any]:
 
 
 def _ranges(pages: Sequence[SourcePage]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Returns least and most of each path, of all sources: [D] each."""
+  """Returns (minimum, maximum), [D] each, of each path over all sources."""
   ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
   for page in pages:
-    for path, found in page.survey.statistics.items():
-      low = np.nan_to_num(np.ravel(found.measure("min")))
-      high = np.nan_to_num(np.ravel(found.measure("max")))
+    for path, measured in page.survey.statistics.items():
+      low = np.nan_to_num(np.ravel(measured.measure("min")))
+      high = np.nan_to_num(np.ravel(measured.measure("max")))
       if path in ranges and ranges[path][0].shape == low.shape:
         low = np.minimum(low, ranges[path][0])
         high = np.maximum(high, ranges[path][1])
@@ -136,7 +137,7 @@ def _describe(
   ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
   progress: Progress | None,
 ) -> tuple[dict[str, Any], str]:
-  """Describes a source, in at most `max_bytes` of JSON."""
+  """Returns (a source for JSON, a sentence on it), in `max_bytes` if the list fits."""
   survey, viewer = page.survey, page.survey.viewer
   columns = viewer.columns
   ranked = survey.ranked[:_MOST_LISTED]
@@ -193,7 +194,7 @@ def _describe(
     notes.append(page.export.note)
   if len(survey.ranked) > len(ranked):
     notes.append(
-      f"The {len(ranked):,} worst outliers are listed; a keep-list has the others, too."
+      f"The {len(ranked):,} worst outliers are listed. A keep-list includes the others."
     )
   if columns.unseen:
     notes.append(f"Not shown: {errors.listing(columns.unseen)}.")
@@ -202,7 +203,7 @@ def _describe(
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:
-  """Returns [first, after the last] of each run of numbers: most follow each other."""
+  """Returns [first, last + 1] of each run of consecutive numbers."""
   rising = np.sort(np.asarray(numbers, np.int64))
   parts = np.split(rising, np.flatnonzero(np.diff(rising) != 1) + 1)
   return [[int(part[0]), int(part[-1]) + 1] for part in parts if len(part)]
@@ -284,7 +285,6 @@ def _choose(page: SourcePage, max_bytes: int) -> tuple[int, list[int]]:
 
 
 def _estimate(page: SourcePage, size_index: int, length: int) -> float:
-  """Estimates the JSON bytes of an episode."""
   survey = page.survey
   frame_bytes = survey.frame_bytes[SIZES[size_index]]  # Of all cameras together.
   frames = min(length, _FRAMES[size_index]) * frame_bytes
@@ -416,7 +416,7 @@ def _detail(
 
 
 def _quantize(series: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
-  """Encodes numbers as uint16, scaled from `low` to `high`; `_NAN` if not finite."""
+  """Encodes numbers as uint16, 0 at `low` and 65534 at `high`; `_NAN` if not finite."""
   span = np.where(high > low, high - low, 1.0)
   with np.errstate(invalid="ignore"):
     numbers = np.clip(np.round((series - low) / span * (_NAN - 1)), 0, _NAN - 1)
@@ -464,7 +464,7 @@ def _windows(seen: SeenWindows, pixels: int, quality: int) -> dict[str, Any]:
       if shown.shape[1:2] != (stack,) and stack > 1:
         stack = 1  # The second axis is not the stack.
       if numbers.shape[1] / stack > _MOST_IN_WINDOW:
-        continue  # Too many numbers to draw.  # Too many numbers to draw.
+        continue  # Too many numbers to draw.
       described_path["stack"] = stack
       described_path["preprocessed"] = _base64_numbers(numbers, "<f4")
       if raw is not None and raw.shape == shown.shape and (raw != shown).any():
@@ -485,7 +485,7 @@ def _is_image(values: np.ndarray) -> bool:
 
 
 def _strips(frames: np.ndarray, pixels: int, quality: int) -> list[str]:
-  """Returns JPEGs of stacks, [n, K, h, w, c], side by side."""
+  """Returns JPEGs of stacks, [n, K, h, w, c], whose images are side by side."""
   images = as_pixels(frames)
   count, stack, height, width, channels = images.shape
   strips = images.transpose(0, 2, 1, 3, 4).reshape(

@@ -41,13 +41,13 @@ def write_contact_sheet(
   path: str | os.PathLike[str],
   progress: Progress | None = None,
 ) -> None:
-  """Writes a PNG: 8 frames of each of the worst outliers, one row per episode.
+  """Writes a PNG: up to 8 frames of each of the 30 worst outliers, an episode per row.
 
-  The frames are of the camera that is a reason, or else of the first one. Frozen frames
-  have a border.
+  The frames are from the camera of the first reason, or else from the first camera.
+  Frozen frames have a border. Two sources have 15 rows each.
 
   Raises:
-    SpecError: no source has a camera.
+    SpecError: no source has a camera, or an image cannot be decoded.
     ImportError: Pillow is not installed.
     OSError: the file cannot be written.
   """
@@ -85,10 +85,10 @@ def _rows(
   marks = {each.number: each.marks for each in survey.episodes if each.number in chosen}
   made: dict[int, Any] = {}
   for number, values in viewer.episodes(list(chosen), progress, "contact sheet of"):
-    reason = chosen[number].reasons[:1]
+    reasons = chosen[number].reasons[:1]
     cameras = [path for path in viewer.columns.cameras if path in values]
-    first = [each.path for each in reason]
-    camera = next((p for p in (*first, *cameras) if p in cameras), None)
+    preferred = [each.path for each in reasons]
+    camera = next((p for p in (*preferred, *cameras) if p in cameras), None)
     if camera is None:
       continue
     length = num_steps(values, viewer.spec)
@@ -100,7 +100,7 @@ def _rows(
     ]
     made[number] = _row(
       f"{name}Episode {number}", f"{length} steps, {camera}",
-      reason[0].text if reason else "", frames, frozen,
+      reasons[0].text if reasons else "", frames, frozen,
     )  # fmt: skip
   return [made[number] for number in chosen if number in made]
 
@@ -143,8 +143,9 @@ def write_recording(
   Args:
     pages: surveys of the sources.
     path: the file to write.
-    progress: shows how many episodes are written; None shows nothing.
+    progress: counts the episodes.
   Raises:
+    SpecError: an image cannot be decoded.
     ImportError: rerun-sdk is not installed.
     OSError: the file cannot be written.
   """

@@ -28,10 +28,11 @@ THUMBNAIL, THUMBNAIL_QUALITY = 96, 70
 _ROWS_PER_EPISODE, _MOST_ROWS = 64, 200_000
 # Pixels and JPEG qualities whose bytes are measured.
 SIZES = ((320, 85), (256, 80), (192, 75), (160, 68), (128, 62), (96, 58))
-# Robust deviations from the median that make a reason.
+# An episode this many robust standard deviations off the median has a reason.
 NOTABLE = 3.5
-_MOST = 30.0
-_CERTAIN = 40.0
+# Largest score of a deviation, and score of values that are certainly wrong.
+_MOST, _CERTAIN = 30.0, 40.0
+# Times the median absolute deviation: the standard deviation of normal values.
 _MAD = 1.4826
 
 
@@ -42,12 +43,12 @@ class Survey:
   Attributes:
     viewer: viewer of the episodes.
     episodes: statistics of each episode, in the order of the source.
-    ranked: the largest outlier score first.
-    statistics: by path.
-    samples: rows by path, at most 64 per episode, float64 [n, D].
-    thumbnails: JPEGs by number, of the first camera.
-    texts: by number; '' without any.
-    frame_bytes: mean bytes of a JPEG of all cameras together, by (size, quality).
+    ranked: outlier scores of the episodes, the largest first.
+    statistics: statistics over all episodes, by path.
+    samples: rows by path, at most 64 per episode, some 200,000 in all, float64 [n, D].
+    thumbnails: JPEGs of the first camera, by number of the episode.
+    texts: text of each episode, by number; '' without any.
+    frame_bytes: mean JPEG bytes of a step's cameras together, by (size, quality).
   """
 
   viewer: EpisodeViewer
@@ -60,7 +61,7 @@ class Survey:
   frame_bytes: dict[tuple[int, int], float] = dataclasses.field(default_factory=dict)
 
   def scale(self, path: str) -> np.ndarray:
-    """Returns the standard deviations of a path over the set, [D]; 1 for 0."""
+    """Returns the standard deviations of a path over the set, [D]; 1 in place of 0."""
     if path not in self.statistics:
       return np.ones(1)
     std = np.ravel(self.statistics[path].measure("std"))
@@ -106,6 +107,7 @@ def survey_episodes(
     survey.texts[number] = _text(values, columns.texts)
     _add_thumbnail(survey, number, values, length)
     count = len(survey.episodes)
+    # Frames of the episodes 0, 1, 2, 4, 8 and 16 are measured, of all sizes.
     if count & (count - 1) == 0 and columns.cameras and len(sizes) < 6:
       sizes.append(_frame_bytes(viewer, values, length))
     survey.episodes.append(measured)
@@ -130,7 +132,7 @@ def survey_episodes(
 
 
 def _scale_errors(survey: Survey, export: ExportSide | None) -> None:
-  """Makes errors of all dimensions comparable: in standard deviations of the set."""
+  """Divides squared errors by the variances of the set, so that dimensions compare."""
   if export is None or export.output is None:
     return
   scale = survey.scale(export.column)
@@ -196,15 +198,16 @@ class EpisodeStatistics:
     mean: mean of the finite values of signals.
     std: standard deviation of the finite values of signals.
     edges: for actions, the share of steps at the episode's own minimum or maximum,
-      beyond one each; 1 if it is constant.
-    jerk: for signals, the root mean square of the third difference.
+      beyond one each; 1 if the element is constant.
+    jerk: for signals of at least 4 steps, the root mean square of third differences.
     not_finite: number of NaNs and infinities.
     frozen: for cameras, the share of steps that show the frame before them.
-    longest_gap: longest gap between time stamps, seconds.
-    usual_gap: median gap between time stamps, seconds.
-    num_backwards: time stamps that do not grow.
+    longest_gap: longest gap between time stamps, in their unit.
+    usual_gap: median gap between time stamps, in their unit.
+    num_backwards: number of time stamps that do not increase.
     marks: places of the defects.
-    error: mean squared error of an export; None without one.
+    error: mean squared error of an export's actions, [D]; None without one. In a
+      `Survey` in variances of the set.
   """
 
   number: int
@@ -246,8 +249,8 @@ class OutlierScore:
 
   Attributes:
     number: number of the episode in its source.
-    score: the largest of the reasons, and a part of the others; near 0 without any.
-    reasons: the largest first.
+    score: the largest reason's, plus 0.3 of the others; at most 0.35 without reasons.
+    reasons: the reasons, the largest score first.
   """
 
   number: int
@@ -316,7 +319,7 @@ def _measure_times(measured: EpisodeStatistics, path: str, times: np.ndarray) ->
 
 
 def _runs(flags: np.ndarray, what: str, path: str) -> list[Mark]:
-  """Returns where runs of set flags are."""
+  """Returns a mark for each run of set flags."""
   edges = np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8))
   starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
   return [
@@ -330,16 +333,17 @@ def rank_episodes(
 ) -> list[OutlierScore]:
   """Orders episodes by their outlier scores.
 
-  Each statistic is compared with that of the other episodes, in robust deviations: the
-  median of the distances from the median. Whatever is usual in a set, such as a camera
-  that shows each frame twice, is not a reason; NaN always is one.
+  Each statistic is compared with the median of all episodes, in robust standard
+  deviations: 1.4826 times the median distance from the median. What is usual in a set,
+  such as a camera that shows each frame twice, is not a reason. NaN, infinities and
+  time stamps that do not increase always are.
 
   Args:
     measured: statistics of all episodes.
-    scales: standard deviations of the signals over the whole set, by path, [D]; None
-      takes the median of those of the episodes.
+    scales: standard deviations of the signals over the whole set, by path, [D]; for a
+      missing path, or None, the median of the episodes' standard deviations.
   Returns:
-    The largest score first; equal ones in their order.
+    Outlier scores of all episodes, the largest first; equal ones in their order.
   """
   ranking = _Ranking(measured)
   lengths = np.asarray([each.num_steps for each in measured], np.float64)
@@ -364,7 +368,7 @@ def rank_episodes(
   ranking.judge_errors()
   for reasons, each in zip(ranking.reasons, measured, strict=True):
     if each.num_backwards:
-      text = f"time stamps do not grow in {each.num_backwards} steps"
+      text = f"time stamps do not increase in {each.num_backwards} steps"
       reasons.append(Reason("time", text, 20.0))
     for path, count in each.not_finite.items():
       text = f"{path} has {count} NaN or infinite value{'s' * (count > 1)}"
@@ -395,12 +399,12 @@ class _Ranking:
     both_sides: bool = False,
     path: str = "",
   ) -> None:
-    """Turns a statistic of each episode into reasons; NaN if it has none.
+    """Adds a reason for each episode whose statistic is an outlier.
 
     Args:
       what: see `Reason`.
-      numbers: the statistic, [num_episodes].
-      floor: the least that counts as one robust deviation.
+      numbers: the statistic, [num_episodes]; NaN for episodes without it.
+      floor: the least value of a robust standard deviation.
       text: describes the reason, given an episode's index.
       weight: a factor of the deviations.
       both_sides: whether small numbers are reasons, too.
@@ -469,8 +473,8 @@ class _Ranking:
     has = [index for index, each in enumerate(self._statistics) if path in each.mean]
     means = np.stack([self._statistics[index].mean[path] for index in has])
     middle = np.median(means, axis=0)
-    spread = _MAD * np.median(np.abs(means - middle), axis=0)
-    z = np.abs(means - middle) / np.maximum(spread, 0.1 * scale)
+    deviation = _MAD * np.median(np.abs(means - middle), axis=0)
+    z = np.abs(means - middle) / np.maximum(deviation, 0.1 * scale)
     dims = dict(zip(has, z.argmax(axis=1).tolist(), strict=True))
 
     def far_text(index: int) -> str:
@@ -489,7 +493,7 @@ class _Ranking:
         jerks[index] = math.log(max(float(np.sqrt((ratio**2).mean())), 1e-9))
     median = float(np.nanmedian(jerks)) if np.isfinite(jerks).any() else 0.0
     if median < math.log(1e-3):
-      return  # Commands stand still in most episodes: the median jerk is 0.
+      return  # Most episodes stand still: any motion would be an outlier.
 
     def jerk_text(index: int) -> str:
       times = math.exp(min(jerks[index] - median, 50.0))
@@ -531,7 +535,7 @@ class _Ranking:
       )
 
   def _of_all(self, has: list[int], numbers: np.ndarray) -> np.ndarray:
-    """Returns numbers of some episodes for all of them, with NaN."""
+    """Returns numbers of the episodes `has` for all episodes; NaN for the others."""
     scores = np.full(len(self._statistics), np.nan)
     scores[has] = numbers
     return scores

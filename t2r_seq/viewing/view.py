@@ -50,26 +50,31 @@ def view(
 ) -> View:
   """Makes a page that shows episodes: one file, without a server or a network.
 
-  It has frames, curves and language at each step; with specs or a model the windows of
-  training after preprocessing in mode 'train'; with an export its actions; and the
-  episodes in the order of their outlier scores, to be ticked for a keep-list.
+  It has frames, curves and language at each step, and the episodes in the order of
+  their outlier scores, to be ticked for a keep-list. With specs that have time offsets
+  it has training's windows; with a model these are preprocessed in mode 'train'. With
+  an export it has the export's actions.
 
   Args:
     sources: a path, or episodes from `open_episodes`; or two of these, which are
       shown side by side.
     output: the page, an HTML file in an existing folder.
-    spec: spec of records, flat or with time offsets; with offsets the page has windows.
+    spec: spec of records, flat or with time offsets; replaces the model's or export's.
     model: the trained model, whose specs, padding and preprocessor make the windows.
     predictor: predictor of an export, whose actions are shown; or two of these, one for
       each source, or side by side for one source.
-    max_bytes: maximum size of the page, which holds as much as fits.
-    png: also writes a contact sheet of the worst outliers; needs Pillow.
-    rrd: also writes a recording of all episodes for Rerun; needs rerun-sdk.
+    max_bytes: maximum bytes of the page, by default 20_000_000; it shows what fits.
+    png: path of a contact sheet of the worst outliers; None writes none. Needs Pillow.
+    rrd: path of a recording of all episodes for Rerun; None writes none. Needs
+      rerun-sdk.
     progress: counts the episodes.
   Returns:
     What was written, and the outlier scores.
   Raises:
-    SpecError: a source cannot be read, has no episodes, or lacks a path of the specs.
+    SpecError: a source cannot be read, has no episodes, or lacks a path of the specs;
+      there are not one or two sources or predictors; the list of episodes takes more
+      than `max_bytes`; or `png` is given for sources without a camera.
+    policies.predictors.NoModelError: a predictor has no model.
     ImportError: a package for a sheet or a recording is missing.
     OSError: a file cannot be written, or would replace one of another kind.
   """
@@ -129,11 +134,11 @@ def view(
 
 
 def _check_folder(output: str | os.PathLike[str]) -> None:
-  """Checks before the data is read that the folder exists."""
+  """Raises FileNotFoundError, before the data is read, without the folder."""
   folder = os.path.dirname(os.path.abspath(os.fspath(output)))
   if not os.path.isdir(folder):
     raise FileNotFoundError(
-      f"view: {os.fspath(output)}: expected a file in a folder that is there, got no "
+      f"view: {os.fspath(output)}: expected a file in an existing folder, got no "
       f"folder {folder}. Make it first."
     )
 
@@ -160,7 +165,7 @@ def _specs_of(
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-  """Returns short names that differ, if the paths do."""
+  """Returns the ends of the paths, just long enough to tell them apart."""
   parts = [os.path.abspath(path).rstrip("/").split("/") for path in paths]
   for count in range(1, max(map(len, parts)) + 1):
     names = ["/".join(each[-count:]) for each in parts]

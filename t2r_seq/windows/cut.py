@@ -666,6 +666,16 @@ def mask_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
   )
 
 
+def step_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
+  """Returns the spec of one step of a sequence; other specs unchanged."""
+  if not spec.is_sequence:
+    return spec
+  offsets = 0 if spec.time_offsets is None else spec.time_offsets
+  return specs.ExtendedTensorSpec.from_spec(
+    spec, is_sequence=False, time_offsets=offsets
+  )
+
+
 def mask_paths(flat: Mapping[str, Any]) -> dict[str, str]:
   """Maps the path of every declared mask to the path that it masks."""
   return {

@@ -283,9 +283,7 @@ def test_bad_options_are_one_error(name):
 
 def test_what_cannot_be_replayed(exported):
   model, predictor, recorded = exported
-  with pytest.raises(
-    errors.SpecError, match=r"replay: .*expected a value before the last"
-  ):
+  with pytest.raises(errors.SpecError, match=r"replay: .*expected a value by the last"):
     verification.verify(predictor, recorded, model, replay=Replay(drop=0.9999))
 
 
