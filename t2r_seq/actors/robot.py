@@ -35,7 +35,7 @@ _EXPECTED = {
 class Safety:
   """Limits that `run_robot` checks at every step; none by default.
 
-  An action with NaN ends the episode if there is any limit.
+  An action with NaN ends the episode if `low`, `high` or `max_rate` is given.
 
   Attributes:
     stale_after: seconds without a new action of the network, or without its server,

@@ -168,7 +168,7 @@ class _Run:
     return min(self._episodes) < self._num_episodes
 
   def start(self, numbers: Iterable[int]) -> None:
-    """Starts the next episodes; steps of more than `num_episodes` are not returned."""
+    """Starts the next episodes; `step` returns none beyond `num_episodes`."""
     starting = list(numbers)
     for env in starting:
       self._episodes[env], self._lengths[env] = self._num_started, 0

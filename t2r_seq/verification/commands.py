@@ -82,9 +82,11 @@ def find_command_differences(
       row = int(np.flatnonzero(~same)[0])
       anchors = np.arange(len(got))
       causes = find_causes(Case(expected, got, anchors, False, (0,), expected, before))
-      texts = [np.array2string(each[row], precision=5) for each in (expected, got)]
+      want, had = (np.array2string(each[row], precision=5) for each in (expected, got))
       count = int((~same).sum())
-      return [Difference(action, "command", number, row, *texts, count, tuple(causes))]
+      return [
+        Difference(action, "command", number, row, want, had, count, tuple(causes))
+      ]
     before = expected
   return []
 

@@ -160,7 +160,7 @@ class Comparison:
           f", except for the rounding of the last place (at most {self._ulps} ulp)"
         )
       lines.append(f"network inputs {listed['network input']}, {exact}")
-    elif has_model and not self._subject.tells_inputs and "output" in listed:
+    elif has_model and not self._subject.returns_inputs and "output" in listed:
       lines.append("preprocessed values, only through the outputs")
     if "step" in listed:
       lines.append(f"step and inspect agree on {listed['step']}, bit for bit")
@@ -189,7 +189,7 @@ class Comparison:
         "(--gin_configs); or, for a model built in Python, call verification.verify("
         "predictor, dataset, model)"
       )
-    elif not self._subject.tells_inputs and self._predict is None:
+    elif not self._subject.returns_inputs and self._predict is None:
       lines.append("preprocessed values: this form does not return them")
     if hidden := self._hidden_windows():
       lines.append(
@@ -216,7 +216,7 @@ class Comparison:
       return
     seen = replay.part("seen")
     self._compare_windows(episode, seen)
-    if self._subject.tells_inputs:
+    if self._subject.returns_inputs:
       self._compare_inputs(episode, replay.part("inputs"), seen)
     predicted, stepped = replay.part("outputs"), _stack(replay.steps)
     expected: Arrays = {}
@@ -314,7 +314,7 @@ class Comparison:
     )
 
   def _compare_windows(self, episode: Episode, seen: Arrays) -> None:
-    masks, returns_texts = mask_paths(self._specs), self._subject.tells_inputs
+    masks, returns_texts = mask_paths(self._specs), self._subject.returns_inputs
     hidden = self._hidden_windows()
     paths = {*episode.raw, *seen} - hidden if len(episode.anchors) else ()
     for path in sorted(paths):
@@ -344,7 +344,7 @@ class Comparison:
     masks = mask_paths(self._specs)
     return {
       path
-      for path in ([] if self._subject.tells_inputs else self._specs)
+      for path in ([] if self._subject.returns_inputs else self._specs)
       if isinstance(self._specs[masks.get(path, path)].time_offsets, specs.Seconds)
     }
 

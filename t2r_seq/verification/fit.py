@@ -152,10 +152,8 @@ def _check(
   mean, std, least, most = map(trained.measure, _COMPARED)
   if std.shape != own_mean.shape:
     got, want = own_mean.shape, std.shape
-    return [
-      *warnings,
-      f"{path}: training's statistics have shape {want}, the dataset's {got}",
-    ]
+    warnings.append(f"{path}: training's statistics are {want}, the dataset's {got}")
+    return warnings
 
   def warn(mask: np.ndarray, text: str, *values: np.ndarray) -> None:
     """Adds a warning about some elements; the text has a place for each value."""

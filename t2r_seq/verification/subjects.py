@@ -32,7 +32,7 @@ class Subject(abc.ABC):
     record: describes the policy; None if it has no description.
     one_task: how a task is learned from an episode; None for models without tasks.
     weights: dtype of the stored weights; they are rounded if it is not 'float32'.
-    tells_inputs: whether it returns the inputs of its network.
+    returns_inputs: whether it returns the inputs of its network.
     predict: maps whole windows, [B, ...], to outputs; None if it only has `step`.
   """
 
@@ -43,7 +43,7 @@ class Subject(abc.ABC):
   record: PolicyRecord | None
   one_task: OneTask | None = None
   weights = "float32"
-  tells_inputs = True
+  returns_inputs = True
   predict: Callable[[Any], Arrays] | None = None
 
   def learn(self, condition: Arrays) -> None:
@@ -101,7 +101,7 @@ class _Exported(Subject):
 
 
 class _Lite(Subject):
-  tells_inputs = False
+  returns_inputs = False
 
   def __init__(self, policy: lite.LitePolicy) -> None:
     self._policy = policy
@@ -136,7 +136,7 @@ class _Served(Subject):
     }
     described = _read_description(self.name, metadata)
     self.feature_spec, self.label_spec, self.record = described
-    self.tells_inputs = False
+    self.returns_inputs = False
 
   def take(
     self, observation: Arrays, is_first: bool
@@ -149,7 +149,7 @@ class _Served(Subject):
       if path in self.step_spec:  # bfloat16 and texts are sent in another dtype.
         inspection.seen[path] = value.astype(self.step_spec[path].dtype)
     del answer["server_timing"]
-    self.tells_inputs = bool(inspection.inputs)
+    self.returns_inputs = bool(inspection.inputs)
     return _add_batch_axis(answer), inspection
 
 
@@ -170,7 +170,7 @@ class Overlapped(Subject):
     self.name, self.weights = subject.name, subject.weights
     self.feature_spec, self.step_spec = subject.feature_spec, subject.step_spec
     self.label_spec = subject.label_spec
-    self.tells_inputs, self.predict = subject.tells_inputs, subject.predict
+    self.returns_inputs, self.predict = subject.returns_inputs, subject.predict
     # With late chunks the actions differ from training's, so they are not compared.
     self.record = subject.record and dataclasses.replace(subject.record, execution=None)
     self._pure = policy.pure

@@ -230,16 +230,16 @@ class Dataset:
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
       num_steps = next(iter(lengths.values()))
-      anchors, windows, inputs = self._training.read(where, values, num_steps)
+      anchors, cut, inputs = self._training.read(where, values, num_steps)
       if self._timed:
         observed |= self._times(where, values, num_steps)
       yield Episode(
         number,
         observed,
         anchors,
-        _below(windows, _RAW),
+        _below(cut, _RAW),
         inputs,
-        _below(windows, _LABEL),
+        _below(cut, _LABEL),
         frozenset(context),
         num_steps,
       )
@@ -282,9 +282,9 @@ class Dataset:
       else:
         is_held = path in context
         observed[path] = array if is_held else array[received.newest(path)]
-    found, inputs = self._training.read_replayed(where, values, stamps, received)
+    cut, inputs = self._training.read_replayed(where, values, stamps, received)
     anchors = np.arange(len(received.ticks))
-    raw = _below(found, _RAW)
+    raw = _below(cut, _RAW)
     return Episode(number, observed, anchors, raw, inputs, {}, context, len(anchors))
 
   def _stamps(self, where: str, values: Arrays, path: str = "") -> np.ndarray:
@@ -292,9 +292,9 @@ class Dataset:
     column, seconds = self._columns.get(path, ""), self._timed.get(path)
     clock = self.source.clocks.get(column) or (seconds and seconds.clock) or self.clock
     if isinstance(clock, str):
-      found = _value(where, values, path, clock).reshape(-1)
-      check_stamps(f"{where}: {clock}", found)
-      return to_nanoseconds(found)
+      stamps = _value(where, values, path, clock).reshape(-1)
+      check_stamps(f"{where}: {clock}", stamps)
+      return to_nanoseconds(stamps)
     stored, others = self.source.spec, self.source.clocks
     steps = (c for c, s in stored.items() if s.is_sequence and c not in others)
     count = len(values[column if path else next(c for c in steps if c in values)])

@@ -42,8 +42,7 @@ class Columns:
     texts: strings, of steps or of the episode.
     contexts: at most 64 numbers for the episode.
     times: time stamps, among `series`.
-    actions: signals with a part of the path that begins with 'action'; all signals if
-      there is none.
+    actions: signals whose path has a part that begins with 'action', or else all.
     signals: floats among `series` except time stamps, rewards and flags.
     unseen: all others.
   """
