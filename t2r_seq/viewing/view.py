@@ -89,13 +89,13 @@ def view(
       )
   num_sides = max(len(given), len(exports))
   given, exports = (each * (num_sides // len(each)) for each in (given, exports))
-  _check_folder(output)
   for file, kind_of_file, start in (
     (output, "a page", rb"<!doctype html>.*<title>t2r_seq view<"),
     (png, "a PNG image", rb"\x89PNG"),
     (rrd, "a recording", b"RRF"),
   ):
     if file is not None:
+      _check_folder(file)
       files.check_output("view", file, kind_of_file, start)
   sheets.check_extras(png is not None, rrd is not None)
   pages = []
@@ -134,7 +134,7 @@ def view(
 
 
 def _check_folder(output: str | os.PathLike[str]) -> None:
-  """Raises FileNotFoundError, before the data is read, without the folder."""
+  """Raises FileNotFoundError if the folder of a file is missing."""
   folder = os.path.dirname(os.path.abspath(os.fspath(output)))
   if not os.path.isdir(folder):
     raise FileNotFoundError(

@@ -358,6 +358,7 @@ BAD = [
   (["store", "small", "store"], "expected one source, or two, got 3"),
   (["store", "--episodes", "77"], "expected numbers from 0 to 39, got 77"),
   (["store", "-o", "no_folder/page.html"], "got no folder"),
+  (["store", "--png", "no_folder/sheet.png"], "got no folder"),
   (["store", "--rrd", "page.rrd"], r"rerun is not installed.*t2r_seq\[rerun\]"),
   (["store", "--drop", "stat"], "expected one of the paths"),
 ]
