@@ -116,20 +116,20 @@ class _Checks:
     safety = self._safety
     if safety.low is None and safety.high is None and safety.max_rate is None:
       return action
-    given = np.asarray(action)
-    if given.dtype.kind not in "fiu":
+    raw = np.asarray(action)
+    if raw.dtype.kind not in "fiu":
       raise errors.SpecError(
         f"run_robot: action: expected an array of numbers for the limits, got "
         f"{errors.describe(action)}."
       )
     limits = (safety.low, safety.high, safety.max_rate)
     shapes = [np.shape(limit) for limit in limits if limit is not None]
-    if any(shape not in ((), given.shape) for shape in shapes):
+    if any(shape not in ((), raw.shape) for shape in shapes):
       raise errors.SpecError(
         f"run_robot: action: expected limits that are a number or of its shape, "
-        f"{given.shape}, got {errors.listing(map(str, shapes))}."
+        f"{raw.shape}, got {errors.listing(map(str, shapes))}."
       )
-    allowed = given.astype(np.float64)
+    allowed = raw.astype(np.float64)
     if safety.max_rate is not None and self._before is not None:
       most = np.asarray(safety.max_rate) / self._rate
       allowed = np.clip(allowed, self._before - most, self._before + most)
@@ -138,12 +138,12 @@ class _Checks:
     # A robot cannot execute NaN, and clipping keeps it.
     if not np.isfinite(allowed).all():
       raise _Unsafe("limits")
-    if not np.array_equal(allowed, given):
+    if not np.array_equal(allowed, raw):
       if safety.on_excess == "stop":
         raise _Unsafe("limits")
       self.num_clipped += 1
     self._before = allowed
-    return allowed.astype(given.dtype)
+    return allowed.astype(raw.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

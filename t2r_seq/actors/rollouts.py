@@ -372,10 +372,10 @@ def _info_of(infos: Mapping[str, Any], env: int) -> dict[str, Any]:
   for key, value in infos.items():
     if key.startswith("_") and key[1:] in infos:
       continue
-    given = infos.get(f"_{key}")
-    if given is None:
+    flags = infos.get(f"_{key}")
+    if flags is None:
       info[key] = value  # The same for all environments.
-    elif given[env]:
+    elif flags[env]:
       info[key] = _info_of(value, env) if isinstance(value, Mapping) else value[env]
   return info
 

@@ -512,17 +512,17 @@ class Comparison:
       return _stack([one_task.predict(predict, condition, row) for row in at])
     # A critic that searches gets the action that it found, not the data's.
     paths = seen_specs(spec, self._subject.step_spec)
-    given = {path: value for path, value in episode.raw.items() if path in paths}
+    features = {path: value for path, value in episode.raw.items() if path in paths}
     sequences = {path for path, leaf in spec.items() if leaf.is_sequence}
     if sequences:
       if count != episode.num_steps:
         return {}
-      given = {
+      features = {
         path: value[np.newaxis] if path in sequences else value[:1]
-        for path, value in given.items()
+        for path, value in features.items()
       }
-      return {name: value[0] for name, value in predict(given).items()}
-    missing = [path for path in spec if path not in given]
+      return {name: value[0] for name, value in predict(features).items()}
+    missing = [path for path in spec if path not in features]
     for path in missing:
       key = signature_key(path)
       name = key if key in stepped else "action"
@@ -530,8 +530,8 @@ class Comparison:
         return {}
       action = stepped[name][episode.anchors][:, np.newaxis]
       repeated = np.broadcast_to(action, [count, *spec[path].shape.as_list()])
-      given[path] = np.ascontiguousarray(repeated)
-    outputs = _stack([predict({p: given[p][i : i + 1] for p in spec}) for i in rows])
+      features[path] = np.ascontiguousarray(repeated)
+    outputs = _stack([predict({p: features[p][i : i + 1] for p in spec}) for i in rows])
     if missing:  # All candidates of a search are the action that was found.
       outputs = {name: value[:, 0] for name, value in outputs.items()}
     return outputs

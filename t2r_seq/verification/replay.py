@@ -176,13 +176,13 @@ class ReplayedWindows:
     )
 
   def _with_clock(self, path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
-    given = spec.time_offsets
-    if path not in self.timed or not isinstance(given, Seconds):
+    offsets = spec.time_offsets
+    if path not in self.timed or not isinstance(offsets, Seconds):
       return spec
     seconds = Seconds(
-      given.offsets,
-      select=given.select,
-      tolerance=given.tolerance,
+      offsets.offsets,
+      select=offsets.select,
+      tolerance=offsets.tolerance,
       clock=self.timed[path],
     )
     return ExtendedTensorSpec.from_spec(spec, time_offsets=seconds)
@@ -249,7 +249,7 @@ def parse_replay(options: list[str]) -> Replay:
     SpecError: an option is unknown, not a number, or out of range.
   """
   names = [field.name for field in dataclasses.fields(Replay)]
-  given: dict[str, Any] = {}
+  fields: dict[str, Any] = {}
   for name, _, value in (option.partition("=") for option in options):
     if name not in names:
       raise errors.SpecError(
@@ -257,9 +257,9 @@ def parse_replay(options: list[str]) -> Replay:
         f"{errors.nearest(name, names)}"
       )
     try:
-      given[name] = int(value) if name == "seed" else float(value)
+      fields[name] = int(value) if name == "seed" else float(value)
     except ValueError as error:
       raise errors.SpecError(
         f"replay: {name}: expected a number, got '{value}'. Give {name}=NUMBER."
       ) from error
-  return Replay(**given)
+  return Replay(**fields)

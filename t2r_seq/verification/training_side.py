@@ -511,8 +511,8 @@ class _TrainingWindows:
           for path, value in windows.items()
           if path.startswith(_RAW)
         }
-        made = self._prepare(batch)
-        inputs.append({path: value.numpy() for path, value in made.items()})
+        preprocessed = self._prepare(batch)
+        inputs.append({path: value.numpy() for path, value in preprocessed.items()})
     return _concatenate(inputs)
 
   def _decode(self, where: str, values: Arrays) -> Arrays:
@@ -537,12 +537,12 @@ class _TrainingWindows:
     return columns
 
   def _preprocess(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    given = TensorSpecStruct(
+    features = TensorSpecStruct(
       (path, value[:, tf.newaxis] if f"{_RAW}{path}" in self._sequences else value)
       for path, value in raw.items()
     )
-    made, _ = self._preprocessor.preprocess(given, None, ModeKeys.EVAL)
-    return dict(made.items())
+    preprocessed, _ = self._preprocessor.preprocess(features, None, ModeKeys.EVAL)
+    return dict(preprocessed.items())
 
 
 def _stored_dtype(spec: ExtendedTensorSpec) -> tf.DType:

@@ -189,12 +189,12 @@ class ModelSide:
     raw, real = self.read(values, anchors)
     inputs: Arrays = {}
     if self._preprocessor is not None and len(anchors):
-      given = {
+      batch = {
         path: tf.constant(value[:, np.newaxis] if path in self._sequences else value)
         for path, value in raw.items()
       }
       numbers = tf.constant(first_number + anchors, tf.int64)
-      for path, value in self._preprocess(given, numbers).items():
+      for path, value in self._preprocess(batch, numbers).items():
         inputs[path] = _as_numbers(value.numpy())
         if path in self._sequences:
           inputs[path] = inputs[path][:, 0]
@@ -208,15 +208,15 @@ class ModelSide:
     )
 
   def _preprocess(
-    self, given: dict[str, tf.Tensor], numbers: tf.Tensor
+    self, batch: dict[str, tf.Tensor], numbers: tf.Tensor
   ) -> dict[str, tf.Tensor]:
     # Eager: tracing a preprocessor takes longer than a page's windows.
-    features, labels = joint.split(given)
+    features, labels = joint.split(batch)
     with randomness.sample_number_scope(numbers, on_host=True):
-      made = self._preprocessor.preprocess(
+      preprocessed = self._preprocessor.preprocess(
         features, labels if len(labels) else None, ModeKeys.TRAIN
       )
-    return dict(joint.join(*made).items())
+    return dict(joint.join(*preprocessed).items())
 
   def offsets(self, path: str) -> tuple[float, ...] | None:
     """Returns a path's offsets in steps, or seconds; None for contexts and goals."""
@@ -321,19 +321,19 @@ class ExportSide:
       mask,
     )
 
-  def _predict(self, given: Arrays, labels: Arrays) -> Arrays:
+  def _predict(self, features: Arrays, labels: Arrays) -> Arrays:
     if self._one_task is not None:
-      condition = self._one_task.condition(given, labels)
-      return self._one_task.predict(self._predictor.predict, condition, given)
+      condition = self._one_task.condition(features, labels)
+      return self._one_task.predict(self._predictor.predict, condition, features)
     if self._sequences:
       whole = {
         path: value[np.newaxis] if path in self._sequences else value[:1]
-        for path, value in given.items()
+        for path, value in features.items()
       }
       return {name: value[0] for name, value in self._predictor.predict(whole).items()}
-    count = len(next(iter(given.values())))
+    count = len(next(iter(features.values())))
     parts = [
-      self._predictor.predict({p: v[i : i + _BATCH_SIZE] for p, v in given.items()})
+      self._predictor.predict({p: v[i : i + _BATCH_SIZE] for p, v in features.items()})
       for i in range(0, count, _BATCH_SIZE)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

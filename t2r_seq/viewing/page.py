@@ -339,19 +339,19 @@ def _details(
       strict=False,
     )
   )
-  made, sizes = {}, {}
+  details, sizes = {}, {}
   for number, values in page.survey.viewer.episodes(chosen, progress, "draw"):
     detail = _detail(page, size_index, values, ranges, starts[number])
     detail["marks"] = [
       [mark.what, mark.path, mark.start, mark.stop] for mark in measured[number].marks
     ][:500]
-    made[number], sizes[number] = detail, len(json.dumps(detail)) + 16
+    details[number], sizes[number] = detail, len(json.dumps(detail)) + 16
   kept, num_bytes = [], 0
   for number in chosen:
-    if number in made and num_bytes + sizes[number] <= max_bytes:
+    if number in details and num_bytes + sizes[number] <= max_bytes:
       kept.append(number)
       num_bytes += sizes[number]
-  return {str(number): made[number] for number in kept}
+  return {str(number): details[number] for number in kept}
 
 
 def _detail(

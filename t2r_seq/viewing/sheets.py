@@ -83,7 +83,7 @@ def _rows(
   survey, viewer = page.survey, page.survey.viewer
   chosen = {each.number: each for each in survey.ranked[:limit]}
   marks = {each.number: each.marks for each in survey.episodes if each.number in chosen}
-  made: dict[int, Any] = {}
+  by_number: dict[int, Any] = {}
   for number, values in viewer.episodes(list(chosen), progress, "contact sheet of"):
     reasons = chosen[number].reasons[:1]
     cameras = [path for path in viewer.columns.cameras if path in values]
@@ -98,11 +98,11 @@ def _rows(
       any(m.path == camera and m.start <= step < m.stop for m in marks[number])
       for step in steps
     ]
-    made[number] = _row(
+    by_number[number] = _row(
       f"{name}Episode {number}", f"{length} steps, {camera}",
       reasons[0].text if reasons else "", frames, frozen,
     )  # fmt: skip
-  return [made[number] for number in chosen if number in made]
+  return [by_number[number] for number in chosen if number in by_number]
 
 
 def _row(

@@ -73,22 +73,22 @@ def view(
   Raises:
     SpecError: a source cannot be read, has no episodes, or lacks a path of the specs;
       there are not one or two sources or predictors; the list of episodes takes more
-      than `max_bytes`; or `png` is given for sources without a camera.
+      than `max_bytes`; or `png` is set for sources without a camera.
     policies.predictors.NoModelError: a predictor has no model.
     ImportError: a package for a sheet or a recording is missing.
     OSError: a file cannot be written, or would replace one of another kind.
   """
   is_one = isinstance(sources, (str, os.PathLike, Episodes))
-  given: list[Any] = [sources] if is_one else list(sources)  # type: ignore[arg-type]
+  datasets: list[Any] = [sources] if is_one else list(sources)  # type: ignore[arg-type]
   exports = list(predictor) if isinstance(predictor, (list, tuple)) else [predictor]
-  for values, what in ((given, "source"), (exports, "export")):
+  for values, what in ((datasets, "source"), (exports, "export")):
     if not 1 <= len(values) <= 2:
       raise errors.SpecError(
         f"view: expected one {what}, or two, got {len(values)}. Put a pattern of files "
         "in quotes."
       )
-  num_sides = max(len(given), len(exports))
-  given, exports = (each * (num_sides // len(each)) for each in (given, exports))
+  num_sides = max(len(datasets), len(exports))
+  datasets, exports = (each * (num_sides // len(each)) for each in (datasets, exports))
   for file, kind_of_file, start in (
     (output, "a page", rb"<!doctype html>.*<title>t2r_seq view<"),
     (png, "a PNG image", rb"\x89PNG"),
@@ -100,7 +100,7 @@ def view(
   sheets.check_extras(png is not None, rrd is not None)
   pages = []
   sides = []
-  for source, export in zip(given, exports, strict=True):
+  for source, export in zip(datasets, exports, strict=True):
     features, labels = _specs_of(spec, model, export)
     flat = None
     if features is not None:
