@@ -199,7 +199,8 @@ class Comparison:
       lines.append("outputs, without a reference: name the export")
     elif self._learns_more:
       lines.append(
-        "outputs, because the export learns a task, and a lite folder or server cannot"
+        "outputs, because the export's network learns a task, which a lite folder or "
+        "server does not"
       )
     if self._subject.one_task is not None and self._subject.one_task.is_searched:
       lines.append("outputs, because the export searches, and data has no candidates")
