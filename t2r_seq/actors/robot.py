@@ -230,17 +230,15 @@ def run_robot(
 
   Step k is due `k / rate_hz` seconds after the first. Late steps are counted, and steps
   whose time has passed meanwhile are left out: the loop never makes up for lost time by
-  a burst of actions. SIGINT, SIGTERM, SIGHUP and `stop` end it between two steps.
-
-  A network that is slower than a step needs an `OverlappedPolicy`: the clock starts
-  when its first chunk is ready, and then no step waits for the network.
+  a burst of actions. SIGINT, SIGTERM, SIGHUP and `stop` end it between two steps. A
+  network that is slower than a step needs an `OverlappedPolicy`: the clock starts when
+  its first chunk is ready, and then no step waits for the network.
 
   Args:
     policy: has `reset()` and `sample_action(observation)`, e.g. a `lite.LitePolicy`.
     observe: returns an observation; None ends the episode.
     act: executes an action.
-    rate_hz: steps per second; a warning is logged if it differs by more than 10 % from
-      that of the policy's training data.
+    rate_hz: steps per second; warns if it is over 10 % off that of the training data.
     max_steps: steps after which the episode ends; None for no limit.
     halt: called at the end, after an error, too. Makes the robot stand still.
     stop: e.g. a `threading.Event`; None for signals alone.
@@ -250,8 +248,7 @@ def run_robot(
   Returns:
     Counts and times of the run.
   Raises:
-    SpecError: the rate or max_steps is not a positive number, an observation does not
-      fit the policy, or an action does not fit the limits.
+    SpecError: the rate or max_steps is not positive, or a value does not fit.
     ConnectionError: the server is gone, and there is no watchdog or no action yet.
   """
   _check_options(policy, rate_hz, max_steps)

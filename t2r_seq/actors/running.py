@@ -124,8 +124,7 @@ def run_meta_env(
   In each task the policy forgets the previous task (`reset_task`), and learns from
   `num_demos` demonstrations (`adapt`). Then it acts in `num_adaptations_per_task`
   rounds of episodes; before each round but the first it learns from all episodes of the
-  task so far. As Tensor2Robot's function it can be the `run_agent_fn` of
-  `collect_eval_loop`.
+  task so far. It can be the `run_agent_fn` of `collect_eval_loop`.
 
   Args:
     env: a Gymnasium environment, or a function without arguments that makes one.
@@ -141,17 +140,14 @@ def run_meta_env(
       unwrapped environment's `reset_task(seed)`.
     restore_policy: whether the policy's newest model is loaded first.
     stop: checked after each step; ends the run without the task in progress.
-    **run_options: explore_prob, max_steps and sink of `run_env`. `num_episodes`, which
-      `collect_eval_loop` passes, has no effect.
+    **run_options: explore_prob, max_steps and sink of `run_env`; ignores num_episodes.
   Returns:
     'num_episodes' and 'num_steps' of all episodes, demonstrations too. If a task was
     finished, 'step_<i>_reward', the mean return of round i, counted from 0, and
     'step_<i>_improvement' over the round before.
   Raises:
-    SpecError: the environment has no tasks, a count of tasks, rounds or episodes is not
-      an integer of at least 1, or a step does not match the sink's specs.
-    ValueError: `num_demos` is negative, `max_steps` is below 1, or `env` is not a
-      Gymnasium environment.
+    SpecError: the environment has no tasks, or a count is not at least 1.
+    ValueError: an argument of `run_env` is invalid.
     policies.predictors.NoModelError: the policy has no model.
   """
   num_episodes = num_episodes_per_adaptation

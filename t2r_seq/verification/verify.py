@@ -133,13 +133,11 @@ def verify(
 ) -> VerificationReport:
   """Proves that a policy sees what training saw, or finds the first difference.
 
-  Replays episodes through the policy's `step`, one observation at a time. At each step
-  its windows and masks are compared bit for bit with those of training's input
-  pipeline, and the inputs of its network with those of training's preprocessor, bit for
-  bit or within a few units in the last place. The export's `inspect` returns them; it
+  Replays episodes through the policy's `step`, until an episode differs. At each step
+  its windows and masks are compared with training's, bit for bit; and its network's
+  inputs, within a few units in the last place. The export's `inspect` returns them; it
   calls the same function of the graph as `step`. A lite folder does not return its
-  network's inputs: with a `reference` its outputs are compared in their place. The
-  replay ends with the first episode that differs.
+  network's inputs: with a `reference` its outputs are compared in their place.
 
   Args:
     predictor: an `ExportedSavedModelPredictor` or `CheckpointPredictor` with a loaded
@@ -157,19 +155,15 @@ def verify(
     act: the robot code that makes commands of outputs; see `find_command_differences`.
     num_episodes: number of episodes from the first; None for all.
     tolerance: tolerance of outputs, as a share of each element's range in an episode.
-    source: the source of the training mixture that the dataset is like; None if the
-      input treats all of them alike.
+    source: the source of the mixture that the dataset is like; None if all are alike.
     latency: simulated latency of the network; None for none. Not for a server.
-    **options: options of `open_episodes`, for a path; training's `clock`; and
-      `replay`, a `Replay`, for a robot at another rate.
+    **options: options of `open_episodes`; training's `clock`; `replay`, a `Replay`.
   Returns:
     The report.
   Raises:
     SpecError: the dataset cannot be read or lacks an input of the policy; the source is
-      unknown; the statistics are damaged; or the policy has no specs, or does not
-      support `act`, `latency` or `replay`.
-    policies.predictors.NoModelError: the predictor has no model.
-    OSError: the statistics file cannot be read.
+      unknown; the statistics are damaged; or the policy does not support an option.
+    policies.predictors.NoModelError, OSError: no model, or no file of statistics.
   """
   subject = subject_of(predictor) if latency is None else Overlapped(predictor, latency)
   record = subject.record
