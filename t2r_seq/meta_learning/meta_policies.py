@@ -411,6 +411,16 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
     """The model path of the second policy."""
     return self._policies[1].model_path
 
+  @property
+  def control_period(self) -> float | None:
+    """The control period of the current policy."""
+    return self._acting.control_period
+
+  @property
+  def is_timed(self) -> bool:
+    """Whether the current policy's history is by time stamps."""
+    return self._acting.is_timed
+
   def SelectAction(
     self, state: Any, context: Any = None, timestep: int | None = None
   ) -> Any:

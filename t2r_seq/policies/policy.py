@@ -397,11 +397,20 @@ class LinearSchedule:
     initial: value at step 0.
     final: value from step `num_steps` on.
     num_steps: > 0, in the unit of the steps; may be a fraction of training.
+
+  Raises:
+    SpecError: `num_steps` is not above 0.
   """
 
   initial: float = 1.0
   final: float = 0.05
   num_steps: float = 10000
+
+  def __post_init__(self) -> None:
+    if not self.num_steps > 0:
+      raise errors.SpecError(
+        f"LinearSchedule: num_steps: expected more than 0, got {self.num_steps}."
+      )
 
   def __call__(self, step: float) -> float:
     """Returns the value at a step, in the unit of `num_steps`."""

@@ -146,6 +146,8 @@ def test_sequence_policy_returns_the_action_of_each_step():
 class Always(policies.Policy):
   """Does the same in all steps, and keeps what it was shown."""
 
+  control_period, is_timed = None, False
+
   def __init__(self, action):
     super().__init__()
     self.action, self.seen, self.seeds, self.num_resets = action, None, [], 0
@@ -168,7 +170,10 @@ class Always(policies.Policy):
 
 def test_retrial_policy_acts_after_trials():
   first, second = Always(1), Always(2)
+  first.control_period, second.control_period = 0.05, 0.1
+  first.is_timed, second.is_timed = False, True
   policy = meta_learning.WatchTryLearnPolicy(first, second, num_demos=2)
+  assert (policy.control_period, policy.is_timed) == (0.05, False)
   episode = [{"observation": 0, "action": 0, "reward": 0.0}]
   policy.seed(3)
   assert first.seeds == second.seeds == [(3, 0)]
@@ -180,6 +185,7 @@ def test_retrial_policy_acts_after_trials():
   policy.adapt([episode] * 3)
   policy.reset()
   assert policy.sample_action(0) == (2, None)
+  assert (policy.control_period, policy.is_timed) == (0.1, True)
   assert (first.seen, second.seen) == (2, 3)
   assert (first.num_resets, second.num_resets) == (1, 1)
   policy.reset_task()

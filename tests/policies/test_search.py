@@ -373,3 +373,9 @@ def test_epsilon_greedy(epsilon, want, share):
 def test_schedule_ends():
   schedule = policies.LinearSchedule(1.0, 0.5, 10)
   assert [schedule(step) for step in (-1, 0, 5, 10, 99)] == [1.0, 1.0, 0.75, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("num_steps", [0, -1, float("nan")])
+def test_schedule_rejects_no_steps(num_steps):
+  with pytest.raises(errors.SpecError, match="num_steps: expected more than 0"):
+    policies.LinearSchedule(num_steps=num_steps)
