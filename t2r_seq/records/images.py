@@ -26,8 +26,8 @@ class ImageDecoding:
   `fancy_upscaling` and `dct_method` apply to specs whose data_format is jpeg. If one of
   them is set, the images of these specs must be JPEG or PNG; by default, any format.
 
-  Specs of cropped images have the size of the crop. From a JPEG, only the crop is
-  decoded; the pixels equal those of decoding and then cropping.
+  Specs of cropped images have the size of the crop. With data_format jpeg, they must be
+  JPEG, and only the crop is decoded; its pixels equal those of the whole image.
 
   Attributes:
     fancy_upscaling: smooth interpolation of subsampled colors.

@@ -340,6 +340,7 @@ class RecordWriter(publishing.Closing):
 
     Raises:
       SpecError: the structure does not fit the spec, or the writer is closed.
+      tf.errors.OpError: the disk is full or failed.
     """
     if self._writer is None:
       raise errors.SpecError(
@@ -396,7 +397,7 @@ def write_records(
     jpeg_quality: 1 to 100, for images given as pixels.
   Raises:
     SpecError: a structure does not fit the spec; or as `RecordWriter` raises.
-    OSError: the file cannot be written.
+    OSError, tf.errors.OpError: the file cannot be written.
   """
   with RecordWriter(path, spec, compression, jpeg_quality) as writer:
     for structure in structures:
