@@ -39,8 +39,7 @@ class FileIndex:
   Attributes:
     file_size: bytes of the file when it was indexed.
     mtime_ns: modification time of the file, in nanoseconds.
-    checksum: CRC-32 of the headers and footers of all frames; for a compressed file, of
-      all its bytes.
+    checksum: CRC-32 of all headers and footers; if compressed, of the file's bytes.
     compression: '', 'GZIP' or 'ZLIB'.
     ends: end offset of each record's frame, int64 [n], in the decompressed data.
     steps: the number of steps of every sequence in each record, int64 [n], by name.

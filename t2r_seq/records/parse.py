@@ -109,8 +109,7 @@ def serialized_to_parsed(
       dataset_key.
     feature_tspec: a structure of specs without time offsets.
     label_tspec: label specs, or None.
-    num_parallel_calls: number of records or batches that are parsed at a time; None for
-      one.
+    num_parallel_calls: number of elements that are parsed at a time; None for one.
   Returns:
     Dataset of features, or of (features, labels).
   Raises:
