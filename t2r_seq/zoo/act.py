@@ -1,4 +1,4 @@
-"""ACT: action chunks by a transformer, trained as a conditional VAE."""
+"""ACT: a transformer that predicts action chunks, trained as a conditional VAE."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TOWER = functools.partial(layers.ResNet, None, 18, 1, normalizer="group")
 
 @configurable_layer
 class ACTNetwork(CompositeLayer):
-  """The network of ACT, https://arxiv.org/abs/2304.13705, as LeRobot has it.
+  """The network of ACT, https://arxiv.org/abs/2304.13705, as in LeRobot.
 
-  The encoder's tokens are a latent vector, each state, and each pixel of the last maps
-  of each camera; the decoder's are the steps of the chunk. In training the latent is
-  sampled from a second encoder, of the style, which sees the actions.
+  The encoder's tokens are a latent vector, each state, and each pixel of the cameras'
+  last feature maps. The decoder's tokens are the steps of the chunk. In training a
+  second encoder, of the style, sees the actions; the latent is sampled from its output.
   """
 
   def __init__(
@@ -47,14 +47,14 @@ class ACTNetwork(CompositeLayer):
 
     Args:
       action_shape: shape of a chunk, (steps, components).
-      num_states: vectors that the network sees.
-      num_cameras: 0 leaves out the tower.
-      num_layers: layers of the encoder, the decoder, and the encoder of the style; 0
-        for the last leaves out the VAE.
+      num_states: number of state vectors.
+      num_cameras: number of cameras; 0 leaves out the tower.
+      num_layers: layers of the encoder, the decoder, and the style encoder; 0 for the
+        last leaves out the VAE.
       latent_size: components of the latent.
-      create_transformer_fn: called with `num_layers`, `has_memory` and `final_norm`,
-        gives a `layers.Transformer`.
-      create_tower_fn: creates the `layers.ResNet` of all cameras.
+      create_transformer_fn: called with `num_layers` and `name`, and for the decoder
+        with `has_memory` and `final_norm`; returns a `layers.Transformer`.
+      create_tower_fn: creates the `layers.ResNet` that all cameras share.
       **kwargs: arguments of the Keras layer.
     """
     super().__init__(**kwargs)
@@ -101,13 +101,13 @@ class ACTNetwork(CompositeLayer):
     Args:
       states: each [B, S].
       images: standardized, each [B, height, width, channels].
-      style_state: [B, S], for the encoder of the style, or None.
-      actions: [B, steps, components], whose style is encoded; None has the latent 0.
-      is_real: bool, [B, steps]: False for padded actions.
+      style_state: [B, S], for the style encoder; None leaves it out.
+      actions: [B, steps, components], for the style encoder; None sets the latent to 0.
+      is_real: bool, [B, steps]: False for padded actions; None if all are real.
       training: mode of dropout and batch normalization.
     Returns:
-      'inference_output', [B, steps, components], float32; with actions the latent's
-      'mean' and 'log_variance', [B, latent_size], too.
+      'inference_output', [B, steps, components], float32; if `actions` are given, also
+      'mean' and 'log_variance' of the latent, [B, latent_size].
     """
     batch_size = tf.shape([*states, *images][0])[0]
     outputs, latent = {}, tf.zeros([batch_size, self._latent_size])
@@ -126,15 +126,14 @@ class ACTNetwork(CompositeLayer):
       maps = self._image_in(self._tower(image, training=training)["pre_final_pool"])
       height, width, size = maps.shape[1:]
       tokens.append(tf.reshape(maps, [-1, height * width, size]))
-      places = attention.sinusoidal_positions_2d(height, width, size)
-      places = tf.constant(places.reshape(-1, size), positions[0].dtype)
-      positions.append(places)
-    place = tf.concat(positions, axis=0)
-    memory = self._encoder(tf.concat(tokens, axis=1), place, training=training)
+      pixels = attention.sinusoidal_positions_2d(height, width, size)
+      positions.append(tf.constant(pixels.reshape(-1, size), positions[0].dtype))
+    all_positions = tf.concat(positions, axis=0)
+    memory = self._encoder(tf.concat(tokens, axis=1), all_positions, training=training)
     queries = tf.convert_to_tensor(self._queries)
     empty = tf.zeros([batch_size, *queries.shape], memory.dtype)
     net = self._decoder(
-      empty, queries, memory=memory, memory_positions=place, training=training
+      empty, queries, memory=memory, memory_positions=all_positions, training=training
     )
     return {"inference_output": self._output(net), **outputs}
 
@@ -153,7 +152,7 @@ class ACTNetwork(CompositeLayer):
     tokens = tf.concat(parts, axis=1)
     visible = None
     if is_real is not None:
-      before = tf.ones_like(is_real[:, : len(parts) - 1])
+      before = tf.repeat(tf.ones_like(is_real[:, :1]), len(parts) - 1, axis=1)
       visible = tf.expand_dims(tf.concat([before, is_real], axis=1), 1)
     positions = attention.sinusoidal_positions(*tokens.shape[1:])
     net = self._style_encoder(
@@ -164,7 +163,7 @@ class ACTNetwork(CompositeLayer):
 
 @gin.configurable
 class ACTModel(ImitationModel):
-  """Predicts a chunk of actions, by L1; a CVAE separates styles of people."""
+  """Predicts action chunks, fitted by L1; a CVAE separates demonstrators' styles."""
 
   def __init__(
     self,
@@ -178,10 +177,12 @@ class ACTModel(ImitationModel):
     Args:
       kl_weight: weight of the latent's KL divergence in the loss.
       create_network_fn: called with the shape of a chunk and the numbers of states and
-        cameras, gives an `ACTNetwork`.
-      image_statistics: mean and std of the channels of images in [0, 1] by camera, to
-        standardize them; those of ImageNet for all others.
+        cameras; returns an `ACTNetwork`.
+      image_statistics: (mean, std) of the channels of images in [0, 1], by path of the
+        camera; other cameras use ImageNet's.
       **kwargs: arguments of `ImitationModel`.
+    Raises:
+      SpecError: see `ImitationModel`.
     """
     super().__init__(**kwargs)
     self._kl_weight = kl_weight
@@ -201,7 +202,7 @@ class ACTModel(ImitationModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class: in training the network sees the actions, too."""
+    """See the base class: in training the style encoder sees the actions."""
     observed, training = self.observations(features), self.is_training(mode)
     states = {path: steps_as_one(observed[path]) for path in self.signature.states}
     images = []
@@ -224,14 +225,14 @@ class ACTModel(ImitationModel):
     mode: str,
   ) -> Any:
     """See the base class: L1, and in training the KL divergence of the latent."""
-    each, is_valid = self.all_errors(labels, inference_outputs, mode)
-    error = layers.masked_mean(each, is_valid)
-    scalars = {"l1_loss": error, **self.robot_losses(features, each, is_valid, mode)}
+    error, is_valid = self.all_errors(labels, inference_outputs, mode)
+    loss = layers.masked_mean(error, is_valid)
+    scalars = {"l1_loss": loss, **self.robot_losses(features, error, is_valid, mode)}
     if "mean" not in inference_outputs:
-      return error, scalars
+      return loss, scalars
     names = ("mean", "log_variance")
     kl = tf.reduce_mean(kl_divergence(*(inference_outputs[name] for name in names)))
-    return error + self._kl_weight * kl, {**scalars, "kl_loss": kl}
+    return loss + self._kl_weight * kl, {**scalars, "kl_loss": kl}
 
   def all_errors(
     self, labels: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
@@ -243,16 +244,16 @@ class ACTModel(ImitationModel):
 
 
 def kl_divergence(mean: tf.Tensor, log_variance: tf.Tensor) -> tf.Tensor:
-  """Returns the divergence of normal distributions from the standard one, [B]."""
-  each = tf.exp(log_variance) + tf.square(mean) - 1 - log_variance
-  return tf.reduce_sum(each, axis=-1) / 2
+  """Returns the KL divergence of normal distributions from N(0, 1), [B]."""
+  divergences = tf.exp(log_variance) + tf.square(mean) - 1 - log_variance
+  return tf.reduce_sum(divergences, axis=-1) / 2
 
 
 def is_environment(path: str) -> bool:
-  """Whether a state is LeRobot's state of the environment, by its name."""
+  """Whether a path has LeRobot's name for the state of the environment."""
   return path.endswith("environment_state")
 
 
 def steps_as_one(vectors: tf.Tensor) -> tf.Tensor:
-  """Concatenates the vectors of the steps, [B, T, D], to [B, T * D]."""
+  """Concatenates the vectors of all steps, [B, T, D], to [B, T * D]."""
   return tf.reshape(vectors, [-1, vectors.shape[1] * vectors.shape[2]])

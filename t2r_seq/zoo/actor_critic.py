@@ -18,12 +18,12 @@ CRITICS = ("critic_0", "critic_1")
 class ActorCriticModel(OnlineModel):
   """An actor, two critics, and the target networks that a subclass names.
 
-  Actor and critics are trained by one loss: the critics get no gradient of the actor's
-  part, which sees them by the derivative of their value with respect to the action.
+  One loss trains actor and critics. The actor's part uses only the derivative of the
+  critics' value with respect to the action, so it sends no gradient to the critics.
   """
 
   actor_outputs = 1
-  """Numbers that the actor gives for each of an action."""
+  """Outputs of the actor for each element of an action."""
 
   def create_network(self) -> dict[str, Any]:
     """Returns the actor, the critics and the target networks."""
@@ -41,14 +41,14 @@ class ActorCriticModel(OnlineModel):
     return network
 
   def act(self, name: str, observations: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the outputs of an actor, [B, actor_outputs * A]."""
+    """Returns the outputs of an actor, [B, actor_outputs * A], float32."""
     network = self.network[name]
     return tf.cast(network["head"](network["encoder"](observations)), tf.float32)
 
   def value(
     self, name: str, observations: Mapping[str, tf.Tensor], action: tf.Tensor
   ) -> tf.Tensor:
-    """Values normalised actions [B, A] by a critic, [B]."""
+    """Returns a critic's value of normalised actions [B, A], [B], float32."""
     network = self.network[name]
     encoded = network["encoder"](observations)
     joined = tf.concat([encoded, tf.cast(action, encoded.dtype)], axis=-1)
@@ -57,25 +57,27 @@ class ActorCriticModel(OnlineModel):
   def critic_loss(
     self, features: SpecStructure, labels: SpecStructure, target: tf.Tensor
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the error of both critics, scalars, and the errors for priorities."""
+    """Returns the summed loss of both critics, scalars, and the first's TD errors."""
     observations = self.observations(features)
     action = self.signature.normalize(labels.action)
     values = [self.value(name, observations, action) for name in CRITICS]
-    each = [online_model.weighted_mean(labels, tf.square(v - target)) for v in values]
+    loss = tf.add_n(
+      [online_model.weighted_mean(labels, tf.square(v - target)) for v in values]
+    )
     scalars = {
-      "critic_loss": tf.add_n(each),
+      "critic_loss": loss,
       "q": tf.reduce_mean(values[0]),
       "q_target": tf.reduce_mean(target),
     }
-    return tf.add_n(each), scalars, self.examples(labels, values[0] - target)
+    return loss, scalars, self.examples(labels, values[0] - target)
 
 
 def through_action(value: tf.Tensor, slope: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
-  """Returns values with a gradient to the actor, and none to the critics.
+  """Returns `value` with a gradient through `action` only.
 
   Args:
     value: value of the actions, [B].
-    slope: the derivative of the values with respect to the actions, [B, A].
+    slope: derivative of the values with respect to the actions, [B, A].
     action: [B, A].
   """
   moved = tf.reduce_sum(tf.stop_gradient(slope) * action, axis=1)

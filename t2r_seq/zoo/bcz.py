@@ -1,4 +1,4 @@
-"""BC-Z: a ResNet that language modulates."""
+"""BC-Z: a ResNet conditioned on the text of the task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from t2r_seq.zoo.imitation import ImitationModel
 
 @gin.configurable
 def huber_error(target: tf.Tensor, action: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
-  """Returns squared differences that are linear beyond `delta`, elementwise."""
+  """Returns half the squared differences, linear beyond `delta`; elementwise."""
   absolute = tf.abs(target - action)
   inner = tf.minimum(absolute, delta)
   return 0.5 * tf.square(inner) + delta * (absolute - inner)
@@ -42,10 +42,12 @@ class BCZPolicyModel(ImitationModel):
     """Creates the model.
 
     Args:
-      resnet_size: 18, 34, 50, ...
+      resnet_size: layers of each `layers.ResNet`: 18, 34, 50, 101, 152 or 200.
       num_filters: filters of the first block layer.
       hidden_sizes: units of each hidden layer after the ResNets.
       **kwargs: arguments of `ImitationModel`.
+    Raises:
+      SpecError: see `ImitationModel`.
     """
     super().__init__(**kwargs)
     self._resnet_size, self._num_filters = resnet_size, num_filters
@@ -86,7 +88,7 @@ class BCZPolicyModel(ImitationModel):
       end_points = resnet(2.0 * images - 1.0, condition, training=training)
       pooled = end_points["final_reduce_mean"]
       parts.append(tf.reshape(pooled, [-1, steps * pooled.shape[-1]]))
-    # The ResNets may compute in half precision; states are float32.
+    # The head computes in the dtype of the ResNets, which may be half precision.
     joined = tf.concat([tf.cast(part, parts[-1].dtype) for part in parts], axis=-1)
     actions = self.network["head"](joined, training=training)
     actions = tf.reshape(actions, [-1, self.chunk_size, self.action_size])
@@ -95,6 +97,6 @@ class BCZPolicyModel(ImitationModel):
   def all_errors(
     self, labels: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """See the base class: Huber loss; padding steps are masked out."""
+    """See the base class: Huber errors."""
     del mode
     return self._all_errors(labels, inference_outputs, huber_error)

@@ -1,4 +1,4 @@
-"""Diffusion Policy: action chunks out of noise."""
+"""Diffusion Policy: denoises action chunks."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _DECODER = functools.partial(
 class DiffusionModel(ImitationModel):
   """Denoises the chunk of actions around the present step.
 
-  https://arxiv.org/abs/2303.04137, as LeRobot has it: the chunk begins with the first
-  step that the network sees, so that it predicts past actions, too. The network is a
-  `layers.ConditionalUNet`, or a `layers.DiffusionTransformer`.
+  https://arxiv.org/abs/2303.04137, as in LeRobot: the chunk begins with the first step
+  that the network sees, so it includes past actions. The denoiser is a
+  `layers.ConditionalUNet` or a `layers.DiffusionTransformer`.
   """
 
   def __init__(
@@ -50,18 +50,21 @@ class DiffusionModel(ImitationModel):
     """Creates the model.
 
     Args:
-      observation_horizon: steps that the network sees, with the current one.
-      prediction_horizon: steps of the chunk, the first one seen included.
+      observation_horizon: steps that the network sees, the present one included.
+      prediction_horizon: steps of the chunk, from the first step seen on.
       num_executed: actions of a chunk that are executed.
-      normalization: see `ImitationModel`. Predicted actions are clipped to [-1, 1].
-      action_decoder_cls: creates the `layers.DiffusionDecoder`.
+      normalization: see `ImitationModel`. The default decoder clips normalized actions
+        to [-1, 1].
+      action_decoder_cls: called with `action_shape`; creates the
+        `layers.DiffusionDecoder`.
       create_image_encoder_fn: creates an encoder of standardized images.
       shares_encoder: whether all cameras share one encoder.
-      image_statistics: mean and std of the channels of images in [0, 1] by camera, to
-        standardize them; ImageNet's for all others.
+      image_statistics: (mean, std) of the channels of images in [0, 1], by path of the
+        camera; other cameras use ImageNet's.
       **kwargs: arguments of `ImitationModel`.
     Raises:
-      SpecError: the chunk ends before the last action that is executed.
+      SpecError: the chunk ends before the last executed action; see also
+        `ImitationModel`.
     """
     past = observation_horizon - 1
     if prediction_horizon < past + num_executed:
@@ -102,7 +105,7 @@ class DiffusionModel(ImitationModel):
     """See the base class."""
     training = self.is_training(mode)
     observed = self.observations(features)
-    # The order of LeRobot: the robot, the cameras, its surroundings.
+    # LeRobot's order: states of the robot, cameras, states of the environment.
     paths = self.signature.states
     vectors = [observed[path] for path in paths if not is_environment(path)]
     for i, path in enumerate(self.signature.cameras):
@@ -113,5 +116,5 @@ class DiffusionModel(ImitationModel):
       vectors.append(tf.cast(encoded, tf.float32))
     vectors += [observed[path] for path in paths if is_environment(path)]
     embedding = steps_as_one(tf.concat(vectors, axis=-1))
-    more = {} if known is None else {"known": known}
-    return self.network["decoder"](embedding, training=training, **more)
+    options = {} if known is None else {"known": known}
+    return self.network["decoder"](embedding, training=training, **options)

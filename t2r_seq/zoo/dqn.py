@@ -1,4 +1,4 @@
-"""Deep Q-learning, for a few actions."""
+"""Deep Q-learning, for discrete actions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from t2r_seq.zoo.spaces import EnvSignature
 
 @gin.configurable
 class DQNModel(OnlineModel):
-  """Deep Q-learning (Mnih et al., 2015), double, dueling, over n steps.
+  """Deep Q-learning (Mnih et al., 2015); optionally double, dueling and n-step.
 
-  The output 'q_predicted' values each action, 'inference_output' is the best one.
+  Exports give the value of each action, 'q_predicted', [B, num_actions], and the best
+  action, 'inference_output'.
   """
 
   target_networks: Mapping[str, str] = {"target": "online"}
@@ -43,15 +44,15 @@ class DQNModel(OnlineModel):
 
     Args:
       signature: signature of the environment.
-      is_double: the network that is trained chooses the next action, and the target
-        network values it (van Hasselt et al., 2016).
+      is_double: whether the trained network chooses the next action that the target
+        network evaluates (van Hasselt et al., 2016).
       is_dueling: see `layers.control.QNetwork`.
       loss: 'huber' or 'squared'.
       epsilon: the first and the last probability of a random action.
-      exploration_fraction: the part of the environment steps in which it falls.
+      exploration_fraction: fraction of the environment steps over which epsilon decays.
       **kwargs: arguments of `OnlineModel`.
     Raises:
-      SpecError: the actions are continuous, or an option is out of range.
+      SpecError: the actions are continuous, or an option is invalid; see `OnlineModel`.
     """
     super().__init__(signature, **kwargs)
     self._is_double, self._is_dueling = is_double, is_dueling
@@ -59,7 +60,7 @@ class DQNModel(OnlineModel):
     self._epsilon = policies.LinearSchedule(*epsilon, exploration_fraction)
 
   def create_network(self) -> dict[str, Any]:
-    """Returns the network that is trained, and the target network."""
+    """Returns the trained network and the target network."""
     count = self.signature.num_actions
     assert count is not None
     network = {
@@ -72,7 +73,7 @@ class DQNModel(OnlineModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Values all actions."""
+    """Returns the value of each action."""
     return {"q_predicted": self.network["online"](self.observations(features))}
 
   def model_train_fn(
@@ -97,13 +98,13 @@ class DQNModel(OnlineModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """Adds the action."""
+    """Returns the values and the best action."""
     values = tf.cast(inference_outputs["q_predicted"], tf.float32)
     action = tf.argmax(values, axis=1) + self.signature.first_action
     return {"q_predicted": values, "inference_output": action}
 
   def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:
-    """Chooses any action with the probability epsilon, otherwise the best."""
+    """Chooses a random action with probability epsilon, otherwise the best."""
     is_random, action = rng.random() < self._epsilon(done), rng.integers(len(output))
     chosen = action if is_random else np.argmax(output)
     return np.int64(chosen + self.signature.first_action)

@@ -1,4 +1,4 @@
-"""Robots of different layouts in one model: what each has, and where it goes."""
+"""Several robots in one model: each robot's paths, layout and statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from t2r_seq.zoo.signature import Signature
 
 ROBOT_ID, ROBOT_MASK = "robot/id", "robot/mask"
 DIMENSION_MASK = "target_dimension_mask"
-# The network has at least this number of robot embeddings, so that robots can be added.
+# Minimum size of the one-hot `robot/id`: room for robots that are added later.
 _NUM_IDS = 16
 
 
@@ -28,13 +28,14 @@ class Embodiment:
   """A robot: its paths, where their elements are in the model, and its statistics.
 
   Attributes:
-    name: name of the robot; exports take it to select the robot.
-    id: the number that the network sees. A robot that is added later takes a free one.
+    name: name of the robot, which selects it in exports.
+    id: index of the robot in the one-hot `robot/id`; a robot that is added later takes
+      a free one.
     signature: the paths of the robot's data, their shapes and conventions.
     paths: the model's path by path of the robot: the role of a camera, the shared name
-      of a state. Others have the same path in the model.
-    layout: the place of each element in the model's vector, by path of the robot.
-      Vectors that it lacks take the first places.
+      of a state. Paths that are not listed are the same in the model.
+    layout: index of each element in the model's vector, by path of the robot. Vectors
+      that are not listed fill the first elements.
     statistics: JSON files that normalize the robot; several are pooled by count.
     control_period: seconds from a step to the next one, if known.
   """
@@ -48,7 +49,11 @@ class Embodiment:
   control_period: float | None = None
 
   def __post_init__(self) -> None:
-    """Checks the name, the number and the places."""
+    """Checks the fields.
+
+    Raises:
+      SpecError: the name, the id, a path or the layout is invalid.
+    """
     where = f"Embodiment: {self.name}"
     if not isinstance(self.name, str) or not self.name or "/" in self.name:
       raise errors.SpecError(
@@ -70,22 +75,26 @@ class Embodiment:
         )
 
   def role(self, path: str) -> str:
-    """Returns the model's path of one of the robot's."""
+    """Returns the model's path for a path of the robot."""
     return self.paths.get(path, path)
 
   @property
   def vectors_and_cameras(self) -> tuple[str, ...]:
-    """All paths except that of the text."""
+    """The robot's paths of states, cameras and actions."""
     signature = self.signature
     return (*signature.states, *signature.cameras, signature.action)
 
   @property
   def cameras(self) -> dict[str, str]:
-    """The robot's cameras by role."""
+    """The robot's paths of cameras by role."""
     return {self.role(path): path for path in self.signature.cameras}
 
   def places(self, path: str, size: int) -> np.ndarray:
-    """Returns the place of each of the `size` elements of a path, int [size]."""
+    """Returns the index in the model's vector of each element of a path, int64 [size].
+
+    Raises:
+      SpecError: the path's layout does not have `size` elements.
+    """
     places = np.asarray(self.layout.get(path, range(size)), np.int64)
     if len(places) != size:
       raise errors.SpecError(
@@ -95,7 +104,7 @@ class Embodiment:
     return places
 
   def describe(self, model: Mapping[str, Any]) -> list[str]:
-    """Describes the robot's part of a model, for people.
+    """Returns lines that describe the robot's part of a model.
 
     Args:
       model: specs of the model's features and labels by path.
@@ -108,7 +117,7 @@ class Embodiment:
       if (role := self.role(path) if path != signature.action else "target") in model
     ]
     missing = [
-      p for p, s in model.items() if s.shape.rank > 3 and p not in self.cameras
+      p for p, s in model.items() if s.shape.rank >= 3 and p not in self.cameras
     ]
     given = f"cameras {', '.join(self.cameras) or 'none'}"
     masked = f", masked {', '.join(missing)}" if missing else ""
@@ -129,10 +138,10 @@ class Embodiment:
 def unique_embodiments(
   where: str, embodiments: Mapping[str, Embodiment]
 ) -> dict[str, Embodiment]:
-  """Returns the robots by name, given those of all sources; some may have one robot.
+  """Returns the robots by name, given those by source; sources may share a robot.
 
   Raises:
-    SpecError: two different robots have one name, or one id.
+    SpecError: two different robots have one name or id, or a value is no Embodiment.
   """
   by_name: dict[str, Embodiment] = {}
   for each in embodiments.values():
@@ -160,7 +169,7 @@ def find_robot(where: str, robots: Mapping[str, Embodiment], name: str) -> Embod
   """Returns a robot by name.
 
   Raises:
-    SpecError: there is no such robot; lists them.
+    SpecError: no robot has this name; lists the robots.
   """
   if name not in robots:
     raise errors.SpecError(
@@ -175,17 +184,17 @@ def design_embodiments(
   statistics: Mapping[str, str | Sequence[str]],
   control_periods: Mapping[str, float | None],
 ) -> dict[str, Embodiment]:
-  """Gives robots a common layout; returns them by name.
+  """Returns the robots by name, with a common layout.
 
-  The actions, the texts, and the states of robots that have one state each share a path
-  of the model. Elements of the same name share a place, if all robots name theirs;
-  others take the first places. Cameras of one path have one role. Paths that differ
-  only in '/' and '.' are one path.
+  Actions share one path of the model, and so do texts; states do if each robot has only
+  one. Other states, and cameras, share a path of the model if their paths are equal, or
+  differ only in '/', '.' and '_'. Elements of the same name share an index in a vector
+  if all robots name its elements; otherwise each robot fills the first elements.
 
   Args:
     signatures: signatures by name of the robot.
-    statistics: files by name of the robot.
-    control_periods: seconds by name of the robot.
+    statistics: JSON files of statistics by name of the robot.
+    control_periods: seconds from a step to the next one by name of the robot.
   """
   first = next(iter(signatures.values()))
   has_one_state = all(len(each.states) == 1 for each in signatures.values())
@@ -232,7 +241,7 @@ def design_embodiments(
 def _vectors(
   signatures: Mapping[str, Signature], paths: Mapping[str, Mapping[str, str]]
 ) -> list[dict[str, str]]:
-  """Returns the robots' paths by name, for each vector of the model."""
+  """Returns each vector of the model as the paths of its robots, by robot."""
   vectors: dict[str, dict[str, str]] = {}
   for name, signature in signatures.items():
     for path in (*signature.states, signature.action):
@@ -244,17 +253,19 @@ def shared_signature(
   embodiments: Mapping[str, Embodiment],
   sizes: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Signature:
-  """Returns the signature of a model of several robots: the largest of each path.
+  """Returns the signature of a model of several robots.
 
-  Its states also have `robot/id`, one-hot, and `robot/mask`, which elements of the
-  states and actions and which cameras the robot has.
+  Vectors are as large as the largest robot's; images are as large as the first robot's.
+  Additional states are `robot/id`, one-hot, and `robot/mask`: 1 for each element of the
+  states and actions, and for each camera, that the robot has.
 
   Args:
-    embodiments: by source; at least one.
-    sizes: elements that the network gets, by name of the robot and its path, if
+    embodiments: robots by source; at least one.
+    sizes: elements of the network's vectors, by name of the robot and its path, if
       conventions change them.
   Raises:
-    SpecError: robots whose cameras of one role differ in their channels.
+    SpecError: cameras of one role differ in their channels, two robots share a name or
+      an id, or a layout does not have its vector's size.
   """
   robots = [*unique_embodiments("shared_signature", embodiments).values()]
   states: dict[str, list[int]] = {}
@@ -310,15 +321,15 @@ def check_embodiments(
   """Checks that robots fit into a model.
 
   Args:
-    where: for errors.
-    robots: by name.
+    where: prefix of errors.
+    robots: robots by name.
     signature: signature of the model.
     sizes: elements of vectors, and channels of cameras, by name of the robot and its
       path.
   Raises:
-    SpecError: the model has no state `robot/id` or `robot/mask`; or, all listed, a mask
-      of another size, ids beyond `robot/id`, vectors larger than the model's, paths
-      that the model lacks, or paths of the model that no robot has.
+    SpecError: the model has no state `robot/id` or `robot/mask`; or, in one error, a
+      mask of another size, ids beyond `robot/id`, vectors larger than the model's,
+      paths that the model lacks, or paths of the model that no robot has.
   """
   mismatches = [*_misfits(robots, signature, sizes)]
   if mismatches:
@@ -378,8 +389,8 @@ def _misfits(
 class EmbodimentPreprocessor(preprocessors.AbstractPreprocessor):
   """Puts a robot's normalized values into the vectors of a model of several robots.
 
-  The last stage of a robot's chain. Elements and cameras that the robot lacks are 0;
-  `robot/mask` and the label `target_dimension_mask` mark those that it has.
+  The last stage of a robot's chain. Elements and paths that the robot lacks are 0.
+  `robot/mask` and the label `target_dimension_mask` mark what it has.
   """
 
   def __init__(
@@ -396,7 +407,7 @@ class EmbodimentPreprocessor(preprocessors.AbstractPreprocessor):
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
-      native: has the specs of a model of this robot alone.
+      native: the model of this robot alone; see `ImitationModel.native_model`.
       embodiment: the robot.
       signature: signature of the model.
       target: path of the label with the actions.

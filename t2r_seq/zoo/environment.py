@@ -1,4 +1,4 @@
-"""An environment as a policy sees it: its observations by the policy's paths."""
+"""Gymnasium environments whose observations have the paths of a policy."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def make_environment(
   Args:
     env_id: such as 'LunarLander-v3', or 'gym_pusht/PushT-v0'.
     options: options of `gymnasium.make`.
-    is_rendered: whether its frames are read.
+    is_rendered: whether frames are read, so that `render_mode` must be 'rgb_array'.
   Raises:
     ImportError: Gymnasium, or the environment's package, is missing.
-    SpecError: there is no such environment; suggests the nearest.
+    SpecError: no environment has this id, or it does not take an option.
   """
   gymnasium = imports.load_extra("gymnasium", "envs")
   name = env_id.partition(":")[2] or env_id
@@ -59,6 +59,10 @@ def make_environment(
     return gymnasium.make(name, **given)
   except gymnasium.error.DependencyNotInstalled as error:
     raise ImportError(f"the environment {env_id} needs a package: {error}") from error
+  except TypeError as error:
+    if "unexpected keyword argument" not in str(error):
+      raise
+    raise errors.SpecError(f"environment: {env_id}: options: {error}") from error
   except gymnasium.error.Error as error:
     text = str(error)
     if "Did you mean" not in text:  # Gymnasium suggests a name or version, too.
@@ -72,22 +76,23 @@ def match_observations(
   expected: Mapping[str, Any],
   observe: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-  """Finds which observation of an environment each path of a policy is.
+  """Finds the environment's observation for each path of a policy.
 
-  By name, of which the last part counts, and by shape; a path that only one observation
-  fits in shape is that one.
+  It has the path's shape, and is uint8 if the path is. If several fit, it is the one
+  with the same last part of the name.
 
   Args:
     env_id: for errors.
     space: the environment's observation space.
     expected: specs of one step by path; texts are left out.
-    observe: paths by the environment's keys, which go first; the key 'render' is the
-      rendered frame.
+    observe: paths by the environment's keys, for observations that are not searched;
+      the key 'render' is the rendered frame.
   Returns:
     Keys by path; keys of nested dictionaries are joined by '/', and '' is the whole
     observation.
   Raises:
-    SpecError: a path fits no observation, or several; lists them.
+    SpecError: `observe` has an unknown key or path, or a path fits no observation or
+      several; lists them.
   """
   where = f"environment: {env_id}"
   shapes = _shapes(space)
@@ -127,7 +132,7 @@ def match_observations(
 
 
 def check_action(env_id: str, space: Any, shape: tuple[int, ...]) -> None:
-  """Checks that a policy's action is one of the environment's.
+  """Checks that a policy's actions have the shape of the environment's.
 
   Args:
     env_id: for the error.
@@ -144,7 +149,7 @@ def check_action(env_id: str, space: Any, shape: tuple[int, ...]) -> None:
 
 
 def tells_success(env: Any) -> bool:
-  """Whether the info of the environment's steps says if the task is solved."""
+  """Whether the info of a step has 'is_success' or 'success'; takes a random step."""
   env.reset(seed=0)
   env.action_space.seed(0)
   info = env.step(env.action_space.sample())[-1]
@@ -155,7 +160,7 @@ class PolicyEnvironment:
   """An environment whose observations have the paths of a policy.
 
   Attributes:
-    frames: the rendered frames of the episode, if they are recorded.
+    frames: the rendered frames of the current episode, if they are recorded.
   """
 
   def __init__(
@@ -170,10 +175,10 @@ class PolicyEnvironment:
 
     Args:
       env: the environment.
-      matching: keys by path, as of `match_observations`.
-      sizes: shapes of images by path; rendered frames are resized to them.
-      texts: by path, which each observation has, too.
-      is_recorded: keeps the rendered frames of an episode.
+      matching: keys by path; see `match_observations`.
+      sizes: shapes of images by path, to which rendered frames are resized.
+      texts: texts by path, which are added to each observation.
+      is_recorded: whether to keep the rendered frames of an episode.
     """
     self.env = env
     self.frames: list[np.ndarray] = []
@@ -184,13 +189,13 @@ class PolicyEnvironment:
   def reset(
     self, *, seed: int | None = None, options: Any = None
   ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Starts an episode, as Gymnasium has it."""
+    """Starts an episode; see `gymnasium.Env.reset`."""
     observation, info = self.env.reset(seed=seed, options=options)
     self.frames = []
     return self._observe(observation), info
 
   def step(self, action: Any) -> tuple[Any, ...]:
-    """Takes an action, clipped to the bounds of the environment's."""
+    """Takes an action, clipped to its bounds; see `gymnasium.Env.step`."""
     space = self.action_space
     if hasattr(space, "low"):
       action = np.clip(np.asarray(action, space.dtype), space.low, space.high)
@@ -238,8 +243,10 @@ def policy_environment(
     env_id: Gymnasium's id of the environment.
     matching: keys of its observations by path.
     sizes: shapes of images by path.
-    texts: by path.
+    texts: texts by path.
     options: options of `gymnasium.make`.
+  Raises:
+    ImportError, SpecError: see `make_environment`.
   """
   env = make_environment(env_id, options, RENDER in matching.values())
   return PolicyEnvironment(env, matching, sizes, texts)

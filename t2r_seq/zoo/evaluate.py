@@ -37,18 +37,20 @@ def evaluate_export(
     predictor: predictor of a loaded export.
     env_id: id of the environment.
     num_episodes: number of episodes.
-    seed: seed of the episodes; the same episodes for each policy.
-    max_steps: steps after which an episode is truncated; None for no limit.
-    video_dir: folder for a video of each episode.
+    seed: seed of the episodes; equal seeds give each policy the same episodes.
+    max_steps: steps after which an episode is truncated; None: the environment's limit.
+    video_dir: folder for an MP4 video of each episode; None records none.
     observe: paths by the environment's keys; see `environment.match_observations`.
-    task: text for policies that take one.
+    task: text for policies that take one; None: the environment's.
     options: options of `gymnasium.make`.
     create_policy: makes the policy of the predictor, such as an `OverlappedPolicy` with
       a `SimulatedLatency`.
   Returns:
     Success and return with their intervals.
   Raises:
-    SpecError: observations or actions do not fit.
+    SpecError: an unknown environment or option; observations or actions that do not
+      fit; or no text for a policy that takes one.
+    ValueError: `num_episodes` or `max_steps` is below 1.
     ImportError: a package is missing.
   """
   observe = observe or {}
@@ -90,10 +92,10 @@ def evaluate_export(
 def find_texts(
   env: Any, env_id: str, specs: Mapping[str, Any], task: str | None
 ) -> dict[str, str]:
-  """Returns the text of each path that takes one: the option, or the environment's.
+  """Returns the text of each text path: `task`, or the environment's instruction.
 
   Raises:
-    SpecError: there is neither.
+    SpecError: a path takes a text, and there is neither.
   """
   paths = [path for path, spec in specs.items() if spec.dtype == tf.string]
   names = ("task_description", "instruction", "language_instruction")

@@ -19,10 +19,10 @@ DELAY = "delay"
 
 
 class DelayPreprocessor(preprocessors.SpecTransformationPreprocessor):
-  """Draws how many actions of each chunk are known when inference starts.
+  """Draws the inference delay of each sample: how many of its actions are known.
 
-  The label 'delay', int32, is uniform from 0 to `max_delay`, and a function of the
-  sample's number.
+  The label 'delay', int32 [B], is uniform in 0 to `max_delay`, and depends on the
+  sample's number only.
   """
 
   def __init__(
@@ -51,7 +51,7 @@ class DelayPreprocessor(preprocessors.SpecTransformationPreprocessor):
 
 @gin.configurable
 class FlowModel(ImitationModel):
-  """A flow-matching transformer: integrates noise to an action chunk in a few steps.
+  """A flow-matching transformer: integrates noise to action chunks in a few steps.
 
   A small version of pi0's action expert (https://arxiv.org/abs/2410.24164): action
   tokens attend to observation tokens.
@@ -72,15 +72,16 @@ class FlowModel(ImitationModel):
     Args:
       model_size: components of a token.
       num_layers: blocks of the action expert.
-      num_context_layers: blocks over the observations, which are computed once.
+      num_context_layers: blocks over the observations, which run once per chunk.
       num_heads: heads of each attention layer.
       num_steps: steps of the integration from noise to actions.
-      max_delay: trains the model to continue the previous chunk, given at most this
-        number of its actions (`overlap='trained'`). None: no such training; policies
-        can inpaint (`overlap='real_time'`).
-      **kwargs: arguments of `ImitationModel`.
+      max_delay: trains the model to continue the previous chunk, given 0 to
+        `max_delay` of its actions (`overlap='trained'`). None: no such training;
+        policies can inpaint (`overlap='real_time'`).
+      **kwargs: arguments of `ImitationModel` except `action_decoder_cls`.
     Raises:
-      SpecError: the delay is below 1, or not shorter than a chunk.
+      SpecError: `max_delay` is below 1, or not less than `chunk_size`; see also
+        `ImitationModel`.
     """
     super().__init__(**kwargs)
     if max_delay is not None and not 1 <= max_delay < self.chunk_size:
@@ -125,7 +126,7 @@ class FlowModel(ImitationModel):
     return self._max_delay
 
   def get_label_specification(self, mode: str) -> SpecStructure:
-    """See the base class; with the delay of each sample, if it is trained."""
+    """See the base class; with `max_delay` also the delay of each sample."""
     labels = super().get_label_specification(mode)
     if self._max_delay is not None:
       labels[DELAY] = ExtendedTensorSpec((), tf.int32)
@@ -133,7 +134,7 @@ class FlowModel(ImitationModel):
 
   @property
   def default_preprocessor_cls(self) -> Any:
-    """See the base class; the last stage draws delays."""
+    """See the base class; with `max_delay` a last stage draws delays."""
     base = super().default_preprocessor_cls
     if self._max_delay is None:
       return base
@@ -145,7 +146,7 @@ class FlowModel(ImitationModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class; with the delays of the loss."""
+    """See the base class; with `max_delay` the outputs also have the delays."""
     outputs = super().inference_network_fn(features, labels, mode)
     if labels is not None and self._max_delay is not None:
       outputs = {**outputs, DELAY: labels[DELAY]}

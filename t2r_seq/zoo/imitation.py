@@ -1,4 +1,4 @@
-"""Shared by all imitation policies: specs, preprocessing, loss, execution."""
+"""Base class of all imitation policies: specs, preprocessing, loss, execution."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from t2r_seq.zoo.embodiments import (
 from t2r_seq.zoo.signature import Signature
 
 TARGET = "target"
-# Numbers of the vector that a text becomes.
+# Components of a text's vector; see `HashedTextPreprocessor`.
 TEXT_SIZE = 128
 
 
@@ -46,11 +46,11 @@ TEXT_SIZE = 128
 def default_image_transforms(
   size: Sequence[int], stored_size: Sequence[int]
 ) -> list[ImageTransform]:
-  """Returns the transforms of a camera: its size, shifts, and colors in training.
+  """Returns the transforms of a camera: a resize; in training shifts and color jitter.
 
   Args:
     size: height and width that the network gets.
-    stored_size: image size of the data.
+    stored_size: height and width of the stored images.
   """
   resize = [preprocessors.Resize(size)] if tuple(size) != tuple(stored_size) else []
   # Shifts by up to 4 of 84 pixels: https://arxiv.org/abs/2004.13649.
@@ -62,14 +62,18 @@ def default_image_transforms(
 def model_conventions(
   signature: Signature, changes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, tuple[Convention | None, int]]:
-  """Returns the convention and the size of the network's input, by path.
+  """Returns the network's convention and size of each state, camera and the action.
 
   Args:
     signature: signature of the data.
-    changes: words other than the data's, by path. Relative actions refer to the only
-      state of the robot if they name no `reference`.
+    changes: fields of `Convention` that differ from the data's, by path. Relative
+      actions without `reference` refer to the only state of the action's size, or else
+      to the only state.
+  Returns:
+    (convention, or None if the data declares none; size of the last axis), by path.
   Raises:
-    SpecError: no such path, or the data declares no convention to convert from.
+    SpecError: the data declares no convention for a path, or lacks a field to convert
+      from; a field is invalid; or several states could be the reference.
   """
   shapes = {**signature.states, **signature.cameras}
   sizes = {path: int(shape[-1]) if shape else 1 for path, shape in shapes.items()}
@@ -107,8 +111,10 @@ def robot_conventions(
   """Returns `model_conventions` of a robot.
 
   Args:
-    robot: keeps what it declares nothing about.
-    changes: by the model's path.
+    robot: the robot; fields that its data does not declare are not converted.
+    changes: fields of conventions by the model's path.
+  Raises:
+    SpecError: see `model_conventions`.
   """
   chosen = {}
   for path in robot.vectors_and_cameras:
@@ -118,7 +124,7 @@ def robot_conventions(
 
 
 def _filter(robot: Embodiment, path: str, words: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns those words of a change that the robot declares at its path."""
+  """Returns the fields of a change that the robot's data declares at its path."""
   given = Convention.of(robot.signature.conventions.get(path))
   if given is None:
     return {}
@@ -149,24 +155,24 @@ def _only_state(signature: Signature, path: str) -> str:
 class ImitationModel(models.RegressionModel):
   """A policy that is fitted to recorded actions; its specs follow from a `Signature`.
 
-  Features are the signature's paths: states `[B, H, ...]` and cameras
+  Features are the signature's paths: normalised states `[B, H, ...]` and cameras
   `[B, H, height, width, channels]` in [0, 1] of the last H = `observation_horizon`
-  steps, and the text's vector `[B, 128]`. The label is the chunk of actions,
-  `[B, num_past_actions + chunk_size, A]`, normalised, with a mask of its real steps.
+  steps, and for policies that need 'language' the text's vector `[B, 128]`. The label
+  is the chunk of actions, `[B, num_past_actions + chunk_size, A]`, normalised, with a
+  mask of its real steps.
 
   A model of several robots has the signature that they share, with its `embodiments`.
   Each robot's data goes through the robot's own stages, in the input and in the export:
-  conventions, images, normalization, layout. `as_robot` is the policy of one of them.
+  conventions, images, normalization, layout. `as_robot` returns the policy of a robot.
 
-  A subclass defines `create_network` and `a_func`, and a loss if it differs from the
-  action decoder's. A network that sees the labels in training, such as a CVAE, or that
-  has no action in training, such as a denoiser, overrides
-  `inference_network_fn(features, labels, mode)`, too.
+  A subclass defines `create_network` and `a_func`, and `all_errors` if its loss is not
+  the action decoder's. A network that sees the labels in training, such as a CVAE,
+  also overrides `inference_network_fn(features, labels, mode)`.
 
   Attributes:
     needs: required inputs, from 'cameras' and 'language'.
-    is_sequence: features and labels are sequences `[B, L, ...]`, for networks that
-      carry a state; there are neither stacks nor chunks then.
+    is_sequence: whether features and labels are sequences `[B, L, ...]`, for networks
+      that carry a state; then there are neither stacks nor chunks.
   """
 
   needs: tuple[str, ...] = ()
@@ -191,27 +197,29 @@ class ImitationModel(models.RegressionModel):
     """Creates the model, without its network.
 
     Args:
-      signature: signature of the data set.
-      statistics_path: JSON file of statistics, which normalise states and actions.
-      observation_horizon: H, steps that the network sees, with the current one.
+      signature: signature of the data set, or of several robots.
+      statistics_path: JSON file of statistics, which normalise states and actions;
+        unused for several robots.
+      observation_horizon: H, steps that the network sees, the present one included.
       chunk_size: actions that the policy predicts, from the present step on.
-      num_past_actions: actions before the present step that are fitted, too, and that
-        the policy does not execute.
-      num_executed: executed actions of a chunk; None: half of it.
+      num_past_actions: actions before the present step that are also fitted, but not
+        executed.
+      num_executed: executed actions of a chunk; None: half of them, at least 1.
       ensemble_decay: decay of temporal ensembling; see `policies.ChunkExecution`.
       overlap: overlap of inference with execution; see `policies.ChunkExecution`.
       normalization: normalization of states and actions, as in
         `preprocessors.Normalize`; or by path, the actions as 'target'.
-      image_size: height and width of the images that the network gets; None: as stored.
+      image_size: height and width of the images that the network gets; None: those of
+        the signature.
       image_transforms: transforms of every camera, starting from the stored images;
         None uses `default_image_transforms`. `[]` neither resizes nor augments.
       conventions: the network's conventions that differ from the data's, by path:
         `{'action': {'control': 'relative', 'rotation': 'rot6d_rows'}}`. The export
         converts actions back.
-      **kwargs: arguments of `RegressionModel`.
+      **kwargs: arguments of `RegressionModel` except `action_size`.
     Raises:
-      SpecError: a count is out of range, the data set lacks an input of the policy, or
-        robots do not fit into the model.
+      SpecError: an option is invalid, the data set lacks an input of the policy or the
+        convention to convert from, or robots do not fit into the model.
     """
     name = type(self).__name__
     for option, value in (("observation_horizon", observation_horizon),
@@ -239,8 +247,9 @@ class ImitationModel(models.RegressionModel):
     self._statistics_path: str | Sequence[str] = statistics_path
     self._normalization = normalization
     self._image_size, self._image_transforms = image_size, image_transforms
-    self._camera_sizes: dict[str, Sequence[int]] = {}  # Of a robot, to the model's.
-    # For a policy of one of several robots, that model of this robot only.
+    # Set by `native_model`: the sizes to which a robot's images are resized.
+    self._camera_sizes: dict[str, Sequence[int]] = {}
+    # Set by `as_robot`: the robot, and the model of this robot alone.
     self._robot: Embodiment | None = None
     self._native: ImitationModel = self
     if self._embodiments:
@@ -251,10 +260,10 @@ class ImitationModel(models.RegressionModel):
       self._check_changes()
 
   def _check_changes(self) -> None:
-    """Checks `conventions` of several robots, and warns of those that declare nothing.
+    """Checks `conventions` of several robots; warns if some robots lack a field.
 
     Raises:
-      SpecError: a path that the model lacks, or a word that no robot declares.
+      SpecError: the model lacks a path, or no robot declares a field.
     """
     paths = (*self.signature.states, *self.signature.cameras, self.signature.action)
     if unknown := [path for path in self._changes if path not in paths]:
@@ -283,7 +292,7 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def embodiments(self) -> Mapping[str, Embodiment]:
-    """The robots by name; empty for a model of one robot, and a policy of one."""
+    """The robots by name; empty for one robot, and for the result of `as_robot`."""
     return self._embodiments if self._robot is None else {}
 
   @property
@@ -292,11 +301,14 @@ class ImitationModel(models.RegressionModel):
     return None if self._robot is None else self._robot.name
 
   def network_sizes(self) -> dict[str, int]:
-    """Returns the elements of vectors, or channels, that the network gets by path."""
+    """Returns elements of states and actions, and channels of cameras, by path.
+
+    They are the network's: conventions may change the data's.
+    """
     return {path: size for path, (_, size) in self._conventions.items()}
 
   def native_model(self, robot: Embodiment) -> ImitationModel:
-    """Returns the model of one robot: its specs and its stages, no network."""
+    """Returns a model of one robot alone, with its specs and stages; for no network."""
     native = copy.copy(self)
     native._robot, native._native, native._embodiments = None, native, {}
     native.signature, native._statistics_path = robot.signature, robot.statistics
@@ -310,10 +322,10 @@ class ImitationModel(models.RegressionModel):
     return native
 
   def robot_preprocessor_cls(self, name: str) -> Any:
-    """Returns the chain of a robot: from its data to the network, without arguments.
+    """Returns the `preprocessor_cls` of a robot, from its data to the network's inputs.
 
     Raises:
-      SpecError: there is no such robot.
+      SpecError: no robot has this name.
     """
     robot = find_robot(type(self).__name__, self._embodiments, name)
     native = self.native_model(robot)
@@ -343,7 +355,7 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def preprocessor(self) -> preprocessors.AbstractPreprocessor:
-    """See the base class; with several robots, specs after their stages."""
+    """See the base class; a no-op for several robots: the input runs their stages."""
     if self._preprocessor is None and self.embodiments:
       self._preprocessor = preprocessors.NoOpPreprocessor(
         self.get_feature_specification, self.get_label_specification
@@ -398,7 +410,7 @@ class ImitationModel(models.RegressionModel):
     return self._with_dimension_mask(labels)
 
   def _with_dimension_mask(self, labels: TensorSpecStruct) -> TensorSpecStruct:
-    """Adds which components of the actions a robot has, if there are several."""
+    """Adds the mask of a robot's action components, if there are several robots."""
     if self._embodiments:
       labels[DIMENSION_MASK] = ExtendedTensorSpec((self.action_size,), tf.bool)
     return labels
@@ -406,7 +418,7 @@ class ImitationModel(models.RegressionModel):
   def _observation_spec(self, path: str, shape: Sequence[int]) -> ExtendedTensorSpec:
     """Returns the spec of a path's last steps."""
     convention, size = self._conventions[path]
-    # The network's rotations may have another number of components than the recorded.
+    # Network and data may represent rotations by different numbers of components.
     shape = [*shape[:-1], size] if shape else []
     history = () if self.is_sequence else (self.observation_horizon,)
     return ExtendedTensorSpec(
@@ -425,7 +437,7 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def default_preprocessor_cls(self) -> Any:
-    """Conventions; images to floats, augmented; texts to vectors; normalisation."""
+    """Converts conventions, augments float images, hashes texts, normalises."""
     stages: list[Any] = [*self._convert_stages()]
     stages += [
       functools.partial(
@@ -473,7 +485,7 @@ class ImitationModel(models.RegressionModel):
     return [functools.partial(preprocessors.ConvertConventions, data=data)]
 
   def statistics_preprocessor(self) -> preprocessors.AbstractPreprocessor | None:
-    """Returns the transforms of vectors before `Normalize`; None if unchanged."""
+    """Returns the preprocessor of vectors before `Normalize`; None if it is a no-op."""
     stages = self._convert_stages()
     if not stages:
       return None
@@ -488,7 +500,7 @@ class ImitationModel(models.RegressionModel):
     )
 
   def _camera_size(self, path: str, shape: Sequence[int]) -> Sequence[int]:
-    """Returns height and width that the network gets of a camera."""
+    """Returns height and width of a camera's images for the network."""
     return self._image_size or self._camera_sizes.get(path, shape[:2])
 
   def _transforms(self, path: str, shape: Sequence[int]) -> Sequence[Any]:
@@ -500,7 +512,7 @@ class ImitationModel(models.RegressionModel):
     """Returns the layer that encodes the observations of each step.
 
     Args:
-      token_size: makes a token of each path; None concatenates them.
+      token_size: size of the token of each path; None concatenates the paths.
     """
     tokens = [] if token_size is None else list(self.get_feature_specification("train"))
     return ObservationEncoder(
@@ -513,10 +525,10 @@ class ImitationModel(models.RegressionModel):
     return self.network["encoder"](observations, training=self.is_training(mode))
 
   def observations(self, features: SpecStructure) -> dict[str, tf.Tensor]:
-    """Returns the features by path, as an `ObservationEncoder` takes them.
+    """Returns the features by path, for an `ObservationEncoder`.
 
     States and texts are vectors [B, T, D], images [B, T, height, width, channels]; T is
-    1 for a text of the whole episode.
+    1 for a text without a time axis.
     """
     observations = {}
     for path, value in specs.flatten_spec_structure(features).items():
@@ -534,7 +546,7 @@ class ImitationModel(models.RegressionModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> Any:
-    """See the base class: in training with the loss of each robot, if several."""
+    """See the base class; with several robots also `robot_losses`."""
     if not self._embodiments:
       return super().model_train_fn(features, labels, inference_outputs, mode)
     error, is_valid = self.all_errors(labels, inference_outputs, mode)
@@ -544,9 +556,9 @@ class ImitationModel(models.RegressionModel):
   def robot_losses(
     self, features: SpecStructure, error: tf.Tensor, is_valid: tf.Tensor, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Returns '<robot>/loss' of a training batch; 0 for a robot that it lacks.
+    """Returns '<robot>/loss' in training, 0 for a robot that the batch lacks.
 
-    Evaluations take one robot at a time.
+    In evaluation returns nothing, as an evaluation is of one robot.
     """
     if not self.is_training(mode):
       return {}
@@ -564,7 +576,7 @@ class ImitationModel(models.RegressionModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> dict[str, tf.Tensor]:
-    """See the base class: with 'action_error', of every policy."""
+    """See the base class: models without a decoder have an 'action_error', too."""
     metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
     if "action_error" in metrics or "inference_output" not in inference_outputs:
       return metrics
@@ -577,7 +589,7 @@ class ImitationModel(models.RegressionModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class: the actions from the present step on, in their units."""
+    """See the base class: actions from the present step on, not normalised."""
     outputs = super().create_export_outputs_fn(features, inference_outputs, mode)
     actions = outputs["inference_output"]
     if self._robot is not None:
@@ -587,17 +599,14 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def can_continue(self) -> bool:
-    """Whether `a_func` takes `known`, a `Continuation`, as third argument.
-
-    It then gives a chunk that continues `known`.
-    """
+    """Whether `a_func` takes a third argument, the `Continuation` that it continues."""
     return False
 
   @property
   def prefix_mode(self) -> str | None:
-    """See the base class: a chunk continues another one if its decoder can.
+    """See the base class: 'real_time' if `can_continue`, and otherwise None.
 
-    Executed actions of another convention than the network's are not converted.
+    Also None if `converts_actions`: executed actions are not converted back.
     """
     return "real_time" if self.can_continue and not self.converts_actions else None
 
@@ -611,7 +620,7 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def _action_places(self) -> Any:
-    """The places of a robot's actions among the model's."""
+    """The indices of a robot's actions in the model's vector."""
     assert self._robot is not None
     return self._robot.places(self._robot.signature.action, self._native.action_size)
 
@@ -629,7 +638,7 @@ class ImitationModel(models.RegressionModel):
     if self._robot is not None:
       actions = spread(actions, self._action_places, self.action_size)
     known = Continuation.of(actions, prefix.num_frozen, prefix.num_known)
-    # Past actions, before the chunk, are free.
+    # Actions before the present step are unconstrained: their weights are 0.
     known = Continuation(
       tf.pad(known.target, [[0, 0], [past, 0], [0, 0]]),
       tf.pad(known.weights, [[0, 0], [past, 0]]),
@@ -640,5 +649,5 @@ class ImitationModel(models.RegressionModel):
       return self.create_export_outputs_fn(features, outputs, mode)
 
   def is_training(self, mode: str) -> bool:
-    """Whether layers are called with `training=True`."""
+    """Whether layers are called with `training=True` in a mode."""
     return mode == ModeKeys.TRAIN

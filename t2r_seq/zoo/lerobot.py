@@ -1,4 +1,4 @@
-"""Imports policies that LeRobot trained, so that they act as they do there."""
+"""Exports LeRobot's checkpoints of ACT and Diffusion Policy, with the same actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from t2r_seq.zoo.signature import Signature
 
 _ACTION = "action"
 _BACKBONES = {"resnet18": 18, "resnet34": 34, "resnet50": 50}
-# Steps of a processor beside the statistics: none of them changes numbers.
+# Steps of LeRobot's processors that change no values.
 _PLAIN_STEPS = ("rename_observations", "to_batch", "device")
 _NORMALIZERS = ("normalizer", "unnormalizer")
 _MODES = {
@@ -36,7 +36,8 @@ _DTYPES = {
   "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8",
   "BOOL": "bool",
 }  # fmt: skip
-# Constants, counters, and statistics of the inputs, which are read elsewhere.
+# Tensors that are no weights: constants, counters, and the statistics of the inputs,
+# which `_find_statistics` reads.
 _NO_WEIGHTS = re.compile(
   r"num_batches_tracked$|vae_encoder_pos_enc$|pos_grid$|^(un)?normalize_"
 )
@@ -47,21 +48,23 @@ def import_policy(
   export_dir: str | os.PathLike[str],
   seed: int | None = None,
 ) -> str:
-  """Exports a policy of LeRobot: ACT, or Diffusion Policy.
+  """Exports a checkpoint of LeRobot: ACT, or Diffusion Policy.
 
   The export takes raw observations by LeRobot's names, images as uint8 [height, width,
-  channels], and gives actions in their units. `export_dir` gets the statistics, too.
+  channels], and returns actions in their units. `export_dir` also gets the statistics.
 
   Args:
-    checkpoint: folder with `config.json` and `model.safetensors`, or its parent.
+    checkpoint: folder with `config.json` and `model.safetensors`, or the parent of such
+      a folder `pretrained_model`.
     export_dir: folder of all versions of the export; made if it is missing.
-    seed: begins each denoising with the same noise; None with new noise, and for ACT.
+    seed: seed of the noise that each denoising starts from; None: new noise each time.
+      Must be None for ACT.
   Returns:
     The new version's folder.
   Raises:
-    SpecError: another architecture, an option that is not supported, or tensors that
-      are missing, left over or of another shape.
-    OSError: a file cannot be read.
+    SpecError: no `config.json`, a damaged file, another architecture, an unsupported
+      option, or tensors that are missing, left over or of another shape.
+    OSError: a file cannot be read or written.
   """
   source = _Checkpoint(os.fspath(checkpoint))
   path = os.path.join(export_dir, "statistics.json")
@@ -88,7 +91,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
   """Reads the tensors of a safetensors file, by name.
 
   Raises:
-    SpecError: the file is not a safetensors file, or is damaged.
+    SpecError: the file is not a safetensors file, or is damaged or empty.
     OSError: the file cannot be read.
   """
   try:
@@ -128,13 +131,13 @@ class _Checkpoint:
     self._statistics = self._find_statistics()
 
   def error(self, name: str, expected: str, got: str) -> errors.SpecError:
-    """Returns the error of an option of the config."""
+    """Returns the error for an option of `config.json`."""
     return errors.SpecError(
       f"import: {self.path}/config.json: {name}: expected {expected}, got {got}."
     )
 
   def require(self, **options: Sequence[Any]) -> None:
-    """Checks that options are supported."""
+    """Checks options by their supported values; the first is the default."""
     for name, supported in options.items():
       if self.config.get(name, supported[0]) not in supported:
         raise self.error(
@@ -145,7 +148,7 @@ class _Checkpoint:
 
   @property
   def features(self) -> dict[str, dict[str, Any]]:
-    """The policy's inputs by name: the robot, its surroundings, images."""
+    """The policy's inputs by name: robot state, environment state, then images."""
     kinds = ("STATE", "ENV", "VISUAL")
     features = self.config["input_features"]
     for name, feature in features.items():
@@ -155,7 +158,7 @@ class _Checkpoint:
 
   @property
   def signature(self) -> Signature:
-    """Inputs and outputs of the policy."""
+    """The signature of the policy."""
     shapes = {name: feature["shape"] for name, feature in self.features.items()}
     size = self.config["output_features"][_ACTION]["shape"][0]
     return Signature(
@@ -168,12 +171,12 @@ class _Checkpoint:
     )
 
   def image_statistics(self) -> dict[str, list[list[float]]]:
-    """Returns mean and std of the channels by camera."""
+    """Returns [mean, std] of the channels, by camera."""
     measures = {}
     for name, feature in self.features.items():
       if feature["type"] == "VISUAL":
-        unchanged = MEAN_STD, np.zeros(1), np.ones(1)
-        mode, first, second = self._measures(name, "VISUAL") or unchanged
+        identity = MEAN_STD, np.zeros(1), np.ones(1)
+        mode, first, second = self._measures(name, "VISUAL") or identity
         if mode != MEAN_STD:
           first, second = (first + second) / 2, (second - first) / 2
         measures[name] = [first.ravel().tolist(), second.ravel().tolist()]
@@ -187,7 +190,7 @@ class _Checkpoint:
       if kind == "VISUAL":
         continue
       measures = self._measures(name, kind)
-      if measures is None and name == _ACTION:  # From -1 and 1 to -1 and 1.
+      if measures is None and name == _ACTION:  # The identity: [-1, 1] to [-1, 1].
         ones = np.ones(self.signature.action_size)
         measures = MIN_MAX, -ones, ones
       modes[TARGET if name == _ACTION else name] = measures and measures[0]
@@ -199,7 +202,7 @@ class _Checkpoint:
   def _measures(
     self, name: str, kind: str
   ) -> tuple[str, np.ndarray, np.ndarray] | None:
-    """Returns the mode and its two statistics; None for a feature that is unchanged."""
+    """Returns the mode and its two statistics; None if a feature is not normalized."""
     mode = self._modes.get(kind, "IDENTITY")
     if mode == "IDENTITY" or name not in self._statistics:
       return None
@@ -216,12 +219,12 @@ class _Checkpoint:
       )
     first, second = (stored[measure].astype(np.float64) for measure in measures)
     if ours != MEAN_STD and name != _ACTION:
-      # LeRobot maps what never changes to -1, not to 0.
+      # LeRobot maps constant elements to -1, `Normalize` to 0.
       second = np.where(first == second, first + 2, second)
     return ours, first, second
 
   def _find_statistics(self) -> dict[str, dict[str, np.ndarray]]:
-    """Reads the statistics by feature: of a processor, or as buffers of old models."""
+    """Reads statistics by feature, from processors, or from buffers of old models."""
     tensors: dict[str, dict[str, np.ndarray]] = {}
     for stage in ("policy_preprocessor", "policy_postprocessor"):
       if not os.path.exists(os.path.join(self.path, f"{stage}.json")):
@@ -271,7 +274,7 @@ class _Checkpoint:
 def _path_statistics(
   name: str, mode: str, first: np.ndarray, second: np.ndarray
 ) -> PathStatistics:
-  """Makes statistics from those of a checkpoint; missing ones are made up."""
+  """Makes statistics from the two of a checkpoint; estimates the others."""
   if mode == MEAN_STD:
     mean, std = first, second
     low, high = mean - 3 * std, mean + 3 * std
@@ -426,7 +429,8 @@ def _layer_name(name: str, number: int) -> str:
   return f"{name}_{number}" if number else name
 
 
-# Pairs of our layers and theirs; and for weights outside of layers of the tensors.
+# Pairs (our layer, LeRobot's module); for weights outside of layers (our variable,
+# LeRobot's tensor).
 _Pairs = Iterator[tuple[str, str]]
 
 
@@ -472,7 +476,7 @@ def _transformer_names(ours: str, theirs: str, count: int) -> _Pairs:
 def _resnet_names(
   ours: str, theirs: str, size: int, in_sequence: bool = False
 ) -> _Pairs:
-  """Pairs a ResNet's layers with torchvision's, or with its list's."""
+  """Pairs a ResNet's layers with torchvision's, by name or by index in a Sequential."""
   names = {"conv1": "0", "bn1": "1", **{f"layer{i}": str(3 + i) for i in range(1, 5)}}
   name = lambda module: theirs.format(names[module] if in_sequence else module)  # noqa: E731
   yield f"{ours}/padded_conv/conv2d", name("conv1")
@@ -533,11 +537,11 @@ _LEAVES = {
 
 
 def _load(source: _Checkpoint, model: ImitationModel, names: _Names) -> None:
-  """Assigns the tensors of a checkpoint; raises one error for all that do not fit."""
+  """Assigns the tensors of a checkpoint; raises one SpecError for all mismatches."""
   unused = {name for name in source.tensors if not _NO_WEIGHTS.search(name)}
   mismatches: list[errors.Mismatch] = []
   for name, variable in model.named_variables.items():
-    if not variable.dtype.is_floating:  # The states of dropout's random numbers.
+    if not variable.dtype.is_floating:  # Random states of dropout layers.
       continue
     place, _, leaf = re.sub("(batch|group)_normalization", "NORM", name).rpartition("/")
     theirs = f"{names[place]}.{_LEAVES[leaf]}" if place else names[name]

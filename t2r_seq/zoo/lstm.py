@@ -1,4 +1,4 @@
-"""The recurrent policy with a mixture of normal distributions."""
+"""The recurrent policy, with a mixture of normal distributions by default."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class LSTMModel(ImitationModel, models.RecurrentRegressionModel):
   """LSTMs over the steps of an episode, and a mixture head; robomimic's BC-RNN-GMM.
 
   It trains on sequences of `EpisodesInputGenerator.sequence_length` steps. The exported
-  policy carries its state from step to step, and begins again with zeros every
-  `reset_every` steps, as the training sequences do.
+  policy carries its state from step to step and zeroes it every `reset_every` steps,
+  which should be the length of those sequences.
   """
 
   is_sequence = True
@@ -39,18 +39,20 @@ class LSTMModel(ImitationModel, models.RecurrentRegressionModel):
 
     Args:
       num_units: units of each LSTM.
-      num_layers: LSTMs, one above the other.
-      reset_every: steps after which the state is zeroed.
+      num_layers: number of stacked LSTMs.
+      reset_every: steps after which the state is zeroed, also within a sequence.
       action_decoder_cls: decoder of each step's action.
       **kwargs: arguments of `ImitationModel` and
         `models.recurrent_model.RecurrentModel`.
+    Raises:
+      SpecError: `reset_every` is below 1; see also `ImitationModel`.
     """
     super().__init__(action_decoder_cls=action_decoder_cls, **kwargs)
     self._num_units, self._num_layers = num_units, num_layers
     self._reset_every = errors.check_count("LSTMModel", "reset_every", reset_every)
 
   def get_recurrent_state_specification(self, mode: str) -> TensorSpecStruct:
-    """See the base class: the state and output of each LSTM."""
+    """See the base class: output and cell of each LSTM, and the number of steps."""
     del mode
     spec = ExtendedTensorSpec((self._num_units,), tf.float32)
     step = ExtendedTensorSpec((), tf.int32)

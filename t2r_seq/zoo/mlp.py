@@ -21,8 +21,10 @@ class MLPModel(ImitationModel):
     """Creates the model.
 
     Args:
-      hidden_sizes: units of each hidden layer.
+      hidden_sizes: units of each hidden layer; at least one.
       **kwargs: arguments of `ImitationModel`.
+    Raises:
+      SpecError: see `ImitationModel`.
     """
     super().__init__(**kwargs)
     self._hidden_sizes = hidden_sizes

@@ -34,7 +34,7 @@ from t2r_seq.zoo.environment import make_environment
 from t2r_seq.zoo.online_model import OnlineModel
 from t2r_seq.zoo.spaces import EnvSignature
 
-# Streams of random numbers, so that no two follow each other.
+# Numbers of seed streams, so that collection and evaluation do not share episodes.
 _COLLECT, _EVALUATE = 4, 5
 _REPLAY_FOLDER = "replay"
 METRIC = "closed_loop/reward"
@@ -51,13 +51,14 @@ class OnlineSchedule:
   count over all environments.
 
   Attributes:
-    num_steps: environment steps of the training.
-    learning_starts: environment steps, of random actions, before the first round.
+    num_steps: environment steps of the training; the last ones, if they do not fill a
+      round, are left out.
+    learning_starts: environment steps with random actions before the first round.
     steps_per_round: environment steps of a round; a multiple of `num_envs`.
     updates_per_round: train steps of a round.
-    num_envs: environments that act at the same time.
-    num_evaluations: evaluations, each after a checkpoint. Episodes in progress are cut
-      off there, so that a resumed run equals one that was never stopped.
+    num_envs: environments that are stepped together.
+    num_evaluations: maximum number of evaluations, each after a checkpoint. Checkpoints
+      truncate running episodes, so that a resumed run equals an uninterrupted one.
     eval_episodes: episodes of each evaluation.
   """
 
@@ -73,7 +74,8 @@ class OnlineSchedule:
     """Checks the numbers.
 
     Raises:
-      SpecError: a number is out of range, or no step would be trained.
+      SpecError: a number is below 1, `steps_per_round` is not a multiple of `num_envs`,
+        or there is no round.
     """
     where = "OnlineSchedule"
     for field in dataclasses.fields(self):
@@ -91,12 +93,12 @@ class OnlineSchedule:
 
   @property
   def num_rounds(self) -> int:
-    """Rounds after the first random actions."""
+    """Number of rounds, all after `learning_starts`."""
     return (self.num_steps - self.learning_starts) // self.steps_per_round
 
   @property
   def num_updates(self) -> int:
-    """Train steps of the training."""
+    """Train steps of all rounds."""
     return self.num_rounds * self.updates_per_round
 
   @property
@@ -106,24 +108,28 @@ class OnlineSchedule:
     return rounds * self.updates_per_round
 
   def steps_before(self, update: int) -> int:
-    """Returns the environment steps before the round of train step `update`, from 0."""
+    """Returns the environment steps before the round of a train step.
+
+    Args:
+      update: number of the train step, from 0.
+    """
     return (
       self.learning_starts + update // self.updates_per_round * self.steps_per_round
     )
 
 
 class CollectingPolicy(policies.RegressionPolicy):
-  """Explores by a model that is trained.
+  """Explores with a model while it is trained; first with random actions.
 
   Attributes:
-    num_steps: environment steps that were taken; a collector sets it.
+    num_steps: environment steps so far; a `Collector` sets it.
   """
 
   def __init__(self, model: OnlineModel, schedule: OnlineSchedule) -> None:
-    """Creates the policy, which acts by the model's own weights.
+    """Creates the policy, which uses the model's weights without a copy.
 
     Args:
-      model: explores; see `OnlineModel.explore`.
+      model: the model, whose `explore` chooses actions.
       schedule: schedule of the training.
     """
     predictor = policies.ModelPredictor(model, copies_weights=False)
@@ -133,12 +139,12 @@ class CollectingPolicy(policies.RegressionPolicy):
     self._rngs = Generators(None)
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes the exploration in an environment repeatable."""
+    """Seeds the exploration in an environment."""
     super().seed(seed, env)
     self._rngs.seed(seed, env)
 
   def explore(self, action: np.ndarray, env: int = 0) -> Any:
-    """Makes an exploring action of the model's output."""
+    """Returns a random action before `learning_starts`, then the model's."""
     rng = self._rngs[env]
     if self.num_steps < self._schedule.learning_starts:
       return self._model.signature.random_action(rng)
@@ -146,10 +152,10 @@ class CollectingPolicy(policies.RegressionPolicy):
 
 
 class Collector(training.Callback):
-  """Collects the transitions of a schedule into a replay.
+  """Collects the environment steps of a schedule into a replay.
 
-  As a callback it ends the episodes in progress at each checkpoint, saves the replay,
-  and writes the returns of the episodes that ended, as 'collect/episode_reward'.
+  As a callback it ends running episodes and saves the replay at each checkpoint, and
+  logs 'collect/num_steps' and the mean return 'collect/episode_reward'.
   """
 
   def __init__(
@@ -163,9 +169,9 @@ class Collector(training.Callback):
     """Creates the collector; it makes the environment when it first collects.
 
     Args:
-      create_env: makes the environment.
-      policy: acts.
-      buffer: takes the steps; has a `checkpoint_dir`.
+      create_env: makes one environment.
+      policy: the policy that acts.
+      buffer: replay for the steps; it has a `checkpoint_dir`.
       schedule: schedule of the training.
       seed: seed of environments and policy.
     """
@@ -183,7 +189,7 @@ class Collector(training.Callback):
     """Takes environment steps.
 
     Args:
-      num_steps: environment steps since the beginning of the training, after this.
+      num_steps: environment steps of the training so far, those of this call included.
       update: train steps so far; seeds episodes that start after a checkpoint.
     """
     if self._steps is None:
@@ -202,32 +208,32 @@ class Collector(training.Callback):
 
   @property
   def step_interval(self) -> int:
-    """Train steps after which it collects by their weights; see the base class."""
+    """Train steps between two collections; see the base class."""
     return self._schedule.updates_per_round
 
   def on_begin(self, run: Run) -> None:
     """Restores the replay if the training resumes."""
     if run.step:
       self._buffer.resume()
-      # If the training was stopped in a round, its steps were already taken.
+      # If the training was stopped within a round, its steps were already taken.
       last = run.step + self._schedule.updates_per_round - 1
       self._policy.num_steps = self._schedule.steps_before(last)
 
   def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
-    """Writes the mean return of the episodes that ended since the last time."""
-    shown: dict[str, float] = {"collect/num_steps": self._policy.num_steps}
+    """Writes the steps so far, and the mean return of episodes since the last log."""
+    values: dict[str, float] = {"collect/num_steps": self._policy.num_steps}
     if self._ended:
-      shown["collect/episode_reward"] = float(np.mean(self._ended))
+      values["collect/episode_reward"] = float(np.mean(self._ended))
       self._ended.clear()
-    run.write_scalars(shown)
+    run.write_scalars(values)
 
   def after_checkpoint(self, run: Run, path: str) -> None:
-    """Ends the episodes, and saves the replay."""
+    """Ends running episodes and saves the replay."""
     self._end_episodes()
     self._buffer.checkpoint()
 
   def on_end(self, run: Run) -> None:
-    """Closes the environment."""
+    """Ends running episodes and closes the environment."""
     self._end_episodes()
     self._sink.close()
     if self._env is not None:
@@ -240,7 +246,7 @@ class Collector(training.Callback):
       rollouts.restore_policy(self._policy)
     seed = rollouts.episode_seed(self._seed, update, _COLLECT)
     self._policy.reset()
-    # More episodes than a training has steps: the caller ends them.
+    # 2**62 episodes are more than a training has: `_end_episodes` stops them.
     self._steps = rollouts.generate_steps(self._env, self._policy, 2**62, seed)
 
   def _end_episodes(self) -> None:
@@ -255,10 +261,10 @@ class Collector(training.Callback):
 
 
 class OnlineInputGenerator(data.AbstractInputGenerator):
-  """Gives batches of a replay; before the first of a round, collects into it.
+  """Samples batches from a replay; collects into it before the first batch of a round.
 
-  Batches are sampled on demand, without prefetching: each is drawn by the newest
-  priorities, from steps of the newest weights.
+  Batches are sampled on demand, without prefetching, so that each uses the newest
+  priorities, and steps that the newest weights collected.
   """
 
   def __init__(
@@ -272,8 +278,8 @@ class OnlineInputGenerator(data.AbstractInputGenerator):
     """Creates the generator.
 
     Args:
-      collector: collects.
-      buffer: is sampled from.
+      collector: collector of the steps.
+      buffer: replay that the collector fills.
       schedule: schedule of the training.
       batch_size: transitions in a batch.
       importance_exponent: exponent of the weights of prioritized samples; None: no
@@ -289,13 +295,17 @@ class OnlineInputGenerator(data.AbstractInputGenerator):
 
   @property
   def device_fn(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
-    """The model's preprocessor: it is a part of the train step."""
+    """The model's preprocessor, which runs in the train step."""
     return self._preprocess_fn
 
   def create_dataset(  # type: ignore[override]
     self, mode: str, *args: Any, start_step: int = 0, **kwargs: Any
   ) -> Iterable[tuple[TensorSpecStruct, TensorSpecStruct]]:
-    """Returns an endless iterator of (features, labels)."""
+    """Returns an endless iterator of (features, labels), from train step `start_step`.
+
+    Raises:
+      SpecError: the first round collects too few steps for a transition.
+    """
     self._check_ready(mode)
     return self._batches(start_step)
 
@@ -307,7 +317,7 @@ class OnlineInputGenerator(data.AbstractInputGenerator):
       if update % schedule.updates_per_round == 0:
         num_steps = schedule.steps_before(update) + schedule.steps_per_round
         self._collector.collect(num_steps, update)
-        if not self._buffer.counters.num_items:  # A sample would wait for one.
+        if not self._buffer.counters.num_items:  # Sampling would block.
           raise errors.SpecError(
             "OnlineSchedule: learning_starts: expected enough steps for a transition, "
             f"got {schedule.learning_starts}. Raise it above num_envs * n_step."
@@ -320,7 +330,7 @@ class OnlineInputGenerator(data.AbstractInputGenerator):
       batch = self._buffer.sample(self.batch_size)
     else:
       info, batch = self._buffer.sample_with_info(self.batch_size)
-      # One more, as 0 names no item.
+      # Keys of items count from 0; in batches 0 stands for no item.
       batch[SAMPLE_KEY] = info.key.view(np.int64) + 1
       batch[SAMPLE_WEIGHT] = replay.importance_weights(info, self._exponent)
     assert self._feature_spec is not None and self._label_spec is not None
@@ -360,27 +370,28 @@ def train_online(
 ) -> dict[str, float]:
   """Trains a policy in an environment, in one process.
 
-  A run in a folder that has checkpoints continues from the newest. The best export is
-  that of the greatest mean return, in episodes with separate seeds.
+  In a folder with checkpoints it resumes from the newest. The best export has the
+  highest mean return in evaluation episodes, whose seeds are not those of collection.
 
   Args:
     model_class: called with the `EnvSignature`, such as `DQNModel`.
-    env: the name of a Gymnasium environment, or a function that makes one.
+    env: the id of a Gymnasium environment, or a function that makes one.
     model_dir: folder of checkpoints, replay, event files and exports.
     schedule: numbers of steps; None for `OnlineSchedule()`.
     batch_size: transitions in a batch.
     replay_steps: environment steps that the replay holds.
-    sampler: how the replay is sampled; None for uniform. With `replay.Prioritized` the
-      TD errors become priorities, and importance weights correct the loss.
+    sampler: sampler of the replay; None for `replay.Uniform()`. With
+      `replay.Prioritized` the TD errors become priorities, and importance weights
+      correct the loss.
     importance_exponent: exponent of those weights.
     seed: seed of everything random.
     show_progress: prints progress on stderr.
   Returns:
-    What `training.train_eval_model` returns; 'closed_loop/reward' is the mean return.
+    The result of `training.train_eval_model`; 'closed_loop/reward' is the mean return.
   Raises:
     ImportError: Gymnasium or a package of the environment is missing.
-    SpecError: an unknown environment, spaces that the policy cannot use, or a
-      checkpoint of another model; nothing is trained.
+    SpecError: an unknown environment, spaces that the policy cannot use, an invalid
+      option, or a checkpoint of another model. Nothing is trained then.
   """
   schedule = schedule or OnlineSchedule()
   is_prioritized = isinstance(sampler, replay.Prioritized)
@@ -466,7 +477,7 @@ def _stored_specs(model: OnlineModel) -> TensorSpecStruct:
 
 
 def _part_of(steps: int, round_steps: int) -> int:
-  """Returns a number of steps that divides `steps`, in whole rounds; near 250."""
+  """Returns a divisor of `steps` that is a multiple of `round_steps`, near 250."""
   rounds = steps // round_steps
   num_parts = max(1, round(rounds * round_steps / 250))
   parts = next(n for n in range(num_parts, rounds + 1) if rounds % n == 0)
@@ -474,5 +485,5 @@ def _part_of(steps: int, round_steps: int) -> int:
 
 
 def _steps_per_loop(updates: int) -> int:
-  """Returns how many train steps of a round run with one call: a divisor, up to 32."""
+  """Returns how many train steps of a round one call runs: a divisor, at most 32."""
   return max(n for n in range(1, min(updates, 32) + 1) if updates % n == 0)

@@ -1,4 +1,4 @@
-"""Shared by models that learn in an environment: specs, target networks, export."""
+"""Base class of models that learn in an environment: specs and target networks."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ _RESERVED = ("action", "reward", "terminated", "discount", "sample")
 class OnlineModel(models.T2RModel):
   """A model that learns from the transitions of an environment.
 
-  A feature is an observation, a stack of `num_frames` steps. Data for learning only are
-  labels: the next stacks, the action, the reward that a replay joins over `n_step`
-  steps, and its discount.
+  Features are stacks of the last `num_frames` observations. Labels are for learning
+  only: the next stacks, the action, the n-step reward, whether the episode terminated,
+  and the discount of the next value.
 
-  A subclass gives the network, the loss, and the output 'inference_output', an action
+  A subclass defines the network, the loss, and the output 'inference_output', an action
   of the environment. Its `target_networks` follow the networks that are trained.
   """
 
   target_networks: Mapping[str, str] = {}
-  """Keys in `create_network`'s dict: the target, and what it follows."""
+  """Sources of target networks by target, both as keys in `create_network`'s dict."""
   exploration_output = "inference_output"
-  """The output that `explore` makes an action of."""
+  """The exported output from which `explore` makes an action."""
   is_discrete = False
+  """Whether actions are numbers of a Discrete space."""
   seed = 0
   """Seed of the random numbers of train steps; `train_online` sets it."""
 
@@ -54,15 +55,15 @@ class OnlineModel(models.T2RModel):
     Args:
       signature: signature of the environment.
       num_frames: frames in the stack of each observation.
-      n_step: steps that a transition joins.
+      n_step: steps of an n-step transition.
       gamma: discount of one step.
       hidden_sizes: units of the dense layers after the encoder.
       target_rate: step size of target networks at each update; 1 copies.
-      target_update_steps: train steps between two updates.
-      **kwargs: arguments of `T2RModel`.
+      target_update_steps: train steps between two updates of target networks.
+      **kwargs: arguments of `T2RModel` except `padding`.
     Raises:
-      SpecError: the environment has actions of another kind, or a number is out of
-        range.
+      SpecError: the environment has actions of another kind or an observation with a
+        reserved name, or an option is out of range.
     """
     super().__init__(padding=("repeat", "drop"), **kwargs)
     name = type(self).__name__
@@ -94,7 +95,7 @@ class OnlineModel(models.T2RModel):
     )
 
   def get_label_specification(self, mode: str) -> SpecStructure:
-    """Returns the next stacks, the action, the reward, and how it was sampled."""
+    """Returns the specs of a transition's other values, and of the replay's sample."""
     flag = ExtendedTensorSpec((), tf.bool, "terminated", time_offsets=0)
     return replay.add_sample_specs(
       {
@@ -121,7 +122,7 @@ class OnlineModel(models.T2RModel):
     Args:
       output: output of the network, without a batch axis.
       rng: random generator.
-      done: the part of the environment steps that are done, from 0 to 1.
+      done: fraction of the environment steps that are done, from 0 to 1.
     Returns:
       An action of the environment.
     """
@@ -134,7 +135,7 @@ class OnlineModel(models.T2RModel):
       self._update_targets(1.0)
 
   def after_train_step(self) -> None:
-    """Updates the target networks when the step is due."""
+    """Updates the target networks every `target_update_steps` train steps."""
     if self._target_update_steps == 1:
       self._update_targets(self._target_rate)
       return
@@ -152,21 +153,21 @@ class OnlineModel(models.T2RModel):
     return {path: flat[_NEXT + path] for path in self.signature.observations}
 
   def target(self, labels: SpecStructure, values: tf.Tensor) -> tf.Tensor:
-    """Returns `reward + discount * values`, which no gradient passes, [B]."""
+    """Returns `reward + discount * values`, [B], without gradients."""
     return tf.stop_gradient(labels.reward + labels.discount * values)
 
   def examples(self, labels: SpecStructure, error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the inputs of `hooks.PriorityUpdate`: the items' keys and errors."""
+    """Returns the inputs of `hooks.PriorityUpdate`; {} if labels have no item keys."""
     key = losses.replay_value(labels, "key")
     return {} if key is None else {"sample/key": key, "td_error": tf.abs(error)}
 
   def step_seed(self, purpose: int = 0) -> tf.Tensor:
-    """Returns a seed, int32 [2]: a function of `seed`, the train step and a purpose."""
+    """Returns a seed, int32 [2]: a function of `seed`, train step and purpose."""
     step = tf.cast(self.global_step, tf.int32)
     return tf.random.experimental.stateless_fold_in([self.seed, purpose], step)
 
   def normal(self, like: tf.Tensor, purpose: int) -> tf.Tensor:
-    """Draws from the normal distribution by `step_seed`."""
+    """Returns normal noise of the shape and dtype of `like`; see `step_seed`."""
     seed = self.step_seed(purpose)
     return tf.random.stateless_normal(tf.shape(like), seed, dtype=like.dtype)
 

@@ -1,4 +1,4 @@
-"""QT-Opt: Q-learning of continuous actions, which a search chooses."""
+"""QT-Opt: Q-learning of continuous actions, chosen by the cross-entropy method."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QTOptModel(OnlineModel):
   """QT-Opt (Kalashnikov et al., 2018): Q-learning of continuous actions by search.
 
   The action is the best that the cross-entropy method finds. The target value is the
-  minimum over a Polyak-averaged target network and a copy of it, refreshed every
+  minimum over a Polyak-averaged target network and a lagged copy of it, refreshed every
   `lag_steps`. An export's search uses fixed random numbers, so it is deterministic.
   """
 
@@ -46,7 +46,8 @@ class QTOptModel(OnlineModel):
 
     Args:
       signature: signature of the environment.
-      search: rounds, samples and elites; its bounds are those of the actions.
+      search: options of the search, except `mean`, `low` and `high`, which are those of
+        normalised actions. None: 2 rounds, 64 samples, 6 elites.
       lag_steps: train steps between two copies of the target to the lagged network.
       loss: 'squared' or 'huber'.
       epsilon: the first and the last probability of a random action.
@@ -54,7 +55,7 @@ class QTOptModel(OnlineModel):
       noise: standard deviation of exploration noise, in half action ranges.
       **kwargs: arguments of `OnlineModel`.
     Raises:
-      SpecError: the actions are discrete, or an option is out of range.
+      SpecError: the actions are discrete, or an option is invalid; see `OnlineModel`.
     """
     super().__init__(signature, **kwargs)
     search = search or policies.CrossEntropySearch(2, 64, 6)
@@ -65,7 +66,7 @@ class QTOptModel(OnlineModel):
     self._noise = noise
 
   def create_network(self) -> dict[str, Any]:
-    """Returns the critic that is trained, the target, and the lagged one."""
+    """Returns the trained critic, its target and the lagged copy of the target."""
     network: dict[str, Any] = {}
     for name in ("online", "target", "lagged"):
       network[name] = {
@@ -77,7 +78,7 @@ class QTOptModel(OnlineModel):
     return network
 
   def build(self) -> None:
-    """Creates the network; the other networks begin as copies."""
+    """Creates the network; target and lagged copy begin equal to the trained critic."""
     is_new = not self.is_built
     super().build()
     if is_new:
@@ -86,7 +87,7 @@ class QTOptModel(OnlineModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Values the actions of the labels; without labels, searches for the best."""
+    """Returns the value of the labels' action; in 'infer' the best action, too."""
     observations = self.observations(features)
     if labels is not None and mode != ModeKeys.INFER:
       actions = self.signature.normalize(labels.action)[:, tf.newaxis]
@@ -119,13 +120,13 @@ class QTOptModel(OnlineModel):
     return loss, scalars, self.examples(labels, value - target)
 
   def after_train_step(self) -> None:
-    """Moves the target network, and now and then the lagged one."""
+    """Updates the target network, and every `lag_steps` the lagged copy."""
     super().after_train_step()
     is_due = tf.equal((self.global_step + 1) % self._lag_steps, 0)
     tf.cond(is_due, self._update_lagged, lambda: None)
 
   def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:
-    """Chooses any action with the probability epsilon, otherwise adds noise."""
+    """Chooses a random action with probability epsilon, otherwise adds noise."""
     if rng.random() < self._epsilon(done):
       return self.signature.random_action(rng)
     return self.signature.add_noise(output, self._noise, rng)
@@ -134,7 +135,7 @@ class QTOptModel(OnlineModel):
     models.update_target_network(self.network["lagged"], self.network["target"])
 
   def _values(self, name: str, encoded: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Values several actions, [B, N, A], in each encoded state, [B, D]; [B, N]."""
+    """Returns the values [B, N] of actions [B, N, A] in encoded states [B, D]."""
     count = actions.shape[1]
     states = tf.repeat(encoded[:, tf.newaxis], count, axis=1)
     joined = tf.concat([states, tf.cast(actions, states.dtype)], axis=-1)

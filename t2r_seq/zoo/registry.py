@@ -1,4 +1,4 @@
-"""The table of ready policies: a name, a model class, a gin file."""
+"""The table of ready policies: name, model class and gin files of each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ReadyPolicy:
   """A policy that trains without model code.
 
   Attributes:
-    name: name in the command line, such as 'mlp'.
+    name: name on the command line, such as 'mlp'.
     kind: 'imitation' trains from a data set, 'online' in an environment.
-    model: the class, which is also its name in gin, as 'module:Class' below `zoo`.
-    summary: summary in one line.
+    model: the model class, as 'module:Class' below `t2r_seq.zoo`.
+    summary: one line for lists.
     paper: address of the paper that it follows, or ''.
   """
 
@@ -33,7 +33,7 @@ class ReadyPolicy:
 
   @property
   def model_name(self) -> str:
-    """The name of the model's class."""
+    """The name of the model's class, also in gin."""
     return self.model.partition(":")[2]
 
   @property
@@ -43,10 +43,10 @@ class ReadyPolicy:
     return getattr(importlib.import_module(f"t2r_seq.zoo.{module}"), name)
 
   def config_file(self, size: str = "base") -> str:
-    """Returns the gin file of a size, as gin's `include` takes it.
+    """Returns the path of a size's gin file, as in gin's `include`.
 
     Raises:
-      SpecError: there is no such size.
+      SpecError: `size` is neither 'tiny' nor 'base'.
     """
     if size not in SIZES:
       raise errors.SpecError(
@@ -69,14 +69,14 @@ _POLICIES = (
     "diffusion",
     IMITATION,
     "diffusion:DiffusionModel",
-    "denoises chunks by a 1-D U-Net or a transformer: for several right actions",
+    "denoises chunks by a 1-D U-Net or a transformer: for multimodal actions",
     "https://arxiv.org/abs/2303.04137",
   ),
   ReadyPolicy(
     "mlp",
     IMITATION,
     "mlp:MLPModel",
-    "dense layers over the last step or steps, fitted by squared error",
+    "dense layers over the last steps, fitted by squared error",
     "https://arxiv.org/abs/2108.03298",
   ),
   ReadyPolicy(
@@ -111,7 +111,7 @@ _POLICIES = (
     "dqn",
     ONLINE,
     "dqn:DQNModel",
-    "deep Q-learning for a few actions, of vectors or images",
+    "deep Q-learning for discrete actions, from vectors or images",
     "https://www.nature.com/articles/nature14236",
   ),
   ReadyPolicy(
@@ -144,7 +144,7 @@ def policies() -> dict[str, ReadyPolicy]:
 
 
 def find_policy(name: str) -> ReadyPolicy:
-  """Returns a ready policy.
+  """Returns a ready policy by name, in any case, with '-' or '_'.
 
   Raises:
     SpecError: no policy has this name; suggests the nearest.
@@ -160,7 +160,7 @@ def find_policy(name: str) -> ReadyPolicy:
 
 
 def config_text(config_file: str) -> str:
-  """Returns the text of a gin file with the files that it includes in their place."""
+  """Returns the text of a gin file, with the files that it includes inlined."""
   package, _, name = config_file.removesuffix(".gin").rpartition("/")
   folder = importlib.resources.files(package.replace("/", "."))
   lines = []

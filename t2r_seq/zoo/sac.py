@@ -39,12 +39,13 @@ class SACModel(ActorCriticModel):
 
     Args:
       signature: signature of the environment.
-      temperature: the first one.
+      temperature: initial temperature.
       target_entropy: target entropy of the policy, for which the temperature is
         learned; None: minus the number of action elements.
       **kwargs: arguments of `OnlineModel`.
     Raises:
-      SpecError: the actions are discrete, or the temperature is not positive.
+      SpecError: the actions are discrete, the temperature is not positive, or another
+        option is invalid; see `OnlineModel`.
     """
     super().__init__(signature, **kwargs)
     if not temperature > 0:
@@ -62,7 +63,7 @@ class SACModel(ActorCriticModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Returns the distribution of the actions before they are squashed."""
+    """Returns mean and log std, [B, 2 * A], of the actions before tanh."""
     outputs = self.act("actor", self.observations(features))
     return {"distribution": _bound_log_std(outputs)}
 
@@ -73,7 +74,7 @@ class SACModel(ActorCriticModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> Loss:
-    """Returns the losses of the critics, the actor and the temperature together."""
+    """Returns the summed losses of critics, actor and temperature."""
     log_temperature = self.network["temperature"]()
     temperature = tf.stop_gradient(tf.exp(log_temperature))
     following = self.next_observations(labels)
@@ -102,14 +103,14 @@ class SACModel(ActorCriticModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """Adds the action: the mean, squashed to the bounds of the environment."""
+    """Adds the action: tanh of the mean, scaled to the bounds of the environment."""
     distribution = inference_outputs["distribution"]
     mean = distribution[:, : self.signature.action_size]
     action = self.signature.unnormalize(tf.tanh(mean))
     return {"distribution": distribution, "inference_output": action}
 
   def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:
-    """Draws an action."""
+    """Samples an action from the distribution."""
     mean, log_std = np.split(output, 2)
     drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape)
     return self.signature.unnormalize(np.tanh(drawn).astype(np.float32))
@@ -122,13 +123,13 @@ class SACModel(ActorCriticModel):
     noise = self.normal(mean, purpose)
     raw = mean + tf.exp(log_std) * noise
     log_prob = -0.5 * tf.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
-    # log(1 - tanh(raw)^2), without its overflow.
+    # log(1 - tanh(raw)^2) in a form that stays finite for large `raw`.
     log_prob -= 2.0 * (math.log(2.0) - raw - tf.nn.softplus(-2.0 * raw))
     return tf.tanh(raw), tf.reduce_sum(log_prob, axis=1)
 
 
 def _bound_log_std(outputs: tf.Tensor) -> tf.Tensor:
-  """Keeps the logarithms of the standard deviations in their range, smoothly."""
+  """Squashes the log standard deviations into `_LOG_STD_RANGE`."""
   mean, log_std = tf.split(outputs, 2, axis=1)
   low, high = _LOG_STD_RANGE
   log_std = low + 0.5 * (high - low) * (tf.tanh(log_std) + 1.0)
@@ -136,10 +137,10 @@ def _bound_log_std(outputs: tf.Tensor) -> tf.Tensor:
 
 
 class _LogValue(tf.keras.layers.Layer):
-  """A positive number that is trained, by its logarithm."""
+  """The logarithm of a positive number, as a trained variable."""
 
   def __init__(self, value: float) -> None:
-    # Keras 2 makes a scope of the name, which must not begin with '_'.
+    # Keras 2 makes a scope of the class name, which must not begin with '_'.
     super().__init__(name="log_value")
     initial = tf.keras.initializers.Constant(math.log(value))
     self._log = self.add_weight(name="log", shape=(), initializer=initial)

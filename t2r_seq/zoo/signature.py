@@ -1,4 +1,4 @@
-"""Inputs and outputs of a policy, found in a data set."""
+"""Finds the inputs and outputs of a policy in a data set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from t2r_seq.specs.extended_tensor_spec import frame_spec
 
 _ACTION = re.compile(r"(^|[/.])actions?$")
 _OBSERVATION = re.compile(r"^(obs|observations?)([/.]|$)")
-# Paths that are not observations of the current step, at the top of a data set.
+# Words of paths that are not observations of the current step.
 _OTHER = re.compile(
   r"(^|[/._])(actions?|next|rewards?|returns?|dones?|discount|success|info|infos|clocks"
   r"|terminals?|terminations?|terminated|truncations?|truncated|timeouts?|timestamp"
@@ -35,17 +35,17 @@ class Signature:
 
   Attributes:
     action: path of the actions.
-    action_size: numbers in an action.
-    states: shapes of the vectors of a step by path.
-    cameras: shapes [height, width, channels] of the images of a step by path.
-    data_formats: how stored images are encoded by path, such as 'jpeg'; without a path,
-      they are arrays.
+    action_size: elements of an action.
+    states: shapes of a step's vectors, [D] or [], by path.
+    cameras: shapes of a step's images, [height, width, channels], by path.
+    data_formats: encodings of stored images, such as 'jpeg', by path; without one they
+      are stored as arrays.
     language: path of the text, or None.
     language_is_step: whether each step has the text; False for one text an episode.
-    stored_dtypes: dtypes of stored vectors other than float32 by path.
+    stored_dtypes: dtypes of stored states and actions, if not float32, by path.
     conventions: meaning of the numbers by path, as the fields of a `Convention`.
-    embodiments: the robots of one model, if there are several: each an `Embodiment`, by
-      source. The other fields are then those of the model; see `shared_signature`.
+    embodiments: the `Embodiment` of each source of a model of several robots. The other
+      fields are then those of the model; see `shared_signature`.
   """
 
   action: str = gin.REQUIRED  # type: ignore[assignment]
@@ -77,22 +77,24 @@ def find_signature(
   observations: Sequence[str] | None = None,
   conventions: Mapping[str, Any] | None = None,
 ) -> Signature:
-  """Finds the actions, states, cameras and texts of a data set.
+  """Finds the actions, states, cameras and text of a data set.
 
-  States are vectors of floats, cameras are uint8 images. If paths are below `obs` or
-  `observation`, only those count; otherwise all but rewards, flags, times and those of
-  the next step.
+  States are vectors of floats or single floats; cameras are uint8 images with 1, 3 or 4
+  channels. If there are any below `obs` or `observation`, others are left out. So are
+  rewards, flags, times and values of the next step.
 
   Args:
     episodes: the data set.
-    action: path of the actions; None finds the only path named `action` or `actions`.
+    action: path of the actions; None finds the only path whose last part is `action` or
+      `actions`, at the top level if there is one.
     observations: paths of states and cameras, or patterns of them; None finds them.
     conventions: fields of `Convention`s, by path, in place of those that the data set
       declares.
   Returns:
     The signature.
   Raises:
-    SpecError: no actions, several candidates, or a path that no policy can read.
+    SpecError: no or several candidates for the action; no observations; a path that is
+      missing or of another kind; or an invalid convention.
   """
   where = f"train: {episodes.path}"
   candidates = {
@@ -111,7 +113,7 @@ def find_signature(
       f"{where}: observations: expected vectors of floats or uint8 images, got "
       f"{_candidates(candidates)}. Name them: --observations PATH ..."
     )
-  # The task of a LeRobot folder that was converted follows from the episode.
+  # Converted LeRobot folders derive the text of the task instead of storing it.
   readable = {**episodes.derived_spec, **episodes.spec}
   texts = [path for path, spec in readable.items() if _kind(spec) == "text"]
   language = min(
@@ -161,7 +163,7 @@ def check_needs(
     policy: name of the policy, for the error.
     needs: required inputs, from 'cameras' and 'language'.
   Raises:
-    SpecError: something is missing; lists the candidates.
+    SpecError: an input is missing; lists what there is.
   """
   for need, what in (("cameras", "uint8 images"), ("language", "a text")):
     if need in needs and not getattr(signature, need):

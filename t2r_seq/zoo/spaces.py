@@ -22,11 +22,11 @@ class EnvSignature:
 
   Attributes:
     observations: specs of one frame by path.
-    categories: the number of categories of each path that holds one of them.
+    categories: number of categories by path, of Discrete observations.
     num_actions: number of discrete actions; None for continuous ones.
     first_action: the number of the first discrete action.
-    low: least continuous actions, [*shape].
-    high: greatest continuous actions.
+    low: lower bounds of continuous actions, [*shape]; None for discrete ones.
+    high: upper bounds of continuous actions, [*shape]; None for discrete ones.
   """
 
   observations: Mapping[str, ExtendedTensorSpec]
@@ -43,7 +43,7 @@ class EnvSignature:
     Args:
       env: a single environment.
     Raises:
-      SpecError: an observation or action space that no policy here can use.
+      SpecError: no ready policy can use the observation or action space.
     """
     name = _name(env)
     observations: dict[str, ExtendedTensorSpec] = {}
@@ -53,7 +53,7 @@ class EnvSignature:
 
   @property
   def action_size(self) -> int:
-    """Numbers in a continuous action."""
+    """Number of elements of a continuous action."""
     assert self.low is not None
     return int(self.low.size)
 
@@ -68,11 +68,11 @@ class EnvSignature:
   def add_noise(
     self, action: np.ndarray, noise: float, rng: np.random.Generator
   ) -> np.ndarray:
-    """Adds normal noise to a continuous action, and clips it to the bounds.
+    """Returns a continuous action with normal noise, clipped to the bounds, float32.
 
     Args:
       action: action in the environment's units.
-      noise: standard deviation, of half the range of the actions.
+      noise: standard deviation as a fraction of half the range of each element.
       rng: random generator.
     """
     assert self.low is not None and self.high is not None
@@ -104,7 +104,10 @@ class EnvSignature:
     return (flat - (low + high) / 2) / ((high - low) / 2)
 
   def unnormalize(self, actions: Any) -> Any:
-    """Maps [..., A] in [-1, 1] to actions of the environment, [..., *shape]."""
+    """Maps [B, A] in [-1, 1] to actions of the environment, [B, *shape], float32.
+
+    NumPy arrays may have any leading axes.
+    """
     assert self.low is not None and self.high is not None
     low, high = self.low.ravel(), self.high.ravel()
     scaled = (low + high) / 2 + actions * ((high - low) / 2)
@@ -116,7 +119,7 @@ class EnvSignature:
     return tf.reshape(scaled, [-1, *self.low.shape])
 
   def random_action(self, rng: np.random.Generator) -> Any:
-    """Returns an action, uniform within the bounds."""
+    """Returns a uniformly random action: int64, or float32 within the bounds."""
     if self.num_actions is not None:
       return np.int64(self.first_action + rng.integers(self.num_actions))
     return self.unnormalize(rng.uniform(-1, 1, self.action_size).astype(np.float32))
@@ -147,15 +150,15 @@ def _read_observation(
     categories[path] = int(space.n)
     observations[path] = ExtendedTensorSpec((), tf.int64, path, time_offsets=0)
     return
-  is_image = getattr(space, "dtype", None) == np.uint8
+  is_uint8 = getattr(space, "dtype", None) == np.uint8
   if isinstance(space, (spaces.Box, spaces.MultiBinary)) and len(space.shape) <= 3:
-    dtype = tf.uint8 if is_image else tf.float32
+    dtype = tf.uint8 if is_uint8 else tf.float32
     observations[path] = ExtendedTensorSpec(space.shape, dtype, path, time_offsets=0)
     return
   raise errors.SpecError(
-    f"train: {name}: {path}: expected an observation of Box, Discrete or MultiBinary, "
-    f"or a Dict of them, got {space}. Wrap the environment: "
-    "gymnasium.wrappers.FlattenObservation."
+    f"train: {name}: {path}: expected an observation of Box, Discrete from 0 or "
+    f"MultiBinary, with at most 3 axes, or a Dict of them, got {space}. Wrap the "
+    "environment: gymnasium.wrappers.FlattenObservation."
   )
 
 

@@ -20,8 +20,7 @@ from t2r_seq.zoo.spaces import EnvSignature
 class TD3Model(ActorCriticModel):
   """Twin delayed DDPG (Fujimoto et al., 2018).
 
-  The actor is trained in each `policy_interval`-th step, when the target networks move,
-  too.
+  The actor and the target networks are updated every `policy_interval` train steps.
   """
 
   target_networks: Mapping[str, str] = {
@@ -37,17 +36,17 @@ class TD3Model(ActorCriticModel):
     target_noise_clip: float = 0.5,
     **kwargs: Any,
   ) -> None:
-    """Creates the model; noise is in units of half the range of the actions.
+    """Creates the model; noise is in units of half the range of each action element.
 
     Args:
       signature: signature of the environment.
-      policy_interval: critic updates per actor update.
+      policy_interval: train steps per update of the actor and of target networks.
       noise: standard deviation of exploration noise.
       target_noise: standard deviation of the noise on the target network's actions.
       target_noise_clip: maximum absolute target noise.
-      **kwargs: arguments of `OnlineModel`.
+      **kwargs: arguments of `OnlineModel` except `target_update_steps`.
     Raises:
-      SpecError: the actions are discrete, or an option is out of range.
+      SpecError: the actions are discrete, or an option is invalid; see `OnlineModel`.
     """
     interval = errors.check_count("TD3Model", "policy_interval", policy_interval)
     super().__init__(signature, target_update_steps=interval, **kwargs)
@@ -61,7 +60,7 @@ class TD3Model(ActorCriticModel):
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> dict[str, tf.Tensor]:
-    """Returns the action in [-1, 1]."""
+    """Returns the action in [-1, 1], as 'squashed'."""
     return {"squashed": tf.tanh(self.act("actor", self.observations(features)))}
 
   def model_train_fn(
@@ -71,12 +70,12 @@ class TD3Model(ActorCriticModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> Loss:
-    """Returns the losses of the critics and the actor together."""
+    """Returns the summed losses of critics and actor."""
     following = self.next_observations(labels)
     action = tf.tanh(self.act("target_actor", following))
-    kick = self._target_noise * self.normal(action, 0)
-    kick = tf.clip_by_value(kick, -self._clip, self._clip)
-    action = tf.clip_by_value(action + kick, -1.0, 1.0)
+    noise = self._target_noise * self.normal(action, 0)
+    noise = tf.clip_by_value(noise, -self._clip, self._clip)
+    action = tf.clip_by_value(action + noise, -1.0, 1.0)
     values = [self.value(f"target_{n}", following, action) for n in CRITICS]
     loss, scalars, examples = self.critic_loss(
       features, labels, self.target(labels, tf.minimum(*values))
@@ -92,11 +91,11 @@ class TD3Model(ActorCriticModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """Returns the action of the environment."""
+    """Returns the action in the environment's units."""
     return {
       "inference_output": self.signature.unnormalize(inference_outputs["squashed"])
     }
 
   def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:
-    """Adds noise to the action."""
+    """Adds noise to the exported action."""
     return self.signature.add_noise(output, self._noise, rng)

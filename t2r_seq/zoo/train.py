@@ -1,4 +1,4 @@
-"""Trains a ready policy from a data set, with no model code and no gin of the user."""
+"""Configures ready policies, and trains them from data sets, without user code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, statistics, training, windows
-from t2r_seq.episodes import Episodes, make_splits, open_episodes
+from t2r_seq.episodes import make_splits, open_episodes
 from t2r_seq.episodes.rates import control_period
 from t2r_seq.episodes.registry import find_format, get_format
 from t2r_seq.specs import ExtendedTensorSpec
@@ -30,9 +30,8 @@ STATISTICS = "statistics.json"
 _SPLIT_FILES = {"train": "train_episodes.txt", "eval": "eval_episodes.txt"}
 _EVAL_SPLITS = ("eval", "val", "valid", "validation", "test")
 _EVAL_SHARE = 0.1
-# The share of a short run in which the learning rate rises.
+# Maximum fraction of a run in which the learning rate warms up.
 _WARMUP_SHARE = 0.1
-
 
 Datasets = str | os.PathLike[str] | Sequence[str]
 
@@ -54,22 +53,25 @@ def train_policy(
   Replaces gin's config by the policy's; see `configure_policy`.
 
   Args:
-    policy: name of a policy, such as 'mlp'; see `policies`.
-    dataset: path of a data set of any format; several are of several robots, which one
-      policy learns.
+    policy: name of a policy, such as 'mlp'; see `registry.policies`.
+    dataset: path of a data set of any format; or paths, each of a robot's, to train one
+      policy for several robots.
     model_dir: folder of the run.
     size: 'base', as in the paper, or 'tiny', for a laptop's CPU.
-    gin_configs: files of further bindings; a later binding wins.
-    gin_bindings: bindings on top.
+    gin_configs: gin files whose bindings override the policy's.
+    gin_bindings: bindings that override those of the files.
     open_options: options of `episodes.open_episodes`.
-    env_id: a Gymnasium environment, in which evaluations run the policy: the best
-      export has the highest success, or return; None takes the eval loss. Of several
-      robots those by name.
+    env_id: a Gymnasium environment in which evaluations run the policy; for several
+      robots, environments by name of the robot. The best export has the highest success
+      rate, or return if the environment reports no success. None: the lowest eval loss.
     env_options: `observe`, `task` and `options` of `evaluate_export`.
   Returns:
-    What `training.train_eval_model` returns.
+    The result of `training.train_eval_model`.
   Raises:
-    SpecError: the data set does not fit the policy, or an option is invalid.
+    SpecError: the data set is missing or does not fit the policy or the environment, or
+      an option is invalid.
+    ImportError: a package of the format or of the environment is missing.
+    OSError: a gin file cannot be read.
   """
   configure_policy(
     policy,
@@ -100,8 +102,8 @@ def configure_policy(
 ) -> str:
   """Configures gin for a run: the policy's file, the data set, the user's bindings.
 
-  Writes which episodes are held out, and the statistics if they are missing, to
-  `model_dir`.
+  Writes lists of the training and eval episodes, and statistics, to `model_dir`, unless
+  they exist.
 
   Args:
     policy: see `train_policy`.
@@ -114,12 +116,12 @@ def configure_policy(
     open_options: see `train_policy`.
     env_id: see `train_policy`.
     env_options: see `train_policy`.
-    is_dry: writes nothing.
+    is_dry: whether to write no files.
   Returns:
-    The config as text, with its comments; what follows from the data set and the folder
-    is commented out.
+    The config as text, with its comments. Bindings that follow from the data set and
+    the folder are commented out.
   Raises:
-    SpecError: the data set does not fit the policy, or an option is invalid.
+    SpecError, ImportError, OSError: see `train_policy`.
   """
   chosen = _choose(policy, registry.IMITATION)
   text = registry.config_text(chosen.config_file(size))
@@ -158,19 +160,23 @@ def policy_statistics(
   gin_bindings: Sequence[str] = (),
   open_options: Mapping[str, Any] | None = None,
 ) -> Statistics:
-  """Writes the statistics of the network's inputs before `Normalize`.
+  """Writes the statistics of states and actions before `Normalize`; returns them.
 
-  In the policy's conventions, such as relative actions, cut as training cuts windows.
+  If the policy changes conventions, e.g. to relative actions, the statistics are of the
+  changed values in the windows that training cuts.
 
   Args:
     policy: see `train_policy`.
-    dataset: see `train_policy`.
+    dataset: path of a data set of any format.
     output: JSON file, for `ImitationModel.statistics_path`.
     size: see `train_policy`.
-    episodes: numbers of the only episodes to count, or a file of them; None for all.
+    episodes: numbers of the only episodes to count, or a file of them; None for all, or
+      those of the option `split`.
     gin_configs: see `train_policy`.
     gin_bindings: see `train_policy`.
     open_options: see `train_policy`.
+  Raises:
+    SpecError, ImportError, OSError: see `train_policy`.
   """
   path, options = os.fspath(dataset), dict(open_options or {})
   configure_policy(
@@ -200,17 +206,18 @@ def configure_online(
   """Configures gin for `train_online`, with a policy that learns in an environment.
 
   Args:
-    policy: its name, such as 'dqn'; see `policies`.
-    env: name of a Gymnasium environment; None leaves it to the bindings.
+    policy: name of the policy, such as 'dqn'; see `registry.policies`.
+    env: id of a Gymnasium environment; None leaves it to the bindings.
     model_dir: folder of the run.
     size: 'base', as published, or 'tiny', for a laptop's CPU.
     env_options: options of `gymnasium.make`.
-    gin_configs: files of further bindings; a later binding wins.
-    gin_bindings: bindings on top.
+    gin_configs: gin files whose bindings override the policy's.
+    gin_bindings: bindings that override those of the files.
   Returns:
-    The config as text: complete, with its comments.
+    The config as text, complete, with its comments.
   Raises:
-    SpecError: no such policy, or it learns from a data set.
+    SpecError: an unknown policy or size, or a policy that learns from a data set.
+    OSError: a gin file cannot be read.
   """
   chosen = _choose(policy, registry.ONLINE)
   text = registry.config_text(chosen.config_file(size))
@@ -225,7 +232,7 @@ def configure_online(
 
 
 def _choose(policy: str, kind: str) -> registry.ReadyPolicy:
-  """Returns a policy of a kind; raises SpecError if it is of the other."""
+  """Returns a policy by name; raises SpecError if it is not of `kind`."""
   chosen = registry.find_policy(policy)
   if chosen.kind != kind:
     expected, got = "a data set: --dataset PATH", "an environment: --env NAME"
@@ -249,7 +256,7 @@ def _join_configs(
 def _parse_config(
   text: str, gin_configs: Sequence[str], gin_bindings: Sequence[str]
 ) -> None:
-  """Replaces gin's config, and marks values that the user keeps as defaults."""
+  """Replaces gin's config, and marks values that the user does not set as defaults."""
   gin.clear_config()
   _parse_user(gin_configs, gin_bindings)
   given = _config_lines()
@@ -280,7 +287,7 @@ def _read(path: str) -> str:
 
 
 class _Run:
-  """Parts of a run's config that follow from its data set."""
+  """The bindings of a run that follow from its data set."""
 
   def __init__(
     self,
@@ -305,8 +312,7 @@ class _Run:
 
   def bindings(self) -> list[str]:
     """Returns the bindings of the data set; writes splits and statistics."""
-    episodes, signature = self._episodes, self._signature
-    splits = self._split_episodes(episodes)
+    splits = self._split_episodes()
     return [
       f"DATASET = {self._dataset!r}",
       f"EpisodesInputGenerator.format = {self._format!r}",
@@ -315,15 +321,15 @@ class _Run:
         if self._options
         else []
       ),
-      *_signature_bindings(signature),
+      *_signature_bindings(self._signature),
       *self._split_bindings(splits),
-      *self._batch_bindings(episodes, splits.get("train")),
+      *_small_batch(self._count_windows(splits.get("train"))),
       f"STATISTICS = {self._statistics(splits.get('train'))!r}",
     ]
 
   @property
   def signature(self) -> Signature:
-    """The paths that the policy uses of the data set."""
+    """The signature of the data set."""
     return self._signature
 
   @property
@@ -336,7 +342,7 @@ class _Run:
     return named if isinstance(named, str) else None, control_period(metadata)
 
   def check_random_access(self) -> None:
-    """Raises SpecError if the episodes have no numbers, as one of several robots."""
+    """Raises SpecError if the data set can only be read in order."""
     if self._episodes.lengths is None:
       raise errors.SpecError(
         f"train: {self._dataset}: expected a data set with random access, for one of "
@@ -350,7 +356,7 @@ class _Run:
     Returns:
       (bindings, whether episodes are held out, windows to train on).
     """
-    splits = self._split_episodes(self._episodes)
+    splits = self._split_episodes()
     name = f"{scope}/EpisodesInputGenerator"
     bindings = [
       f"{name}.dataset = {self._dataset!r}",
@@ -382,7 +388,7 @@ class _Run:
     task: str | None = None,
     options: Mapping[str, Any] | None = None,
   ) -> tuple[list[str], bool]:
-    """Checks an environment; returns its bindings, and whether it states success."""
+    """Checks an environment; returns its bindings, and whether it reports success."""
     signature = self._signature
     expected = {p: tf.TensorSpec(s, tf.float32) for p, s in signature.states.items()}
     expected |= {p: tf.TensorSpec(s, tf.uint8) for p, s in signature.cameras.items()}
@@ -410,9 +416,13 @@ class _Run:
       f"{name}.{key} = {value!r}" for key, value in arguments.items()
     ], has_success
 
-  def _split_episodes(self, episodes: Episodes) -> dict[str, np.ndarray]:
-    """Returns the episodes to train on and to hold out; {} if they have no numbers."""
-    if episodes.lengths is None:
+  def _split_episodes(self) -> dict[str, np.ndarray]:
+    """Returns the episodes to train on and to hold out, by split.
+
+    They are those of the run's files if it resumes; {} without random access.
+    """
+    lengths = self._episodes.lengths
+    if lengths is None:
       _say(
         f"{self._dataset}: no episodes are held out, as it can be read in order only. "
         "t2r_seq index, or convert, makes it readable in any order."
@@ -424,21 +434,22 @@ class _Run:
         split: np.loadtxt(name, np.int64, ndmin=1) for split, name in names.items()
       }
       last = max(numbers.max(initial=-1) for numbers in splits.values())
-      if last >= len(episodes.lengths):
+      if last >= len(lengths):
         raise errors.SpecError(
           f"train: {self._dataset}: expected the data set with which {self._model_dir} "
-          f"began, which has an episode {last}, got one of {len(episodes.lengths)} "
+          f"began, which has an episode {last}, got one of {len(lengths)} "
           "episodes. Use another --model_dir."
         )
       return splits
-    splits = self._deal(episodes)
+    splits = self._choose_splits()
     if not self._is_dry:
       os.makedirs(self._model_dir, exist_ok=True)
       for split, numbers in splits.items():
         np.savetxt(names[split], numbers, "%d")
     return splits
 
-  def _deal(self, episodes: Episodes) -> dict[str, np.ndarray]:
+  def _choose_splits(self) -> dict[str, np.ndarray]:
+    episodes = self._episodes
     all_splits = {
       name: np.asarray([*episodes_of_split])
       for name, episodes_of_split in episodes.splits.items()
@@ -474,13 +485,8 @@ class _Run:
       bindings.append("train_eval_model.input_generator_eval = None")
     return bindings
 
-  def _batch_bindings(self, episodes: Episodes, train: np.ndarray | None) -> list[str]:
-    """Returns a batch that is no larger than the training data, if that is small."""
-    del episodes
-    return _small_batch(self._count_windows(train))
-
   def _count_windows(self, train: np.ndarray | None) -> int | None:
-    """Returns how many windows training has; None if lengths are unknown."""
+    """Returns the number of training windows; None if lengths are unknown."""
     lengths = self._episodes.lengths
     if train is None or lengths is None:
       return None
@@ -489,11 +495,11 @@ class _Run:
 
   @property
   def statistics_path(self) -> str:
-    """The file of statistics of the training episodes."""
+    """The file for statistics of the training episodes."""
     return self._path(STATISTICS)
 
   def _statistics(self, train: np.ndarray | None, model: Any = None) -> str:
-    """Returns the file of statistics of the training episodes, which may be new."""
+    """Returns the statistics file of the training episodes; writes it if missing."""
     path = self.statistics_path
     if not self._is_dry and not os.path.exists(path):
       os.makedirs(self._model_dir, exist_ok=True)
@@ -502,28 +508,24 @@ class _Run:
     return path
 
   def write_robot_statistics(self, model: Any) -> None:
-    """Writes the statistics of a robot of several, if they are missing.
+    """Writes the robot's statistics, by its own model, if they are missing."""
+    self._statistics(self._split_episodes().get("train"), model)
 
-    Args:
-      model: model of this robot only.
-    """
-    self._statistics(self._split_episodes(self._episodes).get("train"), model)
-
-  def write_statistics(self, path: str, train: Any, model: Any = None) -> Statistics:
-    """Writes the statistics of the network's inputs, over some episodes.
+  def write_statistics(self, path: str, numbers: Any, model: Any = None) -> Statistics:
+    """Writes the statistics of states and actions before `Normalize`.
 
     Args:
       path: path of the file.
-      train: numbers of the episodes, or a file of them; None for all.
-      model: has the stages before `Normalize`; None: gin's config.
+      numbers: numbers of the episodes, or a file of them; None for all of the split.
+      model: the model with the stages before `Normalize`; None: gin's config makes it.
     """
     signature = self._signature
     vector_paths = (*signature.states, signature.action)
     opened = open_episodes(
       self._dataset,
       self._format,
-      episodes=train,
-      split=self._split if train is None else None,
+      episodes=numbers,
+      split=self._split if numbers is None else None,
       drop=[other for other in self._episodes.spec if other not in vector_paths],
       **self._options,
     )
@@ -561,7 +563,7 @@ def _signature_bindings(signature: Signature, scope: str = "") -> list[str]:
 
 
 def _small_batch(num_windows: int | None) -> list[str]:
-  """Returns a batch that is no larger than the training data, if that is small."""
+  """Returns the binding of a smaller batch, if the data has less than one batch."""
   batch = _query("%BATCH_SIZE")
   if num_windows is None or not isinstance(batch, int) or batch <= num_windows:
     return []
@@ -591,7 +593,10 @@ class _Robots:
       run.check_random_access()
 
   def _name_robots(self) -> dict[str, str]:
-    """Returns the robot of each source: its type, if that has one signature."""
+    """Returns the robot of each source: its type, or the source's own name.
+
+    Sources share a robot if they have one type, and one signature.
+    """
     signatures: dict[str | None, list[Signature]] = {}
     for run in self._runs.values():
       signatures.setdefault(run.robot[0], []).append(run.signature)
@@ -611,11 +616,7 @@ class _Robots:
     observe: Mapping[str, str] | None = None,
     **options: Any,
   ) -> list[str]:
-    """Checks the environments of robots, and returns the bindings of evaluation.
-
-    Raises:
-      SpecError: an environment does not fit its robot, or there is no such robot.
-    """
+    """Checks the environments of robots; returns the bindings of evaluation."""
     runs = {self._robots[name]: run for name, run in self._runs.items()}
     envs = {env_id: env_id} if isinstance(env_id, str) else env_id
     if unknown := [name for name in envs if name not in runs]:
@@ -736,7 +737,7 @@ def _scope(name: str | None) -> str:
 
 
 def _source_names(datasets: Sequence[str]) -> list[str]:
-  """Returns a name for each data set, by the last part of its path."""
+  """Returns a unique name for each data set, from the last part of its path."""
   names: list[str] = []
   for path in datasets:
     stem = _scope(os.path.basename(path.rstrip("/")).partition(".")[0])
@@ -750,7 +751,7 @@ def _source_names(datasets: Sequence[str]) -> list[str]:
 
 
 def _device_bindings() -> list[str]:
-  """Returns the precision: bfloat16 where the device computes it fast."""
+  """Returns the binding of bfloat16 if all devices compute it fast."""
   gpus = tf.config.list_physical_devices("GPU")
   details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
   is_fast = bool(tf.config.list_physical_devices("TPU")) or (
@@ -761,7 +762,7 @@ def _device_bindings() -> list[str]:
 
 
 def _schedule_bindings() -> list[str]:
-  """Returns a warmup that is not longer than a tenth of the run."""
+  """Returns the binding of a warmup of at most `_WARMUP_SHARE` of the run."""
   steps, warmup = _query("%NUM_TRAIN_STEPS"), _query("%WARMUP_STEPS")
   if steps is None or warmup is None:
     return []
@@ -769,7 +770,7 @@ def _schedule_bindings() -> list[str]:
 
 
 def _query(name: str) -> Any:
-  """Returns gin's value of a parameter, or of a macro, or None."""
+  """Returns gin's value of a parameter or macro, or None."""
   try:
     return gin.query_parameter(name)
   except ValueError:

@@ -18,7 +18,7 @@ from t2r_seq.zoo.imitation import ImitationModel
 class TransformerModel(ImitationModel):
   """A causal transformer over the last H steps, each of which predicts its action.
 
-  robomimic's BC-Transformer-GMM. All H steps are fitted; the policy executes the last.
+  robomimic's BC-Transformer-GMM. All H actions are fitted; the last is executed.
   """
 
   def __init__(
@@ -34,15 +34,15 @@ class TransformerModel(ImitationModel):
     """Creates the model.
 
     Args:
-      observation_horizon: H.
+      observation_horizon: H, steps that the network sees, the present one included.
       num_layers: blocks of attention and MLP.
       num_heads: heads of each attention layer.
       model_size: components of a token.
-      dropout: rate, behind attention and MLP.
+      dropout: dropout rate after attention and MLP.
       action_decoder_cls: decoder of each step's action.
-      **kwargs: arguments of `ImitationModel`.
+      **kwargs: arguments of `ImitationModel` except `num_past_actions`.
     Raises:
-      SpecError: the sizes do not fit each other.
+      SpecError: `chunk_size` is not 1; see also `ImitationModel`.
     """
     if kwargs.get("chunk_size", 1) != 1:
       raise errors.SpecError(
